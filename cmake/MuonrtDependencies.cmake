@@ -1,0 +1,25 @@
+# Finds what the options allow. Sets MUONRT_WITH_MPI, MUONRT_WITH_ONEDNN, MUONRT_WITH_CUDA.
+find_package(Threads REQUIRED)
+
+set(MUONRT_WITH_MPI OFF)
+if(NOT MUONRT_MPI STREQUAL "OFF")
+  find_package(MPI COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(MUONRT_WITH_MPI ON)
+  elseif(MUONRT_MPI STREQUAL "ON")
+    message(FATAL_ERROR "MUONRT_MPI=ON, but no MPI was found; install libopenmpi-dev or set MUONRT_MPI=OFF")
+  endif()
+endif()
+
+set(MUONRT_WITH_ONEDNN OFF)
+if(NOT MUONRT_ONEDNN STREQUAL "OFF")
+  find_path(MUONRT_DNNL_INCLUDE dnnl.h PATH_SUFFIXES oneapi/dnnl)
+  find_library(MUONRT_DNNL_LIBRARY dnnl)
+  if(MUONRT_DNNL_INCLUDE AND MUONRT_DNNL_LIBRARY)
+    set(MUONRT_WITH_ONEDNN ON)
+  elseif(MUONRT_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "MUONRT_ONEDNN=ON, but oneDNN was not found; install libdnnl-dev or set MUONRT_ONEDNN=OFF")
+  endif()
+endif()
+
+set(MUONRT_WITH_CUDA OFF)

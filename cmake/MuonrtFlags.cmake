@@ -1,0 +1,24 @@
+# Flags that all of the project's targets share.
+add_library(muonrt_flags INTERFACE)
+target_compile_features(muonrt_flags INTERFACE cxx_std_20)
+# Contraction off: a fused multiply-add in a vector body beside a plain one in its remainder would
+# make an element's bits depend on its place in a shard.
+target_compile_options(muonrt_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  -Wno-sign-conversion -ffp-contract=off -fno-math-errno)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+if(MUONRT_SANITIZE STREQUAL "address")
+  set(muonrt_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(MUONRT_SANITIZE STREQUAL "thread")
+  set(muonrt_sanitize -fsanitize=thread -fno-omit-frame-pointer)
+elseif(MUONRT_SANITIZE)
+  message(FATAL_ERROR "MUONRT_SANITIZE is '${MUONRT_SANITIZE}'; use address or thread")
+endif()
+if(muonrt_sanitize)
+  target_compile_options(muonrt_flags INTERFACE ${muonrt_sanitize} -g)
+  target_link_options(muonrt_flags INTERFACE ${muonrt_sanitize})
+endif()

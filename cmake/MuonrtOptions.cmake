@@ -1,0 +1,21 @@
+# Every option of the build. AUTO takes what is found and says so; ON fails without it.
+include(GNUInstallDirs)
+
+function(muonrt_tristate name text)
+  set(${name} AUTO CACHE STRING "${text} (AUTO, ON or OFF)")
+  set_property(CACHE ${name} PROPERTY STRINGS AUTO ON OFF)
+endfunction()
+
+muonrt_tristate(MUONRT_CUDA "CUDA backend")
+muonrt_tristate(MUONRT_MPI "MPI transport")
+muonrt_tristate(MUONRT_ONEDNN "oneDNN for the host's matrix products")
+option(MUONRT_TOOLS "Build the muonrt command" ON)
+option(MUONRT_TESTS "Build the tests" ON)
+set(MUONRT_SANITIZE "" CACHE STRING "Sanitizer: empty, address (with undefined) or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)

@@ -1,0 +1,2 @@
+message(STATUS "muonrt ${PROJECT_VERSION}: MPI ${MUONRT_WITH_MPI}, oneDNN ${MUONRT_WITH_ONEDNN}, CUDA ${MUONRT_WITH_CUDA}, "
+  "sanitizer '${MUONRT_SANITIZE}', build type ${CMAKE_BUILD_TYPE}")

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+/// a * b for sizes (both >= 0). Errors: INVALID_ARGUMENT if it does not fit into 63 bits.
+inline int64_t checked_mul(int64_t a, int64_t b) {
+  int64_t out = 0;
+  MUONRT_REQUIRE(!__builtin_mul_overflow(a, b, &out), Status::kInvalidArgument, "size ", a, " x ",
+                 b, " does not fit into 63 bits; split the parameter");
+  return out;
+}
+
+/// a + b for sizes. Errors: as checked_mul.
+inline int64_t checked_add(int64_t a, int64_t b) {
+  int64_t out = 0;
+  MUONRT_REQUIRE(!__builtin_add_overflow(a, b, &out), Status::kInvalidArgument, "size ", a, " + ",
+                 b, " does not fit into 63 bits; split the parameter");
+  return out;
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+constexpr int64_t round_up(int64_t a, int64_t unit) { return ceil_div(a, unit) * unit; }
+
+}  // namespace muonrt

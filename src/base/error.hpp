@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/text.hpp"
+
+namespace muonrt {
+
+/// Outcome of a call; the values are those of `muonrt_status_t` (include/muonrt/status.h).
+enum class Status : int32_t {
+  kOk = 0,
+  kSkipped = 1,
+  kInvalidArgument = 10,
+  kInvalidState = 11,
+  kNotSupported = 12,
+  kMismatch = 20,
+  kOutOfMemory = 30,
+  kDevice = 40,
+  kComm = 50,
+  kTimeout = 51,
+  kAborted = 52,
+  kUndecided = 60,
+  kTorn = 61,
+  kIo = 70,
+  kCorrupt = 71,
+  kInternal = 90,
+};
+
+const char* status_name(Status status) noexcept;
+
+/// The one exception type of the library. Message grammar: problem (why); what to do.
+class Error : public std::exception {
+ public:
+  Error(Status status, std::string message) : status_(status), message_(std::move(message)) {}
+  Status status() const noexcept { return status_; }
+  const std::string& message() const noexcept { return message_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  Status status_;
+  std::string message_;
+};
+
+}  // namespace muonrt
+
+/// Caller's mistake: always checked. The message parts are built only when the condition fails.
+#define MUONRT_REQUIRE(condition, status, ...)                         \
+  do {                                                                 \
+    if (!(condition)) throw ::muonrt::Error(status, ::muonrt::cat(__VA_ARGS__)); \
+  } while (false)
+
+/// Our own mistake: reported as INTERNAL, never ends the process.
+#define MUONRT_CHECK_INTERNAL(condition, ...)                                                \
+  MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition,           \
+                 " does not hold (", __VA_ARGS__, "); please report it with this message")

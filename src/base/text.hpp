@@ -1,0 +1,56 @@
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace muonrt {
+
+// Text that does not depend on the caller's locale: numbers go through std::to_chars only.
+
+inline void append(std::string& out, std::string_view text) { out += text; }
+inline void append(std::string& out, const char* text) { out += text; }
+inline void append(std::string& out, const std::string& text) { out += text; }
+inline void append(std::string& out, char c) { out += c; }
+inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
+
+template <class T>
+  requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, char>)
+void append(std::string& out, T value) {
+  char digits[64];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  out.append(digits, end);
+}
+
+/// Lists print as [a, b, c].
+template <class T>
+void append(std::string& out, const std::vector<T>& list) {
+  out += '[';
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i) out += ", ";
+    append(out, list[i]);
+  }
+  out += ']';
+}
+
+/// Concatenates strings and numbers.
+template <class... Parts>
+std::string cat(const Parts&... parts) {
+  std::string out;
+  (append(out, parts), ...);
+  return out;
+}
+
+/// `text` as a JSON string, quotes included.
+std::string json_quote(std::string_view text);
+
+/// Number with a fixed count of decimals, independent of locale.
+std::string fixed(double value, int decimals);
+
+/// 1536 -> "1.5 KiB".
+std::string human_bytes(int64_t bytes);
+
+}  // namespace muonrt
