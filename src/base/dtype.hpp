@@ -12,9 +12,12 @@ constexpr int64_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "f32";
-    case DType::kBF16: return "bf16";
-    case DType::kF16: return "f16";
+    case DType::kF32:
+      return "f32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
   }
   return "unknown";
 }

@@ -47,12 +47,12 @@ class Error : public std::exception {
 }  // namespace muonrt
 
 /// Caller's mistake: always checked. The message parts are built only when the condition fails.
-#define MUONRT_REQUIRE(condition, status, ...)                         \
-  do {                                                                 \
+#define MUONRT_REQUIRE(condition, status, ...)                                   \
+  do {                                                                           \
     if (!(condition)) throw ::muonrt::Error(status, ::muonrt::cat(__VA_ARGS__)); \
   } while (false)
 
 /// Our own mistake: reported as INTERNAL, never ends the process.
-#define MUONRT_CHECK_INTERNAL(condition, ...)                                                \
-  MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition,           \
+#define MUONRT_CHECK_INTERNAL(condition, ...)                                      \
+  MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition, \
                  " does not hold (", __VA_ARGS__, "); please report it with this message")

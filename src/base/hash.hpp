@@ -14,7 +14,8 @@ class Hash {
     value(static_cast<int64_t>(text.size()));
   }
   void value(int64_t v) {
-    for (int i = 0; i < 8; ++i) byte(static_cast<unsigned char>(static_cast<uint64_t>(v) >> (8 * i)));
+    for (int i = 0; i < 8; ++i)
+      byte(static_cast<unsigned char>(static_cast<uint64_t>(v) >> (8 * i)));
   }
   void value(double v) { value(std::bit_cast<int64_t>(v)); }
   uint64_t digest() const { return state_; }

@@ -18,8 +18,8 @@ inline void append(std::string& out, char c) { out += c; }
 inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
 
 template <class T>
-  requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, char>)
-void append(std::string& out, T value) {
+requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&
+         !std::is_same_v<T, char>) void append(std::string& out, T value) {
   char digits[64];
   const auto end = std::to_chars(digits, digits + sizeof digits, value).ptr;
   out.append(digits, end);

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/device.hpp"
+
+namespace muonrt {
+
+/// Contiguous bytes to or from one peer; the rank itself may be the peer (its send and its receive
+/// then have equal sizes).
+struct SendTo {
+  int32_t peer;
+  const void* data;
+  int64_t bytes;
+};
+struct ReceiveFrom {
+  int32_t peer;
+  void* data;
+  int64_t bytes;
+};
+
+/// How ranks talk. At most one message per ordered pair in an exchange, sizes known to both sides,
+/// empty pairs left out by both. The order of exchanges two ranks share is the same on both.
+/// Threads: enqueuing from one thread; `abort` from any. Every wait ends: with the data, with
+/// TIMEOUT after the transport's deadline, or with the error that a peer published through `abort`.
+class Comm {
+ public:
+  virtual ~Comm() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string describe() const = 0;
+  /// Kind of stream its operations want.
+  virtual StreamKind stream_kind() const = 0;
+
+  /// All-to-all-v. The spans must stay valid until the work has run.
+  virtual void exchange(Stream& stream, std::span<const SendTo> sends,
+                        std::span<const ReceiveFrom> receives) = 0;
+  /// out <- element-wise maximum over all ranks of f32 values; NaN wins over every number.
+  virtual void reduce_max(Stream& stream, const float* in, float* out, int64_t n) = 0;
+  /// out <- element-wise sum over all ranks.
+  virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
+
+  /// Host side, blocking: `all` receives `bytes` from every rank, in rank order. Collective.
+  virtual void allgather(const void* mine, void* all, int64_t bytes) = 0;
+  /// A communicator of its own over the same ranks. Collective.
+  virtual std::unique_ptr<Comm> duplicate() = 0;
+
+  /// Publishes an error: pending and later operations of every rank end with it. Any thread.
+  virtual void abort(Status status, const std::string& message) noexcept = 0;
+
+  /// Bytes that exchanges of this rank have sent to other ranks so far.
+  virtual int64_t bytes_sent() const = 0;
+  virtual int64_t exchanges() const = 0;
+};
+
+}  // namespace muonrt

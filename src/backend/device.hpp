@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+
+namespace muonrt {
+
+class Ops;
+
+/// A first-in first-out queue of work. Threads: one thread enqueues.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+/// A mark in a stream, reusable. Waiting for an event that was never recorded returns at once.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+enum class StreamKind {
+  kCompute,       // local passes and products
+  kComm,          // exchanges and reductions; high priority where the device has priorities
+  kCommOnCaller,  // the same, executed by the thread that synchronizes (host: transports that must
+                  // be driven by the caller's thread)
+};
+
+/// Memory, streams and events of one device as one rank sees it. Implemented by src/host and cuda.
+/// Errors of enqueued work are latched: later work of that stream is skipped, its events complete,
+/// and `error` tells the first one. Threads: one optimizer, one device, one enqueuing thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// Kind, instruction set, versions of the product libraries: what must be equal for equal bits.
+  virtual std::string describe() const = 0;
+
+  /// @return  memory aligned to 256 bytes, or null for 0 bytes. Errors: OUT_OF_MEMORY.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void release(void* memory) noexcept = 0;
+  virtual int64_t allocations() const = 0;  // calls of `allocate` so far
+  virtual int64_t allocated_bytes() const = 0;
+
+  virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
+  virtual std::unique_ptr<Event> create_event() = 0;
+
+  /// The event completes when all work enqueued on `stream` so far has.
+  virtual void record(Event& event, Stream& stream) = 0;
+  /// Work enqueued on `stream` from now on starts after the last recording of `event`.
+  virtual void wait(Stream& stream, const Event& event) = 0;
+  /// Blocks the calling thread. Errors: TIMEOUT after the deadline.
+  virtual void synchronize(const Event& event, Deadline deadline) = 0;
+
+  /// First error of enqueued work, if any.
+  virtual std::optional<Error> error() const = 0;
+  /// Forgets it; only while no work is pending.
+  virtual void clear_error() = 0;
+
+  virtual Ops& ops() = 0;
+};
+
+/// Owner of device memory.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, int64_t bytes)
+      : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() {
+    if (data_) device_->release(data_);
+  }
+
+  void* data() const { return data_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/device.hpp"
+#include "backend/scalars.hpp"
+#include "plan/copy_list.hpp"
+
+namespace muonrt {
+
+/// `count` equal matrices, rows x cols, row-major, `ld` and `stride` in elements. dtype f32 or
+/// bf16.
+struct MatrixBatch {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0, cols = 0, ld = 0, count = 0, stride = 0;
+};
+
+/// C = alpha A op(B) + beta D + gamma I, accumulated in f32, rounded once to C's dtype.
+struct Product {
+  MatrixBatch a, b, c;
+  MatrixBatch d;  // d.data null: no D. D may be A or B, never C.
+  bool transpose_b = false;
+  bool symmetric = false;  // the result is symmetric: upper tiles computed, mirrored bit for bit
+  float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
+};
+
+/// How the input of Newton-Schulz is scaled. Source: reference numerics, section 3.
+struct Normalization {
+  float safety = 1.0f;  // the input is divided by safety x its Frobenius norm
+};
+
+/// The verbs of a step. Every op enqueues on `stream` and returns; arguments that are spans, tables
+/// or pointers must stay valid until the work has run. No op allocates after `reserve`.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  /// Leading dimension for a matrix with `cols` columns; a function of the shape alone.
+  virtual int64_t leading_dimension(int64_t cols, DType dtype) const = 0;
+  /// Takes what products up to this size need once. m, n, k as in C (m x n) = A (m x k) op(B).
+  virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
+
+  virtual void zero(Stream& stream, void* memory, int64_t bytes) = 0;
+  virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
+
+  /// message <- cast(direction(momentum', gradient)) for each piece of an active parameter, zeros
+  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`.
+  virtual void pack_direction(Stream& stream, std::span<const Piece> pieces,
+                              const ParamView* params, const MuonScalars* groups, void* message,
+                              DType transport, Findings* findings) = 0;
+
+  /// Notes non-finite gradients of the listed active parameters; reads only.
+  virtual void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                    Findings* findings) = 0;
+
+  /// matrices[p.matrix] <- message (same dtype), stored short side first (see Owned::transposed).
+  virtual void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                      const MatrixBatch* matrices, const void* message, DType transport) = 0;
+
+  /// message <- cast(matrices[p.matrix]), the same list read the other way; notes non-finite
+  /// values.
+  virtual void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                    const MatrixBatch* matrices, void* message, DType transport,
+                    Findings* findings) = 0;
+
+  /// out <- in / (safety x Frobenius norm), scaled by a power of two first so that no norm over- or
+  /// underflows; a zero matrix gives zero and is counted. One fixed tree per matrix: the bits
+  /// follow from the values and the shape alone.
+  virtual void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                         const Normalization& how, Findings* findings) = 0;
+
+  virtual void multiply(Stream& stream, const Product& product) = 0;
+
+  /// `ballot` <- what this rank found, with consent = local_ok and nothing non-finite.
+  virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t step,
+                           int64_t orthogonalized, bool local_ok) = 0;
+
+  /// Where `sum` passes for (world, step): momentum, decay and update of every piece, in one pass.
+  virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                           const MuonScalars* groups, const void* message, DType transport,
+                           const Ballot* sum, int64_t world, int64_t step) = 0;
+
+  /// Where `sum` passes: AdamW of every listed active parameter.
+  virtual void commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                            const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                            int64_t step) = 0;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+
+namespace muonrt {
+
+/// One parameter on this rank, as the elementwise ops see it. The table lives in memory the device
+/// reads; the optimizer rewrites `grad` and `active` before a step, never while one is running.
+struct ParamView {
+  void* param = nullptr;       // local_numel elements of param_dtype
+  const void* grad = nullptr;  // local_numel elements of grad_dtype
+  float* master = nullptr;     // f32 master weights, or null
+  float* momentum = nullptr;   // Muon momentum, or AdamW first moment
+  float* variance = nullptr;   // AdamW second moment
+  int64_t numel = 0;           // local elements
+  DType param_dtype = DType::kF32;
+  DType grad_dtype = DType::kF32;
+  int32_t group = 0;
+  int32_t active = 1;   // 0: announced as having no gradient in this step
+  int32_t scalars = 0;  // index into the step's AdamScalars (AdamW only)
+};
+
+/// A group's numbers in one step. Muon: W <- W (1 - decay) - rate * scale * O.
+struct MuonScalars {
+  float momentum = 0.95f;
+  int32_t heavy_ball = 0;  // 0: EMA
+  int32_t nesterov = 1;
+  float rate = 0.0f;        // learning rate x the group's factor
+  float decay = 0.0f;       // rate x weight decay (decoupled)
+  float grad_scale = 1.0f;  // multiplies every gradient on reading
+};
+
+/// An AdamW parameter's numbers in one step (form A: eps outside the bias-corrected root).
+struct AdamScalars {
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float rate = 0.0f, decay = 0.0f;
+  float correction1 = 1.0f;  // 1 / (1 - beta1^t)
+  float correction2 = 1.0f;  // 1 / (1 - beta2^t)
+  float grad_scale = 1.0f;
+};
+
+/// What the scans and packs found on this rank in a step; zeroed at its start.
+struct Findings {
+  int64_t nonfinite = 0;      // 1 if any gradient or direction was not finite
+  int64_t first_param = -1;   // lowest parameter index where it was seen, or -1
+  int64_t zero_matrices = 0;  // matrices that were all zero
+};
+
+/// A rank's ballot, summed over ranks word by word. Commit runs only if the sum says so.
+struct Ballot {
+  int64_t consent = 0;  // 1: all is well
+  int64_t step = 0;     // the step it was cast for
+  int64_t nonfinite = 0;
+  int64_t orthogonalized = 0;  // matrices
+  int64_t zero_matrices = 0;
+};
+constexpr int64_t kBallotWords = sizeof(Ballot) / sizeof(int64_t);
+
+/// True if every rank of `world` consented to `step`. A preset or stale ballot never passes.
+inline bool passes(const Ballot& sum, int64_t world, int64_t step) {
+  return sum.consent == world && sum.step == world * step;
+}
+/// What a ballot box holds before the reduction arrives.
+inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0}; }
+
+}  // namespace muonrt

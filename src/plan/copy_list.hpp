@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.hpp"
+
+namespace muonrt {
+
+/// One rectangle between a rank's local buffer and a message. Offsets and ld in elements; inside
+/// the message the rectangle is contiguous, rows x cols. The gather reads local -> message, the
+/// commit reads message -> local with the very same list.
+struct Piece {
+  int32_t param;   // index into the optimizer's parameters
+  int32_t matrix;  // index into Plan::matrices()
+  int64_t rows, cols;
+  int64_t local_offset, local_ld;
+  int64_t packed_offset;  // from the start of the slot's message buffer, transport dtype elements
+  int64_t global_row, global_col;
+  float update_scale;
+};
+
+/// The owner's side: one rectangle between a message and the whole matrix.
+struct Placed {
+  int32_t matrix;  // index into SlotPlan::owned
+  int64_t rows, cols;
+  int64_t row, col;  // place in the whole matrix (never transposed)
+  int64_t packed_offset;
+};
+
+/// Contiguous bytes of a message buffer to or from one peer. The rank itself may be the peer.
+struct Region {
+  int32_t peer;
+  int64_t offset, bytes;
+};
+
+/// A matrix that this rank orthogonalizes in a slot.
+struct Owned {
+  int32_t matrix;                                  // index into Plan::matrices()
+  int64_t rows, cols;                              // of the whole matrix
+  bool transposed() const { return rows > cols; }  // it is stored short side first
+  int64_t short_side() const { return rows < cols ? rows : cols; }
+  int64_t long_side() const { return rows < cols ? cols : rows; }
+};
+
+/// Everything one rank does for one chunk slot.
+struct SlotPlan {
+  int32_t slot = 0;  // number in the world's sequence
+  // gather: local --pack--> send buffer --exchange--> receive buffer --unpack--> matrices
+  std::vector<Piece> gather_pieces;
+  std::vector<Region> gather_sends, gather_receives;
+  std::vector<Placed> gather_placed;
+  std::vector<Owned> owned;  // equal shapes and methods adjacent
+  // return: matrices --pack--> send buffer --exchange--> receive buffer --commit--> local
+  std::vector<Placed> return_placed;                  // begins with gather_placed
+  std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
+  std::vector<Piece> return_pieces;
+  int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
+  int64_t return_send_bytes = 0, return_receive_bytes = 0;
+  bool takes_part() const {
+    return !gather_sends.empty() || !gather_receives.empty() || !return_sends.empty() ||
+           !return_receives.empty();
+  }
+};
+
+}  // namespace muonrt

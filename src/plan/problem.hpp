@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "layout/layout.hpp"
+#include "plan/method.hpp"
+
+namespace muonrt {
+
+enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
+enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
+
+/// What the planner has to know of one parameter. Equal on every rank.
+struct ParamSpec {
+  std::string name;
+  Role role = Role::kMuon;
+  Layout layout;
+  DType dtype = DType::kF32;
+  DType grad_dtype = DType::kF32;
+  int32_t group = 0;
+  bool stack = false;  // 3-D (E, rows, cols): E matrices
+  FormChoice form = FormChoice::kAuto;
+  int newton_schulz_steps = 5;
+  std::vector<int> gram_restarts = {2};
+  double update_scale = 1.0;  // factor of the group's scale rule for this shape
+  int owner = -1;             // the caller's owner, or -1
+};
+
+struct PlanOptions {
+  int world = 1;
+  DType transport = DType::kBF16;
+  int64_t chunk_bytes = 64 << 20;  // of whole matrices in the transport dtype, at one owner
+  int window = 3;                  // chunks in flight, >= 1
+  CommitMode commit = CommitMode::kAtomic;
+};
+
+struct Problem {
+  PlanOptions options;
+  std::vector<ParamSpec> params;
+};
+
+}  // namespace muonrt
