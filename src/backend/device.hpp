@@ -54,6 +54,9 @@ class Device {
   virtual void record(Event& event, Stream& stream) = 0;
   /// Work enqueued on `stream` from now on starts after the last recording of `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
+  /// Writes the device's clock, in nanoseconds, when the stream gets there. `where` is
+  /// host-visible.
+  virtual void timestamp(Stream& stream, int64_t* where) = 0;
   /// Blocks the calling thread. Errors: TIMEOUT after the deadline.
   virtual void synchronize(const Event& event, Deadline deadline) = 0;
 

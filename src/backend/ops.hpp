@@ -73,19 +73,20 @@ class Ops {
 
   virtual void multiply(Stream& stream, const Product& product) = 0;
 
-  /// `ballot` <- what this rank found, with consent = local_ok and nothing non-finite.
-  virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t step,
+  /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
+  /// local_ok and something non-finite.
+  virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                            int64_t orthogonalized, bool local_ok) = 0;
 
-  /// Where `sum` passes for (world, step): momentum, decay and update of every piece, in one pass.
+  /// Where `sum` passes for (world, stamp): momentum, decay and update of every piece, in one pass.
   virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
                            const MuonScalars* groups, const void* message, DType transport,
-                           const Ballot* sum, int64_t world, int64_t step) = 0;
+                           const Ballot* sum, int64_t world, int64_t stamp) = 0;
 
   /// Where `sum` passes: AdamW of every listed active parameter.
   virtual void commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                             const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                            int64_t step) = 0;
+                            int64_t stamp) = 0;
 };
 
 }  // namespace muonrt

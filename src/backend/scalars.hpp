@@ -50,17 +50,19 @@ struct Findings {
 
 /// A rank's ballot, summed over ranks word by word. Commit runs only if the sum says so.
 struct Ballot {
-  int64_t consent = 0;  // 1: all is well
-  int64_t step = 0;     // the step it was cast for
-  int64_t nonfinite = 0;
+  int64_t consent = 0;         // 1: all is well
+  int64_t stamp = 0;           // step number and every scalar of the step, hashed
+  int64_t nonfinite = 0;       // 1: this rank is otherwise well, but found a non-finite value
   int64_t orthogonalized = 0;  // matrices
   int64_t zero_matrices = 0;
 };
 constexpr int64_t kBallotWords = sizeof(Ballot) / sizeof(int64_t);
 
-/// True if every rank of `world` consented to `step`. A preset or stale ballot never passes.
-inline bool passes(const Ballot& sum, int64_t world, int64_t step) {
-  return sum.consent == world && sum.step == world * step;
+/// True if every rank of `world` consented to the same stamp. A preset or stale ballot never
+/// passes. Sums wrap, as the reduction's do.
+inline bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
+  return sum.consent == world && static_cast<uint64_t>(sum.stamp) ==
+                                     static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp);
 }
 /// What a ballot box holds before the reduction arrives.
 inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0}; }

@@ -1,0 +1,72 @@
+/* muonrt/base.h - what every muonrt header shares: version, status, dtypes, last error.
+ * C99; no CUDA, NCCL or MPI type appears in any header of this folder. */
+#ifndef MUONRT_BASE_H
+#define MUONRT_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) && !defined(MUONRT_STATIC)
+#define MUONRT_API __attribute__((visibility("default")))
+#else
+#define MUONRT_API
+#endif
+
+#define MUONRT_VERSION_MAJOR 0
+#define MUONRT_VERSION_MINOR 1
+#define MUONRT_VERSION_PATCH 0
+#define MUONRT_ABI 0 /* changes only when the ABI breaks; the soname follows it */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Outcome of a call. Values are never renumbered; new ones join their decade. */
+typedef int32_t muonrt_status_t;
+enum {
+  MUONRT_OK = 0,
+  MUONRT_SKIPPED = 1, /* the step was voted down: a gradient was not finite; nothing changed */
+  MUONRT_ERROR_INVALID_ARGUMENT = 10,
+  MUONRT_ERROR_INVALID_STATE = 11,
+  MUONRT_ERROR_NOT_SUPPORTED = 12,
+  MUONRT_ERROR_MISMATCH = 20, /* ranks disagree */
+  MUONRT_ERROR_OUT_OF_MEMORY = 30,
+  MUONRT_ERROR_DEVICE = 40,
+  MUONRT_ERROR_COMM = 50,
+  MUONRT_ERROR_TIMEOUT = 51,
+  MUONRT_ERROR_ABORTED = 52,
+  MUONRT_ERROR_UNDECIDED = 60, /* a peer failed inside the vote: this rank did not commit, another may have */
+  MUONRT_ERROR_TORN = 61,      /* an eager step failed after its vote: parameters are partly updated */
+  MUONRT_ERROR_IO = 70,
+  MUONRT_ERROR_CORRUPT = 71,
+  MUONRT_ERROR_INTERNAL = 90
+};
+
+/* Element types of buffers, stored as int32_t. */
+enum { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
+
+/* What a parameter is to the optimizer, stored as int32_t. Never inferred from a shape. */
+enum { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
+
+/* "MUONRT_OK" and so on; "MUONRT_ERROR_UNKNOWN" for a value that is no status. Static storage.
+ * Threads: any. */
+MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
+
+/* Message of the last call of this thread that did not return MUONRT_OK; "" if there was none. Never
+ * NULL; valid until this thread's next call. Threads: any; each has its own. */
+MUONRT_API const char* muonrt_last_error(void);
+
+/* major * 10000 + minor * 100 + patch of the library that runs. Threads: any. */
+MUONRT_API int32_t muonrt_version(void);
+
+/* Versions, compiler, instruction set, devices and transports of this build, as JSON.
+ * @param buffer    receives at most `capacity` bytes, always ended by a zero; NULL if capacity is 0.
+ * @param needed    receives the length without the final zero, whatever the capacity; may be NULL.
+ * Errors: INVALID_ARGUMENT if `buffer` is NULL and `capacity` is not 0. Threads: any. */
+MUONRT_API muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_BASE_H */

@@ -1,0 +1,95 @@
+/* muonrt/layout.h - how a global tensor lies over a mesh of ranks. */
+#ifndef MUONRT_LAYOUT_H
+#define MUONRT_LAYOUT_H
+
+#include "muonrt/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Greatest number of tensor dimensions and of mesh dimensions. */
+#define MUONRT_MAX_DIMS 8
+
+/* An array of ranks, row-major, the last dimension fastest. Fill with muonrt_mesh_init first.
+ * Everything it points to is read during the call it is passed to and not kept. */
+typedef struct muonrt_mesh {
+  uint32_t struct_size;
+  int32_t ndim;             /* 1 .. MUONRT_MAX_DIMS */
+  const int64_t* shape;     /* ndim sizes, each >= 1 */
+  const char* const* names; /* ndim names, or NULL */
+  const int32_t* ranks;     /* product(shape) distinct ranks, or NULL for 0, 1, 2, ... */
+} muonrt_mesh_t;
+
+/* What one mesh dimension does to a tensor, stored as int32_t. */
+enum {
+  MUONRT_PLACEMENT_REPLICATE = 0,
+  MUONRT_PLACEMENT_SHARD = 1,         /* ceil-sized chunks of tensor dimension `dim` */
+  MUONRT_PLACEMENT_STRIDED_SHARD = 2, /* `split_factor` pieces, each chunked */
+  MUONRT_PLACEMENT_PARTIAL = 3        /* an addend; gradients only */
+};
+typedef struct muonrt_placement {
+  int32_t kind;
+  int32_t dim;          /* tensor dimension, negative counts from the end; 0 where it means nothing */
+  int64_t split_factor; /* STRIDED_SHARD: >= 1; else 0 or 1 */
+} muonrt_placement_t;
+
+/* How several cuts of one tensor dimension nest, stored as int32_t. */
+enum {
+  MUONRT_READING_LITERAL = 0, /* left to right, what DTensor's distribute_tensor does */
+  MUONRT_READING_ORDERED = 1  /* what FSDP2 does to a buffer that tensor parallelism has cut already */
+};
+
+/* One cut: the given mesh dimensions, taken together as one, cut a tensor dimension. */
+typedef struct muonrt_cut {
+  const int32_t* mesh_dims; /* n_mesh_dims of them, the first one slowest */
+  int32_t n_mesh_dims;      /* >= 1 */
+  int32_t dim;              /* tensor dimension */
+  int64_t split_factor;     /* >= 1; 1 is a plain chunk */
+  int64_t unit;             /* >= 1: cut in blocks of so many rows */
+} muonrt_cut_t;
+
+/* A layout: either placements (one for each mesh dimension) or cuts (outermost first). Fill with
+ * muonrt_layout_init first. Everything it points to is read during the call and not kept. */
+typedef struct muonrt_layout {
+  uint32_t struct_size;
+  int32_t reading;                      /* of the placements; LITERAL by default */
+  const muonrt_mesh_t* mesh;            /* NULL: all ranks of the communicator, one dimension "world" */
+  const muonrt_placement_t* placements; /* mesh->ndim of them, or NULL */
+  const int32_t* flat_dims;             /* ORDERED: mesh dimensions that FSDP cuts as one, last; or NULL */
+  int32_t n_flat_dims;
+  int32_t n_cuts;
+  const muonrt_cut_t* cuts;             /* used where `placements` is NULL; none of both: replicated */
+} muonrt_layout_t;
+
+/* One maximal run of indices [begin, end). */
+typedef struct muonrt_run {
+  int64_t begin, end;
+} muonrt_run_t;
+
+MUONRT_API void muonrt_mesh_init(muonrt_mesh_t* mesh);
+MUONRT_API void muonrt_layout_init(muonrt_layout_t* layout);
+
+/* local_shape <- the shape of `rank`'s shard of a tensor of `ndim` dimensions and global `shape`.
+ * An empty shard has a 0 in the dimension that ran out. A rank outside the mesh gets all zeros.
+ * Errors: INVALID_ARGUMENT (null pointer, bad mesh, placement or shape; the message names it).
+ * Threads: any. */
+MUONRT_API muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape,
+                                                     const muonrt_layout_t* layout, int32_t world,
+                                                     int32_t ndim, const int64_t* shape,
+                                                     int32_t rank);
+
+/* The global indices along tensor dimension `dim` that `rank` holds, as runs in local order.
+ * @param runs    receives at most `capacity` runs; may be NULL if capacity is 0.
+ * @param n_runs  receives how many there are.
+ * Errors: as above. Threads: any. */
+MUONRT_API muonrt_status_t muonrt_layout_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
+                                              const muonrt_layout_t* layout, int32_t world,
+                                              int32_t ndim, const int64_t* shape, int32_t rank,
+                                              int32_t dim);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_LAYOUT_H */
