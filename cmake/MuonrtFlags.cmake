@@ -1,24 +1,31 @@
-# Flags that all of the project's targets share.
+# Flags that all of the project's own targets share; never handed on to a consumer.
 add_library(muonrt_flags INTERFACE)
 target_compile_features(muonrt_flags INTERFACE cxx_std_20)
+set(muonrt_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+if(MUONRT_WERROR)
+  list(APPEND muonrt_warnings -Werror)
+endif()
 # Contraction off: a fused multiply-add in a vector body beside a plain one in its remainder would
 # make an element's bits depend on its place in a shard.
-target_compile_options(muonrt_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-  -Wno-sign-conversion -ffp-contract=off -fno-math-errno)
+target_compile_options(muonrt_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno>)
+
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_CXX_EXTENSIONS OFF)
 
 if(MUONRT_SANITIZE STREQUAL "address")
-  set(muonrt_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  set(muonrt_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all)
 elseif(MUONRT_SANITIZE STREQUAL "thread")
-  set(muonrt_sanitize -fsanitize=thread -fno-omit-frame-pointer)
+  set(muonrt_sanitize -fsanitize=thread)
 elseif(MUONRT_SANITIZE)
   message(FATAL_ERROR "MUONRT_SANITIZE is '${MUONRT_SANITIZE}'; use address or thread")
 endif()
 if(muonrt_sanitize)
-  target_compile_options(muonrt_flags INTERFACE ${muonrt_sanitize} -g)
+  target_compile_options(muonrt_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_sanitize} -fno-omit-frame-pointer -g1>)
   target_link_options(muonrt_flags INTERFACE ${muonrt_sanitize})
 endif()

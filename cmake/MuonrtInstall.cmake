@@ -1,0 +1,41 @@
+# Headers, libraries, the command, find_package(muonrt) and muonrt.pc.
+include(CMakePackageConfigHelpers)
+set(muonrt_package ${CMAKE_INSTALL_LIBDIR}/cmake/muonrt)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/muonrt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(TARGETS muonrt muonrt_core muonrt_headers EXPORT muonrt
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
+if(TARGET muonrt_mpi)
+  install(TARGETS muonrt_mpi EXPORT muonrt_mpi
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi)
+  install(EXPORT muonrt_mpi NAMESPACE muonrt:: FILE muonrt-mpi.cmake DESTINATION ${muonrt_package})
+endif()
+if(TARGET muonrt_cli)
+  install(TARGETS muonrt_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+install(EXPORT muonrt NAMESPACE muonrt:: FILE muonrt-targets.cmake DESTINATION ${muonrt_package})
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/muonrt-config.cmake.in
+  ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake INSTALL_DESTINATION ${muonrt_package})
+# Until 1.0 a minor number may break the ABI together with its own.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake
+  COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake
+  ${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake DESTINATION ${muonrt_package})
+
+# pkg-config: what a shared link needs, and with --static what the archive needs.
+set(muonrt_private_libs -pthread -ldl -lstdc++ -lm)
+if(MUONRT_WITH_ONEDNN)
+  list(PREPEND muonrt_private_libs -ldnnl -lgomp)
+endif()
+if(MUONRT_WITH_CUDA)
+  list(PREPEND muonrt_private_libs -lcudart_static -lrt)
+endif()
+list(JOIN muonrt_private_libs " " muonrt_private_libs)
+file(RELATIVE_PATH muonrt_pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/muonrt.pc.in ${PROJECT_BINARY_DIR}/package/muonrt.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/package/muonrt.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,2 +1,22 @@
-message(STATUS "muonrt ${PROJECT_VERSION}: MPI ${MUONRT_WITH_MPI}, oneDNN ${MUONRT_WITH_ONEDNN}, CUDA ${MUONRT_WITH_CUDA}, "
-  "sanitizer '${MUONRT_SANITIZE}', build type ${CMAKE_BUILD_TYPE}")
+# The table at the end of configuring: what was found, what was left out, and why.
+function(muonrt_summary_row name option)
+  if(MUONRT_WITH_${option})
+    set(state built)
+  else()
+    set(state "left out")
+  endif()
+  string(SUBSTRING "${name}          " 0 10 name)
+  string(SUBSTRING "${MUONRT_${option}}      " 0 6 asked)
+  string(SUBSTRING "${state}          " 0 10 state)
+  message(STATUS "  ${name}${asked}${state}${MUONRT_WHY_${option}}")
+endfunction()
+
+if(MUONRT_SANITIZE)
+  set(muonrt_sanitize_text ", sanitizer ${MUONRT_SANITIZE}")
+endif()
+message(STATUS "muonrt ${PROJECT_VERSION}: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, "
+  "${CMAKE_BUILD_TYPE}${muonrt_sanitize_text}, tools ${MUONRT_TOOLS}, tests ${MUONRT_TESTS}")
+message(STATUS "  part      asked state     what")
+muonrt_summary_row(CUDA CUDA)
+muonrt_summary_row(MPI MPI)
+muonrt_summary_row(oneDNN ONEDNN)

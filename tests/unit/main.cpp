@@ -1,0 +1,26 @@
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+#include <string>
+
+// One number fixes every random draw, rapidcheck's and those made from Catch::rngSeed(). It is new
+// in each run and printed; MUONRT_TEST_SEED repeats a run. RC_PARAMS still wins for rapidcheck.
+int main(int argc, char** argv) {
+  Catch::Session session;
+  const int refused = session.applyCommandLine(argc, argv);
+  if (refused != 0) return refused;
+
+  auto& config = session.configData();
+  const char* given = std::getenv("MUONRT_TEST_SEED");
+  const unsigned seed = given != nullptr
+                            ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
+                            : std::random_device{}() % 1000000U;
+  config.rngSeed = seed;
+  setenv("RC_PARAMS", ("seed=" + std::to_string(seed)).c_str(), 0);
+  if (!config.listTests && !config.listTags && !config.listTestNamesOnly) {
+    std::cout << "MUONRT_TEST_SEED=" << seed << '\n';
+  }
+  return session.run();
+}
