@@ -1,0 +1,237 @@
+#include "algo/coefficients.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "algo/polar_express.hpp"
+#include "base/error.hpp"
+
+namespace muonrt {
+namespace {
+
+using Real = long double;
+
+// Below this no singular value of a normalized matrix is told from zero, in any dtype.
+constexpr double kSmallestSigma = 1e-9;
+constexpr double kLargestSigma = 4.0;
+
+/// Source: KellerJordan/Muon.
+constexpr std::array<Coefficients, 1> kKeller = {{{3.4445, -4.7750, 2.0315}}};
+/// Source: You Jiacheng's five, as in Emerging-Optimizers and XTuner.
+constexpr std::array<Coefficients, 5> kYou = {{{4.0848, -6.8946, 2.9270},
+                                               {3.9505, -6.3029, 2.6377},
+                                               {3.7418, -5.5913, 2.3037},
+                                               {2.8769, -3.1427, 1.2046},
+                                               {2.8366, -3.0525, 1.2012}}};
+
+constexpr std::array<CoefficientFamily, 5> kFamilies = {
+    CoefficientFamily::kPolarExpress, CoefficientFamily::kKellerJordan,
+    CoefficientFamily::kYouJiacheng, CoefficientFamily::kCans, CoefficientFamily::kCustom};
+
+struct Interval {
+  Real low, high;
+};
+
+Real apply(const Coefficients& s, Real x) {
+  const Real y = x * x;
+  return x * (s.a + y * (s.b + y * s.c));
+}
+
+/// Image of an interval under one step. The image of an interval under a continuous map is an
+/// interval, so chaining these gives the range of the composition itself, not a bound on it.
+Interval apply(const Coefficients& s, Interval in) {
+  Interval out = {apply(s, in.low), apply(s, in.high)};
+  if (out.low > out.high) std::swap(out.low, out.high);
+  const auto visit = [&](Real square) {
+    if (!(square > 0)) return;
+    const Real root = std::sqrt(square);
+    for (const Real x : {root, -root}) {
+      if (x < in.low || x > in.high) continue;
+      out.low = std::min(out.low, apply(s, x));
+      out.high = std::max(out.high, apply(s, x));
+    }
+  };
+  // Stationary points: a + 3 b y + 5 c y^2 = 0 with y = x^2.
+  const Real a = s.a, b = 3 * Real(s.b), c = 5 * Real(s.c);
+  if (c == 0) {
+    if (b != 0) visit(-a / b);
+    return out;
+  }
+  const Real disc = b * b - 4 * a * c;
+  if (disc < 0) return out;
+  visit((-b - std::sqrt(disc)) / (2 * c));
+  visit((-b + std::sqrt(disc)) / (2 * c));
+  return out;
+}
+
+Interval range_of(const CoefficientList& list, Real low, Real high) {
+  Interval x = {low / list.input_safety, high / list.input_safety};
+  for (const Coefficients& s : list.steps) x = apply(s, x);
+  return x;
+}
+
+/// Largest sigma, at most kLargestSigma, for which `good` holds; `good` falls once as sigma grows.
+template <class Good>
+double largest_sigma(const Good& good) {
+  Real low = 0, high = kLargestSigma;
+  if (good(high)) return kLargestSigma;
+  for (int i = 0; i < 200 && low < high; ++i) {
+    const Real middle = (low + high) / 2;
+    if (middle == low || middle == high) break;
+    (good(middle) ? low : high) = middle;
+  }
+  return static_cast<double>(low);
+}
+
+bool bounded(const CoefficientList& list, Real sigma) {
+  const Interval r = range_of(list, 0, sigma);
+  return r.low >= -kHeadroomLimit && r.high <= kHeadroomLimit;
+}
+
+bool positive(const CoefficientList& list, Real sigma) {
+  return range_of(list, std::min<Real>(kSmallestSigma, sigma), sigma).low > 0;
+}
+
+void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
+  MUONRT_REQUIRE(s.steps >= 1 && s.steps <= kMaxSteps, Status::kInvalidArgument,
+                 "coefficients: ", s.steps, " steps are out of range; give 1 to ", kMaxSteps);
+  MUONRT_REQUIRE(s.safety >= 1.0 && s.safety <= 2.0, Status::kInvalidArgument,
+                 "coefficients: safety ", s.safety, " is out of range; give 1 to 2");
+  const bool generated =
+      family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
+  MUONRT_REQUIRE(generated || s.mode != SafetyMode::kInner, Status::kInvalidArgument,
+                 "coefficients: ", name_of(family),
+                 " is not generated, so safety cannot act inside its generation; take safety mode "
+                 "none or all");
+  if (!generated) return;
+  MUONRT_REQUIRE(s.lower_bound > 0.0 && s.lower_bound < 1.0, Status::kInvalidArgument,
+                 "coefficients: lower bound ", s.lower_bound,
+                 " is out of range (it bounds singular values of a normalized matrix from below); "
+                 "give a number above 0 and below 1, such as 0.001");
+  MUONRT_REQUIRE(s.cushion >= 0.0 && s.cushion < 1.0, Status::kInvalidArgument,
+                 "coefficients: cushion ", s.cushion,
+                 " is out of range; give a number from 0 to below 1, such as 0.02");
+  MUONRT_REQUIRE(family != CoefficientFamily::kCans || s.cushion == 0.0, Status::kInvalidArgument,
+                 "coefficients: cans has no cushion, but ", s.cushion,
+                 " is set; set 0 or take polar_express");
+}
+
+void check_list(const CoefficientList& list) {
+  for (const Coefficients& s : list.steps) {
+    MUONRT_REQUIRE(std::isfinite(s.a) && std::isfinite(s.b) && std::isfinite(s.c),
+                   Status::kInvalidArgument, "coefficients: triple (", s.a, ", ", s.b, ", ", s.c,
+                   ") is not finite; give finite numbers");
+  }
+  MUONRT_REQUIRE(bounded(list, kReach), Status::kInvalidArgument,
+                 "coefficients: the list has no headroom (singular values above ", headroom(list),
+                 " grow past ", kHeadroomLimit, ", and rounding moves the largest one up to ",
+                 kReach, "); set safety to 1.01 or more, or take another list");
+  MUONRT_REQUIRE(positive(list, kReach), Status::kInvalidArgument,
+                 "coefficients: the list changes sign (singular values above ",
+                 largest_sigma([&](Real sigma) { return positive(list, sigma); }),
+                 " are answered by a step in the wrong direction, and rounding moves the largest "
+                 "one up to ",
+                 kReach, "); set safety to 1.01 or more, or take another list");
+}
+
+std::vector<Coefficients> published(std::span<const Coefficients> list, int steps) {
+  std::vector<Coefficients> out;
+  for (int i = 0; i < steps; ++i)
+    out.push_back(list[std::min(static_cast<size_t>(i), list.size() - 1)]);
+  return out;
+}
+
+}  // namespace
+
+std::span<const CoefficientFamily> coefficient_families() { return kFamilies; }
+
+const char* name_of(CoefficientFamily family) {
+  switch (family) {
+    case CoefficientFamily::kPolarExpress:
+      return "polar_express";
+    case CoefficientFamily::kKellerJordan:
+      return "keller_jordan";
+    case CoefficientFamily::kYouJiacheng:
+      return "you";
+    case CoefficientFamily::kCans:
+      return "cans";
+    case CoefficientFamily::kCustom:
+      return "custom";
+  }
+  return "unknown";
+}
+
+CoefficientSettings default_settings(CoefficientFamily family, int steps) {
+  CoefficientSettings s;
+  s.steps = steps;
+  if (family == CoefficientFamily::kPolarExpress) return s;
+  s.mode = SafetyMode::kNone;
+  s.cushion = 0.0;
+  if (family != CoefficientFamily::kCans) s.safety = 1.0;
+  return s;
+}
+
+CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings) {
+  check_settings(family, settings);
+  const CoefficientSettings& s = settings;
+  CoefficientList list;
+  list.input_safety = s.mode == SafetyMode::kAll ? 1.0 : s.safety;
+  switch (family) {
+    case CoefficientFamily::kPolarExpress:
+    case CoefficientFamily::kCans:
+      list.steps = polar_express(s.steps, s.lower_bound, s.cushion,
+                                 s.mode == SafetyMode::kInner ? s.safety : 1.0);
+      break;
+    case CoefficientFamily::kKellerJordan:
+      list.steps = published(kKeller, s.steps);
+      break;
+    case CoefficientFamily::kYouJiacheng:
+      list.steps = published(kYou, s.steps);
+      break;
+    case CoefficientFamily::kCustom:
+      MUONRT_REQUIRE(s.custom.size() == static_cast<size_t>(s.steps), Status::kInvalidArgument,
+                     "coefficients: ", s.steps, " steps, but ", s.custom.size(),
+                     " triples of a custom list; give one triple for each step");
+      list.steps = s.custom;
+      break;
+  }
+  MUONRT_REQUIRE(!list.steps.empty(), Status::kInvalidArgument, "coefficients: family ",
+                 static_cast<int32_t>(family), " is unknown; see `coefficient_families`");
+  if (s.mode == SafetyMode::kAll) list = scaled(list, s.safety);
+  check_list(list);
+  return list;
+}
+
+CoefficientList scaled(const CoefficientList& list, double factor) {
+  CoefficientList out = list;
+  const Real f = factor, f3 = f * f * f;
+  for (Coefficients& s : out.steps) {
+    s = {static_cast<double>(s.a / f), static_cast<double>(s.b / f3),
+         static_cast<double>(s.c / (f3 * f * f))};
+  }
+  return out;
+}
+
+double image(const CoefficientList& list, double sigma) {
+  Real x = sigma / static_cast<Real>(list.input_safety);
+  for (const Coefficients& s : list.steps) x = apply(s, x);
+  return static_cast<double>(x);
+}
+
+Range image_range(const CoefficientList& list, double low, double high) {
+  const Interval r = range_of(list, low, high);
+  return {static_cast<double>(r.low), static_cast<double>(r.high)};
+}
+
+double slope_at_zero(const CoefficientList& list) {
+  Real slope = 1 / static_cast<Real>(list.input_safety);
+  for (const Coefficients& s : list.steps) slope *= s.a;
+  return static_cast<double>(slope);
+}
+
+double headroom(const CoefficientList& list) {
+  return largest_sigma([&](Real sigma) { return bounded(list, sigma); });
+}
+
+}  // namespace muonrt

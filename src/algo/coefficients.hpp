@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace muonrt {
+
+/// One Newton-Schulz step: every singular value x becomes a x + b x^3 + c x^5.
+struct Coefficients {
+  double a, b, c;
+};
+
+/// Values are public (opt.json, C ABI) and are never renumbered.
+enum class CoefficientFamily : int32_t {
+  kPolarExpress = 0,
+  kKellerJordan = 1,
+  kYouJiacheng = 2,
+  kCans = 3,
+  kCustom = 100,
+};
+
+/// How headroom against rounding is bought. Source: reference numerics, section 20.
+enum class SafetyMode : int32_t {
+  kInner = 0,  // every polynomial but the last divided inside the generator, and the input too
+  kAll = 1,    // the finished list divided, the last included; the input by its norm alone
+  kNone = 2,   // the list as it is; the input divided by safety x norm
+};
+
+/// What a list is made from. `default_settings` fills it for a family.
+struct CoefficientSettings {
+  int steps = 5;              // 1 .. kMaxSteps
+  double lower_bound = 1e-3;  // generated families: smallest singular value aimed at, (0, 1)
+  double cushion = 0.02;      // generated families: the fit starts at cushion x upper bound
+  double safety = 1.02;       // 1 .. 2
+  SafetyMode mode = SafetyMode::kInner;
+  std::vector<Coefficients> custom;  // kCustom only; `steps` must be its size
+};
+
+/// The steps, and the factor on the norm: the input is divided by input_safety x norm.
+struct CoefficientList {
+  std::vector<Coefficients> steps;
+  double input_safety = 1.0;
+};
+
+constexpr int kMaxSteps = 32;
+/// Singular values up to this must be mapped well: half-precision storage of a normalized matrix
+/// moves the largest one by up to 2^-7.
+constexpr double kReach = 1.0 + 1.0 / 128;
+/// |p| above this counts as lost headroom.
+constexpr double kHeadroomLimit = 1.5;
+
+std::span<const CoefficientFamily> coefficient_families();
+const char* name_of(CoefficientFamily family);
+
+/// The family's published form with `steps` steps: Polar Express inner / 1.02, Keller Jordan and
+/// You Jiacheng as printed, CANS as generated with an input factor of 1.02 (it has no headroom of
+/// its own), a custom list as it is.
+CoefficientSettings default_settings(CoefficientFamily family, int steps = 5);
+
+/// The list a group runs. Steps beyond a published list repeat its last triple.
+/// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, changes
+/// sign or loses its headroom within (0, kReach]; the message says which and what to do.
+CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings);
+
+/// Every polynomial, the last included, acting on x / factor; the input's factor is kept.
+CoefficientList scaled(const CoefficientList& list, double factor);
+
+struct Range {
+  double low, high;
+};
+
+/// Image of a singular value (of the matrix divided by its norm), input factor included.
+double image(const CoefficientList& list, double sigma);
+/// Smallest and largest image of [low, high], exact up to rounding.
+Range image_range(const CoefficientList& list, double low, double high);
+/// Gain of noise in null directions.
+double slope_at_zero(const CoefficientList& list);
+/// Largest sigma (at most 4) such that |image| <= kHeadroomLimit on all of (0, sigma].
+double headroom(const CoefficientList& list);
+
+}  // namespace muonrt

@@ -1,0 +1,217 @@
+#include "algo/newton_schulz.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "algo/restarts.hpp"
+#include "base/checked.hpp"
+#include "base/error.hpp"
+
+namespace muonrt {
+namespace {
+
+constexpr int64_t kAlignment = 256;  // bytes
+constexpr double kHalfGramSafety = 1.05;
+
+const CoefficientList& list_of(const NewtonSchulz& settings, const Method& method) {
+  return method.form == Form::kGram ? settings.gram_list : settings.list;
+}
+
+/// First step after `begin` before which X is rebuilt. The standard form rebuilds before every
+/// step: it is the Gram form with all restarts.
+size_t segment_end(const Method& method, size_t steps, size_t begin) {
+  if (method.form == Form::kStandard) return begin + 1;
+  for (const int i : method.restarts)
+    if (static_cast<size_t>(i) > begin) return std::min(steps, static_cast<size_t>(i));
+  return steps;
+}
+
+bool keeps_q(const Method& method, size_t steps) {
+  for (size_t i = 0; i < steps; i = segment_end(method, steps, i))
+    if (segment_end(method, steps, i) - i > 1) return true;
+  return false;
+}
+
+/// The parts of the workspace. `q` and `spare` are absent where no segment has two steps.
+struct Space {
+  MatrixBatch x, x_next;       // m x n
+  MatrixBatch r, z, q, spare;  // m x m
+  int64_t bytes = 0;
+};
+
+Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m,
+            int64_t n, int64_t count, void* base) {
+  MUONRT_CHECK_INTERNAL(m >= 0 && m <= n && count >= 0, m, " x ", n, ", count ", count);
+  Space space;
+  const auto take = [&](MatrixBatch& part, int64_t rows, int64_t cols) {
+    const int64_t size = size_of(settings.iteration);
+    part.dtype = settings.iteration;
+    part.rows = rows;
+    part.cols = cols;
+    part.ld = ops.leading_dimension(cols, part.dtype);
+    part.count = count;
+    part.stride = round_up(checked_mul(rows, part.ld), kAlignment / size);
+    if (base) part.data = static_cast<unsigned char*>(base) + space.bytes;
+    const int64_t bytes = checked_mul(checked_mul(part.stride, count), size);
+    space.bytes = checked_add(space.bytes, round_up(bytes, kAlignment));
+  };
+  take(space.x, m, n);
+  take(space.x_next, m, n);
+  take(space.r, m, m);
+  take(space.z, m, m);
+  if (keeps_q(method, list_of(settings, method).steps.size())) {
+    take(space.q, m, m);
+    take(space.spare, m, m);
+  }
+  return space;
+}
+
+/// The products of one batch. Every symmetric product is written A B^T, which is A B because all
+/// m x m iterates are symmetric bit for bit; so a backend needs one symmetric kernel only.
+class Products {
+ public:
+  Products(Ops& ops, Stream& stream) : ops_(ops), stream_(stream) {}
+
+  /// c = alpha a b^T + beta d + gamma I, symmetric.
+  void symmetric(const MatrixBatch& c, double alpha, const MatrixBatch& a, const MatrixBatch& b,
+                 double beta, const MatrixBatch& d, double gamma = 0.0) {
+    Product p;
+    p.a = a, p.b = b, p.c = c, p.d = d;
+    p.transpose_b = true;
+    p.symmetric = true;
+    p.alpha = static_cast<float>(alpha);
+    p.beta = static_cast<float>(beta);
+    p.gamma = static_cast<float>(gamma);
+    ops_.multiply(stream_, p);
+  }
+  /// c = x x^T.
+  void gram(const MatrixBatch& c, const MatrixBatch& x) {
+    symmetric(c, 1.0, x, x, 0.0, MatrixBatch{});
+  }
+  /// c = alpha a x + beta x, m x n.
+  void apply(const MatrixBatch& c, double alpha, const MatrixBatch& a, double beta,
+             const MatrixBatch& x) {
+    Product p;
+    p.a = a, p.b = x, p.c = c;
+    if (beta != 0.0) p.d = x;
+    p.alpha = static_cast<float>(alpha);
+    p.beta = static_cast<float>(beta);
+    ops_.multiply(stream_, p);
+  }
+
+ private:
+  Ops& ops_;
+  Stream& stream_;
+};
+
+/// Z = b R + c R^2 of a step, as a scalar times a matrix: without the quintic term it is b times R
+/// itself, and no product is made.
+struct Scaled {
+  double factor;
+  MatrixBatch matrix;
+};
+
+Scaled polynomial(Products& products, const Space& s, const Coefficients& step) {
+  if (step.c == 0.0) return {step.b, s.r};
+  products.symmetric(s.z, step.c, s.r, s.r, step.b, s.r);
+  return {1.0, s.z};
+}
+
+/// X <- q(X X^T) X for steps [begin, end), on the small side where there is more than one.
+void run_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
+  products.gram(s.r, s.x);
+  if (steps.size() == 1) {
+    const Scaled z = polynomial(products, s, steps[0]);
+    products.apply(s.x_next, z.factor, z.matrix, steps[0].a, s.x);
+    std::swap(s.x, s.x_next);
+    return;
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double a = steps[i].a;
+    const Scaled z = polynomial(products, s, steps[i]);
+    if (i == 0) {
+      // Q = Z + a I, no product: alpha is 0.
+      products.symmetric(s.q, 0.0, z.matrix, z.matrix, z.factor, z.matrix, a);
+    } else {
+      products.symmetric(s.spare, z.factor, s.q, z.matrix, a, s.q);
+      std::swap(s.q, s.spare);
+    }
+    if (i + 1 == steps.size()) break;
+    // R <- (Z + a I) R (Z + a I), in two products; `a` stays in the epilogues, unrounded.
+    products.symmetric(s.spare, z.factor, s.r, z.matrix, a, s.r);
+    if (z.matrix.data == s.r.data) {
+      products.symmetric(s.z, z.factor, z.matrix, s.spare, a, s.spare);
+      std::swap(s.r, s.z);
+    } else {
+      products.symmetric(s.r, 1.0, z.matrix, s.spare, a, s.spare);
+    }
+  }
+  products.apply(s.x_next, 1.0, s.q, 0.0, s.x);
+  std::swap(s.x, s.x_next);
+}
+
+}  // namespace
+
+NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
+                                DType iteration) {
+  NewtonSchulz out;
+  out.iteration = iteration;
+  out.list = make_coefficients(family, settings);
+  out.gram_list = out.list;
+  const bool generated =
+      family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
+  if (generated && iteration != DType::kF32) {
+    CoefficientSettings gram = settings;
+    gram.mode = SafetyMode::kAll;
+    gram.safety = kHalfGramSafety;
+    out.gram_list = make_coefficients(family, gram);
+  }
+  const auto restarts = search_restarts(out.gram_list, restart_search(out.gram_list, iteration));
+  out.gram_bounded = restarts.has_value();
+  if (restarts) out.gram_restarts = *restarts;
+  return out;
+}
+
+FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
+  if (settings.gram_bounded || wish == FormChoice::kStandard) return wish;
+  if (wish == FormChoice::kAuto) return FormChoice::kStandard;
+  find_restarts(settings.gram_list, settings.iteration);  // throws, with the reason
+  return wish;
+}
+
+int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, const Method& method,
+                                int64_t m, int64_t n, int64_t count) {
+  return carve(ops, settings, method, m, n, count, nullptr).bytes;
+}
+
+MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
+                          const Method& method, const MatrixBatch& raw, void* workspace,
+                          Findings* findings) {
+  const CoefficientList& list = list_of(settings, method);
+  MUONRT_CHECK_INTERNAL(static_cast<size_t>(method.steps) == list.steps.size(), method.steps,
+                        " steps planned, list of ", list.steps.size());
+  Space space = carve(ops, settings, method, raw.rows, raw.cols, raw.count, workspace);
+  if (raw.rows == 0 || raw.count == 0) return space.x;
+  ops.normalize(stream, raw, space.x, Normalization{static_cast<float>(list.input_safety)},
+                findings);
+  Products products(ops, stream);
+  const std::span<const Coefficients> steps = list.steps;
+  for (size_t begin = 0; begin < steps.size();) {
+    const size_t end = segment_end(method, steps.size(), begin);
+    run_segment(products, space, steps.subspan(begin, end - begin));
+    begin = end;
+  }
+  return space.x;
+}
+
+void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n) {
+  if (m == 0 || n == 0) return;
+  ops.reserve(m, m, n, settings.iteration);  // X X^T
+  ops.reserve(m, n, m, settings.iteration);  // B X, Q X
+  const CoefficientList& list = list_of(settings, method);
+  const bool squares = std::any_of(list.steps.begin(), list.steps.end(),
+                                   [](const Coefficients& s) { return s.c != 0.0; });
+  if (squares || keeps_q(method, list.steps.size())) ops.reserve(m, m, m, settings.iteration);
+}
+
+}  // namespace muonrt

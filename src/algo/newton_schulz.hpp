@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "algo/coefficients.hpp"
+#include "backend/ops.hpp"
+#include "plan/method.hpp"
+
+namespace muonrt {
+
+/// How a group's matrices are orthogonalized; fixed at creation.
+struct NewtonSchulz {
+  CoefficientList list;            // standard form
+  CoefficientList gram_list;       // Gram form; as many steps
+  std::vector<int> gram_restarts;  // for Method::restarts of the Gram form
+  bool gram_bounded = true;        // false: no restarts keep gram_list bounded in `iteration`
+  DType iteration = DType::kF32;   // storage of the iterates; products accumulate in f32
+};
+
+/// The lists of a group and its searched restarts. In f32 the Gram form runs the standard list. In
+/// half precision generated families run their list without inner safety, all of it over 1.05, as
+/// Gram Newton-Schulz (Dao-AILab) does.
+/// Errors: as make_coefficients.
+NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
+                                DType iteration);
+
+/// What the planner may choose from: kAuto becomes kStandard where the Gram form is not bounded.
+/// Errors: NOT_SUPPORTED for kGram there.
+FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
+
+/// Bytes of workspace for `count` matrices m x n (m <= n); parts and matrices are 256-byte aligned.
+int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, const Method& method,
+                                int64_t m, int64_t n, int64_t count);
+
+/// Enqueues: raw -> approximation of its polar factor.
+/// @param raw        m x n with m <= n, transport dtype; read only.
+/// @param workspace  newton_schulz_workspace bytes, 256-byte aligned; overwritten.
+/// @return  where the result will lie, inside the workspace; settings.iteration.
+/// A matrix's bits do not depend on `count` nor on its place in the batch. Allocates nothing on the
+/// device, waits for nothing.
+MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
+                          const Method& method, const MatrixBatch& raw, void* workspace,
+                          Findings* findings);
+
+/// Reserves every product that orthogonalize uses for this shape.
+void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n);
+
+}  // namespace muonrt

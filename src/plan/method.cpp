@@ -1,0 +1,81 @@
+#include "plan/method.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+namespace {
+
+constexpr int64_t kGramShortSide = 512;
+
+/// What launching a product costs besides its arithmetic, in FLOPs: about 5 microseconds of one
+/// host core. It makes tiny matrices count: their time is all launches, so a rank that was given
+/// thousands of "free" ones would be the slowest.
+constexpr double kProductConstant = 1 << 20;
+
+struct Shape {
+  double m, n;  // short side, long side
+};
+
+struct Count {
+  double square;     // m x m by m x m, symmetric result
+  double gram;       // X X^T, symmetric result
+  double rectangle;  // m x m by m x n
+};
+
+Shape shape_of(int64_t rows, int64_t cols) {
+  return {static_cast<double>(std::min(rows, cols)), static_cast<double>(std::max(rows, cols))};
+}
+
+/// Source: reference numerics, sections 4 and 5; the Gram form with all T-1 restarts is the
+/// standard form.
+Count count_products(const Method& method) {
+  const double steps = method.steps;
+  if (method.form == Form::kStandard) return {steps, steps, steps};
+  const double rebuilds = 1.0 + static_cast<double>(method.restarts.size());
+  return {4 * steps - 3 * rebuilds, rebuilds, rebuilds};
+}
+
+double launches(const Count& c) { return kProductConstant * (c.square + c.gram + c.rectangle); }
+
+}  // namespace
+
+Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
+                     const std::vector<int>& gram_restarts) {
+  MUONRT_REQUIRE(rows >= 0 && cols >= 0, Status::kInvalidArgument, "method: shape ", rows, " x ",
+                 cols, " is negative; give the global shape");
+  MUONRT_REQUIRE(steps >= 1, Status::kInvalidArgument, "method: ", steps,
+                 " Newton-Schulz steps are too few; give at least 1");
+  Method method;
+  method.steps = steps;
+  if (choice == FormChoice::kStandard) return method;
+  const int64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  const bool wide = n - m >= m / 2 + m % 2;  // n / m >= 1.5
+  if (choice == FormChoice::kAuto && !(wide && m >= kGramShortSide)) return method;
+  method.form = Form::kGram;
+  int last = 0;
+  for (const int i : gram_restarts) {
+    MUONRT_REQUIRE(i > last, Status::kInvalidArgument, "method: Gram restarts ", gram_restarts,
+                   " are not ascending from 1; give each step before which X is rebuilt once");
+    last = i;
+    if (i < steps) method.restarts.push_back(i);  // no step follows the others
+  }
+  return method;
+}
+
+double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols) {
+  const auto [m, n] = shape_of(rows, cols);
+  if (m == 0) return 0.0;
+  const Count c = count_products(method);
+  return c.square * m * m * m + c.gram * m * m * n + c.rectangle * 2 * m * m * n + launches(c);
+}
+
+double orthogonalize_flops_plain(const Method& method, int64_t rows, int64_t cols) {
+  const auto [m, n] = shape_of(rows, cols);
+  if (m == 0) return 0.0;
+  const Count c = count_products(method);
+  return 2 * (c.square * m * m * m + c.gram * m * m * n + c.rectangle * m * m * n) + launches(c);
+}
+
+}  // namespace muonrt
