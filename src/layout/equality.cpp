@@ -1,0 +1,107 @@
+#include <algorithm>
+
+#include "base/hash.hpp"
+#include "layout/blocks.hpp"
+#include "layout/layout.hpp"
+
+namespace muonrt {
+
+namespace {
+
+void feed(Hash& hash, const std::vector<int64_t>& values) {
+  hash.value(static_cast<int64_t>(values.size()));
+  for (const int64_t v : values) hash.value(v);
+}
+
+/// Mesh dims by their place among those of size > 1.
+void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
+  for (const int k : dims) {
+    if (mesh.shape()[static_cast<size_t>(k)] == 1) continue;
+    const auto first = mesh.shape().begin();
+    hash.value(
+        static_cast<int64_t>(std::count_if(first, first + k, [](int64_t n) { return n > 1; })));
+  }
+  hash.value(int64_t{-1});
+}
+
+/// Equal sets give equal blocks: every kind of layout is cut into the same largest rectangles.
+bool same_elements(const Layout& a, const Layout& b, int rank) {
+  if (a.local_numel(rank) != b.local_numel(rank)) return false;
+  if (!a.product_form() || !b.product_form()) return blocks_of(a, rank) == blocks_of(b, rank);
+  for (int d = 0; d < a.dims(); ++d) {
+    if (a.runs(rank, d) != b.runs(rank, d)) return false;
+  }
+  return true;
+}
+
+bool same_addend(const Layout& a, const Layout& b, int rank) {
+  return a.addends() == b.addends() && a.addend_index(rank) == b.addend_index(rank);
+}
+
+/// One rank for every combination of coordinates that matters to `a` or `b`, on their common mesh.
+std::vector<int> telling_ranks(const Layout& a, const Layout& b) {
+  std::vector<int> dims;
+  for (const auto* list :
+       {&a.shard_dims(), &b.shard_dims(), &a.partial_dims(), &b.partial_dims()}) {
+    dims.insert(dims.end(), list->begin(), list->end());
+  }
+  std::sort(dims.begin(), dims.end());
+  dims.erase(std::unique(dims.begin(), dims.end()), dims.end());
+  std::vector<int> out;
+  for (int64_t i = 0; i < a.mesh().count_over(dims); ++i) {
+    out.push_back(a.mesh().ranks()[static_cast<size_t>(a.mesh().offset_over(dims, i))]);
+  }
+  return out;
+}
+
+}  // namespace
+
+uint64_t Layout::hash() const {
+  Hash hash;
+  feed(hash, shape_);
+  feed(hash, tensor_shape_);
+  hash.value(static_cast<int64_t>(mesh_->hash()));
+  for (const Cut& c : cuts_) {
+    if (mesh_->count_over(c.mesh_dims) == 1) continue;
+    feed_dims(hash, *mesh_, c.mesh_dims);
+    feed(hash, {c.tensor_dim, c.split_factor, c.unit});
+  }
+  hash.value(static_cast<int64_t>(last_.index()));
+  if (kind() == Kind::kRowBounds) {
+    feed_dims(hash, *mesh_, row_bounds().mesh_dims);
+    hash.value(static_cast<int64_t>(row_bounds().tensor_dim));
+    feed(hash, row_bounds().bounds);
+  } else if (kind() == Kind::kOwner) {
+    feed_dims(hash, *mesh_, owner().mesh_dims);
+    hash.value(owner().slot);
+  } else if (kind() == Kind::kFlat) {
+    feed_dims(hash, *mesh_, flat().mesh_dims);
+    for (const auto& [begin, end] : flat().ranges) feed(hash, {begin, end});
+  }
+  feed_dims(hash, *mesh_, partial_dims_);
+  return hash.digest();
+}
+
+bool operator==(const Layout& a, const Layout& b) {
+  if (a.shape_ != b.shape_) return false;
+  const bool same_mesh = a.mesh_ == b.mesh_ || *a.mesh_ == *b.mesh_;
+  if (same_mesh && a.tensor_shape_ == b.tensor_shape_ && a.cuts_ == b.cuts_ && a.last_ == b.last_ &&
+      a.partial_dims_ == b.partial_dims_) {
+    return true;
+  }
+  if (!same_mesh) {
+    if (a.mesh_->size() != b.mesh_->size()) return false;
+    for (const int rank : a.mesh_->ranks()) {
+      if (!b.holds_mesh_rank(rank)) return false;
+    }
+  }
+  const std::vector<int> ranks = same_mesh ? telling_ranks(a, b) : a.mesh_->ranks();
+  const Layout left = a.as_matrix(), right = b.as_matrix();
+  const bool products = a.product_form() && b.product_form();
+  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return same_addend(a, b, rank) &&
+           (products ? same_elements(a, b, rank) : same_elements(left, right, rank));
+  });
+}
+
+}  // namespace muonrt

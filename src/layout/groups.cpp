@@ -1,0 +1,99 @@
+// Shard groups, replica groups, and what a layout is called.
+#include "base/error.hpp"
+#include "layout/layout.hpp"
+
+namespace muonrt {
+
+int64_t Layout::shard_slots() const { return mesh_->count_over(shard_dims_); }
+int64_t Layout::replicas() const { return mesh_->count_over(replica_dims_); }
+int64_t Layout::addends() const { return mesh_->count_over(partial_dims_); }
+
+int64_t Layout::shard_slot(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  return position < 0 ? -1 : mesh_->slot_over(shard_dims_, position);
+}
+
+int64_t Layout::replica_index(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  return position < 0 ? -1 : mesh_->slot_over(replica_dims_, position);
+}
+
+int64_t Layout::addend_index(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  return position < 0 ? -1 : mesh_->slot_over(partial_dims_, position);
+}
+
+int Layout::rank_of(int64_t replica, int64_t slot) const {
+  MUONRT_REQUIRE(replica >= 0 && replica < replicas() && slot >= 0 && slot < shard_slots(),
+                 Status::kInvalidArgument, "layout: replica ", replica, ", slot ", slot,
+                 " does not exist; there are ", replicas(), " replicas of ", shard_slots(),
+                 " slots");
+  const int64_t position =
+      mesh_->offset_over(replica_dims_, replica) + mesh_->offset_over(shard_dims_, slot);
+  return mesh_->ranks()[static_cast<size_t>(position)];
+}
+
+std::vector<int> Layout::shard_group(int rank) const {
+  std::vector<int> out;
+  const int64_t replica = replica_index(rank);
+  if (replica < 0) return out;
+  const int64_t slots = shard_slots();
+  out.reserve(static_cast<size_t>(slots));
+  for (int64_t slot = 0; slot < slots; ++slot) out.push_back(rank_of(replica, slot));
+  return out;
+}
+
+std::vector<int> Layout::replica_group(int rank) const {
+  std::vector<int> out;
+  const int64_t slot = shard_slot(rank);
+  if (slot < 0) return out;
+  const int64_t n = replicas();
+  out.reserve(static_cast<size_t>(n));
+  for (int64_t replica = 0; replica < n; ++replica) out.push_back(rank_of(replica, slot));
+  return out;
+}
+
+namespace {
+
+/// "dp=2", "dp*cp=4".
+std::string over(const Mesh& mesh, const std::vector<int>& dims) {
+  std::string out;
+  for (const int k : dims) {
+    out += cat(out.empty() ? "" : "*", mesh.names()[static_cast<size_t>(k)]);
+  }
+  return cat(out, "=", mesh.count_over(dims));
+}
+
+}  // namespace
+
+std::string Layout::describe() const {
+  std::string out;
+  const auto say = [&](const std::string& text) { out += cat(out.empty() ? "" : ", ", text); };
+  for (const Cut& c : cuts_) {
+    const Placement p{c.split_factor == 1 ? PlacementKind::kShard : PlacementKind::kStridedShard,
+                      c.tensor_dim, c.split_factor};
+    say(cat(out.empty() ? "" : "then ", to_text(p),
+            c.unit == 1 ? std::string() : cat(" by ", c.unit), " over ",
+            over(*mesh_, c.mesh_dims)));
+  }
+  const char* then = out.empty() ? "" : "then ";
+  if (kind() == Kind::kRowBounds) {
+    const RowBounds& r = row_bounds();
+    const std::string bounds =
+        r.bounds.size() <= 17 ? cat(r.bounds) : cat(r.bounds.size() - 1, " given ranges");
+    say(cat(then, "bounds ", bounds, " of dim ", r.tensor_dim, " over ",
+            over(*mesh_, r.mesh_dims)));
+  } else if (kind() == Kind::kOwner) {
+    say(cat(then, "whole on slot ", owner().slot, " of ", over(*mesh_, owner().mesh_dims)));
+  } else if (kind() == Kind::kFlat) {
+    say(cat(then, "flat ranges over ", over(*mesh_, flat().mesh_dims)));
+  }
+  for (const int k : replica_dims_) {
+    bool partial = false;
+    for (const int p : partial_dims_) partial = partial || p == k;
+    say(cat(partial ? "P over " : "R over ", over(*mesh_, {k})));
+  }
+  return out.empty() ? "whole on one rank" : out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,214 @@
+#include "layout/layout.hpp"
+
+#include <algorithm>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int64_t kMaxPieces = int64_t{1} << 24;  // a strided cut needs as many runs
+
+int64_t checked_numel(const std::vector<int64_t>& shape) {
+  int64_t out = 1;
+  bool empty = false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    MUONRT_REQUIRE(shape[d] >= 0, Status::kInvalidArgument, "shape ", shape, ": dim ", d,
+                   " is negative; give the global shape");
+    empty = empty || shape[d] == 0;
+    out = checked_mul(out, std::max<int64_t>(shape[d], 1));
+  }
+  return empty ? 0 : out;
+}
+
+}  // namespace
+
+Layout::Layout()
+    : Layout(std::make_shared<const Mesh>(), {}, {}, std::monostate{}, std::vector<int>{}) {}
+
+Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std::vector<Cut> cuts,
+               Last last, std::vector<int> partial_mesh_dims)
+    : mesh_(std::move(mesh)),
+      shape_(std::move(shape)),
+      tensor_shape_(shape_),
+      cuts_(std::move(cuts)),
+      last_(std::move(last)),
+      partial_dims_(std::move(partial_mesh_dims)) {
+  MUONRT_REQUIRE(mesh_ != nullptr, Status::kInvalidArgument,
+                 "layout: no mesh given; pass a mesh (one rank: a mesh with no dims)");
+  numel_ = checked_numel(shape_);
+  std::vector<bool> used(static_cast<size_t>(mesh_->dims()));
+  for (const Cut& c : cuts_) take_mesh_dims(c.mesh_dims, "a cut", used);
+  if (const auto* r = std::get_if<RowBounds>(&last_)) {
+    take_mesh_dims(r->mesh_dims, "row bounds", used);
+  } else if (const auto* o = std::get_if<Owner>(&last_)) {
+    take_mesh_dims(o->mesh_dims, "an owner", used);
+  } else if (const auto* f = std::get_if<FlatRanges>(&last_)) {
+    take_mesh_dims(f->mesh_dims, "flat ranges", used);
+  }
+  for (int k = 0; k < mesh_->dims(); ++k) {
+    (used[static_cast<size_t>(k)] ? shard_dims_ : replica_dims_).push_back(k);
+  }
+  if (!partial_dims_.empty()) take_mesh_dims(partial_dims_, "partial", used);
+  std::sort(partial_dims_.begin(), partial_dims_.end());
+  check_cuts();
+  check_row_bounds();
+  if (const auto* o = std::get_if<Owner>(&last_)) {
+    const int64_t slots = mesh_->count_over(o->mesh_dims);
+    MUONRT_REQUIRE(o->slot >= 0 && o->slot < slots, Status::kInvalidArgument, "owner: slot ",
+                   o->slot, " does not exist; give 0 to ", slots - 1);
+  }
+  check_flat();
+}
+
+Layout Layout::from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
+                         std::vector<Cut> cuts, std::vector<int> partial_mesh_dims) {
+  return {std::move(mesh), std::move(shape), std::move(cuts), std::monostate{},
+          std::move(partial_mesh_dims)};
+}
+
+Layout Layout::with_row_bounds(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
+                               std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
+                               int tensor_dim, std::vector<int64_t> bounds,
+                               std::vector<int> partial_mesh_dims) {
+  return {std::move(mesh), std::move(shape), std::move(cuts_before),
+          RowBounds{std::move(mesh_dims), tensor_dim, std::move(bounds)},
+          std::move(partial_mesh_dims)};
+}
+
+Layout Layout::with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
+                          std::vector<int> mesh_dims, int64_t slot, std::vector<Cut> cuts_before,
+                          std::vector<int> partial_mesh_dims) {
+  return {std::move(mesh), std::move(shape), std::move(cuts_before),
+          Owner{std::move(mesh_dims), slot}, std::move(partial_mesh_dims)};
+}
+
+Layout Layout::with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
+                         std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
+                         std::vector<std::pair<int64_t, int64_t>> ranges,
+                         std::vector<int> partial_mesh_dims) {
+  return {std::move(mesh), std::move(shape), std::move(cuts_before),
+          FlatRanges{std::move(mesh_dims), std::move(ranges)}, std::move(partial_mesh_dims)};
+}
+
+Layout Layout::from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
+                               const std::vector<Placement>& placements, Reading reading,
+                               const std::vector<int>& flat_dims) {
+  MUONRT_REQUIRE(mesh != nullptr, Status::kInvalidArgument,
+                 "layout: no mesh given; pass a mesh (one rank: a mesh with no dims)");
+  std::vector<Cut> cuts =
+      cuts_from_placements(*mesh, static_cast<int>(shape.size()), placements, reading, flat_dims);
+  return from_cuts(std::move(mesh), std::move(shape), std::move(cuts),
+                   muonrt::partial_dims(placements));
+}
+
+Layout Layout::as_matrix() const {
+  Layout out = *this;
+  if (shape_.size() > 2) {
+    int64_t cols = 1;
+    for (size_t d = 1; d < shape_.size(); ++d) cols *= shape_[d];
+    out.shape_ = {shape_[0], cols};
+  }
+  return out;
+}
+
+void Layout::take_mesh_dims(const std::vector<int>& dims, const char* what,
+                            std::vector<bool>& used) const {
+  MUONRT_REQUIRE(!dims.empty(), Status::kInvalidArgument, "layout: ", what,
+                 " names no mesh dim; name the mesh dims it acts over");
+  for (const int k : dims) {
+    MUONRT_REQUIRE(k >= 0 && k < mesh_->dims(), Status::kInvalidArgument, "layout: ", what,
+                   " names mesh dim ", k, ", which does not exist in the mesh ", mesh_->describe(),
+                   "; give 0 to ", mesh_->dims() - 1);
+    MUONRT_REQUIRE(!used[static_cast<size_t>(k)], Status::kInvalidArgument, "layout: ", what,
+                   " names mesh dim '", mesh_->names()[static_cast<size_t>(k)],
+                   "', which is already in use (a mesh dim does one thing to a tensor); name it "
+                   "once");
+    used[static_cast<size_t>(k)] = true;
+  }
+}
+
+void Layout::check_cuts() {
+  const int dims = static_cast<int>(tensor_shape_.size());
+  std::vector<int64_t> pieces(tensor_shape_.size(), 1);
+  for (Cut& c : cuts_) {
+    c.tensor_dim = normalized_dim(c.tensor_dim, dims);
+    MUONRT_REQUIRE(c.split_factor >= 1, Status::kInvalidArgument, "layout: a cut of tensor dim ",
+                   c.tensor_dim, " has split factor ", c.split_factor,
+                   " (at least 1 is needed); use 1 for a plain shard");
+    MUONRT_REQUIRE(c.unit >= 1, Status::kInvalidArgument, "layout: a cut of tensor dim ",
+                   c.tensor_dim, " has unit ", c.unit,
+                   " (at least 1 is needed); use 1 to cut between any two rows");
+    const auto d = static_cast<size_t>(c.tensor_dim);
+    const int64_t most = std::min(c.split_factor, std::max<int64_t>(tensor_shape_[d], 1));
+    MUONRT_REQUIRE(most <= kMaxPieces / pieces[d], Status::kInvalidArgument,
+                   "layout: the cuts of tensor dim ", d, " make more than ", kMaxPieces,
+                   " pieces (split factors multiply); use smaller split factors");
+    pieces[d] *= most;
+  }
+}
+
+void Layout::check_row_bounds() {
+  auto* r = std::get_if<RowBounds>(&last_);
+  if (r == nullptr) return;
+  r->tensor_dim = normalized_dim(r->tensor_dim, static_cast<int>(tensor_shape_.size()));
+  const std::vector<int64_t>& b = r->bounds;
+  const int64_t slots = mesh_->count_over(r->mesh_dims);
+  MUONRT_REQUIRE(std::ssize(b) == slots + 1, Status::kInvalidArgument, "row bounds: ", b.size(),
+                 " values for ", slots, " slots; give ", slots + 1,
+                 " (slot i holds [bounds[i], bounds[i + 1]))");
+  MUONRT_REQUIRE(b.front() == 0 && std::is_sorted(b.begin(), b.end()), Status::kInvalidArgument,
+                 "row bounds do not ascend from 0; give the start of every slot's rows, then the "
+                 "number of rows");
+  const std::vector<int> dims = dims_of_cuts();
+  for (int64_t i = 0; i < mesh_->count_over(dims); ++i) {
+    const int64_t rows = list_length_after_cuts(mesh_->offset_over(dims, i), r->tensor_dim);
+    MUONRT_REQUIRE(b.back() == rows, Status::kInvalidArgument, "row bounds end at ", b.back(),
+                   ", but tensor dim ", r->tensor_dim, " has ", rows,
+                   " indices there; end at that number (flat ranges can differ from rank to rank)");
+  }
+}
+
+void Layout::check_flat() const {
+  const auto* f = std::get_if<FlatRanges>(&last_);
+  if (f == nullptr) return;
+  const int64_t slots = mesh_->count_over(f->mesh_dims), all = shard_slots();
+  MUONRT_REQUIRE(std::ssize(f->ranges) == slots || std::ssize(f->ranges) == all,
+                 Status::kInvalidArgument, "flat ranges: ", f->ranges.size(), " ranges for ", slots,
+                 " slots; give one for each slot",
+                 slots == all ? "" : " (or for each slot of the shard group)");
+  const std::vector<int> outer = dims_of_cuts();
+  for (int64_t i = 0; i < mesh_->count_over(outer); ++i) {
+    const int64_t base = mesh_->offset_over(outer, i);
+    std::vector<std::pair<int64_t, int64_t>> held;
+    for (int64_t s = 0; s < slots; ++s) {
+      const auto range = flat_range_at(base + mesh_->offset_over(f->mesh_dims, s));
+      MUONRT_REQUIRE(range.first >= 0 && range.first <= range.second, Status::kInvalidArgument,
+                     "flat ranges: [", range.first, ", ", range.second, ") of slot ", s,
+                     " is no range; give 0 <= begin <= end");
+      if (range.first < range.second) held.push_back(range);
+    }
+    std::sort(held.begin(), held.end());
+    int64_t at = 0;
+    for (const auto& range : held) {
+      MUONRT_REQUIRE(range.first == at, Status::kInvalidArgument, "flat ranges: [", range.first,
+                     ", ", range.second, range.first < at ? ") overlaps" : ") leaves a gap after",
+                     " the range that ends at ", at, "; hold every element exactly once");
+      at = range.second;
+    }
+    const int64_t numel = numel_before_flat(base);
+    MUONRT_REQUIRE(at == numel, Status::kInvalidArgument, "flat ranges end at ", at,
+                   ", but the local tensor has ", numel,
+                   " elements; hold every element exactly once");
+  }
+}
+
+std::vector<int> Layout::dims_of_cuts() const {
+  std::vector<int> out;
+  for (const Cut& c : cuts_) out.insert(out.end(), c.mesh_dims.begin(), c.mesh_dims.end());
+  return out;
+}
+
+}  // namespace muonrt

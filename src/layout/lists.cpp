@@ -1,0 +1,145 @@
+// The index lists of a layout: which indices a mesh position holds, closed forms throughout.
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "layout/layout.hpp"
+
+namespace muonrt {
+
+Runs Layout::tensor_runs(int64_t position, int dim) const {
+  Runs out = whole(tensor_shape_[static_cast<size_t>(dim)]);
+  for (const Cut& c : cuts_) {
+    if (c.tensor_dim != dim) continue;
+    out = cut(out, mesh_->count_over(c.mesh_dims), mesh_->slot_over(c.mesh_dims, position),
+              c.split_factor, c.unit);
+  }
+  if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
+    const auto slot = static_cast<size_t>(mesh_->slot_over(r->mesh_dims, position));
+    out = slice(out, r->bounds[slot], r->bounds[slot + 1]);
+  }
+  if (dim == 0 && !owned_at(position)) out.clear();
+  return out;
+}
+
+Runs Layout::runs_at(int64_t position, int dim) const {
+  if (!viewed_as_matrix() || dim == 0) return tensor_runs(position, dim);
+  int last = static_cast<int>(tensor_shape_.size()) - 1;
+  Runs out = tensor_runs(position, last);
+  int64_t size = tensor_shape_[static_cast<size_t>(last)];
+  while (--last >= 1) {
+    out = flatten(tensor_runs(position, last), out, size);
+    size *= tensor_shape_[static_cast<size_t>(last)];
+  }
+  return out;
+}
+
+int64_t Layout::list_length_after_cuts(int64_t position, int dim) const {
+  int64_t size = tensor_shape_[static_cast<size_t>(dim)];
+  for (const Cut& c : cuts_) {
+    if (c.tensor_dim != dim) continue;
+    size = cut_length(size, mesh_->count_over(c.mesh_dims), mesh_->slot_over(c.mesh_dims, position),
+                      c.split_factor, c.unit);
+  }
+  return size;
+}
+
+int64_t Layout::list_length(int64_t position, int dim) const {
+  if (dim == 0 && !owned_at(position)) return 0;
+  if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
+    const auto slot = static_cast<size_t>(mesh_->slot_over(r->mesh_dims, position));
+    return r->bounds[slot + 1] - r->bounds[slot];
+  }
+  return list_length_after_cuts(position, dim);
+}
+
+bool Layout::owned_at(int64_t position) const {
+  const auto* o = std::get_if<Owner>(&last_);
+  return o == nullptr || mesh_->slot_over(o->mesh_dims, position) == o->slot;
+}
+
+int64_t Layout::numel_before_flat(int64_t position) const {
+  if (!owned_at(position)) return 0;
+  int64_t out = 1;
+  for (int d = 0; d < static_cast<int>(tensor_shape_.size()); ++d) {
+    out *= list_length(position, d);
+  }
+  return out;
+}
+
+std::pair<int64_t, int64_t> Layout::flat_range_at(int64_t position) const {
+  const auto* f = std::get_if<FlatRanges>(&last_);
+  if (f == nullptr) return {0, numel_before_flat(position)};
+  const bool by_slot = std::ssize(f->ranges) == mesh_->count_over(f->mesh_dims);
+  const int64_t slot = mesh_->slot_over(by_slot ? f->mesh_dims : shard_dims_, position);
+  return f->ranges[static_cast<size_t>(slot)];
+}
+
+Runs Layout::runs_before_flat(int rank, int dim) const {
+  MUONRT_REQUIRE(dim >= 0 && dim < dims(), Status::kInvalidArgument, "layout of shape ", shape_,
+                 ": tensor dim ", dim, " does not exist; give 0 to ", dims() - 1);
+  const int64_t position = mesh_->position_of(rank);
+  return position < 0 ? Runs{} : runs_at(position, dim);
+}
+
+Runs Layout::runs(int rank, int dim) const {
+  MUONRT_REQUIRE(product_form(), Status::kInvalidArgument,
+                 "a layout of flat ranges has no index lists for its dims (a range may begin and "
+                 "end inside a row); read flat_range or blocks_of");
+  return runs_before_flat(rank, dim);
+}
+
+std::vector<int64_t> Layout::local_shape(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  if (!product_form()) return {local_numel(rank)};
+  std::vector<int64_t> out(shape_.size(), 0);
+  if (position < 0) return out;
+  for (size_t d = 0; d < out.size(); ++d) out[d] = list_length(position, static_cast<int>(d));
+  for (size_t d = out.size(); d < tensor_shape_.size(); ++d) {
+    out.back() *= list_length(position, static_cast<int>(d));
+  }
+  return out;
+}
+
+int64_t Layout::local_numel(int rank) const {
+  const auto range = flat_range(rank);
+  return range.second - range.first;
+}
+
+std::pair<int64_t, int64_t> Layout::flat_range(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  if (position < 0) return {0, 0};
+  return flat_range_at(position);
+}
+
+Layout::Spot Layout::locate(int dim, int64_t index) const {
+  MUONRT_REQUIRE(dim >= 0 && dim < static_cast<int>(tensor_shape_.size()), Status::kInvalidArgument,
+                 "layout of shape ", tensor_shape_, ": tensor dim ", dim, " does not exist");
+  int64_t size = tensor_shape_[static_cast<size_t>(dim)];
+  MUONRT_REQUIRE(index >= 0 && index < size, Status::kInvalidArgument, "index ", index,
+                 " is outside tensor dim ", dim, " of size ", size, "; give 0 to ", size - 1);
+  Spot out{std::vector<int64_t>(static_cast<size_t>(mesh_->dims()), -1), index};
+  const auto put = [&](const std::vector<int>& mesh_dims, int64_t slot) {
+    const int64_t position = mesh_->offset_over(mesh_dims, slot);
+    for (const int k : mesh_dims) out.coords[static_cast<size_t>(k)] = mesh_->coord(position, k);
+  };
+  for (const Cut& c : cuts_) {
+    if (c.tensor_dim != dim) continue;
+    const int64_t parts = mesh_->count_over(c.mesh_dims);
+    const CutSpot spot = locate_in_cut(size, out.position, parts, c.split_factor, c.unit);
+    size = cut_length(size, parts, spot.part, c.split_factor, c.unit);
+    out.position = spot.position;
+    put(c.mesh_dims, spot.part);
+  }
+  if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
+    const auto& b = r->bounds;
+    const auto slot = std::upper_bound(b.begin(), b.end(), out.position) - b.begin() - 1;
+    out.position -= b[static_cast<size_t>(slot)];
+    put(r->mesh_dims, slot);
+  }
+  if (const auto* o = std::get_if<Owner>(&last_); o != nullptr && dim == 0) {
+    put(o->mesh_dims, o->slot);
+  }
+  return out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace muonrt {
+
+/// An array of global ranks, each occurring once, with named dims. Position = row-major index into
+/// the array, last dim fastest. A rank's coordinates are where it is found, never a formula: the
+/// array need not be 0, 1, 2, ... and need not cover the world. Immutable.
+class Mesh {
+ public:
+  static constexpr int64_t kMaxRanks = int64_t{1} << 24;
+
+  /// One rank, no dims.
+  Mesh() : Mesh(std::vector<int64_t>{}) {}
+
+  /// @param names  one per dim, distinct; empty: "d0", "d1", ...
+  /// @param ranks  row-major; empty: 0, 1, 2, ...
+  /// Errors: INVALID_ARGUMENT for a size < 1, more than kMaxRanks ranks, a wrong number of names or
+  /// ranks, a name or rank that occurs twice, an empty name, a negative rank.
+  explicit Mesh(std::vector<int64_t> shape, std::vector<std::string> names = {},
+                std::vector<int32_t> ranks = {});
+
+  const std::vector<int64_t>& shape() const { return shape_; }
+  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<int32_t>& ranks() const { return ranks_; }
+  int dims() const { return static_cast<int>(shape_.size()); }
+  int64_t size() const { return static_cast<int64_t>(ranks_.size()); }
+
+  /// Position of `rank`, -1 if it is not in the mesh.
+  int64_t position_of(int rank) const;
+  /// Coordinates of `rank`; nullopt if it is not in the mesh.
+  std::optional<std::vector<int64_t>> coords(int rank) const;
+  /// Errors: INVALID_ARGUMENT if a coordinate is out of range.
+  int rank_at(const std::vector<int64_t>& coords) const;
+  /// Errors: INVALID_ARGUMENT for an unknown name; the message lists the known ones.
+  int dim_of(std::string_view name) const;
+
+  int64_t coord(int64_t position, int dim) const {
+    return position / strides_[static_cast<size_t>(dim)] % shape_[static_cast<size_t>(dim)];
+  }
+  /// Product of the sizes of `dims`.
+  int64_t count_over(const std::vector<int>& dims) const;
+  /// Row-major combination of the position's coordinates on `dims`, in the order given.
+  int64_t slot_over(const std::vector<int>& dims, int64_t position) const;
+  /// What slot `slot` over `dims` adds to a position whose coordinates on them are 0.
+  int64_t offset_over(const std::vector<int>& dims, int64_t slot) const;
+
+  /// "dp=3, tp=2"; "one rank" if there are no dims.
+  std::string describe() const;
+  /// Digest of the ranks and of the sizes above 1; the names are labels and do not count.
+  uint64_t hash() const { return hash_; }
+  /// Same shape and ranks.
+  friend bool operator==(const Mesh& a, const Mesh& b) {
+    return a.shape_ == b.shape_ && a.ranks_ == b.ranks_;
+  }
+
+ private:
+  std::vector<int64_t> shape_, strides_;
+  std::vector<std::string> names_;
+  std::vector<int32_t> ranks_;
+  std::vector<std::pair<int32_t, int32_t>> by_rank_;  // (rank, position) ascending; empty: iota
+  uint64_t hash_ = 0;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,217 @@
+#include "layout/parse.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+namespace {
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+/// Pieces between separators outside parentheses, trimmed; no piece for an empty text.
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> out;
+  if (trim(text).empty()) return out;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '(') ++depth;
+    if (text[i] == ')') --depth;
+    if (text[i] != separator || depth > 0) continue;
+    out.push_back(trim(text.substr(begin, i - begin)));
+    begin = i + 1;
+  }
+  out.push_back(trim(text.substr(begin)));
+  return out;
+}
+
+/// Reads all of `text` as a whole number; false if it is none or does not fit.
+bool read_number(std::string_view text, int64_t& out) {
+  const auto end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, out);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+int64_t number(std::string_view piece, std::string_view what, std::string_view context) {
+  int64_t out = 0;
+  MUONRT_REQUIRE(read_number(piece, out), Status::kInvalidArgument, what, " '", context, "': '",
+                 piece, "' is not a whole number of 64 bits; write digits");
+  return out;
+}
+
+/// For values that an int holds: ranks and tensor dims.
+int32_t small_number(std::string_view piece, std::string_view what, std::string_view context) {
+  const int64_t out = number(piece, what, context);
+  MUONRT_REQUIRE(out >= INT32_MIN && out <= INT32_MAX, Status::kInvalidArgument, what, " '",
+                 context, "': '", piece, "' does not fit into 32 bits; write a smaller number");
+  return static_cast<int32_t>(out);
+}
+
+Placement parse_placement(std::string_view piece, std::string_view context) {
+  if (piece == "R") return {PlacementKind::kReplicate, 0, 1};
+  if (piece == "P") return {PlacementKind::kPartial, 0, 1};
+  const bool strided = piece.starts_with("SS(");
+  MUONRT_REQUIRE((strided || piece.starts_with("S(")) && piece.ends_with(')'),
+                 Status::kInvalidArgument, "placements '", context, "': '", piece,
+                 "' is no placement; write S(dim), SS(dim,split), R or P");
+  const auto open = piece.find('(');
+  const auto inside = split(piece.substr(open + 1, piece.size() - open - 2), ',');
+  MUONRT_REQUIRE(inside.size() == (strided ? 2u : 1u), Status::kInvalidArgument, "placements '",
+                 context, "': '", piece, "' has ", inside.size(), " numbers; write ",
+                 strided ? "SS(dim,split)" : "S(dim)");
+  Placement out{strided ? PlacementKind::kStridedShard : PlacementKind::kShard, 0, 1};
+  out.tensor_dim = small_number(inside[0], "placements", context);
+  if (strided) out.split_factor = number(inside[1], "placements", context);
+  return out;
+}
+
+/// Cuts the head off "dims:rest"; without one, the mesh dims that are still free.
+std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
+                              const std::vector<Cut>& cuts, const std::vector<int>& partial) {
+  const auto colon = text.find(':');
+  if (colon != std::string_view::npos) {
+    const std::vector<int> out = parse_mesh_dims(text.substr(0, colon), mesh);
+    text.remove_prefix(colon + 1);
+    return out;
+  }
+  std::vector<int> taken = partial, out;
+  for (const Cut& c : cuts) taken.insert(taken.end(), c.mesh_dims.begin(), c.mesh_dims.end());
+  for (int k = 0; k < mesh.dims(); ++k) {
+    if (std::find(taken.begin(), taken.end(), k) == taken.end()) out.push_back(k);
+  }
+  return out;
+}
+
+void check_choice(const LayoutText& t) {
+  const int last = !t.row_bounds.empty() + !t.owner.empty() + !t.flat.empty();
+  MUONRT_REQUIRE(last <= 1, Status::kInvalidArgument,
+                 "layout: more than one of row bounds, owner and flat ranges is given (each is the "
+                 "innermost cut); give one");
+  MUONRT_REQUIRE(t.placements.empty() || (last == 0 && t.cuts.empty() && t.partial.empty()),
+                 Status::kInvalidArgument,
+                 "layout: placements are given together with cuts, row bounds, an owner, flat "
+                 "ranges or partial dims (they say it all); give one or the other");
+  MUONRT_REQUIRE(!t.placements.empty() || (t.reading.empty() && t.flat_dims.empty()),
+                 Status::kInvalidArgument,
+                 "layout: a reading or FSDP mesh dims are given without placements (cuts have one "
+                 "meaning only); leave them out");
+}
+
+}  // namespace
+
+std::vector<int64_t> parse_list(std::string_view text, std::string_view what) {
+  std::vector<int64_t> out;
+  for (const auto piece : split(text, ',')) out.push_back(number(piece, what, text));
+  return out;
+}
+
+Mesh parse_mesh(std::string_view text, std::string_view rank_array) {
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  for (const auto piece : split(text, ',')) {
+    const auto equals = piece.find('=');
+    MUONRT_REQUIRE(equals != std::string_view::npos && equals > 0, Status::kInvalidArgument,
+                   "mesh '", text, "': '", piece, "' is no mesh dim; write name=size");
+    names.emplace_back(trim(piece.substr(0, equals)));
+    MUONRT_REQUIRE(names.back().find_first_of("*:=()") == std::string::npos,
+                   Status::kInvalidArgument, "mesh '", text, "': the name '", names.back(),
+                   "' has a character that separates (one of * : = ( )); use letters and digits");
+    shape.push_back(number(trim(piece.substr(equals + 1)), "mesh", text));
+  }
+  std::vector<int32_t> ranks;
+  for (const auto piece : split(rank_array, ',')) {
+    ranks.push_back(small_number(piece, "rank array", rank_array));
+  }
+  return Mesh(std::move(shape), std::move(names), std::move(ranks));
+}
+
+std::vector<Placement> parse_placements(std::string_view text) {
+  std::vector<Placement> out;
+  for (const auto piece : split(text, ',')) out.push_back(parse_placement(piece, text));
+  return out;
+}
+
+std::vector<int> parse_mesh_dims(std::string_view text, const Mesh& mesh) {
+  std::vector<int> out;
+  for (const auto name : split(text, '*')) out.push_back(mesh.dim_of(name));
+  return out;
+}
+
+std::vector<Cut> parse_cuts(std::string_view text, const Mesh& mesh) {
+  std::vector<Cut> out;
+  for (const auto piece : split(text, ',')) {
+    const auto fields = split(piece, ':');
+    MUONRT_REQUIRE(fields.size() >= 2 && fields.size() <= 4, Status::kInvalidArgument, "cuts '",
+                   text, "': '", piece, "' has ", fields.size(),
+                   " fields; write mesh_dims:tensor_dim, then perhaps :split_factor:unit");
+    Cut c{parse_mesh_dims(fields[0], mesh), small_number(fields[1], "cuts", text), 1, 1};
+    if (fields.size() > 2) c.split_factor = number(fields[2], "cuts", text);
+    if (fields.size() > 3) c.unit = number(fields[3], "cuts", text);
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
+std::vector<std::pair<int64_t, int64_t>> parse_ranges(std::string_view text) {
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const auto piece : split(text, ',')) {
+    const auto dash = piece.find('-');
+    MUONRT_REQUIRE(dash != std::string_view::npos, Status::kInvalidArgument, "flat ranges '", text,
+                   "': '", piece, "' is no range; write begin-end");
+    out.emplace_back(number(trim(piece.substr(0, dash)), "flat ranges", text),
+                     number(trim(piece.substr(dash + 1)), "flat ranges", text));
+  }
+  return out;
+}
+
+Reading parse_reading(std::string_view text) {
+  MUONRT_REQUIRE(text == "literal" || text == "ordered", Status::kInvalidArgument, "reading '",
+                 text, "' is unknown; write literal or ordered");
+  return text == "literal" ? Reading::kLiteral : Reading::kOrdered;
+}
+
+Layout layout_from_text(const LayoutText& t) {
+  check_choice(t);
+  auto mesh = std::make_shared<const Mesh>(parse_mesh(t.mesh, t.rank_array));
+  std::vector<int64_t> shape = parse_list(t.shape, "shape");
+  if (!t.placements.empty()) {
+    return Layout::from_placements(mesh, shape, parse_placements(t.placements),
+                                   parse_reading(t.reading.empty() ? "literal" : t.reading),
+                                   parse_mesh_dims(t.flat_dims, *mesh));
+  }
+  const std::vector<Cut> cuts = parse_cuts(t.cuts, *mesh);
+  const std::vector<int> partial = parse_mesh_dims(t.partial, *mesh);
+  if (!t.row_bounds.empty()) {
+    std::string_view rest = t.row_bounds;
+    const std::vector<int> dims = leading_dims(rest, *mesh, cuts, partial);
+    const auto fields = split(rest, ':');
+    MUONRT_REQUIRE(fields.size() == 1 || fields.size() == 2, Status::kInvalidArgument,
+                   "row bounds '", t.row_bounds, "' have ", fields.size() + 1,
+                   " fields; write bounds, mesh_dims:bounds or mesh_dims:tensor_dim:bounds");
+    const int tensor_dim =
+        fields.size() == 2 ? small_number(fields[0], "row bounds", t.row_bounds) : 0;
+    return Layout::with_row_bounds(mesh, shape, cuts, dims, tensor_dim,
+                                   parse_list(fields.back(), "row bounds"), partial);
+  }
+  if (!t.owner.empty()) {
+    std::string_view rest = t.owner;
+    const std::vector<int> dims = leading_dims(rest, *mesh, cuts, partial);
+    return Layout::with_owner(mesh, shape, dims, number(trim(rest), "owner", t.owner), cuts,
+                              partial);
+  }
+  if (!t.flat.empty()) {
+    std::string_view rest = t.flat;
+    const std::vector<int> dims = leading_dims(rest, *mesh, cuts, partial);
+    return Layout::with_flat(mesh, shape, cuts, dims, parse_ranges(rest), partial);
+  }
+  return Layout::from_cuts(mesh, shape, cuts, partial);
+}
+
+}  // namespace muonrt
