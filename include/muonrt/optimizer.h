@@ -1,0 +1,241 @@
+/* muonrt/optimizer.h - Muon and AdamW over sharded parameters, one step for all of them. */
+#ifndef MUONRT_OPTIMIZER_H
+#define MUONRT_OPTIMIZER_H
+
+#include "muonrt/base.h"
+#include "muonrt/comm.h"
+#include "muonrt/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An optimizer: parameters, their state, the step. Use it from one thread at a time; different
+ * optimizers are independent of each other. */
+typedef struct muonrt_optimizer muonrt_optimizer_t;
+
+/* ---- settings; stored as int32_t ---- */
+enum { MUONRT_MOMENTUM_EMA = 0, MUONRT_MOMENTUM_HEAVY_BALL = 1 };
+enum {
+  MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0, /* generated from steps, lower_bound, cushion, safety */
+  MUONRT_COEFFICIENTS_KELLER_JORDAN = 1, /* 3.4445, -4.7750, 2.0315 in every step */
+  MUONRT_COEFFICIENTS_YOU_JIACHENG = 2,  /* five triples; steps must be 5 */
+  MUONRT_COEFFICIENTS_CUSTOM = 100       /* `custom`, steps x (a, b, c) */
+};
+enum {
+  MUONRT_SCALE_MATCH_RMS = 0, /* 0.2 sqrt(max(rows, cols)) */
+  MUONRT_SCALE_ORIGINAL = 1,  /* sqrt(max(1, rows / cols)) */
+  MUONRT_SCALE_RATIO = 2,     /* sqrt(rows / cols) */
+  MUONRT_SCALE_MAX_DIM = 3,   /* sqrt(max(rows, cols)) */
+  MUONRT_SCALE_NONE = 4       /* 1 */
+};
+enum { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
+enum { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
+enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
+enum {
+  MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights owned by muonrt; f32 ones none */
+  MUONRT_MASTER_NONE = 1,
+  MUONRT_MASTER_OWNED = 2,
+  MUONRT_MASTER_CALLER = 3 /* `master` of the parameter */
+};
+enum { MUONRT_STATE_MOMENTUM = 0, MUONRT_STATE_VARIANCE = 1, MUONRT_STATE_MASTER = 2 };
+enum { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
+
+/* Settings that parameters share. Zero is zero in every number; NaN is refused.
+ * "fixed": set at creation; the others may be changed between steps with muonrt_optimizer_set_group. */
+typedef struct muonrt_group {
+  uint32_t struct_size;
+  int32_t role;        /* MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW; fixed */
+  const char* name;    /* for messages and the printed plan; fixed; may be NULL */
+  double lr_factor;    /* multiplies the step's learning rate; 1; >= 0 */
+  double weight_decay; /* decoupled: W -= lr lr_factor weight_decay W; Muon 0.1, AdamW 0.01; >= 0 */
+  /* Muon */
+  double momentum;        /* 0.95; 0 <= momentum < 1 */
+  int32_t momentum_kind;  /* EMA; fixed */
+  int32_t nesterov;       /* 1 */
+  int32_t coefficients;   /* POLAR_EXPRESS; fixed */
+  int32_t steps;          /* Newton-Schulz steps; 5; 1 .. 32; fixed */
+  double lower_bound;     /* Polar Express: 1e-3; 0 < lower_bound < 1; fixed */
+  double cushion;         /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
+  double safety;          /* Polar Express: 1.02; 1 .. 2; fixed */
+  double input_safety;    /* other lists: factor on the input's norm; 1; 1 .. 2; fixed */
+  const double* custom;   /* CUSTOM: steps x 3 numbers, read at creation; else NULL; fixed */
+  int32_t scale_rule;     /* MATCH_RMS; fixed */
+  int32_t form;           /* AUTO: by shape alone; fixed */
+  double scale_factor;    /* multiplies the rule's value; 1; fixed */
+  /* AdamW */
+  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 (outside the bias-corrected root) */
+} muonrt_group_t;
+
+/* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
+ * they stay the caller's, must not overlap one another, and are row-major and contiguous. */
+typedef struct muonrt_param {
+  uint32_t struct_size;
+  int32_t group;              /* index into the groups */
+  const char* name;           /* unique, not empty */
+  int32_t ndim;               /* of the global tensor, 1 .. MUONRT_MAX_DIMS; Muon: 2 */
+  int32_t dtype;              /* MUONRT_DTYPE_F32 or _BF16 */
+  const int64_t* shape;       /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
+  const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
+  const int64_t* local_shape; /* what the caller holds here, compared with the layout; NULL: not compared */
+  void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
+  const void* grad;           /* local gradient, reduced over all replicas; NULL: bound later */
+  int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
+  int32_t master_kind;        /* MUONRT_MASTER_AUTO */
+  float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
+  int32_t owner;              /* rank that orthogonalizes it, or -1: chosen by the plan */
+  int32_t reserved;
+} muonrt_param_t;
+
+typedef struct muonrt_optimizer_options {
+  uint32_t struct_size;
+  int32_t device;          /* MUONRT_DEVICE_HOST */
+  int32_t device_index;    /* CUDA only; 0 */
+  int32_t threads;         /* host: compute threads of this rank, 1 .. 256; 1. Does not change a bit. */
+  int32_t transport_dtype; /* of what the exchanges carry; MUONRT_DTYPE_BF16 */
+  int32_t iteration_dtype; /* of Newton-Schulz; 0: F32 on the host, BF16 on CUDA */
+  int32_t commit;          /* MUONRT_COMMIT_ATOMIC */
+  int32_t window;          /* chunks in flight, 1 .. 64; 3 */
+  int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk; 0: 64 MiB on the
+                              host, 256 MiB on CUDA */
+  int64_t timeout_ms;      /* every wait ends after so long; 600000 */
+  int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
+  int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
+} muonrt_optimizer_options_t;
+
+/* Arguments of one step. */
+typedef struct muonrt_step {
+  uint32_t struct_size;
+  int32_t reserved;
+  double lr;                    /* learning rate, >= 0; no default: NaN until set */
+  double grad_scale_inv;        /* multiplies every gradient; 1; finite, > 0 */
+  const int64_t* without_grad;  /* parameters (indices) that sit out in this step, the same list on
+                                   every rank; their state stays as it is */
+  int64_t n_without_grad;
+} muonrt_step_t;
+
+/* What a step did. Times in seconds, of this rank. */
+typedef struct muonrt_report {
+  uint32_t struct_size;
+  int32_t skipped;              /* 1: voted down */
+  int64_t step;                 /* committed steps so far */
+  int64_t orthogonalized;       /* matrices in this step, summed over ranks; equals `planned` */
+  int64_t planned;
+  int64_t zero_matrices;        /* matrices that were all zero, summed over ranks */
+  int32_t nonfinite_rank;       /* skipped: lowest rank that found a non-finite value, else -1 */
+  int32_t reserved;
+  int64_t nonfinite_param;      /* skipped: lowest parameter index it was found in there, else -1 */
+  int64_t bytes_sent;           /* to other ranks in this step */
+  double seconds;               /* whole call */
+  double local_seconds;         /* packs, unpacks, commits */
+  double gemm_seconds;          /* normalization and Newton-Schulz products */
+  double exchange_seconds;      /* sum over exchanges */
+  double exposed_seconds;       /* whole call less the local passes and the products */
+} muonrt_report_t;
+
+/* Counts since creation, of this rank. */
+typedef struct muonrt_counters {
+  uint32_t struct_size;
+  int32_t chunks_resident_peak; /* chunks in flight at once, at most the window */
+  int64_t allocations;          /* calls of muonrt's device allocator */
+  int64_t allocated_bytes;
+  int64_t objects;              /* streams, events, tasks beyond the reserve, ... made */
+  int64_t exchanges;
+  int64_t bytes_sent;
+  int64_t orthogonalized;       /* matrices, by this rank */
+} muonrt_counters_t;
+
+/* A borrowed view of a parameter's state on this rank; f32, row-major, the local shard's shape. */
+typedef struct muonrt_state_view {
+  uint32_t struct_size;
+  int32_t dtype;
+  float* data;                  /* NULL where the shard is empty */
+  int64_t numel;
+} muonrt_state_view_t;
+
+/* Each sets every field to its default. `role` is MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW. */
+MUONRT_API void muonrt_group_init(muonrt_group_t* group, int32_t role);
+MUONRT_API void muonrt_param_init(muonrt_param_t* param);
+MUONRT_API void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options);
+MUONRT_API void muonrt_step_init(muonrt_step_t* step);
+MUONRT_API void muonrt_report_init(muonrt_report_t* report);
+MUONRT_API void muonrt_counters_init(muonrt_counters_t* counters);
+MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
+
+/* *optimizer <- a complete optimizer: everything is planned, compared between the ranks and taken
+ * from memory here; state starts at zero, owned master weights from the parameters.
+ * Collective over `comm`; every rank passes the same parameters in the same order, with its own
+ * buffers. `groups` and `params` are arrays; the first element's struct_size is the stride of all.
+ * Blocking. `comm` may be used again, or destroyed, afterwards.
+ * Errors, the same on every rank and naming the rank, parameter, field and values:
+ * INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing is
+ * changed then, and *optimizer is NULL. A null `comm` can only be reported to its own rank. */
+MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
+                                                   muonrt_comm_t* comm,
+                                                   const muonrt_optimizer_options_t* options,
+                                                   const muonrt_group_t* groups, int32_t n_groups,
+                                                   const muonrt_param_t* params, int64_t n_params);
+
+/* Gives back everything. Not collective; accepts NULL. */
+MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
+
+/* Rebinds the gradient of a parameter for the steps to come. Local, cheap.
+ * Errors: INVALID_ARGUMENT (index, overlap with the parameter's own buffers). */
+MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
+                                                     const void* grad);
+
+/* The same for all parameters: `n` must be their number. */
+MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer,
+                                                      const void* const* grads, int64_t n);
+
+/* Changes a group's settings for the steps to come; every rank makes the same change before the same
+ * step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs. Local. */
+MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
+                                                      const muonrt_group_t* group);
+
+/* One step of every parameter, or of none. Collective; blocking on the host.
+ * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed, the
+ * step does not count); else an error, the same on every rank: INVALID_ARGUMENT (a bad argument or a
+ * missing gradient on some rank), MISMATCH (step arguments differ), both with nothing changed and the
+ * optimizer usable; COMM, TIMEOUT, ABORTED, DEVICE (nothing committed), UNDECIDED or TORN, after which
+ * the optimizer is unusable and says so.
+ * @param report  may be NULL. */
+MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
+                                                 const muonrt_step_t* step,
+                                                 muonrt_report_t* report);
+
+/* *index <- the parameter called `name`. Errors: INVALID_ARGUMENT if there is none. */
+MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer,
+                                                 const char* name, int64_t* index);
+
+/* A view of state: MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE (AdamW),
+ * _MASTER. Valid until the optimizer is destroyed; write to it only between steps (to resume).
+ * Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no such state). */
+MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
+                                                  int32_t kind, muonrt_state_view_t* view);
+
+/* Committed steps. Setting it resumes AdamW's bias correction and the step numbers. */
+MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
+                                                     int64_t* step);
+MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);
+
+/* The plan, for a person (MUONRT_TEXT) or as JSON: owners, chunks, bytes, memory, balance.
+ * Buffers as in muonrt_build_info. */
+MUONRT_API muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer,
+                                                     int32_t format, char* buffer, int64_t capacity,
+                                                     int64_t* needed);
+
+/* The last step: the order of its stages (MUONRT_TEXT), or their times as a Chrome trace
+ * (MUONRT_JSON; needs `trace` at creation). Buffers as in muonrt_build_info. */
+MUONRT_API muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer,
+                                                  int32_t format, char* buffer, int64_t capacity,
+                                                  int64_t* needed);
+
+MUONRT_API muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,
+                                                     muonrt_counters_t* counters);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_OPTIMIZER_H */

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "algo/coefficients.hpp"
+#include "algo/update_scale.hpp"
+#include "base/dtype.hpp"
+#include "layout/layout.hpp"
+#include "plan/problem.hpp"
+
+namespace muonrt {
+
+enum class MomentumKind : int32_t { kEma = 0, kHeavyBall = 1 };
+enum class MasterKind : int32_t { kAuto = 0, kNone = 1, kOwned = 2, kCaller = 3 };
+enum class StateKind : int32_t { kMomentum = 0, kVariance = 1, kMaster = 2 };
+
+/// Settings that parameters share; the C struct `muonrt_group_t` in our own types.
+struct GroupSettings {
+  Role role = Role::kMuon;
+  std::string name;
+  double lr_factor = 1.0;
+  double weight_decay = 0.1;
+  double momentum = 0.95;
+  MomentumKind momentum_kind = MomentumKind::kEma;
+  bool nesterov = true;
+  CoefficientFamily coefficients = CoefficientFamily::kPolarExpress;
+  int steps = 5;
+  double lower_bound = 1e-3, cushion = 0.02, safety = 1.02;
+  double input_safety = 1.0;
+  std::vector<Coefficients> custom;
+  ScaleRule scale_rule = ScaleRule::kMatchRms;
+  FormChoice form = FormChoice::kAuto;
+  double scale_factor = 1.0;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+
+  static GroupSettings defaults(Role role);
+};
+
+/// One parameter as this rank holds it; buffers are borrowed.
+struct ParamSettings {
+  std::string name;
+  int32_t group = 0;
+  DType dtype = DType::kF32, grad_dtype = DType::kF32;
+  Layout layout;                        // carries the global shape
+  std::vector<int64_t> local_shape;     // what the caller says it holds; empty: not compared
+  bool local_shape_given = false;
+  void* data = nullptr;
+  const void* grad = nullptr;
+  MasterKind master_kind = MasterKind::kAuto;
+  float* master = nullptr;
+  int owner = -1;
+};
+
+struct OptimizerSettings {
+  int threads = 1;
+  DType transport = DType::kBF16;
+  DType iteration = DType::kF32;
+  CommitMode commit = CommitMode::kAtomic;
+  int window = 3;
+  int64_t chunk_bytes = 64 << 20;
+  int64_t timeout_ms = 600000;
+  bool trace = false;
+  bool portable_gemm = false;
+  std::vector<GroupSettings> groups;
+  std::vector<ParamSettings> params;
+};
+
+/// Arguments of one step.
+struct StepSettings {
+  double lr = 0.0;
+  double grad_scale_inv = 1.0;
+  std::vector<int64_t> without_grad;
+};
+
+/// Everything that can be checked on one rank alone.
+/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming parameter or group, field and values.
+void validate(const OptimizerSettings& settings, int rank, int world);
+void validate(const GroupSettings& group, const std::string& who);
+
+/// Whether muonrt keeps f32 master weights of its own for `param`.
+bool owns_master(const ParamSettings& param);
+
+/// The planner's view: shapes, layouts, costs, scales. No pointer is read.
+Problem make_problem(const OptimizerSettings& settings, int world);
+
+}  // namespace muonrt

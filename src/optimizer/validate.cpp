@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/checked.hpp"
+#include "optimizer/settings.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr Status kBad = Status::kInvalidArgument;
+
+void number(const std::string& who, const char* field, double value, double low, double high,
+            bool high_open) {
+  const bool inside = value >= low && (high_open ? value < high : value <= high);  // false for NaN
+  MUONRT_REQUIRE(inside, kBad, who, ": ", field, " is ", value, " (must lie in [", low, ", ", high,
+                 high_open ? ")" : "]", "); set it to a number in that range");
+}
+
+void check_dtype(const std::string& who, const char* field, DType dtype) {
+  MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kBad, who, ": ", field, " is ",
+                 name_of(dtype), " (value ", static_cast<int32_t>(dtype),
+                 "; only f32 and bf16 are supported); convert the buffer");
+}
+
+struct Interval {
+  uintptr_t begin, end;
+  const char* what;
+  const std::string* name;
+};
+
+void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, DType dtype,
+                  const char* what, const ParamSettings& p) {
+  if (!data || numel == 0) return;
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, kBad, "param '", p.name, "': ",
+                 what, " is misaligned (its address is no multiple of ", size_of(dtype),
+                 " bytes); pass a pointer to whole elements");
+  list.push_back({begin, begin + static_cast<uintptr_t>(checked_mul(numel, size_of(dtype))), what,
+                  &p.name});
+}
+
+void check_overlaps(std::vector<Interval>& list) {
+  std::sort(list.begin(), list.end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < list.size(); ++i) {
+    const Interval &a = list[i - 1], &b = list[i];
+    MUONRT_REQUIRE(a.end <= b.begin, kBad, "param '", *b.name, "': ", b.what, " overlaps the ",
+                   a.what, " of param '", *a.name, "' by ", std::min(a.end, b.end) - b.begin,
+                   " bytes; give every buffer memory of its own");
+  }
+}
+
+void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
+  const std::string who = cat("param '", p.name, "'");
+  MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kBad, who,
+                 ": group is ", p.group, " (there are ", s.groups.size(),
+                 " groups); use an index below that");
+  check_dtype(who, "dtype", p.dtype);
+  check_dtype(who, "grad_dtype", p.grad_dtype);
+  for (const int32_t r : p.layout.mesh().ranks()) {
+    MUONRT_REQUIRE(r < world, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
+                   world, " ranks); use ranks below that");
+  }
+  const auto local = p.layout.local_shape(rank);
+  if (p.local_shape_given) {
+    MUONRT_REQUIRE(p.local_shape == local, kBad, who, ": local_shape is ", p.local_shape,
+                   " (the layout ", p.layout.describe(), " of ", p.layout.shape(), " gives rank ",
+                   rank, " ", local, "); register the shard of that shape, or correct the layout");
+  }
+  const int64_t numel = p.layout.local_numel(rank);
+  MUONRT_REQUIRE(p.data || numel == 0, kBad, who, ": data is null (rank ", rank, " holds ", numel,
+                 " elements); pass the local shard");
+  MUONRT_REQUIRE(p.layout.partial_dims().empty(), Status::kNotSupported, who,
+                 ": its layout holds partial sums (", p.layout.describe(),
+                 "); reduce the gradient first and register the parameter as replicated there");
+  MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
+                 " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
+  if (s.groups[p.group].role == Role::kMuon) {
+    MUONRT_REQUIRE(p.layout.dims() == 2, kBad, who, ": shape is ", p.layout.shape(),
+                   " (Muon works on matrices); give it to an AdamW group");
+    MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
+                   " (an empty matrix has no polar factor); leave it out");
+  }
+  MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kBad, who,
+                 ": master is null (master_kind says that the caller owns it); pass the f32 shard");
+  MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kBad, who,
+                 ": master is given, but master_kind is ", static_cast<int32_t>(p.master_kind),
+                 "; set it to MUONRT_MASTER_CALLER");
+}
+
+}  // namespace
+
+GroupSettings GroupSettings::defaults(Role role) {
+  GroupSettings g;
+  g.role = role;
+  g.weight_decay = role == Role::kMuon ? 0.1 : 0.01;
+  return g;
+}
+
+void validate(const GroupSettings& g, const std::string& who) {
+  constexpr double kHuge = 1e30;
+  number(who, "lr_factor", g.lr_factor, 0, kHuge, false);
+  number(who, "weight_decay", g.weight_decay, 0, kHuge, false);
+  number(who, "momentum", g.momentum, 0, 1, true);
+  number(who, "scale_factor", g.scale_factor, 0, kHuge, false);
+  number(who, "steps", g.steps, 1, kMaxSteps, false);
+  number(who, "lower_bound", g.lower_bound, 1e-12, 1, true);
+  number(who, "cushion", g.cushion, 0, 1, true);
+  number(who, "safety", g.safety, 1, 2, false);
+  number(who, "input_safety", g.input_safety, 1, 2, false);
+  number(who, "beta1", g.beta1, 0, 1, true);
+  number(who, "beta2", g.beta2, 0, 1, true);
+  number(who, "eps", g.eps, 0, kHuge, false);
+}
+
+void validate(const OptimizerSettings& s, int rank, int world) {
+  number("options", "threads", s.threads, 1, 256, false);
+  number("options", "window", s.window, 1, 64, false);
+  number("options", "chunk_bytes", static_cast<double>(s.chunk_bytes), 1, 1e18, false);
+  number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1, 1e12, false);
+  check_dtype("options", "transport_dtype", s.transport);
+  check_dtype("options", "iteration_dtype", s.iteration);
+  for (size_t i = 0; i < s.groups.size(); ++i) {
+    validate(s.groups[i], cat("group ", i, " '", s.groups[i].name, "'"));
+  }
+  std::set<std::string> names;
+  std::vector<Interval> buffers;
+  for (const ParamSettings& p : s.params) {
+    MUONRT_REQUIRE(names.insert(p.name).second, kBad, "param '", p.name,
+                   "': its name occurs twice; give every parameter a name of its own");
+    check_param(s, p, rank, world);
+    const int64_t numel = p.layout.local_numel(rank);
+    add_interval(buffers, p.data, numel, p.dtype, "data", p);
+    add_interval(buffers, p.grad, numel, p.grad_dtype, "grad", p);
+    add_interval(buffers, p.master, numel, DType::kF32, "master", p);
+  }
+  check_overlaps(buffers);
+}
+
+bool owns_master(const ParamSettings& param) {
+  return param.master_kind == MasterKind::kOwned ||
+         (param.master_kind == MasterKind::kAuto && param.dtype != DType::kF32);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,215 @@
+#include "pipeline/chunk.hpp"
+
+#include <algorithm>
+
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+namespace {
+
+// Spans that every chunk has; three more follow for each batch.
+enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kFirstBatch };
+
+// Tiny matrices are batched up to this much; a bigger batch gains nothing and costs scratch.
+constexpr int64_t kBatchBytes = 4 << 20;
+
+template <class Message>
+std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
+  std::vector<Message> out;
+  out.reserve(regions.size());
+  for (const Region& r : regions) {
+    out.push_back({r.peer, static_cast<char*>(buffer) + r.offset, r.bytes});
+  }
+  return out;
+}
+
+bool same_work(const Matrix& a, const Matrix& b, int32_t group_a, int32_t group_b) {
+  return group_a == group_b && std::min(a.rows, a.cols) == std::min(b.rows, b.cols) &&
+         std::max(a.rows, a.cols) == std::max(b.rows, b.cols) && a.method.form == b.method.form;
+}
+
+}  // namespace
+
+int64_t Chunk::raw_bytes(const MatrixBatch& raw) {
+  return round_up(raw.count * raw.stride * size_of(raw.dtype), 256);
+}
+
+std::vector<Chunk::Batch> Chunk::make_batches(const Context& context, const SlotPlan& plan) {
+  const auto& matrices = context.plan->matrices();
+  const auto& params = context.plan->problem().params;
+  const DType dtype = context.transport();
+  std::vector<Batch> batches;
+  std::vector<int32_t> batch_of(plan.owned.size()), index_in(plan.owned.size());
+  for (size_t i = 0; i < plan.owned.size(); ++i) {
+    const Owned& owned = plan.owned[i];
+    const Matrix& matrix = matrices[owned.matrix];
+    const int32_t group = params[matrix.param].group;
+    const int64_t m = owned.short_side(), n = owned.long_side();
+    const int64_t ld = context.ops().leading_dimension(n, dtype);
+    bool joins = false;
+    if (!batches.empty()) {
+      const Matrix& first = matrices[batches.back().owned.front().matrix];
+      joins = same_work(first, matrix, params[first.param].group, group) &&
+              (batches.back().raw.count + 1) * m * ld * 4 <= kBatchBytes;
+    }
+    if (!joins) {
+      Batch batch;
+      batch.settings = &(*context.newton_schulz)[group];
+      batch.method = matrix.method;
+      batch.raw = MatrixBatch{nullptr, dtype, m, n, ld, 0, m * ld};
+      batches.push_back(std::move(batch));
+    }
+    Batch& batch = batches.back();
+    batch_of[i] = static_cast<int32_t>(batches.size()) - 1;
+    index_in[i] = static_cast<int32_t>(batch.raw.count++);
+    batch.owned.push_back(owned);
+  }
+  const auto deal = [&](const std::vector<Placed>& list, std::vector<Placed> Batch::*to) {
+    for (Placed placed : list) {
+      Batch& batch = batches[batch_of[placed.matrix]];
+      placed.matrix = index_in[placed.matrix];
+      (batch.*to).push_back(placed);
+    }
+  };
+  deal(plan.gather_placed, &Batch::unpack);
+  deal(plan.return_placed, &Batch::pack);
+  return batches;
+}
+
+int64_t Chunk::scratch_bytes(const Context& context, const SlotPlan& plan) {
+  int64_t most = 0;
+  for (const Batch& batch : make_batches(context, plan)) {
+    const MatrixBatch& raw = batch.raw;
+    reserve(context.ops(), *batch.settings, batch.method, raw.rows, raw.cols);
+    const int64_t work = newton_schulz_workspace(context.ops(), *batch.settings, batch.method,
+                                                 raw.rows, raw.cols, raw.count);
+    most = std::max(most, raw_bytes(raw) + work);
+  }
+  return most;
+}
+
+Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
+             void* scratch)
+    : context_(&context),
+      plan_(&plan),
+      lane_(lane),
+      return_receive_(return_receive),
+      batches_(make_batches(context, plan)),
+      packed_(context.device->create_event()),
+      arrived_(context.device->create_event()),
+      produced_(context.device->create_event()),
+      returned_(context.device->create_event()) {
+  spans_ = {{"pack", plan.slot, Work::kLocal},
+            {"gather exchange", plan.slot, Work::kExchange},
+            {"return exchange", plan.slot, Work::kExchange},
+            {"commit", plan.slot, Work::kLocal}};
+  for (Batch& batch : batches_) {
+    batch.span = static_cast<int32_t>(spans_.size());
+    spans_.push_back({"unpack", plan.slot, Work::kLocal});
+    spans_.push_back({"newton-schulz", plan.slot, Work::kProducts});
+    spans_.push_back({"pack update", plan.slot, Work::kLocal});
+    bind(batch, scratch);
+  }
+  resolve_messages(lane, return_receive);
+}
+
+void Chunk::bind(Batch& batch, void* scratch) {
+  batch.raw.data = scratch;
+  batch.workspace = static_cast<char*>(scratch) + raw_bytes(batch.raw);
+  for (int64_t i = 0; i < batch.raw.count; ++i) {
+    MatrixBatch one = batch.raw;
+    one.data = static_cast<char*>(scratch) + i * one.stride * size_of(one.dtype);
+    one.count = 1;
+    batch.raw_each.push_back(one);
+  }
+  batch.result_each.resize(batch.raw_each.size());
+}
+
+void Chunk::resolve_messages(const Lane& lane, void* return_receive) {
+  gather_sends_ = resolve<SendTo>(plan_->gather_sends, lane.gather_send);
+  gather_receives_ = resolve<ReceiveFrom>(plan_->gather_receives, lane.gather_receive);
+  return_sends_ = resolve<SendTo>(plan_->return_sends, lane.return_send);
+  return_receives_ = resolve<ReceiveFrom>(plan_->return_receives, return_receive);
+}
+
+Span& Chunk::begin(int32_t span, Stream& stream) {
+  context_->device->timestamp(stream, &spans_[span].begin);
+  return spans_[span];
+}
+
+void Chunk::end(int32_t span, Stream& stream) {
+  context_->device->timestamp(stream, &spans_[span].end);
+}
+
+void Chunk::gather() {
+  const Context& c = *context_;
+  if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
+  if (!plan_->gather_pieces.empty()) {
+    begin(kPack, *c.compute);
+    c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.params, c.muon, lane_.gather_send,
+                           c.transport(), c.findings);
+    end(kPack, *c.compute);
+  }
+  // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
+  c.device->record(*packed_, *c.compute);
+  c.device->wait(*c.exchange, *packed_);
+  if (!gather_sends_.empty() || !gather_receives_.empty()) {
+    begin(kGatherExchange, *c.exchange);
+    c.comm->exchange(*c.exchange, gather_sends_, gather_receives_);
+    end(kGatherExchange, *c.exchange);
+  }
+  c.device->record(*arrived_, *c.exchange);
+}
+
+void Chunk::run(Batch& batch) {
+  const Context& c = *context_;
+  begin(batch.span, *c.compute);
+  c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(), lane_.gather_receive,
+                 c.transport());
+  end(batch.span, *c.compute);
+  begin(batch.span + 1, *c.compute);
+  const MatrixBatch result = muonrt::orthogonalize(
+      c.ops(), *c.compute, *batch.settings, batch.method, batch.raw, batch.workspace, c.findings);
+  end(batch.span + 1, *c.compute);
+  for (size_t i = 0; i < batch.result_each.size(); ++i) {
+    MatrixBatch one = result;
+    one.data = static_cast<char*>(result.data) +
+               static_cast<int64_t>(i) * result.stride * size_of(result.dtype);
+    one.count = 1;
+    batch.result_each[i] = one;
+  }
+  begin(batch.span + 2, *c.compute);
+  c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
+               c.transport(), c.findings);
+  end(batch.span + 2, *c.compute);
+}
+
+void Chunk::orthogonalize() {
+  const Context& c = *context_;
+  if (!batches_.empty()) {
+    c.device->wait(*c.compute, *arrived_);
+    if (previous_) c.device->wait(*c.compute, *previous_->returned_);
+    for (Batch& batch : batches_) run(batch);
+  }
+  c.device->record(*produced_, *c.compute);
+  c.device->wait(*c.exchange, *produced_);
+  if (!return_sends_.empty() || !return_receives_.empty()) {
+    begin(kReturnExchange, *c.exchange);
+    c.comm->exchange(*c.exchange, return_sends_, return_receives_);
+    end(kReturnExchange, *c.exchange);
+  }
+  c.device->record(*returned_, *c.exchange);
+}
+
+void Chunk::commit(const StepRun& run) {
+  const Context& c = *context_;
+  if (plan_->return_pieces.empty()) return;
+  c.device->wait(*c.compute, *returned_);
+  begin(kCommit, *c.compute);
+  c.ops().commit_muon(*c.compute, plan_->return_pieces, c.params, c.muon, return_receive_,
+                      c.transport(), c.verdict, c.world, run.stamp);
+  end(kCommit, *c.compute);
+}
+
+}  // namespace muonrt

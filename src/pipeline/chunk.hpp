@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pipeline/context.hpp"
+#include "pipeline/span.hpp"
+
+namespace muonrt {
+
+/// Message buffers of one chunk in flight; reused by the slots that are congruent to it.
+struct Lane {
+  void* gather_send = nullptr;
+  void* gather_receive = nullptr;
+  void* return_send = nullptr;
+};
+
+/// A chunk slot on its way through one rank: gather, orthogonalize, commit. Each stage enqueues and
+/// returns; the order of stages is the scheduler's.
+class Chunk {
+ public:
+  /// @param return_receive  where the update lands; alive until `commit` has run.
+  /// @param scratch         scratch_bytes of memory for products, shared by all chunks.
+  Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
+        void* scratch);
+
+  /// Bytes of product scratch that `plan` needs.
+  static int64_t scratch_bytes(const Context& context, const SlotPlan& plan);
+
+  /// The chunk that used this lane before; its messages must be gone before they are overwritten.
+  void set_previous_in_lane(const Chunk* previous) { previous_ = previous; }
+
+  /// momentum + pack of the local shard, exchange to the owners.
+  void gather();
+  /// unpack, Newton-Schulz, pack of the matrices this rank owns, exchange back.
+  void orthogonalize();
+  /// One pass over the local shard: momentum, decay, update, where the verdict says so.
+  void commit(const StepRun& run);
+
+  int32_t slot() const { return plan_->slot; }
+  int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
+  const std::vector<Span>& spans() const { return spans_; }
+
+ private:
+  // Equal shapes with equal methods, orthogonalized together.
+  struct Batch {
+    const NewtonSchulz* settings = nullptr;
+    Method method;
+    std::vector<Owned> owned;
+    std::vector<Placed> unpack, pack;  // Placed::matrix counts inside the batch
+    MatrixBatch raw;                   // short side first, transport dtype
+    std::vector<MatrixBatch> raw_each, result_each;
+    void* workspace = nullptr;
+    int32_t span = 0;  // first of its three spans
+  };
+
+  static std::vector<Batch> make_batches(const Context& context, const SlotPlan& plan);
+  static int64_t raw_bytes(const MatrixBatch& raw);
+  void bind(Batch& batch, void* scratch);
+  void resolve_messages(const Lane& lane, void* return_receive);
+  void run(Batch& batch);
+  Span& begin(int32_t span, Stream& stream);
+  void end(int32_t span, Stream& stream);
+
+  const Context* context_;
+  const SlotPlan* plan_;
+  Lane lane_;
+  void* return_receive_;
+  const Chunk* previous_ = nullptr;
+  std::vector<Batch> batches_;
+  std::vector<SendTo> gather_sends_, return_sends_;
+  std::vector<ReceiveFrom> gather_receives_, return_receives_;
+  std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
+  std::vector<Span> spans_;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "algo/newton_schulz.hpp"
+#include "backend/comm.hpp"
+#include "backend/device.hpp"
+#include "backend/ops.hpp"
+#include "backend/scalars.hpp"
+#include "plan/plan.hpp"
+
+namespace muonrt {
+
+/// What every stage of every chunk works with; fixed when the optimizer is created. Tables are in
+/// memory that the device reads.
+struct Context {
+  Device* device = nullptr;
+  Comm* comm = nullptr;
+  const Plan* plan = nullptr;
+  Stream* compute = nullptr;
+  Stream* exchange = nullptr;                                // the comm stream
+  const ParamView* params = nullptr;                         // by parameter
+  const MuonScalars* muon = nullptr;                         // by group
+  const AdamScalars* adam = nullptr;                         // by ParamView::scalars
+  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
+  Findings* findings = nullptr;
+  Ballot* verdict = nullptr;  // the summed ballots
+  int64_t world = 1;
+
+  Ops& ops() const { return device->ops(); }
+  DType transport() const { return plan->problem().options.transport; }
+};
+
+/// What differs from step to step.
+struct StepRun {
+  int64_t stamp = 0;     // step number and scalars, hashed; equal on every rank
+  bool local_ok = true;  // false: this rank abstains, so that the step is voted down
+};
+
+}  // namespace muonrt

@@ -1,0 +1,197 @@
+#include "pipeline/pipeline.hpp"
+
+#include <algorithm>
+
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+namespace {
+
+enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kOutcomeSpan };
+constexpr int64_t kAlign = 256;
+
+// Sources of the copies that reset a step; the device may read them at any time.
+constexpr Findings kNoFindings{};
+const Ballot kReject = reject_preset();
+constexpr int64_t kOne = 1;
+
+struct Sizes {
+  int64_t gather_send = 0, gather_receive = 0, return_send = 0, return_receive = 0;
+  void cover(const SlotPlan& s) {
+    gather_send = std::max(gather_send, round_up(s.gather_send_bytes, kAlign));
+    gather_receive = std::max(gather_receive, round_up(s.gather_receive_bytes, kAlign));
+    return_send = std::max(return_send, round_up(s.return_send_bytes, kAlign));
+    return_receive = std::max(return_receive, round_up(s.return_receive_bytes, kAlign));
+  }
+};
+
+}  // namespace
+
+Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all)
+    : context_(context),
+      rank_(rank),
+      adamw_(std::move(adamw)),
+      slots_(context.plan->rank_slots(rank)) {
+  Device& device = *context_.device;
+  const PlanOptions& options = context_.plan->problem().options;
+  const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
+  order_ = schedule(slot_count, options.window, options.commit);
+  scanned_ = options.commit == CommitMode::kAtomic ? adamw_ : std::move(all);
+  compute_ = device.create_stream(StreamKind::kCompute);
+  exchange_ = device.create_stream(context_.comm->stream_kind());
+  voted_ = device.create_event();
+  verdict_in_ = device.create_event();
+  finished_ = device.create_event();
+  context_.compute = compute_.get();
+  context_.exchange = exchange_.get();
+  spans_ = {{"scan", -1, Work::kLocal},
+            {"vote", -1, Work::kVote},
+            {"adamw", -1, Work::kLocal},
+            {"outcome", -1, Work::kVote}};
+  make_chunks();
+}
+
+void Pipeline::make_chunks() {
+  const PlanOptions& options = context_.plan->problem().options;
+  const bool atomic = options.commit == CommitMode::kAtomic;
+  const auto window = static_cast<size_t>(options.window);
+  std::vector<Sizes> lane_sizes(window);
+  int64_t scratch = 0, staged = 0;
+  for (const SlotPlan& s : slots_) {
+    lane_sizes[static_cast<size_t>(s.slot) % window].cover(s);
+    scratch = std::max(scratch, Chunk::scratch_bytes(context_, s));
+    staged += round_up(s.return_receive_bytes, kAlign);
+    owned_ += static_cast<int64_t>(s.owned.size());
+  }
+  scratch = round_up(scratch, kAlign);
+  int64_t total = scratch + 6 * kAlign + (atomic ? staged : 0);
+  for (const Sizes& s : lane_sizes) {
+    total += s.gather_send + s.gather_receive + s.return_send + (atomic ? 0 : s.return_receive);
+  }
+  workspace_ = Buffer(*context_.device, total);
+
+  char* at = workspace_.as<char>();
+  const auto take = [&at](int64_t bytes) {
+    char* here = at;
+    at += bytes;
+    return static_cast<void*>(here);
+  };
+  context_.findings = static_cast<Findings*>(take(kAlign));
+  context_.verdict = static_cast<Ballot*>(take(kAlign));
+  ballot_ = static_cast<Ballot*>(take(kAlign));
+  second_ballot_ = static_cast<Ballot*>(take(kAlign));
+  second_verdict_ = static_cast<Ballot*>(take(kAlign));
+  scratch_ = take(scratch);
+  std::vector<void*> lane_return;
+  for (const Sizes& s : lane_sizes) {
+    Lane lane;
+    lane.gather_send = take(s.gather_send);
+    lane.gather_receive = take(s.gather_receive);
+    lane.return_send = take(s.return_send);
+    lanes_.push_back(lane);
+    lane_return.push_back(atomic ? nullptr : take(s.return_receive));
+  }
+  chunks_.resize(context_.plan->slots().size());
+  std::vector<const Chunk*> last(window, nullptr);
+  for (const SlotPlan& s : slots_) {
+    const size_t lane = static_cast<size_t>(s.slot) % window;
+    void* receive = atomic ? take(round_up(s.return_receive_bytes, kAlign)) : lane_return[lane];
+    auto chunk = std::make_unique<Chunk>(context_, s, lanes_[lane], receive, scratch_);
+    chunk->set_previous_in_lane(last[lane]);
+    last[lane] = chunk.get();
+    chunks_[static_cast<size_t>(s.slot)] = std::move(chunk);
+  }
+}
+
+void Pipeline::prepare() {
+  outcome_ = Outcome{kReject, kReject, kNoFindings, 0, 0};
+  Ops& ops = context_.ops();
+  Stream& s = *compute_;
+  ops.copy(s, context_.findings, &kNoFindings, sizeof(Findings));
+  ops.copy(s, context_.verdict, &kReject, sizeof(Ballot));
+  ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
+}
+
+void Pipeline::scan() {
+  if (scanned_.empty()) return;
+  context_.device->timestamp(*compute_, &spans_[kScanSpan].begin);
+  context_.ops().scan(*compute_, scanned_, context_.params, context_.findings);
+  context_.device->timestamp(*compute_, &spans_[kScanSpan].end);
+}
+
+void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding) {
+  Device& device = *context_.device;
+  Ops& ops = context_.ops();
+  const bool last = context_.plan->problem().options.commit == CommitMode::kAtomic || !binding;
+  Span& span = spans_[binding ? kVoteSpan : kOutcomeSpan];
+  ops.cast_ballot(*compute_, mine, context_.findings, run.stamp, last ? owned_ : 0, run.local_ok);
+  device.record(*voted_, *compute_);
+  device.wait(*exchange_, *voted_);
+  device.timestamp(*exchange_, &span.begin);
+  if (binding) ops.copy(*exchange_, &outcome_.vote_entered, &kOne, sizeof kOne);
+  context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
+                            reinterpret_cast<int64_t*>(sum), kBallotWords);
+  if (binding) ops.copy(*exchange_, &outcome_.vote_passed, &kOne, sizeof kOne);
+  ops.copy(*exchange_, mirror, sum, sizeof(Ballot));
+  device.timestamp(*exchange_, &span.end);
+  device.record(*verdict_in_, *exchange_);
+  device.wait(*compute_, *verdict_in_);
+}
+
+void Pipeline::adamw(const StepRun& run) {
+  if (adamw_.empty()) return;
+  context_.device->timestamp(*compute_, &spans_[kAdamWSpan].begin);
+  context_.ops().commit_adamw(*compute_, adamw_, context_.params, context_.adam, context_.verdict,
+                              context_.world, run.stamp);
+  context_.device->timestamp(*compute_, &spans_[kAdamWSpan].end);
+}
+
+void Pipeline::count(Stage stage) {
+  if (stage == Stage::kGather) resident_peak_ = std::max(resident_peak_, ++resident_);
+  if (stage == Stage::kOrthogonalize) --resident_;
+}
+
+void Pipeline::perform(const Action& action, const StepRun& run) {
+  count(action.stage);
+  Chunk* chunk = action.slot >= 0 ? chunks_[static_cast<size_t>(action.slot)].get() : nullptr;
+  switch (action.stage) {
+    case Stage::kScan:
+      return scan();
+    case Stage::kGather:
+      return chunk ? chunk->gather() : void();
+    case Stage::kOrthogonalize:
+      return chunk ? chunk->orthogonalize() : void();
+    case Stage::kVote:
+      return vote(run, ballot_, context_.verdict, &outcome_.verdict, true);
+    case Stage::kCommit:
+      return chunk ? chunk->commit(run) : void();
+    case Stage::kAdamW:
+      return adamw(run);
+    case Stage::kOutcome:
+      return vote(run, second_ballot_, second_verdict_, &outcome_.outcome, false);
+  }
+}
+
+void Pipeline::enqueue(const StepRun& run) {
+  prepare();
+  resident_ = 0;
+  for (const Action& action : order_) perform(action, run);
+  context_.ops().copy(*compute_, &outcome_.findings, context_.findings, sizeof(Findings));
+  context_.device->record(*finished_, *compute_);
+}
+
+void Pipeline::wait(int64_t timeout_ms) {
+  context_.device->synchronize(*finished_, Deadline::in_ms(timeout_ms));
+  if (const auto error = context_.device->error()) throw *error;
+}
+
+std::vector<Span> Pipeline::spans() const {
+  std::vector<Span> all = spans_;
+  for (const auto& chunk : chunks_) {
+    if (chunk) all.insert(all.end(), chunk->spans().begin(), chunk->spans().end());
+  }
+  return all;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pipeline/chunk.hpp"
+#include "pipeline/context.hpp"
+#include "pipeline/schedule.hpp"
+
+namespace muonrt {
+
+/// What a step left behind, mirrored to host memory by the stream itself.
+struct Outcome {
+  Ballot verdict;            // the vote
+  Ballot outcome;            // eager: the second vote
+  Findings findings;         // of this rank
+  int64_t vote_entered = 0;  // 1: this rank's ballot may have reached its peers
+  int64_t vote_passed = 0;   // 1: the reduction of the vote came back
+};
+
+/// The driver: chunks, their buffers, the order of stages. One for host and CUDA, for every layout.
+class Pipeline {
+ public:
+  /// Takes all memory of the step. `context` is completed here (findings, verdict, streams).
+  /// @param adamw  parameters with AdamW; @param all  every parameter.
+  Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all);
+
+  /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
+  void enqueue(const StepRun& run);
+  /// Blocks until the step has ended, however it did. Errors: those of the streams.
+  void wait(int64_t timeout_ms);
+
+  const Outcome& outcome() const { return outcome_; }
+  const std::vector<Action>& order() const { return order_; }
+  /// Timed pieces of the last step in no particular order.
+  std::vector<Span> spans() const;
+  int64_t owned_matrices() const { return owned_; }
+  int32_t resident_peak() const { return resident_peak_; }
+  int64_t workspace_bytes() const { return workspace_.bytes(); }
+
+ private:
+  void make_chunks();
+  void prepare();
+  void scan();
+  void vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding);
+  void adamw(const StepRun& run);
+  void perform(const Action& action, const StepRun& run);
+  void count(Stage stage);
+
+  Context context_;
+  int rank_;
+  std::vector<int32_t> adamw_, scanned_;
+  std::unique_ptr<Stream> compute_, exchange_;
+  std::unique_ptr<Event> voted_, verdict_in_, finished_;
+  std::vector<SlotPlan> slots_;  // those this rank takes part in
+  Buffer workspace_;
+  std::vector<Lane> lanes_;
+  std::vector<void*> return_receive_;  // by index into slots_
+  void* scratch_ = nullptr;
+  Ballot* ballot_ = nullptr;  // this rank's
+  Ballot* second_ballot_ = nullptr;
+  Ballot* second_verdict_ = nullptr;
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // by world slot; null where not taking part
+  std::vector<Action> order_;
+  std::vector<Span> spans_;  // scan, vote, adamw, outcome
+  Outcome outcome_;
+  int64_t owned_ = 0;
+  int32_t resident_ = 0, resident_peak_ = 0;
+};
+
+}  // namespace muonrt
