@@ -4,7 +4,8 @@
 # from here, so that one CTest summary counts everything. Empty: left out.
 set(MUONRT_ASAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=address, or empty")
 set(MUONRT_TSAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=thread, or empty")
-mark_as_advanced(MUONRT_ASAN_TREE MUONRT_TSAN_TREE)
+set(MUONRT_TSAN_LAUNCHER "" CACHE STRING "Command that starts programs built with TSan, or empty")
+mark_as_advanced(MUONRT_ASAN_TREE MUONRT_TSAN_TREE MUONRT_TSAN_LAUNCHER)
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/tools/mpienv muonrt_mpi_env REGEX "^export ")
 list(TRANSFORM muonrt_mpi_env REPLACE "^export " "")
@@ -12,36 +13,41 @@ list(TRANSFORM muonrt_mpi_env REPLACE "^export " "")
 list(APPEND muonrt_mpi_env MPIEXEC_TIMEOUT=170)
 set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test under mpirun")
 
-# One entry for each source file: unit.<file> here, asan.<file> and tsan.<file> in the other trees.
-# Catch2 makes a tag of each file name with -#. Tags that decide where a case runs:
-#   [tsan]  under TSan too (threads meet there)      [nosan]  under no sanitizer (too long there)
-#   [.full] the full products, only with `ctest -C Full -L full`
-function(muonrt_add_unit_tests)
+# muonrt_add_catch_tests(target prefix sources...): one entry for each source file of a Catch2
+# program: <prefix>.<file> here, asan.<prefix>.<file> and tsan.<prefix>.<file> from the other trees,
+# with `_test` dropped from the names. Catch2 makes a tag of each file name with -#. Tags that decide
+# where a case runs:
+#   [tsan]   under TSan too (threads meet there)    [nosan]  under no sanitizer (too long there)
+#   [.full]  the full products, only with `ctest -C Full -L full`
+function(muonrt_add_catch_tests target prefix)
   foreach(source ${ARGN})
     get_filename_component(file ${source} NAME_WE)
     if(file STREQUAL "main")
       continue()
     endif()
+    string(REGEX REPLACE "_test$" "" name ${prefix}.${file})
     file(STRINGS ${source} tags REGEX "\\[[a-z.]+\\]")
-    muonrt_add_unit_test(unit ${file} $<TARGET_FILE:muonrt_unit> "[#${file}]")
+    muonrt_add_catch_test(${name} ${prefix} $<TARGET_FILE:${target}> "[#${file}]")
     if(tags MATCHES "\\[\\.full\\]")
-      muonrt_add_unit_test(full ${file} $<TARGET_FILE:muonrt_unit> "[#${file}][.full]"
+      muonrt_add_catch_test(full.${name} full $<TARGET_FILE:${target}> "[#${file}][.full]"
         CONFIGURATIONS Full)
-      set_tests_properties(full.${file} PROPERTIES TIMEOUT 7200)
+      set_tests_properties(full.${name} PROPERTIES TIMEOUT 14400)
     endif()
     if(MUONRT_ASAN_TREE)
-      muonrt_add_unit_test(asan ${file} ${MUONRT_ASAN_TREE}/bin/muonrt_unit "[#${file}]~[nosan]")
+      muonrt_add_catch_test(asan.${name} asan ${MUONRT_ASAN_TREE}/bin/${target}
+        "[#${file}]~[nosan]")
     endif()
     if(MUONRT_TSAN_TREE AND tags MATCHES "\\[tsan\\]")
-      muonrt_add_unit_test(tsan ${file} ${MUONRT_TSAN_TREE}/bin/muonrt_unit
-        "[#${file}][tsan]~[nosan]")
+      muonrt_add_catch_test(tsan.${name} tsan
+        "${MUONRT_TSAN_LAUNCHER};${MUONRT_TSAN_TREE}/bin/${target}" "[#${file}][tsan]~[nosan]")
     endif()
   endforeach()
 endfunction()
 
-function(muonrt_add_unit_test kind file binary filter)
-  add_test(NAME ${kind}.${file} COMMAND ${binary} -\# -w NoTests ${filter} ${ARGN})
-  set_tests_properties(${kind}.${file} PROPERTIES LABELS ${kind} TIMEOUT 300)
+function(muonrt_add_catch_test name label binary filter)
+  add_test(NAME ${name} COMMAND ${binary} -\# -w NoTests ${filter} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT
+    "ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 endfunction()
 
 # muonrt_add_mpi_test(name ranks command...): `command` under mpirun. Nothing without MPI.

@@ -14,9 +14,8 @@ int main(int argc, char** argv) {
 
   auto& config = session.configData();
   const char* given = std::getenv("MUONRT_TEST_SEED");
-  const unsigned seed = given != nullptr
-                            ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
-                            : std::random_device{}() % 1000000U;
+  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
+                                         : std::random_device{}() % 1000000U;
   config.rngSeed = seed;
   setenv("RC_PARAMS", ("seed=" + std::to_string(seed)).c_str(), 0);
   if (!config.listTests && !config.listTags && !config.listTestNamesOnly) {
