@@ -24,8 +24,8 @@ class Fingerprint {
   void add(std::string label, std::string value) {
     lines_.push_back({std::move(label), std::move(value)});
   }
-  /// Compares hashes, and only on a difference the tables. Errors: MISMATCH, the same on every rank,
-  /// naming the first differing line, the ranks and both values. Collective.
+  /// Compares hashes, and only on a difference the tables. Errors: MISMATCH, the same on every
+  /// rank, naming the first differing line, the ranks and both values. Collective.
   void compare(Comm& comm) const;
   uint64_t hash() const;
 

@@ -43,8 +43,8 @@ struct ParamSettings {
   std::string name;
   int32_t group = 0;
   DType dtype = DType::kF32, grad_dtype = DType::kF32;
-  Layout layout;                        // carries the global shape
-  std::vector<int64_t> local_shape;     // what the caller says it holds; empty: not compared
+  Layout layout;                     // carries the global shape
+  std::vector<int64_t> local_shape;  // what the caller says it holds; empty: not compared
   bool local_shape_given = false;
   void* data = nullptr;
   const void* grad = nullptr;

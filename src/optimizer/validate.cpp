@@ -34,11 +34,11 @@ void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, 
                   const char* what, const ParamSettings& p) {
   if (!data || numel == 0) return;
   const auto begin = reinterpret_cast<uintptr_t>(data);
-  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, kBad, "param '", p.name, "': ",
-                 what, " is misaligned (its address is no multiple of ", size_of(dtype),
+  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, kBad, "param '", p.name,
+                 "': ", what, " is misaligned (its address is no multiple of ", size_of(dtype),
                  " bytes); pass a pointer to whole elements");
-  list.push_back({begin, begin + static_cast<uintptr_t>(checked_mul(numel, size_of(dtype))), what,
-                  &p.name});
+  list.push_back(
+      {begin, begin + static_cast<uintptr_t>(checked_mul(numel, size_of(dtype))), what, &p.name});
 }
 
 void check_overlaps(std::vector<Interval>& list) {

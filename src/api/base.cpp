@@ -1,0 +1,73 @@
+#include "muonrt/base.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "api/guard.hpp"
+#include "backend/cuda_device.hpp"
+#include "build_info.hpp"
+#include "host/host_device.hpp"
+
+namespace muonrt::api {
+
+namespace {
+thread_local std::string last_error;
+}
+
+void set_last_error(const std::string& message) noexcept {
+  try {
+    last_error = message;
+  } catch (...) {
+    last_error.clear();
+  }
+}
+
+void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed) {
+  MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, "capacity is ", capacity,
+                 " (bytes of the buffer); pass 0 or more");
+  MUONRT_REQUIRE(buffer || capacity == 0, Status::kInvalidArgument,
+                 "buffer is null, but its capacity is ", capacity, "; pass a buffer or capacity 0");
+  if (needed) *needed = static_cast<int64_t>(text.size());
+  if (capacity == 0) return;
+  const size_t length = std::min(text.size(), static_cast<size_t>(capacity) - 1);
+  std::memcpy(buffer, text.data(), length);
+  buffer[length] = 0;
+}
+
+}  // namespace muonrt::api
+
+using namespace muonrt;
+
+extern "C" {
+
+const char* muonrt_status_name(muonrt_status_t status) {
+  return status_name(static_cast<Status>(status));
+}
+
+const char* muonrt_last_error(void) { return api::last_error.c_str(); }
+
+int32_t muonrt_version(void) {
+  return build_info::kVersionMajor * 10000 + build_info::kVersionMinor * 100 +
+         build_info::kVersionPatch;
+}
+
+muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed) {
+  return api::guard([&] {
+    namespace b = build_info;
+    const auto host = host::make_host_device({});
+    const std::string text =
+        cat("{\"version\": ", json_quote(b::kVersion), ", \"abi\": ", b::kAbi,
+            ", \"compiler\": ", json_quote(b::kCompiler),
+            ", \"architecture\": ", json_quote(b::kArchitecture),
+            ", \"build_type\": ", json_quote(b::kBuildType),
+            ", \"sanitizer\": ", json_quote(b::kSanitizer),
+            ", \"host\": ", json_quote(host->describe()), ", \"cuda\": ", b::kCuda,
+            ", \"cuda_devices\": ", cuda_device_count(), ", \"mpi\": ", b::kMpi,
+            ", \"onednn\": ", b::kOneDnn, ", \"transports\": [\"self\", \"thread\", \"callback\"",
+            b::kMpi ? ", \"mpi\"" : "", "]}");
+    api::write_text(text, buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

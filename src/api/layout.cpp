@@ -1,0 +1,62 @@
+#include "muonrt/layout.h"
+
+#include "api/guard.hpp"
+#include "api/read_layout.hpp"
+
+using namespace muonrt;
+
+namespace {
+
+void check_world(int32_t world, int32_t rank) {
+  MUONRT_REQUIRE(world >= 1, Status::kInvalidArgument, "layout: world is ", world,
+                 " (a number of ranks); pass 1 or more");
+  MUONRT_REQUIRE(rank >= 0 && rank < world, Status::kInvalidArgument, "layout: rank is ", rank,
+                 " (ranks are 0 to ", world - 1, "); correct it");
+}
+
+}  // namespace
+
+extern "C" {
+
+void muonrt_mesh_init(muonrt_mesh_t* mesh) {
+  if (mesh) *mesh = muonrt_mesh_t{sizeof(muonrt_mesh_t), 0, nullptr, nullptr, nullptr};
+}
+
+void muonrt_layout_init(muonrt_layout_t* layout) {
+  if (!layout) return;
+  *layout = muonrt_layout_t{};
+  layout->struct_size = sizeof(muonrt_layout_t);
+}
+
+muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_layout_t* layout,
+                                          int32_t world, int32_t ndim, const int64_t* shape,
+                                          int32_t rank) {
+  return api::guard([&] {
+    check_world(world, rank);
+    const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
+    if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_local_shape", "local_shape");
+    const auto local = l.local_shape(rank);
+    std::copy(local.begin(), local.end(), local_shape);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_layout_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
+                                   const muonrt_layout_t* layout, int32_t world, int32_t ndim,
+                                   const int64_t* shape, int32_t rank, int32_t dim) {
+  return api::guard([&] {
+    check_world(world, rank);
+    api::require_pointer(n_runs, "muonrt_layout_runs", "n_runs");
+    MUONRT_REQUIRE(capacity >= 0 && (runs || capacity == 0), Status::kInvalidArgument,
+                   "muonrt_layout_runs: capacity is ", capacity,
+                   " with a null buffer or below 0; pass a buffer or capacity 0");
+    const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
+    const Runs found = l.runs(rank, dim);
+    *n_runs = static_cast<int64_t>(found.size());
+    for (int64_t i = 0; i < std::min(capacity, *n_runs); ++i)
+      runs[i] = {found[i].begin, found[i].end};
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,119 @@
+#include "api/read_layout.hpp"
+
+#include <algorithm>
+
+#include "api/structs.hpp"
+
+namespace muonrt::api {
+
+namespace {
+
+constexpr Status kBad = Status::kInvalidArgument;
+
+std::vector<Placement> read_placements(const muonrt_placement_t* given, int count,
+                                       const std::string& who) {
+  std::vector<Placement> out;
+  for (int i = 0; i < count; ++i) {
+    const muonrt_placement_t& p = given[i];
+    MUONRT_REQUIRE(p.kind >= MUONRT_PLACEMENT_REPLICATE && p.kind <= MUONRT_PLACEMENT_PARTIAL, kBad,
+                   who, ": placement ", i, " has kind ", p.kind,
+                   " (0 replicate, 1 shard, 2 strided shard, 3 partial); use one of them");
+    const auto kind = static_cast<PlacementKind>(p.kind);
+    const bool strided = kind == PlacementKind::kStridedShard;
+    MUONRT_REQUIRE(strided ? p.split_factor >= 1 : (p.split_factor == 0 || p.split_factor == 1),
+                   kBad, who, ": placement ", i, " has split_factor ", p.split_factor,
+                   strided ? " (a strided shard needs >= 1)" : " (only a strided shard has one)",
+                   "; correct it");
+    out.push_back({kind, p.dim, strided ? p.split_factor : 1});
+  }
+  return out;
+}
+
+std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const std::string& who) {
+  MUONRT_REQUIRE(given.n_cuts >= 0 && given.n_cuts <= 64 && (given.cuts || given.n_cuts == 0), kBad,
+                 who, ": n_cuts is ", given.n_cuts, " (0 to 64, with `cuts` not null); correct it");
+  std::vector<Cut> out;
+  for (int i = 0; i < given.n_cuts; ++i) {
+    const muonrt_cut_t& c = given.cuts[i];
+    MUONRT_REQUIRE(c.mesh_dims && c.n_mesh_dims >= 1 && c.n_mesh_dims <= mesh_dims, kBad, who,
+                   ": cut ", i, " names ", c.n_mesh_dims, " mesh dimensions (the mesh has ",
+                   mesh_dims, "); name 1 to ", mesh_dims);
+    out.push_back({{c.mesh_dims, c.mesh_dims + c.n_mesh_dims}, c.dim, c.split_factor, c.unit});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const std::string& who) {
+  std::shared_ptr<const Mesh> made;
+  if (!given) {
+    made = std::make_shared<Mesh>(std::vector<int64_t>{world_}, std::vector<std::string>{"world"});
+  } else {
+    muonrt_mesh_t defaults;
+    muonrt_mesh_init(&defaults);
+    const muonrt_mesh_t m = read_struct(given, defaults, cat(who, ": mesh").c_str());
+    MUONRT_REQUIRE(m.ndim >= 1 && m.ndim <= MUONRT_MAX_DIMS, kBad, who, ": mesh has ndim ", m.ndim,
+                   " (1 to ", MUONRT_MAX_DIMS, "); correct it");
+    MUONRT_REQUIRE(m.shape, kBad, who, ": mesh has a null shape; pass ", m.ndim, " sizes");
+    const std::vector<int64_t> shape(m.shape, m.shape + m.ndim);
+    std::vector<std::string> names;
+    for (int i = 0; m.names && i < m.ndim; ++i) {
+      MUONRT_REQUIRE(m.names[i], kBad, who, ": mesh name ", i,
+                     " is null; name it or pass no names");
+      names.emplace_back(m.names[i]);
+    }
+    std::vector<int32_t> ranks;
+    if (m.ranks) {
+      int64_t count = 1;
+      for (const int64_t n : shape) {
+        MUONRT_REQUIRE(n >= 1 && n <= world_ && count * n <= world_, kBad, who, ": mesh shape ",
+                       shape, " does not fit the communicator (", world_, " ranks); correct it");
+        count *= n;
+      }
+      ranks.assign(m.ranks, m.ranks + count);
+    }
+    made = std::make_shared<Mesh>(shape, names, ranks);
+  }
+  for (const auto& known : meshes_) {
+    if (*known == *made && known->names() == made->names()) return known;
+  }
+  meshes_.push_back(made);
+  return made;
+}
+
+Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
+                          const std::string& who) {
+  MUONRT_REQUIRE(ndim >= 0 && ndim <= MUONRT_MAX_DIMS, kBad, who, ": ndim is ", ndim, " (0 to ",
+                 MUONRT_MAX_DIMS, "); correct it");
+  MUONRT_REQUIRE(shape || ndim == 0, kBad, who, ": shape is null; pass ", ndim, " sizes");
+  const std::vector<int64_t> sizes(shape, shape + ndim);
+  for (const int64_t n : sizes) {
+    MUONRT_REQUIRE(n >= 0, kBad, who, ": shape is ", sizes, " (a size is negative); correct it");
+  }
+  muonrt_layout_t defaults;
+  muonrt_layout_init(&defaults);
+  const muonrt_layout_t l =
+      layout ? read_struct(layout, defaults, cat(who, ": layout").c_str()) : defaults;
+  const auto over = mesh(l.mesh, who);
+  MUONRT_REQUIRE(l.reading == MUONRT_READING_LITERAL || l.reading == MUONRT_READING_ORDERED, kBad,
+                 who, ": layout has reading ", l.reading,
+                 " (0 literal, 1 ordered); use one of them");
+  MUONRT_REQUIRE(!l.placements || l.n_cuts == 0, kBad, who,
+                 ": layout has both placements and cuts; pass one of them");
+  MUONRT_REQUIRE(
+      l.n_flat_dims >= 0 && l.n_flat_dims <= over->dims() && (l.flat_dims || l.n_flat_dims == 0),
+      kBad, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
+      " dimensions); correct it");
+  try {
+    if (!l.placements) return Layout::from_cuts(over, sizes, read_cuts(l, over->dims(), who));
+    const std::vector<int> flat(l.flat_dims, l.flat_dims + l.n_flat_dims);
+    return Layout::from_placements(over, sizes, read_placements(l.placements, over->dims(), who),
+                                   static_cast<Reading>(l.reading), flat);
+  } catch (const Error& e) {
+    if (e.message().rfind(who, 0) == 0) throw;
+    throw Error(e.status(), cat(who, ": ", e.message()));
+  }
+}
+
+}  // namespace muonrt::api

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "layout/layout.hpp"
+#include "muonrt/layout.h"
+
+namespace muonrt::api {
+
+/// Reads C layouts into ours. Meshes are kept by their content, so that many parameters over one
+/// mesh share it.
+class LayoutReader {
+ public:
+  explicit LayoutReader(int world) : world_(world) {}
+  /// @param layout  may be null: replicated over all ranks.
+  /// @param who     "param 'wq'", for messages.
+  /// Errors: INVALID_ARGUMENT.
+  Layout read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
+              const std::string& who);
+
+ private:
+  std::shared_ptr<const Mesh> mesh(const muonrt_mesh_t* given, const std::string& who);
+
+  int world_;
+  std::vector<std::shared_ptr<const Mesh>> meshes_;
+};
+
+}  // namespace muonrt::api

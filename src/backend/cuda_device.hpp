@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/device.hpp"
+
+namespace muonrt {
+
+/// The CUDA backend's door; defined in cuda/, or in no_cuda.cpp where that is not built.
+
+/// Whether this build has the CUDA backend.
+bool cuda_is_built() noexcept;
+
+/// GPUs that this process sees; 0 without driver or GPU.
+int cuda_device_count() noexcept;
+
+/// Device `index` as a rank's device.
+/// Errors: NOT_SUPPORTED in a build without CUDA; DEVICE if there is no such GPU.
+std::unique_ptr<Device> make_cuda_device(int index);
+
+}  // namespace muonrt

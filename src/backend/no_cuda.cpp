@@ -1,0 +1,15 @@
+#include "backend/cuda_device.hpp"
+
+namespace muonrt {
+
+bool cuda_is_built() noexcept { return false; }
+
+int cuda_device_count() noexcept { return 0; }
+
+std::unique_ptr<Device> make_cuda_device(int) {
+  throw Error(Status::kNotSupported,
+              "options: device is CUDA (this build has no CUDA backend); configure with "
+              "-DMUONRT_CUDA=ON, or use MUONRT_DEVICE_HOST");
+}
+
+}  // namespace muonrt

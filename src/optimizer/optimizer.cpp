@@ -1,0 +1,218 @@
+#include "optimizer/optimizer.hpp"
+
+#include <cstring>
+
+#include "base/checked.hpp"
+#include "optimizer/problem.hpp"
+
+namespace muonrt {
+
+std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
+                                             const std::function<OptimizerSettings()>& read,
+                                             const MakeDevice& make_device) {
+  std::unique_ptr<Optimizer> out(new Optimizer());
+  Optimizer& self = *out;
+  Fingerprint fingerprint;
+  together(comm, [&] {
+    self.settings_ = read();
+    validate(self.settings_, comm.rank(), comm.size());
+    self.device_ = make_device(self.settings_);
+    fingerprint = make_fingerprint(self.settings_, self.device_->describe());
+    for (const GroupSettings& g : self.settings_.groups) {
+      self.newton_schulz_.push_back(
+          g.role == Role::kMuon ? make_newton_schulz(g, self.settings_.iteration) : NewtonSchulz{});
+    }
+  });
+  fingerprint.compare(comm);
+  together(comm,
+           [&] { self.plan_ = std::make_unique<Plan>(make_problem(self.settings_, comm.size())); });
+  self.comm_ = comm.duplicate();
+  together(*self.comm_, [&] { self.take_memory(); });
+  return out;
+}
+
+// Streams go before the communicator that their tasks use, and both before the memory.
+Optimizer::~Optimizer() {
+  pipeline_.reset();
+  comm_.reset();
+}
+
+const GroupSettings& Optimizer::group_of(int64_t param) const {
+  return settings_.groups[settings_.params[static_cast<size_t>(param)].group];
+}
+
+int64_t Optimizer::state_numel() const {
+  int64_t total = 0;
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    const ParamSettings& p = settings_.params[i];
+    const int64_t copies =
+        (group_of(static_cast<int64_t>(i)).role == Role::kMuon ? 1 : 2) + (owns_master(p) ? 1 : 0);
+    const int64_t padded = round_up(p.layout.local_numel(rank()), 64);
+    total = checked_add(total, checked_mul(copies, padded));
+  }
+  return total;
+}
+
+void Optimizer::take_state(int32_t index, float*& at) {
+  const ParamSettings& p = settings_.params[static_cast<size_t>(index)];
+  ParamView& view = params_[index];
+  view = ParamView{};
+  view.param = p.data;
+  view.grad = p.grad;
+  view.numel = p.layout.local_numel(rank());
+  view.param_dtype = p.dtype;
+  view.grad_dtype = p.grad_dtype;
+  view.group = p.group;
+  view.scalars = index;
+  const auto take = [&] {
+    float* here = view.numel ? at : nullptr;
+    at += round_up(view.numel, 64);
+    return here;
+  };
+  view.momentum = take();
+  if (group_of(index).role == Role::kAdamW) view.variance = take();
+  if (p.master_kind == MasterKind::kCaller) view.master = p.master;
+  if (owns_master(p)) {
+    view.master = take();
+    for (int64_t i = 0; i < view.numel; ++i) {
+      view.master[i] = p.dtype == DType::kF32 ? static_cast<const float*>(p.data)[i]
+                                              : to_f32(static_cast<const bf16*>(p.data)[i]);
+    }
+  }
+}
+
+void Optimizer::take_memory() {
+  const auto params = static_cast<int64_t>(settings_.params.size());
+  const auto groups = static_cast<int64_t>(settings_.groups.size());
+  state_ = Buffer(*device_, checked_mul(state_numel(), 4));
+  if (state_.data()) std::memset(state_.data(), 0, static_cast<size_t>(state_.bytes()));
+  const int64_t param_bytes = round_up(params * static_cast<int64_t>(sizeof(ParamView)), 64);
+  const int64_t muon_bytes = round_up(groups * static_cast<int64_t>(sizeof(MuonScalars)), 64);
+  const int64_t adam_bytes = round_up(params * static_cast<int64_t>(sizeof(AdamScalars)), 64);
+  tables_ = Buffer(*device_, param_bytes + muon_bytes + adam_bytes);
+  params_ = tables_.as<ParamView>();
+  muon_ = reinterpret_cast<MuonScalars*>(tables_.as<char>() + param_bytes);
+  adam_ = reinterpret_cast<AdamScalars*>(tables_.as<char>() + param_bytes + muon_bytes);
+  adam_steps_.assign(static_cast<size_t>(params), 0);
+
+  std::vector<int32_t> adamw, all;
+  float* at = state_.as<float>();
+  for (int32_t i = 0; i < params; ++i) {
+    take_state(i, at);
+    if (params_[i].numel == 0) continue;
+    all.push_back(i);
+    if (group_of(i).role == Role::kAdamW) adamw.push_back(i);
+  }
+
+  Context context;
+  context.device = device_.get();
+  context.comm = comm_.get();
+  context.plan = plan_.get();
+  context.params = params_;
+  context.muon = muon_;
+  context.adam = adam_;
+  context.newton_schulz = &newton_schulz_;
+  context.world = comm_->size();
+  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adamw), std::move(all));
+}
+
+void Optimizer::check_param(int64_t param) const {
+  MUONRT_REQUIRE(param >= 0 && param < static_cast<int64_t>(settings_.params.size()),
+                 Status::kInvalidArgument, "param index is ", param, " (there are ",
+                 settings_.params.size(), " parameters); use an index below that");
+}
+
+void Optimizer::set_grad(int64_t param, const void* grad) {
+  check_param(param);
+  const ParamSettings& p = settings_.params[static_cast<size_t>(param)];
+  ParamView& view = params_[param];
+  const auto begin = reinterpret_cast<uintptr_t>(grad);
+  const auto end = begin + static_cast<uintptr_t>(view.numel * size_of(view.grad_dtype));
+  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(view.grad_dtype)) == 0,
+                 Status::kInvalidArgument, "param '", p.name,
+                 "': grad is misaligned (its address is no multiple of ", size_of(view.grad_dtype),
+                 " bytes); pass a pointer to whole elements");
+  const auto overlaps = [&](const void* data, DType dtype) {
+    const auto b = reinterpret_cast<uintptr_t>(data);
+    return grad && data && begin < b + static_cast<uintptr_t>(view.numel * size_of(dtype)) &&
+           b < end;
+  };
+  MUONRT_REQUIRE(!overlaps(view.param, view.param_dtype) && !overlaps(view.master, DType::kF32) &&
+                     !overlaps(view.momentum, DType::kF32) && !overlaps(view.variance, DType::kF32),
+                 Status::kInvalidArgument, "param '", p.name,
+                 "': grad overlaps the parameter's own data or state; give it memory of its own");
+  view.grad = grad;
+}
+
+void Optimizer::set_group(int32_t index, const GroupSettings& group) {
+  const auto count = static_cast<int32_t>(settings_.groups.size());
+  MUONRT_REQUIRE(index >= 0 && index < count, Status::kInvalidArgument, "group index is ", index,
+                 " (there are ", count, " groups); use an index below that");
+  const std::string who = cat("group ", index, " '", settings_.groups[index].name, "'");
+  validate(group, who);
+  GroupSettings& mine = settings_.groups[static_cast<size_t>(index)];
+  const auto fixed = [&](bool equal, const char* field) {
+    MUONRT_REQUIRE(equal, Status::kInvalidArgument, who, ": ", field,
+                   " differs from its value at creation (it is fixed); create another optimizer");
+  };
+  fixed(group.role == mine.role, "role");
+  fixed(group.momentum_kind == mine.momentum_kind, "momentum_kind");
+  fixed(group.coefficients == mine.coefficients, "coefficients");
+  fixed(group.steps == mine.steps, "steps");
+  fixed(group.lower_bound == mine.lower_bound, "lower_bound");
+  fixed(group.cushion == mine.cushion, "cushion");
+  fixed(group.safety == mine.safety, "safety");
+  fixed(group.input_safety == mine.input_safety, "input_safety");
+  fixed(group.scale_rule == mine.scale_rule, "scale_rule");
+  fixed(group.scale_factor == mine.scale_factor, "scale_factor");
+  fixed(group.form == mine.form, "form");
+  mine.lr_factor = group.lr_factor;
+  mine.weight_decay = group.weight_decay;
+  mine.momentum = group.momentum;
+  mine.nesterov = group.nesterov;
+  mine.beta1 = group.beta1;
+  mine.beta2 = group.beta2;
+  mine.eps = group.eps;
+}
+
+StateView Optimizer::state(int64_t param, StateKind kind) {
+  check_param(param);
+  const ParamView& view = params_[param];
+  const std::string& name = settings_.params[static_cast<size_t>(param)].name;
+  const bool adamw = group_of(param).role == Role::kAdamW;
+  const bool masters =
+      owns_master(settings_.params[static_cast<size_t>(param)]) ||
+      settings_.params[static_cast<size_t>(param)].master_kind == MasterKind::kCaller;
+  switch (kind) {
+    case StateKind::kMomentum:
+      return {view.momentum, view.numel};
+    case StateKind::kVariance:
+      MUONRT_REQUIRE(adamw, Status::kInvalidState, "param '", name,
+                     "' has no variance (it is a Muon parameter); ask for its momentum");
+      return {view.variance, view.numel};
+    case StateKind::kMaster:
+      MUONRT_REQUIRE(masters, Status::kInvalidState, "param '", name,
+                     "' has no master weights (master_kind); read the parameter itself");
+      return {view.master, view.numel};
+  }
+  throw Error(Status::kInvalidArgument,
+              cat("state kind is ", static_cast<int32_t>(kind),
+                  " (0 momentum, 1 variance, 2 master); use one of them"));
+}
+
+int64_t Optimizer::find(const std::string& name) const {
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    if (settings_.params[i].name == name) return static_cast<int64_t>(i);
+  }
+  throw Error(Status::kInvalidArgument,
+              cat("there is no parameter called '", name, "'; use a registered name"));
+}
+
+void Optimizer::set_steps(int64_t steps) {
+  MUONRT_REQUIRE(steps >= 0, Status::kInvalidArgument, "step is ", steps,
+                 " (it counts committed steps); pass 0 or more");
+  steps_ = steps;
+  adam_steps_.assign(adam_steps_.size(), steps);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/comm.hpp"
+#include "backend/device.hpp"
+#include "optimizer/settings.hpp"
+#include "pipeline/pipeline.hpp"
+
+namespace muonrt {
+
+/// What a step did on this rank.
+struct StepReport {
+  bool skipped = false;
+  int64_t step = 0;                                            // committed steps so far
+  int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // summed over ranks
+  int32_t nonfinite_rank = -1;
+  int64_t nonfinite_param = -1;
+  int64_t bytes_sent = 0;
+  double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
+  double exposed_seconds = 0;
+};
+
+struct StateView {
+  float* data;
+  int64_t numel;
+};
+
+/// Parameters, their state, the step. One per rank; used by one thread at a time.
+class Optimizer {
+ public:
+  using MakeDevice = std::function<std::unique_ptr<Device>(const OptimizerSettings&)>;
+
+  /// Collective: `read` gives this rank's settings; whatever fails on any rank fails with the same
+  /// error on all, before anything is changed.
+  static std::unique_ptr<Optimizer> create(Comm& comm,
+                                           const std::function<OptimizerSettings()>& read,
+                                           const MakeDevice& make_device);
+  ~Optimizer();
+
+  /// Collective. `read` gives this rank's arguments and may throw: the step is then voted down.
+  /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step.
+  Status step(const std::function<StepSettings()>& read, StepReport& report);
+
+  void set_grad(int64_t param, const void* grad);
+  void set_group(int32_t index, const GroupSettings& group);
+  StateView state(int64_t param, StateKind kind);
+  int64_t find(const std::string& name) const;
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps);
+
+  const Plan& plan() const { return *plan_; }
+  const Pipeline& pipeline() const { return *pipeline_; }
+  const Device& device() const { return *device_; }
+  const Comm& comm() const { return *comm_; }
+  const OptimizerSettings& settings() const { return settings_; }
+  int rank() const { return comm_->rank(); }
+  int64_t orthogonalized() const { return orthogonalized_; }
+
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+ private:
+  Optimizer() = default;
+  void take_memory();
+  void take_state(int32_t param, float*& at);
+  int64_t state_numel() const;
+  void apply(const StepSettings& step);
+  void fill_scalars(const StepSettings& step);
+  int64_t stamp(const StepSettings& step) const;
+  [[noreturn]] void fail(const Error& error);
+  [[noreturn]] void explain_rejection(const std::optional<Error>& mine, const StepSettings& step);
+  void explain_skip(StepReport& report);
+  void finish(StepReport& report);
+  void measure(StepReport& report, double seconds) const;
+  void check_param(int64_t param) const;
+  const GroupSettings& group_of(int64_t param) const;
+
+  OptimizerSettings settings_;
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Plan> plan_;
+  std::vector<NewtonSchulz> newton_schulz_;  // by group
+  Buffer state_, tables_;
+  ParamView* params_ = nullptr;      // in tables_
+  MuonScalars* muon_ = nullptr;      // by group
+  AdamScalars* adam_ = nullptr;      // by parameter
+  std::vector<int64_t> adam_steps_;  // by parameter: updates so far
+  std::unique_ptr<Pipeline> pipeline_;
+  int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0;
+  std::optional<Error> poison_;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,129 @@
+#include "optimizer/problem.hpp"
+
+#include "optimizer/settings.hpp"
+
+namespace muonrt {
+
+namespace {
+
+std::string text(double value) { return cat(value); }
+
+std::string text(const std::vector<Coefficients>& list) {
+  std::string out;
+  for (const Coefficients& c : list) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
+  return out;
+}
+
+}  // namespace
+
+NewtonSchulz make_newton_schulz(const GroupSettings& group, DType iteration) {
+  CoefficientSettings settings = default_settings(group.coefficients, group.steps);
+  if (group.coefficients == CoefficientFamily::kPolarExpress) {
+    settings.lower_bound = group.lower_bound;
+    settings.cushion = group.cushion;
+    settings.safety = group.safety;
+    settings.mode = SafetyMode::kInner;
+  } else {
+    settings.safety = group.input_safety;
+    settings.mode = SafetyMode::kNone;
+  }
+  settings.custom = group.custom;
+  return make_newton_schulz(group.coefficients, settings, iteration);
+}
+
+Problem make_problem(const OptimizerSettings& settings, int world) {
+  Problem problem;
+  problem.options.world = world;
+  problem.options.transport = settings.transport;
+  problem.options.chunk_bytes = settings.chunk_bytes;
+  problem.options.window = settings.window;
+  problem.options.commit = settings.commit;
+  std::vector<NewtonSchulz> methods(settings.groups.size());
+  for (size_t g = 0; g < methods.size(); ++g) {
+    const GroupSettings& group = settings.groups[g];
+    if (group.role == Role::kMuon) methods[g] = make_newton_schulz(group, settings.iteration);
+  }
+  problem.params.reserve(settings.params.size());
+  for (const ParamSettings& p : settings.params) {
+    const GroupSettings& g = settings.groups[p.group];
+    ParamSpec spec;
+    spec.name = p.name;
+    spec.role = g.role;
+    spec.layout = p.layout;
+    spec.dtype = p.dtype;
+    spec.grad_dtype = p.grad_dtype;
+    spec.group = p.group;
+    spec.newton_schulz_steps = g.steps;
+    spec.owner = p.owner;
+    if (g.role == Role::kMuon) {
+      const auto& shape = p.layout.shape();
+      spec.form = permitted_form(methods[p.group], g.form);
+      spec.gram_restarts = methods[p.group].gram_restarts;
+      spec.update_scale = update_scale(g.scale_rule, g.scale_factor, shape[0], shape[1]);
+    }
+    problem.params.push_back(std::move(spec));
+  }
+  return problem;
+}
+
+void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& g) {
+  table.add(who + ": lr_factor", text(g.lr_factor));
+  table.add(who + ": weight_decay", text(g.weight_decay));
+  table.add(who + ": momentum", text(g.momentum));
+  table.add(who + ": nesterov", g.nesterov ? "1" : "0");
+  table.add(who + ": beta1", text(g.beta1));
+  table.add(who + ": beta2", text(g.beta2));
+  table.add(who + ": eps", text(g.eps));
+}
+
+Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& device) {
+  Fingerprint table;
+  table.add("muonrt version",
+            cat(MUONRT_VERSION_MAJOR, ".", MUONRT_VERSION_MINOR, ".", MUONRT_VERSION_PATCH));
+  table.add("device", device);
+  table.add("options: transport_dtype", name_of(s.transport));
+  table.add("options: iteration_dtype", name_of(s.iteration));
+  table.add("options: commit", s.commit == CommitMode::kAtomic ? "atomic" : "eager");
+  table.add("options: window", cat(s.window));
+  table.add("options: chunk_bytes", cat(s.chunk_bytes));
+  table.add("options: portable_gemm", cat(s.portable_gemm));
+  table.add("number of groups", cat(s.groups.size()));
+  table.add("number of parameters", cat(s.params.size()));
+  for (size_t i = 0; i < s.groups.size(); ++i) {
+    const GroupSettings& g = s.groups[i];
+    const std::string who = cat("group ", i);
+    table.add(who + ": role", g.role == Role::kMuon ? "muon" : "adamw");
+    table.add(who + ": name", cat("'", g.name, "'"));
+    describe_scalars(table, who, g);
+    table.add(who + ": momentum_kind",
+              g.momentum_kind == MomentumKind::kEma ? "ema" : "heavy_ball");
+    table.add(who + ": coefficients", name_of(g.coefficients));
+    table.add(who + ": steps", cat(g.steps));
+    table.add(who + ": lower_bound", text(g.lower_bound));
+    table.add(who + ": cushion", text(g.cushion));
+    table.add(who + ": safety", text(g.safety));
+    table.add(who + ": input_safety", text(g.input_safety));
+    table.add(who + ": custom", text(g.custom));
+    table.add(who + ": scale_rule", cat(static_cast<int32_t>(g.scale_rule)));
+    table.add(who + ": scale_factor", text(g.scale_factor));
+    table.add(who + ": form", cat(static_cast<int32_t>(g.form)));
+  }
+  for (size_t i = 0; i < s.params.size(); ++i) {
+    const ParamSettings& p = s.params[i];
+    table.add(cat("name of param ", i), cat("'", p.name, "'"));
+    const std::string who = cat("param '", p.name, "'");
+    table.add(who + ": shape", cat(p.layout.shape()));
+    table.add(who + ": dtype", name_of(p.dtype));
+    table.add(who + ": grad_dtype", name_of(p.grad_dtype));
+    table.add(who + ": group", cat(p.group));
+    table.add(who + ": layout", p.layout.describe());
+    table.add(who + ": layout digest", cat(p.layout.hash()));
+    table.add(who + ": owner", cat(p.owner));
+    table.add(
+        who + ": master weights",
+        owns_master(p) ? "owned" : (p.master_kind == MasterKind::kCaller ? "caller" : "none"));
+  }
+  return table;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "algo/newton_schulz.hpp"
+#include "algo/restarts.hpp"
+#include "muonrt/base.h"
+#include "optimizer/agreement.hpp"
+#include "optimizer/settings.hpp"
+
+namespace muonrt {
+
+/// Lists and restarts of a Muon group. Errors: INVALID_ARGUMENT or NOT_SUPPORTED for a list without
+/// headroom or without bounded restarts.
+NewtonSchulz make_newton_schulz(const GroupSettings& group, DType iteration);
+
+/// Everything the ranks must have in common at creation, with `device` as Device::describe gives
+/// it.
+Fingerprint make_fingerprint(const OptimizerSettings& settings, const std::string& device);
+
+/// The settings of a group that may change between steps, as lines of a table.
+void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& group);
+
+}  // namespace muonrt

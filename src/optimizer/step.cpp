@@ -1,0 +1,226 @@
+#include <chrono>
+#include <cmath>
+
+#include "base/hash.hpp"
+#include "optimizer/optimizer.hpp"
+#include "optimizer/problem.hpp"
+
+namespace muonrt {
+
+namespace {
+
+// Slack over the transport's own deadline, within which a blocked exchange has long given up.
+constexpr int64_t kWaitFactor = 20;
+
+void check_step(const StepSettings& step) {
+  MUONRT_REQUIRE(std::isfinite(step.lr) && step.lr >= 0, Status::kInvalidArgument, "step: lr is ",
+                 step.lr, " (it has no default; finite and >= 0); set it for every step");
+  MUONRT_REQUIRE(std::isfinite(step.grad_scale_inv) && step.grad_scale_inv > 0,
+                 Status::kInvalidArgument, "step: grad_scale_inv is ", step.grad_scale_inv,
+                 " (finite and > 0); use 1 where gradients are not scaled");
+}
+
+}  // namespace
+
+void Optimizer::apply(const StepSettings& step) {
+  check_step(step);
+  for (const int64_t p : step.without_grad) check_param(p);
+  const auto count = static_cast<int64_t>(settings_.params.size());
+  for (int64_t i = 0; i < count; ++i) params_[i].active = 1;
+  for (const int64_t p : step.without_grad) params_[p].active = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const ParamView& view = params_[i];
+    MUONRT_REQUIRE(view.grad || view.numel == 0 || !view.active, Status::kInvalidArgument,
+                   "param '", settings_.params[static_cast<size_t>(i)].name,
+                   "': grad is null (it was not announced in without_grad, and this rank holds ",
+                   view.numel, " elements); bind a gradient or announce it on every rank");
+  }
+}
+
+void Optimizer::fill_scalars(const StepSettings& step) {
+  const auto scale = static_cast<float>(step.grad_scale_inv);
+  for (size_t g = 0; g < settings_.groups.size(); ++g) {
+    const GroupSettings& group = settings_.groups[g];
+    MuonScalars s;
+    s.momentum = static_cast<float>(group.momentum);
+    s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
+    s.nesterov = group.nesterov;
+    s.rate = static_cast<float>(step.lr * group.lr_factor);
+    s.decay = static_cast<float>(step.lr * group.lr_factor * group.weight_decay);
+    s.grad_scale = scale;
+    muon_[g] = s;
+  }
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    const GroupSettings& group = settings_.groups[settings_.params[i].group];
+    if (group.role != Role::kAdamW) continue;
+    const auto t = static_cast<double>(adam_steps_[i] + 1);
+    AdamScalars s;
+    s.beta1 = static_cast<float>(group.beta1);
+    s.beta2 = static_cast<float>(group.beta2);
+    s.eps = static_cast<float>(group.eps);
+    s.rate = static_cast<float>(step.lr * group.lr_factor);
+    s.decay = static_cast<float>(step.lr * group.lr_factor * group.weight_decay);
+    s.correction1 = static_cast<float>(1.0 / (1.0 - std::pow(group.beta1, t)));
+    s.correction2 = static_cast<float>(1.0 / (1.0 - std::pow(group.beta2, t)));
+    s.grad_scale = scale;
+    adam_[i] = s;
+  }
+}
+
+int64_t Optimizer::stamp(const StepSettings& step) const {
+  Hash hash;
+  hash.value(steps_);
+  hash.value(step.lr);
+  hash.value(step.grad_scale_inv);
+  for (size_t i = 0; i < settings_.params.size(); ++i) hash.value(int64_t{params_[i].active});
+  for (const GroupSettings& g : settings_.groups) {
+    for (const double v : {g.lr_factor, g.weight_decay, g.momentum, g.beta1, g.beta2, g.eps}) {
+      hash.value(v);
+    }
+    hash.value(int64_t{g.nesterov});
+  }
+  return static_cast<int64_t>(hash.digest());
+}
+
+Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& report) {
+  if (poison_) {
+    throw Error(Status::kInvalidState,
+                cat("this optimizer is unusable since an earlier step failed (",
+                    status_name(poison_->status()), ": ", poison_->message(),
+                    "); destroy it and resume from a checkpoint"));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  report = StepReport{};
+  report.step = steps_;
+  bytes_before_ = comm_->bytes_sent();
+  std::optional<Error> mine;
+  StepSettings step;
+  try {
+    step = read();
+    apply(step);
+    fill_scalars(step);
+  } catch (const Error& e) {
+    mine = e;
+    // This rank still meets its peers in every exchange; it reads no gradient and votes no.
+    for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = 0;
+  }
+  const StepRun run{stamp(step), !mine};
+  try {
+    pipeline_->enqueue(run);
+    pipeline_->wait(settings_.timeout_ms * kWaitFactor);
+  } catch (const Error& e) {
+    fail(e);
+  }
+  orthogonalized_ += pipeline_->owned_matrices();
+  const Ballot& verdict = pipeline_->outcome().verdict;
+  const bool same_stamps = static_cast<uint64_t>(verdict.stamp) ==
+                           static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(run.stamp);
+  try {
+    if (passes(verdict, comm_->size(), run.stamp)) {
+      finish(report);
+    } else if (same_stamps && !mine && verdict.consent + verdict.nonfinite == comm_->size()) {
+      explain_skip(report);
+    } else {
+      explain_rejection(mine, step);
+    }
+  } catch (const Error& e) {
+    // A rejected step leaves the optimizer usable; a broken communicator or a torn step does not.
+    if (e.status() != Status::kInvalidArgument && e.status() != Status::kMismatch) fail(e);
+    throw;
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  measure(report, seconds.count());
+  return report.skipped ? Status::kSkipped : Status::kOk;
+}
+
+void Optimizer::finish(StepReport& report) {
+  const Outcome& outcome = pipeline_->outcome();
+  const bool eager = settings_.commit == CommitMode::kEager;
+  const Ballot& last = eager ? outcome.outcome : outcome.verdict;
+  report.orthogonalized = last.orthogonalized;
+  report.zero_matrices = last.zero_matrices;
+  report.planned = static_cast<int64_t>(plan_->matrices().size());
+  MUONRT_REQUIRE(
+      !eager || last.consent == comm_->size(), Status::kTorn, "an update was not finite on ",
+      comm_->size() - last.consent,
+      " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
+      "MUONRT_COMMIT_ATOMIC");
+  MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
+                        report.orthogonalized, ", planned ", report.planned);
+  ++steps_;
+  report.step = steps_;
+  for (size_t i = 0; i < adam_steps_.size(); ++i) adam_steps_[i] += params_[i].active;
+}
+
+void Optimizer::explain_skip(StepReport& report) {
+  report.skipped = true;
+  report.orthogonalized = pipeline_->outcome().verdict.orthogonalized;
+  report.planned = static_cast<int64_t>(plan_->matrices().size());
+  const Findings mine = pipeline_->outcome().findings;
+  std::vector<Findings> all(static_cast<size_t>(comm_->size()));
+  comm_->allgather(&mine, all.data(), sizeof mine);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (!all[r].nonfinite) continue;
+    report.nonfinite_rank = static_cast<int32_t>(r);
+    report.nonfinite_param = all[r].first_param;
+    return;
+  }
+}
+
+void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSettings& step) {
+  agree(*comm_, mine);
+  // Nobody's arguments were bad, so they differ.
+  Fingerprint table;
+  table.add("step: number of committed steps", cat(steps_));
+  table.add("step: lr", cat(step.lr));
+  table.add("step: grad_scale_inv", cat(step.grad_scale_inv));
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    table.add(cat("step: param '", settings_.params[i].name, "' takes part"),
+              cat(params_[i].active));
+  }
+  for (size_t i = 0; i < settings_.groups.size(); ++i) {
+    describe_scalars(table, cat("group ", i), settings_.groups[i]);
+  }
+  table.compare(*comm_);
+  throw Error(Status::kInternal, "internal: a step was voted down without a reason");
+}
+
+void Optimizer::fail(const Error& error) {
+  const Outcome& outcome = pipeline_->outcome();
+  const bool entered = outcome.vote_entered, passed = outcome.vote_passed;
+  const bool eager = settings_.commit == CommitMode::kEager;
+  Error final_error = error;
+  if (passed && error.status() != Status::kInternal) {
+    if (eager) {
+      final_error =
+          Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
+                                   "); parameters are partly updated, reload a checkpoint"));
+    }
+  } else if (entered) {
+    final_error = Error(Status::kUndecided,
+                        cat("the step failed inside its vote (", error.message(),
+                            "); nothing was committed here, but a peer may have committed; compare "
+                            "the step numbers or reload a checkpoint"));
+  }
+  comm_->abort(error.status(), error.message());
+  poison_ = final_error;
+  throw final_error;
+}
+
+void Optimizer::measure(StepReport& report, double seconds) const {
+  double local = 0, products = 0, exchange = 0;
+  for (const Span& span : pipeline_->spans()) {
+    const double took = static_cast<double>(span.end - span.begin) * 1e-9;
+    if (span.work == Work::kLocal) local += took;
+    if (span.work == Work::kProducts) products += took;
+    if (span.on_comm()) exchange += took;
+  }
+  report.seconds = seconds;
+  report.local_seconds = local;
+  report.product_seconds = products;
+  report.exchange_seconds = exchange;
+  report.exposed_seconds = std::max(0.0, seconds - local - products);
+  report.bytes_sent = comm_->bytes_sent() - bytes_before_;
+}
+
+}  // namespace muonrt
