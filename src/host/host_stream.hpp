@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -12,7 +13,7 @@ namespace muonrt::host {
 /// A closure in a fixed block of memory: enqueuing work allocates nothing.
 class Task {
  public:
-  static constexpr size_t kCapacity = 240;
+  static constexpr size_t kCapacity = 256;
 
   Task() = default;
   template <class F>
@@ -30,10 +31,19 @@ class Task {
 };
 
 /// The host's streams: work is a Task, run in order by the stream's own thread (or by the thread
-/// that synchronizes, for StreamKind::kCommOnCaller).
+/// that synchronizes, for StreamKind::kCommOnCaller), always with the default floating-point
+/// environment. What a task throws is latched in the device; the stream then skips its later tasks
+/// until Device::clear_error.
+/// Lifetime: destroying a stream drops what has not begun (the device reports ABORTED, and work
+/// that waits for what was dropped is skipped too), waits for the task that runs, and never hangs
+/// on a wait for another stream. A device outlives its streams and events.
 class HostStream : public Stream {
  public:
+  /// Threads: any. Allocates only if more work is pending than ever before.
   virtual void enqueue(Task task) = 0;
 };
+
+/// `stream` as one of the host's. Errors: INTERNAL if it belongs to another kind of device.
+HostStream& host_stream(Stream& stream);
 
 }  // namespace muonrt::host

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "base/dtype.hpp"
+#include "base/error.hpp"
+
+namespace muonrt::host {
+
+/// body(float{}) or body(bf16{}): the storage type as an argument.
+/// Errors: NOT_SUPPORTED for other dtypes.
+template <class Body>
+auto with_dtype(DType dtype, Body body) {
+  if (dtype == DType::kF32) return body(float{});
+  MUONRT_REQUIRE(dtype == DType::kBF16, Status::kNotSupported, "dtype ", name_of(dtype),
+                 " (the host computes f32 and bf16 only); convert it");
+  return body(bf16{});
+}
+
+}  // namespace muonrt::host

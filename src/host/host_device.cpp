@@ -1,0 +1,83 @@
+#include "host/host_device.hpp"
+
+#include <chrono>
+#include <cstdlib>
+
+#include "base/checked.hpp"
+#include "host/host_ops.hpp"
+#include "host/signal_mask.hpp"
+#include "host/stream_hub.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+/// Also the size of the header before each block, which holds the block's bytes.
+constexpr int64_t kAlignment = 256;
+
+std::unique_ptr<HostOps> make_ops(HostDevice& device, const HostDeviceOptions& options) {
+  const SignalMask mask;
+  return std::make_unique<HostOps>(device, options.threads,
+                                   options.portable_gemm ? portable_kernel() : default_kernel(),
+                                   best_isa());
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options) {
+  return std::make_unique<HostDevice>(options);
+}
+
+HostDevice::HostDevice(const HostDeviceOptions& options)
+    : hub_(std::make_shared<StreamHub>()), ops_(make_ops(*this, options)) {}
+
+HostDevice::~HostDevice() = default;
+
+std::string HostDevice::describe() const {
+  return cat("host ", name_of(best_isa()), " ", ops_->kernel_identity());
+}
+
+void* HostDevice::allocate(int64_t bytes) {
+  MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
+  if (bytes == 0) return nullptr;
+  void* block = nullptr;
+  const int64_t whole = checked_add(bytes, kAlignment);
+  MUONRT_REQUIRE(posix_memalign(&block, kAlignment, static_cast<size_t>(whole)) == 0,
+                 Status::kOutOfMemory, "the system refused ", human_bytes(bytes), " (",
+                 human_bytes(allocated_bytes_),
+                 " are taken); lower the chunk bytes or the window, or use more ranks");
+  *static_cast<int64_t*>(block) = bytes;
+  ++allocations_;
+  allocated_bytes_ += bytes;
+  return static_cast<char*>(block) + kAlignment;
+}
+
+void HostDevice::release(void* memory) noexcept {
+  if (memory == nullptr) return;
+  void* block = static_cast<char*>(memory) - kAlignment;
+  allocated_bytes_ -= *static_cast<const int64_t*>(block);
+  std::free(block);
+}
+
+std::unique_ptr<Stream> HostDevice::create_stream(StreamKind kind) {
+  return hub_->create_stream(kind);
+}
+std::unique_ptr<Event> HostDevice::create_event() { return hub_->create_event(); }
+void HostDevice::record(Event& event, Stream& stream) { hub_->record(event, stream); }
+void HostDevice::wait(Stream& stream, const Event& event) { hub_->wait(stream, event); }
+void HostDevice::timestamp(Stream& stream, int64_t* where) {
+  host_stream(stream).enqueue(Task([where] {
+    using std::chrono::nanoseconds;
+    *where =
+        std::chrono::duration_cast<nanoseconds>(Deadline::Clock::now().time_since_epoch()).count();
+  }));
+}
+void HostDevice::synchronize(const Event& event, Deadline deadline) {
+  hub_->synchronize(event, deadline);
+}
+std::optional<Error> HostDevice::error() const { return hub_->error(); }
+void HostDevice::clear_error() { hub_->clear_error(); }
+Ops& HostDevice::ops() { return *ops_; }
+int64_t HostDevice::queue_growths() const { return hub_->growths(); }
+
+}  // namespace muonrt::host

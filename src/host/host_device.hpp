@@ -1,0 +1,59 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "backend/device.hpp"
+
+namespace muonrt::host {
+
+struct HostDeviceOptions {
+  int threads = 1;             // that work on one op, the stream's own included; >= 1
+  bool portable_gemm = false;  // plain loops for products: slow, same bits on every machine
+};
+
+/// The host as a device: memory of the process, streams with threads of their own.
+/// Its threads block signals and run with the default floating-point environment.
+/// Errors: INVALID_ARGUMENT for a bad option; OUT_OF_MEMORY if the system refuses threads.
+std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
+
+class HostOps;
+class StreamHub;
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(const HostDeviceOptions& options);
+  ~HostDevice() override;
+
+  std::string describe() const override;
+
+  void* allocate(int64_t bytes) override;
+  void release(void* memory) noexcept override;
+  int64_t allocations() const override { return allocations_; }
+  int64_t allocated_bytes() const override { return allocated_bytes_; }
+
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override;
+  std::unique_ptr<Event> create_event() override;
+  void record(Event& event, Stream& stream) override;
+  void wait(Stream& stream, const Event& event) override;
+  /// Nanoseconds of the steady clock.
+  void timestamp(Stream& stream, int64_t* where) override;
+  /// Runs what is enqueued on streams of kind kCommOnCaller while it waits, each in order.
+  void synchronize(const Event& event, Deadline deadline) override;
+
+  std::optional<Error> error() const override;
+  void clear_error() override;
+
+  Ops& ops() override;
+
+  /// How often a stream's queue had to grow so far; constant in steady state.
+  int64_t queue_growths() const;
+
+ private:
+  std::shared_ptr<StreamHub> hub_;
+  std::atomic<int64_t> allocations_{0}, allocated_bytes_{0};
+  std::unique_ptr<HostOps> ops_;  // last: it returns memory
+};
+
+}  // namespace muonrt::host

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backend/ops.hpp"
+#include "host/gemm.hpp"
+#include "host/isa.hpp"
+#include "host/thread_pool.hpp"
+
+namespace muonrt::host {
+
+/// The verbs of a step on the host. Each op enqueues one task; a task spreads its loop over the
+/// pool's threads in ways that leave the bits alone.
+/// dtypes f32 and bf16; others end a task with NOT_SUPPORTED.
+class HostOps final : public Ops {
+ public:
+  /// @param device  lends the memory of `reserve`; outlives this.
+  HostOps(Device& device, int threads, const TileKernel& kernel, Isa isa);
+
+  /// What computes products: name, version, instruction set.
+  std::string kernel_identity() const { return shared_.scratch.kernel().identity(); }
+
+  int64_t leading_dimension(int64_t cols, DType dtype) const override;
+  void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
+
+  void zero(Stream& stream, void* memory, int64_t bytes) override;
+  void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
+  void pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                      const MuonScalars* groups, void* message, DType transport,
+                      Findings* findings) override;
+  void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+            Findings* findings) override;
+  void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+              const MatrixBatch* matrices, const void* message, DType transport) override;
+  void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+            const MatrixBatch* matrices, void* message, DType transport,
+            Findings* findings) override;
+  void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                 const Normalization& how, Findings* findings) override;
+  void multiply(Stream& stream, const Product& product) override;
+  void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
+                   int64_t orthogonalized, bool local_ok) override;
+  void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                   const MuonScalars* groups, const void* message, DType transport,
+                   const Ballot* sum, int64_t world, int64_t stamp) override;
+  void commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                    const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                    int64_t stamp) override;
+
+ private:
+  using Body = FunctionRef<void(int64_t, int)>;
+  using Range = FunctionRef<void(int64_t, int64_t)>;
+
+  /// body(index, thread) for each index, on the pool, or on this thread alone while another stream
+  /// has the pool.
+  void spread(int64_t count, Body body);
+  /// body(begin, end) over [0, elements) cut into parts that are worth a thread each.
+  void spread_range(int64_t elements, Range body);
+
+  /// What products reuse, with the memory they work in.
+  struct Products {
+    explicit Products(const TileKernel& kernel) : scratch(kernel) {}
+    void reserve(Device& device, int threads, int64_t m, int64_t n, int64_t k, DType dtype);
+    GemmScratch scratch;
+    Buffer memory;
+  };
+  /// One thread's own, for batches of small products.
+  struct Lane {
+    explicit Lane(const TileKernel& kernel) : products(kernel) {}
+    ThreadPool pool{1};
+    Products products;
+  };
+
+  void multiply_now(const Product& product);
+
+  const Isa isa_;
+  Device& device_;
+  std::mutex pool_mutex_;  // the pool and what products reuse serve one task at a time
+  ThreadPool pool_;
+  Products shared_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // one for each thread, made where needed
+};
+
+}  // namespace muonrt::host

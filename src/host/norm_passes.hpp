@@ -1,0 +1,87 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/dtype.hpp"
+#include "host/isa.hpp"
+
+namespace muonrt::host {
+
+/// Pairwise sum of a stream of values: a tree that follows from their number alone.
+class PairwiseSum {
+ public:
+  void add(float value) {
+    int level = 0;
+    for (int64_t bit = count_; bit & 1; bit >>= 1) value = partial_[level++] + value;
+    partial_[level] = value;
+    ++count_;
+  }
+  float total() const {
+    float sum = 0.0f;
+    for (int level = 0; count_ >> level; ++level)
+      if (count_ >> level & 1) sum = partial_[level] + sum;
+    return sum;
+  }
+
+ private:
+  float partial_[63];  // partial_[l] sums 2^l values where bit l of count_ is set
+  int64_t count_ = 0;
+};
+
+/// The largest |x|, as the bits of a float: 0 for zeros, at or above 0x7f800000 if not finite.
+template <class T>
+struct LargestPass {
+  static MUONRT_ALWAYS_INLINE int32_t run(const T* __restrict row, int64_t n) {
+    int32_t largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t x = std::bit_cast<int32_t>(to_f32(row[i])) & 0x7fffffff;
+      largest = x > largest ? x : largest;
+    }
+    return largest;
+  }
+};
+
+/// Sum of squares of a row scaled by up * up2. The tree follows from n alone: blocks of 1024
+/// elements, in each 32 chains (element i in chain i mod 32), the chains halved down to one value,
+/// the blocks added pairwise.
+template <class T>
+struct SquaresPass {
+  static constexpr int64_t kLanes = 32, kBlock = 1024;
+
+  static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n, float up, float up2) {
+    PairwiseSum blocks;
+    for (int64_t begin = 0; begin < n; begin += kBlock)
+      blocks.add(block(row + begin, n - begin < kBlock ? n - begin : kBlock, up, up2));
+    return blocks.total();
+  }
+
+ private:
+  static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
+    float chain[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const float y = to_f32(x[i + lane]) * up * up2;
+        chain[lane] += y * y;
+      }
+    for (int64_t lane = 0; i + lane < n; ++lane) {
+      const float y = to_f32(x[i + lane]) * up * up2;
+      chain[lane] += y * y;
+    }
+    for (int64_t width = kLanes / 2; width > 0; width /= 2)
+      for (int64_t lane = 0; lane < width; ++lane) chain[lane] += chain[lane + width];
+    return chain[0];
+  }
+};
+
+/// out <- cast(in * up * up2 / divisor); `out` may be `in`.
+template <class From, class To>
+struct DividePass {
+  static MUONRT_ALWAYS_INLINE void run(const From* in, To* out, int64_t n, float up, float up2,
+                                       float divisor) {
+    for (int64_t i = 0; i < n; ++i) out[i] = from_f32<To>(to_f32(in[i]) * up * up2 / divisor);
+  }
+};
+
+}  // namespace muonrt::host

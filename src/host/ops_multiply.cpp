@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include "base/checked.hpp"
+#include "host/host_ops.hpp"
+#include "host/host_stream.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+/// Results up to this size are too few tiles to keep many threads busy: of a batch of them, each
+/// thread takes whole products. The bits are the same either way.
+constexpr int64_t kSmallResult = 512 * 512;
+
+ConstMatrixRef at(const MatrixBatch& batch, int64_t index) {
+  if (batch.data == nullptr) return {};
+  return {static_cast<const char*>(batch.data) + index * batch.stride * size_of(batch.dtype),
+          batch.dtype, batch.rows, batch.cols, batch.ld};
+}
+
+GemmArgs one_of(const Product& product, int64_t index) {
+  GemmArgs args;
+  args.a = at(product.a, index);
+  args.b = at(product.b, index);
+  args.d = at(product.d, index);
+  const MatrixBatch& c = product.c;
+  args.c = {static_cast<char*>(c.data) + index * c.stride * size_of(c.dtype), c.dtype, c.rows,
+            c.cols, c.ld};
+  args.transpose_b = product.transpose_b;
+  args.symmetric = product.symmetric;
+  args.alpha = product.alpha;
+  args.beta = product.beta;
+  args.gamma = product.gamma;
+  return args;
+}
+
+/// Most bytes that any product of this size may need, each of its forms prepared.
+int64_t bytes_for_all_forms(GemmScratch& scratch, int threads, int64_t m, int64_t n, int64_t k,
+                            DType dtype) {
+  // Only whether these are null or equal is looked at.
+  char memory[3] = {};
+  char *a = memory, *b = memory + 1, *other = memory + 2;
+  GemmArgs args;
+  args.a = ConstMatrixRef(a, dtype, m, k, padded_ld(k));
+  args.c = {other, dtype, m, n, padded_ld(n)};
+  int64_t most = 0;
+  for (const bool transpose : {false, true}) {
+    const int64_t rows = transpose ? n : k, cols = transpose ? k : n;
+    args.transpose_b = transpose;
+    for (const bool same : {false, true}) {
+      if (same && (rows != m || cols != k)) continue;
+      args.b = ConstMatrixRef(same ? a : b, dtype, rows, cols, padded_ld(cols));
+      for (const bool symmetric : {false, true}) {
+        if (symmetric && m != n) continue;
+        args.symmetric = symmetric;
+        for (const float beta : {0.0f, 1.0f}) {
+          args.beta = beta;
+          args.d = ConstMatrixRef(beta == 0.0f ? nullptr : other, dtype, m, n, padded_ld(n));
+          most = std::max(most, scratch.bytes_for(args, threads));
+        }
+      }
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+void HostOps::Products::reserve(Device& device, int threads, int64_t m, int64_t n, int64_t k,
+                                DType dtype) {
+  const int64_t bytes = bytes_for_all_forms(scratch, threads, m, n, k, dtype);
+  if (bytes <= memory.bytes()) return;
+  scratch.lend(nullptr, 0);
+  memory = Buffer();
+  memory = Buffer(device, bytes);
+  scratch.lend(memory.data(), bytes);
+}
+
+int64_t HostOps::leading_dimension(int64_t cols, DType) const { return padded_ld(cols); }
+
+void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
+  if (m == 0 || n == 0 || k == 0) return;
+  const std::lock_guard lock(pool_mutex_);
+  shared_.reserve(device_, pool_.threads(), m, n, k, dtype);
+  if (pool_.threads() == 1 || checked_mul(m, n) > kSmallResult) return;
+  while (std::ssize(lanes_) < pool_.threads())
+    lanes_.push_back(std::make_unique<Lane>(shared_.scratch.kernel()));
+  for (const auto& lane : lanes_) lane->products.reserve(device_, 1, m, n, k, dtype);
+}
+
+void HostOps::multiply(Stream& stream, const Product& product) {
+  const MatrixBatch &a = product.a, &b = product.b, &c = product.c, &d = product.d;
+  MUONRT_CHECK_INTERNAL(
+      a.count == c.count && b.count == c.count && (d.data == nullptr || d.count == c.count),
+      "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
+  if (c.count == 0 || c.rows == 0 || c.cols == 0) return;
+  host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
+}
+
+void HostOps::multiply_now(const Product& product) {
+  const std::lock_guard lock(pool_mutex_);
+  const int64_t count = product.c.count;
+  if (count > 1 && !lanes_.empty() && product.c.rows * product.c.cols <= kSmallResult) {
+    pool_.parallel_for(count, [&](int64_t index, int thread) {
+      Lane& lane = *lanes_[static_cast<size_t>(thread)];
+      gemm(one_of(product, index), lane.pool, lane.products.scratch);
+    });
+    return;
+  }
+  for (int64_t index = 0; index < count; ++index)
+    gemm(one_of(product, index), pool_, shared_.scratch);
+}
+
+}  // namespace muonrt::host

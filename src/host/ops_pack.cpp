@@ -1,0 +1,73 @@
+#include <cstring>
+
+#include "host/dtype_dispatch.hpp"
+#include "host/findings.hpp"
+#include "host/host_ops.hpp"
+#include "host/host_stream.hpp"
+#include "host/row_passes.hpp"
+#include "host/work_split.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+template <class Grad, class Wire>
+bool pack_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
+               const MuonScalars& scalars, Wire* message) {
+  const auto* grad = static_cast<const Grad*>(view.grad);
+  uint32_t bad = 0;
+  for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+    bad |= run_pass<DirectionPass<Grad, Wire>>(isa, grad + local, view.momentum + local,
+                                               message + packed, n, &scalars);
+  });
+  return bad != 0;
+}
+
+}  // namespace
+
+void HostOps::pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                             const MuonScalars* groups, void* message, DType transport,
+                             Findings* findings) {
+  if (pieces.empty()) return;
+  host_stream(stream).enqueue(Task([=, this] {
+    const auto pack_piece = [&](const Piece& piece, int64_t first, int64_t last) {
+      const ParamView& view = params[piece.param];
+      with_dtype(transport, [&](auto wire) {
+        using Wire = decltype(wire);
+        auto* out = static_cast<Wire*>(message);
+        if (!view.active) {
+          std::memset(static_cast<void*>(out + piece.packed_offset + first * piece.cols), 0,
+                      sizeof(Wire) * static_cast<size_t>((last - first) * piece.cols));
+          return;
+        }
+        const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
+          return pack_rows<decltype(grad)>(isa_, piece, first, last, view, groups[view.group], out);
+        });
+        if (bad) note_nonfinite(*findings, piece.param);
+      });
+    };
+    spread_range(count_elements(pieces),
+                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, pack_piece); });
+  }));
+}
+
+void HostOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                   Findings* findings) {
+  if (list.empty()) return;
+  host_stream(stream).enqueue(Task([=, this] {
+    for (const int32_t index : list) {
+      const ParamView& view = params[index];
+      if (!view.active) continue;
+      spread_range(view.numel, [&](int64_t begin, int64_t end) {
+        const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
+          using Grad = decltype(grad);
+          return run_pass<ScanPass<Grad>>(isa_, static_cast<const Grad*>(view.grad) + begin,
+                                          end - begin) != 0;
+        });
+        if (bad) note_nonfinite(*findings, index);
+      });
+    }
+  }));
+}
+
+}  // namespace muonrt::host

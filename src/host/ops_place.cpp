@@ -1,0 +1,101 @@
+#include <cstring>
+
+#include "host/dtype_dispatch.hpp"
+#include "host/findings.hpp"
+#include "host/host_ops.hpp"
+#include "host/host_stream.hpp"
+#include "host/row_passes.hpp"
+#include "host/work_split.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+/// Where element (row, col) of the whole matrix is stored.
+template <class T>
+T* stored_at(const MatrixBatch& matrix, const Owned& owned, int64_t row, int64_t col) {
+  auto* data = static_cast<T*>(matrix.data);
+  return owned.transposed() ? data + col * matrix.ld + row : data + row * matrix.ld + col;
+}
+
+void check_stored(const MatrixBatch& matrix, const Owned& owned) {
+  MUONRT_CHECK_INTERNAL(
+      matrix.rows == owned.short_side() && matrix.cols == owned.long_side() && matrix.count == 1,
+      "a whole matrix of ", owned.rows, " x ", owned.cols, " stored as ", matrix.rows, " x ",
+      matrix.cols);
+}
+
+template <class T>
+void unpack_rows(Isa isa, const Placed& placed, int64_t first, int64_t last, const Owned& owned,
+                 const MatrixBatch& matrix, const T* message) {
+  const T* from = message + placed.packed_offset + first * placed.cols;
+  T* to = stored_at<T>(matrix, owned, placed.row + first, placed.col);
+  if (owned.transposed()) {
+    run_pass<TransposePass<T, T>>(isa, from, placed.cols, to, matrix.ld, last - first, placed.cols);
+    return;
+  }
+  for (int64_t row = first; row < last; ++row, from += placed.cols, to += matrix.ld)
+    std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(placed.cols));
+}
+
+/// @return 1 if a packed value is not finite.
+template <class From, class To>
+uint32_t pack_rows(Isa isa, const Placed& placed, int64_t first, int64_t last, const Owned& owned,
+                   const MatrixBatch& matrix, To* message) {
+  const From* from = stored_at<const From>(matrix, owned, placed.row + first, placed.col);
+  To* to = message + placed.packed_offset + first * placed.cols;
+  if (owned.transposed())
+    return run_pass<TransposePass<From, To>>(isa, from, matrix.ld, to, placed.cols, placed.cols,
+                                             last - first);
+  uint32_t bad = 0;
+  for (int64_t row = first; row < last; ++row, from += matrix.ld, to += placed.cols)
+    bad |= run_pass<CastPass<From, To>>(isa, from, to, placed.cols);
+  return bad;
+}
+
+}  // namespace
+
+void HostOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                     const MatrixBatch* matrices, const void* message, DType transport) {
+  if (placed.empty()) return;
+  host_stream(stream).enqueue(Task([=, this] {
+    const auto unpack_one = [&](const Placed& each, int64_t first, int64_t last) {
+      const Owned& whole = owned[static_cast<size_t>(each.matrix)];
+      const MatrixBatch& matrix = matrices[each.matrix];
+      check_stored(matrix, whole);
+      MUONRT_CHECK_INTERNAL(matrix.dtype == transport, "unpack from ", name_of(transport), " to ",
+                            name_of(matrix.dtype));
+      with_dtype(transport, [&](auto wire) {
+        using Wire = decltype(wire);
+        unpack_rows(isa_, each, first, last, whole, matrix, static_cast<const Wire*>(message));
+      });
+    };
+    spread_range(count_elements(placed),
+                 [&](int64_t begin, int64_t end) { for_rows(placed, begin, end, unpack_one); });
+  }));
+}
+
+void HostOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                   const MatrixBatch* matrices, void* message, DType transport,
+                   Findings* findings) {
+  if (placed.empty()) return;
+  host_stream(stream).enqueue(Task([=, this] {
+    const auto pack_one = [&](const Placed& each, int64_t first, int64_t last) {
+      const Owned& whole = owned[static_cast<size_t>(each.matrix)];
+      const MatrixBatch& matrix = matrices[each.matrix];
+      check_stored(matrix, whole);
+      const uint32_t bad = with_dtype(transport, [&](auto wire) {
+        using Wire = decltype(wire);
+        return with_dtype(matrix.dtype, [&](auto stored) {
+          return pack_rows<decltype(stored)>(isa_, each, first, last, whole, matrix,
+                                             static_cast<Wire*>(message));
+        });
+      });
+      if (bad) note_nonfinite(*findings);
+    };
+    spread_range(count_elements(placed),
+                 [&](int64_t begin, int64_t end) { for_rows(placed, begin, end, pack_one); });
+  }));
+}
+
+}  // namespace muonrt::host

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <signal.h>
+
+#include <initializer_list>
+
+namespace muonrt::host {
+
+/// Blocks signals in the calling thread from construction to destruction. Threads started in this
+/// scope inherit the mask, so the program's handlers keep running on the program's own threads.
+/// Faults (SIGSEGV and its like) stay open: they belong to the thread that causes them.
+class SignalMask {
+ public:
+  SignalMask() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT})
+      sigdelset(&all, fault);
+    pthread_sigmask(SIG_SETMASK, &all, &saved_);
+  }
+  ~SignalMask() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+  SignalMask(const SignalMask&) = delete;
+  SignalMask& operator=(const SignalMask&) = delete;
+
+ private:
+  sigset_t saved_;
+};
+
+}  // namespace muonrt::host

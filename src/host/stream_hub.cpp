@@ -1,0 +1,258 @@
+#include "host/stream_hub.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "base/error.hpp"
+#include "host/fp_env.hpp"
+#include "host/signal_mask.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+const char* name_of(StreamKind kind) {
+  switch (kind) {
+    case StreamKind::kCompute:
+      return "compute";
+    case StreamKind::kComm:
+      return "comm";
+    case StreamKind::kCommOnCaller:
+      return "comm-on-caller";
+  }
+  return "unknown";
+}
+
+/// A place in a queue; guarded by the hub's mutex.
+class HostEvent final : public Event {
+ public:
+  std::shared_ptr<StreamQueue> queue;  // null: never recorded
+  uint64_t position = 0;
+};
+
+template <class To, class From>
+To& cast_or_throw(From& from) {
+  auto* to = dynamic_cast<To*>(&from);
+  MUONRT_CHECK_INTERNAL(to != nullptr, "stream or event of another device");
+  return *to;
+}
+
+/// What a task threw, as an Error.
+std::optional<Error> run_guarded(Task& task) noexcept {
+  try {
+    try {
+      task();
+      return std::nullopt;
+    } catch (const Error& error) {
+      return error;
+    } catch (const std::bad_alloc&) {
+      return Error(Status::kOutOfMemory, "a task ran out of memory; give the process more");
+    } catch (const std::exception& error) {
+      return Error(Status::kInternal, cat("internal: a task ended with '", error.what(),
+                                          "'; please report it with this message"));
+    } catch (...) {
+      return Error(Status::kInternal, "internal: a task ended with an unknown exception");
+    }
+  } catch (...) {
+    return Error(Status::kOutOfMemory, std::string());  // no memory for the text either
+  }
+}
+
+}  // namespace
+
+/// Handle of a queue: its thread, where it has one.
+class QueueStream final : public HostStream {
+ public:
+  QueueStream(std::shared_ptr<StreamHub> hub, StreamKind kind)
+      : hub_(std::move(hub)), queue_(std::make_shared<StreamQueue>(kind)) {
+    if (kind == StreamKind::kCommOnCaller) return;
+    const SignalMask mask;
+    try {
+      thread_ = std::thread([this] { hub_->work(*queue_); });
+    } catch (const std::system_error& error) {
+      throw Error(Status::kOutOfMemory, cat("the system refused a thread for a stream (",
+                                            error.what(), "); raise the limit of threads"));
+    }
+  }
+  ~QueueStream() override {
+    hub_->retire(*queue_);
+    if (thread_.joinable()) thread_.join();
+  }
+  void enqueue(Task task) override { hub_->enqueue(*queue_, {std::move(task), nullptr, 0}); }
+
+  const std::shared_ptr<StreamQueue>& queue() const { return queue_; }
+  const StreamHub* hub() const { return hub_.get(); }
+
+ private:
+  std::shared_ptr<StreamHub> hub_;
+  std::shared_ptr<StreamQueue> queue_;
+  std::thread thread_;
+};
+
+HostStream& host_stream(Stream& stream) { return cast_or_throw<HostStream>(stream); }
+
+std::unique_ptr<Stream> StreamHub::create_stream(StreamKind kind) {
+  auto stream = std::make_unique<QueueStream>(shared_from_this(), kind);
+  const Lock lock(mutex_);
+  queues_.push_back(stream->queue());
+  return stream;
+}
+
+std::unique_ptr<Event> StreamHub::create_event() { return std::make_unique<HostEvent>(); }
+
+void StreamHub::record(Event& event, Stream& stream) {
+  auto& mark = cast_or_throw<HostEvent>(event);
+  auto& queue = cast_or_throw<QueueStream>(stream);
+  MUONRT_CHECK_INTERNAL(queue.hub() == this, "stream of another device");
+  const Lock lock(mutex_);
+  mark.queue = queue.queue();
+  mark.position = mark.queue->enqueued;
+}
+
+void StreamHub::wait(Stream& stream, const Event& event) {
+  const auto& mark = cast_or_throw<const HostEvent>(event);
+  auto& queue = cast_or_throw<QueueStream>(stream);
+  MUONRT_CHECK_INTERNAL(queue.hub() == this, "stream of another device");
+  StreamQueue::Item item;
+  {
+    const Lock lock(mutex_);
+    // A stream's own past is over by the order of the queue.
+    if (!mark.queue || mark.queue == queue.queue()) return;
+    item.after = mark.queue;
+    item.position = mark.position;
+  }
+  enqueue(*queue.queue(), std::move(item));
+}
+
+void StreamHub::synchronize(const Event& event, Deadline deadline) {
+  const auto& mark = cast_or_throw<const HostEvent>(event);
+  Lock lock(mutex_);
+  const std::shared_ptr<StreamQueue> queue = mark.queue;
+  const uint64_t position = mark.position;
+  if (!queue) return;
+  while (queue->finished < position) {
+    const bool late = deadline.passed();
+    if (!late) {
+      if (StreamQueue* own = runnable_on_caller()) {
+        finish_front(*own, lock);
+        continue;
+      }
+    }
+    MUONRT_REQUIRE(!late, Status::kTimeout, "an event of the ", name_of(queue->kind),
+                   " stream did not complete before the deadline (", queue->finished, " of ",
+                   position,
+                   " tasks done; a peer may be gone, or the machine slow); look at the other ranks "
+                   "or raise the timeout");
+    changed_.wait_until(lock, deadline.at());
+  }
+}
+
+std::optional<Error> StreamHub::error() const {
+  const Lock lock(mutex_);
+  return error_;
+}
+
+void StreamHub::clear_error() {
+  const Lock lock(mutex_);
+  error_.reset();
+  for (const auto& queue : queues_) queue->failed = false;
+}
+
+int64_t StreamHub::growths() const {
+  const Lock lock(mutex_);
+  return growths_;
+}
+
+void StreamHub::enqueue(StreamQueue& queue, StreamQueue::Item item) {
+  {
+    const Lock lock(mutex_);
+    const size_t size = queue.ring.size();
+    if (queue.enqueued - queue.finished == size) {
+      std::vector<StreamQueue::Item> larger(2 * size);
+      for (uint64_t i = queue.finished; i < queue.enqueued; ++i)
+        larger[i & (2 * size - 1)] = std::move(queue.ring[i & (size - 1)]);
+      queue.ring.swap(larger);
+      ++growths_;
+    }
+    queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
+  }
+  changed_.notify_all();
+}
+
+void StreamHub::work(StreamQueue& queue) {
+  const FpEnvironment fp_environment;
+  Lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return queue.stopping || queue.runnable(); });
+    if (queue.stopping) return drop_pending(queue);
+    finish_front(queue, lock);
+  }
+}
+
+/// Runs or skips the front item; the lock is open while a task runs.
+void StreamHub::finish_front(StreamQueue& queue, Lock& lock) {
+  StreamQueue::Item& front = queue.front();
+  if (front.after) {
+    if (front.position > front.after->dropped_from) queue.failed = true;
+    front.after.reset();
+  } else if (!queue.failed) {
+    Task task = front.task;  // the ring may move meanwhile
+    queue.running = true;
+    lock.unlock();
+    std::optional<Error> error;
+    {
+      const FpEnvironment fp_environment;
+      error = run_guarded(task);
+    }
+    lock.lock();
+    queue.running = false;
+    if (error) {
+      queue.failed = true;
+      latch(*std::move(error));
+    }
+  }
+  ++queue.finished;
+  changed_.notify_all();
+}
+
+void StreamHub::drop_pending(StreamQueue& queue) {
+  int64_t tasks = 0;
+  queue.dropped_from = queue.finished;
+  for (; !queue.empty(); ++queue.finished) {
+    tasks += queue.front().after == nullptr && !queue.failed;
+    queue.front().after.reset();
+  }
+  changed_.notify_all();
+  if (tasks == 0) return;
+  try {
+    latch(Error(Status::kAborted, cat("a ", name_of(queue.kind), " stream was destroyed with ",
+                                      tasks, " tasks pending; synchronize with it before")));
+  } catch (...) {
+    latch(Error(Status::kAborted, std::string()));
+  }
+}
+
+void StreamHub::retire(StreamQueue& queue) {
+  Lock lock(mutex_);
+  queue.stopping = true;
+  changed_.notify_all();
+  std::erase_if(queues_, [&](const auto& each) { return each.get() == &queue; });
+  if (queue.kind != StreamKind::kCommOnCaller) return;  // its thread drops the rest
+  changed_.wait(lock, [&] { return !queue.running; });
+  drop_pending(queue);
+}
+
+StreamQueue* StreamHub::runnable_on_caller() {
+  for (const auto& queue : queues_)
+    if (queue->kind == StreamKind::kCommOnCaller && queue->runnable()) return queue.get();
+  return nullptr;
+}
+
+void StreamHub::latch(Error error) {
+  if (!error_) error_ = std::move(error);
+}
+
+}  // namespace muonrt::host
