@@ -1,0 +1,314 @@
+#include "host/gemm.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "host/fp_env.hpp"
+#include "host/gemm_epilogue.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+constexpr int64_t kAlignment = 64;
+/// Panels of B are packed in groups of about this size, to bound the memory.
+constexpr int64_t kPackedBytes = int64_t{64} << 20;
+/// Elements copied by one turn of a loop over rows.
+constexpr int64_t kCopyElements = int64_t{1} << 16;
+
+/// One direction of the grid: `count` tiles of `size`, the last of `last`.
+struct Cut {
+  int64_t size, count, last;
+};
+
+/// Tiles as equal as possible, a multiple of 16, no larger than what one core's second cache likes.
+Cut cut(int64_t extent) {
+  const int64_t largest = 256;
+  const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
+  const int64_t count = ceil_div(extent, size);
+  return {size, count, extent - (count - 1) * size};
+}
+
+}  // namespace
+
+/// The grid of a shape and the library's objects for it.
+struct PreparedGemm {
+  Cut rows, cols;
+  int64_t depth;
+  std::unique_ptr<const PanelProduct> panel, last_panel;
+  int64_t packed_bytes = 0;   // of one panel, rounded up
+  int64_t scratch_bytes = 0;  // of one call, rounded up
+
+  const PanelProduct& panel_of(int64_t col_tile) const {
+    return col_tile + 1 == cols.count ? *last_panel : *panel;
+  }
+  int64_t tile_bytes() const { return round_up(rows.size * cols.size * 4, kAlignment); }
+};
+
+namespace {
+
+/// The operands as the tiles read them: one dtype, A dense.
+struct Operands {
+  DType dtype;
+  bool copy_a, copy_b;  // to dense storage of `dtype`
+  bool share;           // B is A's storage, so that A's copy serves both
+  int64_t b_ld;
+};
+
+Operands operands_of(const GemmArgs& args, const TileKernel& kernel) {
+  const ConstMatrixRef &a = args.a, &b = args.b;
+  Operands made;
+  const bool narrow = a.dtype == DType::kBF16 && b.dtype == DType::kBF16;
+  made.dtype = narrow && kernel.supports_bf16() ? DType::kBF16 : DType::kF32;
+  made.copy_a = a.dtype != made.dtype || a.ld != a.cols;
+  made.copy_b = b.dtype != made.dtype;
+  made.share = made.copy_a && made.copy_b && a.data == b.data && a.rows == b.rows &&
+               a.cols == b.cols && a.ld == b.ld && a.dtype == b.dtype;
+  made.b_ld = made.copy_b ? b.cols : b.ld;
+  return made;
+}
+
+int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
+  return round_up(checked_mul(checked_mul(m.rows, m.cols), size_of(dtype)), kAlignment);
+}
+
+/// Where everything lies in the memory lent: A's copy, B's copy, a group of packed panels, then for
+/// each thread a tile and the library's scratch.
+struct Workspace {
+  int64_t a, b, packed, threads, bytes;  // offsets, and the whole
+  int64_t per_thread;
+  int64_t group;  // panels packed at a time
+
+  Workspace(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
+            int thread_count) {
+    a = 0;
+    b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
+    packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
+    if (operands.share) b = a;
+    // Enough tiles in a group that no thread waits long for the others.
+    const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
+    group = std::max(enough, kPackedBytes / std::max<int64_t>(prepared.packed_bytes, 1));
+    group = std::clamp<int64_t>(group, 1, prepared.cols.count);
+    threads = packed + checked_mul(group, prepared.packed_bytes);
+    per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
+    // One unit more than the parts, to align the memory lent.
+    bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
+  }
+};
+
+void check_matrix(const ConstMatrixRef& m, const char* name, int64_t rows, int64_t cols) {
+  MUONRT_REQUIRE(m.rows == rows && m.cols == cols, Status::kInvalidArgument,
+                 "matrix product: ", name, " is ", m.rows, " x ", m.cols, " (must be ", rows, " x ",
+                 cols, ")");
+  MUONRT_REQUIRE(m.ld >= m.cols, Status::kInvalidArgument, "matrix product: ", name, " has ld ",
+                 m.ld, " (must be at least its ", m.cols, " columns)");
+  MUONRT_REQUIRE(m.dtype == DType::kF32 || m.dtype == DType::kBF16, Status::kNotSupported,
+                 "matrix product: ", name, " has dtype ", name_of(m.dtype),
+                 " (the host computes f32 and bf16 only); convert it");
+}
+
+bool reads_d(const GemmArgs& args) { return args.d.data != nullptr && args.beta != 0.0f; }
+
+void check(const GemmArgs& args) {
+  const int64_t m = args.c.rows, n = args.c.cols, k = args.a.cols;
+  MUONRT_REQUIRE(m >= 0 && n >= 0 && k >= 0, Status::kInvalidArgument,
+                 "matrix product of negative size (", m, " x ", n, " x ", k, ")");
+  check_matrix(args.a, "A", m, k);
+  check_matrix(args.b, "B", args.transpose_b ? n : k, args.transpose_b ? k : n);
+  check_matrix(args.c, "C", m, n);
+  if (reads_d(args)) check_matrix(args.d, "D", m, n);
+  MUONRT_REQUIRE(!args.symmetric || m == n, Status::kInvalidArgument, "matrix product of ", m,
+                 " x ", n, " declared symmetric (it is not square)");
+}
+
+/// C must not be written while an input that shares its memory is still read.
+void check_overlap(const GemmArgs& args, const ConstMatrixRef& input, const char* name) {
+  const auto span = [](const ConstMatrixRef& m) {
+    const char* first = static_cast<const char*>(m.data);
+    const int64_t elements = m.rows == 0 ? 0 : (m.rows - 1) * m.ld + m.cols;
+    return std::pair(first, first + elements * size_of(m.dtype));
+  };
+  const auto c = span(args.c), other = span(input);
+  MUONRT_REQUIRE(c.second <= other.first || other.second <= c.first, Status::kInvalidArgument,
+                 "matrix product: C overlaps ", name, "; give C its own memory");
+}
+
+/// One tile product and its store, for each tile of a group of column panels.
+class Group {
+ public:
+  Group(const GemmArgs& args, const PreparedGemm& prepared, int64_t first, int64_t end)
+      : args_(args), prepared_(prepared), first_(first), end_(end) {}
+
+  int64_t tiles() const {
+    int64_t count = 0;
+    for (int64_t col = first_; col < end_; ++col) count += column_tiles(col);
+    return count;
+  }
+
+  /// Tiles of one column follow each other, so that its packed panel stays in the cache.
+  std::pair<int64_t, int64_t> tile(int64_t index) const {
+    int64_t col = first_;
+    for (; index >= column_tiles(col); ++col) index -= column_tiles(col);
+    return {index, col};
+  }
+
+ private:
+  int64_t column_tiles(int64_t col) const {
+    return args_.symmetric ? col + 1 : prepared_.rows.count;
+  }
+
+  const GemmArgs& args_;
+  const PreparedGemm& prepared_;
+  int64_t first_, end_;
+};
+
+/// One call of gemm: its memory and its operands as the tiles read them.
+class Product {
+ public:
+  Product(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
+          const Workspace& workspace, char* memory, ThreadPool& pool)
+      : args_(args),
+        operands_(operands),
+        prepared_(prepared),
+        workspace_(workspace),
+        memory_(memory),
+        pool_(pool),
+        a_(static_cast<const char*>(args.a.data)),
+        b_(static_cast<const char*>(args.b.data)) {}
+
+  void run() {
+    if (operands_.copy_a) a_ = copy(args_.a, workspace_.a);
+    if (operands_.copy_b) b_ = operands_.share ? a_ : copy(args_.b, workspace_.b);
+    for (int64_t first = 0; first < prepared_.cols.count; first += workspace_.group) {
+      const int64_t end = std::min(first + workspace_.group, prepared_.cols.count);
+      if (prepared_.depth > 0) {
+        pool_.parallel_for(end - first,
+                           [&](int64_t i, int thread) { pack(first + i, packed(i), thread); });
+      }
+      const Group group(args_, prepared_, first, end);
+      pool_.parallel_for(group.tiles(), [&](int64_t index, int thread) {
+        const auto [row, col] = group.tile(index);
+        multiply(row, col, packed(col - first), thread);
+      });
+    }
+  }
+
+ private:
+  char* packed(int64_t slot) const {
+    return memory_ + workspace_.packed + slot * prepared_.packed_bytes;
+  }
+  float* tile_of(int thread) const {
+    return reinterpret_cast<float*>(memory_ + workspace_.threads + thread * workspace_.per_thread);
+  }
+  char* scratch_of(int thread) const {
+    return reinterpret_cast<char*>(tile_of(thread)) + prepared_.tile_bytes();
+  }
+
+  const char* copy(const ConstMatrixRef& from, int64_t offset) const {
+    void* dense = memory_ + offset;
+    const int64_t rows = std::max<int64_t>(1, kCopyElements / std::max<int64_t>(from.cols, 1));
+    pool_.parallel_for(ceil_div(from.rows, rows), [&](int64_t i, int) {
+      copy_rows_dense(from, operands_.dtype, dense, i * rows, std::min((i + 1) * rows, from.rows));
+    });
+    return memory_ + offset;
+  }
+
+  void pack(int64_t col, void* to, int thread) const {
+    const int64_t first = col * prepared_.cols.size;
+    const int64_t element = args_.transpose_b ? first * operands_.b_ld : first;
+    prepared_.panel_of(col).pack(b_ + element * size_of(operands_.dtype), to, scratch_of(thread));
+  }
+
+  void multiply(int64_t row, int64_t col, const void* panel, int thread) const {
+    const Cut &rows = prepared_.rows, &cols = prepared_.cols;
+    const TilePlace place{.row = row * rows.size,
+                          .col = col * cols.size,
+                          .rows = row + 1 == rows.count ? rows.last : rows.size,
+                          .cols = col + 1 == cols.count ? cols.last : cols.size};
+    float* tile = tile_of(thread);
+    if (prepared_.depth == 0) {
+      std::fill(tile, tile + place.rows * place.cols, 0.0f);
+    } else {
+      const int64_t skip = place.row * prepared_.depth * size_of(operands_.dtype);
+      prepared_.panel_of(col).run(place.rows, a_ + skip, panel, tile, scratch_of(thread));
+    }
+    store_tile(args_, place, tile);
+  }
+
+  const GemmArgs& args_;
+  const Operands& operands_;
+  const PreparedGemm& prepared_;
+  const Workspace& workspace_;
+  char* memory_;
+  ThreadPool& pool_;
+  const char *a_, *b_;
+};
+
+}  // namespace
+
+const TileKernel& default_kernel() {
+  const TileKernel* const library = onednn_kernel();
+  return library != nullptr ? *library : portable_kernel();
+}
+
+GemmScratch::GemmScratch(const TileKernel& kernel) : kernel_(kernel) {}
+GemmScratch::~GemmScratch() = default;
+
+const PreparedGemm& GemmScratch::prepare(const GemmArgs& args) {
+  const Operands operands = operands_of(args, kernel_);
+  const int64_t m = args.c.rows, n = args.c.cols, k = args.a.cols;
+  auto& slot = prepared_[Key(m, n, k, operands.dtype, operands.b_ld, args.transpose_b)];
+  if (slot) return *slot;
+  auto made = std::make_unique<PreparedGemm>();
+  made->rows = cut(m);
+  made->cols = cut(n);
+  made->depth = k;
+  if (k > 0) {
+    PanelShape shape{.depth = k,
+                     .cols = made->cols.size,
+                     .rows = {made->rows.size, made->rows.last},
+                     .dtype = operands.dtype,
+                     .b_ld = operands.b_ld,
+                     .transpose_b = args.transpose_b};
+    made->panel = kernel_.panel(shape);
+    shape.cols = made->cols.last;
+    made->last_panel = kernel_.panel(shape);
+    for (const PanelProduct* panel : {made->panel.get(), made->last_panel.get()}) {
+      made->packed_bytes =
+          std::max(made->packed_bytes, round_up(panel->packed_bytes(), kAlignment));
+      made->scratch_bytes =
+          std::max(made->scratch_bytes, round_up(panel->scratch_bytes(), kAlignment));
+    }
+  }
+  slot = std::move(made);
+  return *slot;
+}
+
+int64_t GemmScratch::bytes_for(const GemmArgs& args, int threads) {
+  check(args);
+  if (args.c.rows == 0 || args.c.cols == 0) return 0;
+  const PreparedGemm& prepared = prepare(args);
+  return Workspace(args, operands_of(args, kernel_), prepared, threads).bytes;
+}
+
+void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
+  check(args);
+  if (args.c.rows == 0 || args.c.cols == 0) return;
+  check_overlap(args, args.a, "A");
+  check_overlap(args, args.b, "B");
+  if (reads_d(args)) check_overlap(args, args.d, "D");
+  const FpEnvironment fp_environment;
+  const PreparedGemm& prepared = scratch.prepare(args);
+  const Operands operands = operands_of(args, scratch.kernel_);
+  const Workspace workspace(args, operands, prepared, pool.threads());
+  MUONRT_REQUIRE(scratch.memory_ != nullptr && scratch.bytes_ >= workspace.bytes,
+                 Status::kInvalidState, "matrix product of ", args.c.rows, " x ", args.c.cols,
+                 " x ", args.a.cols, " has ", scratch.bytes_, " bytes of scratch (it needs ",
+                 workspace.bytes, "); lend what bytes_for says");
+  void* memory = scratch.memory_;
+  size_t room = static_cast<size_t>(scratch.bytes_);
+  std::align(kAlignment, static_cast<size_t>(workspace.bytes - kAlignment), memory, room);
+  Product(args, operands, prepared, workspace, static_cast<char*>(memory), pool).run();
+}
+
+}  // namespace muonrt::host

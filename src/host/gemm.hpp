@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "base/checked.hpp"
+#include "base/dtype.hpp"
+#include "host/gemm_tile.hpp"
+#include "host/thread_pool.hpp"
+
+namespace muonrt::host {
+
+/// Storage of a matrix: rows x cols, row-major, f32 or bf16; ld in elements, >= cols.
+struct MatrixRef {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t ld = 0;
+};
+
+/// The same, to be read only.
+struct ConstMatrixRef {
+  ConstMatrixRef() = default;
+  ConstMatrixRef(const void* data_in, DType dtype_in, int64_t rows_in, int64_t cols_in,
+                 int64_t ld_in)
+      : data(data_in), dtype(dtype_in), rows(rows_in), cols(cols_in), ld(ld_in) {}
+  ConstMatrixRef(const MatrixRef& m) : ConstMatrixRef(m.data, m.dtype, m.rows, m.cols, m.ld) {}
+
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t ld = 0;
+};
+
+/// The leading dimension for matrices of our own: rows begin on 64-byte (f32) boundaries, and
+/// nothing is added to the usual sizes, whose operands are then read in place.
+constexpr int64_t padded_ld(int64_t cols) { return round_up(cols, 16); }
+
+/// C = alpha A op(B) + beta D + gamma I, summed in f32, rounded once to the dtype of C.
+struct GemmArgs {
+  ConstMatrixRef a;  // m x k
+  ConstMatrixRef b;  // k x n, or n x k if transpose_b
+  ConstMatrixRef d;  // m x n; not read if data is null or beta is 0; may be A or B
+  MatrixRef c;       // m x n, overwritten; shares no memory with A, B and D
+  bool transpose_b = false;
+  /// The caller knows that the result is symmetric (A A^T, polynomials of one symmetric matrix):
+  /// only what is on and above the diagonal is computed (and read from D), the rest mirrored,
+  /// so that C is symmetric to the bit.
+  bool symmetric = false;
+  float alpha = 1.0f;
+  float beta = 0.0f;
+  float gamma = 0.0f;
+};
+
+struct PreparedGemm;
+
+/// What products reuse from call to call: the library's objects for each shape met so far, and
+/// borrowed memory. One for each thread pool; one thread at a time.
+class GemmScratch {
+ public:
+  explicit GemmScratch(const TileKernel& kernel = default_kernel());
+  ~GemmScratch();
+  GemmScratch(const GemmScratch&) = delete;
+  GemmScratch& operator=(const GemmScratch&) = delete;
+
+  /// Bytes of memory that `gemm` needs for these shapes, dtypes and leading dimensions (pointers
+  /// are not looked at, but for whether B is A and D null), and prepares them: no call of `gemm`
+  /// with such shapes makes an object of ours after that.
+  /// @param threads  of the pool.
+  int64_t bytes_for(const GemmArgs& args, int threads);
+
+  /// Lends memory to the products that follow; its content is free to change between calls.
+  void lend(void* memory, int64_t bytes) {
+    memory_ = memory;
+    bytes_ = bytes;
+  }
+
+  const TileKernel& kernel() const { return kernel_; }
+
+ private:
+  friend void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
+  // m, n, k, dtype of the product, ld of B, transpose_b
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, int64_t, bool>;
+  const PreparedGemm& prepare(const GemmArgs& args);
+
+  const TileKernel& kernel_;
+  std::map<Key, std::unique_ptr<const PreparedGemm>> prepared_;
+  void* memory_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+/// Computes `args` on a grid of tiles that follows from the shape alone, each tile one
+/// single-threaded product over the full depth.
+/// Bits: a function of shapes, dtypes, `symmetric`, factors and values; not of threads, alignment,
+/// leading dimensions, memory lent or the caller's floating-point environment.
+/// Errors: INVALID_ARGUMENT if shapes disagree or C overlaps an input; NOT_SUPPORTED for other
+/// dtypes; INVALID_STATE if the memory lent is smaller than bytes_for.
+void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
+
+}  // namespace muonrt::host

@@ -1,0 +1,162 @@
+#include "host/gemm_epilogue.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host/isa.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+template <class T>
+MUONRT_ALWAYS_INLINE T* element(void* data, int64_t ld, int64_t row, int64_t col) {
+  return static_cast<T*>(data) + row * ld + col;
+}
+template <class T>
+MUONRT_ALWAYS_INLINE const T* element(const void* data, int64_t ld, int64_t row, int64_t col) {
+  return static_cast<const T*>(data) + row * ld + col;
+}
+
+MUONRT_ALWAYS_INLINE void scale_row(float* values, float alpha, int64_t n) {
+  if (alpha == 1.0f) return;
+  for (int64_t i = 0; i < n; ++i) values[i] *= alpha;
+}
+
+/// values = alpha values + beta d.
+template <class D>
+MUONRT_ALWAYS_INLINE void scale_add_row(float* __restrict values, float alpha,
+                                        const D* __restrict d, float beta, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] = alpha * values[i] + beta * to_f32(d[i]);
+}
+
+MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n,
+                                    float* __restrict out) {
+  std::memcpy(out, values, static_cast<size_t>(n) * sizeof(float));
+}
+
+MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n,
+                                    bf16* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_bf16(values[i]);
+}
+
+/// Rows finished at a time, and side of the blocks they are mirrored in: the rows stay in the first
+/// cache until both places are written, and a mirrored row of f32 fills a cache line.
+constexpr int64_t kBlock = 16;
+
+using Four = float __attribute__((vector_size(16)));
+
+MUONRT_ALWAYS_INLINE Four load(const float* from) {
+  Four value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+/// to(j, i) = from(i, j) for 4 x 4 values.
+MUONRT_ALWAYS_INLINE void transpose_four(const float* from, int64_t from_ld, float* to,
+                                         int64_t to_ld) {
+  const Four a = load(from), b = load(from + from_ld);
+  const Four c = load(from + 2 * from_ld), d = load(from + 3 * from_ld);
+  const Four ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Four ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Four cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Four cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const Four out[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                       __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                       __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                       __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+  for (int j = 0; j < 4; ++j) std::memcpy(to + j * to_ld, &out[j], sizeof out[j]);
+}
+
+/// to(j, i) = from(i, j), rounded, for rows x cols values of `from`, at most kBlock x kBlock.
+template <class C>
+MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t from_ld, int64_t rows,
+                                       int64_t cols, C* __restrict to, int64_t to_ld) {
+  if (rows < kBlock || cols < kBlock) {
+    for (int64_t j = 0; j < cols; ++j) {
+      for (int64_t i = 0; i < rows; ++i) to[j * to_ld + i] = from_f32<C>(from[i * from_ld + j]);
+    }
+    return;
+  }
+  // By way of a dense block: rows of C that lie a power of two apart share one set of the cache.
+  float block[kBlock * kBlock];
+  for (int64_t i = 0; i < kBlock; i += 4) {
+    for (int64_t j = 0; j < kBlock; j += 4) {
+      transpose_four(from + i * from_ld + j, from_ld, block + j * kBlock + i, kBlock);
+    }
+  }
+  for (int64_t j = 0; j < kBlock; ++j) round_row(block + j * kBlock, kBlock, to + j * to_ld);
+}
+
+/// Stores rows [begin, end) of a tile, at most kBlock of them, and what mirrors them.
+template <class C, class D>
+MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePlace& place, float* tile,
+                                     int64_t begin, int64_t end) {
+  const bool on_diagonal = args.symmetric && place.row == place.col;
+  const bool add = args.d.data != nullptr && args.beta != 0.0f;
+  const int64_t first = on_diagonal ? begin : 0, n = place.cols - first, col = place.col + first;
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t row = place.row + r;
+    float* values = tile + r * place.cols + first;
+    if (add) {
+      const D* d = element<D>(args.d.data, args.d.ld, row, col);
+      scale_add_row(values, args.alpha, d, args.beta, n);
+    } else {
+      scale_row(values, args.alpha, n);
+    }
+    if (args.gamma != 0.0f && row >= col && row < col + n) values[row - col] += args.gamma;
+    // Rows of a block on the diagonal begin left of it; there they take over from the rows above.
+    for (int64_t i = first; on_diagonal && i < r; ++i) values[i - first] = tile[i * place.cols + r];
+    round_row(values, n, element<C>(args.c.data, args.c.ld, row, col));
+  }
+  if (!args.symmetric) return;
+  for (int64_t j = on_diagonal ? end : 0; j < place.cols; j += kBlock) {
+    C* mirrored = element<C>(args.c.data, args.c.ld, place.col + j, place.row + begin);
+    mirror_block(tile + begin * place.cols + j, place.cols, end - begin,
+                 std::min(kBlock, place.cols - j), mirrored, args.c.ld);
+  }
+}
+
+template <class C, class D>
+MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePlace& place, float* tile) {
+  for (int64_t r = 0; r < place.rows; r += kBlock) {
+    store_rows<C, D>(args, place, tile, r, std::min(r + kBlock, place.rows));
+  }
+}
+
+struct StoreTile {
+  static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePlace* place, float* tile) {
+    const bool narrow_d = args->d.dtype == DType::kBF16;
+    if (args->c.dtype == DType::kBF16) {
+      narrow_d ? store_typed<bf16, bf16>(*args, *place, tile)
+               : store_typed<bf16, float>(*args, *place, tile);
+    } else {
+      narrow_d ? store_typed<float, bf16>(*args, *place, tile)
+               : store_typed<float, float>(*args, *place, tile);
+    }
+  }
+};
+
+}  // namespace
+
+void store_tile(const GemmArgs& args, const TilePlace& place, float* tile) {
+  run_pass<StoreTile>(best_isa(), &args, &place, tile);
+}
+
+void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t begin,
+                     int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    if (from.dtype == to) {
+      const int64_t bytes = size_of(to);
+      std::memcpy(static_cast<char*>(dense) + r * from.cols * bytes,
+                  static_cast<const char*>(from.data) + r * from.ld * bytes,
+                  static_cast<size_t>(from.cols * bytes));
+    } else {
+      const bf16* __restrict source = element<bf16>(from.data, from.ld, r, 0);
+      float* __restrict target = element<float>(dense, from.cols, r, 0);
+      for (int64_t i = 0; i < from.cols; ++i) target[i] = to_f32(source[i]);
+    }
+  }
+}
+
+}  // namespace muonrt::host

@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <dnnl.hpp>
+
+#include "base/error.hpp"
+#include "host/gemm_tile.hpp"
+
+// Of libgomp, which oneDNN runs on. Declared here because the header comes with the compiler, not
+// with the library, and may belong to another runtime.
+extern "C" int omp_get_max_threads(void);
+extern "C" void omp_set_num_threads(int);
+
+namespace muonrt::host {
+
+namespace {
+
+using Matmul = dnnl::matmul;
+using dnnl::memory;
+
+/// Makes oneDNN see one OpenMP thread on this thread; the setting is per thread, and is restored.
+/// Needed where primitives are made too: their blocking follows from the number of threads.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Runs `body` and turns the library's exception into ours.
+template <class F>
+auto guarded(const char* what, const PanelShape& shape, F&& body) {
+  try {
+    const OneThread one_thread;
+    return body();
+  } catch (const dnnl::error& error) {
+    throw Error(Status::kInternal,
+                cat("oneDNN failed to ", what, " a matrix product (", error.what(), "; panel ",
+                    shape.depth, " x ", shape.cols, ", ", name_of(shape.dtype),
+                    "); report it, or build with MUONRT_ONEDNN=OFF"));
+  }
+}
+
+dnnl::primitive_attr attributes() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+/// The library's 2.x interface goes through an operation descriptor, 3.x has none.
+template <class Product>
+auto describe(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b,
+              const memory::desc& c) {
+  using Descriptor = typename Product::primitive_desc;
+  if constexpr (requires { typename Product::desc; }) {
+    return Descriptor(typename Product::desc(a, b, c), attributes(), engine);
+  } else {
+    return Descriptor(engine, a, b, c, attributes());
+  }
+}
+
+memory::data_type library_type(DType dtype) {
+  return dtype == DType::kBF16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+class OnednnPanel final : public PanelProduct {
+ public:
+  OnednnPanel(const dnnl::engine& engine, const PanelShape& shape)
+      : engine_(engine), shape_(shape) {
+    // The first height chooses how panels are packed, the second takes them as they are.
+    packed_ =
+        memory::desc({shape.depth, shape.cols}, library_type(shape.dtype), memory::format_tag::any);
+    heights_[0] = make_height(shape.rows[0]);
+    heights_[1] = make_height(shape.rows[1]);
+    const memory::dims strides =
+        shape.transpose_b ? memory::dims{1, shape.b_ld} : memory::dims{shape.b_ld, 1};
+    stored_ = memory::desc({shape.depth, shape.cols}, library_type(shape.dtype), strides);
+    const dnnl::reorder::primitive_desc packing(engine, stored_, engine, packed_, attributes());
+    pack_scratch_ = packing.scratchpad_desc();
+    pack_ = dnnl::reorder(packing);
+  }
+
+  int64_t packed_bytes() const override { return static_cast<int64_t>(packed_.get_size()); }
+
+  int64_t scratch_bytes() const override {
+    return static_cast<int64_t>(std::max({pack_scratch_.get_size(), heights_[0].scratch.get_size(),
+                                          heights_[1].scratch.get_size()}));
+  }
+
+  void pack(const void* b, void* packed, void* scratch) const override {
+    guarded("pack", shape_, [&] {
+      pack_.execute(dnnl::stream(engine_), {{DNNL_ARG_FROM, view(stored_, b)},
+                                            {DNNL_ARG_TO, view(packed_, packed)},
+                                            {DNNL_ARG_SCRATCHPAD, view(pack_scratch_, scratch)}});
+    });
+  }
+
+  void run(int64_t rows, const void* a, const void* packed, float* c,
+           void* scratch) const override {
+    const Height& height = heights_[rows == heights_[0].rows ? 0 : 1];
+    guarded("run", shape_, [&] {
+      height.product.execute(dnnl::stream(engine_),
+                             {{DNNL_ARG_SRC, view(height.a, a)},
+                              {DNNL_ARG_WEIGHTS, view(packed_, packed)},
+                              {DNNL_ARG_DST, view(height.c, c)},
+                              {DNNL_ARG_SCRATCHPAD, view(height.scratch, scratch)}});
+    });
+  }
+
+ private:
+  struct Height {
+    int64_t rows = 0;
+    memory::desc a, c, scratch;
+    Matmul product;
+  };
+
+  Height make_height(int64_t rows) {
+    const memory::data_type type = library_type(shape_.dtype);
+    Height made;
+    made.rows = rows;
+    made.a = memory::desc({rows, shape_.depth}, type, memory::format_tag::ab);
+    made.c = memory::desc({rows, shape_.cols}, memory::data_type::f32, memory::format_tag::ab);
+    const auto described = describe<Matmul>(engine_, made.a, packed_, made.c);
+    packed_ = described.weights_desc();
+    made.scratch = described.scratchpad_desc();
+    made.product = Matmul(described);
+    return made;
+  }
+
+  /// The library takes what it only reads by the same non-const pointer.
+  memory view(const memory::desc& desc, const void* data) const {
+    return memory(desc, engine_, const_cast<void*>(data));
+  }
+
+  dnnl::engine engine_;
+  PanelShape shape_;
+  Height heights_[2];
+  memory::desc stored_, packed_, pack_scratch_;
+  dnnl::reorder pack_;
+};
+
+class OnednnKernel final : public TileKernel {
+ public:
+  const char* name() const override { return "onednn"; }
+
+  std::string identity() const override {
+    const dnnl_version_t* version = dnnl_version();
+    return cat("onednn ", version->major, ".", version->minor, ".", version->patch, " isa ",
+               static_cast<int>(dnnl::get_effective_cpu_isa()));
+  }
+
+  bool supports_bf16() const override { return bf16_; }
+
+  std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const override {
+    return guarded("make", shape,
+                   [&] { return std::make_unique<const OnednnPanel>(engine_, shape); });
+  }
+
+  /// True if f32 products can be made; finds out about bf16.
+  bool probe() {
+    // A library built for another threading runtime would not be held to one thread.
+    const unsigned runtime = dnnl_version()->cpu_runtime;
+    if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
+    // Below this instruction set bf16 products are refused or emulated.
+    const int native = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
+    const int isa = static_cast<int>(dnnl::get_effective_cpu_isa());
+    bf16_ = (isa & native) == native && makes(DType::kBF16);
+    return makes(DType::kF32);
+  }
+
+ private:
+  bool makes(DType dtype) const {
+    try {
+      panel({.depth = 64,
+             .cols = 64,
+             .rows = {64, 64},
+             .dtype = dtype,
+             .b_ld = 64,
+             .transpose_b = false});
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  bool bf16_ = false;
+};
+
+std::unique_ptr<OnednnKernel> make_kernel() {
+  try {
+    auto kernel = std::make_unique<OnednnKernel>();
+    if (kernel->probe()) return kernel;
+  } catch (const dnnl::error&) {
+    // No CPU engine: the portable kernel takes its place.
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const TileKernel* onednn_kernel() {
+  // Never destroyed: worker threads may outlive the static objects at the end of the process.
+  static const OnednnKernel* const kernel = make_kernel().release();
+  return kernel;
+}
+
+}  // namespace muonrt::host

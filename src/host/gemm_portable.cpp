@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.hpp"
+#include "host/gemm_tile.hpp"
+#include "host/isa.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+// Every element of a tile is summed over the depth from first to last, by one product and one sum
+// at a time: the same bits on every machine, whatever the blocking below.
+
+constexpr int64_t kStrip = 8;    // columns summed together in one vector
+constexpr int64_t kRows = 6;     // rows summed together: 12 of the baseline's 16 vector registers
+constexpr int64_t kDepth = 256;  // so many rows of a strip stay in the first cache
+
+using Strip = float __attribute__((vector_size(kStrip * sizeof(float))));
+
+/// c += a * strip over `depth`, Rows x kStrip values at a time in registers.
+/// @param a      Rows x depth, leading dimension lda.
+/// @param strip  depth x kStrip, dense.
+/// @param c      leading dimension ldc; its first `cols` columns are read and written.
+template <int Rows>
+MUONRT_ALWAYS_INLINE void multiply_rows(const float* __restrict a, int64_t lda,
+                                        const float* __restrict strip, int64_t depth,
+                                        float* __restrict c, int64_t ldc, int64_t cols) {
+  const size_t bytes = static_cast<size_t>(cols) * sizeof(float);
+  Strip sum[Rows] = {};
+  for (int r = 0; r < Rows; ++r) std::memcpy(&sum[r], c + r * ldc, bytes);
+  for (int64_t k = 0; k < depth; ++k) {
+    Strip b;
+    std::memcpy(&b, strip + k * kStrip, sizeof b);
+    for (int r = 0; r < Rows; ++r) sum[r] += a[r * lda + k] * b;
+  }
+  for (int r = 0; r < Rows; ++r) std::memcpy(c + r * ldc, &sum[r], bytes);
+}
+
+/// One strip against `rows` rows of A.
+struct MultiplyStrip {
+  static MUONRT_ALWAYS_INLINE void run(int64_t rows, const float* a, int64_t lda,
+                                       const float* strip, int64_t depth, float* c, int64_t ldc,
+                                       int64_t cols) {
+    int64_t r = 0;
+    for (; r + kRows <= rows; r += kRows)
+      multiply_rows<kRows>(a + r * lda, lda, strip, depth, c + r * ldc, ldc, cols);
+    for (; r < rows; ++r) multiply_rows<1>(a + r * lda, lda, strip, depth, c + r * ldc, ldc, cols);
+  }
+};
+
+class PortablePanel final : public PanelProduct {
+ public:
+  explicit PortablePanel(const PanelShape& shape) : shape_(shape) {}
+
+  int64_t packed_bytes() const override {
+    return round_up(shape_.cols, kStrip) * shape_.depth * int64_t{sizeof(float)};
+  }
+  int64_t scratch_bytes() const override { return 0; }
+
+  /// Strips of kStrip columns, each depth x kStrip; the last one is filled up with zeros.
+  void pack(const void* b, void* packed, void*) const override {
+    const float* from = static_cast<const float*>(b);
+    float* to = static_cast<float*>(packed);
+    const int64_t step_k = shape_.transpose_b ? 1 : shape_.b_ld;
+    const int64_t step_j = shape_.transpose_b ? shape_.b_ld : 1;
+    for (int64_t first = 0; first < shape_.cols; first += kStrip) {
+      const int64_t cols = std::min(kStrip, shape_.cols - first);
+      for (int64_t k = 0; k < shape_.depth; ++k, to += kStrip) {
+        for (int64_t j = 0; j < kStrip; ++j) {
+          to[j] = j < cols ? from[k * step_k + (first + j) * step_j] : 0.0f;
+        }
+      }
+    }
+  }
+
+  void run(int64_t rows, const void* a, const void* packed, float* c, void*) const override {
+    const float* left = static_cast<const float*>(a);
+    const float* right = static_cast<const float*>(packed);
+    const Isa isa = best_isa();
+    std::fill(c, c + rows * shape_.cols, 0.0f);
+    for (int64_t k = 0; k < shape_.depth; k += kDepth) {
+      const int64_t depth = std::min(kDepth, shape_.depth - k);
+      for (int64_t j = 0; j < shape_.cols; j += kStrip) {
+        const float* strip = right + j * shape_.depth + k * kStrip;
+        const int64_t cols = std::min(kStrip, shape_.cols - j);
+        run_pass<MultiplyStrip>(isa, rows, left + k, shape_.depth, strip, depth, c + j, shape_.cols,
+                                cols);
+      }
+    }
+  }
+
+ private:
+  PanelShape shape_;
+};
+
+class PortableKernel final : public TileKernel {
+ public:
+  const char* name() const override { return "portable"; }
+  std::string identity() const override { return "portable 1"; }
+  bool supports_bf16() const override { return false; }
+  std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const override {
+    return std::make_unique<const PortablePanel>(shape);
+  }
+};
+
+}  // namespace
+
+const TileKernel& portable_kernel() {
+  static const PortableKernel kernel;
+  return kernel;
+}
+
+}  // namespace muonrt::host
