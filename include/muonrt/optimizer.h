@@ -73,7 +73,7 @@ typedef struct muonrt_param {
   uint32_t struct_size;
   int32_t group;              /* index into the groups */
   const char* name;           /* unique, not empty */
-  int32_t ndim;               /* of the global tensor, 1 .. MUONRT_MAX_DIMS; Muon: 2 */
+  int32_t ndim;               /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: 2 */
   int32_t dtype;              /* MUONRT_DTYPE_F32 or _BF16 */
   const int64_t* shape;       /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
@@ -139,7 +139,7 @@ typedef struct muonrt_counters {
   int32_t chunks_resident_peak; /* chunks in flight at once, at most the window */
   int64_t allocations;          /* calls of muonrt's device allocator */
   int64_t allocated_bytes;
-  int64_t objects;              /* streams, events, tasks beyond the reserve, ... made */
+  int64_t objects;              /* streams, events and blocks of queues made */
   int64_t exchanges;
   int64_t bytes_sent;
   int64_t orthogonalized;       /* matrices, by this rank */

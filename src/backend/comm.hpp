@@ -48,6 +48,9 @@ class Comm {
   /// A communicator of its own over the same ranks. Collective.
   virtual std::unique_ptr<Comm> duplicate() = 0;
 
+  /// Every later wait ends with TIMEOUT after so long. Errors: INVALID_ARGUMENT unless positive.
+  virtual void set_timeout_ms(int64_t ms) = 0;
+
   /// Publishes an error: pending and later operations of every rank end with it. Any thread.
   virtual void abort(Status status, const std::string& message) noexcept = 0;
 

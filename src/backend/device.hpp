@@ -46,6 +46,8 @@ class Device {
   virtual void release(void* memory) noexcept = 0;
   virtual int64_t allocations() const = 0;  // calls of `allocate` so far
   virtual int64_t allocated_bytes() const = 0;
+  /// Streams, events and blocks of queues made so far; constant in steady state.
+  virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;

@@ -60,9 +60,13 @@ void HostDevice::release(void* memory) noexcept {
 }
 
 std::unique_ptr<Stream> HostDevice::create_stream(StreamKind kind) {
+  ++objects_;
   return hub_->create_stream(kind);
 }
-std::unique_ptr<Event> HostDevice::create_event() { return hub_->create_event(); }
+std::unique_ptr<Event> HostDevice::create_event() {
+  ++objects_;
+  return hub_->create_event();
+}
 void HostDevice::record(Event& event, Stream& stream) { hub_->record(event, stream); }
 void HostDevice::wait(Stream& stream, const Event& event) { hub_->wait(stream, event); }
 void HostDevice::timestamp(Stream& stream, int64_t* where) {

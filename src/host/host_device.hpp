@@ -32,6 +32,7 @@ class HostDevice final : public Device {
   void release(void* memory) noexcept override;
   int64_t allocations() const override { return allocations_; }
   int64_t allocated_bytes() const override { return allocated_bytes_; }
+  int64_t objects() const override { return objects_ + queue_growths(); }
 
   std::unique_ptr<Stream> create_stream(StreamKind kind) override;
   std::unique_ptr<Event> create_event() override;
@@ -52,7 +53,7 @@ class HostDevice final : public Device {
 
  private:
   std::shared_ptr<StreamHub> hub_;
-  std::atomic<int64_t> allocations_{0}, allocated_bytes_{0};
+  std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   std::unique_ptr<HostOps> ops_;  // last: it returns memory
 };
 

@@ -27,6 +27,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   together(comm,
            [&] { self.plan_ = std::make_unique<Plan>(make_problem(self.settings_, comm.size())); });
   self.comm_ = comm.duplicate();
+  self.comm_->set_timeout_ms(self.settings_.timeout_ms);
   together(*self.comm_, [&] { self.take_memory(); });
   return out;
 }

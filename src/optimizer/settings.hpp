@@ -14,6 +14,7 @@ namespace muonrt {
 
 enum class MomentumKind : int32_t { kEma = 0, kHeavyBall = 1 };
 enum class MasterKind : int32_t { kAuto = 0, kNone = 1, kOwned = 2, kCaller = 3 };
+enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
 enum class StateKind : int32_t { kMomentum = 0, kVariance = 1, kMaster = 2 };
 
 /// Settings that parameters share; the C struct `muonrt_group_t` in our own types.
@@ -54,6 +55,8 @@ struct ParamSettings {
 };
 
 struct OptimizerSettings {
+  DeviceKind device = DeviceKind::kHost;
+  int device_index = 0;
   int threads = 1;
   DType transport = DType::kBF16;
   DType iteration = DType::kF32;

@@ -1,0 +1,152 @@
+#include "muonrt/comm.h"
+
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "comm/callback_transport.hpp"
+#include "comm/self_transport.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+template <class Make>
+muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
+  return guard([&] {
+    require_pointer(comm, function, "comm");
+    *comm = nullptr;
+    *comm = new muonrt_comm{HostComm(make())};
+    return Status::kOk;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+muonrt_status_t muonrt_comm_create_self(muonrt_comm_t** comm) {
+  return create(comm, "muonrt_comm_create_self", [] { return make_self_transport(); });
+}
+
+muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_t size) {
+  return guard([&] {
+    require_pointer(group, "muonrt_thread_group_create", "group");
+    *group = nullptr;
+    MUONRT_REQUIRE(size >= 1 && size <= 4096, Status::kInvalidArgument,
+                   "muonrt_thread_group_create: size is ", size, " (1 to 4096); correct it");
+    *group = new muonrt_thread_group{ThreadGroup(size)};
+    return Status::kOk;
+  });
+}
+
+void muonrt_thread_group_destroy(muonrt_thread_group_t* group) { delete group; }
+
+muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm, muonrt_thread_group_t* group,
+                                          int32_t rank) {
+  return create(comm, "muonrt_comm_create_thread", [&] {
+    require_pointer(group, "muonrt_comm_create_thread", "group");
+    return group->group.transport(rank);
+  });
+}
+
+muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
+                                             const muonrt_transport_t* transport) {
+  return create(comm, "muonrt_comm_create_callbacks", [&]() -> std::unique_ptr<Transport> {
+    require_pointer(transport, "muonrt_comm_create_callbacks", "transport");
+    return std::make_unique<CallbackTransport>(read_transport(transport));
+  });
+}
+
+void muonrt_comm_destroy(muonrt_comm_t* comm) {
+  guard([&] {
+    delete comm;
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
+  return guard([&] {
+    require_pointer(rank, "muonrt_comm_rank", "rank");
+    require_pointer(comm, "muonrt_comm_rank", "comm");
+    *rank = comm->comm.rank();
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
+  return guard([&] {
+    require_pointer(size, "muonrt_comm_size", "size");
+    require_pointer(comm, "muonrt_comm_size", "comm");
+    *size = comm->comm.size();
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_set_timeout", "comm");
+    comm->comm.set_timeout_ms(milliseconds);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
+                                  const char* message) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_abort", "comm");
+    MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT, Status::kInvalidArgument,
+                   "muonrt_comm_abort: status is ", status,
+                   " (not an error); pass MUONRT_ERROR_ABORTED");
+    comm->comm.abort(static_cast<Status>(status), message ? message : "aborted by the caller");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_barrier", "comm");
+    const char mine = 0;
+    std::vector<char> all(static_cast<size_t>(comm->comm.size()));
+    comm->comm.allgather(&mine, all.data(), 1);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
+                                      int64_t bytes) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_allgather", "comm");
+    MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
+                   " (a size); pass 0 or more");
+    if (bytes > 0) {
+      require_pointer(mine, "muonrt_comm_allgather", "mine");
+      require_pointer(all, "muonrt_comm_allgather", "all");
+    }
+    comm->comm.allgather(mine, all, bytes);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t* sends,
+                                     int64_t n_sends, const muonrt_message_t* receives,
+                                     int64_t n_receives) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_exchange", "comm");
+    MUONRT_REQUIRE(
+        n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
+        Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
+        " receives (>= 0, with lists that are not null); correct them");
+    std::vector<SendTo> out;
+    std::vector<ReceiveFrom> in;
+    for (int64_t i = 0; i < n_sends; ++i)
+      out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
+    for (int64_t i = 0; i < n_receives; ++i) {
+      in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
+    }
+    comm->comm.transport().exchange(out, in);
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

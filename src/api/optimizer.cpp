@@ -1,0 +1,222 @@
+#include "muonrt/optimizer.h"
+
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "api/read_settings.hpp"
+#include "api/structs.hpp"
+#include "backend/cuda_device.hpp"
+#include "host/host_device.hpp"
+#include "pipeline/trace.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
+  if (settings.device == DeviceKind::kCuda) return make_cuda_device(settings.device_index);
+  return host::make_host_device({settings.threads, settings.portable_gemm});
+}
+
+Optimizer& open(muonrt_optimizer_t* handle, const char* function) {
+  require_pointer(handle, function, "optimizer");
+  return *handle->optimizer;
+}
+
+const Optimizer& open(const muonrt_optimizer_t* handle, const char* function) {
+  require_pointer(handle, function, "optimizer");
+  return *handle->optimizer;
+}
+
+void check_format(int32_t format) {
+  MUONRT_REQUIRE(format == MUONRT_TEXT || format == MUONRT_JSON, Status::kInvalidArgument,
+                 "format is ", format, " (0 text, 1 JSON); use one of them");
+}
+
+muonrt_report_t to_c(const StepReport& r) {
+  muonrt_report_t out;
+  muonrt_report_init(&out);
+  out.skipped = r.skipped;
+  out.step = r.step;
+  out.orthogonalized = r.orthogonalized;
+  out.planned = r.planned;
+  out.zero_matrices = r.zero_matrices;
+  out.nonfinite_rank = r.nonfinite_rank;
+  out.nonfinite_param = r.nonfinite_param;
+  out.bytes_sent = r.bytes_sent;
+  out.seconds = r.seconds;
+  out.local_seconds = r.local_seconds;
+  out.gemm_seconds = r.product_seconds;
+  out.exchange_seconds = r.exchange_seconds;
+  out.exposed_seconds = r.exposed_seconds;
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_comm_t* comm,
+                                        const muonrt_optimizer_options_t* options,
+                                        const muonrt_group_t* groups, int32_t n_groups,
+                                        const muonrt_param_t* params, int64_t n_params) {
+  return guard([&] {
+    if (optimizer) *optimizer = nullptr;
+    require_pointer(comm, "muonrt_optimizer_create", "comm");
+    auto handle = std::make_unique<muonrt_optimizer>();
+    handle->optimizer = Optimizer::create(
+        comm->comm,
+        [&] {
+          require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
+          return api::read_settings(options, groups, n_groups, params, n_params, comm->comm.size());
+        },
+        make_device);
+    *optimizer = handle.release();
+    return Status::kOk;
+  });
+}
+
+void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
+  guard([&] {
+    delete optimizer;
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
+                                          const void* grad) {
+  return guard([&] {
+    open(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const void* const* grads,
+                                           int64_t n) {
+  return guard([&] {
+    Optimizer& o = open(optimizer, "muonrt_optimizer_set_grads");
+    const auto count = static_cast<int64_t>(o.settings().params.size());
+    require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
+    MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
+                   " (there are ", count, " parameters); pass one gradient for each");
+    for (int64_t i = 0; i < n; ++i) o.set_grad(i, grads[i]);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
+                                           const muonrt_group_t* group) {
+  return guard([&] {
+    Optimizer& o = open(optimizer, "muonrt_optimizer_set_group");
+    require_pointer(group, "muonrt_optimizer_set_group", "group");
+    o.set_group(index, api::read_group(group, cat("group ", index)));
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonrt_step_t* step,
+                                      muonrt_report_t* report) {
+  return guard([&] {
+    Optimizer& o = open(optimizer, "muonrt_optimizer_step");
+    StepReport done;
+    const Status status = o.step(
+        [&] {
+          if (report) api::struct_size_of(report, "report");
+          return api::read_step(step);
+        },
+        done);
+    if (report) api::write_struct(report, to_c(done), "report");
+    return status;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer, const char* name,
+                                      int64_t* index) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_find");
+    require_pointer(name, "muonrt_optimizer_find", "name");
+    require_pointer(index, "muonrt_optimizer_find", "index");
+    *index = o.find(name);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
+                                       muonrt_state_view_t* view) {
+  return guard([&] {
+    Optimizer& o = open(optimizer, "muonrt_optimizer_state");
+    require_pointer(view, "muonrt_optimizer_state", "view");
+    const StateView found = o.state(param, static_cast<StateKind>(kind));
+    muonrt_state_view_t out;
+    muonrt_state_view_init(&out);
+    out.dtype = MUONRT_DTYPE_F32;
+    out.data = found.data;
+    out.numel = found.numel;
+    api::write_struct(view, out, "view");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, int64_t* step) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_get_step");
+    require_pointer(step, "muonrt_optimizer_get_step", "step");
+    *step = o.steps();
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
+  return guard([&] {
+    open(optimizer, "muonrt_optimizer_set_step").set_steps(step);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer, int32_t format,
+                                          char* buffer, int64_t capacity, int64_t* needed) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_describe");
+    check_format(format);
+    const std::string text = format == MUONRT_JSON ? o.plan().json() : o.plan().describe();
+    api::write_text(text, buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer, int32_t format,
+                                       char* buffer, int64_t capacity, int64_t* needed) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_trace");
+    check_format(format);
+    MUONRT_REQUIRE(format == MUONRT_TEXT || o.settings().trace, Status::kInvalidState,
+                   "the times of stages were not kept (options: trace is 0); create the optimizer "
+                   "with trace = 1");
+    const std::string text = format == MUONRT_JSON ? chrome_trace(o.pipeline().spans(), o.rank())
+                                                   : to_text(o.pipeline().order());
+    api::write_text(text, buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,
+                                          muonrt_counters_t* counters) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_counters");
+    require_pointer(counters, "muonrt_optimizer_counters", "counters");
+    muonrt_counters_t out;
+    muonrt_counters_init(&out);
+    out.chunks_resident_peak = o.pipeline().resident_peak();
+    out.allocations = o.device().allocations();
+    out.allocated_bytes = o.device().allocated_bytes();
+    out.objects = o.device().objects();
+    out.exchanges = o.comm().exchanges();
+    out.bytes_sent = o.comm().bytes_sent();
+    out.orthogonalized = o.orthogonalized();
+    api::write_struct(counters, out, "counters");
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,173 @@
+#include "api/read_settings.hpp"
+
+#include "api/read_layout.hpp"
+#include "api/structs.hpp"
+
+namespace muonrt::api {
+
+namespace {
+
+constexpr Status kBad = Status::kInvalidArgument;
+
+template <class E>
+E read_enum(const std::string& who, const char* field, int32_t value,
+            std::initializer_list<int32_t> known) {
+  for (const int32_t k : known) {
+    if (value == k) return static_cast<E>(value);
+  }
+  throw Error(kBad, cat(who, ": ", field, " is ", value, " (known values are ",
+                        std::vector<int32_t>(known), "); use one of them"));
+}
+
+DType read_dtype(const std::string& who, const char* field, int32_t value) {
+  return read_enum<DType>(who, field, value,
+                          {MUONRT_DTYPE_F32, MUONRT_DTYPE_BF16, MUONRT_DTYPE_F16});
+}
+
+bool read_bool(const std::string& who, const char* field, int32_t value) {
+  return read_enum<int32_t>(who, field, value, {0, 1}) != 0;
+}
+
+// A growable struct inside an array: element `i`, one struct_size apart from the next.
+template <class T>
+const T* element(const T* array, int64_t i, uint32_t stride, const std::string& who) {
+  const auto* at = reinterpret_cast<const T*>(reinterpret_cast<const char*>(array) +
+                                              i * static_cast<int64_t>(stride));
+  uint32_t size = 0;
+  std::memcpy(&size, at, sizeof size);
+  MUONRT_REQUIRE(size == stride, kBad, who, ": struct_size is ", size, " (element 0 has ", stride,
+                 "; all must be equal); fill every element with its _init function first");
+  return at;
+}
+
+std::string read_name(const char* name, const std::string& who) {
+  MUONRT_REQUIRE(name && *name, kBad, who, ": name is ", name ? "empty" : "null",
+                 " (messages and the plan need one); name it");
+  for (const char* c = name; *c; ++c) {
+    MUONRT_REQUIRE(static_cast<unsigned char>(*c) >= 0x20, kBad, who,
+                   ": name holds a control character (value ", static_cast<int>(*c),
+                   "); remove it");
+  }
+  return name;
+}
+
+ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts) {
+  muonrt_param_t defaults;
+  muonrt_param_init(&defaults);
+  const muonrt_param_t p = read_struct(given, defaults, cat("param ", index).c_str());
+  ParamSettings out;
+  out.name = read_name(p.name, cat("param ", index));
+  const std::string who = cat("param '", out.name, "'");
+  out.group = p.group;
+  out.dtype = read_dtype(who, "dtype", p.dtype);
+  out.grad_dtype = p.grad_dtype ? read_dtype(who, "grad_dtype", p.grad_dtype) : out.dtype;
+  out.layout = layouts.read(p.layout, p.ndim, p.shape, who);
+  if (p.local_shape) {
+    out.local_shape_given = true;
+    out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
+  }
+  out.data = p.data;
+  out.grad = p.grad;
+  out.master_kind = read_enum<MasterKind>(who, "master_kind", p.master_kind, {0, 1, 2, 3});
+  out.master = p.master;
+  out.owner = p.owner;
+  return out;
+}
+
+}  // namespace
+
+GroupSettings read_group(const muonrt_group_t* given, const std::string& who) {
+  const int32_t role = given->role;
+  muonrt_group_t defaults;
+  muonrt_group_init(&defaults, role);
+  const muonrt_group_t g = read_struct(given, defaults, who.c_str());
+  GroupSettings out;
+  out.role = read_enum<Role>(who, "role", g.role, {MUONRT_ROLE_MUON, MUONRT_ROLE_ADAMW});
+  if (g.name) out.name = read_name(g.name, who);
+  out.lr_factor = g.lr_factor;
+  out.weight_decay = g.weight_decay;
+  out.momentum = g.momentum;
+  out.momentum_kind = read_enum<MomentumKind>(who, "momentum_kind", g.momentum_kind, {0, 1});
+  out.nesterov = read_bool(who, "nesterov", g.nesterov);
+  out.coefficients =
+      read_enum<CoefficientFamily>(who, "coefficients", g.coefficients, {0, 1, 2, 100});
+  out.steps = g.steps;
+  out.lower_bound = g.lower_bound;
+  out.cushion = g.cushion;
+  out.safety = g.safety;
+  out.input_safety = g.input_safety;
+  out.scale_rule = read_enum<ScaleRule>(who, "scale_rule", g.scale_rule, {0, 1, 2, 3, 4});
+  out.form = read_enum<FormChoice>(who, "form", g.form, {0, 1, 2});
+  out.scale_factor = g.scale_factor;
+  out.beta1 = g.beta1;
+  out.beta2 = g.beta2;
+  out.eps = g.eps;
+  if (out.coefficients == CoefficientFamily::kCustom) {
+    MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
+                   ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
+                   g.steps, "); pass steps x 3 numbers");
+    for (int i = 0; i < g.steps; ++i) {
+      out.custom.push_back({g.custom[3 * i], g.custom[3 * i + 1], g.custom[3 * i + 2]});
+    }
+  }
+  return out;
+}
+
+OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
+                                const muonrt_group_t* groups, int32_t n_groups,
+                                const muonrt_param_t* params, int64_t n_params, int world) {
+  muonrt_optimizer_options_t defaults;
+  muonrt_optimizer_options_init(&defaults);
+  const auto o = options ? read_struct(options, defaults, "options") : defaults;
+  OptimizerSettings out;
+  const std::string who = "options";
+  out.device = read_enum<DeviceKind>(who, "device", o.device, {0, 1});
+  out.device_index = o.device_index;
+  const bool cuda = out.device == DeviceKind::kCuda;
+  out.threads = o.threads;
+  out.transport = read_dtype(who, "transport_dtype", o.transport_dtype);
+  out.iteration = o.iteration_dtype ? read_dtype(who, "iteration_dtype", o.iteration_dtype)
+                                    : (cuda ? DType::kBF16 : DType::kF32);
+  out.commit = read_enum<CommitMode>(who, "commit", o.commit, {0, 1});
+  out.window = o.window;
+  out.chunk_bytes = o.chunk_bytes ? o.chunk_bytes : (cuda ? 256 << 20 : 64 << 20);
+  out.timeout_ms = o.timeout_ms;
+  out.trace = read_bool(who, "trace", o.trace);
+  out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);
+
+  MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
+                 groups ? "given" : "null", " (a parameter needs a group); pass at least one");
+  MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kBad, "n_params is ", n_params,
+                 " with params ", params ? "given" : "null",
+                 " (an optimizer needs parameters); pass at least one");
+  const uint32_t group_stride = struct_size_of(groups, "group 0");
+  for (int32_t i = 0; i < n_groups; ++i) {
+    const std::string group = cat("group ", i);
+    out.groups.push_back(read_group(element(groups, i, group_stride, group), group));
+  }
+  LayoutReader layouts(world);
+  const uint32_t param_stride = struct_size_of(params, "param 0");
+  for (int64_t i = 0; i < n_params; ++i) {
+    out.params.push_back(
+        read_param(element(params, i, param_stride, cat("param ", i)), i, layouts));
+  }
+  return out;
+}
+
+StepSettings read_step(const muonrt_step_t* given) {
+  MUONRT_REQUIRE(given, kBad,
+                 "muonrt_optimizer_step: step is null; fill one with muonrt_step_init");
+  muonrt_step_t defaults;
+  muonrt_step_init(&defaults);
+  const auto s = read_struct(given, defaults, "step");
+  MUONRT_REQUIRE(s.n_without_grad >= 0 && (s.without_grad || s.n_without_grad == 0), kBad,
+                 "step: n_without_grad is ", s.n_without_grad,
+                 " with a null list or below 0; pass a list or 0");
+  StepSettings out;
+  out.lr = s.lr;
+  out.grad_scale_inv = s.grad_scale_inv;
+  if (s.n_without_grad) out.without_grad.assign(s.without_grad, s.without_grad + s.n_without_grad);
+  return out;
+}
+
+}  // namespace muonrt::api

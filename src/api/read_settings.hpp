@@ -1,0 +1,15 @@
+#pragma once
+
+#include "muonrt/optimizer.h"
+#include "optimizer/settings.hpp"
+
+namespace muonrt::api {
+
+/// The C structs as our settings. Errors: INVALID_ARGUMENT naming parameter or group and field.
+GroupSettings read_group(const muonrt_group_t* group, const std::string& who);
+OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
+                                const muonrt_group_t* groups, int32_t n_groups,
+                                const muonrt_param_t* params, int64_t n_params, int world);
+StepSettings read_step(const muonrt_step_t* step);
+
+}  // namespace muonrt::api

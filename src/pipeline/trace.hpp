@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pipeline/span.hpp"
+
+namespace muonrt {
+
+/// The spans of a step as a Chrome trace (JSON array form; times in microseconds from the first
+/// span): one process for each rank, thread 0 is the compute stream, thread 1 the comm stream.
+std::string chrome_trace(const std::vector<Span>& spans, int rank);
+
+}  // namespace muonrt
