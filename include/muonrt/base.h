@@ -56,6 +56,10 @@ MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
  * NULL; valid until this thread's next call. Threads: any; each has its own. */
 MUONRT_API const char* muonrt_last_error(void);
 
+/* Makes `message` (copied; NULL: "") this thread's muonrt_last_error and returns `status`: for
+ * libraries that add functions to this ABI, as muonrt_mpi does. Threads: any. */
+MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message);
+
 /* major * 10000 + minor * 100 + patch of the library that runs. Threads: any. */
 MUONRT_API int32_t muonrt_version(void);
 

@@ -46,6 +46,13 @@ const char* muonrt_status_name(muonrt_status_t status) {
 
 const char* muonrt_last_error(void) { return api::last_error.c_str(); }
 
+muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message) {
+  return api::guard([&] {
+    api::set_last_error(message ? message : "");
+    return static_cast<Status>(status);
+  });
+}
+
 int32_t muonrt_version(void) {
   return build_info::kVersionMajor * 10000 + build_info::kVersionMinor * 100 +
          build_info::kVersionPatch;
