@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plan/copy_list.hpp"
+#include "plan/holder_table.hpp"
 #include "plan/method.hpp"
 #include "plan/problem.hpp"
 
@@ -37,15 +38,23 @@ struct MemoryPlan {
 /// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
 class Plan {
  public:
-  /// Errors: INVALID_ARGUMENT for a bad owner, a Muon parameter that is not a matrix, an empty
-  /// mesh.
+  /// A pure function of the problem; a parameter's owner and slot do not depend on its place in the
+  /// list. A parameter with no elements has no matrices.
+  /// Errors: INVALID_ARGUMENT for options out of range, names that are missing or occur twice, a
+  /// mesh with ranks outside the world, a Muon parameter that is no matrix nor stack, a scale that
+  /// is not finite, an owner that is no holder; NOT_SUPPORTED for partial layouts.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
   const std::vector<Matrix>& matrices() const { return matrices_; }
   const std::vector<Slot>& slots() const { return slots_; }
 
+  /// Who holds what; shared by everything that derives copy lists.
+  const HolderTable& holders() const { return holders_; }
+
   /// What `rank` does in every slot, in world order; slots in which it takes no part are left out.
+  /// Messages begin at 64-byte boundaries of their buffers, whose sizes are multiples of 64.
+  /// Errors: INVALID_ARGUMENT for a rank outside the world.
   std::vector<SlotPlan> rank_slots(int rank) const;
   MemoryPlan memory(int rank) const;
 
@@ -54,13 +63,20 @@ class Plan {
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // per rank
 
-  /// For a person: owners, slots, bytes, balance; at most `max_rows` parameter rows (0: all).
+  /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
   std::string describe(int64_t max_rows = 0) const;
+  /// The same facts, every row, for a program.
   std::string json() const;
+  /// Digest of the problem (names, options, layouts) and of what was decided.
   uint64_t hash() const;
 
  private:
+  void add_matrices();
+  void choose_owners(const std::vector<int32_t>& by_name);
+  void choose_slots(const std::vector<int32_t>& by_name);
+
   Problem problem_;
+  HolderTable holders_;
   std::vector<Matrix> matrices_;
   std::vector<Slot> slots_;
   std::vector<double> load_;

@@ -1,0 +1,107 @@
+#include "plan/chunks.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace muonrt {
+
+namespace {
+
+/// One owner's items in travelling order, and how far they have been handed out.
+struct Queue {
+  std::vector<int32_t> items;
+  std::vector<int64_t> cost;  // of the first n items
+  std::vector<int32_t> end;   // a chunk that begins at item i ends before item end[i] at the latest
+  std::vector<int32_t> chunks;  // chunks that the items from i on need
+  int32_t at = 0;
+
+  int32_t size() const { return static_cast<int32_t>(items.size()); }
+  bool done() const { return at == size(); }
+  int64_t cost_to(int32_t n) const { return cost[static_cast<size_t>(n)]; }
+};
+
+void measure(const std::vector<ChunkItem>& all, int64_t budget, Queue& q) {
+  const size_t n = q.items.size();
+  q.cost.assign(n + 1, 0);
+  q.end.assign(n + 1, static_cast<int32_t>(n));
+  q.chunks.assign(n + 1, 0);
+  const auto item = [&](size_t i) -> const ChunkItem& {
+    return all[static_cast<size_t>(q.items[i])];
+  };
+  for (size_t i = 0; i < n; ++i) q.cost[i + 1] = q.cost[i] + item(i).cost;
+  int64_t bytes = 0;  // of items [i, end)
+  size_t end = 0;
+  for (size_t i = 0; i < n; ++i) {
+    // `end` never moves back; a lone item may exceed the budget.
+    while (end < n && (end == i || item(end).bytes <= budget - bytes)) bytes += item(end++).bytes;
+    q.end[i] = static_cast<int32_t>(end);
+    bytes -= item(i).bytes;
+  }
+  for (size_t i = n; i-- > 0;) q.chunks[i] = 1 + q.chunks[static_cast<size_t>(q.end[i])];
+}
+
+std::vector<Queue> queues_of(const std::vector<ChunkItem>& items, int64_t budget) {
+  std::vector<int32_t> order(items.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    const auto key = [&](int32_t i) {
+      const ChunkItem& item = items[static_cast<size_t>(i)];
+      return std::tuple(item.owner, -item.cost, item.batch, i);
+    };
+    return key(a) < key(b);
+  });
+  std::vector<Queue> out;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto owner = [&](size_t k) { return items[static_cast<size_t>(order[k])].owner; };
+    if (i == 0 || owner(i) != owner(i - 1)) out.emplace_back();
+    out.back().items.push_back(order[i]);
+  }
+  for (Queue& q : out) measure(items, budget, q);
+  return out;
+}
+
+/// Where the chunk of a slot ends: as near to `target` (cost since the first slot) as the budget
+/// and the `left` slots that follow allow. An owner that is behind takes one item at least.
+int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
+  int32_t first = q.at;
+  while (q.chunks[static_cast<size_t>(first)] > left) ++first;
+  if (first == q.at && !q.done() && q.cost_to(q.at) < target) ++first;
+  const int32_t last = q.end[static_cast<size_t>(q.at)];
+  int32_t best = first;
+  for (int32_t i = first; i <= last && q.cost_to(best) < target; ++i) {
+    if (std::abs(q.cost_to(i) - target) <= std::abs(q.cost_to(best) - target)) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget) {
+  std::vector<Queue> queues = queues_of(items, budget);
+  Chunking out;
+  out.slot.assign(items.size(), -1);
+  int64_t most = 0, height = 0;  // cost of the busiest owner: in all, and up to the slot
+  for (const Queue& q : queues) {
+    out.slots = std::max(out.slots, q.chunks[0]);
+    most = std::max(most, q.cost.back());
+  }
+  for (int32_t slot = 0; slot < out.slots; ++slot) {
+    const int32_t left = out.slots - slot - 1;
+    // An equal part of what is left; more if some owner's next matrix is larger than that, for then
+    // the others have the time as well.
+    const int64_t even = height + (most - height) / (left + 1);
+    int64_t target = even;
+    for (const Queue& q : queues) {
+      if (!q.done() && q.cost_to(q.at) < even) target = std::max(target, q.cost_to(q.at + 1));
+    }
+    for (Queue& q : queues) {
+      for (const int32_t end = chunk_end(q, target, left); q.at < end; ++q.at)
+        out.slot[static_cast<size_t>(q.items[static_cast<size_t>(q.at)])] = slot;
+      height = std::max(height, q.cost_to(q.at));
+    }
+  }
+  return out;
+}
+
+}  // namespace muonrt

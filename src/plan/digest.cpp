@@ -1,0 +1,54 @@
+#include "base/hash.hpp"
+#include "plan/plan.hpp"
+
+namespace muonrt {
+
+namespace {
+
+template <class E>
+int64_t number(E value) {
+  return static_cast<int64_t>(value);
+}
+
+void feed(Hash& hash, const std::vector<int>& list) {
+  hash.value(number(list.size()));
+  for (const int v : list) hash.value(number(v));
+}
+
+void feed(Hash& hash, const PlanOptions& o) {
+  for (const int64_t v :
+       {number(o.world), number(o.transport), o.chunk_bytes, number(o.window), number(o.commit)})
+    hash.value(v);
+}
+
+void feed(Hash& hash, const ParamSpec& spec) {
+  hash.bytes(spec.name);
+  hash.value(number(spec.layout.hash()));
+  for (const int64_t v : {number(spec.role), number(spec.dtype), number(spec.grad_dtype),
+                          number(spec.group), number(spec.stack), number(spec.form),
+                          number(spec.newton_schulz_steps), number(spec.owner)})
+    hash.value(v);
+  hash.value(spec.update_scale);
+  feed(hash, spec.gram_restarts);
+}
+
+void feed(Hash& hash, const Matrix& m) {
+  for (const int64_t v : {number(m.owner), number(m.replica), number(m.slot), number(m.method.form),
+                          number(m.method.steps)})
+    hash.value(v);
+  feed(hash, m.method.restarts);
+}
+
+}  // namespace
+
+uint64_t Plan::hash() const {
+  Hash hash;
+  feed(hash, problem_.options);
+  hash.value(number(problem_.params.size()));
+  for (const ParamSpec& spec : problem_.params) feed(hash, spec);
+  hash.value(number(matrices_.size()));
+  for (const Matrix& m : matrices_) feed(hash, m);
+  return hash.digest();
+}
+
+}  // namespace muonrt

@@ -1,0 +1,123 @@
+#include "plan/exchange.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "plan/batch.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// A message as a list of (matrix, shard slot). Slots of a layout are disjoint, so two messages
+/// have the same bytes exactly if their lists are equal.
+using Content = std::vector<std::pair<int32_t, int32_t>>;
+
+/// The owner's side of one slot.
+class OwnerSide {
+ public:
+  OwnerSide(const ExchangeContext& context, const std::vector<int32_t>& owned, SlotPlan& slot)
+      : context_(context), slot_(slot), cursor_(context.element_bytes()) {
+    add_owned(owned);
+    add_gather(parts(owned, true));
+    add_return(parts(owned, false));
+  }
+
+ private:
+  /// Equal shapes adjacent; remembers where each matrix went.
+  void add_owned(const std::vector<int32_t>& ids) {
+    std::vector<std::pair<BatchKey, int32_t>> order;
+    for (const int32_t id : ids) {
+      const Matrix& m = context_.matrix(id);
+      const auto param = static_cast<size_t>(m.param);
+      order.emplace_back(batch_key(m, context_.plan.problem().params[param].group), id);
+    }
+    std::sort(order.begin(), order.end());
+    for (const auto& [key, id] : order) {
+      index_of_[id] = static_cast<int32_t>(slot_.owned.size());
+      slot_.owned.push_back({id, context_.matrix(id).rows, context_.matrix(id).cols});
+    }
+  }
+
+  /// What peers hold of the matrices, by (peer, matrix): those of the owner's replica, or all.
+  std::vector<Part> parts(const std::vector<int32_t>& ids, bool own_replica) const {
+    std::vector<Part> out;
+    for (const int32_t id : ids) {
+      const Matrix& m = context_.matrix(id);
+      for (const HolderPlace& place : context_.holders.group(m.param, m.index).places) {
+        if (own_replica && place.replica != m.replica) continue;
+        if (!context_.blocks_of(id, place).empty()) out.push_back({place.rank, id, place});
+      }
+    }
+    std::sort(out.begin(), out.end(), [](const Part& a, const Part& b) {
+      return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
+    });
+    return out;
+  }
+
+  /// Calls `use(first, last)` for the parts of each peer.
+  template <class Use>
+  static void for_each_peer(const std::vector<Part>& parts, const Use& use) {
+    for (size_t i = 0; i < parts.size();) {
+      size_t end = i;
+      while (end < parts.size() && parts[end].peer == parts[i].peer) ++end;
+      use(parts.data() + i, parts.data() + end);
+      i = end;
+    }
+  }
+
+  static Content content_of(const Part* first, const Part* last) {
+    Content out;
+    for (; first != last; ++first) out.emplace_back(first->matrix, first->place.slot);
+    return out;
+  }
+
+  Region add_message(const Part* first, const Part* last) {
+    const int32_t peer = first->peer;
+    cursor_.begin_message();
+    for (; first != last; ++first) {
+      for (const Block& b : context_.blocks_of(first->matrix, first->place)) {
+        slot_.return_placed.push_back(
+            {index_of_.at(first->matrix), b.rows, b.cols, b.row, b.col, cursor_.take(b.numel())});
+      }
+    }
+    return cursor_.region(peer);
+  }
+
+  void add_gather(const std::vector<Part>& parts) {
+    for_each_peer(parts, [&](const Part* first, const Part* last) {
+      const Region region = add_message(first, last);
+      slot_.gather_receives.push_back(region);
+      messages_.emplace(content_of(first, last), region);
+    });
+    slot_.gather_placed = slot_.return_placed;
+    slot_.gather_receive_bytes = cursor_.total();
+  }
+
+  /// The send buffer begins as the gather's receive buffer; peers that want what is already there
+  /// share it.
+  void add_return(const std::vector<Part>& parts) {
+    for_each_peer(parts, [&](const Part* first, const Part* last) {
+      const auto [at, is_new] = messages_.try_emplace(content_of(first, last));
+      if (is_new) at->second = add_message(first, last);
+      slot_.return_sends.push_back({first->peer, at->second.offset, at->second.bytes});
+    });
+    slot_.return_send_bytes = cursor_.total();
+  }
+
+  const ExchangeContext& context_;
+  SlotPlan& slot_;
+  MessageCursor cursor_;
+  std::map<int32_t, int32_t> index_of_;  // matrix id -> index into slot_.owned
+  std::map<Content, Region> messages_;
+};
+
+}  // namespace
+
+void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
+                    SlotPlan& slot) {
+  OwnerSide(context, owned, slot);
+}
+
+}  // namespace muonrt

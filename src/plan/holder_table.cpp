@@ -1,0 +1,154 @@
+#include "plan/holder_table.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "base/hash.hpp"
+#include "layout/holders.hpp"
+
+namespace muonrt {
+
+namespace {
+
+void check_ranks(const ParamSpec& spec, int32_t world) {
+  for (const int32_t rank : spec.layout.mesh().ranks()) {
+    MUONRT_REQUIRE(rank < world, Status::kInvalidArgument, "param '", spec.name,
+                   "': its mesh contains rank ", rank, " (the world has ", world,
+                   " ranks, counted from 0); give a mesh of ranks of this world");
+  }
+}
+
+void check_partial(const ParamSpec& spec) {
+  const auto& dims = spec.layout.partial_dims();
+  MUONRT_REQUIRE(dims.empty(), Status::kNotSupported, "param '", spec.name, "': mesh dim '",
+                 spec.layout.mesh().names()[static_cast<size_t>(dims.front())],
+                 "' holds partial sums (", spec.layout.describe(),
+                 "), which the planner cannot take yet; reduce the gradient over it first and "
+                 "declare it replicated");
+}
+
+void check_matrix(const ParamSpec& spec) {
+  const std::vector<int64_t>& shape = spec.layout.shape();
+  if (spec.stack) {
+    MUONRT_REQUIRE(shape.size() == 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
+                   shape,
+                   " is declared a stack (a stack is experts x rows x cols); give three "
+                   "dims or drop the declaration");
+    return;
+  }
+  MUONRT_REQUIRE(shape.size() != 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
+                 shape, " is no matrix (Muon needs 2 dims); declare it a stack of ", shape[0],
+                 " matrices, view it as a matrix, or use AdamW");
+  MUONRT_REQUIRE(shape.size() == 2, Status::kInvalidArgument, "param '", spec.name, "': shape ",
+                 shape, " is no matrix (Muon needs 2 dims); ",
+                 shape.size() > 3 ? "view it as a matrix or use AdamW" : "use AdamW");
+}
+
+}  // namespace
+
+const HolderPlace* HolderGroup::find(int32_t rank) const {
+  const auto at = std::lower_bound(places.begin(), places.end(), rank,
+                                   [](const HolderPlace& p, int32_t r) { return p.rank < r; });
+  return at != places.end() && at->rank == rank ? &*at : nullptr;
+}
+
+HolderTable::HolderTable(const std::vector<ParamSpec>& params, int32_t world) {
+  std::unordered_map<uint64_t, int32_t> by_hash;
+  layout_of_.reserve(params.size());
+  for (const ParamSpec& spec : params) layout_of_.push_back(enter(spec, by_hash, world));
+}
+
+int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
+                           int32_t world) {
+  const auto [at, is_new] = by_hash.try_emplace(spec.layout.hash(), layouts());
+  if (is_new) {
+    check_ranks(spec, world);
+    layouts_.emplace_back();
+  }
+  check_partial(spec);
+  if (spec.role == Role::kMuon) {
+    check_matrix(spec);
+    Entry& entry = layouts_[static_cast<size_t>(at->second)];
+    if (entry.first_kind < 0) find_groups(spec, entry);
+  }
+  return at->second;
+}
+
+void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
+  const int64_t matrices = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
+  MUONRT_REQUIRE(matrices <= INT32_MAX - kinds_, Status::kInvalidArgument, "param '", spec.name,
+                 "': ", matrices,
+                 " matrices are more than the planner can number; split the stack");
+  entry.first_kind = kinds_;
+  kinds_ += static_cast<int32_t>(matrices);
+  std::unordered_map<int64_t, int32_t> by_class;
+  for (int64_t e = 0; e < matrices; ++e) {
+    const auto [at, is_new] = by_class.try_emplace(holder_class(spec.layout, e), 0);
+    if (is_new) at->second = add_group(spec.layout, e);
+    entry.groups.push_back(at->second);
+  }
+}
+
+int32_t HolderTable::add_group(const Layout& layout, int64_t index) {
+  HolderGroup group;
+  group.replicas = holders_of(layout, index).replicas;
+  // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
+  // rank whose share happens to be empty may own like its neighbours.
+  const bool whole = layout.kind() == Layout::Kind::kOwner;
+  std::vector<int32_t> candidates;
+  for (size_t r = 0; r < group.replicas.size(); ++r) {
+    for (size_t s = 0; s < group.replicas[r].size(); ++s) {
+      const int rank = group.replicas[r][s];
+      group.places.push_back({rank, static_cast<int32_t>(r), static_cast<int32_t>(s)});
+      if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
+    }
+  }
+  std::sort(group.places.begin(), group.places.end(),
+            [](const HolderPlace& a, const HolderPlace& b) { return a.rank < b.rank; });
+  std::sort(candidates.begin(), candidates.end());
+  group.candidates = intern_candidates(std::move(candidates));
+  groups_.push_back(std::move(group));
+  return static_cast<int32_t>(groups_.size()) - 1;
+}
+
+int32_t HolderTable::intern_candidates(std::vector<int32_t> ranks) {
+  Hash hash;
+  for (const int32_t rank : ranks) hash.value(static_cast<int64_t>(rank));
+  const auto [begin, end] = candidates_by_hash_.equal_range(hash.digest());
+  for (auto at = begin; at != end; ++at) {
+    if (candidates_[static_cast<size_t>(at->second)] == ranks) return at->second;
+  }
+  const auto id = static_cast<int32_t>(candidates_.size());
+  candidates_.push_back(std::move(ranks));
+  candidates_by_hash_.emplace(hash.digest(), id);
+  return id;
+}
+
+const HolderGroup& HolderTable::group(int32_t param, int64_t index) const {
+  const Entry& entry = layouts_[static_cast<size_t>(layout_of(param))];
+  return groups_[static_cast<size_t>(entry.groups[static_cast<size_t>(index)])];
+}
+
+int32_t HolderTable::kind(int32_t param, int64_t index) const {
+  return layouts_[static_cast<size_t>(layout_of(param))].first_kind + static_cast<int32_t>(index);
+}
+
+const std::vector<Block>& BlockTable::blocks(int32_t param, int64_t index,
+                                             const HolderPlace& place) {
+  const auto kind = static_cast<uint64_t>(holders_.kind(param, index));
+  const auto [at, is_new] = known_.try_emplace(kind << 32 | static_cast<uint32_t>(place.slot));
+  if (is_new) {
+    const ParamSpec& spec = params_[static_cast<size_t>(param)];
+    at->second = spec.stack ? blocks_of_matrix(spec.layout, place.rank, index)
+                            : blocks_of(spec.layout, place.rank);
+  }
+  return at->second;
+}
+
+int64_t BlockTable::numel(int32_t param, int64_t index, const HolderPlace& place) {
+  int64_t out = 0;
+  for (const Block& block : blocks(param, index, place)) out += block.numel();
+  return out;
+}
+
+}  // namespace muonrt

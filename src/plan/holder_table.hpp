@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "layout/blocks.hpp"
+#include "plan/problem.hpp"
+
+namespace muonrt {
+
+/// Where a rank stands among the holders of a matrix.
+struct HolderPlace {
+  int32_t rank, replica, slot;
+};
+
+/// Ranks that hold a matrix. Thousands of matrices share one group.
+struct HolderGroup {
+  std::vector<std::vector<int>> replicas;  // ranks in slot order; together they hold it once
+  std::vector<HolderPlace> places;         // by rank, ascending
+  int32_t candidates = 0;                  // who may own it: index into HolderTable::candidates()
+
+  /// Null if `rank` is none of the holders.
+  const HolderPlace* find(int32_t rank) const;
+};
+
+/// The distinct layouts of a problem and who holds their matrices: what 70,000 matrices have in
+/// common is computed once. Indices stay valid when the table is copied.
+class HolderTable {
+ public:
+  HolderTable() = default;
+  /// Errors: INVALID_ARGUMENT for a Muon parameter that is no matrix nor stack, or a rank outside
+  /// the world; NOT_SUPPORTED for partial layouts.
+  HolderTable(const std::vector<ParamSpec>& params, int32_t world);
+
+  /// Equal for parameters of equal layout.
+  int32_t layout_of(int32_t param) const { return layout_of_[static_cast<size_t>(param)]; }
+  int32_t layouts() const { return static_cast<int32_t>(layouts_.size()); }
+  /// Holders of matrix `index` of a Muon parameter.
+  const HolderGroup& group(int32_t param, int64_t index) const;
+  /// Equal for matrices whose ranks hold equal blocks: dense, below kinds().
+  int32_t kind(int32_t param, int64_t index) const;
+  int32_t kinds() const { return kinds_; }
+  /// Ranks that may own, ascending; distinct sets.
+  const std::vector<std::vector<int32_t>>& candidates() const { return candidates_; }
+
+ private:
+  struct Entry {
+    int32_t first_kind = -1;      // -1: no Muon parameter has this layout
+    std::vector<int32_t> groups;  // of each matrix, index into groups_
+  };
+  int32_t enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
+                int32_t world);
+  void find_groups(const ParamSpec& spec, Entry& entry);
+  int32_t add_group(const Layout& layout, int64_t index);
+  int32_t intern_candidates(std::vector<int32_t> ranks);
+
+  std::vector<int32_t> layout_of_;
+  std::vector<Entry> layouts_;
+  std::vector<HolderGroup> groups_;
+  std::vector<std::vector<int32_t>> candidates_;
+  std::unordered_multimap<uint64_t, int32_t> candidates_by_hash_;
+  int32_t kinds_ = 0;
+};
+
+/// Blocks of matrices on ranks, computed once for all that are equal. Not for several threads.
+class BlockTable {
+ public:
+  BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
+      : params_(params), holders_(holders) {}
+  const std::vector<Block>& blocks(int32_t param, int64_t index, const HolderPlace& place);
+  /// Elements of the matrix that the rank holds.
+  int64_t numel(int32_t param, int64_t index, const HolderPlace& place);
+
+ private:
+  const std::vector<ParamSpec>& params_;
+  const HolderTable& holders_;
+  std::unordered_map<uint64_t, std::vector<Block>> known_;  // by kind and slot
+};
+
+}  // namespace muonrt
