@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "muonrt/muonrt.h"
-#ifdef TRAINER_MPI
+#ifdef USE_MPI
 #include <mpi.h>
 
 #include "muonrt/mpi.h"
@@ -163,7 +163,7 @@ static int train(muonrt_comm_t *comm) {
 int main(int argc, char **argv) {
   muonrt_comm_t *comm;
   int failed;
-#ifdef TRAINER_MPI
+#ifdef USE_MPI
   MPI_Comm world = MPI_COMM_WORLD;
   MPI_Init(&argc, &argv);
   check(muonrt_comm_create_mpi(&comm, &world), "communicator");
@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
 #endif
   failed = train(comm);
   muonrt_comm_destroy(comm);
-#ifdef TRAINER_MPI
+#ifdef USE_MPI
   MPI_Finalize();
 #endif
   return failed;

@@ -1,0 +1,214 @@
+/// muonrt/muonrt.hpp - a C++17 face over the C ABI: owning handles, errors as exceptions, vectors
+/// in place of pointer and count. Header-only; a program links libmuonrt alone.
+#ifndef MUONRT_MUONRT_HPP
+#define MUONRT_MUONRT_HPP
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muonrt/muonrt.h"
+
+namespace muonrt {
+// Versioned in the symbols, so that it can be linked beside a static libmuonrt.
+inline namespace v0 {
+
+/// What a failed call throws: its status, and the message of muonrt_last_error.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(muonrt_status_t status)
+      : std::runtime_error(std::string(muonrt_status_name(status)) + ": " + muonrt_last_error()),
+        status_(status) {}
+  muonrt_status_t status() const noexcept { return status_; }
+
+ private:
+  muonrt_status_t status_;
+};
+
+/// Throws unless the call succeeded. MUONRT_SKIPPED is a success: look at the report.
+inline muonrt_status_t check(muonrt_status_t status) {
+  if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
+  return status;
+}
+
+namespace detail {
+struct Delete {
+  void operator()(muonrt_comm_t* p) const noexcept { muonrt_comm_destroy(p); }
+  void operator()(muonrt_optimizer_t* p) const noexcept { muonrt_optimizer_destroy(p); }
+  void operator()(muonrt_thread_group_t* p) const noexcept { muonrt_thread_group_destroy(p); }
+};
+
+template <class Call>
+std::string text(Call call) {
+  int64_t needed = 0;
+  check(call(nullptr, 0, &needed));
+  std::string out(static_cast<std::size_t>(needed), '\0');
+  check(call(&out[0], needed + 1, &needed));
+  return out;
+}
+}  // namespace detail
+
+/// A communicator; see muonrt/comm.h.
+class Comm {
+ public:
+  /// Takes over a handle, for instance from muonrt_comm_create_mpi.
+  explicit Comm(muonrt_comm_t* handle) : handle_(handle) {}
+  static Comm self() {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_self(&handle));
+    return Comm(handle);
+  }
+  static Comm thread(muonrt_thread_group_t* group, int32_t rank) {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_thread(&handle, group, rank));
+    return Comm(handle);
+  }
+
+  int32_t rank() const {
+    int32_t out = 0;
+    check(muonrt_comm_rank(&out, handle_.get()));
+    return out;
+  }
+  int32_t size() const {
+    int32_t out = 0;
+    check(muonrt_comm_size(&out, handle_.get()));
+    return out;
+  }
+  void set_timeout(int64_t milliseconds) { check(muonrt_comm_set_timeout(get(), milliseconds)); }
+  void barrier() { check(muonrt_comm_barrier(get())); }
+  void allgather(const void* mine, void* all, int64_t bytes) {
+    check(muonrt_comm_allgather(get(), mine, all, bytes));
+  }
+  void exchange(const std::vector<muonrt_message_t>& sends,
+                const std::vector<muonrt_message_t>& receives) {
+    check(muonrt_comm_exchange(get(), sends.data(), static_cast<int64_t>(sends.size()),
+                               receives.data(), static_cast<int64_t>(receives.size())));
+  }
+  muonrt_comm_t* get() const noexcept { return handle_.get(); }
+
+ private:
+  std::unique_ptr<muonrt_comm_t, detail::Delete> handle_;
+};
+
+/// The meeting place of ranks that are threads.
+class ThreadGroup {
+ public:
+  explicit ThreadGroup(int32_t size) {
+    muonrt_thread_group_t* handle = nullptr;
+    check(muonrt_thread_group_create(&handle, size));
+    handle_.reset(handle);
+  }
+  Comm comm(int32_t rank) { return Comm::thread(handle_.get(), rank); }
+
+ private:
+  std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
+};
+
+inline muonrt_group_t muon_group() {
+  muonrt_group_t group;
+  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  return group;
+}
+inline muonrt_group_t adamw_group() {
+  muonrt_group_t group;
+  muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
+  return group;
+}
+inline muonrt_param_t param() {
+  muonrt_param_t out;
+  muonrt_param_init(&out);
+  return out;
+}
+inline muonrt_optimizer_options_t options() {
+  muonrt_optimizer_options_t out;
+  muonrt_optimizer_options_init(&out);
+  return out;
+}
+
+/// An optimizer; see muonrt/optimizer.h.
+class Optimizer {
+ public:
+  Optimizer(const Comm& comm, const muonrt_optimizer_options_t& settings,
+            const std::vector<muonrt_group_t>& groups, const std::vector<muonrt_param_t>& params) {
+    muonrt_optimizer_t* handle = nullptr;
+    check(muonrt_optimizer_create(&handle, comm.get(), &settings, groups.data(),
+                                  static_cast<int32_t>(groups.size()), params.data(),
+                                  static_cast<int64_t>(params.size())));
+    handle_.reset(handle);
+  }
+
+  void set_grad(int64_t index, const void* grad) {
+    check(muonrt_optimizer_set_grad(get(), index, grad));
+  }
+  void set_grads(const std::vector<const void*>& grads) {
+    check(muonrt_optimizer_set_grads(get(), grads.data(), static_cast<int64_t>(grads.size())));
+  }
+  void set_group(int32_t index, const muonrt_group_t& group) {
+    check(muonrt_optimizer_set_group(get(), index, &group));
+  }
+
+  /// @return  what was done; `skipped` where a gradient was not finite.
+  muonrt_report_t step(double lr, const std::vector<int64_t>& without_grad = {}) {
+    muonrt_step_t args;
+    muonrt_step_init(&args);
+    args.lr = lr;
+    args.without_grad = without_grad.data();
+    args.n_without_grad = static_cast<int64_t>(without_grad.size());
+    return step(args);
+  }
+  muonrt_report_t step(const muonrt_step_t& args) {
+    muonrt_report_t report;
+    muonrt_report_init(&report);
+    check(muonrt_optimizer_step(get(), &args, &report));
+    return report;
+  }
+
+  int64_t find(const std::string& name) const {
+    int64_t index = 0;
+    check(muonrt_optimizer_find(get(), name.c_str(), &index));
+    return index;
+  }
+  /// View of MUONRT_STATE_...; borrowed.
+  muonrt_state_view_t state(int64_t index, int32_t kind) {
+    muonrt_state_view_t view;
+    muonrt_state_view_init(&view);
+    check(muonrt_optimizer_state(get(), index, kind, &view));
+    return view;
+  }
+  int64_t steps() const {
+    int64_t out = 0;
+    check(muonrt_optimizer_get_step(get(), &out));
+    return out;
+  }
+  std::string describe(int32_t format = MUONRT_TEXT) const {
+    return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+      return muonrt_optimizer_describe(get(), format, buffer, capacity, needed);
+    });
+  }
+  std::string trace(int32_t format = MUONRT_TEXT) const {
+    return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+      return muonrt_optimizer_trace(get(), format, buffer, capacity, needed);
+    });
+  }
+  muonrt_counters_t counters() const {
+    muonrt_counters_t out;
+    muonrt_counters_init(&out);
+    check(muonrt_optimizer_counters(get(), &out));
+    return out;
+  }
+  muonrt_optimizer_t* get() const noexcept { return handle_.get(); }
+
+ private:
+  std::unique_ptr<muonrt_optimizer_t, detail::Delete> handle_;
+};
+
+/// Versions and abilities of the library that runs, as JSON.
+inline std::string build_info() { return detail::text(muonrt_build_info); }
+
+}  // namespace v0
+}  // namespace muonrt
+
+#endif  // MUONRT_MUONRT_HPP
