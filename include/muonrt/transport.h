@@ -20,12 +20,14 @@ typedef struct muonrt_message {
  * muonrt_transport_init first, then with what the transport offers; muonrt copies it.
  *
  * Order: the functions are collective and called in the same order on every rank; an exchange
- * concerns only the ranks it names, and the exchanges that two ranks share have the same order on both.
- * Blocking: each returns when its work is done, when `timeout_ms` is over (MUONRT_ERROR_TIMEOUT), or
- * soon after `abort` was called on any rank (then with the status given there). It never waits longer.
+ * concerns only the ranks it names, and the exchanges that two ranks share have the same order on
+ * both.
+ * Blocking: each returns when its work is done, when `timeout_ms` is over (MUONRT_ERROR_TIMEOUT),
+ * or soon after `abort` was called on any rank (then with the status given there); never later.
  * Threads: one call at a time, not always by the same thread unless `caller_thread_only` is 1. Only
  * `abort` may come from another thread at any moment, also while another function runs.
- * Ownership: buffers belong to muonrt, are host memory, and must not be touched after the return.
+ * Ownership: `state` is muonrt's from the moment a communicator was made of it. Buffers are host
+ * memory, belong to muonrt, and must not be touched after the return.
  * Errors: any muonrt_status_t but MUONRT_OK and MUONRT_SKIPPED; then `message` (`message_capacity`
  * bytes, > 0) holds a text that names the ranks concerned, ended by a zero. It is "" at the call.
  * After an error the transport is not used again but for `abort` and `destroy`.
@@ -39,8 +41,8 @@ typedef struct muonrt_transport {
   void* state;                /* handed to every function; NULL */
 
   /* All-to-all-v: at most one message for each ordered pair of ranks, never to oneself, both sides
-   * know the size, empty pairs are left out by both. Returns when every receive is complete and every
-   * send buffer may be reused. MUONRT_ERROR_MISMATCH if a pair's sizes differ. No default. */
+   * know the size, empty pairs are left out by both. Returns when every receive is complete and
+   * every send buffer may be reused. MUONRT_ERROR_MISMATCH if a pair's sizes differ. No default. */
   muonrt_status_t (*exchange)(void* state, const muonrt_message_t* sends, int64_t n_sends,
                               const muonrt_message_t* receives, int64_t n_receives,
                               int64_t timeout_ms, char* message, int64_t message_capacity);
@@ -60,14 +62,14 @@ typedef struct muonrt_transport {
 
   /* Makes a transport of its own over the same ranks: fills `duplicate`, which went through
    * muonrt_transport_init and holds this transport's rank and size. Afterwards both are used by
-   * different threads at the same time and destroyed in any order. NULL: duplicates share this state;
-   * muonrt then makes one call at a time, and the program must use the communicators that share it in
-   * the same order on every rank. */
+   * different threads at the same time and destroyed in any order. NULL: duplicates share this
+   * state; muonrt then makes one call at a time, and the program must use the communicators that
+   * share it in the same order on every rank. */
   muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate,
                                int64_t timeout_ms, char* message, int64_t message_capacity);
 
-  /* Publishes an error: running and later calls of every rank end with it, as soon as may be. Does not
-   * block. NULL: the peers learn of it by their timeouts. */
+  /* Publishes an error: running and later calls of every rank end with it, as soon as may be. Does
+   * not block. NULL: the peers learn of it by their timeouts. */
   void (*abort)(void* state, muonrt_status_t status, const char* message);
 
   /* Called once, after the last other call, by any thread (by one inside a muonrt function if

@@ -1,0 +1,155 @@
+#include "comm/callback_transport.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "base/text.hpp"
+
+extern "C" void muonrt_transport_init(muonrt_transport_t* transport) {
+  if (!transport) return;
+  *transport = {};
+  transport->struct_size = sizeof *transport;
+  transport->rank = -1;
+}
+
+namespace muonrt {
+
+namespace {
+
+constexpr int64_t kMessageCapacity = 1024;
+
+/// What a function returned, as one of ours; a value that is no error becomes COMM.
+Status status_from(muonrt_status_t value) {
+  const auto status = static_cast<Status>(value);
+  const bool error =
+      status != Status::kSkipped && std::strcmp(status_name(status), "MUONRT_ERROR_UNKNOWN") != 0;
+  return error ? status : Status::kComm;
+}
+
+}  // namespace
+
+muonrt_transport_t read_transport(const muonrt_transport_t* table) {
+  constexpr size_t kFirstVersion =
+      offsetof(muonrt_transport_t, destroy) + sizeof(muonrt_transport_t::destroy);
+  MUONRT_REQUIRE(table, Status::kInvalidArgument,
+                 "transport: null; pass a muonrt_transport_t filled by muonrt_transport_init");
+  const size_t given = table->struct_size;
+  MUONRT_REQUIRE(given >= kFirstVersion && given <= 64 * kFirstVersion, Status::kInvalidArgument,
+                 "transport: struct_size ", given,
+                 " is none that a version of muonrt had (at least ", kFirstVersion,
+                 "); call muonrt_transport_init first");
+  muonrt_transport_t out;
+  muonrt_transport_init(&out);
+  std::memcpy(&out, table, std::min(given, sizeof out));
+  const auto* const raw = reinterpret_cast<const unsigned char*>(table);
+  MUONRT_REQUIRE(std::all_of(raw + std::min(given, sizeof out), raw + given,
+                             [](unsigned char byte) { return byte == 0; }),
+                 Status::kInvalidArgument,
+                 "transport: a field is set that this version of muonrt does not know; leave it at "
+                 "its default or use a newer library");
+  out.struct_size = sizeof out;
+  MUONRT_REQUIRE(out.size >= 1 && out.rank >= 0 && out.rank < out.size, Status::kInvalidArgument,
+                 "transport: rank ", out.rank, " of ", out.size,
+                 " ranks does not exist; set 0 <= rank < size");
+  MUONRT_REQUIRE(out.caller_thread_only == 0 || out.caller_thread_only == 1,
+                 Status::kInvalidArgument, "transport: caller_thread_only is ",
+                 out.caller_thread_only, "; set 0 or 1");
+  MUONRT_REQUIRE(out.exchange && out.allgather, Status::kInvalidArgument,
+                 "transport: ", out.exchange ? "allgather" : "exchange",
+                 " is null; it has no default, set it");
+  return out;
+}
+
+struct CallbackTransport::Shared {
+  explicit Shared(const muonrt_transport_t& t) : table(t) {}
+  ~Shared() {
+    if (owned && table.destroy) table.destroy(table.state);
+  }
+  muonrt_transport_t table;
+  bool owned = false;
+  std::mutex mutex;  // one call at a time, also where duplicates share the state
+};
+
+CallbackTransport::CallbackTransport(const muonrt_transport_t& table)
+    : CallbackTransport(std::make_shared<Shared>(table)) {
+  shared_->owned = true;
+}
+
+CallbackTransport::CallbackTransport(std::shared_ptr<Shared> shared)
+    : Transport(shared->table.rank, shared->table.size),
+      shared_(std::move(shared)),
+      name_(shared_->table.name ? shared_->table.name : "callback") {
+  shared_->table.name = nullptr;  // borrowed from the caller, copied above
+}
+
+bool CallbackTransport::caller_thread_only() const { return shared_->table.caller_thread_only; }
+
+template <class Function, class... Arguments>
+void CallbackTransport::call(Function function, Arguments... arguments) {
+  char message[kMessageCapacity] = "";
+  muonrt_status_t status = MUONRT_OK;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    status = function(shared_->table.state, arguments..., timeout_ms(), message, kMessageCapacity);
+  }
+  if (status == MUONRT_OK) return;
+  message[kMessageCapacity - 1] = 0;
+  const char* const text = message[0] ? message : "the transport gave no reason";
+  throw Error(status_from(status), cat(where(), ": ", text));
+}
+
+void CallbackTransport::do_exchange(std::span<const SendTo> sends,
+                                    std::span<const ReceiveFrom> receives) {
+  sends_.clear();
+  receives_.clear();
+  for (const SendTo& s : sends) {
+    if (s.peer != rank()) sends_.push_back({s.peer, 0, const_cast<void*>(s.data), s.bytes});
+  }
+  for (const ReceiveFrom& r : receives) {
+    if (r.peer != rank()) receives_.push_back({r.peer, 0, r.data, r.bytes});
+  }
+  call(shared_->table.exchange, sends_.data(), static_cast<int64_t>(sends_.size()),
+       receives_.data(), static_cast<int64_t>(receives_.size()));
+}
+
+void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes) {
+  call(shared_->table.allgather, mine, all, bytes);
+}
+
+void CallbackTransport::do_reduce_max(const float* in, float* out, int64_t n) {
+  if (!shared_->table.reduce_max) return Transport::do_reduce_max(in, out, n);
+  floats_.assign(in, in + n);  // the table's `in` and `out` never overlap
+  call(shared_->table.reduce_max, static_cast<const float*>(floats_.data()), out, n);
+}
+
+void CallbackTransport::do_reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
+  if (!shared_->table.reduce_sum) return Transport::do_reduce_sum(in, out, n);
+  integers_.assign(in, in + n);
+  call(shared_->table.reduce_sum, static_cast<const int64_t*>(integers_.data()), out, n);
+}
+
+std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
+  if (!shared_->table.duplicate) {
+    auto out = std::unique_ptr<CallbackTransport>(new CallbackTransport(shared_));
+    out->name_ = name_;
+    return out;
+  }
+  muonrt_transport_t table;
+  muonrt_transport_init(&table);
+  table.rank = rank();
+  table.size = size();
+  call(shared_->table.duplicate, &table);
+  auto out = std::make_unique<CallbackTransport>(read_transport(&table));
+  MUONRT_REQUIRE(out->rank() == rank() && out->size() == size(), Status::kComm, where(),
+                 ": the duplicate is rank ", out->rank(), " of ", out->size(), ", the original ",
+                 rank(), " of ", size(), "; a duplicate has the same ranks");
+  return out;
+}
+
+void CallbackTransport::publish(Status status, const std::string& message) noexcept {
+  const muonrt_transport_t& table = shared_->table;
+  if (table.abort) table.abort(table.state, static_cast<muonrt_status_t>(status), message.c_str());
+}
+
+}  // namespace muonrt

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/transport.hpp"
+#include "muonrt/transport.h"
+
+namespace muonrt {
+
+/// Reads a caller's table: fields beyond its `struct_size` take their defaults.
+/// Errors: INVALID_ARGUMENT for null, a size that no version had, an unknown field that is set, a
+/// missing function, a rank outside of [0, size).
+muonrt_transport_t read_transport(const muonrt_transport_t* table);
+
+/// A Transport over a table of C functions.
+class CallbackTransport final : public Transport {
+ public:
+  /// Owns `table.state` from here on, unless it throws: the last of the transports that share it
+  /// calls `table.destroy`. `table` comes from read_transport.
+  explicit CallbackTransport(const muonrt_transport_t& table);
+
+  std::string name() const override { return name_; }
+  bool caller_thread_only() const override;
+
+ protected:
+  void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override;
+  void do_allgather(const void* mine, void* all, int64_t bytes) override;
+  void do_reduce_max(const float* in, float* out, int64_t n) override;
+  void do_reduce_sum(const int64_t* in, int64_t* out, int64_t n) override;
+  std::unique_ptr<Transport> do_duplicate() override;
+  void publish(Status status, const std::string& message) noexcept override;
+
+ private:
+  struct Shared;  // the table and its state; shared with duplicates where the table makes none
+  explicit CallbackTransport(std::shared_ptr<Shared> shared);
+  template <class Function, class... Arguments>
+  void call(Function function, Arguments... arguments);
+
+  std::shared_ptr<Shared> shared_;
+  std::string name_;
+  std::vector<muonrt_message_t> sends_, receives_;
+  std::vector<float> floats_;
+  std::vector<int64_t> integers_;
+};
+
+}  // namespace muonrt

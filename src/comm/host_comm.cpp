@@ -1,0 +1,58 @@
+#include "comm/host_comm.hpp"
+
+#include "base/text.hpp"
+#include "host/host_stream.hpp"
+
+namespace muonrt {
+
+using host::host_stream;
+
+std::string HostComm::describe() const {
+  return cat(transport_->name(), ", ", size(), size() == 1 ? " rank" : " ranks");
+}
+
+StreamKind HostComm::stream_kind() const {
+  return transport_->caller_thread_only() ? StreamKind::kCommOnCaller : StreamKind::kComm;
+}
+
+void HostComm::exchange(Stream& stream, std::span<const SendTo> sends,
+                        std::span<const ReceiveFrom> receives) {
+  host_stream(stream).enqueue(host::Task([this, sends, receives] {
+    const std::lock_guard lock(mutex_);
+    transport_->exchange(sends, receives);
+    int64_t bytes = 0;
+    for (const SendTo& s : sends) bytes += s.peer == rank() ? 0 : s.bytes;
+    bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+    exchanges_.fetch_add(1, std::memory_order_relaxed);
+  }));
+}
+
+void HostComm::reduce_max(Stream& stream, const float* in, float* out, int64_t n) {
+  host_stream(stream).enqueue(host::Task([this, in, out, n] {
+    const std::lock_guard lock(mutex_);
+    transport_->reduce_max(in, out, n);
+  }));
+}
+
+void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) {
+  host_stream(stream).enqueue(host::Task([this, in, out, n] {
+    const std::lock_guard lock(mutex_);
+    transport_->reduce_sum(in, out, n);
+  }));
+}
+
+void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  transport_->allgather(mine, all, bytes);
+}
+
+std::unique_ptr<Comm> HostComm::duplicate() {
+  const std::lock_guard lock(mutex_);
+  return std::make_unique<HostComm>(transport_->duplicate());
+}
+
+void HostComm::abort(Status status, const std::string& message) noexcept {
+  transport_->abort(status, message);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend/comm.hpp"
+#include "comm/transport.hpp"
+
+namespace muonrt {
+
+/// A Comm for host memory: runs the operations of a Transport as tasks of a host stream. Enqueuing
+/// allocates nothing. An operation that fails throws in its task, which the stream latches; its
+/// error has then been published to the peers.
+/// Destroy it when none of its tasks is pending.
+class HostComm final : public Comm {
+ public:
+  explicit HostComm(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  /// "thread, 4 ranks": the same on every rank.
+  std::string describe() const override;
+  StreamKind stream_kind() const override;
+
+  /// Errors: INTERNAL if `stream` is not a host stream; others in the task.
+  void exchange(Stream& stream, std::span<const SendTo> sends,
+                std::span<const ReceiveFrom> receives) override;
+  void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override;
+  void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override;
+
+  /// Waits for its turn if a task of this rank is running; call it while none is pending, or the
+  /// order of operations may differ between ranks.
+  void allgather(const void* mine, void* all, int64_t bytes) override;
+  std::unique_ptr<Comm> duplicate() override;
+
+  void set_timeout_ms(int64_t ms) override { transport_->set_timeout_ms(ms); }
+  void abort(Status status, const std::string& message) noexcept override;
+
+  int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
+  /// Exchanges that have completed, those without a message included.
+  int64_t exchanges() const override { return exchanges_.load(std::memory_order_relaxed); }
+
+  Transport& transport() { return *transport_; }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  std::mutex mutex_;  // one operation at a time
+  std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <mpi.h>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace muonrt::mpi {
+
+/// Text of an MPI error code.
+inline std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+inline void check(int code, const char* call, const char* function, int line) {
+  MUONRT_REQUIRE(code == MPI_SUCCESS, Status::kComm, call, " failed in ", function, ", line ", line,
+                 ": ", error_text(code));
+}
+
+}  // namespace muonrt::mpi
+
+/// Turns the error of an MPI call, whose communicator returns errors, into COMM.
+#define MUONRT_MPI(call) ::muonrt::mpi::check(call, #call, __func__, __LINE__)

@@ -1,0 +1,87 @@
+#include "comm/mpi_error_box.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.hpp"
+#include "comm/mpi_check.hpp"
+
+namespace muonrt::mpi {
+
+ErrorBox::ErrorBox(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi)
+    : comm_(comm),
+      rank_(rank),
+      size_(size),
+      any_thread_(any_thread_calls_mpi),
+      operator_(std::this_thread::get_id()) {
+  requests_.reserve(static_cast<size_t>(size));
+}
+
+void ErrorBox::keep(Status status, std::string message) {
+  error_.emplace(status, std::move(message));
+  failed_.store(true, std::memory_order_release);
+}
+
+void ErrorBox::post(Status status, const std::string& message) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  try {
+    keep(status, message);
+  } catch (...) {
+    keep(status, std::string());
+  }
+  letter_.status = static_cast<int32_t>(status);
+  const size_t length = std::min(message.size(), sizeof letter_.text - 1);
+  std::memcpy(letter_.text, message.data(), length);
+  letter_.text[length] = 0;
+  unsent_ = true;
+  if (any_thread_ || operator_.load() == std::this_thread::get_id()) send();
+}
+
+/// With the mutex held. A send that fails is left out: that peer has its deadline.
+void ErrorBox::send() noexcept {
+  unsent_ = false;
+  for (int step = 1; step < size_; ++step) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int peer = (rank_ + step) % size_;
+    if (MPI_Isend(&letter_, sizeof letter_, MPI_BYTE, peer, kTag, comm_, &request) == MPI_SUCCESS) {
+      requests_.push_back(request);
+    }
+  }
+}
+
+void ErrorBox::look() {
+  operator_.store(std::this_thread::get_id());
+  if (!failed()) {
+    int arrived = 0;
+    MPI_Status status;
+    MUONRT_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kTag, comm_, &arrived, &status));
+    if (!arrived) return;
+    Letter letter{};
+    MUONRT_MPI(MPI_Recv(&letter, sizeof letter, MPI_BYTE, status.MPI_SOURCE, kTag, comm_,
+                        MPI_STATUS_IGNORE));
+    letter.text[sizeof letter.text - 1] = 0;
+    const std::lock_guard lock(mutex_);
+    if (!error_) {
+      keep(static_cast<Status>(letter.status),
+           cat("rank ", status.MPI_SOURCE, " reported: ", static_cast<const char*>(letter.text)));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (unsent_) send();
+  throw Error(*error_);
+}
+
+bool ErrorBox::close(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (unsent_) send();
+  int done = 0;
+  while (true) {
+    MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE);
+    if (done || deadline.passed()) break;
+    std::this_thread::yield();
+  }
+  return done;
+}
+
+}  // namespace muonrt::mpi

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+
+namespace muonrt::mpi {
+
+/// Carries the first error of any rank to all others, beside the data: a small message with a tag
+/// of its own, looked for wherever a rank waits. Where other threads must not call MPI, an error
+/// that such a thread posts leaves with the rank's next look.
+class ErrorBox {
+ public:
+  /// @param comm  returns errors; the tag kTag on it belongs to the box.
+  ErrorBox(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi);
+
+  /// From now on every look throws it, here and on the peers; the first one counts. Any thread.
+  void post(Status status, const std::string& message) noexcept;
+
+  /// Throws the error if there is one. Only the thread that carries out operations.
+  void look();
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  /// Completes what was sent; false if it could not be by the deadline: then the box must be kept.
+  bool close(Deadline deadline);
+
+  static constexpr int kTag = 1;
+
+ private:
+  struct Letter {
+    int32_t status;
+    char text[1020];
+  };
+  void keep(Status status, std::string message);
+  void send() noexcept;
+
+  const MPI_Comm comm_;
+  const int rank_, size_;
+  const bool any_thread_;
+  std::atomic<std::thread::id> operator_;  // the thread whose MPI calls are in order
+  std::mutex mutex_;
+  std::optional<Error> error_;
+  bool unsent_ = false;
+  std::atomic<bool> failed_ = false;
+  Letter letter_{};
+  std::vector<MPI_Request> requests_;
+};
+
+}  // namespace muonrt::mpi

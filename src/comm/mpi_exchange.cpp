@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <exception>
+
+#include "base/text.hpp"
+#include "comm/mpi_channel.hpp"
+#include "comm/mpi_check.hpp"
+
+namespace muonrt::mpi {
+
+namespace {
+
+constexpr int kDataTag = 0;
+// How long a failed exchange waits for receives that have begun and cannot be called back.
+constexpr int64_t kGraceMs = 1000;
+
+std::string ranks_text(std::vector<int32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return cat(ranks.size() == 1 ? "rank" : "ranks", " ", ranks);
+}
+
+}  // namespace
+
+/// A message travels in pieces of `piece_bytes`; MPI keeps the order of a pair's pieces.
+void Channel::start(const muonrt_message_t& message, bool send) {
+  for (int64_t begin = 0; begin < message.bytes; begin += piece_bytes_) {
+    const int64_t bytes = std::min(piece_bytes_, message.bytes - begin);
+    char* const data = static_cast<char*>(message.data) + begin;
+    const int count = static_cast<int>(bytes);
+    pieces_.push_back({message.peer, send, bytes});
+    requests_.push_back(MPI_REQUEST_NULL);
+    MPI_Request* const request = &requests_.back();
+    if (send) {
+      MUONRT_MPI(MPI_Isend(data, count, MPI_BYTE, message.peer, kDataTag, comm_, request));
+    } else {
+      MUONRT_MPI(MPI_Irecv(data, count, MPI_BYTE, message.peer, kDataTag, comm_, request));
+    }
+    ++open_;
+  }
+}
+
+void Channel::check_piece(const Piece& piece, const MPI_Status& status) const {
+  int error_class = MPI_SUCCESS;
+  MPI_Error_class(status.MPI_ERROR, &error_class);
+  MUONRT_REQUIRE(error_class != MPI_ERR_TRUNCATE, Status::kMismatch, "rank ", piece.peer,
+                 " sends more than the ", piece.bytes, " bytes that rank ", rank_,
+                 " expects; both must derive the sizes from the same plan");
+  MUONRT_REQUIRE(error_class == MPI_SUCCESS, Status::kComm, piece.send ? "send to" : "receive from",
+                 " rank ", piece.peer, " failed: ", error_text(status.MPI_ERROR));
+  if (piece.send) return;
+  int count = 0;
+  MUONRT_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
+  MUONRT_REQUIRE(count == piece.bytes, Status::kMismatch, "rank ", piece.peer, " sends ", count,
+                 " bytes, rank ", rank_, " expects ", piece.bytes,
+                 "; both must derive the sizes from the same plan");
+}
+
+/// True if any piece has completed since the last call.
+bool Channel::test_pieces() {
+  int n = 0;
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &n,
+                                completed_.data(), statuses_.data());
+  if (code != MPI_ERR_IN_STATUS) MUONRT_MPI(code);
+  if (n == MPI_UNDEFINED || n == 0) return false;
+  open_ -= n;
+  for (int i = 0; i < n; ++i) {
+    MPI_Status& status = statuses_[static_cast<size_t>(i)];
+    if (code != MPI_ERR_IN_STATUS) status.MPI_ERROR = MPI_SUCCESS;
+    check_piece(pieces_[static_cast<size_t>(completed_[static_cast<size_t>(i)])], status);
+  }
+  return true;
+}
+
+void Channel::throw_timeout() const {
+  std::vector<int32_t> silent, deaf;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (requests_[i] != MPI_REQUEST_NULL)
+      (pieces_[i].send ? deaf : silent).push_back(pieces_[i].peer);
+  }
+  std::string who;
+  if (!silent.empty()) who = cat("no message from ", ranks_text(std::move(silent)));
+  if (!deaf.empty()) {
+    who += cat(who.empty() ? "" : ", ", ranks_text(std::move(deaf)), " did not take what was sent");
+  }
+  throw Error(Status::kTimeout, cat("not complete at its deadline: ", who,
+                                    "; see what those ranks do, or set a longer timeout"));
+}
+
+void Channel::exchange(std::span<const muonrt_message_t> sends,
+                       std::span<const muonrt_message_t> receives, Deadline deadline) {
+  run("exchange", [&] {
+    pieces_.clear();
+    requests_.clear();
+    open_ = 0;
+    int64_t pieces = 0;
+    for (const auto& m : sends) pieces += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
+    for (const auto& m : receives) pieces += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
+    requests_.reserve(static_cast<size_t>(pieces));
+    pieces_.reserve(static_cast<size_t>(pieces));
+    statuses_.resize(std::max(statuses_.size(), static_cast<size_t>(pieces)));
+    completed_.resize(std::max(completed_.size(), static_cast<size_t>(pieces)));
+    for (const auto& m : receives) start(m, false);
+    for (const auto& m : sends) start(m, true);
+    Backoff backoff;
+    while (open_ > 0) {
+      if (test_pieces()) {
+        backoff.reset();
+        continue;
+      }
+      box_->look();
+      if (deadline.passed()) throw_timeout();
+      backoff.pause();
+    }
+  });
+}
+
+void Channel::fail(const char* operation) {
+  Status status = Status::kInternal;
+  std::string message = "unknown exception";
+  try {
+    throw;
+  } catch (const Error& error) {
+    status = error.status();
+    message = error.message();
+  } catch (const std::exception& error) {
+    message = error.what();
+  } catch (...) {
+  }
+  post(status, cat(operation, " of rank ", rank_, " (mpi): ", message));
+  give_up();
+  throw Error(status, message);
+}
+
+/// Ends what is pending so that the caller's buffers are left alone: receives are called back,
+/// those that have begun get a moment to finish. A send cannot be called back; it is harmless, for
+/// the peers have called back their receives or find the posted error before they post any.
+void Channel::give_up() noexcept {
+  const auto active = [this](size_t i) { return requests_[i] != MPI_REQUEST_NULL; };
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (active(i) && !pieces_[i].send) MPI_Cancel(&requests_[i]);
+  }
+  const Deadline grace = Deadline::in_ms(kGraceMs);
+  Backoff backoff;
+  for (bool pending = true; pending && !grace.passed(); backoff.pause()) {
+    pending = false;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      int done = 0;
+      if (active(i)) MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      if (active(i) && !pieces_[i].send) pending = true;
+    }
+  }
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (active(i)) abandoned_ = true;
+  }
+}
+
+}  // namespace muonrt::mpi

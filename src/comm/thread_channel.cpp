@@ -1,0 +1,261 @@
+#include "comm/thread_channel.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.hpp"
+#include "comm/transport.hpp"
+
+namespace muonrt {
+
+namespace {
+
+bool concerns(int32_t filter, int32_t value) {
+  return filter == ThreadFaults::kAny || filter == value;
+}
+
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+struct ThreadChannel::Exchange {
+  int32_t rank;
+  const Operation& operation;
+  std::span<const ReceiveFrom> receives;
+  Deadline deadline;
+  ThreadScratch& scratch;
+  int64_t missing = 0;  // receives not complete yet
+};
+
+ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadFamily> family)
+    : family_(std::move(family)),
+      number_(family_->channels.fetch_add(1)),
+      ranks_(static_cast<size_t>(size)) {}
+
+void ThreadChannel::take_rank(int rank) {
+  const Lock lock(mutex_);
+  Rank& mine = ranks_[static_cast<size_t>(rank)];
+  MUONRT_REQUIRE(!mine.taken, Status::kInvalidState, "thread group: rank ", rank,
+                 " was taken before; each rank makes one communicator");
+  mine.taken = true;
+}
+
+void ThreadChannel::leave(int rank) noexcept {
+  if (family_->dead[static_cast<size_t>(rank)]) return;
+  const Lock lock(mutex_);
+  ranks_[static_cast<size_t>(rank)].left = true;
+  for (Rank& r : ranks_) r.wake.notify_all();
+}
+
+void ThreadChannel::publish(int rank, Status status, const std::string& message) noexcept {
+  if (family_->dead[static_cast<size_t>(rank)]) return;
+  const Lock lock(mutex_);
+  if (!error_) {
+    try {
+      error_.emplace(status, cat("rank ", rank, " reported: ", message));
+    } catch (...) {
+      error_.emplace(status, std::string());
+    }
+  }
+  for (Rank& r : ranks_) r.wake.notify_all();
+}
+
+void ThreadChannel::die_if_told(int rank, const Operation& operation) {
+  std::atomic<bool>& dead = family_->dead[static_cast<size_t>(rank)];
+  for (const ThreadFaults::Kill& kill : family_->faults.kills) {
+    if (kill.rank != rank || kill.kind != operation.kind || kill.ordinal != operation.ordinal ||
+        !concerns(kill.channel, number_))
+      continue;
+    if (kill.forever) dead = true;
+    MUONRT_REQUIRE(kill.forever, Status::kComm, name_of(operation.kind), " #", operation.sequence,
+                   " of rank ", rank, " (thread): made to fail by a planted fault");
+  }
+  MUONRT_REQUIRE(!dead, Status::kComm, name_of(operation.kind), " #", operation.sequence,
+                 " of rank ", rank, " (thread): the rank was killed by a planted fault");
+}
+
+void ThreadChannel::offer(Exchange& x, std::span<const SendTo> sends) {
+  const ThreadFaults& faults = family_->faults;
+  const auto now = Deadline::Clock::now();
+  size_t used = 0;
+  for (const SendTo& send : sends) {
+    if (send.peer == x.rank) continue;
+    const auto dropped = [&](const ThreadFaults::Drop& d) {
+      return d.from == x.rank && d.kind == x.operation.kind && d.ordinal == x.operation.ordinal &&
+             concerns(d.to, send.peer) && concerns(d.channel, number_);
+    };
+    if (std::any_of(faults.drops.begin(), faults.drops.end(), dropped)) continue;
+    ThreadOffer& o = x.scratch.offers[used++];
+    o = {x.rank, send.peer, send.data, send.bytes, x.operation, now, ThreadOffer::State::kTaken};
+    if (faults.max_delay_us > 0) {
+      uint64_t hash = mix(faults.seed + static_cast<uint64_t>(number_));
+      hash = mix(hash + static_cast<uint64_t>(o.from));
+      hash = mix(hash + static_cast<uint64_t>(o.to));
+      hash = mix(hash + static_cast<uint64_t>(o.operation.sequence));
+      o.due += std::chrono::microseconds(hash % static_cast<uint64_t>(faults.max_delay_us + 1));
+    }
+    Rank& peer = ranks_[static_cast<size_t>(send.peer)];
+    peer.inbox.push_back(&o);
+    o.state = ThreadOffer::State::kOffered;
+    peer.wake.notify_all();
+    ++ranks_[static_cast<size_t>(x.rank)].unfinished;
+  }
+}
+
+ThreadOffer* ThreadChannel::find(const Exchange& x, int32_t from) {
+  for (ThreadOffer* o : ranks_[static_cast<size_t>(x.rank)].inbox) {
+    if (o->from == from) return o;
+  }
+  return nullptr;
+}
+
+void ThreadChannel::copy(Exchange& x, ThreadOffer& offer, const ReceiveFrom& receive, Lock& lock) {
+  Rank& sender = ranks_[static_cast<size_t>(offer.from)];
+  std::erase(ranks_[static_cast<size_t>(x.rank)].inbox, &offer);
+  offer.state = ThreadOffer::State::kCopying;
+  lock.unlock();
+  std::memcpy(receive.data, offer.data, static_cast<size_t>(receive.bytes));
+  lock.lock();
+  offer.state = ThreadOffer::State::kTaken;
+  if (--sender.unfinished == 0) sender.wake.notify_all();
+  x.scratch.wanted[static_cast<size_t>(receive.peer)] = -1;
+  --x.missing;
+}
+
+/// Takes one message that has come; false if there is none. Unlocks for the copy and the callbacks.
+bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
+  const auto now = Deadline::Clock::now();
+  const auto& inbox = ranks_[static_cast<size_t>(x.rank)].inbox;
+  const auto ready = [&](const ThreadOffer* o) {
+    return o->due <= now && x.scratch.wanted[static_cast<size_t>(o->from)] >= 0;
+  };
+  const auto found = std::find_if(inbox.begin(), inbox.end(), ready);
+  if (found == inbox.end()) return false;
+  ThreadOffer* o = *found;
+  const auto index = x.scratch.wanted[static_cast<size_t>(o->from)];
+  const ReceiveFrom& receive = x.receives[static_cast<size_t>(index)];
+  MUONRT_REQUIRE(o->operation.kind == x.operation.kind, Status::kMismatch, "rank ", x.rank,
+                 " is in ", name_of(x.operation.kind), " #", x.operation.sequence, ", rank ",
+                 o->from, " in ", name_of(o->operation.kind), " #", o->operation.sequence,
+                 "; all ranks must run the same sequence of operations");
+  MUONRT_REQUIRE(o->bytes == receive.bytes, Status::kMismatch, name_of(x.operation.kind), " #",
+                 x.operation.sequence, " of rank ", x.rank, " (thread): rank ", o->from, " sends ",
+                 o->bytes, " bytes, rank ", x.rank, " expects ", receive.bytes,
+                 "; both must derive the sizes from the same plan");
+  const ThreadMessage message{number_, o->operation.kind,    o->from,
+                              x.rank,  o->operation.ordinal, x.operation.ordinal,
+                              o->bytes};
+  if (family_->faults.before_delivery) {
+    lock.unlock();
+    family_->faults.before_delivery(message);
+    lock.lock();
+    o = find(x, message.from);  // its sender may have given up in the meantime
+    if (!o) return true;
+  }
+  copy(x, *o, receive, lock);
+  if (family_->faults.after_delivery) {
+    lock.unlock();
+    family_->faults.after_delivery(message);
+    lock.lock();
+  }
+  return true;
+}
+
+/// Afterwards no peer reads this rank's buffers.
+void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
+  Rank& mine = ranks_[static_cast<size_t>(x.rank)];
+  for (ThreadOffer& o : x.scratch.offers) {
+    if (o.state != ThreadOffer::State::kOffered) continue;
+    std::erase(ranks_[static_cast<size_t>(o.to)].inbox, &o);
+    o.state = ThreadOffer::State::kTaken;
+    --mine.unfinished;
+  }
+  mine.wake.wait(lock, [&] { return mine.unfinished == 0; });
+}
+
+void ThreadChannel::throw_timeout(const Exchange& x) const {
+  std::vector<int32_t> silent, deaf;
+  for (int32_t peer = 0; peer < size(); ++peer) {
+    if (x.scratch.wanted[static_cast<size_t>(peer)] >= 0) silent.push_back(peer);
+  }
+  for (const ThreadOffer& o : x.scratch.offers) {
+    if (o.state == ThreadOffer::State::kOffered) deaf.push_back(o.to);
+  }
+  std::string who;
+  if (!silent.empty()) who = cat("no message from ", name_ranks(silent));
+  if (!deaf.empty()) {
+    who += cat(who.empty() ? "" : ", ", name_ranks(deaf), " did not take what was sent");
+  }
+  throw Error(Status::kTimeout,
+              cat(name_of(x.operation.kind), " #", x.operation.sequence, " of rank ", x.rank,
+                  " (thread): not complete at its deadline: ", who,
+                  "; see what those ranks do, or set a longer timeout"));
+}
+
+void ThreadChannel::throw_if_peer_left(const Exchange& x) const {
+  const auto left = [&](int32_t peer) { return ranks_[static_cast<size_t>(peer)].left; };
+  const auto require = [&](int32_t peer, const char* what) {
+    MUONRT_REQUIRE(!left(peer), Status::kComm, name_of(x.operation.kind), " #",
+                   x.operation.sequence, " of rank ", x.rank, " (thread): rank ", peer,
+                   " has destroyed its communicator", what);
+  };
+  for (const ReceiveFrom& r : x.receives) {
+    if (x.scratch.wanted[static_cast<size_t>(r.peer)] >= 0) require(r.peer, " and sends no more");
+  }
+  for (const ThreadOffer& o : x.scratch.offers) {
+    if (o.state == ThreadOffer::State::kOffered) require(o.to, " and receives no more");
+  }
+}
+
+void ThreadChannel::wait(Exchange& x, Lock& lock) {
+  if (error_) throw *error_;
+  throw_if_peer_left(x);
+  if (x.deadline.passed()) throw_timeout(x);
+  Rank& mine = ranks_[static_cast<size_t>(x.rank)];
+  auto until = x.deadline.at();
+  for (const ThreadOffer* o : mine.inbox) {
+    if (x.scratch.wanted[static_cast<size_t>(o->from)] >= 0) until = std::min(until, o->due);
+  }
+  mine.wake.wait_until(lock, until);
+}
+
+void ThreadChannel::exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
+                             std::span<const ReceiveFrom> receives, Deadline deadline,
+                             ThreadScratch& scratch) {
+  if (scratch.offers.size() < sends.size()) scratch.offers.resize(sends.size());
+  for (ThreadOffer& o : scratch.offers) o.state = ThreadOffer::State::kTaken;
+  std::fill(scratch.wanted.begin(), scratch.wanted.end(), -1);
+  Exchange x{rank, operation, receives, deadline, scratch};
+  for (size_t i = 0; i < receives.size(); ++i) {
+    if (receives[i].peer == rank) continue;
+    scratch.wanted[static_cast<size_t>(receives[i].peer)] = static_cast<int32_t>(i);
+    ++x.missing;
+  }
+  Lock lock(mutex_);
+  if (error_) throw *error_;
+  try {
+    offer(x, sends);
+    while (x.missing > 0 || ranks_[static_cast<size_t>(rank)].unfinished > 0) {
+      if (!deliver_one(x, lock)) wait(x, lock);
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    withdraw(x, lock);
+    throw;
+  }
+}
+
+std::shared_ptr<ThreadChannel> ThreadChannel::child(int64_t ordinal) {
+  const Lock lock(mutex_);
+  Child& child = children_[ordinal];
+  if (!child.channel) child.channel = std::make_shared<ThreadChannel>(size(), family_);
+  std::shared_ptr<ThreadChannel> out = child.channel;
+  if (++child.handed_out == size()) children_.erase(ordinal);
+  return out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,217 @@
+#include "comm/transport.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "base/checked.hpp"
+#include "base/text.hpp"
+#include "comm/float_order.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
+constexpr int64_t kShownOperations = 8;
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(Status::kOutOfMemory, "transport: no memory for its own lists");
+  } catch (const std::exception& error) {
+    return Error(Status::kInternal, cat("transport: ", error.what()));
+  } catch (...) {
+    return Error(Status::kInternal, "transport: unknown exception");
+  }
+}
+
+Traffic traffic_of(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+  Traffic traffic{static_cast<int64_t>(sends.size()), static_cast<int64_t>(receives.size()), 0, 0};
+  for (const SendTo& s : sends) traffic.bytes_out += s.bytes;
+  for (const ReceiveFrom& r : receives) traffic.bytes_in += r.bytes;
+  return traffic;
+}
+
+}  // namespace
+
+Transport::Transport(int rank, int size) : rank_(rank), size_(size) {
+  MUONRT_REQUIRE(size >= 1 && rank >= 0 && rank < size, Status::kInvalidArgument,
+                 "communicator: rank ", rank, " of ", size,
+                 " ranks does not exist; pass 0 <= rank < size");
+  sent_.assign(static_cast<size_t>(size), 0);
+  received_.assign(static_cast<size_t>(size), 0);
+}
+
+template <class Body>
+void Transport::run(OperationKind kind, const Traffic& traffic, Body body) {
+  if (const auto first = error()) throw *first;
+  operation_ = {kind, operations_++, operations_of_kind_[static_cast<size_t>(kind)]++};
+  record_.begin(operation_, traffic);
+  try {
+    body();
+  } catch (...) {
+    fail();
+  }
+  record_.end(false);
+}
+
+void Transport::fail() {
+  const Error error = current_error();
+  record_.end(true);
+  if (keep(error)) publish(error.status(), error.message());
+  const Error first = *this->error();
+  if (first.status() != Status::kTimeout) throw first;
+  throw Error(first.status(), cat(first.message(), "; last operations of rank ", rank_, ": ",
+                                  record_.text(kShownOperations)));
+}
+
+bool Transport::keep(const Error& error) {
+  const std::lock_guard lock(error_mutex_);
+  if (error_) return false;
+  error_ = error;
+  return true;
+}
+
+std::optional<Error> Transport::error() const {
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+void Transport::abort(Status status, const std::string& message) noexcept {
+  try {
+    const bool usable = status != Status::kOk && status != Status::kSkipped;
+    const Error error(usable ? status : Status::kAborted, message);
+    if (keep(error)) publish(error.status(), error.message());
+  } catch (...) {
+    publish(Status::kAborted, std::string());
+  }
+}
+
+void Transport::set_timeout_ms(int64_t ms) {
+  MUONRT_REQUIRE(ms >= 1 && ms <= kMaxTimeoutMs, Status::kInvalidArgument, "communicator: timeout ",
+                 ms, " ms is out of range; pass 1 to ", kMaxTimeoutMs);
+  timeout_ms_.store(ms, std::memory_order_relaxed);
+}
+
+std::string Transport::where() const {
+  return cat(name_of(operation_.kind), " #", operation_.sequence, " of rank ", rank_, " (", name(),
+             ")");
+}
+
+void Transport::check_and_copy_own(std::span<const SendTo> sends,
+                                   std::span<const ReceiveFrom> receives) {
+  const int64_t stamp = operation_.sequence + 1;
+  const auto check = [&](const auto& message, std::vector<int64_t>& seen, const char* what) {
+    MUONRT_REQUIRE(message.peer >= 0 && message.peer < size_, Status::kInvalidArgument, where(),
+                   ": ", what, message.peer, " does not exist; there are ranks 0 to ", size_ - 1);
+    MUONRT_REQUIRE(message.bytes > 0 && message.data, Status::kInvalidArgument, where(), ": ", what,
+                   message.peer, " has ", message.bytes, " bytes and ",
+                   message.data ? "an" : "a null", " address; leave empty pairs out on both ranks");
+    int64_t& last = seen[static_cast<size_t>(message.peer)];
+    MUONRT_REQUIRE(last != stamp, Status::kInvalidArgument, where(), ": a second ", what,
+                   message.peer, "; pack all that goes to one rank into one message");
+    last = stamp;
+  };
+  const SendTo* own_send = nullptr;
+  const ReceiveFrom* own_receive = nullptr;
+  for (const SendTo& s : sends) {
+    check(s, sent_, "message to rank ");
+    if (s.peer == rank_) own_send = &s;
+  }
+  for (const ReceiveFrom& r : receives) {
+    check(r, received_, "message from rank ");
+    if (r.peer == rank_) own_receive = &r;
+  }
+  const int64_t out = own_send ? own_send->bytes : 0;
+  const int64_t in = own_receive ? own_receive->bytes : 0;
+  MUONRT_REQUIRE(out == in, Status::kMismatch, where(), ": the rank sends ", out,
+                 " bytes to itself and expects ", in, "; both must be equal");
+  if (own_send) std::memmove(own_receive->data, own_send->data, static_cast<size_t>(out));
+}
+
+void Transport::exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+  run(OperationKind::kExchange, traffic_of(sends, receives), [&] {
+    check_and_copy_own(sends, receives);
+    const auto remote = [this](const auto& message) { return message.peer != rank_; };
+    if (std::any_of(sends.begin(), sends.end(), remote) ||
+        std::any_of(receives.begin(), receives.end(), remote)) {
+      do_exchange(sends, receives);
+    }
+  });
+}
+
+void Transport::allgather(const void* mine, void* all, int64_t bytes) {
+  run(OperationKind::kAllgather, {size_ - 1, size_ - 1, bytes, bytes * (size_ - 1)}, [&] {
+    MUONRT_REQUIRE(bytes >= 0 && (bytes == 0 || (mine && all)), Status::kInvalidArgument, where(),
+                   ": ", bytes, " bytes at a null address; pass buffers of bytes and size x bytes");
+    checked_mul(bytes, size_);
+    if (bytes > 0) do_allgather(mine, all, bytes);
+  });
+}
+
+void Transport::reduce_max(const float* in, float* out, int64_t n) {
+  run(OperationKind::kReduceMax, {1, 1, 4 * n, 4 * n}, [&] {
+    MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": ", n,
+                   " values at a null address; pass both buffers");
+    if (n > 0) do_reduce_max(in, out, n);
+  });
+}
+
+void Transport::reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
+  run(OperationKind::kReduceSum, {1, 1, 8 * n, 8 * n}, [&] {
+    MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": ", n,
+                   " values at a null address; pass both buffers");
+    if (n > 0) do_reduce_sum(in, out, n);
+  });
+}
+
+std::unique_ptr<Transport> Transport::duplicate() {
+  std::unique_ptr<Transport> out;
+  run(OperationKind::kDuplicate, {}, [&] { out = do_duplicate(); });
+  out->set_timeout_ms(timeout_ms());
+  return out;
+}
+
+void Transport::do_reduce_max(const float* in, float* out, int64_t n) {
+  const int64_t bytes = checked_mul(n, 4);
+  gathered_.resize(
+      std::max(gathered_.size(), static_cast<size_t>(checked_mul(bytes, int64_t{size_}))));
+  do_allgather(in, gathered_.data(), bytes);
+  const float* value = reinterpret_cast<const float*>(gathered_.data());
+  for (int64_t i = 0; i < n; ++i) {
+    int32_t best = ordered_from_f32(value[i]);
+    for (int64_t r = 1; r < size_; ++r) best = std::max(best, ordered_from_f32(value[r * n + i]));
+    out[i] = f32_from_ordered(best);
+  }
+}
+
+void Transport::do_reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
+  const int64_t bytes = checked_mul(n, 8);
+  gathered_.resize(
+      std::max(gathered_.size(), static_cast<size_t>(checked_mul(bytes, int64_t{size_}))));
+  do_allgather(in, gathered_.data(), bytes);
+  const int64_t* value = reinterpret_cast<const int64_t*>(gathered_.data());
+  for (int64_t i = 0; i < n; ++i) {
+    uint64_t sum = 0;
+    for (int64_t r = 0; r < size_; ++r) sum += static_cast<uint64_t>(value[r * n + i]);
+    out[i] = static_cast<int64_t>(sum);
+  }
+}
+
+std::string name_ranks(const std::vector<int32_t>& ranks) {
+  constexpr size_t kNamed = 8;
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(kNamed, ranks.size()); ++i) {
+    if (i) out += ", ";
+    append(out, ranks[i]);
+  }
+  if (ranks.size() > kNamed) out += cat(" and ", ranks.size() - kNamed, " more");
+  return out;
+}
+
+}  // namespace muonrt
