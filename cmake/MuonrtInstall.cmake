@@ -8,10 +8,8 @@ install(TARGETS muonrt muonrt_core muonrt_headers EXPORT muonrt
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
 if(TARGET muonrt_mpi)
-  install(TARGETS muonrt_mpi EXPORT muonrt_mpi
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS muonrt_mpi EXPORT muonrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi)
-  install(EXPORT muonrt_mpi NAMESPACE muonrt:: FILE muonrt-mpi.cmake DESTINATION ${muonrt_package})
 endif()
 if(TARGET muonrt_cli)
   install(TARGETS muonrt_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
