@@ -232,7 +232,7 @@ MemoryPlan Plan::memory(int rank) const {
   const int64_t in_flight = std::min<int64_t>(options.window, std::ssize(slots));
   out.message_bytes = in_flight * (gather_send + gather_receive + return_send + return_receive);
   for (const ParamSpec& spec : problem_.params)
-    out.state_bytes += spec.layout.local_numel(rank) * (spec.role == Role::kMuon ? 4 : 8);
+    out.state_bytes += spec.layout.local_numel(rank) * state_bytes_per_element(spec.role);
   return out;
 }
 

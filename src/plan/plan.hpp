@@ -35,6 +35,9 @@ struct MemoryPlan {
   int64_t state_bytes = 0;    // momentum, AdamW moments
 };
 
+/// Optimizer state of a local element: momentum, or both AdamW moments, in f32.
+constexpr int64_t state_bytes_per_element(Role role) { return role == Role::kMuon ? 4 : 8; }
+
 /// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
 class Plan {
  public:

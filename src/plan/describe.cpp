@@ -1,0 +1,161 @@
+#include <algorithm>
+
+#include "plan/report.hpp"
+#include "plan/text_table.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr size_t kListWidth = 20;
+
+using Align = TextTable::Align;
+
+/// "0-3,7"; "48 ranks" where that would be long; "-" for none.
+std::string ranges(std::vector<int32_t> values, const char* noun) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  std::string out;
+  for (size_t i = 0; i < values.size() && out.size() <= kListWidth;) {
+    size_t end = i + 1;
+    while (end < values.size() && values[end] == values[end - 1] + 1) ++end;
+    out += cat(out.empty() ? "" : ",", values[i]);
+    if (end - i > 1) out += cat("-", values[end - 1]);
+    i = end;
+  }
+  if (values.empty()) return "-";
+  return out.size() <= kListWidth ? out : cat(values.size(), " ", noun);
+}
+
+std::string gflop(double flops) { return fixed(flops / 1e9, 3); }
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string out;
+  for (const int64_t n : shape) out += cat(out.empty() ? "" : " x ", n);
+  return out.empty() ? "scalar" : out;
+}
+
+std::string spread_text(const Spread& spread) {
+  return cat(human_bytes(spread.largest), " at most, ",
+             human_bytes(static_cast<int64_t>(spread.mean)), " in the mean");
+}
+
+std::string header(const Plan& plan, const PlanReport& report) {
+  const PlanOptions& o = plan.problem().options;
+  const auto& params = plan.problem().params;
+  const auto muon = std::count_if(params.begin(), params.end(),
+                                  [](const ParamSpec& spec) { return spec.role == Role::kMuon; });
+  const double saved = report.flops_plain > 0 ? 100 * (1 - report.flops / report.flops_plain) : 0.0;
+  return cat("plan        ", hash_text(plan), "\n", "world       ", o.world, " ranks; ",
+             plan.matrices().size(), " matrices of ", muon, " Muon parameters, ",
+             std::ssize(params) - muon, " AdamW parameters\n", "slots       ", plan.slots().size(),
+             " of at most ", human_bytes(o.chunk_bytes), " at an owner, ", o.window,
+             " in flight, transport ", name_of(o.transport), ", commit ",
+             o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
+             gflop(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
+             "%), each matrix once in the world\n", "balance     busiest rank ",
+             gflop(plan.makespan()), " GFLOP, proven lower bound ", gflop(plan.lower_bound()),
+             " GFLOP, ratio ", fixed(report.balance, 4), "\n", "traffic     ",
+             human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
+             spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
+             "memory      messages ", spread_text(report.message_bytes), "; staged ",
+             spread_text(report.staged_bytes), "; state ", spread_text(report.state_bytes), "\n");
+}
+
+/// Rows of a table that are printed, and a line for those that are not.
+class Limit {
+ public:
+  Limit(size_t rows, int64_t most)
+      : rows_(rows), shown_(most > 0 ? std::min(rows, static_cast<size_t>(most)) : rows) {}
+  size_t shown() const { return shown_; }
+  std::string rest() const {
+    return shown_ < rows_ ? cat("... ", rows_ - shown_, " more\n") : std::string();
+  }
+
+ private:
+  size_t rows_, shown_;
+};
+
+std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"parameter", Align::kLeft},
+                   {"shape"},
+                   {"layout", Align::kLeft},
+                   {"form", Align::kLeft},
+                   {"owners", Align::kLeft},
+                   {"slots", Align::kLeft},
+                   {"bytes"},
+                   {"moved"},
+                   {"GFLOP"}});
+  const Limit limit(report.params.size(), max_rows);
+  for (size_t p = 0; p < limit.shown(); ++p) {
+    const ParamSpec& spec = plan.problem().params[p];
+    const ParamReport& row = report.params[p];
+    std::vector<int32_t> owners, slots;
+    for (int32_t i = 0; i < row.matrices; ++i) {
+      const Matrix& m = plan.matrices()[static_cast<size_t>(row.first_matrix + i)];
+      owners.push_back(m.owner);
+      slots.push_back(m.slot);
+    }
+    const bool travels = row.matrices > 0;
+    table.add({spec.name, shape_text(spec.layout.shape()), spec.layout.describe(),
+               form_name(plan, p, row), ranges(std::move(owners), "ranks"),
+               ranges(std::move(slots), "slots"), travels ? human_bytes(row.bytes) : "-",
+               travels ? human_bytes(report.traffic.moved[p]) : "-",
+               travels ? gflop(row.flops) : "-"});
+  }
+  return table.text() + limit.rest();
+}
+
+std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"slot"},
+                   {"matrices"},
+                   {"owners"},
+                   {"bytes"},
+                   {"GFLOP"},
+                   {"busiest owner"},
+                   {"mean owner"}});
+  const Limit limit(report.slots.size(), max_rows);
+  for (size_t s = 0; s < limit.shown(); ++s) {
+    const SlotReport& row = report.slots[s];
+    table.add({cat(s), cat(plan.slots()[s].matrices.size()), cat(row.owners),
+               human_bytes(plan.slots()[s].bytes), gflop(row.flops), gflop(row.largest_flops),
+               gflop(row.flops / row.owners)});
+  }
+  return table.text() + limit.rest();
+}
+
+std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"rank"},
+                   {"matrices"},
+                   {"GFLOP"},
+                   {"slots"},
+                   {"sent"},
+                   {"received"},
+                   {"messages"},
+                   {"staged"},
+                   {"state"}});
+  const Limit limit(report.traffic.ranks.size(), max_rows);
+  for (size_t r = 0; r < limit.shown(); ++r) {
+    const RankTraffic& row = report.traffic.ranks[r];
+    table.add({cat(r), cat(row.owned), gflop(plan.load()[r]), cat(row.slots), human_bytes(row.sent),
+               human_bytes(row.received), human_bytes(row.memory.message_bytes),
+               human_bytes(row.memory.staged_bytes), human_bytes(row.memory.state_bytes)});
+  }
+  return table.text() + limit.rest();
+}
+
+}  // namespace
+
+std::string Plan::describe(int64_t max_rows) const {
+  const PlanReport report = report_on(*this);
+  std::string out = header(*this, report);
+  for (const std::string& table :
+       {param_table(*this, report, max_rows), slot_table(*this, report, max_rows),
+        rank_table(*this, report, max_rows)})
+    out += "\n" + table;
+  if (!report.warnings.empty()) out += '\n';
+  for (const std::string& warning : report.warnings) out += cat("warning: ", warning, "\n");
+  return out;
+}
+
+}  // namespace muonrt

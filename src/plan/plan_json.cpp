@@ -1,0 +1,167 @@
+#include "plan/report.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// Writes objects and lists; puts the commas.
+class JsonWriter {
+ public:
+  void open(char bracket) {
+    comma();
+    out_ += bracket;
+    first_ = true;
+  }
+  void close(char bracket) {
+    out_ += bracket;
+    first_ = false;
+  }
+  void key(const char* name) {
+    comma();
+    out_ += cat(json_quote(name), ":");
+    first_ = true;
+  }
+  template <class T>
+  void value(const T& v) {
+    comma();
+    if constexpr (std::is_convertible_v<T, std::string_view>) {
+      out_ += json_quote(v);
+    } else {
+      append(out_, v);
+    }
+  }
+  template <class T>
+  void field(const char* name, const T& v) {
+    key(name);
+    value(v);
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  void comma() {
+    if (!first_) out_ += ',';
+    first_ = false;
+  }
+  std::string out_;
+  bool first_ = true;
+};
+
+void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
+  json.key(name);
+  json.open('{');
+  json.field("max", spread.largest);
+  json.field("mean", spread.mean);
+  json.close('}');
+}
+
+void write_options(JsonWriter& json, const PlanOptions& o) {
+  json.key("options");
+  json.open('{');
+  json.field("world", o.world);
+  json.field("transport", name_of(o.transport));
+  json.field("chunk_bytes", o.chunk_bytes);
+  json.field("window", o.window);
+  json.field("commit", o.commit == CommitMode::kAtomic ? "atomic" : "eager");
+  json.close('}');
+}
+
+void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
+  json.key("total");
+  json.open('{');
+  json.field("params", plan.problem().params.size());
+  json.field("matrices", plan.matrices().size());
+  json.field("slots", plan.slots().size());
+  json.field("flops", report.flops);
+  json.field("flops_plain", report.flops_plain);
+  json.field("makespan_flops", plan.makespan());
+  json.field("lower_bound_flops", plan.lower_bound());
+  json.field("balance", report.balance);
+  json.field("moved_bytes", report.traffic.moved_total);
+  write_spread(json, "sent_bytes", report.sent);
+  write_spread(json, "received_bytes", report.received);
+  write_spread(json, "message_bytes", report.message_bytes);
+  write_spread(json, "staged_bytes", report.staged_bytes);
+  write_spread(json, "state_bytes", report.state_bytes);
+  json.close('}');
+}
+
+void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t p) {
+  const ParamSpec& spec = plan.problem().params[p];
+  const ParamReport& row = report.params[p];
+  std::vector<int32_t> owners, slots;
+  for (int32_t i = 0; i < row.matrices; ++i) {
+    const Matrix& m = plan.matrices()[static_cast<size_t>(row.first_matrix + i)];
+    owners.push_back(m.owner);
+    slots.push_back(m.slot);
+  }
+  json.open('{');
+  json.field("name", spec.name);
+  json.field("shape", spec.layout.shape());
+  json.field("layout", spec.layout.describe());
+  json.field("dtype", name_of(spec.dtype));
+  json.field("grad_dtype", name_of(spec.grad_dtype));
+  json.field("group", spec.group);
+  json.field("form", form_name(plan, p, row));
+  json.field("update_scale", spec.update_scale);
+  json.field("matrices", row.matrices);
+  json.field("owners", owners);
+  json.field("slots", slots);
+  json.field("bytes", row.bytes);
+  json.field("moved_bytes", report.traffic.moved[p]);
+  json.field("flops", row.flops);
+  json.close('}');
+}
+
+void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
+  json.open('{');
+  json.field("slot", s);
+  json.field("matrices", plan.slots()[s].matrices.size());
+  json.field("owners", report.slots[s].owners);
+  json.field("bytes", plan.slots()[s].bytes);
+  json.field("flops", report.slots[s].flops);
+  json.field("busiest_owner_flops", report.slots[s].largest_flops);
+  json.close('}');
+}
+
+void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t r) {
+  const RankTraffic& row = report.traffic.ranks[r];
+  json.open('{');
+  json.field("rank", r);
+  json.field("matrices", row.owned);
+  json.field("flops", plan.load()[r]);
+  json.field("slots", row.slots);
+  json.field("sent_bytes", row.sent);
+  json.field("received_bytes", row.received);
+  json.field("message_bytes", row.memory.message_bytes);
+  json.field("staged_bytes", row.memory.staged_bytes);
+  json.field("state_bytes", row.memory.state_bytes);
+  json.close('}');
+}
+
+}  // namespace
+
+std::string Plan::json() const {
+  const PlanReport report = report_on(*this);
+  JsonWriter json;
+  const auto list = [&](const char* name, size_t rows, const auto& write) {
+    json.key(name);
+    json.open('[');
+    for (size_t i = 0; i < rows; ++i) write(json, *this, report, i);
+    json.close(']');
+  };
+  json.open('{');
+  json.field("hash", hash_text(*this));
+  write_options(json, problem_.options);
+  write_total(json, *this, report);
+  list("params", report.params.size(), write_param);
+  list("slots", report.slots.size(), write_slot);
+  list("ranks", report.traffic.ranks.size(), write_rank);
+  list("warnings", report.warnings.size(),
+       [](JsonWriter& to, const Plan&, const PlanReport& from, size_t i) {
+         to.value(from.warnings[i]);
+       });
+  json.close('}');
+  return json.take();
+}
+
+}  // namespace muonrt

@@ -1,0 +1,130 @@
+#include "plan/report.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace muonrt {
+
+namespace {
+
+/// Below this, or as a single row or column, a matrix has no spectrum worth flattening, and its
+/// time is all launches and latency.
+constexpr int64_t kTinyElements = 1024;
+
+constexpr double kGoodBalance = 1.02;
+
+template <class Get>
+Spread spread_of(const std::vector<RankTraffic>& ranks, const Get& get) {
+  Spread out;
+  for (const RankTraffic& rank : ranks) {
+    out.largest = std::max(out.largest, get(rank));
+    out.mean += static_cast<double>(get(rank)) / static_cast<double>(ranks.size());
+  }
+  return out;
+}
+
+void add_params(const Plan& plan, PlanReport& out) {
+  const int64_t element_bytes = size_of(plan.problem().options.transport);
+  out.params.resize(plan.problem().params.size());
+  for (size_t id = 0; id < plan.matrices().size(); ++id) {
+    const Matrix& m = plan.matrices()[id];
+    ParamReport& row = out.params[static_cast<size_t>(m.param)];
+    if (row.matrices++ == 0) row.first_matrix = static_cast<int32_t>(id);
+    row.bytes += m.rows * m.cols * element_bytes;
+    row.flops += m.flops;
+    out.flops += m.flops;
+    out.flops_plain += orthogonalize_flops_plain(m.method, m.rows, m.cols);
+  }
+}
+
+void add_slots(const Plan& plan, PlanReport& out) {
+  for (const Slot& slot : plan.slots()) {
+    SlotReport& row = out.slots.emplace_back();
+    std::map<int32_t, double> load;
+    for (const int32_t id : slot.matrices) {
+      const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
+      load[m.owner] += m.flops;
+      row.flops += m.flops;
+    }
+    row.owners = static_cast<int32_t>(load.size());
+    for (const auto& [owner, flops] : load) row.largest_flops = std::max(row.largest_flops, flops);
+  }
+}
+
+/// Parameters of one kind of concern: how many, and the first by name.
+struct Concern {
+  int64_t count = 0;
+  const ParamSpec* first = nullptr;
+  void add(const ParamSpec& spec) {
+    if (count++ == 0) first = &spec;
+  }
+  std::string subject() const {
+    const std::string one = cat("param '", first->name, "' (shape ", first->layout.shape(), ")");
+    return count == 1 ? one : cat(one, " and ", count - 1, " more");
+  }
+};
+
+void add_warnings(const Plan& plan, PlanReport& out) {
+  Concern tiny, empty, large;
+  for (size_t p = 0; p < out.params.size(); ++p) {
+    const ParamSpec& spec = plan.problem().params[p];
+    if (spec.role != Role::kMuon) continue;
+    if (out.params[p].matrices == 0) {
+      empty.add(spec);
+      continue;
+    }
+    const Matrix& m = plan.matrices()[static_cast<size_t>(out.params[p].first_matrix)];
+    if (m.rows == 1 || m.cols == 1 || m.rows * m.cols < kTinyElements) tiny.add(spec);
+    if (out.params[p].bytes / out.params[p].matrices > plan.problem().options.chunk_bytes)
+      large.add(spec);
+  }
+  if (tiny.count > 0)
+    out.warnings.push_back(cat(tiny.subject(),
+                               ": a matrix this small has next to no spectrum to "
+                               "flatten and costs mostly latency; AdamW would serve it better"));
+  if (empty.count > 0)
+    out.warnings.push_back(cat(empty.subject(), ": no elements, so nothing is planned for it"));
+  if (large.count > 0)
+    out.warnings.push_back(cat(large.subject(), ": a matrix is larger than the chunk budget of ",
+                               human_bytes(plan.problem().options.chunk_bytes),
+                               " and travels alone in its slot; memory follows the matrix"));
+  if (out.balance > kGoodBalance)
+    out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
+                               " x the proven lower bound (matrices are few or unlike each other); "
+                               "owners given by the caller limit the choice"));
+}
+
+}  // namespace
+
+std::string hash_text(const Plan& plan) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  const uint64_t value = plan.hash();
+  std::string out = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[value >> shift & 15];
+  return out;
+}
+
+PlanReport report_on(const Plan& plan) {
+  PlanReport out;
+  out.traffic = measure_traffic(plan);
+  add_params(plan, out);
+  add_slots(plan, out);
+  if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
+  const auto& ranks = out.traffic.ranks;
+  out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });
+  out.received = spread_of(ranks, [](const RankTraffic& r) { return r.received; });
+  out.message_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.message_bytes; });
+  out.staged_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.staged_bytes; });
+  out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
+  add_warnings(plan, out);
+  return out;
+}
+
+const char* form_name(const Plan& plan, size_t param, const ParamReport& report) {
+  if (plan.problem().params[param].role == Role::kAdamW) return "adamw";
+  if (report.matrices == 0) return "none";
+  const Matrix& m = plan.matrices()[static_cast<size_t>(report.first_matrix)];
+  return m.method.form == Form::kGram ? "gram" : "standard";
+}
+
+}  // namespace muonrt

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/text.hpp"
+#include "plan/plan.hpp"
+#include "plan/traffic.hpp"
+
+namespace muonrt {
+
+/// What `describe` and `json` print of a parameter.
+struct ParamReport {
+  int32_t first_matrix = 0, matrices = 0;  // ids; 0 matrices for AdamW
+  int64_t bytes = 0;                       // of its matrices, transport dtype
+  double flops = 0;
+};
+
+struct SlotReport {
+  int32_t owners = 0;
+  double flops = 0, largest_flops = 0;  // in all; of its busiest owner
+};
+
+/// Largest and mean of a quantity over the ranks.
+struct Spread {
+  int64_t largest = 0;
+  double mean = 0;
+};
+
+/// The facts of a plan, for both printers.
+struct PlanReport {
+  std::vector<ParamReport> params;
+  std::vector<SlotReport> slots;
+  Traffic traffic;
+  double flops = 0, flops_plain = 0;  // with symmetric products at half cost; all in full
+  double balance = 1;                 // makespan / lower bound
+  Spread sent, received, message_bytes, staged_bytes, state_bytes;
+  std::vector<std::string> warnings;
+};
+
+/// The plan's digest as 0x and 16 digits.
+std::string hash_text(const Plan& plan);
+
+PlanReport report_on(const Plan& plan);
+
+/// "standard", "gram", "adamw"; "none" for a Muon parameter with no elements.
+const char* form_name(const Plan& plan, size_t param, const ParamReport& report);
+
+}  // namespace muonrt
