@@ -1,0 +1,129 @@
+#include <catch2/catch.hpp>
+
+#include "base/error.hpp"
+#include "layout/blocks.hpp"
+#include "layout/holders.hpp"
+#include "layout/parse.hpp"
+
+using namespace muonrt;
+using Blocks = std::vector<Block>;
+using MeshPtr = std::shared_ptr<const Mesh>;
+
+namespace {
+
+MeshPtr mesh(std::vector<int64_t> shape) { return std::make_shared<const Mesh>(std::move(shape)); }
+
+Layout placed(std::vector<int64_t> mesh_shape, std::vector<int64_t> shape, const char* text) {
+  return Layout::from_placements(mesh(std::move(mesh_shape)), std::move(shape),
+                                 parse_placements(text), Reading::kLiteral);
+}
+
+}  // namespace
+
+TEST_CASE("blocks: a contiguous shard is one rectangle", "[unit][layout]") {
+  CHECK(blocks_of(placed({4}, {10, 6}, "S(0)"), 1) == Blocks{{3, 0, 3, 6, 0, 6}});
+  CHECK(blocks_of(placed({4}, {10, 6}, "S(0)"), 3) == Blocks{{9, 0, 1, 6, 0, 6}});
+  CHECK(blocks_of(placed({4}, {10, 6}, "S(1)"), 1) == Blocks{{0, 2, 10, 2, 0, 2}});
+  CHECK(blocks_of(placed({4}, {10, 6}, "S(1)"), 3).empty());
+  CHECK(blocks_of(placed({4}, {10, 6}, "R"), 2) == Blocks{{0, 0, 10, 6, 0, 6}});
+  CHECK(blocks_of(placed({2, 2}, {5, 6}, "S(0),S(1)"), 3) == Blocks{{3, 3, 2, 3, 0, 3}});
+}
+
+TEST_CASE("blocks: strided rows and columns give one rectangle for each pair of runs",
+          "[unit][layout]") {
+  CHECK(blocks_of(placed({2}, {8, 3}, "SS(0,2)"), 1) ==
+        Blocks{{2, 0, 2, 3, 0, 3}, {6, 0, 2, 3, 6, 3}});
+  // local 4 x 4: rows 0 1 4 5, columns 2 3 6 7
+  CHECK(blocks_of(placed({2, 2}, {8, 8}, "SS(0,2),SS(1,2)"), 1) ==
+        Blocks{{0, 2, 2, 2, 0, 4}, {0, 6, 2, 2, 2, 4}, {4, 2, 2, 2, 8, 4}, {4, 6, 2, 2, 10, 4}});
+}
+
+TEST_CASE("blocks: one-dim tensors are one row, scalars one element", "[unit][layout]") {
+  CHECK(blocks_of(placed({4}, {10}, "S(0)"), 3) == Blocks{{0, 9, 1, 1, 0, 1}});
+  CHECK(blocks_of(placed({2}, {8}, "SS(0,2)"), 0) ==
+        Blocks{{0, 0, 1, 2, 0, 2}, {0, 4, 1, 2, 2, 2}});
+  CHECK(blocks_of(placed({2}, {}, "R"), 1) == Blocks{{0, 0, 1, 1, 0, 1}});
+  CHECK(matrix_shape(placed({2}, {8}, "R")) == std::pair<int64_t, int64_t>{1, 8});
+}
+
+TEST_CASE("blocks: a flat range is the rest of a row, whole rows, the start of a row",
+          "[unit][layout]") {
+  const auto flat = [](int64_t begin, int64_t end) {
+    const Layout l =
+        Layout::with_flat(mesh({3}), {5, 4}, {}, {0}, {{0, begin}, {begin, end}, {end, 20}});
+    return blocks_of(l, 1);
+  };
+  CHECK(flat(2, 18) == Blocks{{0, 2, 1, 2, 0, 2}, {1, 0, 3, 4, 2, 4}, {4, 0, 1, 2, 14, 2}});
+  CHECK(flat(4, 16) == Blocks{{1, 0, 3, 4, 0, 4}});
+  CHECK(flat(5, 7) == Blocks{{1, 1, 1, 2, 0, 2}});
+  CHECK(flat(5, 8) == Blocks{{1, 1, 1, 3, 0, 3}});
+  CHECK(flat(3, 5) == Blocks{{0, 3, 1, 1, 0, 1}, {1, 0, 1, 1, 1, 1}});
+  CHECK(flat(7, 7).empty());
+}
+
+TEST_CASE("blocks: a flat range of a tensor-parallel matrix is placed behind the cut",
+          "[unit][layout]") {
+  // Megatron: columns over tp, then the 4 x 3 local matrix in flat halves of the dp ranks
+  const Layout l = Layout::with_flat(mesh({2, 2}), {4, 6}, {{{1}, 1}}, {0}, {{0, 7}, {7, 12}});
+  CHECK(blocks_of(l, 1) == Blocks{{0, 3, 2, 3, 0, 3}, {2, 3, 1, 1, 6, 1}});
+  CHECK(blocks_of(l, 2) == Blocks{{2, 1, 1, 2, 0, 2}, {3, 0, 1, 3, 2, 3}});
+}
+
+TEST_CASE(
+    "blocks: a stack under flat ranges has matrices that begin on one rank and end on another",
+    "[unit][layout]") {
+  // (2, 3, 2) in flat thirds of 4: matrix 0 is elements 0-5, matrix 1 elements 6-11
+  const Layout l = Layout::with_flat(mesh({3}), {2, 3, 2}, {}, {0}, {{0, 4}, {4, 8}, {8, 12}});
+  CHECK(blocks_of_matrix(l, 0, 0) == Blocks{{0, 0, 2, 2, 0, 2}});
+  CHECK(blocks_of_matrix(l, 1, 0) == Blocks{{2, 0, 1, 2, 0, 2}});
+  CHECK(blocks_of_matrix(l, 2, 0).empty());
+  CHECK(blocks_of_matrix(l, 0, 1).empty());
+  CHECK(blocks_of_matrix(l, 1, 1) == Blocks{{0, 0, 1, 2, 2, 2}});
+  CHECK(blocks_of_matrix(l, 2, 1) == Blocks{{1, 0, 2, 2, 0, 2}});
+  CHECK(holders_of(l, 1).replicas == std::vector<std::vector<int>>{{0, 1, 2}});
+}
+
+TEST_CASE("blocks: of experts with tensor and expert parallelism over replicas", "[unit][layout]") {
+  // replicate 2 x ep 2 x tp 2; 3 experts (2 on ep 0, 1 on ep 1), 4 rows over tp
+  const Layout l = placed({2, 2, 2}, {3, 4, 5}, "R,S(0),S(1)");
+  CHECK(holders_of(l, 0).replicas == std::vector<std::vector<int>>{{0, 1}, {4, 5}});
+  CHECK(holders_of(l, 2).replicas == std::vector<std::vector<int>>{{2, 3}, {6, 7}});
+  CHECK(blocks_of_matrix(l, 5, 1) == Blocks{{2, 0, 2, 5, 10, 5}});
+  CHECK(blocks_of_matrix(l, 7, 2) == Blocks{{2, 0, 2, 5, 0, 5}});
+  CHECK(blocks_of_matrix(l, 7, 1).empty());
+  CHECK(holder_class(l, 0) == holder_class(l, 1));
+  CHECK(holder_class(l, 0) != holder_class(l, 2));
+  const Layout m = matrix_layout(l, 2);
+  CHECK(m.mesh().ranks() == std::vector<int32_t>{2, 3, 6, 7});
+  CHECK(m.describe() == "S(0) over d2=2, R over d0=2");
+}
+
+TEST_CASE("blocks: parts of an interleaved fused matrix are counted from their own start",
+          "[unit][layout]") {
+  // two groups of (q 2, q 2, k 2, v 2) rows: q rows 0-3 8-11, k rows 4-5 12-13, v rows 6-7 14-15
+  const Layout l = placed({2}, {16, 3}, "S(0)");
+  const Runs q = {{0, 4}, {8, 12}}, k = {{4, 6}, {12, 14}}, all = whole(3);
+  CHECK(blocks_of_part(blocks_of(l, 1), q, all) == Blocks{{4, 0, 4, 3, 0, 3}});
+  CHECK(blocks_of_part(blocks_of(l, 1), k, all) == Blocks{{2, 0, 2, 3, 12, 3}});
+  const Layout r = placed({2}, {16, 3}, "R");
+  CHECK(blocks_of_part(blocks_of(r, 1), q, all) == Blocks{{0, 0, 4, 3, 0, 3}, {4, 0, 4, 3, 24, 3}});
+  CHECK(blocks_of_part(blocks_of(r, 1), q, {{1, 3}}) ==
+        Blocks{{0, 0, 4, 2, 1, 3}, {4, 0, 4, 2, 25, 3}});
+  CHECK(blocks_of_part(blocks_of(r, 1), {}, all).empty());
+}
+
+TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",
+          "[unit][layout]") {
+  // 2^58 elements: anything that grew with them would not return
+  const int64_t e = 1 << 10, r = int64_t{1} << 28, c = int64_t{1} << 20;
+  const Layout l = placed({16, 8, 8}, {e, r, c}, "S(2),SS(1,3),S(0)");
+  CHECK(l.numel() == int64_t{1} << 58);
+  CHECK(l.shard_group(5).size() == 1024);
+  const std::vector<int> ranks = holders_of(l, 700).replicas[0];
+  CHECK(ranks.size() == 128);
+  int64_t sum = 0;
+  for (const int rank : ranks) {
+    for (const Block& b : blocks_of_matrix(l, rank, 700)) sum += b.numel();
+  }
+  CHECK(sum == r * c);
+}

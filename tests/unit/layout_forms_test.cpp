@@ -1,0 +1,225 @@
+#include <catch2/catch.hpp>
+
+#include "base/error.hpp"
+#include "layout/blocks.hpp"
+#include "layout/holders.hpp"
+#include "unit/layout_naive.hpp"
+
+using namespace muonrt;
+using Catch::Contains;
+using Sizes = std::vector<int64_t>;
+using MeshPtr = std::shared_ptr<const Mesh>;
+
+namespace {
+
+MeshPtr mesh(Sizes shape, std::vector<std::string> names = {}, std::vector<int32_t> ranks = {}) {
+  return std::make_shared<const Mesh>(std::move(shape), std::move(names), std::move(ranks));
+}
+
+}  // namespace
+
+TEST_CASE("layout: row bounds say each slot's rows, some of them none", "[unit][layout]") {
+  const Layout l = Layout::with_row_bounds(mesh({3}), {7, 2}, {}, {0}, 0, {0, 3, 3, 7});
+  CHECK(l.runs(0, 0) == Runs{{0, 3}});
+  CHECK(l.runs(1, 0).empty());
+  CHECK(l.runs(2, 0) == Runs{{3, 7}});
+  CHECK(l.local_shape(1) == Sizes{0, 2});
+  CHECK(l.local_shape(2) == Sizes{4, 2});
+  CHECK(l.locate(0, 3).coords == Sizes{2});
+  CHECK(l.locate(0, 3).position == 0);
+}
+
+TEST_CASE("layout: row bounds act on the list that the cuts before leave", "[unit][layout]") {
+  // tp halves the columns; the rows of each half lie on the fsdp ranks as 1, 4, 0
+  const Layout l = Layout::with_row_bounds(mesh({3, 2}), {5, 6}, {{{1}, 1}}, {0}, 0, {0, 1, 5, 5});
+  CHECK(l.runs(0, 0) == Runs{{0, 1}});
+  CHECK(l.runs(3, 0) == Runs{{1, 5}});
+  CHECK(l.runs(3, 1) == Runs{{3, 6}});
+  CHECK(l.local_shape(5) == Sizes{0, 3});
+  // on the dim that tp has cut strided: positions of that list
+  const Layout s = Layout::with_row_bounds(mesh({2, 2}), {8}, {{{1}, 0, 2}}, {0}, 0, {0, 1, 4});
+  CHECK(s.runs(1, 0) == Runs{{2, 3}});  // tp 1 holds 2 3 6 7
+  CHECK(s.runs(3, 0) == Runs{{3, 4}, {6, 8}});
+}
+
+TEST_CASE("layout: an owner holds the whole tensor, the others an empty first dim",
+          "[unit][layout]") {
+  const Layout l = Layout::with_owner(mesh({2, 3}, {"rep", "dp"}), {4, 5}, {1}, 2);
+  for (const int rank : {2, 5}) CHECK(l.local_shape(rank) == Sizes{4, 5});
+  for (const int rank : {0, 1, 3, 4}) {
+    CHECK(l.local_shape(rank) == Sizes{0, 5});
+    CHECK(blocks_of(l, rank).empty());
+  }
+  CHECK(l.replicas() == 2);
+  CHECK(l.shard_group(4) == std::vector<int>{3, 4, 5});
+  const Layout scalar = Layout::with_owner(mesh({3}), {}, {0}, 1);
+  CHECK(scalar.local_numel(0) == 0);
+  CHECK(scalar.local_numel(1) == 1);
+  CHECK(blocks_of(scalar, 1) == std::vector<Block>{{0, 0, 1, 1, 0, 1}});
+  CHECK(blocks_of(scalar, 2).empty());
+}
+
+TEST_CASE("layout: a matrix on one owner of what tensor parallelism leaves", "[unit][layout]") {
+  const Layout l = Layout::with_owner(mesh({2, 2}, {"dp", "tp"}), {5, 4}, {0}, 1, {{{1}, 0}});
+  CHECK(l.local_shape(0) == Sizes{0, 4});
+  CHECK(l.local_shape(2) == Sizes{3, 4});
+  CHECK(l.runs(3, 0) == Runs{{3, 5}});
+}
+
+TEST_CASE("layout: flat ranges of uneven local tensors are given for each rank of the group",
+          "[unit][layout]") {
+  // 5 rows over tp=2: 3 and 2 rows of 2; dp cuts the 6 and the 4 elements
+  const Layout l =
+      Layout::with_flat(mesh({2, 2}), {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {0, 1}, {5, 6}, {1, 4}});
+  CHECK(l.local_numel(0) == 5);
+  CHECK(l.local_numel(1) == 1);
+  CHECK(blocks_of(l, 0) == std::vector<Block>{{0, 0, 2, 2, 0, 2}, {2, 0, 1, 1, 4, 1}});
+  CHECK(blocks_of(l, 2) == std::vector<Block>{{2, 1, 1, 1, 0, 1}});
+  CHECK(blocks_of(l, 3) == std::vector<Block>{{3, 1, 1, 1, 0, 1}, {4, 0, 1, 2, 1, 2}});
+  CHECK_THROWS_WITH(Layout::with_flat(mesh({2, 2}), {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {5, 6}}),
+                    Contains("end at 6") && Contains("4 elements"));
+}
+
+TEST_CASE("layout: a flat range over whole rows equals the row bounds that say the same",
+          "[unit][layout]") {
+  const MeshPtr m = mesh({3});
+  const Layout rows = Layout::with_row_bounds(m, {4, 3}, {}, {0}, 0, {0, 1, 3, 4});
+  CHECK(Layout::with_flat(m, {4, 3}, {}, {0}, {{0, 3}, {3, 9}, {9, 12}}) == rows);
+  CHECK_FALSE(Layout::with_flat(m, {4, 3}, {}, {0}, {{0, 4}, {4, 9}, {9, 12}}) == rows);
+  CHECK(Layout::with_flat(m, {7}, {}, {0}, {{0, 3}, {3, 6}, {6, 7}}) ==
+        Layout::from_cuts(m, {7}, {{{0}, 0}}));
+  CHECK(Layout::with_owner(m, {4, 3}, {0}, 1) ==
+        Layout::with_row_bounds(m, {4, 3}, {}, {0}, 0, {0, 0, 4, 4}));
+  CHECK(Layout::with_flat(m, {2, 2, 3}, {}, {0}, {{0, 6}, {6, 6}, {6, 12}}) ==
+        Layout::with_row_bounds(m, {2, 2, 3}, {}, {0}, 0, {0, 1, 1, 2}));
+}
+
+TEST_CASE("layout: equality looks at ranks, shape, addends and lists, not at how they are said",
+          "[unit][layout]") {
+  const Layout l = Layout::from_cuts(mesh({2, 2}), {8, 4}, {{{0}, 0}, {{1}, 0}});
+  CHECK(l == Layout::from_cuts(mesh({4}), {8, 4}, {{{0}, 0}}));
+  CHECK(l == Layout::from_cuts(mesh({2, 2}, {}, {0, 2, 1, 3}), {8, 4}, {{{1}, 0}, {{0}, 0}}));
+  CHECK_FALSE(l == Layout::from_cuts(mesh({4}, {}, {1, 0, 2, 3}), {8, 4}, {{{0}, 0}}));
+  CHECK_FALSE(l == Layout::from_cuts(mesh({4}, {}, {0, 1, 2, 7}), {8, 4}, {{{0}, 0}}));
+  CHECK_FALSE(l == Layout::from_cuts(mesh({4}), {4, 8}, {{{0}, 0}}));
+  CHECK_FALSE(l == Layout::from_cuts(mesh({5}), {8, 4}, {{{0}, 0}}));
+  const Layout replicated = Layout::from_cuts(mesh({2}), {3}, {});
+  CHECK_FALSE(replicated == Layout::from_cuts(mesh({2}), {3}, {}, {0}));
+  CHECK_FALSE(replicated.hash() == Layout::from_cuts(mesh({2}), {3}, {}, {0}).hash());
+}
+
+TEST_CASE("layout: partial dims hold addends, numbered by mesh coordinates", "[unit][layout]") {
+  const Layout l = Layout::from_cuts(mesh({2, 3, 2}, {}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 10}),
+                                     {6}, {{{1}, 0}}, {2, 0});
+  CHECK(l.partial_dims() == std::vector<int>{0, 2});
+  CHECK(l.replica_dims() == std::vector<int>{0, 2});
+  CHECK(l.addends() == 4);
+  CHECK(l.addend_index(9) == 0);
+  CHECK(l.addend_index(8) == 1);
+  CHECK(l.addend_index(3) == 2);
+  CHECK(l.addend_index(10) == 3);
+  CHECK(l.replica_group(9) == std::vector<int>{9, 8, 3, 2});
+  CHECK(l.local_numel(9) == 2);
+  CHECK(l.describe() == "S(0) over d1=3, P over d0=2, P over d2=2");
+}
+
+TEST_CASE("layout: shard groups follow mesh coordinates where ranks do not ascend",
+          "[unit][layout]") {
+  const Layout l = Layout::from_cuts(mesh({2, 2}, {}, {7, 3, 1, 5}), {4, 4}, {{{1}, 0}});
+  CHECK(l.shard_group(3) == std::vector<int>{7, 3});
+  CHECK(l.shard_group(1) == std::vector<int>{1, 5});
+  CHECK(l.shard_slot(3) == 1);
+  CHECK(l.replica_index(5) == 1);
+  CHECK(l.rank_of(1, 0) == 1);
+  CHECK_THROWS_WITH(l.rank_of(2, 0), Contains("replica 2"));
+}
+
+TEST_CASE("layout: weights of more than two dims are matrices on request", "[unit][layout]") {
+  // (out 4, in 2, 3 x 3): in is cut over tp, out over dp
+  const Layout l = Layout::from_cuts(mesh({2, 2}), {4, 2, 3, 3}, {{{0}, 0}, {{1}, 1}});
+  CHECK_THROWS_WITH(blocks_of(l, 0), Contains("no matrix"));
+  const Layout m = l.as_matrix();
+  CHECK(m.shape() == Sizes{4, 18});
+  CHECK(m.local_shape(3) == Sizes{2, 9});
+  CHECK(m.runs(3, 1) == Runs{{9, 18}});
+  CHECK(blocks_of(m, 3) == std::vector<Block>{{2, 9, 2, 9, 0, 9}});
+  // the last dim cut: three pieces of two for each input channel
+  const Layout k = Layout::from_cuts(mesh({2}), {1, 2, 3, 3}, {{{0}, 3}}).as_matrix();
+  CHECK(naive::expand(k.runs(0, 1)) == naive::List{0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16});
+  CHECK(holders_of(k, 0).replicas == std::vector<std::vector<int>>{{0, 1}});
+  CHECK(holders_of(m, 0).replicas == std::vector<std::vector<int>>{{0, 1, 2, 3}});
+}
+
+TEST_CASE("layout: scalars and empty tensors are held like others", "[unit][layout]") {
+  CHECK(Layout().numel() == 1);
+  CHECK(Layout().local_numel(0) == 1);
+  CHECK(Layout().describe() == "whole on one rank");
+  const Layout empty = Layout::from_cuts(mesh({2}), {0, 5}, {{{0}, 1}});
+  CHECK(empty.numel() == 0);
+  CHECK(empty.local_shape(0) == Sizes{0, 3});
+  CHECK(blocks_of(empty, 0).empty());
+  CHECK(blocks_of(Layout::with_flat(mesh({2}), {0, 5}, {}, {0}, {{0, 0}, {0, 0}}), 1).empty());
+}
+
+TEST_CASE("layout: a line of words says the cuts from the outermost in", "[unit][layout]") {
+  const MeshPtr m = mesh({2, 4, 3}, {"dp", "fsdp", "tp"});
+  CHECK(Layout::from_cuts(m, {9, 9}, {{{1}, 0}}).describe() ==
+        "S(0) over fsdp=4, R over dp=2, R over tp=3");
+  CHECK(Layout::from_cuts(m, {9, 9}, {{{2}, -1, 2, 16}, {{0, 1}, 0}}).describe() ==
+        "SS(1,2) by 16 over tp=3, then S(0) over dp*fsdp=8");
+  CHECK(Layout::with_owner(m, {9}, {1}, 3, {}, {0, 2}).describe() ==
+        "whole on slot 3 of fsdp=4, P over dp=2, P over tp=3");
+  CHECK(Layout::with_row_bounds(m, {8}, {{{0}, 0}}, {2}, 0, {0, 0, 3, 4}).describe() ==
+        "S(0) over dp=2, then bounds [0, 0, 3, 4] of dim 0 over tp=3, R over fsdp=4");
+  CHECK(Layout::with_flat(m, {8}, {}, {0}, {{0, 3}, {3, 8}}).describe() ==
+        "flat ranges over dp=2, R over fsdp=4, R over tp=3");
+}
+
+TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[unit][layout]") {
+  const MeshPtr m = mesh({2, 3}, {"dp", "tp"});
+  CHECK_THROWS_WITH(Layout::from_cuts(nullptr, {2}, {}), Contains("no mesh"));
+  CHECK_THROWS_WITH(Layout::from_placements(nullptr, {2}, {}, Reading::kLiteral),
+                    Contains("no mesh"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {2, -1}, {}), Contains("dim 1 is negative"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {int64_t{1} << 40, int64_t{1} << 40}, {}),
+                    Contains("does not fit"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{}, 0}}), Contains("names no mesh dim"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{2}, 0}}), Contains("mesh dim 2"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0}, {{0}, 0}}), Contains("'dp'"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0}}, {0}), Contains("'dp'"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {}, {5}), Contains("mesh dim 5"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 1}}), Contains("tensor dim 1"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {}, {{{0}, 0}}), Contains("a scalar"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0, 0}}), Contains("split factor 0"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0, 1, 0}}), Contains("unit 0"));
+  CHECK_THROWS_WITH(Layout::from_cuts(m, {1 << 30}, {{{0}, 0, 1 << 29}}), Contains("pieces"));
+  CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 3, 7}),
+                    Contains("3 values for 3 slots"));
+  CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 4, 3, 7}),
+                    Contains("do not ascend"));
+  CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {1, 4, 5, 7}),
+                    Contains("do not ascend from 0"));
+  CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 4, 5, 6}),
+                    Contains("end at 6") && Contains("has 7"));
+  CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {{{0}, 0}}, {1}, 0, {0, 4, 4, 4}),
+                    Contains("end at 4") && Contains("has 3"));
+  CHECK_THROWS_WITH(Layout::with_owner(m, {7}, {1}, 3), Contains("slot 3"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {4, 9}}),
+                    Contains("2 ranges for 3"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {5, 9}, {9, 9}}),
+                    Contains("[5, 9) leaves a gap after") && Contains("at 4"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {3, 9}, {9, 9}}),
+                    Contains("[3, 9) overlaps"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {4, 8}, {8, 8}}),
+                    Contains("end at 8") && Contains("9 elements"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {4, 12}, {12, 9}}),
+                    Contains("[12, 9)"));
+  const Layout l = Layout::from_cuts(m, {4, 4, 4}, {});
+  CHECK_THROWS_WITH(l.runs(0, 3), Contains("tensor dim 3"));
+  CHECK_THROWS_WITH(l.locate(0, 4), Contains("index 4"));
+  CHECK_THROWS_WITH(blocks_of_matrix(l, 0, 4), Contains("no matrix 4"));
+  CHECK_THROWS_WITH(holders_of(l, -1), Contains("no matrix -1"));
+  CHECK_THROWS_WITH(holders_of(Layout::from_cuts(m, {1, 1, 1, 1}, {}), 0), Contains("neither"));
+  CHECK_THROWS_WITH(matrix_layout(Layout::from_cuts(m, {4, 4}, {}), 0), Contains("no stack"));
+  CHECK_THROWS_WITH(blocks_of_matrix(Layout::from_cuts(m, {4, 4}, {}), 0, 0), Contains("no stack"));
+}
