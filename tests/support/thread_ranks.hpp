@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "comm/thread_transport.hpp"
+
+// Ranks as threads of the test.
+namespace transport_test {
+
+/// Runs `body(rank)` on one thread for each rank of `size`; the errors, by rank. What is no Error
+/// becomes INTERNAL. No Catch2 assertion may stand in `body`: they are for one thread.
+inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
+                                                          const std::function<void(int)>& body) {
+  std::vector<std::optional<muonrt::Error>> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto& error = errors[static_cast<size_t>(rank)];
+      try {
+        body(rank);
+      } catch (const muonrt::Error& e) {
+        error = e;
+      } catch (const std::exception& e) {
+        error.emplace(muonrt::Status::kInternal, e.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+/// The same with each rank's transport of a group, whose waits end after `timeout_ms`.
+inline std::vector<std::optional<muonrt::Error>> on_group(
+    muonrt::ThreadGroup& group, int64_t timeout_ms,
+    const std::function<void(muonrt::Transport&)>& body) {
+  return on_ranks(group.size(), [&](int rank) {
+    const auto transport = group.transport(rank);
+    transport->set_timeout_ms(timeout_ms);
+    body(*transport);
+  });
+}
+
+/// All errors and problems in one text; "" if there are none.
+inline std::string text_of(const std::vector<std::optional<muonrt::Error>>& errors) {
+  std::string out;
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    if (!errors[rank]) continue;
+    out += "rank " + std::to_string(rank) + ": " + muonrt::status_name(errors[rank]->status()) +
+           ": " + errors[rank]->message() + "\n";
+  }
+  return out;
+}
+
+/// Throws `problems` as an Error unless it is empty.
+inline void require_none(const std::string& problems) {
+  if (!problems.empty()) throw muonrt::Error(muonrt::Status::kInternal, problems);
+}
+
+}  // namespace transport_test

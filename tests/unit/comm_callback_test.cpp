@@ -1,0 +1,304 @@
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+
+#include "comm/callback_transport.hpp"
+#include "comm/thread_transport.hpp"
+#include "support/thread_ranks.hpp"
+#include "support/transport_checks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// A caller's transport, made of one that is known to work: the table's functions hand on to it.
+struct State {
+  std::unique_ptr<Transport> inner;
+  std::atomic<int>* destroyed;
+};
+
+template <class Body>
+muonrt_status_t hand_on(int64_t timeout_ms, void* state, char* message, int64_t capacity,
+                        Body body) {
+  Transport& t = *static_cast<State*>(state)->inner;
+  try {
+    t.set_timeout_ms(timeout_ms);
+    body(t);
+    return MUONRT_OK;
+  } catch (const Error& e) {
+    std::strncpy(message, e.what(), static_cast<size_t>(capacity) - 1);
+    return static_cast<muonrt_status_t>(e.status());
+  }
+}
+
+muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
+                         const muonrt_message_t* receives, int64_t n_receives, int64_t timeout_ms,
+                         char* message, int64_t capacity) {
+  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
+    std::vector<SendTo> out;
+    std::vector<ReceiveFrom> in;
+    for (int64_t i = 0; i < n_sends; ++i) {
+      if (sends[i].peer == t.rank()) throw Error(Status::kInternal, "a message to oneself");
+      out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
+    }
+    for (int64_t i = 0; i < n_receives; ++i) {
+      in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
+    }
+    t.exchange(out, in);
+  });
+}
+
+muonrt_status_t allgather(void* state, const void* mine, void* all, int64_t bytes,
+                          int64_t timeout_ms, char* message, int64_t capacity) {
+  return hand_on(timeout_ms, state, message, capacity,
+                 [&](Transport& t) { t.allgather(mine, all, bytes); });
+}
+
+muonrt_status_t reduce_max(void* state, const float* in, float* out, int64_t n, int64_t timeout_ms,
+                           char* message, int64_t capacity) {
+  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
+    if (in == out) throw Error(Status::kInternal, "the buffers are one");
+    t.reduce_max(in, out, n);
+  });
+}
+
+muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t n,
+                           int64_t timeout_ms, char* message, int64_t capacity) {
+  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
+    if (in == out) throw Error(Status::kInternal, "the buffers are one");
+    t.reduce_sum(in, out, n);
+  });
+}
+
+void abort_all(void* state, muonrt_status_t status, const char* message) {
+  static_cast<State*>(state)->inner->abort(static_cast<Status>(status), message);
+}
+
+void destroy(void* state) {
+  auto* const mine = static_cast<State*>(state);
+  ++*mine->destroyed;
+  delete mine;
+}
+
+muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms, char* message,
+                          int64_t capacity) {
+  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
+    out->state = new State{t.duplicate(), static_cast<State*>(state)->destroyed};
+    out->exchange = exchange;
+    out->allgather = allgather;
+    out->duplicate = duplicate;
+    out->abort = abort_all;
+    out->destroy = destroy;
+  });
+}
+
+/// Everything offered.
+muonrt_transport_t table_over(std::unique_ptr<Transport> inner, std::atomic<int>& destroyed) {
+  muonrt_transport_t table;
+  muonrt_transport_init(&table);
+  table.rank = inner->rank();
+  table.size = inner->size();
+  table.name = "mine";
+  table.state = new State{std::move(inner), &destroyed};
+  table.exchange = exchange;
+  table.allgather = allgather;
+  table.reduce_max = reduce_max;
+  table.reduce_sum = reduce_sum;
+  table.duplicate = duplicate;
+  table.abort = abort_all;
+  table.destroy = destroy;
+  return table;
+}
+
+std::string check_all(Transport& t) {
+  std::string problems;
+  int64_t index = 0;
+  for (const Pattern& pattern : patterns()) problems += check_exchange(t, pattern, 1, index++);
+  return problems + check_allgather(t, 50, 2) + check_reductions(t, 13, 3) +
+         check_sparse_sequence(t, 10, 4);
+}
+
+muonrt_transport_t minimal() {
+  muonrt_transport_t table;
+  muonrt_transport_init(&table);
+  table.rank = 0;
+  table.size = 2;
+  table.exchange = exchange;
+  table.allgather = allgather;
+  return table;
+}
+
+std::string refusal(const muonrt_transport_t* table) {
+  try {
+    read_transport(table);
+  } catch (const Error& e) {
+    return e.status() == Status::kInvalidArgument ? e.message() : "another status";
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("callback transport: carries every pattern over the table, with and without reductions",
+          "[unit][comm][tsan]") {
+  for (const bool reductions : {true, false}) {
+    for (const int size : {1, 2, 4}) {
+      std::atomic<int> destroyed = 0;
+      ThreadGroup group(size);
+      const auto errors = on_ranks(size, [&](int rank) {
+        muonrt_transport_t table = table_over(group.transport(rank), destroyed);
+        if (!reductions) {
+          table.reduce_max = nullptr;
+          table.reduce_sum = nullptr;
+        }
+        CallbackTransport t(read_transport(&table));
+        require_none(t.name() == "mine" ? "" : t.name());
+        require_none(check_all(t));
+      });
+      REQUIRE(text_of(errors) == "");
+      REQUIRE(destroyed == size);
+    }
+  }
+}
+
+TEST_CASE("callback transport: duplicates by the table, or shares its state, which ends once",
+          "[unit][comm][tsan]") {
+  for (const bool own : {true, false}) {
+    std::atomic<int> destroyed = 0, early = 0;
+    ThreadGroup group(3);
+    const auto errors = on_ranks(3, [&](int rank) {
+      muonrt_transport_t table = table_over(group.transport(rank), destroyed);
+      if (!own) table.duplicate = nullptr;
+      auto parent = std::make_unique<CallbackTransport>(read_transport(&table));
+      const auto child = parent->duplicate();
+      const auto grandchild = child->duplicate();
+      require_none(check_all(*grandchild) + check_all(*parent) + check_all(*child));
+      require_none(grandchild->rank() == rank && grandchild->size() == 3 ? "" : "rank or size");
+      parent.reset();
+      if (!own) early += destroyed > 0;
+      require_none(check_all(*grandchild) + check_all(*child));
+    });
+    INFO("own " << own);
+    REQUIRE(text_of(errors) == "");
+    REQUIRE(early == 0);
+    REQUIRE(destroyed == (own ? 9 : 3));
+  }
+}
+
+TEST_CASE("callback transport: errors keep their status, name the operation and reach the peers",
+          "[unit][comm]") {
+  std::atomic<int> destroyed = 0;
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const muonrt_transport_t table = table_over(group.transport(rank), destroyed);
+    CallbackTransport t(read_transport(&table));
+    t.set_timeout_ms(rank == 0 ? 100 : 60'000);
+    char byte = 0;
+    const ReceiveFrom never{1 - rank, &byte, 1};
+    t.exchange({}, {&never, 1});
+  });
+  INFO(text_of(errors));
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    REQUIRE(error->status() == Status::kTimeout);
+    REQUIRE_THAT(error->message(), Contains("(mine)") && Contains("no message from rank 1"));
+  }
+  REQUIRE(destroyed == 2);
+}
+
+TEST_CASE("callback transport: what a function returns becomes a status, what it says a text",
+          "[unit][comm]") {
+  struct Answer {
+    muonrt_status_t status;
+    bool fill;
+  };
+  const auto allgather_that = [](void* state, const void*, void*, int64_t, int64_t timeout_ms,
+                                 char* message, int64_t capacity) -> muonrt_status_t {
+    const auto* const answer = static_cast<const Answer*>(state);
+    if (timeout_ms != 1234 || capacity < 256 || message[0] != 0) return MUONRT_ERROR_INTERNAL;
+    if (answer->fill) std::memset(message, 'x', static_cast<size_t>(capacity));
+    return answer->status;
+  };
+  const std::pair<muonrt_status_t, Status> cases[] = {
+      {MUONRT_ERROR_TIMEOUT, Status::kTimeout},
+      {MUONRT_ERROR_DEVICE, Status::kDevice},
+      {MUONRT_SKIPPED, Status::kComm},
+      {-7, Status::kComm},
+      {12345, Status::kComm},
+  };
+  for (const auto& [status, expected] : cases) {
+    for (const bool fill : {false, true}) {
+      Answer answer{status, fill};
+      muonrt_transport_t table = minimal();
+      table.state = &answer;
+      table.allgather = allgather_that;
+      CallbackTransport t(read_transport(&table));
+      t.set_timeout_ms(1234);
+      char all[2];
+      try {
+        t.allgather("x", all, 1);
+        FAIL("an error passed for success");
+      } catch (const Error& e) {
+        INFO(e.message());
+        REQUIRE(e.status() == expected);
+        REQUIRE_THAT(e.message(), Contains("allgather #0 of rank 0 (callback)"));
+        REQUIRE_THAT(e.message(), Contains(fill ? "xxxx" : "gave no reason"));
+      }
+    }
+  }
+}
+
+TEST_CASE("transport table: what cannot be used is refused with the reason", "[unit][comm]") {
+  muonrt_transport_init(nullptr);
+  REQUIRE_THAT(refusal(nullptr), Contains("null"));
+
+  muonrt_transport_t table = minimal();
+  REQUIRE(refusal(&table) == "accepted");
+  for (const uint32_t size : {0u, 4u, static_cast<uint32_t>(sizeof table) - 1, 1u << 30}) {
+    table = minimal();
+    table.struct_size = size;
+    REQUIRE_THAT(refusal(&table), Contains("struct_size"));
+  }
+  for (const auto& [rank, size] : {std::pair{-1, 2}, {2, 2}, {0, 0}, {0, -4}}) {
+    table = minimal();
+    table.rank = rank;
+    table.size = size;
+    REQUIRE_THAT(refusal(&table), Contains("does not exist"));
+  }
+  table = minimal();
+  table.caller_thread_only = 2;
+  REQUIRE_THAT(refusal(&table), Contains("caller_thread_only is 2"));
+  table = minimal();
+  table.exchange = nullptr;
+  REQUIRE_THAT(refusal(&table), Contains("exchange is null"));
+  table = minimal();
+  table.allgather = nullptr;
+  REQUIRE_THAT(refusal(&table), Contains("allgather is null"));
+}
+
+TEST_CASE("transport table: a larger one passes while its unknown tail is zero", "[unit][comm]") {
+  struct Newer {
+    muonrt_transport_t known;
+    void* unknown;
+  } newer{minimal(), nullptr};
+  newer.known.struct_size = sizeof newer;
+  REQUIRE(refusal(&newer.known) == "accepted");
+  newer.unknown = &newer;
+  REQUIRE_THAT(refusal(&newer.known), Contains("does not know"));
+}
+
+TEST_CASE("transport table: init leaves no rank and no function", "[unit][comm]") {
+  muonrt_transport_t table;
+  std::memset(&table, 0xff, sizeof table);
+  muonrt_transport_init(&table);
+  REQUIRE(table.struct_size == sizeof table);
+  REQUIRE(table.rank == -1);
+  REQUIRE(table.size == 0);
+  REQUIRE(table.caller_thread_only == 0);
+  REQUIRE((!table.name && !table.state && !table.exchange && !table.allgather));
+  REQUIRE((!table.reduce_max && !table.reduce_sum && !table.duplicate));
+  REQUIRE((!table.abort && !table.destroy));
+}

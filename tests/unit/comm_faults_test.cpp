@@ -1,0 +1,341 @@
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "base/text.hpp"
+#include "comm/thread_transport.hpp"
+#include "support/thread_ranks.hpp"
+#include "support/transport_checks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr int64_t kLong = 60'000, kShort = 150;
+
+Status status_of(const std::optional<Error>& error) {
+  return error ? error->status() : Status::kOk;
+}
+
+void ring(Transport& t, int64_t bytes = 8) {
+  std::vector<char> out(static_cast<size_t>(bytes)), in(static_cast<size_t>(bytes));
+  const SendTo send{(t.rank() + 1) % t.size(), out.data(), bytes};
+  const ReceiveFrom receive{(t.rank() + t.size() - 1) % t.size(), in.data(), bytes};
+  t.exchange({&send, 1}, {&receive, 1});
+}
+
+}  // namespace
+
+TEST_CASE("abort: ends the waits of every rank, from any thread, with one status and text",
+          "[unit][comm][tsan]") {
+  ThreadGroup group(4);
+  std::atomic<int> waiting = 0;
+  std::vector<std::optional<Error>> later(4);
+  const auto errors = on_group(group, kLong, [&](Transport& t) {
+    std::thread foreign;
+    if (t.rank() == 0) {
+      foreign = std::thread([&] {
+        while (waiting < 4) std::this_thread::yield();
+        t.abort(Status::kDevice, "the device fell off");
+      });
+    }
+    ++waiting;
+    char byte = 0;  // nobody sends it
+    const ReceiveFrom receive{(t.rank() + 1) % 4, &byte, 1};
+    try {
+      t.exchange({}, {&receive, 1});
+    } catch (...) {
+      if (foreign.joinable()) foreign.join();
+      try {
+        ring(t);
+      } catch (const Error& e) {
+        later[static_cast<size_t>(t.rank())] = e;
+      }
+      throw;
+    }
+  });
+  for (size_t rank = 0; rank < 4; ++rank) {
+    INFO(text_of(errors));
+    REQUIRE(status_of(errors[rank]) == Status::kDevice);
+    REQUIRE(errors[rank]->message() ==
+            (rank == 0 ? "the device fell off" : "rank 0 reported: the device fell off"));
+    REQUIRE(status_of(later[rank]) == Status::kDevice);
+    REQUIRE(later[rank]->message() == errors[rank]->message());
+  }
+}
+
+TEST_CASE("abort: the first error counts, and what is no error becomes ABORTED", "[unit][comm]") {
+  ThreadGroup group(2);
+  const auto a = group.transport(0), b = group.transport(1);
+  a->abort(Status::kOk, "first");
+  a->abort(Status::kDevice, "second");
+  b->abort(Status::kDevice, "third");
+  char in = 0;
+  const ReceiveFrom receive{1, &in, 1};
+  REQUIRE(a->error()->status() == Status::kAborted);
+  REQUIRE(a->error()->message() == "first");
+  try {
+    a->exchange({}, {&receive, 1});
+    FAIL("an aborted transport went on");
+  } catch (const Error& e) {
+    REQUIRE(e.message() == "first");
+  }
+}
+
+TEST_CASE("abort: a duplicate does not feel its parent's end", "[unit][comm]") {
+  ThreadGroup group(3);
+  const auto errors = on_group(group, kLong, [](Transport& parent) {
+    const auto duplicate = parent.duplicate();
+    if (parent.rank() == 1) parent.abort(Status::kDevice, "gone");
+    require_none(check_sparse_sequence(*duplicate, 20, 1));
+    require_none(check_allgather(*duplicate, 4, 1));
+  });
+  REQUIRE(text_of(errors) == "");
+}
+
+TEST_CASE("timeout: the message names operation, rank, missing peers and the last operations",
+          "[unit][comm][tsan]") {
+  ThreadFaults faults;
+  faults.kills.push_back({.rank = 2, .kind = OperationKind::kExchange, .ordinal = 1});
+  ThreadGroup group(3, faults);
+  const auto errors = on_group(group, kShort, [](Transport& t) {
+    require_none(check_allgather(t, 3, 1));
+    for (int64_t k = 0; k < 2; ++k) {
+      if (t.rank() == 0 || t.rank() == 2) t.set_timeout_ms(kShort);
+      if (t.rank() == 1) t.set_timeout_ms(kLong);
+      require_none(check_exchange(t, patterns()[0], 1, k));
+    }
+  });
+  INFO(text_of(errors));
+  REQUIRE(status_of(errors[0]) == Status::kTimeout);
+  REQUIRE_THAT(errors[0]->message(), Contains("exchange #2 of rank 0 (thread)"));
+  REQUIRE_THAT(errors[0]->message(), Contains("no message from rank 2"));
+  REQUIRE_THAT(errors[0]->message(), Contains("rank 2 did not take what was sent"));
+  REQUIRE_THAT(errors[0]->message(), Contains("#0 allgather done in"));
+  REQUIRE_THAT(errors[0]->message(), Contains("#1 exchange done in"));
+  REQUIRE_THAT(errors[0]->message(), Contains("(3 out 192 B, 3 in 192 B)"));
+  REQUIRE_THAT(errors[0]->message(), Contains("#2 exchange failed after"));
+  // Rank 1 has a long deadline of its own; rank 0 tells it.
+  REQUIRE(status_of(errors[1]) == Status::kTimeout);
+  REQUIRE_THAT(errors[1]->message(), Contains("rank 0 reported: exchange #2 of rank 0"));
+  REQUIRE(status_of(errors[2]) == Status::kComm);
+  REQUIRE_THAT(errors[2]->message(), Contains("killed"));
+}
+
+TEST_CASE("timeout: a collective that a rank does not join ends on the others", "[unit][comm]") {
+  ThreadGroup group(3);
+  std::atomic<int> ended = 0;
+  const auto errors = on_group(group, kShort, [&](Transport& t) {
+    if (t.rank() == 1) {
+      while (ended < 2) std::this_thread::yield();
+      return;
+    }
+    try {
+      const int64_t one = 1;
+      int64_t sum = 0;
+      t.reduce_sum(&one, &sum, 1);
+    } catch (...) {
+      ++ended;
+      throw;
+    }
+    ++ended;
+  });
+  INFO(text_of(errors));
+  for (const size_t rank : {0, 2}) {
+    REQUIRE(status_of(errors[rank]) == Status::kTimeout);
+    REQUIRE_THAT(errors[rank]->message(), Contains("reduce_sum #0"));
+    REQUIRE_THAT(errors[rank]->message(), Contains("rank 1 did not take"));
+  }
+}
+
+TEST_CASE("timeout: it must be between a millisecond and 366 days", "[unit][comm]") {
+  ThreadGroup group(1);
+  const auto t = group.transport(0);
+  for (const int64_t bad : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
+    REQUIRE_THROWS_AS(t->set_timeout_ms(bad), Error);
+  }
+  REQUIRE(t->timeout_ms() == Transport::kDefaultTimeoutMs);
+}
+
+TEST_CASE("mismatch: sizes that differ end both ranks and write nothing out of bounds",
+          "[unit][comm][tsan]") {
+  for (const auto& [sent, expected] : {std::pair{64, 16}, std::pair{16, 64}}) {
+    ThreadGroup group(2);
+    std::vector<char> in(96, 'g');
+    const auto errors = on_group(group, kLong, [&, s = sent, e = expected](Transport& t) {
+      const std::vector<char> out(static_cast<size_t>(s), 'x');
+      const SendTo send{1, out.data(), s};
+      const ReceiveFrom receive{0, in.data(), e};
+      t.rank() == 0 ? t.exchange({&send, 1}, {}) : t.exchange({}, {&receive, 1});
+    });
+    INFO(text_of(errors));
+    for (const auto& error : errors) {
+      REQUIRE(status_of(error) == Status::kMismatch);
+      REQUIRE_THAT(error->message(),
+                   Contains(cat("rank 0 sends ", sent, " bytes, rank 1 expects ", expected)));
+    }
+    REQUIRE(std::count(in.begin(), in.end(), 'g') == 96);
+  }
+}
+
+TEST_CASE("mismatch: ranks in different operations are told so", "[unit][comm]") {
+  ThreadGroup group(2);
+  const auto errors = on_group(group, kLong, [](Transport& t) {
+    char all[2];
+    t.rank() == 0 ? t.allgather("x", all, 1) : ring(t, 1);
+  });
+  INFO(text_of(errors));
+  for (const auto& error : errors) {
+    REQUIRE(status_of(error) == Status::kMismatch);
+    REQUIRE_THAT(error->message(), Contains("in exchange #0") && Contains("in allgather #0"));
+  }
+}
+
+TEST_CASE("bad messages: refused by their rank, and the peers are told", "[unit][comm]") {
+  char a[8] = {}, b[8] = {};
+  struct Case {
+    const char* says;
+    std::vector<SendTo> sends;
+    std::vector<ReceiveFrom> receives;
+  };
+  const Case cases[] = {
+      {"message to rank 2 does not exist", {{2, a, 1}}, {}},
+      {"message from rank -1 does not exist", {}, {{-1, a, 1}}},
+      {"a second message to rank 1", {{1, a, 1}, {1, b, 1}}, {}},
+      {"a second message from rank 1", {}, {{1, a, 1}, {1, b, 1}}},
+      {"has 0 bytes", {{1, a, 0}}, {}},
+      {"has -5 bytes", {}, {{1, a, -5}}},
+      {"null address", {{1, nullptr, 4}}, {}},
+      {"sends 3 bytes to itself and expects 4", {{0, a, 3}}, {{0, b, 4}}},
+      {"sends 3 bytes to itself and expects 0", {{0, a, 3}}, {}},
+  };
+  for (const Case& c : cases) {
+    ThreadGroup group(2);
+    const auto errors = on_group(group, kLong, [&](Transport& t) {
+      t.rank() == 0 ? t.exchange(c.sends, c.receives) : ring(t);
+    });
+    INFO(c.says << "\n" << text_of(errors));
+    const bool mismatch = std::strstr(c.says, "itself") != nullptr;
+    for (const auto& error : errors) {
+      REQUIRE(status_of(error) == (mismatch ? Status::kMismatch : Status::kInvalidArgument));
+      REQUIRE_THAT(error->message(), Contains(c.says));
+    }
+  }
+  REQUIRE_THROWS_AS(ThreadGroup(0), Error);
+  ThreadGroup group(2);
+  const auto taken = group.transport(1);
+  REQUIRE_THROWS_AS(group.transport(1), Error);
+  REQUIRE_THROWS_AS(group.transport(2), Error);
+  REQUIRE_THROWS_AS(group.transport(-1), Error);
+}
+
+TEST_CASE("faults: a planted error is published, a killed rank falls silent on every channel",
+          "[unit][comm][tsan]") {
+  for (const bool forever : {false, true}) {
+    ThreadFaults faults;
+    faults.kills.push_back({.rank = 1,
+                            .kind = OperationKind::kReduceSum,
+                            .ordinal = 2,
+                            .forever = forever,
+                            .channel = 1});
+    ThreadGroup group(3, faults);
+    std::atomic<int> reached = 0;
+    const auto errors = on_group(group, kLong, [&](Transport& parent) {
+      const auto t = parent.duplicate();
+      t->set_timeout_ms(kShort);
+      parent.set_timeout_ms(kShort);
+      int64_t one = 1, sum = 0;
+      for (int k = 0; k < 3; ++k) {
+        parent.reduce_sum(&one, &sum, 1);  // not the channel that is named
+        reached += k;
+      }
+      for (int k = 0; k < 2; ++k) t->reduce_sum(&one, &sum, 1);
+      try {
+        t->reduce_sum(&one, &sum, 1);
+      } catch (...) {
+        if (parent.rank() != 1) throw;
+        ring(parent);  // must fail too if the rank is dead
+        throw;
+      }
+    });
+    INFO("forever " << forever << "\n" << text_of(errors));
+    REQUIRE(reached == 9);
+    for (const size_t rank : {0, 2}) {
+      REQUIRE(status_of(errors[rank]) == (forever ? Status::kTimeout : Status::kComm));
+      REQUIRE_THAT(errors[rank]->message(),
+                   Contains(forever ? "no message from rank 1" : "rank 1 reported: reduce_sum #2"));
+    }
+    if (forever) {
+      REQUIRE(status_of(errors[1]) == Status::kComm);
+      REQUIRE_THAT(errors[1]->message(), Contains("exchange #") && Contains("killed"));
+    }
+  }
+}
+
+TEST_CASE("faults: a dropped exchange leaves its receivers waiting and its sender content",
+          "[unit][comm]") {
+  ThreadFaults faults;
+  faults.drops.push_back({.from = 0, .ordinal = 1, .to = 1});
+  ThreadGroup group(3, faults);
+  std::atomic<bool> rank_1_ended = false;
+  const auto errors = on_group(group, kShort, [&](Transport& t) {
+    char out[2] = {1, 2}, in = 0;
+    const SendTo sends[] = {{1, out, 1}, {2, out + 1, 1}};
+    const ReceiveFrom receive{0, &in, 1};
+    try {
+      for (int k = 0; k < 2; ++k) {
+        if (t.rank() == 0) {
+          t.exchange(sends, {});
+        } else {
+          t.exchange({}, {&receive, 1});
+          require_none(in == t.rank() ? "" : "wrong byte");
+        }
+      }
+    } catch (...) {
+      rank_1_ended = t.rank() == 1;
+      throw;
+    }
+    // Stays, so that rank 1 waits for a message and not for a rank.
+    while (!rank_1_ended) std::this_thread::yield();
+  });
+  INFO(text_of(errors));
+  REQUIRE(status_of(errors[0]) == Status::kOk);
+  REQUIRE(status_of(errors[1]) == Status::kTimeout);
+  REQUIRE(status_of(errors[2]) == Status::kOk);
+  REQUIRE_THAT(errors[1]->message(),
+               Contains("exchange #1 of rank 1") && Contains("no message from rank 0"));
+}
+
+TEST_CASE("a rank that goes: who waits for its message is told at once", "[unit][comm][tsan]") {
+  ThreadGroup group(3);
+  const auto errors = on_group(group, kLong, [](Transport& t) {
+    require_none(check_allgather(t, 1, 1));
+    if (t.rank() == 2) return;
+    ring(t);
+  });
+  INFO(text_of(errors));
+  REQUIRE(status_of(errors[0]) == Status::kComm);
+  REQUIRE(status_of(errors[1]) == Status::kComm);
+  REQUIRE(status_of(errors[2]) == Status::kOk);
+  REQUIRE_THAT(errors[0]->message() + errors[1]->message(),
+               Contains("rank 2 has destroyed its communicator"));
+}
+
+TEST_CASE("flight record: keeps the last 64 operations, oldest first", "[unit][comm]") {
+  FlightRecord record;
+  REQUIRE(record.text() == "");
+  for (int64_t i = 0; i < 70; ++i) {
+    record.begin({OperationKind::kReduceMax, i, i}, {1, 2, 30, 40});
+    if (i < 69) record.end(i == 68);
+  }
+  const std::string all = record.text();
+  REQUIRE_THAT(all, Catch::Matchers::StartsWith("#6 reduce_max done in "));
+  REQUIRE_THAT(all, !Contains("#5 "));
+  REQUIRE(std::count(all.begin(), all.end(), '#') == 64);
+  const std::string last = record.text(2);
+  REQUIRE_THAT(last, Catch::Matchers::StartsWith("#68 reduce_max failed after "));
+  REQUIRE_THAT(last, Contains("; #69 reduce_max running since "));
+  REQUIRE_THAT(last, Catch::Matchers::EndsWith("(1 out 30 B, 2 in 40 B)"));
+}

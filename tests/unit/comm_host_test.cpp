@@ -1,0 +1,181 @@
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "comm/callback_transport.hpp"
+#include "comm/host_comm.hpp"
+#include "comm/self_transport.hpp"
+#include "comm/thread_transport.hpp"
+#include "host/host_stream.hpp"
+#include "support/thread_ranks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+
+namespace {
+
+/// Runs a task when it is enqueued.
+class InlineStream final : public host::HostStream {
+ public:
+  void enqueue(host::Task task) override { task(); }
+};
+
+/// Runs tasks in order on its own thread; keeps the first error and skips what follows it.
+class WorkerStream final : public host::HostStream {
+ public:
+  WorkerStream() : worker_([this] { work(); }) {}
+  ~WorkerStream() override { finish(); }
+
+  void enqueue(host::Task task) override {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(task);
+    }
+    changed_.notify_all();
+  }
+  void finish() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    changed_.notify_all();
+    if (worker_.joinable()) worker_.join();
+  }
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      host::Task task = tasks_.front();
+      tasks_.pop_front();
+      lock.unlock();
+      try {
+        if (!error_) task();
+      } catch (const Error& e) {
+        error_ = e;
+      }
+      lock.lock();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<host::Task> tasks_;
+  bool closed_ = false;
+  std::optional<Error> error_;
+  std::thread worker_;
+};
+
+class OtherStream final : public Stream {};
+
+}  // namespace
+
+TEST_CASE("host communicator: operations run in the order of its stream, and are counted",
+          "[unit][comm][tsan]") {
+  ThreadGroup group(3);
+  const auto errors = on_ranks(3, [&](int rank) {
+    HostComm comm(group.transport(rank));
+    comm.set_timeout_ms(60'000);
+    WorkerStream stream;
+    const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
+    const int64_t mine[2] = {rank + 1, 10 * (rank + 1)};
+    int64_t from[2] = {}, own = 0, sum[1] = {};
+    const float logit[1] = {static_cast<float>(rank)};
+    float most[1] = {};
+    const SendTo sends[] = {{next, &mine[0], 8}, {rank, &mine[1], 8}};
+    const ReceiveFrom receives[] = {{rank, &own, 8}, {previous, &from[0], 8}};
+    comm.exchange(stream, sends, receives);
+    const SendTo onward{next, &from[0], 8};  // what the first one has received
+    const ReceiveFrom second{previous, &from[1], 8};
+    comm.exchange(stream, {&onward, 1}, {&second, 1});
+    comm.reduce_sum(stream, &from[1], sum, 1);
+    comm.reduce_max(stream, logit, most, 1);
+    comm.exchange(stream, {}, {});
+    stream.finish();
+    if (stream.error()) throw Error(*stream.error());
+
+    require_none(own == 10 * (rank + 1) ? "" : "own message");
+    require_none(from[0] == previous + 1 ? "" : "first exchange");
+    require_none(from[1] == next + 1 ? "" : "second exchange");  // two ranks back is one ahead
+    require_none(sum[0] == 6 ? "" : "sum");
+    require_none(most[0] == 2.0f ? "" : "max");
+    require_none(comm.bytes_sent() == 16 ? "" : "bytes: the rank's own message does not count");
+    require_none(comm.exchanges() == 3 ? "" : "exchanges");
+    require_none(comm.describe() == "thread, 3 ranks" ? "" : comm.describe());
+
+    char all[3] = {};
+    const char letter = static_cast<char>('a' + rank);
+    comm.allgather(&letter, all, 1);
+    require_none(std::string(all, 3) == "abc" ? "" : "allgather");
+    const auto duplicate = comm.duplicate();
+    require_none(duplicate->rank() == rank && duplicate->size() == 3 ? "" : "duplicate");
+    require_none(duplicate->bytes_sent() == 0 && duplicate->exchanges() == 0 ? "" : "counters");
+  });
+  REQUIRE(text_of(errors) == "");
+}
+
+TEST_CASE("host communicator: an operation that fails tells the peers and its own stream",
+          "[unit][comm][tsan]") {
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    HostComm comm(group.transport(rank));
+    WorkerStream stream;
+    char byte = 0;
+    const SendTo bad{7, &byte, 1};
+    const ReceiveFrom never{0, &byte, 1};
+    if (rank == 0) comm.exchange(stream, {&bad, 1}, {});
+    if (rank == 1) comm.exchange(stream, {}, {&never, 1});
+    stream.finish();
+    require_none(comm.exchanges() == 0 && comm.bytes_sent() == 0 ? "" : "counted a failure");
+    if (stream.error()) throw Error(*stream.error());
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    REQUIRE(error->status() == Status::kInvalidArgument);
+    REQUIRE_THAT(error->message(), Catch::Matchers::Contains("rank 7 does not exist"));
+  }
+}
+
+TEST_CASE("host communicator: abort ends a task that waits", "[unit][comm][tsan]") {
+  ThreadGroup group(2);
+  HostComm comm(group.transport(0)), peer(group.transport(1));
+  WorkerStream stream;
+  char byte = 0;
+  const ReceiveFrom never{1, &byte, 1};
+  comm.exchange(stream, {}, {&never, 1});
+  comm.abort(Status::kAborted, "enough");
+  stream.finish();
+  REQUIRE(stream.error());
+  REQUIRE(stream.error()->status() == Status::kAborted);
+  REQUIRE(stream.error()->message() == "enough");
+}
+
+TEST_CASE("host communicator: asks for a stream on the caller's thread if its transport does",
+          "[unit][comm]") {
+  REQUIRE(HostComm(make_self_transport()).stream_kind() == StreamKind::kComm);
+  muonrt_transport_t table;
+  muonrt_transport_init(&table);
+  table.rank = 0;
+  table.size = 1;
+  table.caller_thread_only = 1;
+  table.exchange = [](void*, const muonrt_message_t*, int64_t, const muonrt_message_t*, int64_t,
+                      int64_t, char*, int64_t) -> muonrt_status_t { return MUONRT_OK; };
+  table.allgather = [](void*, const void*, void*, int64_t, int64_t, char*,
+                       int64_t) -> muonrt_status_t { return MUONRT_OK; };
+  HostComm comm(std::make_unique<CallbackTransport>(read_transport(&table)));
+  REQUIRE(comm.stream_kind() == StreamKind::kCommOnCaller);
+}
+
+TEST_CASE("host communicator: refuses the stream of another device", "[unit][comm]") {
+  HostComm comm(make_self_transport());
+  OtherStream other;
+  REQUIRE_THROWS_AS(comm.exchange(other, {}, {}), Error);
+  InlineStream stream;
+  comm.exchange(stream, {}, {});
+  REQUIRE(comm.exchanges() == 1);
+}
