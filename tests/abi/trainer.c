@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
 #ifdef USE_MPI
   MPI_Comm world = MPI_COMM_WORLD;
   MPI_Init(&argc, &argv);
-  check(muonrt_comm_create_mpi(&comm, &world), "communicator");
+  check(muonrt_comm_create_mpi(&comm, &world, 60000), "communicator");
 #else
   (void)argc;
   (void)argv;

@@ -1,0 +1,29 @@
+#include <exception>
+#include <iostream>
+
+#include "muonrt/command.hpp"
+#include "muonrt/launch.hpp"
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "muonrt: the Muon optimizer over any number of ranks.\n"
+      "Start it by itself (ranks are threads, --ranks N) or under mpirun.",
+      "muonrt");
+  app.require_subcommand(1);
+  muonrt::tool::Work work;
+  muonrt::tool::add_info(app, work);
+  muonrt::tool::add_train(app, work);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    // Every rank reads the same arguments; one of them says what is wrong with them.
+    if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  try {
+    return work();
+  } catch (const std::exception& e) {
+    if (muonrt::tool::launcher_rank() == 0) std::cerr << "muonrt: " << e.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,67 @@
+#include "train/train.hpp"
+
+#include <csignal>
+#include <memory>
+
+#include "muonrt/command.hpp"
+#include "muonrt/launch.hpp"
+#include "train/run.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+void on_signal(int) { train::request_stop(); }
+
+int run(const train::Options& options, int ranks) {
+  train::check_options(options);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);  // what mpirun sends its ranks when it is interrupted
+  const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
+  return launch(ranks, [&](Comm& comm) { return train::train(comm, options, corpus, stderr); });
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand("train", "train a byte-level GPT on a text, over ranks");
+  auto o = std::make_shared<train::Options>();
+  auto ranks = std::make_shared<int>(0);
+  command->add_option("--ranks", *ranks, "ranks as threads of this process (without mpirun)")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--mesh", o->mesh,
+                      "name=size,...: fsdp and shard cut dimension 0, tp dimension 1 of matrices, "
+                      "every other name replicates");
+  command->add_option("--optimizer", o->optimizer, "muon, adamw or both")->capture_default_str();
+  command->add_option("--preset", o->preset, "model: tiny, small or medium")->capture_default_str();
+  command->add_option("--steps", o->steps, "steps of each run")->capture_default_str();
+  command->add_option("--batch", o->batch, "sequences of a step, all ranks together")
+      ->capture_default_str();
+  command->add_option("--seed", o->seed, "of weights and batches")->capture_default_str();
+  command->add_option("--runs", o->runs, "runs of each optimizer, with seeds seed, seed + 1, ...")
+      ->capture_default_str();
+  command->add_option("--data", o->data, "text file (default: the King James text)");
+  command->add_option("--out", o->out, "folder for loss.csv, loss.svg, plan.txt, result.txt, ...");
+  command->add_flag("--trace", o->trace,
+                    "also trace.json: the stages of the last step on all ranks");
+  command->add_option("--muon-lr", o->muon_lr, "peak rate (default: the best of the sweep)");
+  command->add_option("--adamw-lr", o->adamw_lr, "peak rate (default: the best of the sweep)");
+  command->add_option("--warmup", o->warmup, "share of the steps")->capture_default_str();
+  command->add_option("--final-lr", o->final_lr, "rate of the last step, as a share of the peak")
+      ->capture_default_str();
+  command->add_option("--eval-every", o->eval_every, "steps between validations")
+      ->capture_default_str();
+  command->add_option("--eval-windows", o->eval_windows, "windows of the validation text")
+      ->capture_default_str();
+  command->add_option("--sample", o->sample_bytes, "bytes of text to generate at the end")
+      ->capture_default_str();
+  command->add_option("--window", o->window, "chunks in flight")->capture_default_str();
+  command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)");
+  command->add_option("--commit", o->commit, "atomic or eager")->capture_default_str();
+  command->add_option("--transport", o->transport, "bf16 or f32")->capture_default_str();
+  command->add_flag("--json", o->json, "print the result as JSON");
+  command->footer("Example: mpirun -n 4 muonrt train --mesh dp=2,fsdp=2 --steps 100 --out run");
+  command->callback([=, &work] { work = [=] { return run(*o, *ranks); }; });
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,99 @@
+#include "train/config.hpp"
+
+#include <stdexcept>
+
+namespace muonrt::train {
+namespace {
+
+struct Preset {
+  const char* name;
+  Config config;
+};
+
+// layers, d_model, heads, context
+const Preset kPresets[] = {
+    {"tiny", {2, 32, 2, 32}},
+    {"small", {4, 128, 4, 64}},
+    {"medium", {4, 256, 4, 128}},
+};
+
+void require_positive(int64_t value, const char* what) {
+  if (value <= 0) {
+    throw std::runtime_error("model: " + std::string(what) + " is " + std::to_string(value) +
+                             "; it must be at least 1");
+  }
+}
+
+}  // namespace
+
+void check_config(const Config& config) {
+  require_positive(config.layers, "layers");
+  require_positive(config.d_model, "d_model");
+  require_positive(config.heads, "heads");
+  require_positive(config.context, "context");
+  require_positive(config.vocab, "vocab");
+  require_positive(config.mlp_ratio, "mlp_ratio");
+  if (config.vocab > 256) {
+    throw std::runtime_error("model: vocab is " + std::to_string(config.vocab) +
+                             ", but tokens are bytes; use at most 256");
+  }
+  if (config.d_model % config.heads != 0) {
+    throw std::runtime_error("model: d_model " + std::to_string(config.d_model) +
+                             " is no multiple of heads " + std::to_string(config.heads) +
+                             "; change one of them");
+  }
+}
+
+Config preset(const std::string& name) {
+  std::string known;
+  for (const Preset& entry : kPresets) {
+    if (name == entry.name) return entry.config;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw std::runtime_error("preset '" + name + "' does not exist; use one of " + known);
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& entry : kPresets) names.emplace_back(entry.name);
+  return names;
+}
+
+int64_t ParamSpec::elements() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::vector<ParamSpec> param_specs(const Config& config) {
+  check_config(config);
+  const int64_t d = config.d_model;
+  const int64_t mlp = config.d_mlp();
+  std::vector<ParamSpec> specs;
+  specs.push_back({"wte", {config.vocab, d}, Role::kEmbedding});
+  specs.push_back({"wpe", {config.context, d}, Role::kEmbedding});
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    std::string prefix = "h";
+    prefix += std::to_string(layer);
+    prefix += '.';
+    specs.push_back({prefix + "norm1", {d}, Role::kVector});
+    specs.push_back({prefix + "wq", {d, d}, Role::kMatrix});
+    specs.push_back({prefix + "wk", {d, d}, Role::kMatrix});
+    specs.push_back({prefix + "wv", {d, d}, Role::kMatrix});
+    specs.push_back({prefix + "wo", {d, d}, Role::kMatrix});
+    specs.push_back({prefix + "norm2", {d}, Role::kVector});
+    specs.push_back({prefix + "w_up", {mlp, d}, Role::kMatrix});
+    specs.push_back({prefix + "w_down", {d, mlp}, Role::kMatrix});
+  }
+  specs.push_back({"norm", {d}, Role::kVector});
+  specs.push_back({"head", {config.vocab, d}, Role::kEmbedding});
+  return specs;
+}
+
+int64_t total_elements(const std::vector<ParamSpec>& specs) {
+  int64_t total = 0;
+  for (const ParamSpec& spec : specs) total += spec.elements();
+  return total;
+}
+
+}  // namespace muonrt::train

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muonrt::train {
+
+/// Shape of the model. Tokens are bytes, so `vocab` is at most 256.
+struct Config {
+  int64_t layers = 0;
+  int64_t d_model = 0;
+  int64_t heads = 0;
+  int64_t context = 0;
+  int64_t vocab = 256;
+  int64_t mlp_ratio = 4;
+
+  int64_t head_dim() const { return d_model / heads; }
+  int64_t d_mlp() const { return mlp_ratio * d_model; }
+  bool operator==(const Config&) const = default;
+};
+
+/// Throws std::runtime_error if a size is not positive, `d_model` is no multiple of `heads`, or
+/// `vocab` exceeds 256.
+void check_config(const Config& config);
+
+/// Named configurations: `tiny` (tests), `small` (the default) and `medium`.
+/// Throws std::runtime_error that lists the names if `name` is none of them.
+Config preset(const std::string& name);
+std::vector<std::string> preset_names();
+
+/// What a parameter is to an optimizer: hidden matrices go to Muon, the rest to AdamW.
+enum class Role { kMatrix, kEmbedding, kVector };
+
+/// One parameter; matrices are (out, in), row-major and contiguous.
+struct ParamSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  Role role = Role::kMatrix;
+
+  int64_t elements() const;
+};
+
+/// All parameters in the order in which every function of the model takes them:
+/// wte, wpe; for each layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
+std::vector<ParamSpec> param_specs(const Config& config);
+
+/// Places in that order.
+struct ParamIndex {
+  static constexpr int64_t kWte = 0;
+  static constexpr int64_t kWpe = 1;
+  static constexpr int64_t kFirstLayer = 2;
+  static constexpr int64_t kPerLayer = 8;
+  enum InLayer : int64_t { kNorm1, kWq, kWk, kWv, kWo, kNorm2, kWUp, kWDown };
+
+  static int64_t layer(int64_t layer_index, InLayer what) {
+    return kFirstLayer + layer_index * kPerLayer + what;
+  }
+  static int64_t norm(const Config& config) { return kFirstLayer + config.layers * kPerLayer; }
+  static int64_t head(const Config& config) { return norm(config) + 1; }
+};
+
+int64_t total_elements(const std::vector<ParamSpec>& specs);
+
+}  // namespace muonrt::train

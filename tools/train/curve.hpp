@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace muonrt::train {
+
+/// What is known after a step; NaN stands for "not measured at this step".
+struct CurvePoint {
+  int64_t step = 0;
+  double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the batch, nats per byte
+  double val_loss = std::numeric_limits<double>::quiet_NaN();
+  int64_t tokens = 0;    // seen so far
+  double seconds = 0.0;  // since the run began
+};
+
+/// One run. Curves with the same `optimizer` are runs of one experiment and share a colour.
+struct Curve {
+  std::string optimizer;
+  std::string run;  // what tells the runs apart, such as the seed
+  std::vector<CurvePoint> points;
+};
+
+/// The table: a header line `step,optimizer,run,train_loss,val_loss,tokens,seconds`, then a line
+/// for each point; empty fields where nothing was measured. Fields are quoted as in RFC 4180.
+std::string curves_csv(const std::vector<Curve>& curves);
+
+/// The picture, 900 x 560: for each optimizer the validation loss (strong line, its end labelled)
+/// and the training loss (faint line, moving mean), as mean over the runs, with a band from the
+/// lowest to the highest run. The steep first steps may leave the picture at the top.
+std::string curves_svg(const std::vector<Curve>& curves, const std::string& title,
+                       const std::string& subtitle);
+
+/// Writes `content` to `path`, through a temporary file beside it that is renamed.
+/// Errors: std::runtime_error with the path and the reason.
+void write_text_file(const std::string& path, const std::string& content);
+
+}  // namespace muonrt::train

@@ -1,0 +1,89 @@
+#include "train/mesh.hpp"
+
+#include <charconv>
+#include <stdexcept>
+
+namespace muonrt::train {
+
+namespace {
+
+std::string default_mesh(int ranks) {
+  if (ranks == 1) return "dp=1";
+  if (ranks % 2 == 0 && ranks >= 4) return "dp=2,fsdp=" + std::to_string(ranks / 2);
+  return "fsdp=" + std::to_string(ranks);
+}
+
+}  // namespace
+
+TrainMesh::TrainMesh(const std::string& text, int ranks)
+    : text_(text.empty() ? default_mesh(ranks) : text), ranks_(ranks) {
+  int64_t product = 1;
+  for (size_t at = 0; at <= text_.size();) {
+    const size_t end = std::min(text_.find(',', at), text_.size());
+    const std::string item = text_.substr(at, end - at);
+    const size_t equals = item.find('=');
+    int64_t size = 0;
+    const char* last = item.data() + item.size();
+    const char* digits = equals == std::string::npos ? last : item.data() + equals + 1;
+    const auto parsed = std::from_chars(digits, last, size);
+    if (equals == 0 || digits == last || parsed.ptr != last || size < 1 || size > (1 << 20)) {
+      throw std::runtime_error("--mesh: '" + item +
+                               "' is no dimension; write name=size, such as dp=2");
+    }
+    names_.push_back(item.substr(0, equals));
+    shape_.push_back(size);
+    const std::string& name = names_.back();
+    kinds_.push_back(name == "fsdp" || name == "shard" ? Kind::kRows
+                     : name == "tp"                    ? Kind::kColumns
+                                                       : Kind::kReplicate);
+    product *= size;
+    at = end + 1;
+  }
+  if (shape_.size() > MUONRT_MAX_DIMS || product != ranks) {
+    throw std::runtime_error("--mesh: '" + text_ + "' has " + std::to_string(product) +
+                             " places for " + std::to_string(ranks) +
+                             " ranks; make the product of its sizes equal to the number of ranks");
+  }
+  for (const std::string& name : names_) name_pointers_.push_back(name.c_str());
+  muonrt_mesh_init(&mesh_);
+  mesh_.ndim = static_cast<int32_t>(shape_.size());
+  mesh_.shape = shape_.data();
+  mesh_.names = name_pointers_.data();
+}
+
+std::vector<muonrt_placement_t> TrainMesh::placements(int dims) const {
+  std::vector<muonrt_placement_t> out;
+  for (const Kind kind : kinds_) {
+    const bool rows = kind == Kind::kRows;
+    const bool columns = kind == Kind::kColumns && dims >= 2;
+    out.push_back({rows || columns ? MUONRT_PLACEMENT_SHARD : MUONRT_PLACEMENT_REPLICATE,
+                   columns ? 1 : 0, 0});
+  }
+  return out;
+}
+
+std::vector<int64_t> TrainMesh::coords(int rank) const {
+  std::vector<int64_t> out(shape_.size());
+  int64_t rest = rank;
+  for (size_t i = shape_.size(); i-- > 0;) {
+    out[i] = rest % shape_[i];
+    rest /= shape_[i];
+  }
+  return out;
+}
+
+std::vector<int> TrainMesh::shard_group(int rank) const {
+  const auto mine = coords(rank);
+  std::vector<int> out;
+  for (int other = 0; other < ranks_; ++other) {
+    const auto theirs = coords(other);
+    bool same = true;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      same = same && (kinds_[i] != Kind::kReplicate || mine[i] == theirs[i]);
+    }
+    if (same) out.push_back(other);
+  }
+  return out;
+}
+
+}  // namespace muonrt::train

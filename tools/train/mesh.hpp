@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+
+namespace muonrt::train {
+
+/// The mesh of a run. A dimension's name says what it does to a parameter:
+///   dp, replicate, ...  every name that is none of the others: whole copies
+///   fsdp, shard         cuts dimension 0 of every parameter
+///   tp                  cuts dimension 1 of matrices; vectors stay whole over it
+/// Every rank works on its own share of the batch, whatever the mesh.
+class TrainMesh {
+ public:
+  /// @param text  "dp=2,fsdp=2"; empty: fsdp over two or more ranks, dp=2 in front where that
+  /// leaves
+  ///              at least two (4 ranks: dp=2,fsdp=2).
+  /// Throws std::runtime_error for text that is no mesh, or whose size is not `ranks`.
+  TrainMesh(const std::string& text, int ranks);
+
+  const std::string& text() const { return text_; }
+  int ranks() const { return ranks_; }
+  const muonrt_mesh_t& c_mesh() const { return mesh_; }
+  /// Placements of a parameter with `dims` dimensions, one for each mesh dimension.
+  std::vector<muonrt_placement_t> placements(int dims) const;
+  /// Ranks that hold the model once together with `rank`: equal coordinates where it is replicated.
+  std::vector<int> shard_group(int rank) const;
+
+  TrainMesh(const TrainMesh&) = delete;
+  TrainMesh& operator=(const TrainMesh&) = delete;
+
+ private:
+  enum class Kind { kReplicate, kRows, kColumns };
+  std::vector<int64_t> coords(int rank) const;
+
+  std::string text_;
+  int ranks_;
+  std::vector<std::string> names_;
+  std::vector<const char*> name_pointers_;
+  std::vector<int64_t> shape_;
+  std::vector<Kind> kinds_;
+  muonrt_mesh_t mesh_;
+};
+
+}  // namespace muonrt::train

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/config.hpp"
+
+namespace muonrt::train {
+
+/// Arguments of `muonrt train`.
+struct Options {
+  std::string optimizer = "both";  // muon, adamw or both
+  std::string preset = "small";
+  int64_t steps = 200;
+  int64_t batch = 32;  // sequences of a step, all ranks together
+  uint64_t seed = 1;
+  int runs = 1;      // with seeds seed, seed + 1, ...
+  std::string mesh;  // "dp=2,fsdp=2"; empty: chosen from the number of ranks
+  std::string data;  // text file; empty: the King James text
+  std::string out;   // folder; empty: no files are written
+  bool trace = false;
+  bool json = false;
+  double muon_lr = 0.0;  // 0: the preset's, from the committed sweep
+  double adamw_lr = 0.0;
+  double warmup = 0.05;   // share of the steps
+  double final_lr = 0.1;  // share of the peak at the last step
+  int64_t eval_every = 20;
+  int64_t eval_windows = 128;  // of the validation text
+  int64_t sample_bytes = 300;
+  int32_t window = 3;       // chunks in flight
+  int64_t chunk_bytes = 0;  // 0: muonrt's default
+  std::string commit = "atomic";
+  std::string transport = "bf16";
+};
+
+/// Throws std::runtime_error naming the option, its value and what is allowed.
+void check_options(const Options& options);
+
+}  // namespace muonrt::train

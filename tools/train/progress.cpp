@@ -1,0 +1,134 @@
+#include "train/progress.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "train/format.hpp"
+
+namespace muonrt::train {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;  // on a terminal
+constexpr double kMemory = 0.9;         // of the running mean of a step's time
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Screen detect_screen(std::FILE* out) {
+  Screen screen;
+  const int descriptor = fileno(out);
+  const char* kind = std::getenv("TERM");
+  screen.terminal = isatty(descriptor) != 0 && !(kind && std::strcmp(kind, "dumb") == 0);
+  winsize size{};
+  if (screen.terminal && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    screen.width = size.ws_col;
+  }
+  return screen;
+}
+
+std::string progress_line(const ProgressOptions& options, const ProgressReport& report,
+                          double tokens_per_second, double seconds_left, int width) {
+  // A line as long as the terminal is wide would wrap on some.
+  const auto limit = width > 0 ? static_cast<size_t>(std::max(1, width - 1)) : std::string::npos;
+  std::string line = options.label;
+  auto add = [&](const std::string& part) {
+    const std::string joined = (line.empty() ? "" : "  ") + part;
+    if (line.size() + joined.size() <= limit) line += joined;
+  };
+  add("step " + std::to_string(report.step) + "/" + std::to_string(options.steps));
+  if (!std::isnan(report.train_loss)) add("loss " + fixed(report.train_loss, 3));
+  if (!std::isnan(report.val_loss)) add("val " + fixed(report.val_loss, 3));
+  if (!std::isnan(seconds_left)) add(clock_time(seconds_left) + " left");
+  if (!std::isnan(tokens_per_second)) add(abbreviated(tokens_per_second) + " tok/s");
+  if (!std::isnan(report.optimizer_ms)) {
+    std::string part = "optimizer " + fixed(report.optimizer_ms, 1) + " ms";
+    if (!std::isnan(report.exposed_ms)) {
+      part += " (" + fixed(report.exposed_ms, 1) + " exposed comm)";
+    }
+    add(part);
+  }
+  return line.substr(0, limit);
+}
+
+Progress::Progress(std::FILE* out, Screen screen, ProgressOptions options)
+    : out_(out), screen_(screen), options_(std::move(options)), started_(steady_seconds()) {}
+
+Progress::~Progress() { finish(); }
+
+void Progress::update(const ProgressReport& report) {
+  update_at(report, steady_seconds() - started_);
+}
+
+void Progress::update_at(const ProgressReport& report, double now) {
+  const double previous = first_step_ < 0 ? 0.0 : last_time_;
+  const int64_t previous_step = first_step_ < 0 ? 0 : last_.step;
+  if (report.step > previous_step) {
+    const double each = (now - previous) / static_cast<double>(report.step - previous_step);
+    step_seconds_ =
+        std::isnan(step_seconds_) ? each : kMemory * step_seconds_ + (1.0 - kMemory) * each;
+  }
+  if (first_step_ < 0) first_step_ = report.step;
+  last_ = report;
+  last_time_ = now;
+  const double interval = screen_.terminal ? kRedrawSeconds : options_.line_seconds;
+  if (now - shown_time_ < interval) return;
+  shown_time_ = now;
+  shown_step_ = report.step;
+  show(line(screen_.terminal ? screen_.width : 0));
+}
+
+std::string Progress::line(int width) const {
+  const double tokens = static_cast<double>(options_.tokens_per_step) / step_seconds_;
+  const auto steps = static_cast<double>(options_.steps - last_.step + options_.later_steps);
+  return progress_line(options_, last_, tokens, steps * step_seconds_, width);
+}
+
+void Progress::show(const std::string& line) {
+  if (!screen_.terminal) {
+    print_line(line);
+    return;
+  }
+  std::string padded = "\r" + line;
+  if (line.size() < shown_width_) padded.append(shown_width_ - line.size(), ' ');
+  shown_width_ = line.size();
+  std::fwrite(padded.data(), 1, padded.size(), out_);
+  std::fflush(out_);
+}
+
+void Progress::print_line(const std::string& line) {
+  const std::string whole = line + "\n";
+  std::fwrite(whole.data(), 1, whole.size(), out_);
+  std::fflush(out_);
+}
+
+void Progress::message(const std::string& line) {
+  if (screen_.terminal && shown_width_ > 0) {
+    show("");
+    std::fputc('\r', out_);
+  }
+  print_line(line);
+}
+
+void Progress::finish() {
+  if (finished_) return;
+  finished_ = true;
+  if (first_step_ < 0) return;
+  if (screen_.terminal) {
+    show(line(screen_.width));
+    std::fputc('\n', out_);
+    std::fflush(out_);
+  } else if (shown_step_ != last_.step) {
+    print_line(line(0));
+  }
+}
+
+}  // namespace muonrt::train

@@ -1,0 +1,134 @@
+#include "train/report.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "train/format.hpp"
+#include "train/sample.hpp"
+
+namespace muonrt::train {
+
+namespace {
+
+/// The runs of one optimizer.
+struct Row {
+  std::string optimizer;
+  double lr = 0.0;
+  std::vector<double> losses, rates, optimizer_ms, exposed_ms;
+  int64_t steps = 0;
+};
+
+std::vector<Row> rows_of(const Outcome& outcome) {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < outcome.results.size(); ++i) {
+    const RunPlan& plan = outcome.plans[i];
+    const RunResult& result = outcome.results[i];
+    if (rows.empty() || rows.back().optimizer != plan.optimizer) {
+      rows.push_back({plan.optimizer, plan.lr, {}, {}, {}, {}, 0});
+    }
+    Row& row = rows.back();
+    row.losses.push_back(result.val_loss);
+    row.rates.push_back(result.tokens_per_second);
+    row.optimizer_ms.push_back(result.optimizer_ms);
+    row.exposed_ms.push_back(result.exposed_ms);
+    row.steps = result.steps;
+  }
+  return rows;
+}
+
+std::string pad(const std::string& text, size_t width) {
+  return text.size() >= width ? text : text + std::string(width - text.size(), ' ');
+}
+
+std::string table_line(const Row& row) {
+  const Spread loss = spread(row.losses);
+  std::string value = fixed(loss.mean, 4);
+  if (row.losses.size() > 1) {
+    value +=
+        " +- " + fixed(loss.deviation, 4) + " (" + std::to_string(row.losses.size()) + " runs)";
+  }
+  return pad(row.optimizer, 11) + pad(shortest(row.lr), 8) + pad(std::to_string(row.steps), 7) +
+         pad(value, 28) + pad(with_commas(std::llround(spread(row.rates).mean)), 10) +
+         fixed(spread(row.optimizer_ms).mean, 1) + " (" + fixed(spread(row.exposed_ms).mean, 1) +
+         ")\n";
+}
+
+std::string comparison(const std::vector<Row>& rows) {
+  if (rows.size() != 2 || rows[0].steps != rows[1].steps) return "";
+  const double muon = spread(rows[0].losses).mean, adamw = spread(rows[1].losses).mean;
+  size_t lower = 0;
+  for (size_t i = 0; i < rows[0].losses.size(); ++i) lower += rows[0].losses[i] < rows[1].losses[i];
+  std::string line = muon < adamw ? "Muon is lower by " : "Muon is NOT lower: the difference is ";
+  line += fixed(adamw - muon, 4) + " nats per byte";
+  if (rows[0].losses.size() > 1) {
+    line += ", lower in " + std::to_string(lower) + " of " + std::to_string(rows[0].losses.size()) +
+            " seeds";
+  }
+  return line + ".\n";
+}
+
+}  // namespace
+
+Spread spread(const std::vector<double>& values) {
+  Spread out;
+  for (const double v : values) out.mean += v / static_cast<double>(values.size());
+  if (values.size() < 2) return out;
+  double squares = 0.0;
+  for (const double v : values) squares += (v - out.mean) * (v - out.mean);
+  out.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return out;
+}
+
+std::string result_text(const Options& o, const Text& text, const Outcome& outcome) {
+  const Config config = preset(o.preset);
+  const int64_t elements = total_elements(param_specs(config));
+  const std::vector<Row> rows = rows_of(outcome);
+  std::string out = "\n" + describe(text) + "\n" + std::to_string(outcome.ranks) + " ranks (" +
+                    outcome.mesh + "), preset " + o.preset + ": " + with_commas(elements) +
+                    " parameters; a step is " + std::to_string(o.batch) + " x " +
+                    std::to_string(config.context) + " bytes\n\n";
+  out += pad("optimizer", 11) + pad("lr", 8) + pad("steps", 7) + pad("validation loss", 28) +
+         pad("tokens/s", 10) + "optimizer ms (exposed)\n";
+  for (const Row& row : rows) out += table_line(row);
+  out += comparison(rows);
+  if (!o.out.empty()) {
+    out += "loss curve: " + o.out + "/loss.csv, " + o.out + "/loss.svg\n";
+    out += "plan: " + o.out + "/plan.txt\n";
+    if (o.trace) out += "trace: " + o.out + "/trace.json (open in a Chrome trace viewer)\n";
+  }
+  if (!outcome.results.empty() && !outcome.results.front().sample.empty()) {
+    out += "sample (" + outcome.plans.front().optimizer + "):\n" +
+           printable(outcome.results.front().sample) + "\n";
+  }
+  return out;
+}
+
+std::string result_json(const Options& o, const Text& text, const Outcome& outcome) {
+  nlohmann::json runs = nlohmann::json::array();
+  for (size_t i = 0; i < outcome.results.size(); ++i) {
+    const RunPlan& plan = outcome.plans[i];
+    const RunResult& r = outcome.results[i];
+    nlohmann::json losses = nlohmann::json::array();
+    for (const CurvePoint& p : r.curve.points) {
+      if (!std::isnan(p.train_loss)) losses.push_back(p.train_loss);
+    }
+    runs.push_back({{"optimizer", plan.optimizer},
+                    {"seed", plan.seed},
+                    {"lr", plan.lr},
+                    {"steps", r.steps},
+                    {"val_loss", r.val_loss},
+                    {"train_loss", r.train_loss},
+                    {"train_losses", losses},
+                    {"tokens_per_second", r.tokens_per_second},
+                    {"optimizer_ms", r.optimizer_ms},
+                    {"exposed_ms", r.exposed_ms},
+                    {"interrupted", r.interrupted}});
+  }
+  const nlohmann::json all = {{"text", text.name},      {"text_bytes", text.bytes.size()},
+                              {"ranks", outcome.ranks}, {"mesh", outcome.mesh},
+                              {"preset", o.preset},     {"batch", o.batch},
+                              {"steps", o.steps},       {"runs", runs}};
+  return all.dump(2) + "\n";
+}
+
+}  // namespace muonrt::train

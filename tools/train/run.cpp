@@ -1,0 +1,238 @@
+#include "train/run.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+
+#include "train/gpt.hpp"
+#include "train/init.hpp"
+#include "train/progress.hpp"
+#include "train/sample.hpp"
+#include "train/shards.hpp"
+#include "train/workspace.hpp"
+
+namespace muonrt::train {
+
+namespace {
+
+std::atomic<bool> stop{false};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Full tensors of a model, in one block.
+struct Tensors {
+  explicit Tensors(const std::vector<ParamSpec>& specs)
+      : block(static_cast<size_t>(total_elements(specs))) {
+    int64_t at = 0;
+    for (const ParamSpec& spec : specs) {
+      pointers.push_back(block.data() + at);
+      at += spec.elements();
+    }
+  }
+  std::vector<float> block;
+  std::vector<float*> pointers;
+};
+
+/// One rank's side of a run.
+class Trainer {
+ public:
+  Trainer(Comm& comm, const TrainMesh& mesh, const Options& options, const RunPlan& plan,
+          const Corpus& corpus)
+      : comm_(comm),
+        options_(options),
+        plan_(plan),
+        corpus_(corpus),
+        config_(preset(options.preset)),
+        gpt_(config_),
+        work_(config_),
+        rank_(comm.rank()),
+        ranks_(comm.size()),
+        shards_(mesh, gpt_.params(), rank_),
+        full_(gpt_.params()),
+        grads_(gpt_.params()),
+        local_(static_cast<size_t>(shards_.local_elements())),
+        local_grad_(local_.size()) {
+    for (size_t i = 0; i < full_.pointers.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      init_range(config_, plan.seed, index, 0, gpt_.params()[i].elements(), full_.pointers[i]);
+    }
+    shards_.extract(full_.pointers.data(), local_.data());
+    optimizer_ = make_optimizer(mesh);
+  }
+
+  RunResult run(std::FILE* out);
+
+ private:
+  std::unique_ptr<Optimizer> make_optimizer(const TrainMesh& mesh);
+  double sum(double mine);
+  double train_step(int64_t step, muonrt_report_t& report);
+  double validate();
+  double rate(int64_t step) const;
+  bool anyone_stops();
+  int64_t share(int64_t total, int rank) const { return total * rank / ranks_; }
+
+  Comm& comm_;
+  const Options& options_;
+  const RunPlan& plan_;
+  const Corpus& corpus_;
+  Config config_;
+  Gpt<float> gpt_;
+  Workspace<float> work_;
+  int rank_, ranks_;
+  Shards shards_;
+  Tensors full_, grads_;
+  std::vector<float> local_, local_grad_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
+  const std::vector<ParamSpec>& specs = gpt_.params();
+  std::vector<muonrt_group_t> groups = {muon_group(), adamw_group()};
+  groups[0].name = "hidden matrices";
+  groups[1].name = "embeddings, head, gains";
+  std::vector<std::vector<muonrt_placement_t>> placements;
+  std::vector<std::vector<int64_t>> local_shapes;
+  std::vector<muonrt_layout_t> layouts(specs.size());
+  std::vector<muonrt_param_t> params(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    placements.push_back(mesh.placements(static_cast<int>(specs[i].shape.size())));
+    local_shapes.push_back(shards_.local_shape(index));
+    muonrt_layout_init(&layouts[i]);
+    layouts[i].mesh = &mesh.c_mesh();
+    muonrt_param_t& p = params[i] = param();
+    p.name = specs[i].name.c_str();
+    p.group = plan_.optimizer == "muon" && specs[i].role == Role::kMatrix ? 0 : 1;
+    p.ndim = static_cast<int32_t>(specs[i].shape.size());
+    p.shape = specs[i].shape.data();
+    p.data = local_.data() + shards_.local_offset(index);
+    p.grad = local_grad_.data() + shards_.local_offset(index);
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    layouts[i].placements = placements[i].data();
+    params[i].layout = &layouts[i];
+    params[i].local_shape = local_shapes[i].data();
+  }
+  muonrt_optimizer_options_t settings = options();
+  settings.window = options_.window;
+  settings.chunk_bytes = options_.chunk_bytes;
+  settings.commit = options_.commit == "eager" ? MUONRT_COMMIT_EAGER : MUONRT_COMMIT_ATOMIC;
+  settings.transport_dtype = options_.transport == "f32" ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16;
+  settings.trace = options_.trace;
+  return std::make_unique<Optimizer>(comm_, settings, groups, params);
+}
+
+double Trainer::sum(double mine) {
+  std::vector<double> all(static_cast<size_t>(ranks_));
+  comm_.allgather(&mine, all.data(), sizeof mine);
+  double total = 0.0;
+  for (const double x : all) total += x;
+  return total;
+}
+
+bool Trainer::anyone_stops() { return sum(stop ? 1.0 : 0.0) > 0.0; }
+
+double Trainer::rate(int64_t step) const {
+  const double warm = std::max(1.0, options_.warmup * static_cast<double>(options_.steps));
+  const double at = static_cast<double>(step) + 1.0;
+  if (at < warm) return plan_.lr * at / warm;
+  const double left = (static_cast<double>(options_.steps) - at) /
+                      std::max(1.0, static_cast<double>(options_.steps) - warm);
+  return plan_.lr * (options_.final_lr + (1.0 - options_.final_lr) * left);
+}
+
+double Trainer::train_step(int64_t step, muonrt_report_t& report) {
+  const int64_t first = share(options_.batch, rank_);
+  const int64_t count = share(options_.batch, rank_ + 1) - first;
+  const auto tokens = static_cast<double>(options_.batch * config_.context);
+  const auto batch = corpus_.train_batch(plan_.seed, step, first, count);
+  shards_.gather(comm_, local_.data(), full_.pointers.data());
+  std::fill(grads_.block.begin(), grads_.block.end(), 0.0f);
+  const double mine = count == 0 ? 0.0
+                                 : gpt_.forward_backward(full_.pointers.data(), batch.data(), count,
+                                                         static_cast<float>(1.0 / tokens),
+                                                         grads_.pointers.data(), work_);
+  shards_.reduce_scatter(comm_, grads_.pointers.data(), local_grad_.data());
+  report = optimizer_->step(rate(step));
+  return sum(mine) / tokens;
+}
+
+double Trainer::validate() {
+  const int64_t first = share(options_.eval_windows, rank_);
+  const int64_t count = share(options_.eval_windows, rank_ + 1) - first;
+  const auto windows = corpus_.validation_batch(first, count, options_.eval_windows);
+  shards_.gather(comm_, local_.data(), full_.pointers.data());
+  const double mine =
+      count == 0 ? 0.0 : gpt_.evaluate(full_.pointers.data(), windows.data(), count, work_);
+  return sum(mine) / static_cast<double>(options_.eval_windows * config_.context);
+}
+
+RunResult Trainer::run(std::FILE* out) {
+  RunResult result;
+  result.curve.optimizer = plan_.optimizer;
+  result.curve.run = std::to_string(plan_.seed);
+  const int64_t tokens = options_.batch * config_.context;
+  std::unique_ptr<Progress> progress;
+  if (rank_ == 0 && out) {
+    ProgressOptions settings;
+    settings.label = plan_.optimizer;
+    if (plan_.of > 1) {
+      settings.label += " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of);
+    }
+    settings.steps = options_.steps;
+    settings.tokens_per_step = tokens;
+    settings.later_steps = plan_.later_steps;
+    progress = std::make_unique<Progress>(out, detect_screen(out), settings);
+  }
+  const double start = now();
+  double busy = 0.0, optimizer = 0.0, exposed = 0.0;
+  result.val_loss = validate();
+  result.curve.points.push_back({0, std::nan(""), result.val_loss, 0, 0.0});
+  for (int64_t step = 0; step < options_.steps && !result.interrupted; ++step) {
+    muonrt_report_t report;
+    const double began = now();
+    result.train_loss = train_step(step, report);
+    busy += now() - began;
+    optimizer += report.seconds;
+    exposed += report.exposed_seconds;
+    result.steps = step + 1;
+    result.interrupted = anyone_stops();
+    CurvePoint point{step + 1, result.train_loss, std::nan(""), (step + 1) * tokens, now() - start};
+    if (result.steps % options_.eval_every == 0 || result.steps == options_.steps ||
+        result.interrupted) {
+      result.val_loss = point.val_loss = validate();
+    }
+    result.curve.points.push_back(point);
+    if (progress) {
+      progress->update({result.steps, result.train_loss, result.val_loss, report.seconds * 1e3,
+                        report.exposed_seconds * 1e3});
+    }
+  }
+  if (progress) progress->finish();
+  const auto done = static_cast<double>(result.steps);
+  result.tokens_per_second = done * static_cast<double>(tokens) / busy;
+  result.optimizer_ms = optimizer / done * 1e3;
+  result.exposed_ms = exposed / done * 1e3;
+  if (options_.trace) result.trace = optimizer_->trace(MUONRT_JSON);
+  if (rank_ == 0) {
+    result.plan = optimizer_->describe();
+    SampleOptions sample;
+    sample.bytes = options_.sample_bytes;
+    result.sample = sample_text(gpt_, full_.pointers.data(), "", sample, work_);
+  }
+  return result;
+}
+
+}  // namespace
+
+void request_stop() { stop = true; }
+bool stop_requested() { return stop; }
+
+RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
+                       const RunPlan& plan, const Corpus& corpus, std::FILE* out) {
+  return Trainer(comm, mesh, options, plan, corpus).run(out);
+}
+
+}  // namespace muonrt::train

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+#include "train/curve.hpp"
+#include "train/mesh.hpp"
+#include "train/options.hpp"
+#include "train/text.hpp"
+
+namespace muonrt::train {
+
+/// One training run: an optimizer and a seed.
+struct RunPlan {
+  std::string optimizer;  // "muon" or "adamw"
+  uint64_t seed = 1;
+  double lr = 0.0;
+  int number = 1, of = 1;   // among the runs of this optimizer
+  int64_t later_steps = 0;  // of the runs behind this one, for the time left
+};
+
+/// What came of it; equal on every rank but for `trace` and `plan`.
+struct RunResult {
+  Curve curve;
+  double val_loss = 0.0;    // after the last step
+  double train_loss = 0.0;  // of the last step
+  double tokens_per_second = 0.0;
+  double optimizer_ms = 0.0;  // mean of a step
+  double exposed_ms = 0.0;
+  int64_t steps = 0;  // done
+  bool interrupted = false;
+  std::string sample;  // rank 0
+  std::string trace;   // this rank's, if asked for
+  std::string plan;    // rank 0: the optimizer's plan
+};
+
+/// True once the user has asked to stop; may be set by a signal handler.
+void request_stop();
+bool stop_requested();
+
+/// Trains on all ranks of `comm`. Collective. @param out  progress of rank 0.
+RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
+                       const RunPlan& plan, const Corpus& corpus, std::FILE* out);
+
+}  // namespace muonrt::train

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "train/gpt.hpp"
+
+namespace muonrt::train {
+
+struct SampleOptions {
+  int64_t bytes = 300;
+  double temperature = 0.8;  // 0 takes the likeliest byte each time
+  uint64_t seed = 1;
+};
+
+/// Continues `prompt` by options.bytes bytes and returns prompt and continuation; the model sees
+/// the last `context` bytes. An empty prompt stands for a line break, which is not returned.
+/// Errors: std::runtime_error if the temperature is negative or not finite.
+std::string sample_text(const Gpt<float>& gpt, const float* const* params,
+                        const std::string& prompt, const SampleOptions& options,
+                        Workspace<float>& ws);
+
+/// For a terminal: line breaks, tabs, printable ASCII and well-formed UTF-8 stay, any other byte
+/// becomes '?'.
+std::string printable(const std::string& text);
+
+}  // namespace muonrt::train

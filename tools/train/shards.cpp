@@ -1,0 +1,138 @@
+#include "train/shards.hpp"
+
+#include <algorithm>
+
+namespace muonrt::train {
+
+namespace {
+
+constexpr int64_t kElement = sizeof(float);
+
+std::vector<muonrt_run_t> runs_of(const muonrt_layout_t& layout, int ranks,
+                                  const std::vector<int64_t>& shape, int rank, int dim) {
+  int64_t count = 0;
+  const auto dims = static_cast<int32_t>(shape.size());
+  check(muonrt_layout_runs(nullptr, 0, &count, &layout, ranks, dims, shape.data(), rank, dim));
+  std::vector<muonrt_run_t> runs(static_cast<size_t>(count));
+  check(muonrt_layout_runs(runs.data(), count, &count, &layout, ranks, dims, shape.data(), rank,
+                           dim));
+  return runs;
+}
+
+}  // namespace
+
+void Shards::add_stretches(Piece& piece, int64_t param, const std::vector<muonrt_run_t>& rows,
+                           const std::vector<muonrt_run_t>& columns, int64_t width) {
+  for (const muonrt_run_t& row : rows) {
+    for (int64_t r = row.begin; r < row.end; ++r) {
+      for (const muonrt_run_t& column : columns) {
+        const int64_t at = r * width + column.begin, count = column.end - column.begin;
+        const bool joins = !piece.stretches.empty() && piece.stretches.back().param == param &&
+                           piece.stretches.back().full_offset + piece.stretches.back().count == at;
+        if (joins) {
+          piece.stretches.back().count += count;
+        } else {
+          piece.stretches.push_back({param, at, piece.elements, count});
+        }
+        piece.elements += count;
+      }
+    }
+  }
+}
+
+Shards::Piece Shards::make_piece(const TrainMesh& mesh, const std::vector<ParamSpec>& specs,
+                                 int rank) const {
+  Piece piece;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const std::vector<int64_t>& shape = specs[i].shape;
+    const auto dims = static_cast<int32_t>(shape.size());
+    const auto placements = mesh.placements(dims);
+    muonrt_layout_t layout;
+    muonrt_layout_init(&layout);
+    layout.mesh = &mesh.c_mesh();
+    layout.placements = placements.data();
+    std::vector<int64_t> local(shape.size());
+    check(muonrt_layout_local_shape(local.data(), &layout, ranks_, dims, shape.data(), rank));
+    piece.shapes.push_back(local);
+    piece.offsets.push_back(piece.elements);
+    const auto rows = runs_of(layout, ranks_, shape, rank, 0);
+    const int64_t width = dims > 1 ? shape[1] : 1;
+    const auto columns =
+        dims > 1 ? runs_of(layout, ranks_, shape, rank, 1) : std::vector<muonrt_run_t>{{0, 1}};
+    add_stretches(piece, static_cast<int64_t>(i), rows, columns, width);
+  }
+  piece.offsets.push_back(piece.elements);
+  return piece;
+}
+
+Shards::Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank)
+    : rank_(rank), ranks_(mesh.ranks()), group_(mesh.shard_group(rank)) {
+  for (int r = 0; r < ranks_; ++r) pieces_.push_back(make_piece(mesh, specs, r));
+  out_.resize(static_cast<size_t>(ranks_));
+  in_.resize(static_cast<size_t>(ranks_));
+}
+
+int64_t Shards::local_offset(int64_t index) const {
+  return pieces_[static_cast<size_t>(rank_)].offsets[static_cast<size_t>(index)];
+}
+
+int64_t Shards::local_count(int64_t index) const {
+  return local_offset(index + 1) - local_offset(index);
+}
+
+std::vector<int64_t> Shards::local_shape(int64_t index) const {
+  return pieces_[static_cast<size_t>(rank_)].shapes[static_cast<size_t>(index)];
+}
+
+void Shards::pack(const Piece& piece, const float* const* full, float* out) {
+  for (const Stretch& s : piece.stretches) {
+    std::copy_n(full[s.param] + s.full_offset, s.count, out + s.local_offset);
+  }
+}
+
+void Shards::extract(const float* const* full, float* local) const {
+  pack(pieces_[static_cast<size_t>(rank_)], full, local);
+}
+
+void Shards::gather(Comm& comm, const float* local, float* const* full) {
+  std::vector<muonrt_message_t> sends, receives;
+  const int64_t mine = local_elements();
+  for (const int peer : group_) {
+    const Piece& piece = pieces_[static_cast<size_t>(peer)];
+    if (mine > 0) sends.push_back({peer, 0, const_cast<float*>(local), mine * kElement});
+    if (piece.elements == 0) continue;
+    auto& in = in_[static_cast<size_t>(peer)];
+    in.resize(static_cast<size_t>(piece.elements));
+    receives.push_back({peer, 0, in.data(), piece.elements * kElement});
+  }
+  comm.exchange(sends, receives);
+  for (const int peer : group_) {
+    const float* in = in_[static_cast<size_t>(peer)].data();
+    for (const Stretch& s : pieces_[static_cast<size_t>(peer)].stretches) {
+      std::copy_n(in + s.local_offset, s.count, full[s.param] + s.full_offset);
+    }
+  }
+}
+
+void Shards::reduce_scatter(Comm& comm, const float* const* full, float* local) {
+  std::vector<muonrt_message_t> sends, receives;
+  const auto mine = static_cast<size_t>(local_elements());
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const Piece& piece = pieces_[static_cast<size_t>(peer)];
+    auto& out = out_[static_cast<size_t>(peer)];
+    out.resize(static_cast<size_t>(piece.elements));
+    pack(piece, full, out.data());
+    if (!out.empty()) sends.push_back({peer, 0, out.data(), piece.elements * kElement});
+    auto& in = in_[static_cast<size_t>(peer)];
+    in.resize(mine);
+    if (mine) receives.push_back({peer, 0, in.data(), local_elements() * kElement});
+  }
+  comm.exchange(sends, receives);
+  std::fill_n(local, mine, 0.0f);
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const float* in = in_[static_cast<size_t>(peer)].data();
+    for (size_t i = 0; i < mine; ++i) local[i] += in[i];
+  }
+}
+
+}  // namespace muonrt::train

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+#include "train/config.hpp"
+#include "train/mesh.hpp"
+
+namespace muonrt::train {
+
+/// A model's parameters as ranks hold them: every rank has its shards, one behind the other, and
+/// nothing else between steps. Full tensors exist while they are computed with.
+class Shards {
+ public:
+  Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank);
+
+  /// Elements of this rank's shards.
+  int64_t local_elements() const { return pieces_[static_cast<size_t>(rank_)].elements; }
+  /// Where parameter `index` begins in them, and how many elements of it there are.
+  int64_t local_offset(int64_t index) const;
+  int64_t local_count(int64_t index) const;
+  std::vector<int64_t> local_shape(int64_t index) const;
+
+  /// local <- its elements of full tensors (`full[i]` is parameter i).
+  void extract(const float* const* full, float* local) const;
+  /// full <- the shards of a shard group, exchanged. Collective.
+  void gather(Comm& comm, const float* local, float* const* full);
+  /// local <- its elements of the sum over all ranks of `full`, added in rank order. Collective.
+  void reduce_scatter(Comm& comm, const float* const* full, float* local);
+
+ private:
+  /// Contiguous elements, in the full tensor and in a rank's shards.
+  struct Stretch {
+    int64_t param, full_offset, local_offset, count;
+  };
+  struct Piece {
+    int64_t elements = 0;
+    std::vector<int64_t> offsets;              // by parameter, and the end
+    std::vector<std::vector<int64_t>> shapes;  // by parameter
+    std::vector<Stretch> stretches;
+  };
+  Piece make_piece(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank) const;
+  static void add_stretches(Piece& piece, int64_t param, const std::vector<muonrt_run_t>& rows,
+                            const std::vector<muonrt_run_t>& columns, int64_t width);
+  static void pack(const Piece& piece, const float* const* full, float* out);
+
+  int rank_, ranks_;
+  std::vector<int> group_;
+  std::vector<Piece> pieces_;                 // by rank
+  std::vector<std::vector<float>> out_, in_;  // messages by rank, kept between calls
+};
+
+}  // namespace muonrt::train

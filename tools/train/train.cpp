@@ -1,0 +1,117 @@
+#include "train/train.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+
+#include "train/curve.hpp"
+#include "train/mesh.hpp"
+#include "train/rates.hpp"
+#include "train/report.hpp"
+#include "train/run.hpp"
+
+namespace muonrt::train {
+
+namespace {
+
+std::vector<RunPlan> plan_runs(const Options& o) {
+  const Rates rates = best_rates(o.preset);
+  std::vector<RunPlan> plans;
+  for (const std::string optimizer : {"muon", "adamw"}) {
+    if (o.optimizer != "both" && o.optimizer != optimizer) continue;
+    const double given = optimizer == "muon" ? o.muon_lr : o.adamw_lr;
+    const double best = optimizer == "muon" ? rates.muon : rates.adamw;
+    for (int run = 0; run < o.runs; ++run) {
+      RunPlan plan;
+      plan.optimizer = optimizer;
+      plan.seed = o.seed + static_cast<uint64_t>(run);
+      plan.lr = given > 0 ? given : best;
+      plan.number = run + 1;
+      plan.of = o.runs;
+      plans.push_back(plan);
+    }
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    plans[i].later_steps = static_cast<int64_t>(plans.size() - 1 - i) * o.steps;
+  }
+  return plans;
+}
+
+// Ranks that read different files would train on different text without a word.
+void compare_texts(Comm& comm, const Text& text) {
+  const uint64_t mine = fingerprint(text);
+  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&mine, all.data(), sizeof mine);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    throw std::runtime_error("--data: rank " + std::to_string(r) +
+                             " reads another text than rank 0; give every rank the same file");
+  }
+}
+
+// One JSON array out of every rank's.
+std::string merge_traces(Comm& comm, const std::string& mine) {
+  const auto bytes = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
+  comm.allgather(&bytes, sizes.data(), sizeof bytes);
+  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::string padded = mine;
+  padded.resize(longest);
+  std::string all(longest * sizes.size(), ' ');
+  comm.allgather(padded.data(), all.data(), static_cast<int64_t>(longest));
+  std::string out = "[";
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    const std::string part = all.substr(r * longest, static_cast<size_t>(sizes[r]));
+    const size_t open = part.find('['), close = part.rfind(']');
+    if (open == std::string::npos || close == std::string::npos) continue;
+    out += (r ? ",\n" : "") + part.substr(open + 1, close - open - 1);
+  }
+  return out + "]\n";
+}
+
+void write_files(const Options& o, const Text& text, const Outcome& outcome,
+                 const std::string& trace) {
+  std::vector<Curve> curves;
+  for (const RunResult& r : outcome.results) curves.push_back(r.curve);
+  const std::string subtitle = describe(text) + ", " + std::to_string(outcome.ranks) + " ranks (" +
+                               outcome.mesh + "), preset " + o.preset;
+  write_text_file(o.out + "/loss.csv", curves_csv(curves));
+  write_text_file(o.out + "/loss.svg", curves_svg(curves, "Loss in nats per byte", subtitle));
+  write_text_file(o.out + "/plan.txt", outcome.results.front().plan);
+  write_text_file(o.out + "/result.txt", result_text(o, text, outcome));
+  write_text_file(o.out + "/result.json", result_json(o, text, outcome));
+  if (o.trace) write_text_file(o.out + "/trace.json", trace);
+}
+
+}  // namespace
+
+int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen) {
+  const TrainMesh mesh(options.mesh, comm.size());
+  compare_texts(comm, corpus.text());
+  const bool root = comm.rank() == 0;
+  if (root && !options.out.empty()) std::filesystem::create_directories(options.out);
+  Outcome outcome;
+  outcome.ranks = comm.size();
+  outcome.mesh = mesh.text();
+  outcome.plans = plan_runs(options);
+  std::string trace;
+  bool interrupted = false;
+  for (const RunPlan& plan : outcome.plans) {
+    outcome.results.push_back(run_training(comm, mesh, options, plan, corpus, screen));
+    if (options.trace && trace.empty()) trace = merge_traces(comm, outcome.results.back().trace);
+    interrupted = outcome.results.back().interrupted;
+    if (interrupted) break;
+  }
+  if (root) {
+    if (!options.out.empty()) write_files(options, corpus.text(), outcome, trace);
+    const std::string text = options.json ? result_json(options, corpus.text(), outcome)
+                                          : result_text(options, corpus.text(), outcome);
+    std::fputs(text.c_str(), stdout);
+    if (interrupted)
+      std::fputs("Stopped by the user; the result is that of the steps done.\n", stderr);
+    std::fflush(stdout);
+  }
+  return interrupted ? 130 : 0;
+}
+
+}  // namespace muonrt::train

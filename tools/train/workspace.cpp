@@ -1,0 +1,70 @@
+#include "train/workspace.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace muonrt::train {
+namespace {
+
+constexpr int64_t kTokensPerPass = 256;
+constexpr std::align_val_t kAlignment{64};
+
+}  // namespace
+
+template <class T>
+void Workspace<T>::Free::operator()(T* block) const {
+  ::operator delete(block, kAlignment);
+}
+
+template <class T>
+Workspace<T>::Workspace(const Config& config, int64_t sequences)
+    : config_((check_config(config), config)),
+      sequences_(sequences > 0 ? sequences
+                               : std::max<int64_t>(1, kTokensPerPass / config.context)) {
+  layers.resize(static_cast<size_t>(config.layers));
+  elements_ = place(nullptr);
+  block_.reset(
+      static_cast<T*>(::operator new(static_cast<size_t>(elements_) * sizeof(T), kAlignment)));
+  std::fill_n(block_.get(), elements_, T{0});
+  place(block_.get());
+}
+
+// With a null base it only counts.
+template <class T>
+int64_t Workspace<T>::place(T* base) {
+  const int64_t per_line = static_cast<int64_t>(kAlignment) / static_cast<int64_t>(sizeof(T));
+  int64_t used = 0;
+  auto take = [&](T*& out, int64_t count) {
+    out = base ? base + used : nullptr;
+    used += (count + per_line - 1) / per_line * per_line;
+  };
+  const int64_t rows = sequences_ * config_.context;
+  const int64_t wide = rows * config_.d_model;
+  const int64_t scores = config_.context * config_.context;
+  for (Layer& layer : layers) {
+    take(layer.x, wide);
+    take(layer.inv1, rows);
+    take(layer.normed1, wide);
+    for (T** out : {&layer.q, &layer.k, &layer.v}) take(*out, wide);
+    take(layer.prob, sequences_ * config_.heads * scores);
+    take(layer.mixed, wide);
+    take(layer.x_mid, wide);
+    take(layer.inv2, rows);
+    take(layer.normed2, wide);
+    take(layer.up, rows * config_.d_mlp());
+    take(layer.act, rows * config_.d_mlp());
+  }
+  take(x, wide);
+  take(inv, rows);
+  take(normed, wide);
+  take(logits, rows * config_.vocab);
+  for (T** out : {&dx, &dnormed, &dmixed, &dq, &dk, &dv}) take(*out, wide);
+  take(dmlp, rows * config_.d_mlp());
+  take(dprob, scores);
+  return used;
+}
+
+template class Workspace<float>;
+template class Workspace<double>;
+
+}  // namespace muonrt::train
