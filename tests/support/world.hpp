@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/thread_transport.hpp"
+#include "optimizer/optimizer.hpp"
+
+/// Whole optimizers over worlds of ranks: every rank knows every value, so that what comes out can
+/// be put together, compared bit for bit, and checked against a textbook.
+namespace world {
+
+/// A parameter of a case. Its layout is made from the case's mesh by `placements`.
+struct Param {
+  std::string name;
+  std::vector<int64_t> shape;
+  muonrt::Role role = muonrt::Role::kMuon;
+  muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
+  std::vector<muonrt::Placement> placements;  // one per mesh dimension; missing ones replicate
+  muonrt::Reading reading = muonrt::Reading::kLiteral;
+  int owner = -1;
+};
+
+struct Case {
+  std::vector<int64_t> mesh = {1};
+  std::vector<int32_t> rank_array;  // empty: 0, 1, 2, ...
+  int world = 1;                    // ranks; may exceed the mesh
+  std::vector<Param> params;
+  muonrt::OptimizerSettings settings;  // groups 0 (Muon) and 1 (AdamW) are made if there are none
+  int steps = 5;
+  double lr = 0.02;
+  std::vector<std::vector<int64_t>> without_grad;  // by step
+
+  std::string describe() const;
+};
+
+/// Full tensors, as bytes, by parameter. `variance` is empty for Muon parameters.
+struct Tensors {
+  std::vector<std::vector<unsigned char>> params, momentum, variance;
+  bool operator==(const Tensors&) const = default;
+};
+
+/// Value of an element of a parameter (`step` < 0), or of its gradient in a step. In [-1, 1),
+/// exact in f32 and not in bf16.
+float value(int64_t param, int64_t element, int64_t step);
+
+/// Makes the rank's device; the host's by default.
+using MakeDevice = muonrt::Optimizer::MakeDevice;
+std::unique_ptr<muonrt::Device> host_device(const muonrt::OptimizerSettings& settings);
+
+/// One rank's shards, and what a caller may look at between steps.
+class Rank {
+ public:
+  Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device);
+
+  /// Fills the gradients of `step` and steps.
+  muonrt::Status step(int64_t step, muonrt::StepReport& report);
+  void fill_gradients(int64_t step);
+  /// The step alone, with the gradients as they are.
+  muonrt::Status step_only(int64_t step, muonrt::StepReport& report);
+
+  muonrt::Optimizer& optimizer() { return *optimizer_; }
+  const muonrt::Layout& layout(int64_t param) const { return layouts_[static_cast<size_t>(param)]; }
+  std::vector<unsigned char>& data(int64_t param) { return data_[static_cast<size_t>(param)]; }
+  std::vector<unsigned char>& grad(int64_t param) { return grads_[static_cast<size_t>(param)]; }
+  std::vector<unsigned char> state(int64_t param, muonrt::StateKind kind);
+  /// Copies this rank's shards into full tensors. Returns false where a replica that is there
+  /// already differs in a byte. `seen` starts empty.
+  bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
+
+ private:
+  void make_buffers();
+  template <class Visit>
+  void visit(int64_t param, Visit visit) const;  // visit(element of the tensor, local element)
+
+  const Case* case_;
+  int rank_;
+  std::vector<muonrt::Layout> layouts_;
+  std::vector<std::vector<unsigned char>> data_, grads_;
+  std::unique_ptr<muonrt::Optimizer> optimizer_;
+};
+
+/// Runs the case over threads and puts the tensors together. Throws the first rank's error, and
+/// std::runtime_error where replicas differ.
+struct Outcome {
+  Tensors tensors;
+  std::vector<muonrt::StepReport> reports;  // of rank 0, by step
+};
+Outcome run(const Case& of, const MakeDevice& make_device = host_device,
+            muonrt::ThreadFaults faults = {});
+
+/// Runs `work` on every rank of a thread group; throws what the lowest failing rank threw.
+void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
+              muonrt::ThreadFaults faults = {});
+
+/// Groups 0 (Muon) and 1 (AdamW) with their defaults.
+std::vector<muonrt::GroupSettings> default_groups();
+
+}  // namespace world

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "backend/device.hpp"
+#include "backend/ops.hpp"
+#include "host/host_stream.hpp"
+
+/// Devices that pass everything on, so that a test can override one verb: to plant a fault, to gate
+/// a product, to count.
+namespace wrapped {
+
+class Ops : public muonrt::Ops {
+ public:
+  explicit Ops(muonrt::Ops& inner) : inner_(inner) {}
+
+  int64_t leading_dimension(int64_t cols, muonrt::DType dtype) const override {
+    return inner_.leading_dimension(cols, dtype);
+  }
+  void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override {
+    inner_.reserve(m, n, k, dtype);
+  }
+  void zero(muonrt::Stream& s, void* memory, int64_t bytes) override {
+    inner_.zero(s, memory, bytes);
+  }
+  void copy(muonrt::Stream& s, void* to, const void* from, int64_t bytes) override {
+    inner_.copy(s, to, from, bytes);
+  }
+  void pack_direction(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                      const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
+                      void* message, muonrt::DType transport, muonrt::Findings* findings) override {
+    inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
+  }
+  void scan(muonrt::Stream& s, std::span<const int32_t> list, const muonrt::ParamView* params,
+            muonrt::Findings* findings) override {
+    inner_.scan(s, list, params, findings);
+  }
+  void unpack(muonrt::Stream& s, std::span<const muonrt::Placed> placed,
+              std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
+              const void* message, muonrt::DType transport) override {
+    inner_.unpack(s, placed, owned, matrices, message, transport);
+  }
+  void pack(muonrt::Stream& s, std::span<const muonrt::Placed> placed,
+            std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
+            void* message, muonrt::DType transport, muonrt::Findings* findings) override {
+    inner_.pack(s, placed, owned, matrices, message, transport, findings);
+  }
+  void normalize(muonrt::Stream& s, const muonrt::MatrixBatch& in, const muonrt::MatrixBatch& out,
+                 const muonrt::Normalization& how, muonrt::Findings* findings) override {
+    inner_.normalize(s, in, out, how, findings);
+  }
+  void multiply(muonrt::Stream& s, const muonrt::Product& product) override {
+    inner_.multiply(s, product);
+  }
+  void cast_ballot(muonrt::Stream& s, muonrt::Ballot* ballot, const muonrt::Findings* findings,
+                   int64_t stamp, int64_t orthogonalized, bool local_ok) override {
+    inner_.cast_ballot(s, ballot, findings, stamp, orthogonalized, local_ok);
+  }
+  void commit_muon(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                   const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
+                   const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
+                   int64_t world, int64_t stamp) override {
+    inner_.commit_muon(s, pieces, params, groups, message, transport, sum, world, stamp);
+  }
+  void commit_adamw(muonrt::Stream& s, std::span<const int32_t> list,
+                    const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
+                    const muonrt::Ballot* sum, int64_t world, int64_t stamp) override {
+    inner_.commit_adamw(s, list, params, scalars, sum, world, stamp);
+  }
+
+ protected:
+  muonrt::Ops& inner_;
+};
+
+class Device : public muonrt::Device {
+ public:
+  /// `make` wraps the inner device's ops.
+  template <class Make>
+  Device(std::unique_ptr<muonrt::Device> inner, Make make)
+      : inner_(std::move(inner)), ops_(make(inner_->ops())) {}
+
+  std::string describe() const override { return inner_->describe(); }
+  void* allocate(int64_t bytes) override { return inner_->allocate(bytes); }
+  void release(void* memory) noexcept override { inner_->release(memory); }
+  int64_t allocations() const override { return inner_->allocations(); }
+  int64_t allocated_bytes() const override { return inner_->allocated_bytes(); }
+  int64_t objects() const override { return inner_->objects(); }
+  std::unique_ptr<muonrt::Stream> create_stream(muonrt::StreamKind kind) override {
+    return inner_->create_stream(kind);
+  }
+  std::unique_ptr<muonrt::Event> create_event() override { return inner_->create_event(); }
+  void record(muonrt::Event& event, muonrt::Stream& stream) override {
+    inner_->record(event, stream);
+  }
+  void wait(muonrt::Stream& stream, const muonrt::Event& event) override {
+    inner_->wait(stream, event);
+  }
+  void timestamp(muonrt::Stream& stream, int64_t* where) override {
+    inner_->timestamp(stream, where);
+  }
+  void synchronize(const muonrt::Event& event, muonrt::Deadline deadline) override {
+    inner_->synchronize(event, deadline);
+  }
+  std::optional<muonrt::Error> error() const override { return inner_->error(); }
+  void clear_error() override { inner_->clear_error(); }
+  muonrt::Ops& ops() override { return *ops_; }
+
+ private:
+  std::unique_ptr<muonrt::Device> inner_;
+  std::unique_ptr<muonrt::Ops> ops_;
+};
+
+}  // namespace wrapped
