@@ -59,6 +59,14 @@ int64_t matrices_in(const ParamSpec& spec) {
   return spec.stack ? spec.layout.shape()[0] : 1;
 }
 
+Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
+  try {
+    return choose_method(spec.form, rows, cols, spec.newton_schulz_steps, spec.gram_restarts);
+  } catch (const Error& error) {
+    throw Error(error.status(), cat("param '", spec.name, "': ", error.message()));
+  }
+}
+
 /// Exact in 64 bits, so that sums do not depend on their order.
 int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
   MUONRT_REQUIRE(m.flops < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
@@ -112,8 +120,7 @@ void Plan::add_matrices() {
     if (matrices == 0) continue;
     const std::vector<int64_t>& shape = spec.layout.shape();
     Matrix m{static_cast<int32_t>(p), 0, shape[shape.size() - 2], shape.back(), {}, 0, -1, -1, -1};
-    m.method =
-        choose_method(spec.form, m.rows, m.cols, spec.newton_schulz_steps, spec.gram_restarts);
+    m.method = method_of(spec, m.rows, m.cols);
     m.flops = orthogonalize_flops(m.method, m.rows, m.cols);
     for (; m.index < matrices; ++m.index) matrices_.push_back(m);
   }
@@ -126,6 +133,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   std::map<int32_t, int32_t> only;  // rank -> set of that rank alone
   Numbering<std::pair<BatchKey, bool>> shapes;
   int32_t param = -1, shape = 0;
+  int64_t total = 0;  // must be countable, for the sums below it are not checked
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
@@ -144,6 +152,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
       set = at->second;
     }
     task.items.push_back({cost_of(m, spec), set, shape});
+    total = checked_add(total, task.items.back().cost);
   }
   const Ownership owners = assign_owners(task);
   for (size_t i = 0; i < by_name.size(); ++i) {

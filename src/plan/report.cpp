@@ -9,7 +9,7 @@ namespace {
 
 /// Below this, or as a single row or column, a matrix has no spectrum worth flattening, and its
 /// time is all launches and latency.
-constexpr int64_t kTinyElements = 1024;
+constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
 
@@ -51,7 +51,7 @@ void add_slots(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Parameters of one kind of concern: how many, and the first by name.
+/// Parameters of one kind of concern: how many, and the first of the list.
 struct Concern {
   int64_t count = 0;
   const ParamSpec* first = nullptr;
@@ -87,7 +87,7 @@ void add_warnings(const Plan& plan, PlanReport& out) {
   if (large.count > 0)
     out.warnings.push_back(cat(large.subject(), ": a matrix is larger than the chunk budget of ",
                                human_bytes(plan.problem().options.chunk_bytes),
-                               " and travels alone in its slot; memory follows the matrix"));
+                               ", so its owner takes it alone and needs memory for all of it"));
   if (out.balance > kGoodBalance)
     out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
                                " x the proven lower bound (matrices are few or unlike each other); "
