@@ -58,7 +58,7 @@ const char* name_of(CoefficientFamily family);
 /// its own), a custom list as it is.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 5);
 
-/// The list a group runs. Steps beyond a published list repeat its last triple.
+/// The list a group runs. Keller Jordan's triple is repeated; You Jiacheng's list has five steps.
 /// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, changes
 /// sign or loses its headroom within (0, kReach]; the message says which and what to do.
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings);

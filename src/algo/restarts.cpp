@@ -10,8 +10,10 @@
 namespace muonrt {
 namespace {
 
-constexpr int kMaxRestarts = 3;
+constexpr int kMaxRestarts = 4;
 constexpr double kSmallest = 1e-10;
+// One more restart has to bring the metric down to this share of it.
+constexpr double kWorthwhile = 0.9;
 
 /// restart_metric, given up as soon as it passes `limit`.
 double metric(const CoefficientList& list, const std::vector<int>& restarts,
@@ -47,10 +49,14 @@ double metric(const CoefficientList& list, const std::vector<int>& restarts,
   return worst;
 }
 
-/// All ascending choices of `count` places in 1 .. steps-1 after `chosen`; keeps the best.
+/// All ascending choices of `count` more places in 1 .. steps-1 after `chosen`, none further from
+/// the one before, nor the last from the end, than `longest` steps; keeps the best.
 void choose(const CoefficientList& list, const RestartSearch& search, int count,
             std::vector<int>& chosen, double& best, std::vector<int>& best_choice) {
+  const int steps = static_cast<int>(list.steps.size());
+  const int last = chosen.empty() ? 0 : chosen.back();
   if (count == 0) {
+    if (steps - last > search.longest) return;
     const double value = metric(list, chosen, search, best);
     if (value < best) {
       best = value;
@@ -58,8 +64,7 @@ void choose(const CoefficientList& list, const RestartSearch& search, int count,
     }
     return;
   }
-  const int steps = static_cast<int>(list.steps.size());
-  for (int i = chosen.empty() ? 1 : chosen.back() + 1; i < steps; ++i) {
+  for (int i = last + 1; i < std::min(steps, last + search.longest + 1); ++i) {
     chosen.push_back(i);
     choose(list, search, count - 1, chosen, best, best_choice);
     chosen.pop_back();
@@ -69,17 +74,19 @@ void choose(const CoefficientList& list, const RestartSearch& search, int count,
 }  // namespace
 
 RestartSearch restart_search(const CoefficientList& list, DType dtype) {
-  RestartSearch search{};
+  RestartSearch search;
   search.largest = 1.0 / list.input_safety;
   switch (dtype) {
     case DType::kF16:
-      search.perturbation = 4e-4, search.bound = 200;
+      search.longest = 4;
       break;
     case DType::kBF16:
-      search.perturbation = 3.2e-3, search.bound = 200;
+      search.longest = 2;
       break;
     case DType::kF32:
-      search.perturbation = 1e-6, search.bound = 1e4;
+      search.perturbation = 1e-6;
+      search.bound = 1e4;
+      search.longest = 3;
       break;
   }
   return search;
@@ -93,13 +100,18 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 std::optional<std::vector<int>> search_restarts(const CoefficientList& list,
                                                 const RestartSearch& search) {
   const int steps = static_cast<int>(list.steps.size());
+  std::optional<std::vector<int>> found;
+  double limit = std::nextafter(search.bound, 2 * search.bound);
   for (int count = 0; count <= std::min(kMaxRestarts, steps - 1); ++count) {
     std::vector<int> chosen, best_choice;
-    double best = std::nextafter(search.bound, 2 * search.bound);
+    double best = limit;
     choose(list, search, count, chosen, best, best_choice);
-    if (best <= search.bound) return best_choice;
+    if (!(best < limit)) continue;
+    found = best_choice;
+    if (best <= search.good) break;
+    limit = kWorthwhile * best;
   }
-  return std::nullopt;
+  return found;
 }
 
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype) {

@@ -1,0 +1,212 @@
+#include "support/reference_ops.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "backend/update_rules.hpp"
+
+namespace reference {
+
+using namespace muonrt;
+
+float load(const void* data, DType dtype, int64_t i) {
+  return dtype == DType::kF32 ? static_cast<const float*>(data)[i]
+                              : to_f32(static_cast<const bf16*>(data)[i]);
+}
+
+void store(void* data, DType dtype, int64_t i, float x) {
+  if (dtype == DType::kF32)
+    static_cast<float*>(data)[i] = x;
+  else
+    static_cast<bf16*>(data)[i] = to_bf16(x);
+}
+
+namespace {
+
+void note(Findings* findings, int32_t param) {
+  findings->nonfinite = 1;
+  if (param < 0) return;
+  if (findings->first_param < 0 || param < findings->first_param) findings->first_param = param;
+}
+
+float gradient(const ParamView& p, int64_t i, float factor) {
+  return load(p.grad, p.grad_dtype, i) * factor;
+}
+
+float weight(const ParamView& p, int64_t i) {
+  return p.master ? p.master[i] : load(p.param, p.param_dtype, i);
+}
+
+void set_weight(const ParamView& p, int64_t i, float w) {
+  if (p.master) p.master[i] = w;
+  store(p.param, p.param_dtype, i, w);
+}
+
+/// Index of element (i, j) of matrix b, which is entry (row, col) of what it holds.
+int64_t place(const MatrixBatch& b, bool transposed, int64_t row, int64_t col) {
+  return transposed ? col * b.ld + row : row * b.ld + col;
+}
+
+}  // namespace
+
+int64_t ReferenceOps::leading_dimension(int64_t cols, DType) const { return cols + 3; }
+
+void ReferenceOps::reserve(int64_t m, int64_t n, int64_t k, DType) {
+  reserved.push_back({m, n, k, 1, m == n, true});
+}
+
+void ReferenceOps::zero(Stream&, void* memory, int64_t bytes) {
+  std::memset(memory, 0, static_cast<size_t>(bytes));
+}
+
+void ReferenceOps::copy(Stream&, void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void ReferenceOps::pack_direction(Stream&, std::span<const Piece> pieces, const ParamView* params,
+                                  const MuonScalars* groups, void* message, DType transport,
+                                  Findings* findings) {
+  for (const Piece& piece : pieces) {
+    const ParamView& p = params[piece.param];
+    const MuonScalars& s = groups[p.group];
+    for (int64_t r = 0; r < piece.rows; ++r) {
+      for (int64_t c = 0; c < piece.cols; ++c) {
+        const int64_t to = piece.packed_offset + r * piece.cols + c;
+        if (!p.active) {
+          store(message, transport, to, 0.0f);
+          continue;
+        }
+        const int64_t i = piece.local_offset + r * piece.local_ld + c;
+        const float g = gradient(p, i, s.grad_scale);
+        const float u = direction(next_momentum(p.momentum[i], g, s), g, s);
+        store(message, transport, to, u);
+        if (!std::isfinite(g) || !std::isfinite(load(message, transport, to)))
+          note(findings, piece.param);
+      }
+    }
+  }
+}
+
+void ReferenceOps::scan(Stream&, std::span<const int32_t> list, const ParamView* params,
+                        Findings* findings) {
+  for (const int32_t index : list) {
+    const ParamView& p = params[index];
+    if (!p.active) continue;
+    for (int64_t i = 0; i < p.numel; ++i)
+      if (!std::isfinite(load(p.grad, p.grad_dtype, i))) note(findings, index);
+  }
+}
+
+void ReferenceOps::unpack(Stream&, std::span<const Placed> placed, std::span<const Owned> owned,
+                          const MatrixBatch* matrices, const void* message, DType transport) {
+  for (const Placed& p : placed) {
+    const MatrixBatch& to = matrices[p.matrix];
+    const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
+    for (int64_t r = 0; r < p.rows; ++r)
+      for (int64_t c = 0; c < p.cols; ++c)
+        store(to.data, to.dtype, place(to, transposed, p.row + r, p.col + c),
+              load(message, transport, p.packed_offset + r * p.cols + c));
+  }
+}
+
+void ReferenceOps::pack(Stream&, std::span<const Placed> placed, std::span<const Owned> owned,
+                        const MatrixBatch* matrices, void* message, DType transport,
+                        Findings* findings) {
+  for (const Placed& p : placed) {
+    const MatrixBatch& from = matrices[p.matrix];
+    const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
+    for (int64_t r = 0; r < p.rows; ++r) {
+      for (int64_t c = 0; c < p.cols; ++c) {
+        const float x = load(from.data, from.dtype, place(from, transposed, p.row + r, p.col + c));
+        store(message, transport, p.packed_offset + r * p.cols + c, x);
+        if (!std::isfinite(x)) note(findings, -1);
+      }
+    }
+  }
+}
+
+void ReferenceOps::normalize(Stream&, const MatrixBatch& in, const MatrixBatch& out,
+                             const Normalization& how, Findings* findings) {
+  for (int64_t k = 0; k < in.count; ++k) {
+    double sum = 0;
+    for (int64_t i = 0; i < in.rows; ++i) {
+      for (int64_t j = 0; j < in.cols; ++j) {
+        const double x = load(in.data, in.dtype, k * in.stride + i * in.ld + j);
+        sum += x * x;
+      }
+    }
+    if (sum == 0) ++findings->zero_matrices;
+    // A matrix that is not finite becomes NaN as a whole, so that any piece of it shows it.
+    double divisor = sum == 0 ? 1.0 : static_cast<double>(how.safety) * std::sqrt(sum);
+    if (!std::isfinite(sum)) divisor = std::nan("");
+    for (int64_t i = 0; i < in.rows; ++i)
+      for (int64_t j = 0; j < in.cols; ++j)
+        store(out.data, out.dtype, k * out.stride + i * out.ld + j,
+              static_cast<float>(load(in.data, in.dtype, k * in.stride + i * in.ld + j) / divisor));
+  }
+}
+
+void ReferenceOps::multiply(Stream&, const Product& p) {
+  const int64_t m = p.c.rows, n = p.c.cols, depth = p.a.cols;
+  asked.push_back({m, n, depth, p.c.count, p.symmetric, p.alpha != 0.0f});
+  const auto at = [](const MatrixBatch& b, int64_t k, int64_t i, int64_t j) {
+    return static_cast<double>(load(b.data, b.dtype, k * b.stride + i * b.ld + j));
+  };
+  for (int64_t k = 0; k < p.c.count; ++k) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = p.symmetric ? i : 0; j < n; ++j) {
+        double sum = 0;
+        for (int64_t l = 0; l < depth && p.alpha != 0.0f; ++l)
+          sum += at(p.a, k, i, l) * (p.transpose_b ? at(p.b, k, j, l) : at(p.b, k, l, j));
+        double x = static_cast<double>(p.alpha) * sum;
+        if (p.d.data && p.beta != 0.0f) x += static_cast<double>(p.beta) * at(p.d, k, i, j);
+        if (i == j) x += static_cast<double>(p.gamma);
+        store(p.c.data, p.c.dtype, k * p.c.stride + i * p.c.ld + j, static_cast<float>(x));
+        if (p.symmetric)
+          store(p.c.data, p.c.dtype, k * p.c.stride + j * p.c.ld + i, static_cast<float>(x));
+      }
+    }
+  }
+}
+
+void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings, int64_t step,
+                               int64_t orthogonalized, bool local_ok) {
+  *ballot = Ballot{local_ok && findings->nonfinite == 0 ? 1 : 0, step, findings->nonfinite,
+                   orthogonalized, findings->zero_matrices};
+}
+
+void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const ParamView* params,
+                               const MuonScalars* groups, const void* message, DType transport,
+                               const Ballot* sum, int64_t world, int64_t step) {
+  if (!passes(*sum, world, step)) return;
+  for (const Piece& piece : pieces) {
+    const ParamView& p = params[piece.param];
+    const MuonScalars& s = groups[p.group];
+    if (!p.active) continue;
+    for (int64_t r = 0; r < piece.rows; ++r) {
+      for (int64_t c = 0; c < piece.cols; ++c) {
+        const int64_t i = piece.local_offset + r * piece.local_ld + c;
+        const float o = load(message, transport, piece.packed_offset + r * piece.cols + c);
+        p.momentum[i] = next_momentum(p.momentum[i], gradient(p, i, s.grad_scale), s);
+        set_weight(p, i, muon_update(weight(p, i), o, piece.update_scale, s));
+      }
+    }
+  }
+}
+
+void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list, const ParamView* params,
+                                const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                                int64_t step) {
+  if (!passes(*sum, world, step)) return;
+  for (const int32_t index : list) {
+    const ParamView& p = params[index];
+    const AdamScalars& s = scalars[p.scalars];
+    if (!p.active) continue;
+    for (int64_t i = 0; i < p.numel; ++i)
+      set_weight(p, i,
+                 adamw_update(weight(p, i), gradient(p, i, s.grad_scale), p.momentum[i],
+                              p.variance[i], s));
+  }
+}
+
+}  // namespace reference

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <vector>
+
+#include "backend/ops.hpp"
+
+namespace reference {
+
+/// A stream for ops that run at once.
+class ImmediateStream : public muonrt::Stream {};
+
+/// Every op a second time: plain loops over memory of this process, executed when called, products
+/// and norms summed in float64 and rounded once. Elementwise results equal those of any backend
+/// bit for bit (they share update_rules.hpp); products and norms agree within tolerances.hpp.
+class ReferenceOps : public muonrt::Ops {
+ public:
+  int64_t leading_dimension(int64_t cols, muonrt::DType dtype) const override;
+  void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override;
+  void zero(muonrt::Stream& stream, void* memory, int64_t bytes) override;
+  void copy(muonrt::Stream& stream, void* to, const void* from, int64_t bytes) override;
+  void pack_direction(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                      const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
+                      void* message, muonrt::DType transport, muonrt::Findings* findings) override;
+  void scan(muonrt::Stream& stream, std::span<const int32_t> list, const muonrt::ParamView* params,
+            muonrt::Findings* findings) override;
+  void unpack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
+              std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
+              const void* message, muonrt::DType transport) override;
+  void pack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
+            std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
+            void* message, muonrt::DType transport, muonrt::Findings* findings) override;
+  void normalize(muonrt::Stream& stream, const muonrt::MatrixBatch& in,
+                 const muonrt::MatrixBatch& out, const muonrt::Normalization& how,
+                 muonrt::Findings* findings) override;
+  void multiply(muonrt::Stream& stream, const muonrt::Product& product) override;
+  void cast_ballot(muonrt::Stream& stream, muonrt::Ballot* ballot, const muonrt::Findings* findings,
+                   int64_t step, int64_t orthogonalized, bool local_ok) override;
+  void commit_muon(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                   const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
+                   const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
+                   int64_t world, int64_t step) override;
+  void commit_adamw(muonrt::Stream& stream, std::span<const int32_t> list,
+                    const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
+                    const muonrt::Ballot* sum, int64_t world, int64_t step) override;
+
+  /// What `multiply` was asked for, in order; for tests that count products.
+  struct Asked {
+    int64_t m, n, k, count;
+    bool symmetric;
+    bool product;  // false: alpha is 0, a combination of D and I only
+  };
+  std::vector<Asked> asked;
+  std::vector<Asked> reserved;
+};
+
+/// Element i of an array of `dtype`, as f32.
+float load(const void* data, muonrt::DType dtype, int64_t i);
+void store(void* data, muonrt::DType dtype, int64_t i, float x);
+
+}  // namespace reference

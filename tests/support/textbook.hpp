@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.hpp"
+
+// Every formula of the library a second time: float64, plain loops, written from the papers and
+// from the reference pages, not from src. Nothing of src but the storage of bf16 is used here.
+namespace textbook {
+
+// ---- matrices -------------------------------------------------------------------------------
+
+/// rows x cols, row-major.
+struct Matrix {
+  int64_t rows = 0, cols = 0;
+  std::vector<double> v;
+
+  Matrix() = default;
+  Matrix(int64_t r, int64_t c) : rows(r), cols(c), v(static_cast<size_t>(r * c), 0.0) {}
+  double& operator()(int64_t i, int64_t j) { return v[static_cast<size_t>(i * cols + j)]; }
+  double operator()(int64_t i, int64_t j) const { return v[static_cast<size_t>(i * cols + j)]; }
+};
+
+Matrix identity(int64_t n);
+Matrix transpose(const Matrix& a);
+Matrix multiply(const Matrix& a, const Matrix& b);
+Matrix add(double alpha, const Matrix& a, double beta, const Matrix& b);
+Matrix scale(double alpha, const Matrix& a);
+double frobenius(const Matrix& a);
+double max_difference(const Matrix& a, const Matrix& b);
+bool all_finite(const Matrix& a);
+/// Every entry as bf16 (or f32) would store it.
+Matrix rounded(const Matrix& a, muonrt::DType dtype);
+
+/// A value that follows from its place alone, in [-1, 1), exact in f32: every rank of a test can
+/// compute every value.
+double value_at(uint64_t tensor, int64_t row, int64_t col, int64_t step);
+/// rows x cols of value_at.
+Matrix values(uint64_t tensor, int64_t rows, int64_t cols, int64_t step = 0);
+/// Standard normal entries; a function of the arguments.
+Matrix gaussian(int64_t rows, int64_t cols, uint64_t seed);
+
+struct Svd {
+  Matrix u;               // rows x k with k = min(rows, cols)
+  std::vector<double> s;  // k, descending
+  Matrix v;               // cols x k
+};
+/// One-sided Jacobi. Source: Golub and Van Loan, Matrix Computations, section 8.6.3 (4th edition).
+Svd svd(const Matrix& a);
+/// U V^T over the singular values above `cutoff` x the largest.
+Matrix polar_factor(const Matrix& a, double cutoff = 1e-12);
+/// U diag(spectrum) V^T with random orthonormal U, V; spectrum has min(rows, cols) entries.
+Svd random_svd(int64_t rows, int64_t cols, const std::vector<double>& spectrum, uint64_t seed);
+Matrix assemble(const Svd& f);
+
+// ---- Newton-Schulz --------------------------------------------------------------------------
+
+struct Triple {
+  double a, b, c;
+};
+using List = std::vector<Triple>;
+
+/// The scalar that a singular value x becomes.
+double compose(const List& list, double x);
+/// Largest |dp/dx| over the singular values of matrices divided by safety x norm, per unit of the
+/// divided value: how much a rounding grows at worst.
+double gain(const List& list, double safety);
+/// Standard form on x divided by safety x its norm; zero gives zero.
+Matrix newton_schulz(const List& list, double safety, const Matrix& x);
+/// Gram form with X rebuilt before the steps in `restarts`.
+Matrix newton_schulz_gram(const List& list, const std::vector<int>& restarts, double safety,
+                          const Matrix& x);
+/// max over i of |u_i^T x v_i - p(s_i / (safety norm s))|, and the largest off-diagonal
+/// |u_i^T x v_j|: what a Newton-Schulz result x did to a matrix whose SVD is known.
+struct SpectralError {
+  double diagonal, off_diagonal;
+};
+SpectralError spectral_error(const Matrix& x, const Svd& f, const List& list, double safety);
+
+// ---- coefficient lists ----------------------------------------------------------------------
+
+/// Polar Express by the published algorithm (arXiv 2505.16932), in double; safety acts on all but
+/// the last.
+List polar_express(double lower_bound, int steps, double cushion, double safety);
+
+/// Lists as printed by their authors, or generated with 60 digits where the page says so.
+namespace lists {
+extern const List kKellerJordan;    // five times the same
+extern const List kYouJiacheng;     //
+extern const List kPolarModded;     // l 1e-3, cushion 0.02, safety 1.02; input / 1.02
+extern const List kPolarModded7;    // the same with 7 steps (the last three; 60 digits)
+extern const List kPolarRaw;        // l 1e-3, cushion kRawCushion, no safety; 8
+extern const List kPolarRaw105;     // the first five, all over 1.05
+extern const List kPolarEmerging;   // raw over 1.01 but the last; four decimals; 8
+extern const List kPolarReference;  // l 1e-3, cushion 0.02, safety 1.01; 10; input / 1.01
+extern const List kCansPrinted;     // five, four decimals
+extern const List kCans;            // l 1e-3, no cushion, no safety; 8, 60 digits
+extern const List kDeepSeekV4;      // 10
+extern const List kCubic;           // 5, no quintic term
+extern const List kAolEmerging;     // 4, meant for row-scaled input
+extern const List kAolFlash;        // 4, meant for row-scaled input
+constexpr double kRawCushion = 0.02407327424182761;
+}  // namespace lists
+
+// ---- optimizers -----------------------------------------------------------------------------
+
+enum class Scale { kOriginal, kMatchRms, kRatio, kMaxDim, kNone };
+double scale_factor(Scale rule, int64_t rows, int64_t cols);
+
+struct Muon {
+  double lr = 0.02, weight_decay = 0.1, momentum = 0.95;
+  bool heavy_ball = false, nesterov = true;
+  Scale scale = Scale::kMatchRms;
+  double scale_times = 1.0;
+  List list;  // standard form
+  double safety = 1.0;
+  muonrt::DType transport = muonrt::DType::kF32;  // rounding of what travels, both ways
+};
+/// One step; w and m are updated in place.
+void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g);
+
+struct AdamW {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
+  bool folded = false;  // form B: eps beside the uncorrected root
+};
+/// Step number t = 1, 2, ...; w, m, v are updated in place.
+void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector<double>& m,
+                std::vector<double>& v, const std::vector<double>& g);
+
+}  // namespace textbook

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/dtype.hpp"
+
+/// Every tolerance of the tests, with its reason. Promises about bits use memcmp instead.
+namespace tolerance {
+
+using muonrt::DType;
+
+/// Half a unit in the last place at the bottom of a binade, relative: one rounding to `dtype`.
+constexpr double roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 0x1p-24;
+    case DType::kBF16:
+      return 0x1p-8;
+    case DType::kF16:
+      return 0x1p-11;
+  }
+  return 0;
+}
+
+/// One element of a product of `terms` terms: f32 sums in any order (each addition rounds once, and
+/// the factors alpha and beta once more), then one rounding to storage.
+/// @param magnitude  |alpha| |A| |B| + |beta| |D| + |gamma| at that element.
+constexpr double product(int64_t terms, double magnitude, double result, DType storage) {
+  return (static_cast<double>(terms) + 4) * 2 * roundoff(DType::kF32) * magnitude +
+         roundoff(storage) * (result < 0 ? -result : result);
+}
+
+/// A generated coefficient against 60 digits, relative. While l/u < 0.9 the exchange is well
+/// conditioned; nearer to 1 its four points merge and digits are lost, which the composite does not
+/// notice. Source: reference numerics, section 7.
+constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
+
+/// A number printed with `decimals` decimals: half of the last, and the noise of the table's own
+/// arithmetic.
+inline double printed(int decimals) { return 0.51 * std::pow(10.0, -decimals); }
+
+/// A result of Newton-Schulz in f32 against float64, any entry or u_i^T X v_j. The normalized input
+/// and every iterate carry a rounding of at most 2^-24 of the largest singular value, and a
+/// rounding grows by at most `gain` (textbook::gain, for most lists the slope at zero).
+inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) * gain; }
+
+/// The same with the Gram form under searched restarts: roundings of R grow with the condition
+/// number of Q, which the search holds near the gain or below.
+inline double gram_f32(double gain) { return 4 * newton_schulz_f32(gain); }
+
+/// An entry of a bf16 result, m x n with m <= n, of a matrix of full rank. Singular values that are
+/// not small move by up to 0.2 (roundings of 2^-8, slopes of some ten); an entry averages over m of
+/// them. Worst seen over the catalogue: 0.2 / sqrt(m).
+inline double newton_schulz_bf16(int64_t m) { return 0.3 / std::sqrt(static_cast<double>(m)); }
+
+/// u_i^T X v_j of a bf16 result with m = 128, null directions included, over the eight spectra of
+/// reference kernels, section 9. Its emulations: 2.3e-2 for the standard form, 4.5e-2 for the Gram
+/// form; half as much again for Polar Express, whose slope at zero is twice Keller Jordan's, and
+/// for entries off the diagonal.
+constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
+
+}  // namespace tolerance
