@@ -88,6 +88,7 @@ TEST_CASE("abort: a duplicate does not feel its parent's end", "[unit][comm]") {
   ThreadGroup group(3);
   const auto errors = on_group(group, kLong, [](Transport& parent) {
     const auto duplicate = parent.duplicate();
+    require_none(check_allgather(*duplicate, 1, 1));  // all have it
     if (parent.rank() == 1) parent.abort(Status::kDevice, "gone");
     require_none(check_sparse_sequence(*duplicate, 20, 1));
     require_none(check_allgather(*duplicate, 4, 1));
