@@ -1,0 +1,133 @@
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/world.hpp"
+
+/// The cases of the promise "same bits on any mesh": parameters, meshes, placements, settings.
+namespace bits {
+
+using muonrt::Placement;
+using muonrt::PlacementKind;
+using muonrt::Role;
+
+/// 2-D of many shapes (1 x N, N x 1, primes, wide, tall, smaller than the mesh) and 1-D.
+inline std::vector<world::Param> params(bool half) {
+  std::vector<world::Param> out;
+  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role) {
+    world::Param p;
+    p.name = name;
+    p.shape = std::move(shape);
+    p.role = role;
+    // A third of each dtype pair, so that all of them travel in one world.
+    if (half && out.size() % 3 != 0) p.grad_dtype = muonrt::DType::kBF16;
+    if (half && out.size() % 3 == 2) p.dtype = muonrt::DType::kBF16;
+    out.push_back(std::move(p));
+  };
+  add("row", {1, 37}, Role::kMuon);
+  add("column", {41, 1}, Role::kMuon);
+  add("one", {1, 1}, Role::kMuon);
+  add("prime", {31, 67}, Role::kMuon);
+  add("tall", {96, 17}, Role::kMuon);
+  add("wide", {24, 160}, Role::kMuon);
+  add("square", {48, 48}, Role::kMuon);
+  add("twin", {48, 48}, Role::kMuon);
+  add("small", {3, 5}, Role::kMuon);
+  add("bias", {53}, Role::kAdamW);
+  add("embedding", {29, 12}, Role::kAdamW);
+  return out;
+}
+
+struct MeshCase {
+  int world;
+  std::vector<int64_t> mesh;
+  std::vector<int32_t> ranks;
+};
+
+inline std::vector<MeshCase> meshes() {
+  return {{1, {1}, {}},
+          {2, {2}, {}},
+          {2, {2}, {1, 0}},
+          {3, {3}, {}},
+          {4, {4}, {}},
+          {4, {2, 2}, {}},
+          {4, {2, 2}, {3, 1, 0, 2}},
+          {5, {5}, {}},
+          {5, {2, 2}, {4, 0, 2, 3}},  // rank 1 holds nothing
+          {8, {8}, {}},
+          {8, {2, 2, 2}, {}},  // 2 TP x 2 replicate x 2 shard
+          {8, {4, 2}, {7, 6, 5, 4, 3, 2, 1, 0}},
+          {16, {16}, {}},
+          {16, {2, 4, 2}, {}}};
+}
+
+constexpr int kSchemes = 6;
+
+/// How parameter `index` is placed over `dims` mesh dimensions under a scheme.
+inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
+                                         const std::vector<int64_t>& shape,
+                                         const std::vector<int64_t>& mesh) {
+  const Placement r{PlacementKind::kReplicate, 0, 1};
+  const int columns = shape.size() > 1 ? 1 : 0;
+  const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
+  std::vector<Placement> out(dims, r);
+  std::mt19937 random(static_cast<uint32_t>(index * 977 + dims));
+  for (size_t d = 0; d < dims; ++d) {
+    switch (scheme) {
+      case 0:
+        out[d] = shard(0);
+        break;  // all on rows
+      case 1:
+        out[d] = d == 0 && dims > 1 ? r : shard(0);
+        break;  // HSDP
+      case 2:
+        out[d] = shard(d % 2 == 0 ? columns : 0);
+        break;  // TP columns, FSDP rows
+      case 3:   // FSDP2 over TP
+        out[d] = d + 1 < dims ? Placement{PlacementKind::kStridedShard, 0, mesh.back()} : shard(0);
+        break;
+      case 4:
+        out[d] = r;
+        break;  // replicated
+      default:  // anything
+        out[d] = random() % 3 == 0 ? r : shard(random() % 2 ? columns : 0);
+        if (random() % 4 == 0)
+          out[d] = {PlacementKind::kStridedShard, columns, static_cast<int64_t>(1 + random() % 3)};
+    }
+  }
+  return out;
+}
+
+struct Factors {
+  size_t mesh = 0;
+  int scheme = 0, window = 3, chunk = 0, commit = 0, threads = 1;
+};
+
+inline world::Case make(const Factors& f, bool half, int steps) {
+  world::Case c;
+  const MeshCase m = meshes()[f.mesh];
+  c.world = m.world;
+  c.mesh = m.mesh;
+  c.rank_array = m.ranks;
+  c.params = params(half);
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    c.params[i].placements = placements(f.scheme, i, m.mesh.size(), c.params[i].shape, m.mesh);
+  }
+  static constexpr int64_t kChunks[] = {2048, 8192, 1 << 20};
+  c.settings.chunk_bytes = kChunks[f.chunk];
+  c.settings.window = f.window;
+  c.settings.commit = f.commit ? muonrt::CommitMode::kEager : muonrt::CommitMode::kAtomic;
+  c.settings.threads = f.threads;
+  c.settings.iteration = half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
+  c.steps = steps;
+  c.without_grad = {{}, {3, 9}, {}};
+  return c;
+}
+
+inline world::Tensors reference(bool half, int steps) {
+  return world::run(make(Factors{}, half, steps)).tensors;
+}
+
+}  // namespace bits

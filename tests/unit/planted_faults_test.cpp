@@ -1,0 +1,220 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "backend/update_rules.hpp"
+#include "host/host_stream.hpp"
+#include "support/bits_cases.hpp"
+#include "support/wrapped_device.hpp"
+
+// The proof of "same bits" must fail where the promise is broken. Each fault here is one that real
+// systems have, planted through the device's verbs; the fault follows the world, as it does there.
+
+using namespace muonrt;
+
+namespace {
+
+float read(const MatrixBatch& m, int64_t i, int64_t r, int64_t c) {
+  const int64_t at = i * m.stride + r * m.ld + c;
+  return m.dtype == DType::kF32 ? static_cast<const float*>(m.data)[at]
+                                : to_f32(static_cast<const bf16*>(m.data)[at]);
+}
+
+void write(const MatrixBatch& m, int64_t i, int64_t r, int64_t c, float x) {
+  const int64_t at = i * m.stride + r * m.ld + c;
+  if (m.dtype == DType::kF32) {
+    static_cast<float*>(m.data)[at] = x;
+  } else {
+    static_cast<bf16*>(m.data)[at] = to_bf16(x);
+  }
+}
+
+void enqueue(Stream& stream, host::Task task) {
+  dynamic_cast<host::HostStream&>(stream).enqueue(task);
+}
+
+/// The norm is summed over one block of columns for each rank, as shards would sum it.
+class NormPerShard : public wrapped::Ops {
+ public:
+  NormPerShard(muonrt::Ops& inner, int64_t shards) : wrapped::Ops(inner), shards_(shards) {}
+  void normalize(Stream& s, const MatrixBatch& in, const MatrixBatch& out, const Normalization& how,
+                 Findings*) override {
+    enqueue(s, host::Task([in, out, safety = how.safety, shards = shards_] {
+              for (int64_t i = 0; i < in.count; ++i) {
+                float squares = 0;
+                for (int64_t shard = 0; shard < shards; ++shard) {
+                  float part = 0;
+                  for (int64_t r = 0; r < in.rows; ++r) {
+                    for (int64_t c = in.cols * shard / shards; c < in.cols * (shard + 1) / shards;
+                         ++c) {
+                      part += read(in, i, r, c) * read(in, i, r, c);
+                    }
+                  }
+                  squares += part;
+                }
+                const float norm = safety * std::sqrt(squares);
+                for (int64_t r = 0; r < in.rows; ++r) {
+                  for (int64_t c = 0; c < in.cols; ++c)
+                    write(out, i, r, c, read(in, i, r, c) / norm);
+                }
+              }
+            }));
+  }
+
+ private:
+  int64_t shards_;
+};
+
+/// Products whose order of summation follows a number `block`: what a library does that picks its
+/// blocking by the leading dimension, or that splits the depth over threads.
+class BlockedProducts : public wrapped::Ops {
+ public:
+  using wrapped::Ops::Ops;
+  void multiply(Stream& s, const Product& p) override {
+    const int64_t block = block_of(p);
+    enqueue(s, host::Task([p, block] {
+              for (int64_t i = 0; i < p.c.count; ++i) {
+                for (int64_t r = 0; r < p.c.rows; ++r) {
+                  for (int64_t c = 0; c < p.c.cols; ++c)
+                    write(p.c, i, r, c, element(p, i, r, c, block));
+                }
+              }
+            }));
+  }
+
+ protected:
+  virtual int64_t block_of(const Product& p) const = 0;
+
+ private:
+  static float element(const Product& p, int64_t i, int64_t r, int64_t c, int64_t block) {
+    float total = 0;
+    for (int64_t begin = 0; begin < p.a.cols; begin += block) {
+      float part = 0;
+      for (int64_t k = begin; k < std::min(p.a.cols, begin + block); ++k) {
+        part += read(p.a, i, r, k) * (p.transpose_b ? read(p.b, i, c, k) : read(p.b, i, k, c));
+      }
+      total += part;
+    }
+    float out = p.alpha * total;
+    if (p.d.data && p.beta != 0) out += p.beta * read(p.d, i, r, c);
+    return r == c ? out + p.gamma : out;
+  }
+};
+
+/// A leading dimension that grows with the world, under a library whose bits follow it.
+class LeadingDimension : public BlockedProducts {
+ public:
+  LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}
+  int64_t leading_dimension(int64_t cols, DType dtype) const override {
+    return inner_.leading_dimension(cols, dtype) + 16 * extra_;
+  }
+
+ protected:
+  int64_t block_of(const Product& p) const override { return 4 + p.a.ld / 16; }
+
+ private:
+  int64_t extra_;
+};
+
+/// A product whose depth is split over the threads.
+class TwoThreads : public BlockedProducts {
+ public:
+  TwoThreads(muonrt::Ops& inner, int64_t threads) : BlockedProducts(inner), threads_(threads) {}
+
+ protected:
+  int64_t block_of(const Product& p) const override { return (p.a.cols + threads_ - 1) / threads_; }
+
+ private:
+  int64_t threads_;
+};
+
+/// One rank sends the upper half of each f32 direction as it stands, not rounded to bf16.
+class CastSkipped : public wrapped::Ops {
+ public:
+  CastSkipped(muonrt::Ops& inner, bool here) : wrapped::Ops(inner), here_(here) {}
+  void pack_direction(Stream& s, std::span<const Piece> pieces, const ParamView* params,
+                      const MuonScalars* groups, void* message, DType transport,
+                      Findings* findings) override {
+    inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
+    if (!here_) return;
+    enqueue(s, host::Task([pieces, params, groups, message] {
+              for (const Piece& piece : pieces) {
+                const ParamView& p = params[piece.param];
+                const MuonScalars& scalars = groups[p.group];
+                if (!p.active) continue;
+                for (int64_t r = 0; r < piece.rows; ++r) {
+                  for (int64_t c = 0; c < piece.cols; ++c) {
+                    const int64_t local = piece.local_offset + r * piece.local_ld + c;
+                    const float g = static_cast<const float*>(p.grad)[local] * scalars.grad_scale;
+                    const float u =
+                        direction(next_momentum(p.momentum[local], g, scalars), g, scalars);
+                    uint32_t bits;
+                    std::memcpy(&bits, &u, 4);
+                    static_cast<bf16*>(message)[piece.packed_offset + r * piece.cols + c] = {
+                        static_cast<uint16_t>(bits >> 16)};
+                  }
+                }
+              }
+            }));
+  }
+
+ private:
+  bool here_;
+};
+
+using MakeOps = std::function<std::unique_ptr<muonrt::Ops>(muonrt::Ops&, int world, int rank,
+                                                           const OptimizerSettings&)>;
+
+world::Tensors run(const bits::Factors& factors, const MakeOps& make_ops) {
+  const world::Case c = bits::make(factors, false, 2);
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  world::Tensors out;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
+      return std::make_unique<wrapped::Device>(world::host_device(s), [&](muonrt::Ops& inner) {
+        return make_ops(inner, c.world, comm.rank(), s);
+      });
+    });
+    StepReport report;
+    for (int step = 0; step < c.steps; ++step) rank.step(step, report);
+    const std::lock_guard lock(mutex);
+    rank.add_to(out, seen);
+  });
+  return out;
+}
+
+// World 4, rows sharded, two compute threads, against one rank with one.
+const bits::Factors kOne{};
+const bits::Factors kFour{4, 0, 3, 1, 0, 2};
+
+template <class Fault, class Strength>
+bool noticed(Strength strength) {
+  const MakeOps make = [&](muonrt::Ops& inner, int ranks, int rank, const OptimizerSettings& s) {
+    return std::make_unique<Fault>(inner, strength(ranks, rank, s));
+  };
+  return !(run(kOne, make) == run(kFour, make));
+}
+
+}  // namespace
+
+TEST_CASE("planted faults: the norm taken per shard is noticed", "[bits]") {
+  CHECK(noticed<NormPerShard>([](int ranks, int, const auto&) { return int64_t{ranks}; }));
+  CHECK_FALSE(noticed<NormPerShard>([](int, int, const auto&) { return int64_t{1}; }));
+}
+
+TEST_CASE("planted faults: a leading dimension that does not follow from the shape is noticed",
+          "[bits]") {
+  CHECK(noticed<LeadingDimension>([](int ranks, int, const auto&) { return int64_t{ranks - 1}; }));
+  CHECK_FALSE(noticed<LeadingDimension>([](int, int, const auto&) { return int64_t{0}; }));
+}
+
+TEST_CASE("planted faults: a product split over threads is noticed", "[bits]") {
+  CHECK(noticed<TwoThreads>([](int, int, const auto& s) { return int64_t{s.threads}; }));
+  CHECK_FALSE(noticed<TwoThreads>([](int, int, const auto&) { return int64_t{1}; }));
+}
+
+TEST_CASE("planted faults: the cast skipped at one rank is noticed", "[bits]") {
+  CHECK(noticed<CastSkipped>([](int, int rank, const auto&) { return rank == 1; }));
+  CHECK_FALSE(noticed<CastSkipped>([](int, int, const auto&) { return false; }));
+}

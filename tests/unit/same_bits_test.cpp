@@ -1,0 +1,124 @@
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+
+#include "support/bits_cases.hpp"
+#include "support/covering.hpp"
+
+using namespace muonrt;
+
+namespace {
+
+constexpr int kSteps = 5;
+
+void check_same(const bits::Factors& factors, bool half, const world::Tensors& reference) {
+  const world::Case c = bits::make(factors, half, kSteps);
+  INFO(c.describe());
+  const world::Outcome outcome = world::run(c);
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    INFO(c.params[i].name);
+    CHECK(outcome.tensors.params[i] == reference.params[i]);
+    CHECK(outcome.tensors.momentum[i] == reference.momentum[i]);
+    CHECK(outcome.tensors.variance[i] == reference.variance[i]);
+  }
+  for (const StepReport& r : outcome.reports) {
+    CHECK(r.orthogonalized == r.planned);
+    CHECK(r.planned == 9);
+  }
+}
+
+bits::Factors from_row(const std::vector<int>& row) {
+  return {static_cast<size_t>(row[0]), row[1], row[2] + 1, row[3], row[4], row[5] + 1};
+}
+
+void covering_array(bool half) {
+  const auto reference = bits::reference(half, kSteps);
+  const auto meshes = static_cast<int>(bits::meshes().size());
+  const auto rows = covering::pairwise({meshes, bits::kSchemes, 8, 3, 2, 2}, 20261120);
+  CHECK(rows.size() >= static_cast<size_t>(meshes) * 8);
+  for (const auto& row : rows) check_same(from_row(row), half, reference);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "same bits: parameters and state are equal over a pairwise covering array of meshes and "
+    "settings, f32",
+    "[bits]") {
+  covering_array(false);
+}
+
+TEST_CASE("same bits: the same with bf16 parameters, gradients and iteration", "[bits]") {
+  covering_array(true);
+}
+
+TEST_CASE("same bits: random draws", "[bits]") {
+  const unsigned seed = Catch::rngSeed();
+  WARN("random draws with seed " << seed << " (give it as --rng-seed)");
+  std::mt19937 random(seed);
+  const auto reference = bits::reference(false, kSteps);
+  for (int draw = 0; draw < 12; ++draw) {
+    bits::Factors f;
+    f.mesh = random() % bits::meshes().size();
+    f.scheme = static_cast<int>(random() % bits::kSchemes);
+    f.window = static_cast<int>(1 + random() % 8);
+    f.chunk = static_cast<int>(random() % 3);
+    f.commit = static_cast<int>(random() % 2);
+    f.threads = static_cast<int>(1 + random() % 2);
+    check_same(f, false, reference);
+  }
+}
+
+TEST_CASE("same bits: a few worlds, for the sanitizers of threads", "[bits][tsan]") {
+  const auto reference = bits::reference(false, kSteps);
+  check_same({5, 1, 2, 0, 0, 2}, false, reference);
+  check_same({3, 0, 1, 1, 1, 1}, false, reference);
+  check_same({9, 5, 3, 0, 0, 1}, false, reference);
+}
+
+TEST_CASE("same bits: the full product", "[.full][bits]") {
+  for (const bool half : {false, true}) {
+    const auto reference = bits::reference(half, kSteps);
+    for (size_t mesh = 0; mesh < bits::meshes().size(); ++mesh) {
+      for (int scheme = 0; scheme < bits::kSchemes; ++scheme) {
+        for (int window = 1; window <= 8; ++window) {
+          for (int rest = 0; rest < 12; ++rest) {
+            check_same({mesh, scheme, window, rest % 3, rest / 3 % 2, 1 + rest / 6}, half,
+                       reference);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("same bits: a master weight owned by muonrt follows the f32 parameter it stands for",
+          "[bits]") {
+  // bf16 parameters with f32 masters step like f32 parameters that begin at the same values.
+  world::Case half = bits::make({}, false, kSteps), full = half;
+  for (size_t i = 0; i < half.params.size(); ++i) half.params[i].dtype = DType::kBF16;
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank a(half, comm), b(full, comm);
+    for (size_t i = 0; i < half.params.size(); ++i) {
+      auto& wide = b.data(static_cast<int64_t>(i));
+      const auto& narrow = a.data(static_cast<int64_t>(i));
+      for (size_t e = 0; e < narrow.size() / 2; ++e) {
+        bf16 x;
+        std::memcpy(&x, narrow.data() + 2 * e, 2);
+        const float y = to_f32(x);
+        std::memcpy(wide.data() + 4 * e, &y, 4);
+      }
+    }
+    // The gradients are the same f32 values.
+    StepReport report;
+    for (int step = 0; step < kSteps; ++step) {
+      a.step(step, report);
+      b.step(step, report);
+    }
+    for (size_t i = 0; i < half.params.size(); ++i) {
+      INFO(half.params[i].name);
+      CHECK(a.state(static_cast<int64_t>(i), StateKind::kMaster) ==
+            b.data(static_cast<int64_t>(i)));
+    }
+  });
+}
