@@ -78,9 +78,13 @@ std::vector<Group> group_curves(const std::vector<Curve>& curves) {
   return groups;
 }
 
+const Line& labelled_line(const Group& group) {
+  return group.validation.empty() ? group.train : group.validation;
+}
+
 std::string end_label(const Group& group) {
-  if (group.validation.empty()) return "";
-  return group.name + " " + fixed(group.validation.back().mean, 3);
+  const Line& line = labelled_line(group);
+  return line.empty() ? "" : group.name + " " + fixed(line.back().mean, 3);
 }
 
 double nice_step(double span, int ticks) {
@@ -215,7 +219,7 @@ std::string validation_style(const Group& group) {
   return "stroke=\"" + group.colour + "\" stroke-width=\"2.6\" stroke-linejoin=\"round\"";
 }
 
-// Name and last validation loss of each optimizer at the right end of its line.
+// Name and last loss of each optimizer at the right end of its line.
 std::string draw_end_labels(const Axes& axes, const std::vector<Group>& groups) {
   struct Label {
     double y;
@@ -223,8 +227,8 @@ std::string draw_end_labels(const Axes& axes, const std::vector<Group>& groups) 
   };
   std::vector<Label> labels;
   for (const Group& group : groups) {
-    if (group.validation.empty()) continue;
-    const double y = axes.y(group.validation.back().mean);
+    if (labelled_line(group).empty()) continue;
+    const double y = axes.y(labelled_line(group).back().mean);
     labels.push_back({std::clamp(y, kTop, kBottom), &group});
   }
   std::sort(labels.begin(), labels.end(), [](const Label& a, const Label& b) { return a.y < b.y; });
@@ -241,44 +245,37 @@ std::string draw_end_labels(const Axes& axes, const std::vector<Group>& groups) 
   return out;
 }
 
-// In the upper right corner, where falling curves are not.
+// What the kinds of line mean, in grey; the colours are named by the end labels. In the upper right
+// corner, where falling curves are not.
 std::string draw_legend(const Axes& axes, const std::vector<Group>& groups, size_t width) {
   struct Entry {
-    std::string style, label;
+    std::string mark, label;
   };
   std::vector<Entry> entries;
+  const Group grey{"", "#666666", 0, {}, {}};
   size_t most_runs = 0;
-  for (const Group& group : groups) {
-    most_runs = std::max(most_runs, group.runs);
-    if (!group.validation.empty()) {
-      entries.push_back({validation_style(group), group.name + ", validation"});
-    }
-    if (!group.train.empty()) {
-      const std::string mean = width > 1 ? " (mean of " + std::to_string(width) + " steps)" : "";
-      entries.push_back({train_style(group), group.name + ", training" + mean});
-    }
-  }
+  for (const Group& group : groups) most_runs = std::max(most_runs, group.runs);
+  const std::string of_runs =
+      most_runs > 1 ? ", mean of " + std::to_string(most_runs) + " runs" : "";
+  const std::string of_steps = width > 1 ? ", mean of " + std::to_string(width) + " steps" : "";
+  entries.push_back({segment(0, 0, 30, 0, validation_style(grey)), "validation" + of_runs});
   if (most_runs > 1) {
-    entries.push_back({"", "lines: mean of " + std::to_string(most_runs) + " runs; " +
-                               "bands: lowest to highest"});
+    entries.push_back({"<rect x=\"0\" y=\"-6\" width=\"30\" height=\"12\" fill=\"" + grey.colour +
+                           "\" fill-opacity=\"0.25\"/>\n",
+                       "validation, lowest to highest run"});
   }
+  entries.push_back({segment(0, 0, 30, 0, train_style(grey)), "training" + of_steps});
   size_t longest = 0;
-  for (const Entry& entry : entries) {
-    longest = std::max(longest, entry.label.size() + (entry.style.empty() ? 0 : 5));
-  }
-  const double x = axes.right - kCharacter * static_cast<double>(longest);
-  double y = kTop + 21;
-  std::string out = "<rect x=\"" + at(x - 12) + "\" y=\"" + at(kTop + 3) + "\" width=\"" +
+  for (const Entry& entry : entries) longest = std::max(longest, entry.label.size());
+  const double x = axes.right - 44 - kCharacter * static_cast<double>(longest);
+  double y = kTop + 16;
+  std::string out = "<rect x=\"" + at(x - 12) + "\" y=\"" + at(kTop + 2) + "\" width=\"" +
                     at(axes.right - x + 12) + "\" height=\"" +
-                    at(21.0 * static_cast<double>(entries.size()) + 4) +
+                    at(21.0 * static_cast<double>(entries.size()) + 6) +
                     "\" fill=\"white\" fill-opacity=\"0.9\"/>\n";
   for (const Entry& entry : entries) {
-    if (entry.style.empty()) {
-      out += text(x, y, "fill=\"#555555\" font-size=\"12.5\"", entry.label);
-    } else {
-      out += segment(x, y - 4.5, x + 30, y - 4.5, entry.style);
-      out += text(x + 40, y, "", entry.label);
-    }
+    out += "<g transform=\"translate(" + at(x) + " " + at(y) + ")\">" + entry.mark;
+    out += text(40, 4.5, "fill=\"#444444\"", entry.label) + "</g>\n";
     y += 21;
   }
   return out;

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "train/config.hpp"
+#include "train/gpt.hpp"
+
+namespace muonrt::train::test {
+
+/// Full tensors of every parameter and the pointers that the model takes.
+template <class T>
+struct Tensors {
+  explicit Tensors(const Config& config) {
+    for (const ParamSpec& spec : param_specs(config)) {
+      values.emplace_back(static_cast<size_t>(spec.elements()), T{0});
+    }
+  }
+
+  std::vector<T*> pointers() {
+    std::vector<T*> list;
+    for (auto& tensor : values) list.push_back(tensor.data());
+    return list;
+  }
+  std::vector<const T*> pointers() const {
+    std::vector<const T*> list;
+    for (const auto& tensor : values) list.push_back(tensor.data());
+    return list;
+  }
+
+  std::vector<std::vector<T>> values;
+};
+
+/// Parameters that make every part of the model matter: matrices that keep the size of what they
+/// multiply (so attention is far from uniform), gains that differ from 1.
+inline Tensors<double> lively_params(const Config& config, unsigned seed) {
+  Tensors<double> params(config);
+  const auto specs = param_specs(config);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> uniform(-1.0, 1.0);
+  for (size_t p = 0; p < specs.size(); ++p) {
+    for (double& value : params.values[p]) {
+      const double u = uniform(random);
+      value = specs[p].role == Role::kVector      ? 1.0 + 0.5 * u
+              : specs[p].role == Role::kEmbedding ? u
+                                                  : u * std::sqrt(3.0 / double(specs[p].shape[1]));
+    }
+  }
+  return params;
+}
+
+inline Tensors<float> rounded(const Config& config, const Tensors<double>& from) {
+  Tensors<float> to(config);
+  for (size_t p = 0; p < from.values.size(); ++p) {
+    std::transform(from.values[p].begin(), from.values[p].end(), to.values[p].begin(),
+                   [](double v) { return static_cast<float>(v); });
+  }
+  return to;
+}
+
+inline Tensors<double> widened(const Config& config, const Tensors<float>& from) {
+  Tensors<double> to(config);
+  for (size_t p = 0; p < from.values.size(); ++p) {
+    std::copy(from.values[p].begin(), from.values[p].end(), to.values[p].begin());
+  }
+  return to;
+}
+
+/// `sequences` windows of context + 1 bytes, a few different ones, so that some repeat.
+inline std::vector<uint8_t> some_tokens(const Config& config, int64_t sequences, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto kinds = static_cast<unsigned>(std::min<int64_t>(config.vocab, 40));
+  std::vector<uint8_t> tokens(static_cast<size_t>(sequences * (config.context + 1)));
+  for (uint8_t& token : tokens) {
+    token = static_cast<uint8_t>((random() % kinds) * static_cast<unsigned>(config.vocab) / kinds);
+  }
+  return tokens;
+}
+
+/// Euclidean norm of a - b over that of b.
+template <class A, class B>
+double relative_distance(const std::vector<A>& a, const std::vector<B>& b) {
+  double difference = 0.0, size = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = double(a[i]) - double(b[i]);
+    difference += d * d;
+    size += double(b[i]) * double(b[i]);
+  }
+  return std::sqrt(difference) / std::max(std::sqrt(size), 1e-300);
+}
+
+}  // namespace muonrt::train::test

@@ -1,0 +1,78 @@
+#include "train/sample.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "train/model.hpp"
+
+using namespace muonrt::train;
+using namespace muonrt::train::test;
+
+namespace {
+
+// A model whose next byte depends on the last one alone: with the layers' outputs at zero the
+// residual stream is the embedding. One-hot embeddings make the head a table of logits.
+struct Table {
+  Table() : config{1, 256, 1, 8}, gpt(config), params(config), ws(config, 1) {
+    for (size_t v = 0; v < 256; ++v) params.values[ParamIndex::kWte][v * 256 + v] = 1.0f;
+    for (const auto& spec : gpt.params()) {
+      auto& tensor = params.values[size_t(&spec - gpt.params().data())];
+      if (spec.role == Role::kVector) std::fill(tensor.begin(), tensor.end(), 1.0f);
+    }
+  }
+  // Logit of `next` after `last`. The norm turns the one-hot vector into 16 times itself.
+  void set(unsigned char last, unsigned char next, double logit) {
+    auto& head = params.values[size_t(ParamIndex::head(config))];
+    head[size_t(next) * 256 + last] = float(logit / 16.0);
+  }
+  std::string sample(const std::string& prompt, const SampleOptions& options) {
+    const auto& fixed_params = params;
+    return sample_text(gpt, fixed_params.pointers().data(), prompt, options, ws);
+  }
+
+  Config config;
+  Gpt<float> gpt;
+  Tensors<float> params;
+  Workspace<float> ws;
+};
+
+}  // namespace
+
+TEST_CASE("train sample: temperature 0 follows the likeliest bytes", "[unit][train]") {
+  Table table;
+  table.set('\n', 'a', 20.0);
+  table.set('a', 'b', 20.0);
+  table.set('b', 'c', 20.0);
+  table.set('c', 'a', 20.0);
+  CHECK(table.sample("", {7, 0.0, 1}) == "abcabca");
+  CHECK(table.sample("xxb", {3, 0.0, 1}) == "xxbcab");
+  CHECK(table.sample("b", {20, 0.0, 1}) == "bcabcabcabcabcabcabca");  // longer than the context
+}
+
+TEST_CASE("train sample: frequencies are those of the softmax", "[unit][train]") {
+  Table table;
+  // After 'a' or 'b': 'a' three times as likely as 'b' at temperature 1, nine times at 0.5.
+  for (const unsigned char last : {'a', 'b'}) {
+    table.set(last, 'a', 40.0 + std::log(3.0));
+    table.set(last, 'b', 40.0);
+  }
+  for (const double temperature : {1.0, 0.5}) {
+    const std::string text = table.sample("a", {600, temperature, 77});
+    const double share = double(std::count(text.begin() + 1, text.end(), 'a')) / 600.0;
+    // The standard error is below 0.018.
+    CHECK(share == Approx(temperature == 1.0 ? 0.75 : 0.9).margin(0.07));
+  }
+  CHECK(table.sample("a", {50, 1.0, 1}) == table.sample("a", {50, 1.0, 1}));
+  CHECK(table.sample("a", {50, 1.0, 1}) != table.sample("a", {50, 1.0, 2}));
+  CHECK_THROWS_WITH(table.sample("a", {1, -1.0, 1}), Catch::Contains("at least 0"));
+}
+
+TEST_CASE("train sample: what a terminal would act on is replaced", "[unit][train]") {
+  CHECK(printable("a\tb\n") == "a\tb\n");
+  CHECK(printable("\x1b[31mred\x07") == "?[31mred?");
+  CHECK(printable("caf\xc3\xa9 \xe2\x82\xac") == "caf\xc3\xa9 \xe2\x82\xac");
+  CHECK(printable("\xc3") == "?");
+  CHECK(printable("\xc2\x9b"
+                  "1m") == "??1m");
+  CHECK(printable("\xff\x80x") == "??x");
+}

@@ -1,0 +1,148 @@
+#include "train/text.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+using namespace muonrt::train;
+
+namespace {
+
+// Position i holds bits of i, so that a window tells where it was cut.
+Text numbered(int64_t size) {
+  Text text{"numbers", {}};
+  for (int64_t i = 0; i < size; ++i) {
+    text.bytes.push_back(uint8_t(i % 2 == 0 ? i / 2 % 256 : i / 512));
+  }
+  return text;
+}
+
+bool inside(const std::vector<uint8_t>& all, int64_t begin, int64_t end, const uint8_t* window,
+            int64_t length) {
+  const auto last = all.begin() + end;
+  return std::search(all.begin() + begin, last, window, window + length) != last;
+}
+
+struct TemporaryFile {
+  explicit TemporaryFile(const std::string& content) {
+    char name[] = "/tmp/muonrt_train_XXXXXX";
+    const int descriptor = mkstemp(name);
+    REQUIRE(descriptor >= 0);
+    close(descriptor);
+    path = name;
+    std::ofstream(path, std::ios::binary) << content;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("train text: nine tenths are for training, the rest for validation", "[unit][train]") {
+  const Corpus corpus(numbered(1000), 16);
+  CHECK(corpus.train_bytes() == 900);
+  CHECK(corpus.validation_bytes() == 100);
+  CHECK(corpus.window() == 17);
+  const Corpus odd(numbered(1019), 16);
+  CHECK(odd.train_bytes() == 909);
+  CHECK(odd.validation_bytes() == 110);
+}
+
+TEST_CASE("train text: batches come from the training part, windows from the validation part",
+          "[unit][train]") {
+  const Corpus corpus(numbered(2000), 16);
+  const auto& all = corpus.text().bytes;
+  for (int64_t step = 0; step < 20; ++step) {
+    const auto batch = corpus.train_batch(3, step, 0, 8);
+    for (int64_t s = 0; s < 8; ++s) {
+      CHECK(inside(all, 0, 1800, batch.data() + s * 17, 17));
+      CHECK_FALSE(inside(all, 1800, 2000, batch.data() + s * 17, 17));
+    }
+  }
+  const auto windows = corpus.validation_batch(0, 5, 5);
+  for (int64_t i = 0; i < 5; ++i) CHECK(inside(all, 1800, 2000, windows.data() + i * 17, 17));
+  CHECK(std::equal(windows.begin(), windows.begin() + 17, all.begin() + 1800));
+  CHECK(std::equal(windows.end() - 17, windows.end(), all.end() - 17));
+}
+
+TEST_CASE("train text: the first and the last window of the training part are drawn",
+          "[unit][train]") {
+  const Corpus corpus(numbered(40), 3);  // 36 bytes of training: 33 windows
+  std::set<std::vector<uint8_t>> seen;
+  for (int64_t step = 0; step < 100; ++step) {
+    std::vector<uint8_t> window(4);
+    for (int64_t s = 0; s < 10; ++s) {
+      corpus.train_sequence(1, step, s, window.data());
+      seen.insert(window);
+    }
+  }
+  // 1000 draws of 33: each is missed with probability 4e-14.
+  CHECK(seen.size() == 33);
+}
+
+TEST_CASE("train text: a global batch is the same for any number of ranks", "[unit][train]") {
+  const Corpus corpus(numbered(50000), 32);
+  const int64_t sequences = 24;
+  for (int64_t step : {0, 1, 77, 1000000}) {
+    const auto whole = corpus.train_batch(9, step, 0, sequences);
+    for (int64_t ranks : {1, 2, 3, 4, 8, 24}) {
+      std::vector<uint8_t> joined;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const int64_t share = sequences / ranks;
+        const auto part = corpus.train_batch(9, step, rank * share, share);
+        joined.insert(joined.end(), part.begin(), part.end());
+      }
+      CHECK(joined == whole);
+    }
+    CHECK(whole != corpus.train_batch(9, step + 1, 0, sequences));
+    CHECK(whole != corpus.train_batch(10, step, 0, sequences));
+  }
+  const auto windows = corpus.validation_batch(0, 12, 12);
+  auto joined = corpus.validation_batch(0, 5, 12);
+  const auto rest = corpus.validation_batch(5, 7, 12);
+  joined.insert(joined.end(), rest.begin(), rest.end());
+  CHECK(joined == windows);
+}
+
+TEST_CASE("train text: a text that is too short is refused with the size it needs",
+          "[unit][train]") {
+  CHECK_THROWS_WITH(Corpus(numbered(300), 64), Catch::Contains("'numbers' has only 300 bytes") &&
+                                                   Catch::Contains("give at least 650 bytes"));
+  CHECK_NOTHROW(Corpus(numbered(650), 64));
+  CHECK_THROWS(Corpus(numbered(0), 1));
+}
+
+TEST_CASE("train text: a file is taken as it is", "[unit][train]") {
+  const std::string content(
+      "line\r\n\0\xff"
+      "end",
+      11);
+  const TemporaryFile file(content);
+  const Text text = load_text(file.path);
+  CHECK(std::string(text.bytes.begin(), text.bytes.end()) == content);
+  CHECK(describe(text) == file.path + ", 11 bytes");
+  CHECK_THROWS_WITH(load_text(file.path + ".none"), Catch::Contains("cannot be read"));
+  CHECK_THROWS_WITH(load_text("/tmp"), Catch::Contains("'/tmp' cannot be read"));
+}
+
+TEST_CASE("train text: with no file there is a text of some size, the same each time",
+          "[unit][train]") {
+  const Text text = load_text("");
+  CHECK(text.bytes.size() > 100000);
+  CHECK(fingerprint(text) == fingerprint(load_text("")));
+  const std::string start(text.bytes.begin(), text.bytes.begin() + 60);
+  if (text.name.find("King James") == 0) {
+    CHECK(start == "Ge1:1 In the beginning God created the heaven and the earth.");
+    CHECK(text.bytes.size() == 4404412);
+  } else {
+    CHECK(text.name == "licence texts of this system");
+  }
+}
+
+TEST_CASE("train text: the fingerprint is FNV-1a", "[unit][train]") {
+  CHECK(fingerprint({"", {}}) == 0xcbf29ce484222325u);
+  CHECK(fingerprint({"", {'a'}}) == 0xaf63dc4c8601ec8cu);
+}

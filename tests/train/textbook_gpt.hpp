@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "train/config.hpp"
+
+namespace muonrt::train::test {
+
+/// The model by its formulas, in float64 and plain loops, one token after another; shares no code
+/// with tools/train but the list of parameters.
+/// @return  length x vocab logits of the tokens.
+std::vector<std::vector<double>> textbook_logits(const Config& config,
+                                                 const std::vector<std::vector<double>>& params,
+                                                 const uint8_t* tokens, int64_t length);
+
+/// Sum over the tokens of -log softmax(logits)[next token]; tokens has context + 1 bytes.
+double textbook_loss(const Config& config, const std::vector<std::vector<double>>& params,
+                     const uint8_t* tokens);
+
+}  // namespace muonrt::train::test
