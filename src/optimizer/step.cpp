@@ -159,11 +159,11 @@ void Optimizer::explain_skip(StepReport& report) {
   const Findings mine = pipeline_->outcome().findings;
   std::vector<Findings> all(static_cast<size_t>(comm_->size()));
   comm_->allgather(&mine, all.data(), sizeof mine);
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].nonfinite) continue;
+  // An owner finds what its peers have sent it; the rank where it came from names the parameter.
+  for (size_t r = all.size(); r-- > 0;) {
+    if (!all[r].nonfinite || (all[r].first_param < 0 && report.nonfinite_rank >= 0)) continue;
     report.nonfinite_rank = static_cast<int32_t>(r);
     report.nonfinite_param = all[r].first_param;
-    return;
   }
 }
 

@@ -1,0 +1,234 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "support/world.hpp"
+
+using namespace muonrt;
+
+namespace {
+
+// Three ranks; rank 2 has no rows of the first two parameters.
+world::Case small_case(CommitMode commit) {
+  world::Case c;
+  c.mesh = {3};
+  c.world = 3;
+  c.settings.commit = commit;
+  c.settings.chunk_bytes = 64;
+  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role, int dim) {
+    world::Param p;
+    p.name = name;
+    p.shape = std::move(shape);
+    p.role = role;
+    p.placements = {{PlacementKind::kShard, dim, 1}};
+    c.params.push_back(p);
+  };
+  add("a", {4, 6}, Role::kMuon, 0);
+  add("b", {2, 5}, Role::kMuon, 0);
+  add("c", {5, 7}, Role::kMuon, 1);
+  add("d", {4}, Role::kAdamW, 0);
+  return c;
+}
+
+struct Snapshot {
+  std::vector<std::vector<unsigned char>> bytes;
+  bool operator==(const Snapshot&) const = default;
+};
+
+Snapshot snapshot(const world::Case& c, world::Rank& rank) {
+  Snapshot s;
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    const auto p = static_cast<int64_t>(i);
+    s.bytes.push_back(rank.data(p));
+    s.bytes.push_back(rank.state(p, StateKind::kMomentum));
+    if (c.params[i].role == Role::kAdamW) s.bytes.push_back(rank.state(p, StateKind::kVariance));
+  }
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("skip: a NaN or infinity at any position skips the step everywhere and changes no byte",
+          "[unit][optimizer][tsan]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    const world::Case c = small_case(commit);
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      CHECK(rank.step(0, report) == Status::kOk);
+      const Snapshot before = snapshot(c, rank);
+      int64_t position = 0;
+      for (int bad_rank = 0; bad_rank < c.world; ++bad_rank) {
+        for (size_t p = 0; p < c.params.size(); ++p) {
+          const int64_t count = rank.layout(static_cast<int64_t>(p)).local_numel(bad_rank);
+          for (int64_t e = 0; e < count; ++e, ++position) {
+            rank.fill_gradients(1);
+            if (comm.rank() == bad_rank) {
+              const float bad = position % 3 == 0   ? std::numeric_limits<float>::quiet_NaN()
+                                : position % 3 == 1 ? std::numeric_limits<float>::infinity()
+                                                    : -std::numeric_limits<float>::infinity();
+              std::memcpy(rank.grad(static_cast<int64_t>(p)).data() + 4 * e, &bad, 4);
+            }
+            const Status status = rank.step_only(1, report);
+            if (status != Status::kSkipped || !(snapshot(c, rank) == before) ||
+                report.nonfinite_rank != bad_rank ||
+                report.nonfinite_param != static_cast<int64_t>(p) || report.step != 1) {
+              INFO("rank " << comm.rank() << " bad rank " << bad_rank << " param " << p << " at "
+                           << e);
+              FAIL_CHECK("status " << static_cast<int>(status) << " reported rank "
+                                   << report.nonfinite_rank << " param " << report.nonfinite_param);
+            }
+          }
+        }
+      }
+      // A skipped step counts for nothing: what follows is what would have followed.
+      CHECK(rank.step(1, report) == Status::kOk);
+      CHECK(report.step == 2);
+    });
+    world::Case plain = c;
+    plain.steps = 2;
+    const auto expected = world::run(plain).tensors;
+    world::Tensors got;
+    std::vector<std::vector<bool>> seen;
+    std::mutex mutex;
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      rank.step(0, report);
+      rank.fill_gradients(1);
+      if (comm.rank() == 1) std::memset(rank.grad(3).data(), 0xff, rank.grad(3).size());
+      rank.step_only(1, report);
+      rank.step(1, report);
+      const std::lock_guard lock(mutex);
+      rank.add_to(got, seen);
+    });
+    CHECK(got == expected);
+  }
+}
+
+TEST_CASE("skip: parameters announced without a gradient sit out, state and all",
+          "[unit][optimizer]") {
+  world::Case c = small_case(CommitMode::kAtomic);
+  c.without_grad = {{}, {0, 3}};
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    const Snapshot before = snapshot(c, rank);
+    rank.fill_gradients(1);
+    // What is announced is not read, whatever lies there.
+    std::memset(rank.grad(0).data(), 0xff, rank.grad(0).size());
+    rank.optimizer().set_grad(3, nullptr);
+    CHECK(rank.step_only(1, report) == Status::kOk);
+    CHECK(report.orthogonalized == 3);
+    const Snapshot after = snapshot(c, rank);
+    CHECK(after.bytes[0] == before.bytes[0]);
+    CHECK(after.bytes[1] == before.bytes[1]);
+    for (size_t i = 6; i < 9; ++i) CHECK(after.bytes[i] == before.bytes[i]);
+    if (!before.bytes[4].empty()) CHECK_FALSE(after.bytes[4] == before.bytes[4]);
+  });
+}
+
+TEST_CASE("step: after the first it takes no memory and makes no object", "[unit][optimizer]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    world::Case c = small_case(commit);
+    c.settings.threads = 2;
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      rank.step(0, report);
+      const Device& device = rank.optimizer().device();
+      const int64_t allocations = device.allocations(), objects = device.objects();
+      CHECK(allocations > 0);
+      CHECK(objects > 0);
+      for (int step = 1; step < 6; ++step) rank.step(step, report);
+      CHECK(device.allocations() == allocations);
+      CHECK(device.objects() == objects);
+    });
+  }
+}
+
+TEST_CASE("step: exactly W chunks are resident at the peak, W = 1 to 8", "[unit][optimizer]") {
+  for (int window = 1; window <= 8; ++window) {
+    world::Case c;
+    c.mesh = {2};
+    c.world = 2;
+    c.settings.window = window;
+    c.settings.chunk_bytes = 2 * 16;
+    for (int i = 0; i < 20; ++i) {
+      world::Param p;
+      p.name = cat("w", i);
+      p.shape = {4, 4};
+      p.placements = {{PlacementKind::kShard, 0, 1}};
+      c.params.push_back(p);
+    }
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      rank.step(0, report);
+      CHECK(rank.optimizer().plan().slots().size() == 10);
+      CHECK(rank.optimizer().pipeline().resident_peak() == window);
+    });
+  }
+}
+
+TEST_CASE("optimizer: two in one process, over one communicator, destroyed in either order",
+          "[unit][optimizer]") {
+  for (const bool first_goes_first : {true, false}) {
+    const world::Case c = small_case(CommitMode::kAtomic);
+    world::on_ranks(c.world, [&](Comm& comm) {
+      auto a = std::make_unique<world::Rank>(c, comm);
+      auto b = std::make_unique<world::Rank>(c, comm);
+      StepReport report;
+      a->step(0, report);
+      b->step(0, report);
+      a->step(1, report);
+      (first_goes_first ? a : b).reset();
+      world::Rank& left = first_goes_first ? *b : *a;
+      CHECK(left.step(2, report) == Status::kOk);
+    });
+  }
+}
+
+TEST_CASE("optimizer: settings of a group may change between steps", "[unit][optimizer]") {
+  const world::Case c = small_case(CommitMode::kAtomic);
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    GroupSettings g = GroupSettings::defaults(Role::kMuon);
+    g.lr_factor = 0.0;
+    rank.optimizer().set_group(0, g);
+    const auto before = rank.data(2);
+    rank.step(1, report);
+    CHECK(rank.data(2) == before);  // no rate, no change, decay included
+    g.steps = 4;
+    CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
+    g.steps = 5;
+    g.momentum = 1.0;
+    CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
+  });
+  // A change on one rank alone is refused by all, with nothing changed.
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    const Snapshot before = snapshot(c, rank);
+    GroupSettings g = GroupSettings::defaults(Role::kMuon);
+    if (comm.rank() == 1) g.momentum = 0.5;
+    rank.optimizer().set_group(0, g);
+    try {
+      rank.step(1, report);
+      FAIL_CHECK("the step was accepted");
+    } catch (const Error& e) {
+      CHECK(e.status() == Status::kMismatch);
+      CHECK(e.message().find("group 0: momentum is 0.95 on rank 0 and 0.5 on rank 1") !=
+            std::string::npos);
+    }
+    CHECK(snapshot(c, rank) == before);
+    rank.optimizer().set_group(0, GroupSettings::defaults(Role::kMuon));
+    CHECK(rank.step(1, report) == Status::kOk);
+  });
+}
