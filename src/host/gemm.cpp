@@ -11,8 +11,6 @@ namespace muonrt::host {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-/// Panels of B are packed in groups of about this size, to bound the memory.
-constexpr int64_t kPackedBytes = int64_t{64} << 20;
 /// Elements copied by one turn of a loop over rows.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
 
@@ -80,14 +78,14 @@ struct Workspace {
   int64_t group;  // panels packed at a time
 
   Workspace(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
-            int thread_count) {
+            int thread_count, int64_t packed_bytes) {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
     if (operands.share) b = a;
     // Enough tiles in a group that no thread waits long for the others.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
-    group = std::max(enough, kPackedBytes / std::max<int64_t>(prepared.packed_bytes, 1));
+    group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
@@ -251,7 +249,8 @@ const TileKernel& default_kernel() {
   return library != nullptr ? *library : portable_kernel();
 }
 
-GemmScratch::GemmScratch(const TileKernel& kernel) : kernel_(kernel) {}
+GemmScratch::GemmScratch(const TileKernel& kernel, int64_t packed_bytes)
+    : kernel_(kernel), packed_bytes_(packed_bytes) {}
 GemmScratch::~GemmScratch() = default;
 
 const PreparedGemm& GemmScratch::prepare(const GemmArgs& args) {
@@ -288,7 +287,7 @@ int64_t GemmScratch::bytes_for(const GemmArgs& args, int threads) {
   check(args);
   if (args.c.rows == 0 || args.c.cols == 0) return 0;
   const PreparedGemm& prepared = prepare(args);
-  return Workspace(args, operands_of(args, kernel_), prepared, threads).bytes;
+  return Workspace(args, operands_of(args, kernel_), prepared, threads, packed_bytes_).bytes;
 }
 
 void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
@@ -300,7 +299,7 @@ void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
   const FpEnvironment fp_environment;
   const PreparedGemm& prepared = scratch.prepare(args);
   const Operands operands = operands_of(args, scratch.kernel_);
-  const Workspace workspace(args, operands, prepared, pool.threads());
+  const Workspace workspace(args, operands, prepared, pool.threads(), scratch.packed_bytes_);
   MUONRT_REQUIRE(scratch.memory_ != nullptr && scratch.bytes_ >= workspace.bytes,
                  Status::kInvalidState, "matrix product of ", args.c.rows, " x ", args.c.cols,
                  " x ", args.a.cols, " has ", scratch.bytes_, " bytes of scratch (it needs ",

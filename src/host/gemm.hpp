@@ -63,7 +63,11 @@ struct PreparedGemm;
 /// borrowed memory. One for each thread pool; one thread at a time.
 class GemmScratch {
  public:
-  explicit GemmScratch(const TileKernel& kernel = default_kernel());
+  /// Panels of B are re-laid out for the kernel in groups of about this size, to bound the memory.
+  static constexpr int64_t kPackedBytes = int64_t{64} << 20;
+
+  explicit GemmScratch(const TileKernel& kernel = default_kernel(),
+                       int64_t packed_bytes = kPackedBytes);
   ~GemmScratch();
   GemmScratch(const GemmScratch&) = delete;
   GemmScratch& operator=(const GemmScratch&) = delete;
@@ -89,6 +93,7 @@ class GemmScratch {
   const PreparedGemm& prepare(const GemmArgs& args);
 
   const TileKernel& kernel_;
+  const int64_t packed_bytes_;
   std::map<Key, std::unique_ptr<const PreparedGemm>> prepared_;
   void* memory_ = nullptr;
   int64_t bytes_ = 0;

@@ -1,0 +1,251 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "host/gemm.hpp"
+
+/// What the tests of the host's matrix products share: guarded storage, kernels, one product.
+namespace gemm_cases {
+
+using muonrt::bf16;
+using muonrt::DType;
+using muonrt::host::GemmArgs;
+using muonrt::host::GemmScratch;
+using muonrt::host::MatrixRef;
+using muonrt::host::PanelProduct;
+using muonrt::host::PanelShape;
+using muonrt::host::ThreadPool;
+using muonrt::host::TileKernel;
+
+/// Bytes with guards on both sides and a chosen offset from a 64-byte boundary. Every byte is 0xff
+/// at first: in f32 and in bf16 alike that is a NaN.
+class Guarded {
+ public:
+  Guarded(int64_t bytes, int64_t offset)
+      : bytes_(bytes), storage_(static_cast<size_t>(bytes + offset + 3 * kGuard), 0xff) {
+    const auto address = reinterpret_cast<uintptr_t>(storage_.data());
+    data_ = storage_.data() + (kGuard - address % kGuard) + kGuard + offset;
+  }
+  Guarded(Guarded&&) = default;  // a vector moves its bytes along
+  Guarded& operator=(Guarded&&) = default;
+  unsigned char* data() { return data_; }
+  bool guards_untouched() const {
+    for (const unsigned char* p = storage_.data(); p != storage_.data() + storage_.size(); ++p) {
+      if ((p < data_ || p >= data_ + bytes_) && *p != 0xff) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+  int64_t bytes_;
+  std::vector<unsigned char> storage_;
+  unsigned char* data_;
+};
+
+/// A matrix whose padding columns and surroundings are NaN.
+class Matrix {
+ public:
+  Matrix(DType dtype, int64_t rows, int64_t cols, int64_t ld, int64_t offset_elements = 0)
+      : dtype_(dtype),
+        rows_(rows),
+        cols_(cols),
+        ld_(ld),
+        memory_(rows * ld * size_of(dtype), offset_elements * size_of(dtype)) {}
+  Matrix(DType dtype, int64_t rows, int64_t cols)
+      : Matrix(dtype, rows, cols, muonrt::host::padded_ld(cols)) {}
+
+  MatrixRef ref() { return {memory_.data(), dtype_, rows_, cols_, ld_}; }
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+  double at(int64_t i, int64_t j) { return static_cast<double>(value(i, j)); }
+  void set(int64_t i, int64_t j, double v) {
+    const float x = static_cast<float>(v);
+    const bf16 narrow = muonrt::to_bf16(x);
+    if (dtype_ == DType::kF32) std::memcpy(place(i, j), &x, sizeof x);
+    if (dtype_ == DType::kBF16) std::memcpy(place(i, j), &narrow, sizeof narrow);
+  }
+  float value(int64_t i, int64_t j) {
+    float x = 0;
+    bf16 narrow{};
+    if (dtype_ == DType::kF32) return std::memcpy(&x, place(i, j), sizeof x), x;
+    return std::memcpy(&narrow, place(i, j), sizeof narrow), to_f32(narrow);
+  }
+  bool same_bits(int64_t i, int64_t j, Matrix& other, int64_t p, int64_t q) {
+    return std::memcmp(place(i, j), other.place(p, q), static_cast<size_t>(size_of(dtype_))) == 0;
+  }
+  /// Elements alone; padding and place may differ.
+  bool same_bits(Matrix& other) {
+    for (int64_t i = 0; i < rows_; ++i) {
+      const size_t bytes = static_cast<size_t>(cols_ * size_of(dtype_));
+      if (std::memcmp(place(i, 0), other.place(i, 0), bytes) != 0) return false;
+    }
+    return true;
+  }
+  bool symmetric_bits() {
+    for (int64_t i = 0; i < rows_; ++i) {
+      for (int64_t j = 0; j < i; ++j) {
+        if (!same_bits(i, j, *this, j, i)) return false;
+      }
+    }
+    return true;
+  }
+  bool surroundings_untouched() {
+    for (int64_t i = 0; i < rows_; ++i) {
+      const unsigned char* end = place(i, 0) + (ld_ - cols_) * size_of(dtype_);
+      for (const unsigned char* p = place(i, 0); p != end; ++p) {
+        if (p[cols_ * size_of(dtype_)] != 0xff) return false;
+      }
+    }
+    return memory_.guards_untouched();
+  }
+
+ private:
+  unsigned char* place(int64_t i, int64_t j) {
+    return memory_.data() + (i * ld_ + j) * size_of(dtype_);
+  }
+  DType dtype_;
+  int64_t rows_, cols_, ld_;
+  Guarded memory_;
+};
+
+/// Uniform in [-0.5, 0.5), a function of the seed and the element alone.
+inline void fill_uniform(Matrix& m, uint32_t seed) {
+  std::mt19937 random(seed);
+  for (int64_t i = 0; i < m.rows(); ++i) {
+    for (int64_t j = 0; j < m.cols(); ++j) {
+      m.set(i, j, static_cast<double>(random()) * 0x1p-32 - 0.5);
+    }
+  }
+}
+
+/// Integers from -4 to 4: exact in every dtype, and so are their products and sums.
+inline void fill_integers(Matrix& m, uint32_t seed) {
+  std::mt19937 random(seed);
+  for (int64_t i = 0; i < m.rows(); ++i) {
+    for (int64_t j = 0; j < m.cols(); ++j) m.set(i, j, static_cast<int>(random() % 9) - 4);
+  }
+}
+
+inline void fill_symmetric(Matrix& m, uint32_t seed) {
+  fill_uniform(m, seed);
+  for (int64_t i = 0; i < m.rows(); ++i) {
+    for (int64_t j = 0; j < i; ++j) m.set(i, j, m.at(j, i));
+  }
+}
+
+/// Another kernel without its native bf16 products; counts the panels made.
+class Widened final : public TileKernel {
+ public:
+  explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}
+  const char* name() const override { return "widened"; }
+  std::string identity() const override { return kernel_.identity() + " without bf16"; }
+  bool supports_bf16() const override { return false; }
+  std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const override {
+    ++panels;
+    return kernel_.panel(shape);
+  }
+  mutable int panels = 0;
+
+ private:
+  const TileKernel& kernel_;
+};
+
+/// Every kernel present.
+inline std::vector<const TileKernel*> kernels() {
+  std::vector<const TileKernel*> list{&muonrt::host::portable_kernel()};
+  if (const TileKernel* library = muonrt::host::onednn_kernel()) {
+    static const Widened widened(*library);
+    list.push_back(library);
+    if (library->supports_bf16()) list.push_back(&widened);
+  }
+  return list;
+}
+
+/// Computes `args` with memory of its own; false if it wrote outside of that memory.
+inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads = 1,
+                     int64_t scratch_offset = 0, int64_t packed = GemmScratch::kPackedBytes) {
+  ThreadPool pool(threads);
+  GemmScratch scratch(kernel, packed);
+  const int64_t bytes = scratch.bytes_for(args, threads);
+  Guarded memory(bytes, scratch_offset);
+  scratch.lend(memory.data(), bytes);
+  gemm(args, pool, scratch);
+  return memory.guards_untouched();
+}
+
+/// alpha A op(B) + beta D + gamma I at one place in float64, and the sum of the absolute terms.
+struct Exact {
+  double value = 0, size = 0;
+};
+
+class Problem {
+ public:
+  Problem(Matrix& a, Matrix& b, Matrix* d, bool transpose_b, double alpha, double beta,
+          double gamma)
+      : depth_(a.cols()), d_(d), alpha_(alpha), beta_(beta), gamma_(gamma) {
+    for (int64_t i = 0; i < a.rows(); ++i) {
+      for (int64_t k = 0; k < depth_; ++k) rows_.push_back(a.at(i, k));
+    }
+    for (int64_t j = 0; j < (transpose_b ? b.rows() : b.cols()); ++j) {
+      for (int64_t k = 0; k < depth_; ++k) {
+        columns_.push_back(transpose_b ? b.at(j, k) : b.at(k, j));
+      }
+    }
+  }
+  int64_t depth() const { return depth_; }
+
+  Exact at(int64_t i, int64_t j) const {
+    Exact e;
+    const double *row = rows_.data() + i * depth_, *column = columns_.data() + j * depth_;
+    for (int64_t k = 0; k < depth_; ++k) {
+      e.value += row[k] * column[k];
+      e.size += std::fabs(row[k] * column[k]);
+    }
+    const double added = d_ != nullptr ? beta_ * d_->at(i, j) : 0.0;
+    const double diagonal = i == j ? gamma_ : 0.0;
+    e.value = alpha_ * e.value + added + diagonal;
+    e.size = std::fabs(alpha_) * e.size + std::fabs(added) + std::fabs(diagonal);
+    return e;
+  }
+
+ private:
+  int64_t depth_;
+  Matrix* d_;
+  double alpha_, beta_, gamma_;
+  std::vector<double> rows_, columns_;  // of A and op(B), each one after the other
+};
+
+/// The largest error of a sum of k products in any order, with or without fused operations, in f32
+/// (Higham, Accuracy and Stability, section 3.1: gamma_n with one factor for each rounding a term
+/// goes through: k for the sum, one each for alpha, beta, the two additions), then one rounding to
+/// the dtype of C (unit roundoff 2^-8 for bf16). 2^-100 stands for flushed denormals, which the
+/// bf16 instructions of x86 have.
+inline double bound(const Exact& exact, int64_t k, DType c) {
+  const double n = static_cast<double>(k + 4) * 0x1p-24, gamma_n = n / (1 - n);
+  const double sum = gamma_n * exact.size;
+  const double rounding = c == DType::kBF16 ? 0x1p-8 * (std::fabs(exact.value) + sum) : 0.0;
+  return sum + rounding + 0x1p-100;
+}
+
+/// Elements of C that lie outside the bound (a NaN does).
+inline int64_t count_wrong(const Problem& problem, Matrix& c, DType dtype) {
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < c.rows(); ++i) {
+    for (int64_t j = 0; j < c.cols(); ++j) {
+      const Exact exact = problem.at(i, j);
+      const double error = std::fabs(c.at(i, j) - exact.value);
+      if (!(error <= bound(exact, problem.depth(), dtype))) ++wrong;
+    }
+  }
+  return wrong;
+}
+
+}  // namespace gemm_cases
