@@ -54,6 +54,8 @@ function(muonrt_add_mpi_test name ranks)
   endif()
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
     ${MPIEXEC_PREFLAGS} ${ARGN} ${MPIEXEC_POSTFLAGS})
+  # One mpirun at a time: Open MPI fails now and then when one makes its session folder while
+  # another removes its own.
   set_tests_properties(${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} TIMEOUT 180
-    ENVIRONMENT "${MUONRT_MPI_ENV}")
+    RESOURCE_LOCK mpirun ENVIRONMENT "${MUONRT_MPI_ENV}")
 endfunction()
