@@ -24,7 +24,7 @@ extern "C" {
  *                    needs no <mpi.h>.
  * @param timeout_ms  deadline of this call, > 0; later waits have that of muonrt_comm_set_timeout.
  * Errors: INVALID_STATE before MPI_Init and after MPI_Finalize; INVALID_ARGUMENT for a null
- * pointer, MPI_COMM_NULL, an inter-communicator or a timeout that is not positive; COMM; TIMEOUT. */
+ * pointer, MPI_COMM_NULL, an inter-communicator, a timeout that is not positive; COMM; TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const void* mpi_comm,
                                                   int64_t timeout_ms);
 

@@ -65,8 +65,8 @@ typedef struct muonrt_transport {
    * different threads at the same time and destroyed in any order. NULL: duplicates share this
    * state; muonrt then makes one call at a time, and the program must use the communicators that
    * share it in the same order on every rank. */
-  muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate,
-                               int64_t timeout_ms, char* message, int64_t message_capacity);
+  muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate, int64_t timeout_ms,
+                               char* message, int64_t message_capacity);
 
   /* Publishes an error: running and later calls of every rank end with it, as soon as may be. Does
    * not block. NULL: the peers learn of it by their timeouts. */

@@ -13,8 +13,9 @@ using muonrt::Status;
 extern "C" muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const void* mpi_comm,
                                                   int64_t timeout_ms) {
   try {
-    MUONRT_REQUIRE(comm && mpi_comm, Status::kInvalidArgument, "muonrt_comm_create_mpi: ",
-                   comm ? "mpi_comm" : "comm", " is null; pass a valid pointer");
+    MUONRT_REQUIRE(comm && mpi_comm, Status::kInvalidArgument,
+                   "muonrt_comm_create_mpi: ", comm ? "mpi_comm" : "comm",
+                   " is null; pass a valid pointer");
     *comm = nullptr;
     const muonrt_transport_t table =
         muonrt::mpi::make_transport(*static_cast<const MPI_Comm*>(mpi_comm), timeout_ms);
