@@ -18,14 +18,13 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
     validate(self.settings_, comm.rank(), comm.size());
     self.device_ = make_device(self.settings_);
     fingerprint = make_fingerprint(self.settings_, self.device_->describe());
-    for (const GroupSettings& g : self.settings_.groups) {
-      self.newton_schulz_.push_back(
-          g.role == Role::kMuon ? make_newton_schulz(g, self.settings_.iteration) : NewtonSchulz{});
-    }
+    self.newton_schulz_ = make_newton_schulz(self.settings_);
   });
   fingerprint.compare(comm);
-  together(comm,
-           [&] { self.plan_ = std::make_unique<Plan>(make_problem(self.settings_, comm.size())); });
+  together(comm, [&] {
+    self.plan_ =
+        std::make_unique<Plan>(make_problem(self.settings_, self.newton_schulz_, comm.size()));
+  });
   self.comm_ = comm.duplicate();
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
   together(*self.comm_, [&] { self.take_memory(); });

@@ -14,9 +14,7 @@ std::string text(const std::vector<Coefficients>& list) {
   return out;
 }
 
-}  // namespace
-
-NewtonSchulz make_newton_schulz(const GroupSettings& group, DType iteration) {
+NewtonSchulz make_one(const GroupSettings& group, DType iteration) {
   CoefficientSettings settings = default_settings(group.coefficients, group.steps);
   if (group.coefficients == CoefficientFamily::kPolarExpress) {
     settings.lower_bound = group.lower_bound;
@@ -28,21 +26,33 @@ NewtonSchulz make_newton_schulz(const GroupSettings& group, DType iteration) {
     settings.mode = SafetyMode::kNone;
   }
   settings.custom = group.custom;
-  return make_newton_schulz(group.coefficients, settings, iteration);
+  return muonrt::make_newton_schulz(group.coefficients, settings, iteration);
 }
 
-Problem make_problem(const OptimizerSettings& settings, int world) {
+}  // namespace
+
+std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) {
+  std::vector<NewtonSchulz> out(settings.groups.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const GroupSettings& g = settings.groups[i];
+    if (g.role != Role::kMuon) continue;
+    try {
+      out[i] = make_one(g, settings.iteration);
+    } catch (const Error& e) {
+      throw Error(e.status(), cat("group ", i, " '", g.name, "': ", e.message()));
+    }
+  }
+  return out;
+}
+
+Problem make_problem(const OptimizerSettings& settings, const std::vector<NewtonSchulz>& methods,
+                     int world) {
   Problem problem;
   problem.options.world = world;
   problem.options.transport = settings.transport;
   problem.options.chunk_bytes = settings.chunk_bytes;
   problem.options.window = settings.window;
   problem.options.commit = settings.commit;
-  std::vector<NewtonSchulz> methods(settings.groups.size());
-  for (size_t g = 0; g < methods.size(); ++g) {
-    const GroupSettings& group = settings.groups[g];
-    if (group.role == Role::kMuon) methods[g] = make_newton_schulz(group, settings.iteration);
-  }
   problem.params.reserve(settings.params.size());
   for (const ParamSettings& p : settings.params) {
     const GroupSettings& g = settings.groups[p.group];

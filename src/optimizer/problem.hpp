@@ -10,9 +10,13 @@
 
 namespace muonrt {
 
-/// Lists and restarts of a Muon group. Errors: INVALID_ARGUMENT or NOT_SUPPORTED for a list without
-/// headroom or without bounded restarts.
-NewtonSchulz make_newton_schulz(const GroupSettings& group, DType iteration);
+/// Lists and restarts of every group (AdamW's stay empty). Errors: INVALID_ARGUMENT or
+/// NOT_SUPPORTED, naming the group, for a list without headroom or without bounded restarts.
+std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings);
+
+/// The planner's view: shapes, layouts, costs, scales. No pointer is read.
+Problem make_problem(const OptimizerSettings& settings, const std::vector<NewtonSchulz>& methods,
+                     int world);
 
 /// Everything the ranks must have in common at creation, with `device` as Device::describe gives
 /// it.

@@ -85,7 +85,4 @@ void validate(const GroupSettings& group, const std::string& who);
 /// Whether muonrt keeps f32 master weights of its own for `param`.
 bool owns_master(const ParamSettings& param);
 
-/// The planner's view: shapes, layouts, costs, scales. No pointer is read.
-Problem make_problem(const OptimizerSettings& settings, int world);
-
 }  // namespace muonrt
