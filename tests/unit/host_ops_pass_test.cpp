@@ -1,0 +1,215 @@
+#include <catch2/catch.hpp>
+
+#include "host/norm_passes.hpp"
+#include "host/row_passes.hpp"
+#include "host_fixture.hpp"
+
+using namespace muonrt;
+using namespace muonrt::host;
+using host_test::f32;
+using host_test::same_bits;
+using host_test::values;
+
+namespace {
+
+constexpr int64_t kN = 131;  // no multiple of any vector
+
+/// Calls body(isa, first part, second part) for every instruction set of this machine and every
+/// cut of n elements in two.
+template <class Body>
+void for_every_isa_and_cut(Body body) {
+  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > best_isa()) continue;
+    for (int64_t cut = 0; cut <= kN; ++cut) body(isa, cut);
+  }
+}
+
+MuonScalars some_scalars(bool heavy_ball, bool nesterov) {
+  MuonScalars s;
+  s.momentum = 0.93f;
+  s.heavy_ball = heavy_ball;
+  s.nesterov = nesterov;
+  s.rate = 0.021f;
+  s.decay = 0.0017f;
+  s.grad_scale = 0.37f;
+  return s;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("host passes: the direction's bits do not depend on cuts or instruction sets",
+                   "[unit][host]", float, bf16) {
+  using Grad = TestType;
+  const auto grad = values<Grad>(1, kN);
+  const auto momentum = values<float>(2, kN);
+  for (const bool heavy : {false, true}) {
+    for (const bool nesterov : {false, true}) {
+      const MuonScalars s = some_scalars(heavy, nesterov);
+      std::vector<bf16> expected(kN);
+      for (size_t i = 0; i < kN; ++i) {
+        const float g = f32(grad[i]) * 0.37f;
+        const float fresh = heavy ? g : (1.0f - 0.93f) * g;
+        const float m = 0.93f * momentum[i] + fresh;
+        expected[i] = to_bf16(nesterov ? fresh + 0.93f * m : m);
+      }
+      for_every_isa_and_cut([&](Isa isa, int64_t cut) {
+        std::vector<bf16> out(kN);
+        using Pass = DirectionPass<Grad, bf16>;
+        run_pass<Pass>(isa, grad.data(), momentum.data(), out.data(), cut, &s);
+        run_pass<Pass>(isa, grad.data() + cut, momentum.data() + cut, out.data() + cut, kN - cut,
+                       &s);
+        REQUIRE(same_bits(out, expected));
+      });
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("host passes: a commit's bits do not depend on cuts or instruction sets",
+                   "[unit][host]", float, bf16) {
+  using Param = TestType;
+  const auto param = values<Param>(3, kN), update = values<Param>(4, kN);
+  const auto master = values<float>(5, kN), momentum = values<float>(6, kN);
+  const auto grad = values<bf16>(7, kN);
+  const MuonScalars s = some_scalars(false, true);
+  const float scale = 0.29f;
+  std::vector<float> new_momentum(kN), new_master(kN);
+  std::vector<Param> new_param(kN);
+  for (size_t i = 0; i < kN; ++i) {
+    new_momentum[i] = 0.93f * momentum[i] + (1.0f - 0.93f) * (f32(grad[i]) * 0.37f);
+    new_master[i] = master[i] * (1.0f - 0.0017f) - (0.021f * 0.29f) * f32(update[i]);
+    new_param[i] =
+        from_f32<Param>(f32(param[i]) * (1.0f - 0.0017f) - (0.021f * 0.29f) * f32(update[i]));
+  }
+  std::vector<Param> rounded(kN);
+  for (size_t i = 0; i < kN; ++i) rounded[i] = from_f32<Param>(new_master[i]);
+
+  for_every_isa_and_cut([&](Isa isa, int64_t cut) {
+    auto p = param;
+    auto m = momentum, w = master;
+    const auto part = [&](auto pass, float* weight, int64_t at, int64_t n) {
+      run_pass<decltype(pass)>(isa, p.data() + at, weight, m.data() + at, grad.data() + at,
+                               update.data() + at, n, scale, &s);
+    };
+    using Plain = CommitPass<Param, bf16, Param, false>;
+    part(Plain{}, nullptr, 0, cut);
+    part(Plain{}, nullptr, cut, kN - cut);
+    REQUIRE(same_bits(p, new_param));
+    REQUIRE(same_bits(m, new_momentum));
+    p = param;
+    m = momentum;
+    using Master = CommitPass<Param, bf16, Param, true>;
+    part(Master{}, w.data(), 0, cut);
+    part(Master{}, w.data() + cut, cut, kN - cut);
+    REQUIRE(same_bits(p, rounded));
+    REQUIRE(same_bits(w, new_master));
+    REQUIRE(same_bits(m, new_momentum));
+  });
+}
+
+TEST_CASE("host passes: AdamW's bits do not depend on cuts or instruction sets", "[unit][host]") {
+  const auto param = values<bf16>(8, kN);
+  const auto grad = values<float>(9, kN), first = values<float>(10, kN);
+  auto second = values<float>(11, kN);
+  for (float& v : second) v = std::abs(v);
+  AdamScalars s;
+  s.beta1 = 0.88f;
+  s.beta2 = 0.97f;
+  s.eps = 1e-7f;
+  s.rate = 0.003f;
+  s.decay = 0.0003f;
+  s.correction1 = 2.5f;
+  s.correction2 = 7.25f;
+  s.grad_scale = 0.61f;
+  std::vector<float> m(kN), v(kN);
+  std::vector<bf16> w(kN);
+  for (size_t i = 0; i < kN; ++i) {
+    const float g = grad[i] * 0.61f;
+    m[i] = 0.88f * first[i] + (1.0f - 0.88f) * g;
+    v[i] = 0.97f * second[i] + (1.0f - 0.97f) * (g * g);
+    const float root = std::sqrt(v[i] * 7.25f) + 1e-7f;
+    w[i] = to_bf16(f32(param[i]) * (1.0f - 0.0003f) - 0.003f * ((m[i] * 2.5f) / root));
+  }
+  for_every_isa_and_cut([&](Isa isa, int64_t cut) {
+    auto p = param;
+    auto a = first, b = second;
+    for (const auto& [at, n] : {std::pair<int64_t, int64_t>(0, cut), {cut, kN - cut}})
+      run_pass<AdamPass<bf16, float, false>>(isa, p.data() + at, static_cast<float*>(nullptr),
+                                             a.data() + at, b.data() + at, grad.data() + at, n, &s);
+    REQUIRE(same_bits(p, w));
+    REQUIRE(same_bits(a, m));
+    REQUIRE(same_bits(b, v));
+  });
+}
+
+TEST_CASE("host passes: what is not finite is seen at every place", "[unit][host]") {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float largest = std::numeric_limits<float>::max();
+  const float largest_bf16 = 0x1.fep127f;
+  std::vector<float> x(kN, largest_bf16);
+  std::vector<bf16> y(kN);
+  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > best_isa()) continue;
+    const auto cast = [&] { return run_pass<CastPass<float, bf16>>(isa, x.data(), y.data(), kN); };
+    const auto scan = [&] { return run_pass<ScanPass<float>>(isa, x.data(), kN); };
+    REQUIRE(cast() == 0);
+    REQUIRE(scan() == 0);
+    for (size_t i = 0; i < kN; ++i) {
+      for (const float bad : {inf, -inf, nan}) {
+        x[i] = bad;
+        REQUIRE(cast() != 0);
+        REQUIRE(scan() != 0);
+        REQUIRE_FALSE(std::isfinite(f32(y[i])));
+      }
+      // Finite in f32; bf16 rounds the first to infinity, the second to its largest value.
+      x[i] = largest;
+      REQUIRE(cast() != 0);
+      REQUIRE(scan() == 0);
+      REQUIRE(std::isinf(f32(y[i])));
+      x[i] = std::nextafter(0x1.ffp127f, 0.0f);
+      REQUIRE(cast() == 0);
+      REQUIRE(f32(y[i]) == largest_bf16);
+      x[i] = largest_bf16;
+    }
+  }
+}
+
+TEST_CASE("host passes: a norm's bits do not depend on instruction sets or alignment",
+          "[unit][host]") {
+  for (const int64_t n : {1, 31, 32, 33, 1023, 1024, 1025, 5000}) {
+    const auto wide = values<float>(12, n + 16);
+    const std::vector<float> row(wide.begin(), wide.begin() + n);
+    double exact = 0.0, largest = 0.0;
+    for (const float x : row) {
+      exact += static_cast<double>(x) * x;
+      largest = std::max(largest, std::abs(static_cast<double>(x)));
+    }
+    const float expected = run_pass<SquaresPass<float>>(Isa::kBaseline, row.data(), n, 1.0f, 1.0f);
+    // 32 terms in a chain, 5 levels of halving, at most 4 of blocks.
+    REQUIRE(std::abs(expected - exact) <= 41 * 0x1p-24 * exact);
+    for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+      if (isa > best_isa()) continue;
+      for (int64_t shift = 0; shift < 16; ++shift) {
+        std::vector<float> moved(static_cast<size_t>(n + 16), NAN);
+        std::copy(row.begin(), row.end(), moved.begin() + shift);
+        const float* at = moved.data() + shift;
+        REQUIRE(run_pass<SquaresPass<float>>(isa, at, n, 1.0f, 1.0f) == expected);
+        REQUIRE(run_pass<SquaresPass<float>>(isa, at, n, 0x1p20f, 0x1p10f) == expected * 0x1p60f);
+        const int32_t bits = run_pass<LargestPass<float>>(isa, at, n);
+        REQUIRE(std::bit_cast<float>(bits) == static_cast<float>(largest));
+      }
+    }
+  }
+}
+
+TEST_CASE("host passes: the pairwise sum takes every value once", "[unit][host]") {
+  for (int64_t n = 0; n < 200; ++n) {
+    PairwiseSum sum;
+    for (int64_t i = 0; i < n; ++i) sum.add(static_cast<float>(i * i));
+    REQUIRE(sum.total() == static_cast<float>((n - 1) * n * (2 * n - 1) / 6));
+  }
+  // A chain of additions would end near 2^24: its last terms are lost one by one.
+  PairwiseSum ones;
+  for (int64_t i = 0; i < (1 << 25); ++i) ones.add(1.0f);
+  REQUIRE(ones.total() == 0x1p25f);
+}

@@ -1,0 +1,362 @@
+#include <catch2/catch.hpp>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "host_fixture.hpp"
+
+using namespace muonrt;
+using host::Task;
+using host_test::Gate;
+
+namespace {
+
+constexpr StreamKind kKinds[] = {StreamKind::kCompute, StreamKind::kComm,
+                                 StreamKind::kCommOnCaller};
+
+template <class F>
+void enqueue(Stream& stream, F f) {
+  host::host_stream(stream).enqueue(Task(f));
+}
+
+void synchronize(Device& device, Stream& stream) {
+  const auto event = device.create_event();
+  device.record(*event, stream);
+  device.synchronize(*event, Deadline::in_ms(60000));
+}
+
+}  // namespace
+
+TEST_CASE("host stream: tasks run one after the other in the order of enqueuing",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  for (const StreamKind kind : kKinds) {
+    const auto stream = device->create_stream(kind);
+    std::vector<int> seen;
+    seen.reserve(2000);
+    auto* list = &seen;
+    for (int i = 0; i < 2000; ++i) enqueue(*stream, [=] { list->push_back(i); });
+    synchronize(*device, *stream);
+    REQUIRE(seen.size() == 2000);
+    for (int i = 0; i < 2000; ++i) REQUIRE(seen[static_cast<size_t>(i)] == i);
+  }
+}
+
+TEST_CASE("host stream: work behind a wait sees what was enqueued before the record",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  for (const StreamKind from : kKinds) {
+    for (const StreamKind to : kKinds) {
+      const auto first = device->create_stream(from), second = device->create_stream(to);
+      const auto event = device->create_event();
+      Gate gate;
+      int written = 0, read = -1;
+      int *w = &written, *r = &read;
+      auto* g = &gate;
+      enqueue(*first, [=] {
+        g->pass();
+        *w = 7;
+      });
+      device->record(*event, *first);
+      device->wait(*second, *event);
+      enqueue(*second, [=] { *r = *w; });
+      gate.open();
+      synchronize(*device, *second);
+      REQUIRE(read == 7);
+      synchronize(*device, *first);
+    }
+  }
+}
+
+TEST_CASE("host event: a wait means the recording that was current when it was enqueued",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto a = device->create_stream(StreamKind::kCompute);
+  const auto b = device->create_stream(StreamKind::kComm);
+  const auto event = device->create_event();
+  Gate gate;
+  auto* g = &gate;
+  enqueue(*a, [] {});
+  device->record(*event, *a);
+  device->wait(*b, *event);
+  enqueue(*a, [=] { g->pass(); });
+  device->record(*event, *a);  // not complete while the gate is shut
+  int ran = 0;
+  auto* r = &ran;
+  enqueue(*b, [=] { *r = 1; });
+  synchronize(*device, *b);
+  REQUIRE(ran == 1);
+
+  device->wait(*b, *event);
+  enqueue(*b, [=] { *r = 2; });
+  const auto late = device->create_event();
+  device->record(*late, *b);
+  REQUIRE_THROWS_AS(device->synchronize(*late, Deadline::in_ms(20)), Error);
+  REQUIRE(ran == 1);
+  gate.open();
+  device->synchronize(*late, Deadline::in_ms(60000));
+  REQUIRE(ran == 2);
+}
+
+TEST_CASE("host event: one that moved to another stream still holds back who waited before",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto a = device->create_stream(StreamKind::kCompute);
+  const auto b = device->create_stream(StreamKind::kComm);
+  const auto c = device->create_stream(StreamKind::kComm);
+  const auto event = device->create_event();
+  Gate gate;
+  auto* g = &gate;
+  bool opened = false, seen = false;
+  bool *o = &opened, *s = &seen;
+  enqueue(*a, [=] {
+    g->pass();
+    *o = true;
+  });
+  device->record(*event, *a);
+  device->wait(*b, *event);
+  enqueue(*b, [=] { *s = *o; });
+  device->record(*event, *c);  // complete at once
+  device->synchronize(*event, Deadline::in_ms(60000));
+  gate.open();
+  synchronize(*device, *b);
+  REQUIRE(seen);
+}
+
+TEST_CASE("host event: one that was never recorded holds nothing back", "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto stream = device->create_stream(StreamKind::kCompute);
+  const auto event = device->create_event();
+  device->wait(*stream, *event);
+  device->synchronize(*event, Deadline::in_ms(0));
+  synchronize(*device, *stream);
+}
+
+TEST_CASE("host event: destroyed while work still waits for it, it does no harm",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto a = device->create_stream(StreamKind::kCompute);
+  const auto b = device->create_stream(StreamKind::kComm);
+  Gate gate;
+  auto* g = &gate;
+  int order = 0, seen = 0;
+  int *o = &order, *s = &seen;
+  enqueue(*a, [=] {
+    g->pass();
+    *o = 1;
+  });
+  {
+    const auto event = device->create_event();
+    device->record(*event, *a);
+    device->wait(*b, *event);
+  }
+  enqueue(*b, [=] { *s = *o; });
+  gate.open();
+  synchronize(*device, *b);
+  REQUIRE(seen == 1);
+}
+
+TEST_CASE("host stream: synchronize gives up at its deadline and says TIMEOUT",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  for (const StreamKind kind : {StreamKind::kCompute, StreamKind::kComm}) {
+    const auto stream = device->create_stream(kind);
+    const auto event = device->create_event();
+    Gate gate;
+    auto* g = &gate;
+    enqueue(*stream, [=] { g->pass(); });
+    device->record(*event, *stream);
+    try {
+      device->synchronize(*event, Deadline::in_ms(10));
+      FAIL("no error");
+    } catch (const Error& error) {
+      REQUIRE(error.status() == Status::kTimeout);
+    }
+    gate.open();
+    device->synchronize(*event, Deadline::in_ms(60000));
+    REQUIRE_FALSE(device->error());
+  }
+}
+
+TEST_CASE("host stream: the caller's thread runs caller-driven work, and only in synchronize",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto compute = device->create_stream(StreamKind::kCompute);
+  const auto comm = device->create_stream(StreamKind::kCommOnCaller);
+  const auto packed = device->create_event(), arrived = device->create_event(),
+             done = device->create_event();
+  // compute -> comm -> compute, three times over.
+  std::vector<std::thread::id> ran_on(6);
+  auto* ids = &ran_on;
+  for (size_t i = 0; i < 6; i += 2) {
+    enqueue(*compute, [=] { (*ids)[i] = std::this_thread::get_id(); });
+    device->record(*packed, *compute);
+    device->wait(*comm, *packed);
+    enqueue(*comm, [=] { (*ids)[i + 1] = std::this_thread::get_id(); });
+    device->record(*arrived, *comm);
+    device->wait(*compute, *arrived);
+  }
+  device->record(*done, *compute);
+  REQUIRE_THROWS_AS(device->synchronize(*done, Deadline::in_ms(0)), Error);
+  REQUIRE(ran_on[1] == std::thread::id());
+  device->synchronize(*done, Deadline::in_ms(60000));
+  for (size_t i = 0; i < 6; ++i) {
+    REQUIRE(ran_on[i] != std::thread::id());
+    REQUIRE((ran_on[i] == std::this_thread::get_id()) == (i % 2 == 1));
+  }
+}
+
+TEST_CASE("host stream: two caller-driven streams that wait for each other both get on",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto a = device->create_stream(StreamKind::kCommOnCaller);
+  const auto b = device->create_stream(StreamKind::kCommOnCaller);
+  const auto from_a = device->create_event(), from_b = device->create_event();
+  std::vector<int> order;
+  auto* list = &order;
+  enqueue(*b, [=] { list->push_back(1); });
+  device->record(*from_b, *b);
+  device->wait(*a, *from_b);
+  enqueue(*a, [=] { list->push_back(2); });
+  device->record(*from_a, *a);
+  device->wait(*b, *from_a);
+  enqueue(*b, [=] { list->push_back(3); });
+  synchronize(*device, *b);
+  REQUIRE(order == std::vector<int>{1, 2, 3});
+}
+
+TEST_CASE("host stream: the first error is kept, the stream skips work but completes its events",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  for (const StreamKind kind : kKinds) {
+    const auto bad = device->create_stream(kind), good = device->create_stream(StreamKind::kComm);
+    int ran = 0;
+    auto* r = &ran;
+    enqueue(*bad, [=] { *r += 1; });
+    enqueue(*bad, [] { throw Error(Status::kComm, "peer 3 is gone"); });
+    enqueue(*bad, [=] { *r += 10; });
+    const auto event = device->create_event();
+    device->record(*event, *bad);
+    device->wait(*good, *event);
+    enqueue(*good, [=] { *r += 100; });
+    enqueue(*good, [] { throw Error(Status::kDevice, "later"); });
+    synchronize(*device, *good);
+    REQUIRE(ran == 101);
+    REQUIRE(device->error()->status() == Status::kComm);
+    REQUIRE(device->error()->message() == "peer 3 is gone");
+
+    device->clear_error();
+    REQUIRE_FALSE(device->error());
+    enqueue(*bad, [=] { *r += 1000; });
+    enqueue(*good, [=] { *r += 10000; });
+    synchronize(*device, *bad);
+    synchronize(*device, *good);
+    REQUIRE(ran == 11101);
+  }
+}
+
+TEST_CASE("host stream: whatever a task throws becomes an error", "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  const auto stream = device->create_stream(StreamKind::kCompute);
+  const auto status_after = [&](auto task) {
+    enqueue(*stream, task);
+    synchronize(*device, *stream);
+    const auto error = device->error();
+    device->clear_error();
+    return error ? error->status() : Status::kOk;
+  };
+  REQUIRE(status_after([] {}) == Status::kOk);
+  REQUIRE(status_after([] { throw Error(Status::kAborted, "a"); }) == Status::kAborted);
+  REQUIRE(status_after([] { throw std::runtime_error("b"); }) == Status::kInternal);
+  REQUIRE(status_after([] { throw std::bad_alloc(); }) == Status::kOutOfMemory);
+  REQUIRE(status_after([] { throw 5; }) == Status::kInternal);
+}
+
+TEST_CASE("host stream: destroying one drops what waits, even behind a stream that is stuck",
+          "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  for (const StreamKind kind : kKinds) {
+    const auto stuck = device->create_stream(StreamKind::kCompute);
+    const auto behind = device->create_stream(StreamKind::kComm);
+    auto dropped = device->create_stream(kind);
+    const auto event = device->create_event();
+    Gate gate;
+    auto* g = &gate;
+    int ran = 0;
+    auto* r = &ran;
+    enqueue(*stuck, [=] { g->pass(); });
+    device->record(*event, *stuck);
+    device->wait(*dropped, *event);
+    enqueue(*dropped, [=] { *r += 1; });
+    device->record(*event, *dropped);
+    device->wait(*behind, *event);
+    enqueue(*behind, [=] { *r += 10; });  // its input never came to be
+    dropped.reset();
+    synchronize(*device, *behind);
+    device->synchronize(*event, Deadline::in_ms(0));
+    gate.open();
+    synchronize(*device, *stuck);
+    REQUIRE(ran == 0);
+    REQUIRE(device->error()->status() == Status::kAborted);
+    device->clear_error();
+  }
+}
+
+TEST_CASE("host stream: destroying an idle one reports nothing", "[unit][host][tsan]") {
+  const auto device = host::make_host_device({});
+  for (const StreamKind kind : kKinds) {
+    auto stream = device->create_stream(kind);
+    enqueue(*stream, [] {});
+    synchronize(*device, *stream);
+    stream.reset();
+    REQUIRE_FALSE(device->error());
+  }
+}
+
+TEST_CASE("host stream: queues stop growing after the longest step", "[unit][host][tsan]") {
+  host::HostDevice device({});
+  const auto a = device.create_stream(StreamKind::kCompute);
+  const auto b = device.create_stream(StreamKind::kCommOnCaller);
+  const auto event = device.create_event(), done = device.create_event();
+  int64_t sum = 0;
+  auto* s = &sum;
+  const auto step = [&] {
+    Gate gate;
+    auto* g = &gate;
+    enqueue(*a, [=] { g->pass(); });
+    for (int i = 0; i < 1000; ++i) {
+      device.record(*event, *a);
+      device.wait(*b, *event);
+      enqueue(*b, [=] { ++*s; });
+      device.record(*event, *b);
+      device.wait(*a, *event);
+      enqueue(*a, [=] { ++*s; });
+    }
+    gate.open();
+    device.record(*done, *a);
+    device.synchronize(*done, Deadline::in_ms(60000));
+  };
+  step();
+  const int64_t growths = device.queue_growths();
+  REQUIRE(growths > 0);
+  for (int i = 0; i < 3; ++i) step();
+  REQUIRE(device.queue_growths() == growths);
+  REQUIRE(sum == 8000);
+}
+
+TEST_CASE("host stream: timestamps follow the order of work", "[unit][host]") {
+  host_test::OnHost host;
+  int64_t at[3] = {};
+  for (int64_t& each : at) host.device->timestamp(*host.stream, &each);
+  host.finish();
+  REQUIRE(at[0] > 0);
+  REQUIRE(at[0] <= at[1]);
+  REQUIRE(at[1] <= at[2]);
+}
+
+TEST_CASE("host stream: streams of another device are refused", "[unit][host]") {
+  const auto one = host::make_host_device({}), two = host::make_host_device({});
+  const auto stream = one->create_stream(StreamKind::kCompute);
+  const auto event = two->create_event();
+  REQUIRE_THROWS_AS(two->record(*event, *stream), Error);
+}
