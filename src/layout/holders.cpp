@@ -29,7 +29,7 @@ Submesh submesh_of(const Layout& layout, int64_t index) {
       const int64_t c = spot.coords[static_cast<size_t>(k)];
       if (c < 0) continue;
       out.fixed[static_cast<size_t>(k)] = true;
-      out.base += layout.mesh().offset_over({k}, c);
+      out.base += c * layout.mesh().stride(k);
     }
   }
   for (const int k : layout.shard_dims()) {
@@ -38,10 +38,17 @@ Submesh submesh_of(const Layout& layout, int64_t index) {
   return out;
 }
 
+/// Mesh::offset_over for every slot over `dims`.
 std::vector<int64_t> offsets(const Mesh& mesh, const std::vector<int>& dims) {
-  std::vector<int64_t> out(static_cast<size_t>(mesh.count_over(dims)));
-  for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = mesh.offset_over(dims, static_cast<int64_t>(i));
+  std::vector<int64_t> out = {0}, next;
+  for (const int k : dims) {
+    next.clear();
+    for (const int64_t offset : out) {
+      for (int64_t c = 0; c < mesh.shape()[static_cast<size_t>(k)]; ++c) {
+        next.push_back(offset + c * mesh.stride(k));
+      }
+    }
+    out.swap(next);
   }
   return out;
 }
@@ -73,6 +80,7 @@ MatrixHolders holders_of(const Layout& layout, int64_t matrix_index) {
   const Submesh sub = submesh_of(layout, matrix_index);
   const std::vector<int64_t> slots = offsets(layout.mesh(), sub.slots);
   MatrixHolders out;
+  out.replicas.reserve(static_cast<size_t>(layout.replicas()));
   for (const int64_t replica : offsets(layout.mesh(), layout.replica_dims())) {
     std::vector<int>& ranks = out.replicas.emplace_back();
     ranks.reserve(slots.size());

@@ -44,6 +44,8 @@ class Mesh {
   int64_t coord(int64_t position, int dim) const {
     return position / strides_[static_cast<size_t>(dim)] % shape_[static_cast<size_t>(dim)];
   }
+  /// What one step along `dim` adds to a position.
+  int64_t stride(int dim) const { return strides_[static_cast<size_t>(dim)]; }
   /// Product of the sizes of `dims`.
   int64_t count_over(const std::vector<int>& dims) const;
   /// Row-major combination of the position's coordinates on `dims`, in the order given.

@@ -83,6 +83,21 @@ TEST_CASE(
   CHECK(holders_of(l, 1).replicas == std::vector<std::vector<int>>{{0, 1, 2}});
 }
 
+TEST_CASE(
+    "blocks: a matrix of a flat stack keeps its slots where the mesh dims are named out of order",
+    "[unit][layout]") {
+  // slots over (d1, d0): rank (i, j) holds quarter 2 j + i of the 16 elements
+  const Layout l =
+      Layout::with_flat(mesh({2, 2}), {2, 4, 2}, {}, {1, 0}, {{0, 4}, {4, 8}, {8, 12}, {12, 16}});
+  CHECK(blocks_of_matrix(l, 2, 0) == Blocks{{2, 0, 2, 2, 0, 2}});
+  CHECK(blocks_of_matrix(l, 1, 1) == Blocks{{0, 0, 2, 2, 0, 2}});
+  for (int64_t e = 0; e < 2; ++e) {
+    for (int rank = 0; rank < 4; ++rank) {
+      CHECK(blocks_of(matrix_layout(l, e), rank) == blocks_of_matrix(l, rank, e));
+    }
+  }
+}
+
 TEST_CASE("blocks: of experts with tensor and expert parallelism over replicas", "[unit][layout]") {
   // replicate 2 x ep 2 x tp 2; 3 experts (2 on ep 0, 1 on ep 1), 4 rows over tp
   const Layout l = placed({2, 2, 2}, {3, 4, 5}, "R,S(0),S(1)");

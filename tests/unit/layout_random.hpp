@@ -102,6 +102,8 @@ inline Roles random_roles(const List& mesh, bool scalar, Layout::Kind kind) {
   out.shard = out.cut;
   out.shard.insert(out.shard.end(), out.last.begin(), out.last.end());
   std::sort(out.shard.begin(), out.shard.end());
+  std::mt19937 random(static_cast<unsigned>(pick(0, 1 << 20)));
+  std::shuffle(out.last.begin(), out.last.end(), random);
   return out;
 }
 
