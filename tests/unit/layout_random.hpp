@@ -107,6 +107,96 @@ inline Roles random_roles(const List& mesh, bool scalar, Layout::Kind kind) {
   return out;
 }
 
+/// What the last step of a layout is, and the numbers that it takes.
+struct LastStep {
+  Layout::Kind kind = Layout::Kind::kCuts;
+  std::vector<int> mesh_dims;
+  int tensor_dim = -1;  // of row bounds
+  List bounds;
+  int64_t owner = 0;
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+};
+
+/// All but the flat ranges, which need to know what the cuts leave.
+inline LastStep random_last(const Case& c, Layout::Kind kind, const Roles& roles) {
+  LastStep out{roles.last.empty() ? Layout::Kind::kCuts : kind, roles.last, -1, {}, 0, {}};
+  const int64_t slots = naive::count_of(c.mesh, roles.last);
+  out.owner = pick(0, slots - 1);
+  if (out.kind != Layout::Kind::kRowBounds) return out;
+  for (int d = 0; d < static_cast<int>(c.shape.size()); ++d) {
+    const auto cuts_d = [&](const naive::Step& s) { return s.tensor_dim == d; };
+    if (std::none_of(c.steps.begin(), c.steps.end(), cuts_d)) out.tensor_dim = d;
+  }
+  if (out.tensor_dim < 0) {
+    out.kind = Layout::Kind::kOwner;
+  } else {
+    out.bounds = random_bounds(slots, c.shape[static_cast<size_t>(out.tensor_dim)]);
+  }
+  return out;
+}
+
+/// Elements at every mesh position, before flat ranges are taken.
+inline std::vector<List> elements_before_flat(const Case& c, const LastStep& last) {
+  std::vector<List> out;
+  for (const List& at : naive::all_coords(c.mesh)) {
+    const int64_t slot = naive::slot_of(c.mesh, at, last.mesh_dims);
+    std::vector<List> lists;
+    for (int d = 0; d < static_cast<int>(c.shape.size()); ++d) {
+      List list = naive::indices(c.shape[static_cast<size_t>(d)], d, c.mesh, at, c.steps);
+      if (d == last.tensor_dim) {
+        const auto s = static_cast<size_t>(slot);
+        list = List(list.begin() + last.bounds[s], list.begin() + last.bounds[s + 1]);
+      }
+      lists.push_back(std::move(list));
+    }
+    out.push_back(naive::elements(c.shape, lists));
+    if (last.kind == Layout::Kind::kOwner && slot != last.owner) out.back().clear();
+  }
+  return out;
+}
+
+/// For each combination of the cutting dims its own tiling, or one that serves them all; cuts
+/// `held` down to it.
+inline void take_flat_ranges(const Case& c, const Roles& roles, LastStep& last,
+                             std::vector<List>& held) {
+  const int64_t slots = naive::count_of(c.mesh, roles.last);
+  const std::vector<List> coords = naive::all_coords(c.mesh);
+  last.ranges.resize(static_cast<size_t>(naive::count_of(c.mesh, roles.shard)));
+  std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> tilings;
+  for (size_t p = 0; p < coords.size(); ++p) {
+    const int64_t outer = naive::slot_of(c.mesh, coords[p], roles.cut);
+    if (!tilings.count(outer)) tilings[outer] = random_ranges(slots, std::ssize(held[p]));
+    last.ranges[static_cast<size_t>(naive::slot_of(c.mesh, coords[p], roles.shard))] =
+        tilings[outer][static_cast<size_t>(naive::slot_of(c.mesh, coords[p], roles.last))];
+  }
+  const bool one_size = std::all_of(held.begin(), held.end(),
+                                    [&](const List& h) { return h.size() == held[0].size(); });
+  if (one_size && pick(0, 1) == 0) last.ranges = tilings.begin()->second;
+  const auto& slot_dims = std::ssize(last.ranges) == slots ? roles.last : roles.shard;
+  for (size_t p = 0; p < coords.size(); ++p) {
+    const auto slot = static_cast<size_t>(naive::slot_of(c.mesh, coords[p], slot_dims));
+    const auto [begin, end] = last.ranges[slot];
+    held[p] = List(held[p].begin() + begin, held[p].begin() + end);
+  }
+}
+
+inline Layout build(const Case& c, const Roles& roles, const LastStep& last,
+                    std::shared_ptr<const muonrt::Mesh> mesh) {
+  const auto cuts = naive::cuts(c.steps);
+  switch (last.kind) {
+    case Layout::Kind::kCuts:
+      break;
+    case Layout::Kind::kRowBounds:
+      return Layout::with_row_bounds(mesh, c.shape, cuts, last.mesh_dims, last.tensor_dim,
+                                     last.bounds, roles.partial);
+    case Layout::Kind::kOwner:
+      return Layout::with_owner(mesh, c.shape, last.mesh_dims, last.owner, cuts, roles.partial);
+    case Layout::Kind::kFlat:
+      return Layout::with_flat(mesh, c.shape, cuts, last.mesh_dims, last.ranges, roles.partial);
+  }
+  return Layout::from_cuts(mesh, c.shape, cuts, roles.partial);
+}
+
 inline Case random_case(int64_t dims_low = 0, int64_t dims_high = 3) {
   Case out;
   out.mesh = random_mesh();
@@ -114,82 +204,15 @@ inline Case random_case(int64_t dims_low = 0, int64_t dims_high = 3) {
   for (int d = 0; d < dims; ++d) out.shape.push_back(pick(0, dims == 3 ? 6 : 10));
   auto kind = static_cast<Layout::Kind>(pick(0, 3));
   if (dims == 0 && kind == Layout::Kind::kRowBounds) kind = Layout::Kind::kFlat;
-  Roles roles = random_roles(out.mesh, dims == 0, kind);
-  if (roles.last.empty()) kind = Layout::Kind::kCuts;
+  const Roles roles = random_roles(out.mesh, dims == 0, kind);
   out.steps = random_steps(roles.cut, dims);
+  LastStep last = random_last(out, kind, roles);
+  std::vector<List> held = elements_before_flat(out, last);
+  if (last.kind == Layout::Kind::kFlat) take_flat_ranges(out, roles, last, held);
   const auto mesh = std::make_shared<const muonrt::Mesh>(out.mesh, std::vector<std::string>{},
                                                          random_ranks(naive::size_of(out.mesh)));
-  const std::vector<List> coords = naive::all_coords(out.mesh);
-  const int64_t slots = naive::count_of(out.mesh, roles.last);
-
-  int bounded = -1;
-  for (int d = 0; d < dims && kind == Layout::Kind::kRowBounds; ++d) {
-    const auto cuts_d = [&](const naive::Step& s) { return s.tensor_dim == d; };
-    if (std::none_of(out.steps.begin(), out.steps.end(), cuts_d)) bounded = d;
-  }
-  if (bounded < 0 && kind == Layout::Kind::kRowBounds) kind = Layout::Kind::kOwner;
-  const List bounds =
-      bounded < 0 ? List{} : random_bounds(slots, out.shape[static_cast<size_t>(bounded)]);
-  const int64_t owner = pick(0, slots - 1);
-
-  std::vector<List> before;  // per position, before flat ranges
-  for (const List& at : coords) {
-    const int64_t slot = naive::slot_of(out.mesh, at, roles.last);
-    std::vector<List> lists;
-    for (int d = 0; d < dims; ++d) {
-      List list = naive::indices(out.shape[static_cast<size_t>(d)], d, out.mesh, at, out.steps);
-      if (d == bounded) {
-        const auto s = static_cast<size_t>(slot);
-        list = List(list.begin() + bounds[s], list.begin() + bounds[s + 1]);
-      }
-      lists.push_back(std::move(list));
-    }
-    before.push_back(naive::elements(out.shape, lists));
-    if (kind == Layout::Kind::kOwner && slot != owner) before.back().clear();
-  }
-
-  std::vector<std::pair<int64_t, int64_t>> ranges;
-  if (kind == Layout::Kind::kFlat) {
-    // for each combination of the cutting dims its own tiling, unless one serves them all
-    ranges.resize(static_cast<size_t>(naive::count_of(out.mesh, roles.shard)));
-    std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> tilings;
-    for (size_t p = 0; p < coords.size(); ++p) {
-      const int64_t outer = naive::slot_of(out.mesh, coords[p], roles.cut);
-      if (!tilings.count(outer)) tilings[outer] = random_ranges(slots, std::ssize(before[p]));
-      ranges[static_cast<size_t>(naive::slot_of(out.mesh, coords[p], roles.shard))] =
-          tilings[outer][static_cast<size_t>(naive::slot_of(out.mesh, coords[p], roles.last))];
-    }
-    const bool one_size = std::all_of(before.begin(), before.end(),
-                                      [&](const List& b) { return b.size() == before[0].size(); });
-    if (one_size && pick(0, 1) == 0) ranges = tilings.begin()->second;
-  }
-  for (size_t p = 0; p < coords.size(); ++p) {
-    List held = before[p];
-    if (kind == Layout::Kind::kFlat) {
-      const bool by_slot = std::ssize(ranges) == slots;
-      const auto& dims_of = by_slot ? roles.last : roles.shard;
-      const auto range = ranges[static_cast<size_t>(naive::slot_of(out.mesh, coords[p], dims_of))];
-      held = List(held.begin() + range.first, held.begin() + range.second);
-    }
-    out.held[mesh->ranks()[p]] = std::move(held);
-  }
-
-  const auto cuts = naive::cuts(out.steps);
-  switch (kind) {
-    case Layout::Kind::kCuts:
-      out.layout = Layout::from_cuts(mesh, out.shape, cuts, roles.partial);
-      break;
-    case Layout::Kind::kRowBounds:
-      out.layout = Layout::with_row_bounds(mesh, out.shape, cuts, roles.last, bounded, bounds,
-                                           roles.partial);
-      break;
-    case Layout::Kind::kOwner:
-      out.layout = Layout::with_owner(mesh, out.shape, roles.last, owner, cuts, roles.partial);
-      break;
-    case Layout::Kind::kFlat:
-      out.layout = Layout::with_flat(mesh, out.shape, cuts, roles.last, ranges, roles.partial);
-      break;
-  }
+  for (size_t p = 0; p < held.size(); ++p) out.held[mesh->ranks()[p]] = std::move(held[p]);
+  out.layout = build(out, roles, last, mesh);
   return out;
 }
 
