@@ -22,9 +22,10 @@ extern "C" {
  *
  * @param mpi_comm    address of an MPI_Comm, an intra-communicator; a pointer, so that this header
  *                    needs no <mpi.h>.
- * @param timeout_ms  deadline of this call, > 0; later waits have that of muonrt_comm_set_timeout.
+ * @param timeout_ms  deadline of this call, 1 ms to 366 days; later waits have their own, see
+ *                    muonrt_comm_set_timeout.
  * Errors: INVALID_STATE before MPI_Init and after MPI_Finalize; INVALID_ARGUMENT for a null
- * pointer, MPI_COMM_NULL, an inter-communicator, a timeout that is not positive; COMM; TIMEOUT. */
+ * pointer, MPI_COMM_NULL, an inter-communicator, a timeout out of range; COMM; TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const void* mpi_comm,
                                                   int64_t timeout_ms);
 

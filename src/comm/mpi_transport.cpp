@@ -14,6 +14,8 @@ namespace muonrt::mpi {
 
 namespace {
 
+constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
+
 Channel& channel(void* state) { return *static_cast<Channel*>(state); }
 
 /// Runs `body`; its exception becomes a status and a text.
@@ -117,9 +119,10 @@ muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms, int64_t pie
   MUONRT_REQUIRE(!inter, Status::kInvalidArgument,
                  "MPI communicator: it is an inter-communicator; merge it with "
                  "MPI_Intercomm_merge first");
-  MUONRT_REQUIRE(timeout_ms > 0 && piece_bytes > 0 && piece_bytes <= kPieceBytes,
-                 Status::kInvalidArgument, "MPI communicator: timeout ", timeout_ms,
-                 " ms, pieces of ", piece_bytes, " bytes; pass a timeout > 0");
+  MUONRT_REQUIRE(timeout_ms > 0 && timeout_ms <= kMaxTimeoutMs, Status::kInvalidArgument,
+                 "MPI communicator: timeout ", timeout_ms, " ms is out of range; pass 1 to ",
+                 kMaxTimeoutMs);
+  MUONRT_CHECK_INTERNAL(piece_bytes > 0 && piece_bytes <= kPieceBytes, "pieces of ", piece_bytes);
   return table_of(Channel::over(comm, piece_bytes, Deadline::in_ms(timeout_ms)));
 }
 

@@ -176,6 +176,7 @@ TEST_CASE("mpi transport: before MPI_Init, over no communicator or between two, 
   REQUIRE_THAT(attempt([] { mpi::make_transport(MPI_COMM_NULL, 1000); }),
                Contains("INVALID_ARGUMENT") && Contains("MPI_COMM_NULL"));
   REQUIRE_THAT(attempt([] { mpi::make_transport(world(), 0); }), Contains("timeout 0 ms"));
+  REQUIRE_THAT(attempt([] { mpi::make_transport(world(), INT64_MAX); }), Contains("out of range"));
   if (size() < 2) return;
   MPI_Comm half = MPI_COMM_NULL, inter = MPI_COMM_NULL;
   MPI_Comm_split(world(), rank() % 2, 0, &half);
