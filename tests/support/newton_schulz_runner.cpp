@@ -1,5 +1,6 @@
 #include "support/newton_schulz_runner.hpp"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -78,6 +79,9 @@ Result orthogonalize(backends::Backend& backend, const NewtonSchulz& settings, c
   require(first >= space.data() &&
               first + count * out.stride * size_of(out.dtype) <= space.data() + space.bytes(),
           "result outside the workspace");
+  require(
+      reinterpret_cast<uintptr_t>(first) % 256 == 0 && out.stride * size_of(out.dtype) % 256 == 0,
+      "a matrix of the result is not aligned to 256 bytes");
   for (int64_t k = 0; k < count; ++k) {
     textbook::Matrix x(m, n);
     for (int64_t i = 0; i < m; ++i)

@@ -55,8 +55,8 @@ void ReferenceOps::reserve(int64_t m, int64_t n, int64_t k, DType) {
   reserved.push_back({m, n, k, 1, m == n, true});
 }
 
-void ReferenceOps::zero(Stream&, void* memory, int64_t bytes) {
-  std::memset(memory, 0, static_cast<size_t>(bytes));
+void ReferenceOps::fill(Stream&, void* memory, unsigned char value, int64_t bytes) {
+  std::memset(memory, value, static_cast<size_t>(bytes));
 }
 
 void ReferenceOps::copy(Stream&, void* to, const void* from, int64_t bytes) {

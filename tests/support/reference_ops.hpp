@@ -16,7 +16,7 @@ class ReferenceOps : public muonrt::Ops {
  public:
   int64_t leading_dimension(int64_t cols, muonrt::DType dtype) const override;
   void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override;
-  void zero(muonrt::Stream& stream, void* memory, int64_t bytes) override;
+  void fill(muonrt::Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
   void copy(muonrt::Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
                       const muonrt::ParamView* params, const muonrt::MuonScalars* groups,

@@ -23,14 +23,6 @@ CoefficientList as_is(const textbook::List& list, double safety = 1.0) {
   return out;
 }
 
-CoefficientSettings custom(const textbook::List& list, double safety = 1.0) {
-  CoefficientSettings s =
-      default_settings(CoefficientFamily::kCustom, static_cast<int>(list.size()));
-  s.custom = as_is(list).steps;
-  s.safety = safety;
-  return s;
-}
-
 CoefficientSettings polar(int steps, double cushion, double safety,
                           SafetyMode mode = SafetyMode::kInner) {
   CoefficientSettings s = default_settings(CoefficientFamily::kPolarExpress, steps);
@@ -59,20 +51,6 @@ void check_generated(const std::vector<Coefficients>& made, const textbook::List
     l = textbook::compose({expected[t]}, l);
     u = 2 - l;
   }
-}
-
-std::string refusal(CoefficientFamily family, const CoefficientSettings& s) {
-  try {
-    make_coefficients(family, s);
-  } catch (const Error& e) {
-    CHECK(e.status() == Status::kInvalidArgument);
-    return e.message();
-  }
-  return "accepted";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -337,57 +315,6 @@ TEST_CASE("coefficients: headroom equals the tabulated limits", "[unit][coeffici
   // An input factor moves the limit by itself.
   CHECK(headroom(as_is(lists::kCans, 1.05)) ==
         Approx(1.05 * headroom(as_is(lists::kCans))).epsilon(1e-9));
-}
-
-TEST_CASE("coefficients: lists without headroom or with a change of sign are refused",
-          "[unit][coefficients]") {
-  const auto family = CoefficientFamily::kCustom;
-  CHECK(contains(refusal(family, custom(first(lists::kPolarRaw, 5))), "no headroom"));
-  CHECK(contains(refusal(family, custom(first(lists::kCans, 5))), "no headroom"));
-  CHECK(contains(refusal(family, custom(lists::kAolEmerging)), "changes sign"));
-  CHECK(contains(refusal(family, custom(lists::kAolEmerging)), "above 0.88"));
-  CHECK(contains(refusal(family, custom(lists::kCubic)), "above 1.003"));
-  CHECK(contains(refusal(family, custom({{-1.5, 0.5, 0}})), "changes sign"));
-  CHECK(refusal(family, custom(first(lists::kPolarRaw, 5), 1.02)) == "accepted");
-  CHECK(refusal(family, custom(lists::kCubic, 1.01)) == "accepted");
-  CHECK(refusal(family, custom(lists::kDeepSeekV4)) == "accepted");
-  CHECK(refusal(family, custom(lists::kPolarEmerging)) == "accepted");
-
-  CoefficientSettings cans = default_settings(CoefficientFamily::kCans);
-  CHECK(refusal(CoefficientFamily::kCans, cans) == "accepted");
-  cans.safety = 1.0;
-  CHECK(contains(refusal(CoefficientFamily::kCans, cans), "no headroom"));
-  CHECK(contains(refusal(CoefficientFamily::kPolarExpress, polar(5, 0.02, 1.0)), "no headroom"));
-}
-
-TEST_CASE("coefficients: settings out of range are refused by name", "[unit][coefficients]") {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const auto pe = CoefficientFamily::kPolarExpress;
-  const auto with = [](auto change) {
-    CoefficientSettings s = default_settings(CoefficientFamily::kPolarExpress);
-    change(s);
-    return s;
-  };
-  for (const int steps : {0, -1, kMaxSteps + 1})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.steps = steps; })), "steps"));
-  for (const double bound : {0.0, -1e-3, 1.0, nan})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.lower_bound = bound; })), "lower bound"));
-  for (const double cushion : {-0.1, 1.0, nan})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.cushion = cushion; })), "cushion"));
-  for (const double safety : {0.99, 2.5, nan})
-    CHECK(contains(refusal(pe, with([&](auto& s) { s.safety = safety; })), "safety"));
-
-  CHECK(contains(refusal(CoefficientFamily::kKellerJordan, with([](auto&) {})), "not generated"));
-  CoefficientSettings you = default_settings(CoefficientFamily::kYouJiacheng, 6);
-  CHECK(contains(refusal(CoefficientFamily::kYouJiacheng, you), "set 5 steps"));
-  CoefficientSettings cans = default_settings(CoefficientFamily::kCans);
-  cans.cushion = 0.02;
-  CHECK(contains(refusal(CoefficientFamily::kCans, cans), "cushion"));
-  CoefficientSettings mine = custom(lists::kDeepSeekV4);
-  mine.steps = 9;
-  CHECK(contains(refusal(CoefficientFamily::kCustom, mine), "10 triples"));
-  CHECK(contains(refusal(CoefficientFamily::kCustom, custom({{1.5, nan, 0}})), "not finite"));
-  CHECK(contains(refusal(static_cast<CoefficientFamily>(55), custom(lists::kCubic)), "unknown"));
 }
 
 TEST_CASE("coefficients: any number of steps up to the limit is generated and usable",

@@ -3,54 +3,18 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "support/catalogue.hpp"
-#include "support/newton_schulz_runner.hpp"
+#include "newton_schulz_cases.hpp"
 #include "support/reference_ops.hpp"
-#include "support/textbook.hpp"
-#include "support/tolerances.hpp"
 
 using namespace muonrt;
-using textbook::Matrix;
+using namespace newton_schulz_cases;
 namespace lists = textbook::lists;
 
 namespace {
-
-struct Named {
-  const char* name;
-  textbook::List list;
-  double safety;
-};
-
-std::vector<Named> five_step_lists() {
-  return {{"keller jordan", lists::kKellerJordan, 1.0},
-          {"you", lists::kYouJiacheng, 1.0},
-          {"polar express", lists::kPolarModded, 1.02},
-          {"polar express raw/1.05", lists::kPolarRaw105, 1.0},
-          {"cans", {lists::kCans.begin(), lists::kCans.begin() + 5}, 1.02},
-          {"cubic", lists::kCubic, 1.02}};
-}
-
-/// CANS has no headroom past its input factor: from its second step on, roundings of bf16 grow, and
-/// results are off by up to 1 (measured on flat spectra).
-bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
-
-double near(const Named& l) {
-  return tolerance::newton_schulz_f32(textbook::gain(l.list, l.safety));
-}
-
-/// Short side first, as the pipeline stores it.
-Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : textbook::transpose(a); }
-
-Matrix standard(backends::Backend& backend, const Named& l, DType iteration, DType transport,
-                const Matrix& x) {
-  return runner::orthogonalize(backend, runner::settings_of(l.list, l.safety, iteration),
-                               runner::standard(l.list), transport, x);
-}
 
 /// Entries +-1, rows orthogonal; n is a power of two.
 Matrix hadamard(int64_t n) {
@@ -64,32 +28,6 @@ Matrix hadamard(int64_t n) {
 Matrix outer(int64_t rows, int64_t cols, uint64_t seed) {
   const Matrix u = textbook::gaussian(rows, 1, seed), v = textbook::gaussian(1, cols, seed + 1);
   return textbook::multiply(u, v);
-}
-
-/// Spectra of reference kernels, section 9, for k singular values.
-std::vector<std::pair<const char*, std::vector<double>>> eight_spectra(int64_t k) {
-  const auto log_to = [k](double last) {
-    std::vector<double> s;
-    for (int64_t i = 0; i < k; ++i)
-      s.push_back(std::pow(last, static_cast<double>(i) / static_cast<double>(k - 1)));
-    return s;
-  };
-  std::vector<double> flat, ten(static_cast<size_t>(k), 0.0), tail, normal;
-  for (int64_t i = 0; i < k; ++i) {
-    const double at = static_cast<double>(i) / static_cast<double>(k - 1);
-    flat.push_back(1 - 0.5 * at);
-    if (i < 10) ten[static_cast<size_t>(i)] = 1;
-    tail.push_back(i < 2 ? 1.0 : 1e-4 * std::pow(1e-3, at));
-    normal.push_back(1.5 - at);
-  }
-  return {{"flat", flat},
-          {"log to 1e-2", log_to(1e-2)},
-          {"log to 1e-3", log_to(1e-3)},
-          {"log to 1e-5", log_to(1e-5)},
-          {"log to 1e-9", log_to(1e-9)},
-          {"rank ten", ten},
-          {"two big", tail},
-          {"gaussian-like", normal}};
 }
 
 }  // namespace
@@ -271,122 +209,6 @@ TEST_CASE("newton-schulz: a matrix's bits do not depend on its batch", "[unit][n
   }
 }
 
-TEST_CASE("newton-schulz: equals the textbook over the catalogue of shapes",
-          "[unit][newton-schulz]") {
-  auto backends = backends::all();
-  for (const auto& shape : catalogue::kShapes) {
-    const Matrix x = upright(textbook::gaussian(shape.rows, shape.cols, 31));
-    for (const Named& l : five_step_lists()) {
-      for (const DType transport : {DType::kF32, DType::kBF16}) {
-        const Matrix in = textbook::rounded(x, transport);
-        const Matrix expected = textbook::newton_schulz(l.list, l.safety, in);
-        for (auto& backend : backends) {
-          if (backend.slow && x.rows > 32) continue;
-          INFO(backend.name << ", " << l.name << ", " << shape.rows << " x " << shape.cols);
-          const Matrix f32 = standard(backend, l, DType::kF32, transport, in);
-          CHECK(textbook::max_difference(f32, expected) <= near(l));
-          if (!bf16_stands(l)) continue;
-          const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
-          CHECK(textbook::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(x.rows));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("newton-schulz: singular values go where p sends them, over eight spectra",
-          "[unit][newton-schulz]") {
-  auto backend = backends::host(1);
-  const int64_t m = 128, n = 256;
-  for (const auto& [name, spectrum] : eight_spectra(m)) {
-    const auto known = textbook::random_svd(m, n, spectrum, 77);
-    const Matrix x = textbook::rounded(textbook::assemble(known), DType::kF32);
-    for (const Named& l : five_step_lists()) {
-      INFO(l.name << ", " << name);
-      const auto f32 = textbook::spectral_error(standard(backend, l, DType::kF32, DType::kF32, x),
-                                                known, l.list, l.safety);
-      CHECK(f32.diagonal <= near(l));
-      CHECK(f32.off_diagonal <= near(l));
-      if (!bf16_stands(l)) continue;
-      const auto bf16 = textbook::spectral_error(standard(backend, l, DType::kBF16, DType::kF32, x),
-                                                 known, l.list, l.safety);
-      CHECK(bf16.diagonal <= tolerance::kSpectralBf16);
-      CHECK(bf16.off_diagonal <= tolerance::kSpectralBf16);
-    }
-  }
-}
-
-TEST_CASE("newton-schulz: the Gram form does what its list says under its searched restarts",
-          "[unit][newton-schulz]") {
-  auto backend = backends::host(1);
-  const int64_t m = 128, n = 256;
-  for (const auto& [name, spectrum] : eight_spectra(m)) {
-    const auto known = textbook::random_svd(m, n, spectrum, 78);
-    const Matrix x = textbook::rounded(textbook::assemble(known), DType::kF32);
-    for (const auto family : {CoefficientFamily::kPolarExpress, CoefficientFamily::kKellerJordan,
-                              CoefficientFamily::kYouJiacheng, CoefficientFamily::kCans}) {
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        INFO(name_of(family) << ", " << name << ", " << name_of(dtype));
-        const auto settings = make_newton_schulz(family, default_settings(family), dtype);
-        CHECK(settings.gram_bounded ==
-              (family != CoefficientFamily::kCans || dtype == DType::kF32));
-        if (!settings.gram_bounded) continue;
-        textbook::List list;
-        for (const auto& step : settings.gram_list.steps) list.push_back({step.a, step.b, step.c});
-        const double safety = settings.gram_list.input_safety;
-        const Matrix o = runner::orthogonalize(
-            backend, settings, runner::gram(list, settings.gram_restarts), DType::kF32, x);
-        const auto e = textbook::spectral_error(o, known, list, safety);
-        const double allowed = dtype == DType::kF32
-                                   ? tolerance::gram_f32(textbook::gain(list, safety))
-                                   : tolerance::kSpectralGramBf16;
-        CHECK(e.diagonal <= allowed);
-        CHECK(e.off_diagonal <= allowed);
-      }
-    }
-  }
-}
-
-TEST_CASE("newton-schulz: the Gram form equals its textbook on every backend, whatever restarts",
-          "[unit][newton-schulz]") {
-  for (auto& backend : backends::all()) {
-    for (const Named& l : five_step_lists()) {
-      for (const std::vector<int>& restarts :
-           {std::vector<int>{}, {1}, {2}, {4}, {1, 3}, {2, 3}, {1, 2, 3, 4}}) {
-        for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 5}, {9, 9}, {13, 40}}) {
-          INFO(backend.name << ", " << l.name << ", " << m << " x " << n << ", " << restarts.size()
-                            << " restarts");
-          const Matrix x = textbook::rounded(textbook::gaussian(m, n, 41), DType::kBF16);
-          const Matrix o =
-              runner::orthogonalize(backend, runner::settings_of(l.list, l.safety, DType::kF32),
-                                    runner::gram(l.list, restarts), DType::kBF16, x);
-          const Matrix expected = textbook::newton_schulz_gram(l.list, restarts, l.safety, x);
-          CHECK(textbook::max_difference(o, expected) <=
-                tolerance::gram_f32(textbook::gain(l.list, l.safety)));
-          CHECK(textbook::max_difference(expected, textbook::newton_schulz(l.list, l.safety, x)) <=
-                1e-9);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("newton-schulz: with a restart before every step the Gram form is the standard form",
-          "[unit][newton-schulz]") {
-  const Matrix x = textbook::rounded(textbook::gaussian(19, 45, 9), DType::kF32);
-  for (auto& backend : backends::all()) {
-    for (const DType iteration : {DType::kF32, DType::kBF16}) {
-      const auto& list = lists::kYouJiacheng;
-      const auto settings = runner::settings_of(list, 1.0, iteration);
-      INFO(backend.name);
-      CHECK(runner::same_bits(
-          runner::orthogonalize(backend, settings, runner::standard(list), DType::kF32, x),
-          runner::orthogonalize(backend, settings, runner::gram(list, {1, 2, 3, 4}), DType::kF32,
-                                x)));
-    }
-  }
-}
-
 TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserved",
           "[unit][newton-schulz]") {
   struct Case {
@@ -428,32 +250,6 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
         orthogonalize_flops_plain(c.method, m, n) - orthogonalize_flops(c.method, m, n);
     CHECK(planned ==
           static_cast<double>(square) * md * md * md + static_cast<double>(gram) * md * md * nd);
-  }
-}
-
-TEST_CASE("newton-schulz: results are finite and near orthogonal over the catalogue",
-          "[unit][newton-schulz]") {
-  auto backend = backends::host(2);
-  for (const auto family : {CoefficientFamily::kPolarExpress, CoefficientFamily::kKellerJordan,
-                            CoefficientFamily::kYouJiacheng, CoefficientFamily::kCans}) {
-    for (const DType iteration : {DType::kF32, DType::kBF16}) {
-      if (family == CoefficientFamily::kCans && iteration == DType::kBF16) continue;
-      const auto settings = make_newton_schulz(family, default_settings(family), iteration);
-      for (const FormChoice form : {FormChoice::kStandard, FormChoice::kGram}) {
-        for (const auto& shape : catalogue::kShapes) {
-          INFO(name_of(family) << ", " << name_of(iteration) << ", " << shape.rows << " x "
-                               << shape.cols);
-          const Matrix x =
-              textbook::rounded(upright(textbook::values(9, shape.rows, shape.cols)), DType::kBF16);
-          const Method method = choose_method(form, x.rows, x.cols, 5, settings.gram_restarts);
-          const Matrix o = runner::orthogonalize(backend, settings, method, DType::kBF16, x);
-          CHECK(textbook::all_finite(o));
-          const double quality = textbook::frobenius(o) / std::sqrt(static_cast<double>(x.rows));
-          CHECK(quality >= 0.6);
-          CHECK(quality <= 1.25);
-        }
-      }
-    }
   }
 }
 

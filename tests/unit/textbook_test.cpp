@@ -1,0 +1,125 @@
+// The textbook is what everything else is compared with: here it is compared with arithmetic.
+#include "support/textbook.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
+
+#include "support/catalogue.hpp"
+
+using namespace textbook;
+
+TEST_CASE("textbook: a decomposition reassembles, with orthonormal factors, in descending order",
+          "[unit][textbook]") {
+  for (const auto& shape : catalogue::kShapes) {
+    INFO(shape.rows << " x " << shape.cols);
+    const Matrix a = gaussian(shape.rows, shape.cols, 1);
+    const Svd f = svd(a);
+    const int64_t k = std::min(shape.rows, shape.cols);
+    REQUIRE(static_cast<int64_t>(f.s.size()) == k);
+    CHECK(std::is_sorted(f.s.rbegin(), f.s.rend()));
+    CHECK(max_difference(assemble(f), a) <= 1e-12 * frobenius(a));
+    CHECK(max_difference(multiply(transpose(f.u), f.u), identity(k)) <= 1e-11);
+    CHECK(max_difference(multiply(transpose(f.v), f.v), identity(k)) <= 1e-11);
+  }
+}
+
+TEST_CASE("textbook: a known spectrum is found again, rank deficient ones included",
+          "[unit][textbook]") {
+  const std::vector<double> spectrum = {5, 3, 3, 1e-3, 1e-9, 0, 0};
+  const Svd f = random_svd(7, 12, spectrum, 3);
+  const Matrix a = assemble(f);
+  const Svd found = svd(a);
+  for (size_t i = 0; i < spectrum.size(); ++i)
+    CHECK(found.s[i] == Approx(spectrum[i]).margin(1e-14));
+  const Matrix o = polar_factor(a, 1e-6);
+  CHECK(frobenius(o) == Approx(2.0));  // four singular values of 1
+  CHECK(max_difference(multiply(o, transpose(a)), transpose(multiply(o, transpose(a)))) <= 1e-8);
+}
+
+TEST_CASE("textbook: Newton-Schulz acts on singular values alone, in both forms",
+          "[unit][textbook]") {
+  const Svd f = random_svd(9, 14, {1, 0.9, 0.5, 0.3, 0.1, 0.05, 0.01, 0.003, 0.001}, 4);
+  const Matrix a = assemble(f);
+  const double safety = 1.02, norm = frobenius(a);
+  Svd mapped = f;
+  for (double& s : mapped.s) s = compose(lists::kPolarModded, s / (safety * norm));
+  const Matrix expected = assemble(mapped);
+  CHECK(max_difference(newton_schulz(lists::kPolarModded, safety, a), expected) <= 1e-12);
+  CHECK(max_difference(newton_schulz(lists::kPolarModded, safety, transpose(a)),
+                       transpose(expected)) <= 1e-12);
+  for (const std::vector<int>& restarts : {std::vector<int>{}, {2}, {1, 3}})
+    CHECK(max_difference(newton_schulz_gram(lists::kPolarModded, restarts, safety, a), expected) <=
+          1e-10);
+  const auto e = spectral_error(expected, f, lists::kPolarModded, safety);
+  CHECK(e.diagonal <= 1e-13);
+  CHECK(e.off_diagonal <= 1e-13);
+}
+
+TEST_CASE("textbook: ten Polar Express steps give the polar factor", "[unit][textbook]") {
+  const Matrix a = assemble(random_svd(8, 20, {1, 1, 0.8, 0.5, 0.2, 0.1, 0.05, 0.02}, 5));
+  const Matrix o = newton_schulz(lists::kPolarReference, 1.01, a);
+  // The last step is the fixed limit with u not quite 1; the printed digits end at 1e-15.
+  CHECK(max_difference(o, polar_factor(a)) <= 1e-12);
+}
+
+TEST_CASE("textbook: one Muon step of a 1 x 1 matrix, by hand", "[unit][textbook]") {
+  // The sign of u is all that is left of it: p(1/safety) times the sign.
+  const double p = compose(lists::kKellerJordan, 1.0);
+  for (const bool heavy : {false, true}) {
+    for (const bool nesterov : {false, true}) {
+      Muon how;
+      how.heavy_ball = heavy;
+      how.nesterov = nesterov;
+      how.momentum = 0.5;
+      how.lr = 0.1;
+      how.weight_decay = 0.2;
+      how.list = lists::kKellerJordan;
+      Matrix w(1, 1), m(1, 1), g(1, 1);
+      w(0, 0) = 2, m(0, 0) = 3, g(0, 0) = -4;
+      muon_step(how, w, m, g);
+      const double buffer = heavy ? 0.5 * 3 - 4 : 0.5 * 3 - 0.5 * 4;
+      const double u = !nesterov ? buffer : heavy ? -4 + 0.5 * buffer : -0.5 * 4 + 0.5 * buffer;
+      CHECK(m(0, 0) == buffer);
+      CHECK(w(0, 0) == Approx(2 * (1 - 0.02) - 0.1 * 0.2 * std::copysign(p, u)));
+    }
+  }
+}
+
+TEST_CASE("textbook: the first AdamW step, by hand, in both forms", "[unit][textbook]") {
+  AdamW how;
+  how.lr = 0.5;
+  how.eps = 0.25;
+  how.weight_decay = 0.1;
+  std::vector<double> w = {2}, m = {0}, v = {0};
+  adamw_step(how, 1, w, m, v, {-3});
+  // Bias correction undoes the first average: m' = g, v' = g^2.
+  CHECK(w[0] == Approx(2 - 0.5 * 0.1 * 2 - 0.5 * (-3) / (3 + 0.25)));
+  how.folded = true;
+  w = {2}, m = {0}, v = {0};
+  adamw_step(how, 1, w, m, v, {-3});
+  CHECK(w[0] == Approx(2 - 0.5 * 0.1 * 2 - 0.5 * (-3) / (3 + 0.25 / std::sqrt(0.05))));
+}
+
+TEST_CASE("textbook: values follow from their place, differ, and are exact in f32",
+          "[unit][textbook]") {
+  std::set<double> seen;
+  double sum = 0;
+  for (uint64_t tensor = 0; tensor < 3; ++tensor) {
+    for (int64_t row = 0; row < 20; ++row) {
+      for (int64_t col = 0; col < 20; ++col) {
+        const double x = value_at(tensor, row, col, 5);
+        CHECK(x == value_at(tensor, row, col, 5));
+        CHECK(x == static_cast<double>(static_cast<float>(x)));
+        CHECK((x >= -1 && x < 1));
+        seen.insert(x);
+        sum += x;
+      }
+    }
+  }
+  CHECK(seen.size() == 1200);
+  CHECK(std::fabs(sum) <= 100);  // five standard deviations of 1,200 uniform draws
+  CHECK(value_at(1, 2, 3, 4) != value_at(1, 3, 2, 4));
+  CHECK(value_at(1, 2, 3, 4) != value_at(1, 2, 3, 5));
+}
