@@ -47,8 +47,8 @@ std::string progress_line(const ProgressOptions& options, const ProgressReport& 
   add("step " + std::to_string(report.step) + "/" + std::to_string(options.steps));
   if (!std::isnan(report.train_loss)) add("loss " + fixed(report.train_loss, 3));
   if (!std::isnan(report.val_loss)) add("val " + fixed(report.val_loss, 3));
-  if (!std::isnan(seconds_left)) add(clock_time(seconds_left) + " left");
-  if (!std::isnan(tokens_per_second)) add(abbreviated(tokens_per_second) + " tok/s");
+  if (std::isfinite(seconds_left)) add(clock_time(seconds_left) + " left");
+  if (std::isfinite(tokens_per_second)) add(abbreviated(tokens_per_second) + " tok/s");
   if (!std::isnan(report.optimizer_ms)) {
     std::string part = "optimizer " + fixed(report.optimizer_ms, 1) + " ms";
     if (!std::isnan(report.exposed_ms)) {
