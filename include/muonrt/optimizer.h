@@ -101,6 +101,8 @@ typedef struct muonrt_optimizer_options {
   int64_t timeout_ms;      /* every wait ends after so long; 600000 */
   int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
   int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
+  int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
+  int32_t reserved;
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

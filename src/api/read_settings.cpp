@@ -134,6 +134,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.timeout_ms = o.timeout_ms;
   out.trace = read_bool(who, "trace", o.trace);
   out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);
+  out.poison = read_bool(who, "poison", o.poison);
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");

@@ -42,7 +42,7 @@ class Ops {
   /// Takes what products up to this size need once. m, n, k as in C (m x n) = A (m x k) op(B).
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
 
-  virtual void zero(Stream& stream, void* memory, int64_t bytes) = 0;
+  virtual void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) = 0;
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(momentum', gradient)) for each piece of an active parameter, zeros

@@ -35,11 +35,11 @@ void HostOps::spread_range(int64_t elements, Range body) {
   });
 }
 
-void HostOps::zero(Stream& stream, void* memory, int64_t bytes) {
+void HostOps::fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) {
   if (bytes == 0) return;
   host_stream(stream).enqueue(Task([=, this] {
     spread_range(bytes, [&](int64_t begin, int64_t end) {
-      std::memset(static_cast<char*>(memory) + begin, 0, static_cast<size_t>(end - begin));
+      std::memset(static_cast<char*>(memory) + begin, value, static_cast<size_t>(end - begin));
     });
   }));
 }

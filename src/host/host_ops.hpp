@@ -26,7 +26,7 @@ class HostOps final : public Ops {
   int64_t leading_dimension(int64_t cols, DType dtype) const override;
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
-  void zero(Stream& stream, void* memory, int64_t bytes) override;
+  void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
                       const MuonScalars* groups, void* message, DType transport,

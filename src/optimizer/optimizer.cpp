@@ -113,7 +113,8 @@ void Optimizer::take_memory() {
   context.adam = adam_;
   context.newton_schulz = &newton_schulz_;
   context.world = comm_->size();
-  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adamw), std::move(all));
+  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adamw), std::move(all),
+                                         settings_.poison);
 }
 
 void Optimizer::check_param(int64_t param) const {

@@ -1,5 +1,6 @@
 #include "optimizer/problem.hpp"
 
+#include "build_info.hpp"
 #include "optimizer/settings.hpp"
 
 namespace muonrt {
@@ -88,8 +89,7 @@ void describe_scalars(Fingerprint& table, const std::string& who, const GroupSet
 
 Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& device) {
   Fingerprint table;
-  table.add("muonrt version",
-            cat(MUONRT_VERSION_MAJOR, ".", MUONRT_VERSION_MINOR, ".", MUONRT_VERSION_PATCH));
+  table.add("muonrt version", build_info::kVersion);
   table.add("device", device);
   table.add("options: transport_dtype", name_of(s.transport));
   table.add("options: iteration_dtype", name_of(s.iteration));

@@ -4,7 +4,6 @@
 
 #include "algo/newton_schulz.hpp"
 #include "algo/restarts.hpp"
-#include "muonrt/base.h"
 #include "optimizer/agreement.hpp"
 #include "optimizer/settings.hpp"
 

@@ -66,6 +66,7 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
+  bool poison = false;  // messages and scratch are NaN before every step
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
 };

@@ -28,9 +28,11 @@ struct Sizes {
 
 }  // namespace
 
-Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all)
+Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all,
+                   bool poison)
     : context_(context),
       rank_(rank),
+      poison_(poison),
       adamw_(std::move(adamw)),
       slots_(context.plan->rank_slots(rank)) {
   Device& device = *context_.device;
@@ -82,6 +84,7 @@ void Pipeline::make_chunks() {
   ballot_ = static_cast<Ballot*>(take(kAlign));
   second_ballot_ = static_cast<Ballot*>(take(kAlign));
   second_verdict_ = static_cast<Ballot*>(take(kAlign));
+  transient_ = at;
   scratch_ = take(scratch);
   std::vector<void*> lane_return;
   for (const Sizes& s : lane_sizes) {
@@ -111,6 +114,10 @@ void Pipeline::prepare() {
   ops.copy(s, context_.findings, &kNoFindings, sizeof(Findings));
   ops.copy(s, context_.verdict, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
+  if (poison_) {
+    constexpr unsigned char kNan = 0xff;  // of every float and bf16
+    ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
+  }
 }
 
 void Pipeline::scan() {

@@ -24,7 +24,10 @@ class Pipeline {
  public:
   /// Takes all memory of the step. `context` is completed here (findings, verdict, streams).
   /// @param adamw  parameters with AdamW; @param all  every parameter.
-  Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all);
+  /// @param poison  fill messages and scratch with NaN before every step, to find what is read
+  ///     without having been written.
+  Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all,
+           bool poison);
 
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
   void enqueue(const StepRun& run);
@@ -50,6 +53,8 @@ class Pipeline {
 
   Context context_;
   int rank_;
+  bool poison_;
+  char* transient_ = nullptr;  // what a step writes before it reads
   std::vector<int32_t> adamw_, scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
   std::unique_ptr<Event> voted_, verdict_in_, finished_;

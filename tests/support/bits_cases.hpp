@@ -121,6 +121,7 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.settings.commit = f.commit ? muonrt::CommitMode::kEager : muonrt::CommitMode::kAtomic;
   c.settings.threads = f.threads;
   c.settings.iteration = half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
+  c.settings.poison = true;
   c.steps = steps;
   c.without_grad = {{}, {3, 9}, {}};
   return c;

@@ -21,8 +21,8 @@ class Ops : public muonrt::Ops {
   void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override {
     inner_.reserve(m, n, k, dtype);
   }
-  void zero(muonrt::Stream& s, void* memory, int64_t bytes) override {
-    inner_.zero(s, memory, bytes);
+  void fill(muonrt::Stream& s, void* memory, unsigned char value, int64_t bytes) override {
+    inner_.fill(s, memory, value, bytes);
   }
   void copy(muonrt::Stream& s, void* to, const void* from, int64_t bytes) override {
     inner_.copy(s, to, from, bytes);
