@@ -91,14 +91,15 @@ void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
 
 int32_t HolderTable::add_group(const Layout& layout, int64_t index) {
   HolderGroup group;
-  group.replicas = holders_of(layout, index).replicas;
+  const std::vector<std::vector<int>> replicas = holders_of(layout, index).replicas;
+  group.slots = static_cast<int32_t>(replicas.front().size());
   // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
   // rank whose share happens to be empty may own like its neighbours.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
   std::vector<int32_t> candidates;
-  for (size_t r = 0; r < group.replicas.size(); ++r) {
-    for (size_t s = 0; s < group.replicas[r].size(); ++s) {
-      const int rank = group.replicas[r][s];
+  for (size_t r = 0; r < replicas.size(); ++r) {
+    for (size_t s = 0; s < replicas[r].size(); ++s) {
+      const int rank = replicas[r][s];
       group.places.push_back({rank, static_cast<int32_t>(r), static_cast<int32_t>(s)});
       if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
     }

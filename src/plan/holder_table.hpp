@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -17,9 +16,9 @@ struct HolderPlace {
 
 /// Ranks that hold a matrix. Thousands of matrices share one group.
 struct HolderGroup {
-  std::vector<std::vector<int>> replicas;  // ranks in slot order; together they hold it once
-  std::vector<HolderPlace> places;         // by rank, ascending
-  int32_t candidates = 0;                  // who may own it: index into HolderTable::candidates()
+  std::vector<HolderPlace> places;  // by rank, ascending
+  int32_t slots = 0;                // shard slots; one replica holds the matrix once
+  int32_t candidates = 0;           // who may own it: index into HolderTable::candidates()
 
   /// Null if `rank` is none of the holders.
   const HolderPlace* find(int32_t rank) const;

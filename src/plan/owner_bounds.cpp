@@ -52,7 +52,7 @@ int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& class
   }
   int64_t ranks = 0;
   for (const uint64_t word : usable) ranks += __builtin_popcountll(word);
-  int64_t best = packing_bound(all, ranks, reached);
+  int64_t best = packing_bound(all, ranks, 0, reached);
 
   const int64_t sets = std::ssize(problem.sets);
   const bool compare = sets <= kCompareWords / sets / std::ssize(usable);
@@ -71,13 +71,13 @@ int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& class
       const OwnerClass& cls = classes.classes[static_cast<size_t>(c)];
       add(cls, cls.count(), items);
     }
-    best = std::max(best, packing_bound(items, std::ssize(problem.sets[h]), reached));
+    best = packing_bound(items, std::ssize(problem.sets[h]), best, reached);
   }
   return best;
 }
 
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
-                        const Shares& shares, int32_t rank) {
+                        const Shares& shares, int64_t known, int32_t rank) {
   std::vector<char> seen(static_cast<size_t>(problem.ranks), 0);
   std::vector<char> set_seen(problem.sets.size(), 0);
   std::vector<int32_t> reached = {rank};
@@ -100,7 +100,7 @@ int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes
   for (size_t c = 0; c < held.size(); ++c) {
     if (held[c] > 0) add(classes.classes[c], held[c], items);
   }
-  return packing_bound(items, std::ssize(reached), shares.load[static_cast<size_t>(rank)]);
+  return packing_bound(items, std::ssize(reached), known, shares.load[static_cast<size_t>(rank)]);
 }
 
 }  // namespace muonrt

@@ -45,8 +45,9 @@ void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// Bound from the ranks reachable from `rank`: every item of theirs can only go to them.
+/// `known`, or a better bound from the ranks reachable from `rank`, the busiest: every item of
+/// theirs can only go to them.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
-                        const Shares& shares, int32_t rank);
+                        const Shares& shares, int64_t known, int32_t rank);
 
 }  // namespace muonrt

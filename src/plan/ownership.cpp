@@ -103,7 +103,7 @@ Ownership assign_owners(const OwnerProblem& problem) {
   out.owner = deal(problem, classes, shares);
   out.makespan = *busiest();
   const auto rank = static_cast<int32_t>(busiest() - shares.load.begin());
-  out.lower_bound = std::max(out.lower_bound, reachable_bound(problem, classes, shares, rank));
+  out.lower_bound = reachable_bound(problem, classes, shares, out.lower_bound, rank);
   out.load = std::move(shares.load);
   return out;
 }

@@ -83,13 +83,15 @@ class Prefix {
 
 }  // namespace
 
-int64_t packing_bound(const std::vector<CostCount>& items, int64_t ranks, int64_t reached) {
+int64_t packing_bound(const std::vector<CostCount>& items, int64_t ranks, int64_t known,
+                      int64_t reached) {
   int64_t total = 0, count = 0;
   for (const CostCount& item : items) {
     total = checked_add(total, checked_mul(item.cost, item.count));
     count += item.count;
   }
-  int64_t best = ceil_div(total, ranks);
+  int64_t best = std::max(known, ceil_div(total, ranks));
+  if (ranks == 1) return best;  // the mean is exact
   Prefix top(items), rest(items);
   for (int64_t k = 0; k * ranks + 1 <= count; ++k) {
     const int64_t n = k * ranks + 1;
@@ -98,12 +100,13 @@ int64_t packing_bound(const std::vector<CostCount>& items, int64_t ranks, int64_
   if (best == 0 || best >= reached) return best;
   // `overfull` is not monotone in the limit: whatever it proves on the way is a bound.
   if (overfull(items, ranks, reached - 1)) return reached;
-  int64_t low = best - 1, high = reached - 1;
+  if (!overfull(items, ranks, best)) return best;
+  int64_t low = best, high = reached - 1;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (overfull(items, ranks, middle) ? low : high) = middle;
   }
-  return std::max(best, low + 1);
+  return low + 1;
 }
 
 }  // namespace muonrt

@@ -54,7 +54,7 @@ class Measurement {
     auto& sizes = sizes_[static_cast<size_t>(plan_.holders().kind(m.param, m.index))];
     if (sizes.empty()) {
       const int64_t element_bytes = size_of(plan_.problem().options.transport);
-      sizes.resize(group.replicas.front().size());
+      sizes.resize(static_cast<size_t>(group.slots));
       for (const HolderPlace& p : group.places) {
         if (p.replica == 0)
           sizes[static_cast<size_t>(p.slot)] = blocks_.numel(m.param, m.index, p) * element_bytes;

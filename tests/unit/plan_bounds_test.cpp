@@ -44,23 +44,24 @@ std::vector<CostCount> counted(std::vector<int64_t> costs) {
 }  // namespace
 
 TEST_CASE("bounds: mean, largest item and pigeonhole, worked by hand", "[unit][plan]") {
-  CHECK(packing_bound({}, 4, kFar) == 0);
-  CHECK(packing_bound({{10, 3}}, 4, kFar) == 10);          // the largest
-  CHECK(packing_bound({{1, 10}}, 4, kFar) == 3);           // 10 / 4, whole items
-  CHECK(packing_bound({{10, 5}}, 4, kFar) == 20);          // five on four ranks: one gets two
-  CHECK(packing_bound({{10, 4}, {7, 1}}, 4, kFar) == 17);  // 7 joins some 10
-  CHECK(packing_bound({{100, 9}}, 4, kFar) == 300);        // nine on four: one gets three
-  CHECK(packing_bound({{5, 2}, {3, 2}, {2, 1}}, 1, kFar) == 18);
+  CHECK(packing_bound({}, 4, 0, kFar) == 0);
+  CHECK(packing_bound({{10, 3}}, 4, 0, kFar) == 10);          // the largest
+  CHECK(packing_bound({{1, 10}}, 4, 0, kFar) == 3);           // 10 / 4, whole items
+  CHECK(packing_bound({{10, 5}}, 4, 0, kFar) == 20);          // five on four ranks: one gets two
+  CHECK(packing_bound({{10, 4}, {7, 1}}, 4, 0, kFar) == 17);  // 7 joins some 10
+  CHECK(packing_bound({{100, 9}}, 4, 0, kFar) == 300);        // nine on four: one gets three
+  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);         // no worse than what is known
+  CHECK(packing_bound({{5, 2}, {3, 2}, {2, 1}}, 1, 0, kFar) == 18);
 }
 
 TEST_CASE("bounds: packing into bins proves what mean and pigeonhole cannot", "[unit][plan]") {
   // 96 of 35 and 64 of 20 on 48 ranks: the mean is 96.7. Below 105 a rank takes at most two of 35
   // and one of 20, one and three, or none and five: with weights 2/5 and 1/5 a rank holds at most
   // 1, and 96 * 2/5 + 64 / 5 = 51.2 are needed.
-  CHECK(packing_bound({{35, 96}, {20, 64}}, 48, kFar) >= 105);
+  CHECK(packing_bound({{35, 96}, {20, 64}}, 48, 0, kFar) >= 105);
   // 240 of 35 and 160 of 20 on 256 ranks: below 55 no 20 fits beside a 35, and the 16 ranks left
   // hold two 20s each.
-  CHECK(packing_bound({{35, 240}, {20, 160}}, 256, 55) == 55);
+  CHECK(packing_bound({{35, 240}, {20, 160}}, 256, 0, 55) == 55);
 }
 
 TEST_CASE("bounds: no bound is above the optimum, and most meet it", "[unit][plan][property]") {
@@ -71,11 +72,11 @@ TEST_CASE("bounds: no bound is above the optimum, and most meet it", "[unit][pla
     std::vector<int64_t> costs;
     for (int64_t i = 0; i < count; ++i) costs.push_back(random_layout::pick(1, sizes));
     const int64_t best = optimum(costs, ranks);
-    const int64_t bound = packing_bound(counted(costs), static_cast<int64_t>(ranks), kFar);
+    const int64_t bound = packing_bound(counted(costs), static_cast<int64_t>(ranks), 0, kFar);
     RC_ASSERT(bound <= best);
-    RC_ASSERT(packing_bound(counted(costs), static_cast<int64_t>(ranks), best) <= best);
+    RC_ASSERT(packing_bound(counted(costs), static_cast<int64_t>(ranks), 0, best) <= best);
     ++tried;
-    met += packing_bound(counted(costs), static_cast<int64_t>(ranks), best) == best;
+    met += packing_bound(counted(costs), static_cast<int64_t>(ranks), 0, best) == best;
   }));
   INFO(met << " of " << tried);
   CHECK(met * 10 >= tried * 7);
