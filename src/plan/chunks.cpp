@@ -62,11 +62,10 @@ std::vector<Queue> queues_of(const std::vector<ChunkItem>& items, int64_t budget
 }
 
 /// Where the chunk of a slot ends: as near to `target` (cost since the first slot) as the budget
-/// and the `left` slots that follow allow. An owner that is behind takes one item at least.
+/// and the `left` slots that follow allow.
 int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
   int32_t first = q.at;
   while (q.chunks[static_cast<size_t>(first)] > left) ++first;
-  if (first == q.at && !q.done() && q.cost_to(q.at) < target) ++first;
   const int32_t last = q.end[static_cast<size_t>(q.at)];
   int32_t best = first;
   for (int32_t i = first; i <= last && q.cost_to(best) < target; ++i) {

@@ -26,7 +26,7 @@ class Search {
       : problem_(problem), classes_(classes.classes), shares_(shares) {
     const auto ranks = static_cast<size_t>(problem.ranks);
     changed_.assign(ranks, 1);
-    settled_.assign(ranks, 0);
+    settled_.assign(ranks, {0, 0});
     member_.resize(problem.sets.size());
     for (size_t s = 0; s < member_.size(); ++s) {
       member_[s].assign(ranks, false);
@@ -45,7 +45,7 @@ class Search {
       });
       if (order.empty() || load(order[0]) <= lower_bound) return;
       for (size_t i = 0; i < order.size() && !improved && trials_ < kTrials; ++i)
-        improved = improve(order[i]);
+        improved = improve(order[i], load(order[i]) == load(order[0]));
     }
   }
 
@@ -58,25 +58,30 @@ class Search {
   }
 
   /// Applies the best change that makes `from` lighter without making its partner as heavy as
-  /// `from` was: a move or a swap; failing these, two items for one or one for two. Partners that
-  /// have not changed since the last fruitless look are passed by.
-  bool improve(int32_t from) {
+  /// `from` was: a move or a swap; failing these, if it is one of the busiest, two items for one or
+  /// one for two. Partners that have not changed since the last fruitless look are passed by.
+  bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
-    const int64_t since = changed_[f] > settled_[f] ? -1 : settled_[f];
     for (const bool pairs : {false, true}) {
+      if (pairs && !busiest) break;
+      int64_t& settled = settled_[f][pairs];
+      const int64_t since = changed_[f] > settled ? -1 : settled;
       Change best{load(from)};
       for (const Share& share : of(from)) {
         for (const int32_t to : problem_.sets[static_cast<size_t>(cls(share.cls).set)]) {
+          ++trials_;
           if (to == from || load(to) >= load(from) || changed_[static_cast<size_t>(to)] <= since)
             continue;
+          if (trials_ >= kTrials) break;
           pairs ? consider_pairs(from, to, share, best) : consider(from, to, share.cls, best);
         }
       }
-      if (best.to < 0) continue;
-      apply(from, best);
-      return true;
+      if (best.to >= 0) {
+        apply(from, best);
+        return true;
+      }
+      settled = now_;
     }
-    settled_[f] = now_;
     return false;
   }
 
@@ -84,7 +89,6 @@ class Search {
     int64_t less = 0;
     for (const int32_t c : change.give) less += c < 0 ? 0 : cls(c).cost;
     for (const int32_t c : change.take) less -= c < 0 ? 0 : cls(c).cost;
-    ++trials_;
     if (less <= 0) return;
     const int64_t larger = std::max(load(from) - less, load(change.to) + less);
     if (larger >= best.larger_load) return;
@@ -95,11 +99,13 @@ class Search {
   void consider(int32_t from, int32_t to, int32_t give, Change& best) {
     offer(from, {0, to, {give, -1}, {-1, -1}}, best);
     for (const Share& back : of(to)) {
+      ++trials_;
       if (may_own(from, back.cls)) offer(from, {0, to, {give, -1}, {back.cls, -1}}, best);
     }
   }
 
   void consider_pairs(int32_t from, int32_t to, const Share& give, Change& best) {
+    trials_ += std::ssize(of(to));
     for (const Share& back : of(to)) {
       if (!may_own(from, back.cls)) continue;
       for_second(to, from, back, [&](int32_t second) {
@@ -115,6 +121,7 @@ class Search {
   /// `first`; classes before `first` have had their turn as the first.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
+    trials_ += std::ssize(of(giver));
     for (const Share& other : of(giver)) {
       if (other.cls < first.cls || (other.cls == first.cls && other.count < 2)) continue;
       if (may_own(taker, other.cls)) use(other.cls);
@@ -148,8 +155,10 @@ class Search {
   const OwnerProblem& problem_;
   const std::vector<OwnerClass>& classes_;
   Shares& shares_;
-  std::vector<std::vector<bool>> member_;   // [set][rank]
-  std::vector<int64_t> changed_, settled_;  // times of a rank's last change, last fruitless look
+  std::vector<std::vector<bool>> member_;  // [set][rank]
+  std::vector<int64_t> changed_;           // time of a rank's last change
+  std::vector<std::array<int64_t, 2>>
+      settled_;  // of its last fruitless look: moves and swaps, pairs
   int64_t now_ = 1, trials_ = 0;
 };
 
