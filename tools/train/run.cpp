@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <numeric>
+#include <stdexcept>
 
 #include "train/gpt.hpp"
 #include "train/init.hpp"
@@ -21,7 +23,12 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// The batch is computed with in blocks of so many sequences, the same blocks on any number of
+/// ranks, and added up exactly: then every number of ranks trains the same model to the bit.
+constexpr int64_t kBlock = 2;
+
 /// Full tensors of a model, in one block.
+template <class T>
 struct Tensors {
   explicit Tensors(const std::vector<ParamSpec>& specs)
       : block(static_cast<size_t>(total_elements(specs))) {
@@ -31,8 +38,8 @@ struct Tensors {
       at += spec.elements();
     }
   }
-  std::vector<float> block;
-  std::vector<float*> pointers;
+  std::vector<T> block;
+  std::vector<T*> pointers;
 };
 
 /// One rank's side of a run.
@@ -46,12 +53,13 @@ class Trainer {
         corpus_(corpus),
         config_(preset(options.preset)),
         gpt_(config_),
-        work_(config_),
+        work_(config_, kBlock),
         rank_(comm.rank()),
         ranks_(comm.size()),
         shards_(mesh, gpt_.params(), rank_),
         full_(gpt_.params()),
         grads_(gpt_.params()),
+        sums_(gpt_.params()),
         local_(static_cast<size_t>(shards_.local_elements())),
         local_grad_(local_.size()) {
     for (size_t i = 0; i < full_.pointers.size(); ++i) {
@@ -66,7 +74,8 @@ class Trainer {
 
  private:
   std::unique_ptr<Optimizer> make_optimizer(const TrainMesh& mesh);
-  double sum(double mine);
+  int64_t sum(int64_t mine);
+  int64_t add_gradients(int64_t step, int64_t block);
   double train_step(int64_t step, muonrt_report_t& report);
   double validate();
   double rate(int64_t step) const;
@@ -82,7 +91,8 @@ class Trainer {
   Workspace<float> work_;
   int rank_, ranks_;
   Shards shards_;
-  Tensors full_, grads_;
+  Tensors<float> full_, grads_;
+  Tensors<int64_t> sums_;
   std::vector<float> local_, local_grad_;
   std::unique_ptr<Optimizer> optimizer_;
 };
@@ -124,15 +134,13 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
   return std::make_unique<Optimizer>(comm_, settings, groups, params);
 }
 
-double Trainer::sum(double mine) {
-  std::vector<double> all(static_cast<size_t>(ranks_));
+int64_t Trainer::sum(int64_t mine) {
+  std::vector<int64_t> all(static_cast<size_t>(ranks_));
   comm_.allgather(&mine, all.data(), sizeof mine);
-  double total = 0.0;
-  for (const double x : all) total += x;
-  return total;
+  return std::accumulate(all.begin(), all.end(), int64_t{0});
 }
 
-bool Trainer::anyone_stops() { return sum(stop ? 1.0 : 0.0) > 0.0; }
+bool Trainer::anyone_stops() { return sum(stop ? 1 : 0) > 0; }
 
 double Trainer::rate(int64_t step) const {
   const double warm = std::max(1.0, options_.warmup * static_cast<double>(options_.steps));
@@ -143,30 +151,50 @@ double Trainer::rate(int64_t step) const {
   return plan_.lr * (options_.final_lr + (1.0 - options_.final_lr) * left);
 }
 
-double Trainer::train_step(int64_t step, muonrt_report_t& report) {
-  const int64_t first = share(options_.batch, rank_);
-  const int64_t count = share(options_.batch, rank_ + 1) - first;
+// Adds the gradient of one block of the global batch to the sums; returns its share of the mean
+// loss.
+int64_t Trainer::add_gradients(int64_t step, int64_t block) {
+  const int64_t first = block * kBlock, count = std::min(kBlock, options_.batch - first);
   const auto tokens = static_cast<double>(options_.batch * config_.context);
   const auto batch = corpus_.train_batch(plan_.seed, step, first, count);
-  shards_.gather(comm_, local_.data(), full_.pointers.data());
   std::fill(grads_.block.begin(), grads_.block.end(), 0.0f);
-  const double mine = count == 0 ? 0.0
-                                 : gpt_.forward_backward(full_.pointers.data(), batch.data(), count,
-                                                         static_cast<float>(1.0 / tokens),
-                                                         grads_.pointers.data(), work_);
-  shards_.reduce_scatter(comm_, grads_.pointers.data(), local_grad_.data());
+  const double loss =
+      gpt_.forward_backward(full_.pointers.data(), batch.data(), count,
+                            static_cast<float>(1.0 / tokens), grads_.pointers.data(), work_);
+  bool fits = Sum::fits(loss / tokens);
+  for (const float g : grads_.block) fits = fits && Sum::fits(g);
+  if (!fits) {
+    throw std::runtime_error("step " + std::to_string(step + 1) + " of " + plan_.optimizer +
+                             ": a gradient is not finite or beyond 1024; lower its learning rate");
+  }
+  for (size_t i = 0; i < grads_.block.size(); ++i) sums_.block[i] += Sum::of(grads_.block[i]);
+  return Sum::of(loss / tokens);
+}
+
+double Trainer::train_step(int64_t step, muonrt_report_t& report) {
+  const int64_t blocks = (options_.batch + kBlock - 1) / kBlock;
+  shards_.gather(comm_, local_.data(), full_.pointers.data());
+  std::fill(sums_.block.begin(), sums_.block.end(), 0);
+  int64_t loss = 0;
+  for (int64_t b = share(blocks, rank_); b < share(blocks, rank_ + 1); ++b) {
+    loss += add_gradients(step, b);
+  }
+  shards_.reduce_scatter(comm_, sums_.pointers.data(), local_grad_.data());
   report = optimizer_->step(rate(step));
-  return sum(mine) / tokens;
+  return Sum::value(sum(loss));
 }
 
 double Trainer::validate() {
-  const int64_t first = share(options_.eval_windows, rank_);
-  const int64_t count = share(options_.eval_windows, rank_ + 1) - first;
-  const auto windows = corpus_.validation_batch(first, count, options_.eval_windows);
+  const int64_t blocks = (options_.eval_windows + kBlock - 1) / kBlock;
+  const auto tokens = static_cast<double>(options_.eval_windows * config_.context);
   shards_.gather(comm_, local_.data(), full_.pointers.data());
-  const double mine =
-      count == 0 ? 0.0 : gpt_.evaluate(full_.pointers.data(), windows.data(), count, work_);
-  return sum(mine) / static_cast<double>(options_.eval_windows * config_.context);
+  int64_t loss = 0;
+  for (int64_t b = share(blocks, rank_); b < share(blocks, rank_ + 1); ++b) {
+    const int64_t first = b * kBlock, count = std::min(kBlock, options_.eval_windows - first);
+    const auto windows = corpus_.validation_batch(first, count, options_.eval_windows);
+    loss += Sum::of(gpt_.evaluate(full_.pointers.data(), windows.data(), count, work_) / tokens);
+  }
+  return Sum::value(sum(loss));
 }
 
 RunResult Trainer::run(std::FILE* out) {

@@ -6,7 +6,7 @@ namespace muonrt::train {
 
 namespace {
 
-constexpr int64_t kElement = sizeof(float);
+constexpr int64_t kElement = sizeof(float), kAddend = sizeof(int64_t);
 
 std::vector<muonrt_run_t> runs_of(const muonrt_layout_t& layout, int ranks,
                                   const std::vector<int64_t>& shape, int rank, int dim) {
@@ -68,8 +68,9 @@ Shards::Piece Shards::make_piece(const TrainMesh& mesh, const std::vector<ParamS
 Shards::Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank)
     : rank_(rank), ranks_(mesh.ranks()), group_(mesh.shard_group(rank)) {
   for (int r = 0; r < ranks_; ++r) pieces_.push_back(make_piece(mesh, specs, r));
-  out_.resize(static_cast<size_t>(ranks_));
   in_.resize(static_cast<size_t>(ranks_));
+  addends_out_.resize(static_cast<size_t>(ranks_));
+  addends_in_.resize(static_cast<size_t>(ranks_));
 }
 
 int64_t Shards::local_offset(int64_t index) const {
@@ -84,7 +85,8 @@ std::vector<int64_t> Shards::local_shape(int64_t index) const {
   return pieces_[static_cast<size_t>(rank_)].shapes[static_cast<size_t>(index)];
 }
 
-void Shards::pack(const Piece& piece, const float* const* full, float* out) {
+template <class T>
+void Shards::pack(const Piece& piece, const T* const* full, T* out) {
   for (const Stretch& s : piece.stretches) {
     std::copy_n(full[s.param] + s.full_offset, s.count, out + s.local_offset);
   }
@@ -114,25 +116,26 @@ void Shards::gather(Comm& comm, const float* local, float* const* full) {
   }
 }
 
-void Shards::reduce_scatter(Comm& comm, const float* const* full, float* local) {
+void Shards::reduce_scatter(Comm& comm, const int64_t* const* full, float* local) {
   std::vector<muonrt_message_t> sends, receives;
   const auto mine = static_cast<size_t>(local_elements());
   for (int peer = 0; peer < ranks_; ++peer) {
     const Piece& piece = pieces_[static_cast<size_t>(peer)];
-    auto& out = out_[static_cast<size_t>(peer)];
+    auto& out = addends_out_[static_cast<size_t>(peer)];
     out.resize(static_cast<size_t>(piece.elements));
     pack(piece, full, out.data());
-    if (!out.empty()) sends.push_back({peer, 0, out.data(), piece.elements * kElement});
-    auto& in = in_[static_cast<size_t>(peer)];
+    if (!out.empty()) sends.push_back({peer, 0, out.data(), piece.elements * kAddend});
+    auto& in = addends_in_[static_cast<size_t>(peer)];
     in.resize(mine);
-    if (mine) receives.push_back({peer, 0, in.data(), local_elements() * kElement});
+    if (mine) receives.push_back({peer, 0, in.data(), local_elements() * kAddend});
   }
   comm.exchange(sends, receives);
-  std::fill_n(local, mine, 0.0f);
-  for (int peer = 0; peer < ranks_; ++peer) {
-    const float* in = in_[static_cast<size_t>(peer)].data();
-    for (size_t i = 0; i < mine; ++i) local[i] += in[i];
+  std::vector<int64_t>& total = addends_in_[0];
+  for (int peer = 1; peer < ranks_; ++peer) {
+    const int64_t* in = addends_in_[static_cast<size_t>(peer)].data();
+    for (size_t i = 0; i < mine; ++i) total[i] += in[i];
   }
+  for (size_t i = 0; i < mine; ++i) local[i] = static_cast<float>(Sum::value(total[i]));
 }
 
 }  // namespace muonrt::train

@@ -9,6 +9,16 @@
 
 namespace muonrt::train {
 
+/// Sums of numbers in fixed point: exact, so that they depend neither on the order of the addends
+/// nor on how these were dealt out to ranks. Good to 6e-14.
+struct Sum {
+  static constexpr double kOne = 0x1p44;
+  /// Each addend must be below; false for NaN. Leaves room for 2^9 addends of this size.
+  static bool fits(double x) { return x < 0x1p10 && x > -0x1p10; }
+  static int64_t of(double x) { return static_cast<int64_t>(x * kOne); }
+  static double value(int64_t sum) { return static_cast<double>(sum) / kOne; }
+};
+
 /// A model's parameters as ranks hold them: every rank has its shards, one behind the other, and
 /// nothing else between steps. Full tensors exist while they are computed with.
 class Shards {
@@ -26,8 +36,9 @@ class Shards {
   void extract(const float* const* full, float* local) const;
   /// full <- the shards of a shard group, exchanged. Collective.
   void gather(Comm& comm, const float* local, float* const* full);
-  /// local <- its elements of the sum over all ranks of `full`, added in rank order. Collective.
-  void reduce_scatter(Comm& comm, const float* const* full, float* local);
+  /// local <- its elements of the sum over all ranks of `full`, in the fixed point of Sum.
+  /// Collective.
+  void reduce_scatter(Comm& comm, const int64_t* const* full, float* local);
 
  private:
   /// Contiguous elements, in the full tensor and in a rank's shards.
@@ -43,12 +54,15 @@ class Shards {
   Piece make_piece(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank) const;
   static void add_stretches(Piece& piece, int64_t param, const std::vector<muonrt_run_t>& rows,
                             const std::vector<muonrt_run_t>& columns, int64_t width);
-  static void pack(const Piece& piece, const float* const* full, float* out);
+  template <class T>
+  static void pack(const Piece& piece, const T* const* full, T* out);
 
   int rank_, ranks_;
   std::vector<int> group_;
-  std::vector<Piece> pieces_;                 // by rank
-  std::vector<std::vector<float>> out_, in_;  // messages by rank, kept between calls
+  std::vector<Piece> pieces_;  // by rank
+  // Messages by rank, kept between calls.
+  std::vector<std::vector<float>> in_;
+  std::vector<std::vector<int64_t>> addends_out_, addends_in_;
 };
 
 }  // namespace muonrt::train
