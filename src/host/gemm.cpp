@@ -19,9 +19,11 @@ struct Cut {
   int64_t size, count, last;
 };
 
-/// Tiles as equal as possible, a multiple of 16, no larger than what one core's second cache likes.
-Cut cut(int64_t extent) {
-  const int64_t largest = 256;
+/// Tiles as equal as possible, each side a multiple of 16. Small ones waste less on the diagonal of
+/// a symmetric product and leave small products to many threads; large ones read their operands
+/// less often.
+Cut cut(int64_t extent, bool symmetric) {
+  const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
   const int64_t count = ceil_div(extent, size);
   return {size, count, extent - (count - 1) * size};
@@ -256,11 +258,12 @@ GemmScratch::~GemmScratch() = default;
 const PreparedGemm& GemmScratch::prepare(const GemmArgs& args) {
   const Operands operands = operands_of(args, kernel_);
   const int64_t m = args.c.rows, n = args.c.cols, k = args.a.cols;
-  auto& slot = prepared_[Key(m, n, k, operands.dtype, operands.b_ld, args.transpose_b)];
+  auto& slot =
+      prepared_[Key(m, n, k, operands.dtype, operands.b_ld, args.transpose_b, args.symmetric)];
   if (slot) return *slot;
   auto made = std::make_unique<PreparedGemm>();
-  made->rows = cut(m);
-  made->cols = cut(n);
+  made->rows = cut(m, args.symmetric);
+  made->cols = cut(n, args.symmetric);
   made->depth = k;
   if (k > 0) {
     PanelShape shape{.depth = k,

@@ -88,8 +88,8 @@ class GemmScratch {
 
  private:
   friend void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
-  // m, n, k, dtype of the product, ld of B, transpose_b
-  using Key = std::tuple<int64_t, int64_t, int64_t, DType, int64_t, bool>;
+  // m, n, k, dtype of the product, ld of B, transpose_b, symmetric
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, int64_t, bool, bool>;
   const PreparedGemm& prepare(const GemmArgs& args);
 
   const TileKernel& kernel_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <dnnl.hpp>
+#include <utility>
 
 #include "base/error.hpp"
 #include "host/gemm_tile.hpp"
@@ -47,10 +48,14 @@ auto guarded(const char* what, const PanelShape& shape, F&& body) {
   }
 }
 
-dnnl::primitive_attr attributes() {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attr;
+/// Scratch comes from us, and no setting of the process may loosen the arithmetic.
+template <class Attributes = dnnl::primitive_attr>
+Attributes attributes() {
+  Attributes made;
+  made.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  made.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  if constexpr (requires { made.set_deterministic(true); }) made.set_deterministic(true);
+  return made;
 }
 
 /// The library's 2.x interface goes through an operation descriptor, 3.x has none.
@@ -81,7 +86,9 @@ class OnednnPanel final : public PanelProduct {
     const memory::dims strides =
         shape.transpose_b ? memory::dims{1, shape.b_ld} : memory::dims{shape.b_ld, 1};
     stored_ = memory::desc({shape.depth, shape.cols}, library_type(shape.dtype), strides);
-    const dnnl::reorder::primitive_desc packing(engine, stored_, engine, packed_, attributes());
+    pack_to_ = packed_;
+    move_pairs();
+    const dnnl::reorder::primitive_desc packing(engine, stored_, engine, pack_to_, attributes());
     pack_scratch_ = packing.scratchpad_desc();
     pack_ = dnnl::reorder(packing);
   }
@@ -96,7 +103,7 @@ class OnednnPanel final : public PanelProduct {
   void pack(const void* b, void* packed, void* scratch) const override {
     guarded("pack", shape_, [&] {
       pack_.execute(dnnl::stream(engine_), {{DNNL_ARG_FROM, view(stored_, b)},
-                                            {DNNL_ARG_TO, view(packed_, packed)},
+                                            {DNNL_ARG_TO, view(pack_to_, packed)},
                                             {DNNL_ARG_SCRATCHPAD, view(pack_scratch_, scratch)}});
     });
   }
@@ -133,6 +140,23 @@ class OnednnPanel final : public PanelProduct {
     return made;
   }
 
+  /// Where two bf16 that follow each other in the depth lie side by side both in B as stored and as
+  /// packed, lets packing move them as one f32: the same bytes, three times as fast.
+  void move_pairs() {
+    using Tag = memory::format_tag;
+    if (shape_.dtype != DType::kBF16 || !shape_.transpose_b) return;
+    if (shape_.depth % 2 != 0 || shape_.b_ld % 2 != 0) return;
+    const memory::dims pairs{shape_.depth / 2, shape_.cols};
+    for (const auto& [narrow, wide] :
+         {std::pair{Tag::BA16a16b2a, Tag::BA16a16b}, std::pair{Tag::BA16a32b2a, Tag::BA16a32b},
+          std::pair{Tag::BA16a48b2a, Tag::BA16a48b}, std::pair{Tag::BA16a64b2a, Tag::BA16a64b}}) {
+      if (packed_ != memory::desc({shape_.depth, shape_.cols}, memory::data_type::bf16, narrow))
+        continue;
+      stored_ = memory::desc(pairs, memory::data_type::f32, memory::dims{1, shape_.b_ld / 2});
+      pack_to_ = memory::desc(pairs, memory::data_type::f32, wide);
+    }
+  }
+
   /// The library takes what it only reads by the same non-const pointer.
   memory view(const memory::desc& desc, const void* data) const {
     return memory(desc, engine_, const_cast<void*>(data));
@@ -141,7 +165,9 @@ class OnednnPanel final : public PanelProduct {
   dnnl::engine engine_;
   PanelShape shape_;
   Height heights_[2];
-  memory::desc stored_, packed_, pack_scratch_;
+  memory::desc packed_;            // a panel as the product reads it
+  memory::desc stored_, pack_to_;  // B and the panel as packing moves them
+  memory::desc pack_scratch_;
   dnnl::reorder pack_;
 };
 
