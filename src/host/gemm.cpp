@@ -84,7 +84,6 @@ struct Workspace {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
-    if (operands.share) b = a;
     // Enough tiles in a group that no thread waits long for the others.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
     group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));

@@ -103,12 +103,13 @@ TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm
       {140, 140, 140, 0, DType::kF32, false, false}, {140, 140, 140, 0, DType::kF32, true, false},
       {140, 140, 140, 0, DType::kF32, true, true},   {140, 140, 140, 8, DType::kF32, true, false},
       {140, 140, 140, 0, DType::kBF16, true, false}, {140, 140, 44, 0, DType::kF32, false, false},
-      {140, 44, 140, 0, DType::kF32, false, false},  {44, 140, 140, 0, DType::kF32, false, false}};
+      {140, 44, 140, 0, DType::kF32, false, false},  {44, 140, 140, 0, DType::kF32, false, false},
+      {530, 530, 9, 0, DType::kF32, true, false},    {530, 530, 9, 0, DType::kF32, true, true}};
   for (const TileKernel* kernel : kernels()) {
     ThreadPool pool(2);
     GemmScratch shared(*kernel);
-    Guarded memory(int64_t{1} << 20, 0);
-    shared.lend(memory.data(), int64_t{1} << 20);
+    Guarded memory(int64_t{1} << 21, 0);
+    shared.lend(memory.data(), int64_t{1} << 21);
     for (int repeat = 0; repeat < 2; ++repeat) {
       for (const Shape& s : shapes) {
         const int64_t rows = s.transpose_b ? s.n : s.k, cols = s.transpose_b ? s.k : s.n;
