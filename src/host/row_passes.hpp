@@ -26,8 +26,8 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
   return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= kEndOfFinite<T>;
 }
 
-/// out <- cast(direction); the momentum is read, not written. @return 1 if a gradient, or what was
-/// written, is not finite.
+/// out <- cast(direction); the momentum is read, not written. @return 1 if what was written is not
+/// finite, which any gradient or momentum that is not brings about.
 template <class Grad, class Wire>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -38,7 +38,7 @@ struct DirectionPass {
     for (int64_t i = 0; i < n; ++i) {
       const float g = to_f32(grad[i]) * s.grad_scale;
       const float u = direction(next_momentum(momentum[i], g, s), g, s);
-      bad |= not_finite_as<float>(g) | not_finite_as<Wire>(u);
+      bad |= not_finite_as<Wire>(u);
       out[i] = from_f32<Wire>(u);
     }
     return bad;
