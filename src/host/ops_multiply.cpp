@@ -8,9 +8,12 @@ namespace muonrt::host {
 
 namespace {
 
-/// Results up to this size are too few tiles to keep many threads busy: of a batch of them, each
-/// thread takes whole products. The bits are the same either way.
-constexpr int64_t kSmallResult = 512 * 512;
+/// Products of too few tiles to keep many threads busy: of a batch of them, each thread takes whole
+/// ones. The bits are the same either way. Bounded, since each thread then needs scratch of its
+/// own.
+bool is_small(int64_t m, int64_t n, int64_t k) {
+  return m <= 4096 && n <= 4096 && m * n <= 512 * 512 && k <= (1 << 20) / (m + n);
+}
 
 ConstMatrixRef at(const MatrixBatch& batch, int64_t index) {
   if (batch.data == nullptr) return {};
@@ -82,7 +85,7 @@ void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   if (m == 0 || n == 0 || k == 0) return;
   const std::lock_guard lock(pool_mutex_);
   shared_.reserve(device_, pool_.threads(), m, n, k, dtype);
-  if (pool_.threads() == 1 || checked_mul(m, n) > kSmallResult) return;
+  if (pool_.threads() == 1 || !is_small(m, n, k)) return;
   while (std::ssize(lanes_) < pool_.threads())
     lanes_.push_back(std::make_unique<Lane>(shared_.scratch.kernel()));
   for (const auto& lane : lanes_) lane->products.reserve(device_, 1, m, n, k, dtype);
@@ -100,7 +103,7 @@ void HostOps::multiply(Stream& stream, const Product& product) {
 void HostOps::multiply_now(const Product& product) {
   const std::lock_guard lock(pool_mutex_);
   const int64_t count = product.c.count;
-  if (count > 1 && !lanes_.empty() && product.c.rows * product.c.cols <= kSmallResult) {
+  if (count > 1 && !lanes_.empty() && is_small(product.c.rows, product.c.cols, product.a.cols)) {
     pool_.parallel_for(count, [&](int64_t index, int thread) {
       Lane& lane = *lanes_[static_cast<size_t>(thread)];
       gemm(one_of(product, index), lane.pool, lane.products.scratch);
