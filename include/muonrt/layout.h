@@ -49,6 +49,16 @@ typedef struct muonrt_cut {
   int64_t unit;             /* >= 1: cut in blocks of so many rows */
 } muonrt_cut_t;
 
+/* What stands behind the cuts of a layout, stored as int32_t. It acts over `last_dims` of the mesh, whose
+ * slots are counted row-major. */
+enum {
+  MUONRT_LAYOUT_CUTS = 0,       /* nothing */
+  MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: slots + 1 bounds along tensor dimension `last_dim` */
+  MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the slot that holds all; others nothing */
+  MUONRT_LAYOUT_FLAT = 3        /* `values`: a pair begin, end for each slot: elements of the row-major
+                                   local tensor that the cuts leave (ZeRO, FSDP1, llm.c) */
+};
+
 /* A layout: either placements (one for each mesh dimension) or cuts (outermost first). Fill with
  * muonrt_layout_init first. Everything it points to is read during the call and not kept. */
 typedef struct muonrt_layout {
@@ -60,6 +70,13 @@ typedef struct muonrt_layout {
   int32_t n_flat_dims;
   int32_t n_cuts;
   const muonrt_cut_t* cuts;             /* used where `placements` is NULL; none of both: replicated */
+  int32_t kind;                         /* MUONRT_LAYOUT_CUTS */
+  int32_t last_dim;
+  const int32_t* last_dims;             /* mesh dimensions; NULL: all that nothing else names */
+  int32_t n_last_dims;
+  int32_t reserved;
+  const int64_t* values;
+  int64_t n_values;
 } muonrt_layout_t;
 
 /* One maximal run of indices [begin, end). */

@@ -67,13 +67,34 @@ typedef struct muonrt_group {
   double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 (outside the bias-corrected root) */
 } muonrt_group_t;
 
+/* How a tensor's dimensions are read, stored as int32_t; never inferred. */
+enum {
+  MUONRT_VIEW_PLAIN = 0,  /* as it is; Muon: a matrix */
+  MUONRT_VIEW_STACK = 1,  /* experts x rows x cols: a matrix for each expert */
+  MUONRT_VIEW_MATRIX = 2  /* n0 x (n1 n2 ...): convolution weights */
+};
+
+/* A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself, with
+ * a scale from its own shape: the query rows of a fused QKV, a head, a half of gate_up. The parts of a
+ * parameter tile its matrix. Fill with muonrt_part_init first. */
+typedef struct muonrt_part {
+  uint32_t struct_size;
+  int32_t reserved;
+  const char* name;         /* for messages; may be NULL */
+  const muonrt_run_t* rows; /* ascending, disjoint; NULL: all rows */
+  int64_t n_rows;
+  const muonrt_run_t* cols; /* NULL: all columns */
+  int64_t n_cols;
+  double scale_factor;      /* multiplies the group's; 1 */
+} muonrt_part_t;
+
 /* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
  * they stay the caller's, must not overlap one another, and are row-major and contiguous. */
 typedef struct muonrt_param {
   uint32_t struct_size;
   int32_t group;              /* index into the groups */
   const char* name;           /* unique, not empty */
-  int32_t ndim;               /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: 2 */
+  int32_t ndim;               /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: see `view` */
   int32_t dtype;              /* MUONRT_DTYPE_F32 or _BF16 */
   const int64_t* shape;       /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
@@ -84,7 +105,9 @@ typedef struct muonrt_param {
   int32_t master_kind;        /* MUONRT_MASTER_AUTO */
   float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
   int32_t owner;              /* rank that orthogonalizes it, or -1: chosen by the plan */
-  int32_t reserved;
+  int32_t view;               /* MUONRT_VIEW_PLAIN */
+  const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
+  int64_t n_parts;
 } muonrt_param_t;
 
 typedef struct muonrt_optimizer_options {
@@ -157,6 +180,7 @@ typedef struct muonrt_state_view {
 
 /* Each sets every field to its default. `role` is MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW. */
 MUONRT_API void muonrt_group_init(muonrt_group_t* group, int32_t role);
+MUONRT_API void muonrt_part_init(muonrt_part_t* part);
 MUONRT_API void muonrt_param_init(muonrt_param_t* param);
 MUONRT_API void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options);
 MUONRT_API void muonrt_step_init(muonrt_step_t* step);

@@ -47,6 +47,10 @@ void muonrt_group_init(muonrt_group_t* group, int32_t role) {
   group->eps = d.eps;
 }
 
+void muonrt_part_init(muonrt_part_t* part) {
+  if (clear(part)) part->scale_factor = 1.0;
+}
+
 void muonrt_param_init(muonrt_param_t* param) {
   if (!clear(param)) return;
   param->dtype = MUONRT_DTYPE_F32;

@@ -43,6 +43,55 @@ std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const st
   return out;
 }
 
+// The mesh dimensions that `last` acts over: those given, or all that no cut and no addend names.
+std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
+                                const std::vector<Cut>& cuts, const std::vector<int>& partial,
+                                const std::string& who) {
+  MUONRT_REQUIRE(
+      l.n_last_dims >= 0 && l.n_last_dims <= mesh.dims() && (l.last_dims || l.n_last_dims == 0),
+      kBad, who, ": layout has n_last_dims ", l.n_last_dims, " (the mesh has ", mesh.dims(),
+      " dimensions); correct it");
+  if (l.last_dims) return {l.last_dims, l.last_dims + l.n_last_dims};
+  std::vector<int> out;
+  for (int d = 0; d < mesh.dims(); ++d) {
+    bool named = std::find(partial.begin(), partial.end(), d) != partial.end();
+    for (const Cut& cut : cuts) {
+      named =
+          named || std::find(cut.mesh_dims.begin(), cut.mesh_dims.end(), d) != cut.mesh_dims.end();
+    }
+    if (!named) out.push_back(d);
+  }
+  return out;
+}
+
+Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>& shape,
+            std::vector<Cut> cuts, std::vector<int> partial, const muonrt_layout_t& l,
+            const std::string& who) {
+  MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kBad, who,
+                 ": layout has n_values ", l.n_values, " with a null list or below 0; correct it");
+  const std::vector<int64_t> values(l.values, l.values + l.n_values);
+  if (l.kind == MUONRT_LAYOUT_CUTS) return Layout::from_cuts(mesh, shape, cuts, partial);
+  const auto dims = read_last_dims(l, *mesh, cuts, partial, who);
+  switch (l.kind) {
+    case MUONRT_LAYOUT_ROW_BOUNDS:
+      return Layout::with_row_bounds(mesh, shape, cuts, dims, l.last_dim, values, partial);
+    case MUONRT_LAYOUT_OWNER:
+      MUONRT_REQUIRE(values.size() == 1, kBad, who, ": layout has ", values.size(),
+                     " values (an owner is one slot); pass one");
+      return Layout::with_owner(mesh, shape, dims, values[0], cuts, partial);
+    case MUONRT_LAYOUT_FLAT: {
+      MUONRT_REQUIRE(values.size() % 2 == 0, kBad, who, ": layout has ", values.size(),
+                     " values (flat ranges are pairs); pass begin and end for each slot");
+      std::vector<std::pair<int64_t, int64_t>> ranges;
+      for (size_t i = 0; i < values.size(); i += 2) ranges.emplace_back(values[i], values[i + 1]);
+      return Layout::with_flat(mesh, shape, cuts, dims, ranges, partial);
+    }
+    default:
+      throw Error(kBad, cat(who, ": layout has kind ", l.kind,
+                            " (0 cuts, 1 row bounds, 2 owner, 3 flat); use one of them"));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const std::string& who) {
@@ -106,10 +155,17 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
       kBad, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
       " dimensions); correct it");
   try {
-    if (!l.placements) return Layout::from_cuts(over, sizes, read_cuts(l, over->dims(), who));
-    const std::vector<int> flat(l.flat_dims, l.flat_dims + l.n_flat_dims);
-    return Layout::from_placements(over, sizes, read_placements(l.placements, over->dims(), who),
-                                   static_cast<Reading>(l.reading), flat);
+    std::vector<Cut> cuts;
+    std::vector<int> partial;
+    if (l.placements) {
+      const auto placements = read_placements(l.placements, over->dims(), who);
+      cuts = cuts_from_placements(*over, ndim, placements, static_cast<Reading>(l.reading),
+                                  {l.flat_dims, l.flat_dims + l.n_flat_dims});
+      partial = partial_dims(placements);
+    } else {
+      cuts = read_cuts(l, over->dims(), who);
+    }
+    return make(over, sizes, std::move(cuts), std::move(partial), l, who);
   } catch (const Error& e) {
     if (e.message().rfind(who, 0) == 0) throw;
     throw Error(e.status(), cat(who, ": ", e.message()));

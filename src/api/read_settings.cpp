@@ -2,6 +2,7 @@
 
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
+#include "base/checked.hpp"
 
 namespace muonrt::api {
 
@@ -51,6 +52,48 @@ std::string read_name(const char* name, const std::string& who) {
   return name;
 }
 
+// Null means the whole of `size`.
+Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std::string& who) {
+  if (!runs && count == 0) return whole(size);
+  MUONRT_REQUIRE(runs && count >= 1, kBad, who, ": ", count, " runs with ", runs ? "a" : "no",
+                 " list (>= 1 with one, or neither); correct it");
+  Runs out;
+  for (int64_t i = 0; i < count; ++i) {
+    const muonrt_run_t& r = runs[i];
+    MUONRT_REQUIRE(r.begin < r.end && r.begin >= (i ? runs[i - 1].end : 0), kBad, who, ": run ", i,
+                   " is [", r.begin, ", ", r.end,
+                   ") (runs are not empty, ascending and disjoint); correct it");
+    if (!out.empty() && out.back().end == r.begin) {
+      out.back().end = r.end;
+    } else {
+      out.push_back({r.begin, r.end});
+    }
+  }
+  return out;
+}
+
+void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
+  MUONRT_REQUIRE(p.n_parts >= 0 && (p.parts || p.n_parts == 0), kBad, who, ": n_parts is ",
+                 p.n_parts, " with a null list or below 0; pass parts or 0");
+  if (p.n_parts == 0) return;
+  const auto& shape = to.layout.shape();
+  MUONRT_REQUIRE(shape.size() >= 2, kBad, who, ": shape is ", shape,
+                 " (only a matrix has parts); leave them out");
+  muonrt_part_t defaults;
+  muonrt_part_init(&defaults);
+  const uint32_t stride = struct_size_of(p.parts, cat(who, ": part 0").c_str());
+  for (int64_t i = 0; i < p.n_parts; ++i) {
+    const std::string where = cat(who, ": part ", i);
+    const auto part = read_struct(element(p.parts, i, stride, where), defaults, where.c_str());
+    PartSettings out;
+    out.name = part.name ? read_name(part.name, where) : cat(i);
+    out.rows = read_runs(part.rows, part.n_rows, shape[shape.size() - 2], where + ": rows");
+    out.cols = read_runs(part.cols, part.n_cols, shape.back(), where + ": cols");
+    out.scale_factor = part.scale_factor;
+    to.parts.push_back(std::move(out));
+  }
+}
+
 ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts) {
   muonrt_param_t defaults;
   muonrt_param_init(&defaults);
@@ -62,6 +105,7 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.dtype = read_dtype(who, "dtype", p.dtype);
   out.grad_dtype = p.grad_dtype ? read_dtype(who, "grad_dtype", p.grad_dtype) : out.dtype;
   out.layout = layouts.read(p.layout, p.ndim, p.shape, who);
+  out.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   if (p.local_shape) {
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
@@ -71,6 +115,15 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.master_kind = read_enum<MasterKind>(who, "master_kind", p.master_kind, {0, 1, 2, 3});
   out.master = p.master;
   out.owner = p.owner;
+  if (out.view == View::kMatrix) {
+    out.layout = out.layout.as_matrix();
+    while (out.local_shape.size() > 2) {
+      const int64_t last = out.local_shape.back();
+      out.local_shape.pop_back();
+      out.local_shape.back() = checked_mul(out.local_shape.back(), last);
+    }
+  }
+  read_parts(out, p, who);
   return out;
 }
 

@@ -70,7 +70,15 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       const auto& shape = p.layout.shape();
       spec.form = permitted_form(methods[p.group], g.form);
       spec.gram_restarts = methods[p.group].gram_restarts;
-      spec.update_scale = update_scale(g.scale_rule, g.scale_factor, shape[0], shape[1]);
+      spec.update_scale =
+          update_scale(g.scale_rule, g.scale_factor, shape[shape.size() - 2], shape.back());
+      spec.stack = p.view == View::kStack;
+      for (const PartSettings& part : p.parts) {
+        const double factor = g.scale_factor * part.scale_factor;
+        spec.parts.push_back(
+            {part.name, part.rows, part.cols,
+             update_scale(g.scale_rule, factor, length(part.rows), length(part.cols))});
+      }
     }
     problem.params.push_back(std::move(spec));
   }
@@ -129,6 +137,12 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": layout", p.layout.describe());
     table.add(who + ": layout digest", cat(p.layout.hash()));
     table.add(who + ": owner", cat(p.owner));
+    table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
+    for (const PartSettings& part : p.parts) {
+      table.add(cat(who, ": part '", part.name, "'"),
+                cat("rows ", to_text(part.rows), ", columns ", to_text(part.cols),
+                    ", scale_factor ", text(part.scale_factor)));
+    }
     table.add(
         who + ": master weights",
         owns_master(p) ? "owned" : (p.master_kind == MasterKind::kCaller ? "caller" : "none"));

@@ -39,6 +39,15 @@ struct GroupSettings {
   static GroupSettings defaults(Role role);
 };
 
+enum class View : int32_t { kPlain = 0, kStack = 1, kMatrix = 2 };
+
+/// A block of each matrix that is orthogonalized by itself.
+struct PartSettings {
+  std::string name;
+  Runs rows, cols;
+  double scale_factor = 1.0;
+};
+
 /// One parameter as this rank holds it; buffers are borrowed.
 struct ParamSettings {
   std::string name;
@@ -52,6 +61,8 @@ struct ParamSettings {
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
+  View view = View::kPlain;  // kMatrix: `layout` is that of the matrix already
+  std::vector<PartSettings> parts;
 };
 
 struct OptimizerSettings {

@@ -78,10 +78,16 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
                  " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
   if (s.groups[p.group].role == Role::kMuon) {
-    MUONRT_REQUIRE(p.layout.dims() == 2, kBad, who, ": shape is ", p.layout.shape(),
-                   " (Muon works on matrices); give it to an AdamW group");
+    const bool stack = p.view == View::kStack;
+    MUONRT_REQUIRE(
+        p.layout.dims() == (stack ? 3 : 2), kBad, who, ": shape is ", p.layout.shape(),
+        stack ? " (a stack is experts x rows x cols)" : " (Muon works on matrices)",
+        "; declare a stack of matrices or a view as one (view), or give it to an AdamW group");
     MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
                    " (an empty matrix has no polar factor); leave it out");
+  }
+  for (const PartSettings& part : p.parts) {
+    number(cat(who, ": part '", part.name, "'"), "scale_factor", part.scale_factor, 0, 1e30, false);
   }
   MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kBad, who,
                  ": master is null (master_kind says that the caller owns it); pass the f32 shard");

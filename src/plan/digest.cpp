@@ -29,6 +29,13 @@ void feed(Hash& hash, const ParamSpec& spec) {
                           number(spec.newton_schulz_steps), number(spec.owner)})
     hash.value(v);
   hash.value(spec.update_scale);
+  hash.value(number(spec.parts.size()));
+  for (const MatrixPart& part : spec.parts) {
+    hash.bytes(part.name);
+    hash.bytes(to_text(part.rows));
+    hash.bytes(to_text(part.cols));
+    hash.value(part.update_scale);
+  }
   feed(hash, spec.gram_restarts);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/checked.hpp"
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "layout/holders.hpp"
@@ -44,6 +45,51 @@ void check_matrix(const ParamSpec& spec) {
                  shape.size() > 3 ? "view it as a matrix or use AdamW" : "use AdamW");
 }
 
+int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
+
+/// Every element must be in exactly one part, or it would never, or twice, be updated.
+void check_parts(const ParamSpec& spec) {
+  const std::vector<int64_t>& shape = spec.layout.shape();
+  const int64_t rows = shape[shape.size() - 2], cols = shape.back();
+  int64_t covered = 0;
+  for (size_t i = 0; i < spec.parts.size(); ++i) {
+    const MatrixPart& part = spec.parts[i];
+    const bool inside = !part.rows.empty() && !part.cols.empty() && part.rows.front().begin >= 0 &&
+                        part.rows.back().end <= rows && part.cols.front().begin >= 0 &&
+                        part.cols.back().end <= cols;
+    MUONRT_REQUIRE(inside, Status::kInvalidArgument, "param '", spec.name, "': part '", part.name,
+                   "' has rows ", to_text(part.rows), " and columns ", to_text(part.cols),
+                   " (each matrix is ", rows, " x ", cols, "); give a block inside it");
+    covered += area(part.rows, part.cols);
+    for (size_t j = 0; j < i; ++j) {
+      const MatrixPart& other = spec.parts[j];
+      MUONRT_REQUIRE(area(intersect(part.rows, other.rows), intersect(part.cols, other.cols)) == 0,
+                     Status::kInvalidArgument, "param '", spec.name, "': parts '", other.name,
+                     "' and '", part.name,
+                     "' overlap (an element belongs to one part); separate them");
+    }
+  }
+  MUONRT_REQUIRE(covered == rows * cols, Status::kInvalidArgument, "param '", spec.name,
+                 "': its parts cover ", covered, " of ", rows * cols,
+                 " elements (what no part holds would never be updated); cover the matrix");
+}
+
+/// Equal for parameters whose matrices, parts included, lie alike.
+uint64_t digest(const ParamSpec& spec) {
+  Hash hash;
+  hash.value(static_cast<int64_t>(spec.layout.hash()));
+  for (const MatrixPart& part : spec.parts) {
+    for (const Runs* runs : {&part.rows, &part.cols}) {
+      hash.value(static_cast<int64_t>(runs->size()));
+      for (const Run& run : *runs) {
+        hash.value(run.begin);
+        hash.value(run.end);
+      }
+    }
+  }
+  return hash.digest();
+}
+
 }  // namespace
 
 const HolderPlace* HolderGroup::find(int32_t rank) const {
@@ -60,7 +106,7 @@ HolderTable::HolderTable(const std::vector<ParamSpec>& params, int32_t world) {
 
 int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
                            int32_t world) {
-  const auto [at, is_new] = by_hash.try_emplace(spec.layout.hash(), layouts());
+  const auto [at, is_new] = by_hash.try_emplace(digest(spec), layouts());
   if (is_new) {
     check_ranks(spec, world);
     layouts_.emplace_back();
@@ -68,6 +114,7 @@ int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, i
   check_partial(spec);
   if (spec.role == Role::kMuon) {
     check_matrix(spec);
+    if (!spec.parts.empty() && spec.layout.numel() > 0) check_parts(spec);
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
     if (entry.first_kind < 0) find_groups(spec, entry);
   }
@@ -75,17 +122,18 @@ int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, i
 }
 
 void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
-  const int64_t matrices = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
+  const int64_t experts = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
+  const int64_t matrices = checked_mul(experts, parts_of(spec));
   MUONRT_REQUIRE(matrices <= INT32_MAX - kinds_, Status::kInvalidArgument, "param '", spec.name,
                  "': ", matrices,
                  " matrices are more than the planner can number; split the stack");
   entry.first_kind = kinds_;
   kinds_ += static_cast<int32_t>(matrices);
   std::unordered_map<int64_t, int32_t> by_class;
-  for (int64_t e = 0; e < matrices; ++e) {
+  for (int64_t e = 0; e < experts; ++e) {
     const auto [at, is_new] = by_class.try_emplace(holder_class(spec.layout, e), 0);
     if (is_new) at->second = add_group(spec.layout, e);
-    entry.groups.push_back(at->second);
+    entry.groups.insert(entry.groups.end(), static_cast<size_t>(parts_of(spec)), at->second);
   }
 }
 
@@ -140,8 +188,13 @@ const std::vector<Block>& BlockTable::blocks(int32_t param, int64_t index,
   const auto [at, is_new] = known_.try_emplace(kind << 32 | static_cast<uint32_t>(place.slot));
   if (is_new) {
     const ParamSpec& spec = params_[static_cast<size_t>(param)];
-    at->second = spec.stack ? blocks_of_matrix(spec.layout, place.rank, index)
+    const int64_t parts = parts_of(spec);
+    at->second = spec.stack ? blocks_of_matrix(spec.layout, place.rank, index / parts)
                             : blocks_of(spec.layout, place.rank);
+    if (!spec.parts.empty()) {
+      const MatrixPart& part = spec.parts[static_cast<size_t>(index % parts)];
+      at->second = blocks_of_part(at->second, part.rows, part.cols);
+    }
   }
   return at->second;
 }

@@ -33,7 +33,7 @@ class HolderTable {
   /// the world; NOT_SUPPORTED for partial layouts.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
-  /// Equal for parameters of equal layout.
+  /// Equal for parameters of equal layout and parts.
   int32_t layout_of(int32_t param) const { return layout_of_[static_cast<size_t>(param)]; }
   int32_t layouts() const { return static_cast<int32_t>(layouts_.size()); }
   /// Holders of matrix `index` of a Muon parameter.

@@ -30,6 +30,11 @@ void check_param(const ParamSpec& spec, size_t index) {
                  " has no name (ties are broken and errors told by name); name it");
   MUONRT_REQUIRE(std::isfinite(spec.update_scale), Status::kInvalidArgument, "param '", spec.name,
                  "': update scale ", spec.update_scale, " is not finite; give a finite scale");
+  for (const MatrixPart& part : spec.parts) {
+    MUONRT_REQUIRE(std::isfinite(part.update_scale), Status::kInvalidArgument, "param '", spec.name,
+                   "': part '", part.name, "' has update scale ", part.update_scale,
+                   ", which is not finite; give a finite scale");
+  }
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
   MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
@@ -56,7 +61,7 @@ std::vector<int32_t> order_by_name(const std::vector<ParamSpec>& params) {
 
 int64_t matrices_in(const ParamSpec& spec) {
   if (spec.role != Role::kMuon || spec.layout.numel() == 0) return 0;
-  return spec.stack ? spec.layout.shape()[0] : 1;
+  return checked_mul(spec.stack ? spec.layout.shape()[0] : 1, parts_of(spec));
 }
 
 Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
@@ -119,10 +124,19 @@ void Plan::add_matrices() {
     const int64_t matrices = matrices_in(spec);
     if (matrices == 0) continue;
     const std::vector<int64_t>& shape = spec.layout.shape();
-    Matrix m{static_cast<int32_t>(p), 0, shape[shape.size() - 2], shape.back(), {}, 0, -1, -1, -1};
-    m.method = method_of(spec, m.rows, m.cols);
-    m.flops = orthogonalize_flops(m.method, m.rows, m.cols);
-    for (; m.index < matrices; ++m.index) matrices_.push_back(m);
+    std::vector<Matrix> parts;
+    const auto add_part = [&](int64_t rows, int64_t cols) {
+      Matrix m{static_cast<int32_t>(p), 0, rows, cols, {}, 0, -1, -1, -1};
+      m.method = method_of(spec, rows, cols);
+      m.flops = orthogonalize_flops(m.method, rows, cols);
+      parts.push_back(m);
+    };
+    if (spec.parts.empty()) add_part(shape[shape.size() - 2], shape.back());
+    for (const MatrixPart& part : spec.parts) add_part(length(part.rows), length(part.cols));
+    for (int64_t index = 0; index < matrices; ++index) {
+      matrices_.push_back(parts[static_cast<size_t>(index) % parts.size()]);
+      matrices_.back().index = index;
+    }
   }
 }
 
@@ -137,15 +151,17 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
-    if (m.param != param) shape = shapes.of({batch_key(m, spec.group), m.rows > m.cols});
+    if (m.param != param || !spec.parts.empty())
+      shape = shapes.of({batch_key(m, spec.group), m.rows > m.cols});
     param = m.param;
     const HolderGroup& group = holders_.group(m.param, m.index);
     int32_t set = group.candidates;
     if (spec.owner >= 0) {
-      MUONRT_REQUIRE(group.find(spec.owner) != nullptr, Status::kInvalidArgument, "param '",
-                     spec.name, "': owner ", spec.owner, " is none of the ranks that hold ",
-                     spec.stack ? cat("matrix ", m.index, " of it") : std::string("it"), " (",
-                     spec.layout.describe(), "); give one of those, or -1");
+      MUONRT_REQUIRE(
+          group.find(spec.owner) != nullptr, Status::kInvalidArgument, "param '", spec.name,
+          "': owner ", spec.owner, " is none of the ranks that hold ",
+          spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
+          spec.layout.describe(), "); give one of those, or -1");
       const auto [at, is_new] =
           only.try_emplace(spec.owner, static_cast<int32_t>(task.sets.size()));
       if (is_new) task.sets.push_back({spec.owner});
@@ -174,7 +190,7 @@ void Plan::choose_slots(const std::vector<int32_t>& by_name) {
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
-    if (m.param != param) batch = batches.of(batch_key(m, spec.group));
+    if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
     param = m.param;
     const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
     items.push_back({m.owner, batch, cost_of(m, spec), bytes});

@@ -6,12 +6,21 @@
 
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
+#include "layout/runs.hpp"
 #include "plan/method.hpp"
 
 namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
+
+/// A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself:
+/// the query rows of a fused QKV, a head, one half of gate_up.
+struct MatrixPart {
+  std::string name;
+  Runs rows, cols;  // of the matrix; the part is their product
+  double update_scale = 1.0;
+};
 
 /// What the planner has to know of one parameter. Equal on every rank.
 struct ParamSpec {
@@ -25,9 +34,15 @@ struct ParamSpec {
   FormChoice form = FormChoice::kAuto;
   int newton_schulz_steps = 5;
   std::vector<int> gram_restarts = {2};
-  double update_scale = 1.0;  // factor of the group's scale rule for this shape
-  int owner = -1;             // the caller's owner, or -1
+  double update_scale = 1.0;      // factor of the group's scale rule for this shape
+  std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
+  int owner = -1;                 // the caller's owner, or -1
 };
+
+/// Matrices of a Muon parameter are numbered expert by expert, part by part.
+inline int64_t parts_of(const ParamSpec& spec) {
+  return spec.parts.empty() ? 1 : static_cast<int64_t>(spec.parts.size());
+}
 
 struct PlanOptions {
   int world = 1;

@@ -60,7 +60,9 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
   for (const Param& p : of.params) {
     std::vector<Placement> placements = p.placements;
     placements.resize(of.mesh.size());
-    layouts_.push_back(Layout::from_placements(mesh, p.shape, placements, p.reading));
+    Layout layout = p.make_layout ? p.make_layout(mesh, p.shape)
+                                  : Layout::from_placements(mesh, p.shape, placements, p.reading);
+    layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
   }
   make_buffers();
   optimizer_ = Optimizer::create(
@@ -79,6 +81,8 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
           param.data = data_[i].data();
           param.grad = grads_[i].data();
           param.owner = p.owner;
+          param.view = p.view;
+          param.parts = p.parts;
           settings.params.push_back(std::move(param));
         }
         return settings;
@@ -90,13 +94,19 @@ template <class Visit>
 void Rank::visit(int64_t param, Visit visit) const {
   const Layout& layout = layouts_[static_cast<size_t>(param)];
   const auto& shape = layout.shape();
-  const int64_t width = shape.size() >= 2 ? shape[1] : (shape.empty() ? 1 : shape[0]);
-  for (const Block& b : blocks_of(layout, rank_)) {
-    for (int64_t r = 0; r < b.rows; ++r) {
-      for (int64_t c = 0; c < b.cols; ++c) {
-        visit((b.row + r) * width + b.col + c, b.local_offset + r * b.local_ld + c);
+  const int64_t width = shape.empty() ? 1 : shape.back();
+  const auto visit_blocks = [&](const std::vector<Block>& blocks, int64_t first) {
+    for (const Block& b : blocks) {
+      for (int64_t r = 0; r < b.rows; ++r) {
+        for (int64_t c = 0; c < b.cols; ++c) {
+          visit(first + (b.row + r) * width + b.col + c, b.local_offset + r * b.local_ld + c);
+        }
       }
     }
+  };
+  if (shape.size() < 3) return visit_blocks(blocks_of(layout, rank_), 0);
+  for (int64_t e = 0; e < shape[0]; ++e) {
+    visit_blocks(blocks_of_matrix(layout, rank_, e), e * shape[1] * width);
   }
 }
 

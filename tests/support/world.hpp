@@ -21,6 +21,11 @@ struct Param {
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
   std::vector<muonrt::Placement> placements;  // one per mesh dimension; missing ones replicate
   muonrt::Reading reading = muonrt::Reading::kLiteral;
+  /// Other forms: in place of the placements, where given.
+  std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
+      make_layout;
+  muonrt::View view = muonrt::View::kPlain;
+  std::vector<muonrt::PartSettings> parts;
   int owner = -1;
 };
 

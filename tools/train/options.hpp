@@ -12,7 +12,7 @@ namespace muonrt::train {
 struct Options {
   std::string optimizer = "both";  // muon, adamw or both
   std::string preset = "small";
-  int64_t steps = 200;
+  int64_t steps = 300;
   int64_t batch = 32;  // sequences of a step, all ranks together
   uint64_t seed = 1;
   int runs = 1;      // with seeds seed, seed + 1, ...
