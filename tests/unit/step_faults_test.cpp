@@ -1,0 +1,191 @@
+#include <catch2/catch.hpp>
+#include <mutex>
+
+#include "support/world.hpp"
+
+// A rank dies, or messages are lost, at every operation of a step in turn. Every rank's call ends
+// in bounded time; nothing is committed unless the vote was reached; what failed stays failed.
+
+using namespace muonrt;
+
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int64_t kTimeoutMs = 300;
+
+world::Case small_case(CommitMode commit) {
+  world::Case c;
+  c.mesh = {kRanks};
+  c.world = kRanks;
+  c.settings.commit = commit;
+  c.settings.chunk_bytes = 2 * 6 * 5;
+  c.settings.timeout_ms = kTimeoutMs;
+  for (int i = 0; i < 4; ++i) {
+    world::Param p;
+    p.name = cat("w", i);
+    p.shape = {6, 5};
+    p.placements = {{PlacementKind::kShard, 0, 1}};
+    c.params.push_back(p);
+  }
+  world::Param p;
+  p.name = "bias";
+  p.shape = {7};
+  p.role = Role::kAdamW;
+  p.placements = {{PlacementKind::kShard, 0, 1}};
+  c.params.push_back(p);
+  return c;
+}
+
+std::vector<std::vector<unsigned char>> bytes_of(world::Rank& rank, size_t params) {
+  std::vector<std::vector<unsigned char>> out;
+  for (size_t i = 0; i < params; ++i) {
+    out.push_back(rank.data(static_cast<int64_t>(i)));
+    out.push_back(rank.state(static_cast<int64_t>(i), StateKind::kMomentum));
+  }
+  return out;
+}
+
+struct Seen {
+  Status status = Status::kOk;
+  bool unchanged = false, changed_whole = false;
+  Status next = Status::kOk;
+  std::string next_message;
+};
+
+/// Runs two steps; the fault strikes in the second.
+std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& make_faults) {
+  const world::Case c = small_case(commit);
+  std::vector<Seen> seen(kRanks);
+  world::Case two = c;
+  two.steps = 2;
+  const world::Tensors after = world::run(two).tensors;
+  world::on_ranks(
+      kRanks,
+      [&](Comm& comm) {
+        Seen& mine = seen[static_cast<size_t>(comm.rank())];
+        world::Rank rank(c, comm);
+        StepReport report;
+        rank.step(0, report);
+        const auto before = bytes_of(rank, c.params.size());
+        try {
+          mine.status = rank.step(1, report);
+        } catch (const Error& e) {
+          mine.status = e.status();
+        }
+        mine.unchanged = before == bytes_of(rank, c.params.size());
+        world::Tensors full = after;
+        std::vector<std::vector<bool>> nothing;
+        rank.add_to(full, nothing);
+        mine.changed_whole = full == after;
+        try {
+          mine.next = rank.step(2, report);
+        } catch (const Error& e) {
+          mine.next = e.status();
+          mine.next_message = e.message();
+        }
+      },
+      make_faults());
+  return seen;
+}
+
+/// Exchanges that a step takes on rank 1.
+int64_t exchanges_of_a_step(CommitMode commit) {
+  int64_t count = 0;
+  const world::Case c = small_case(commit);
+  world::on_ranks(kRanks, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    if (comm.rank() == 1) count = rank.optimizer().comm().exchanges();
+  });
+  return count;
+}
+
+void check_atomic(const std::vector<Seen>& seen, int dead) {
+  bool anyone_committed = false;
+  for (const Seen& s : seen) anyone_committed = anyone_committed || !s.unchanged;
+  for (int r = 0; r < kRanks; ++r) {
+    const Seen& s = seen[static_cast<size_t>(r)];
+    INFO("rank " << r << " status " << static_cast<int>(s.status));
+    CHECK((s.unchanged || s.changed_whole));
+    if (s.status == Status::kOk) {
+      CHECK(s.changed_whole);
+      continue;
+    }
+    const bool known = s.status == Status::kTimeout || s.status == Status::kComm ||
+                       s.status == Status::kAborted || s.status == Status::kUndecided ||
+                       s.status == Status::kMismatch;
+    CHECK(known);
+    CHECK(s.unchanged);
+    // Who does not know whether a peer has committed says so.
+    if (anyone_committed && r != dead) CHECK(s.status == Status::kUndecided);
+    CHECK(s.next == Status::kInvalidState);
+    CHECK(s.next_message.find("unusable") != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("faults: a rank that dies at any exchange of a step leaves every rank as it was",
+          "[unit][optimizer][tsan]") {
+  const int64_t exchanges = exchanges_of_a_step(CommitMode::kAtomic);
+  REQUIRE(exchanges >= 4);
+  for (int64_t k = 0; k < exchanges; ++k) {
+    for (const bool silent : {true, false}) {
+      INFO("exchange " << k << (silent ? ", dead" : ", an error that is published"));
+      const auto seen = run(CommitMode::kAtomic, [&] {
+        ThreadFaults f;
+        f.kills.push_back({1, OperationKind::kExchange, exchanges + k, silent, 1});
+        return f;
+      });
+      check_atomic(seen, 1);
+      for (const Seen& s : seen) CHECK(s.unchanged);
+    }
+  }
+}
+
+TEST_CASE("faults: a rank that dies inside the vote commits nothing it does not say",
+          "[unit][optimizer][tsan]") {
+  for (int dead = 0; dead < kRanks; ++dead) {
+    for (const bool silent : {true, false}) {
+      INFO("rank " << dead << " dies in the vote");
+      const auto seen = run(CommitMode::kAtomic, [&] {
+        ThreadFaults f;
+        f.kills.push_back({dead, OperationKind::kReduceSum, 1, silent, 1});
+        return f;
+      });
+      check_atomic(seen, dead);
+      // The vote's own rank never contributed, so the sum passed nowhere.
+      for (const Seen& s : seen) CHECK(s.unchanged);
+    }
+  }
+}
+
+TEST_CASE("faults: a lost ballot is never consent", "[unit][optimizer]") {
+  for (int from = 0; from < kRanks; ++from) {
+    INFO("what rank " << from << " sends in the vote is lost");
+    const auto seen = run(CommitMode::kAtomic, [&] {
+      ThreadFaults f;
+      f.drops.push_back({from, OperationKind::kReduceSum, 1, ThreadFaults::kAny, 1});
+      return f;
+    });
+    check_atomic(seen, -1);
+    for (int r = 0; r < kRanks; ++r) {
+      if (r != from) CHECK(seen[static_cast<size_t>(r)].unchanged);
+    }
+  }
+}
+
+TEST_CASE("faults: an eager step that loses a rank after its vote says that it is torn",
+          "[unit][optimizer]") {
+  const int64_t exchanges = exchanges_of_a_step(CommitMode::kEager);
+  const auto seen = run(CommitMode::kEager, [&] {
+    ThreadFaults f;
+    f.kills.push_back({1, OperationKind::kExchange, exchanges + exchanges - 1, true, 1});
+    return f;
+  });
+  for (int r = 0; r < kRanks; ++r) {
+    CHECK(seen[static_cast<size_t>(r)].status == Status::kTorn);
+    CHECK(seen[static_cast<size_t>(r)].next == Status::kInvalidState);
+  }
+}
