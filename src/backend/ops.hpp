@@ -51,7 +51,8 @@ class Ops {
                               const ParamView* params, const MuonScalars* groups, void* message,
                               DType transport, Findings* findings) = 0;
 
-  /// Notes non-finite gradients of the listed active parameters; reads only.
+  /// Notes gradients of the listed active parameters that are not finite once scaled, or whose
+  /// square is not (AdamW parameters, which have a variance); reads only.
   virtual void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                     Findings* findings) = 0;
 

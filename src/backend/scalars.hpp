@@ -18,8 +18,9 @@ struct ParamView {
   DType param_dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   int32_t group = 0;
-  int32_t active = 1;   // 0: announced as having no gradient in this step
-  int32_t scalars = 0;  // index into the step's AdamScalars (AdamW only)
+  int32_t active = 1;       // 0: announced as having no gradient in this step
+  float grad_scale = 1.0f;  // multiplies the gradient on reading, in this step
+  int32_t scalars = 0;      // index into the step's AdamScalars (AdamW only)
 };
 
 /// A group's numbers in one step. Muon: W <- W (1 - decay) - rate * scale * O.

@@ -61,8 +61,11 @@ void HostOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
         const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);
-          return run_pass<ScanPass<Grad>>(isa_, static_cast<const Grad*>(view.grad) + begin,
-                                          end - begin) != 0;
+          const auto* values = static_cast<const Grad*>(view.grad) + begin;
+          const int64_t n = end - begin;
+          return (view.variance
+                      ? run_pass<ScanPass<Grad, true>>(isa_, values, view.grad_scale, n)
+                      : run_pass<ScanPass<Grad, false>>(isa_, values, view.grad_scale, n)) != 0;
         });
         if (bad) note_nonfinite(*findings, index);
       });

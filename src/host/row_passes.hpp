@@ -83,12 +83,15 @@ struct AdamPass {
   }
 };
 
-/// @return 1 if a value is not finite.
-template <class T>
+/// @return 1 if a value times `scale` is not finite, or if its square is not (kSquare).
+template <class T, bool kSquare>
 struct ScanPass {
-  static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, int64_t n) {
+  static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, float scale, int64_t n) {
     uint32_t bad = 0;
-    for (int64_t i = 0; i < n; ++i) bad |= not_finite_as<float>(to_f32(values[i]));
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = to_f32(values[i]) * scale;
+      bad |= not_finite_as<float>(kSquare ? x * x : x);
+    }
     return bad;
   }
 };

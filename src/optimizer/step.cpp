@@ -51,6 +51,7 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     muon_[g] = s;
   }
   for (size_t i = 0; i < settings_.params.size(); ++i) {
+    params_[i].grad_scale = scale;
     const GroupSettings& group = settings_.groups[settings_.params[i].group];
     if (group.role != Role::kAdamW) continue;
     const auto t = static_cast<double>(adam_steps_[i] + 1);

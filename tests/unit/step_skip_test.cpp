@@ -108,6 +108,38 @@ TEST_CASE("skip: a NaN or infinity at any position skips the step everywhere and
   }
 }
 
+TEST_CASE("skip: a gradient that only its scale, or the square in AdamW's variance, makes infinite",
+          "[unit][optimizer]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    const world::Case c = small_case(commit);
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      rank.step(0, report);
+      const Snapshot before = snapshot(c, rank);
+      const auto attempt = [&](int64_t param, float gradient, double scale) {
+        rank.fill_gradients(1);
+        if (comm.rank() == 1) std::memcpy(rank.grad(param).data(), &gradient, 4);
+        return rank.optimizer().step(
+            [&] {
+              StepSettings s;
+              s.lr = c.lr;
+              s.grad_scale_inv = scale;
+              return s;
+            },
+            report);
+      };
+      CHECK(attempt(0, 1e30f, 1e10) == Status::kSkipped);
+      CHECK(report.nonfinite_param == 0);
+      CHECK(attempt(3, 1e30f, 1e10) == Status::kSkipped);
+      CHECK(report.nonfinite_param == 3);
+      CHECK(attempt(3, 1e30f, 1.0) == Status::kSkipped);
+      CHECK(snapshot(c, rank) == before);
+      CHECK(attempt(3, 1e18f, 1.0) == Status::kOk);
+    });
+  }
+}
+
 TEST_CASE("skip: parameters announced without a gradient sit out, state and all",
           "[unit][optimizer]") {
   world::Case c = small_case(CommitMode::kAtomic);
