@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -98,7 +99,7 @@ TEST_CASE("skip: a NaN or infinity at any position skips the step everywhere and
       StepReport report;
       rank.step(0, report);
       rank.fill_gradients(1);
-      if (comm.rank() == 1) std::memset(rank.grad(3).data(), 0xff, rank.grad(3).size());
+      if (comm.rank() == 1) std::ranges::fill(rank.grad(3), static_cast<unsigned char>(0xff));
       rank.step_only(1, report);
       rank.step(1, report);
       const std::lock_guard lock(mutex);
@@ -151,7 +152,7 @@ TEST_CASE("skip: parameters announced without a gradient sit out, state and all"
     const Snapshot before = snapshot(c, rank);
     rank.fill_gradients(1);
     // What is announced is not read, whatever lies there.
-    std::memset(rank.grad(0).data(), 0xff, rank.grad(0).size());
+    std::ranges::fill(rank.grad(0), static_cast<unsigned char>(0xff));
     rank.optimizer().set_grad(3, nullptr);
     CHECK(rank.step_only(1, report) == Status::kOk);
     CHECK(report.orthogonalized == 3);
