@@ -1,16 +1,14 @@
 #pragma once
 
-#include <string>
-
 namespace muonrt::train {
 
-/// Peak learning rates of a preset, for its default number of steps and batch.
+/// Peak learning rates of the two optimizers.
 struct Rates {
   double muon, adamw;
 };
 
-/// The best of a sweep over both optimizers; its results are in sweep.csv beside this file, made by
-/// tools/sweep. Presets that were not swept take those of `small`.
-Rates best_rates(const std::string& preset);
+/// The best of a sweep over both at the default preset, batch and number of steps; its results are in
+/// sweep.csv beside this file, made by tools/sweep.
+constexpr Rates kBestRates{0.01, 0.005};
 
 }  // namespace muonrt::train

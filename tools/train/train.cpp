@@ -15,12 +15,11 @@ namespace muonrt::train {
 namespace {
 
 std::vector<RunPlan> plan_runs(const Options& o) {
-  const Rates rates = best_rates(o.preset);
   std::vector<RunPlan> plans;
   for (const std::string optimizer : {"muon", "adamw"}) {
     if (o.optimizer != "both" && o.optimizer != optimizer) continue;
     const double given = optimizer == "muon" ? o.muon_lr : o.adamw_lr;
-    const double best = optimizer == "muon" ? rates.muon : rates.adamw;
+    const double best = optimizer == "muon" ? kBestRates.muon : kBestRates.adamw;
     for (int run = 0; run < o.runs; ++run) {
       RunPlan plan;
       plan.optimizer = optimizer;
