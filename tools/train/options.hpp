@@ -21,7 +21,7 @@ struct Options {
   std::string out;   // folder; empty: no files are written
   bool trace = false;
   bool json = false;
-  double muon_lr = 0.0;  // 0: the preset's, from the committed sweep
+  double muon_lr = 0.0;  // 0: the best of the committed sweep
   double adamw_lr = 0.0;
   double warmup = 0.05;   // share of the steps
   double final_lr = 0.1;  // share of the peak at the last step
