@@ -56,7 +56,8 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--sample", o->sample_bytes, "bytes of text to generate at the end")
       ->capture_default_str();
   command->add_option("--window", o->window, "chunks in flight")->capture_default_str();
-  command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)");
+  command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)")
+      ->capture_default_str();
   command->add_option("--commit", o->commit, "atomic or eager")->capture_default_str();
   command->add_option("--transport", o->transport, "bf16 or f32")->capture_default_str();
   command->add_flag("--json", o->json, "print the result as JSON");

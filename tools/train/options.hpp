@@ -28,8 +28,9 @@ struct Options {
   int64_t eval_every = 20;
   int64_t eval_windows = 128;  // of the validation text
   int64_t sample_bytes = 300;
-  int32_t window = 3;       // chunks in flight
-  int64_t chunk_bytes = 0;  // 0: muonrt's default
+  int32_t window = 3;  // chunks in flight
+  int64_t chunk_bytes =
+      128 << 10;  // of a chunk; small, so that a small model has several in flight
   std::string commit = "atomic";
   std::string transport = "bf16";
 };
