@@ -9,7 +9,13 @@ namespace muonrt::tool {
 using Work = std::function<int()>;
 
 // Each adds its subcommand to `app`; once parsed, `work` is set to what it does.
+void add_bench(CLI::App& app, Work& work);
+void add_bench_plan(CLI::App& bench, Work& work);
+void add_bench_step(CLI::App& bench, Work& work);
 void add_info(CLI::App& app, Work& work);
+void add_layout(CLI::App& app, Work& work);
+void add_plan(CLI::App& app, Work& work);
 void add_train(CLI::App& app, Work& work);
+void add_verify(CLI::App& app, Work& work);
 
 }  // namespace muonrt::tool

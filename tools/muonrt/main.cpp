@@ -13,6 +13,10 @@ int main(int argc, char** argv) {
   muonrt::tool::Work work;
   muonrt::tool::add_info(app, work);
   muonrt::tool::add_train(app, work);
+  muonrt::tool::add_layout(app, work);
+  muonrt::tool::add_plan(app, work);
+  muonrt::tool::add_verify(app, work);
+  muonrt::tool::add_bench(app, work);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -1,0 +1,14 @@
+#include "muonrt/command.hpp"
+
+namespace muonrt::tool {
+
+void add_bench(CLI::App& app, Work& work) {
+  auto* command =
+      app.add_subcommand("bench", "times, with the number of wrong results beside them");
+  command->require_subcommand(1);
+  add_bench_step(*command, work);
+  add_bench_plan(*command, work);
+  command->footer("Example: muonrt bench step --ranks 4");
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,61 @@
+#include "muonrt/model_plan.hpp"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "layout/parse.hpp"
+#include "optimizer/problem.hpp"
+
+namespace muonrt::tool {
+
+Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh_text,
+                      PlanOptions options) {
+  const auto mesh = std::make_shared<const Mesh>(parse_mesh(mesh_text));
+  OptimizerSettings settings;
+  settings.groups = {GroupSettings::defaults(muonrt::Role::kMuon)};
+  const GroupSettings& muon = settings.groups[0];
+  const NewtonSchulz method = make_newton_schulz(settings)[0];
+  Problem problem;
+  problem.options = options;
+  problem.options.world = static_cast<int>(mesh->size());
+  for (const ModelTensor& tensor : tensors) {
+    ParamSpec spec;
+    spec.name = tensor.name;
+    spec.role = tensor.muon ? Role::kMuon : Role::kAdamW;
+    spec.group = tensor.muon ? 0 : 1;
+    spec.stack = tensor.muon && tensor.stack();
+    spec.layout = Layout::from_placements(mesh, tensor.shape,
+                                          parse_placements(named_placements(mesh->names(), tensor)),
+                                          Reading::kLiteral);
+    if (tensor.muon) {
+      spec.form = permitted_form(method, muon.form);
+      spec.gram_restarts = method.gram_restarts;
+      spec.newton_schulz_steps = muon.steps;
+      const size_t last = tensor.shape.size() - 1;
+      spec.update_scale = update_scale(muon.scale_rule, muon.scale_factor, tensor.shape[last - 1],
+                                       tensor.shape[last]);
+    }
+    problem.params.push_back(std::move(spec));
+  }
+  return problem;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+}  // namespace muonrt::tool

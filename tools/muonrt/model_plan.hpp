@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muonrt/models.hpp"
+#include "plan/problem.hpp"
+
+namespace muonrt::tool {
+
+/// What the planner would be told of these tensors with the default settings of both groups.
+/// @param mesh  "dp=16,fsdp=8,ep=8"; the names say what is cut (named_placements).
+/// @param options  all but the world, which is the mesh's size.
+/// Errors: INVALID_ARGUMENT for a mesh or a shape that is none.
+Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh,
+                      PlanOptions options);
+
+/// Seconds of the steady clock.
+double now();
+
+/// The largest resident memory of this process so far, in bytes; `reset_peak_memory` starts anew
+/// where the system can.
+int64_t peak_memory();
+void reset_peak_memory();
+
+}  // namespace muonrt::tool

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace muonrt::tool {
+
+/// Rows of each of a tensor's matrices that are orthogonalized by themselves.
+struct RowBlock {
+  std::string name;
+  std::vector<std::pair<int64_t, int64_t>> rows;  // [begin, end), ascending
+};
+
+/// One parameter: (out, in), (experts, out, in) for a stack; with more dimensions a matrix of the
+/// first by all others.
+struct ModelTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool muon = false;            // else AdamW: embeddings, head, norms, biases
+  std::vector<RowBlock> parts;  // tiling the rows; none: each matrix is one part
+
+  /// Of the values that the tensor is filled with: by name, so that they do not depend on its
+  /// place.
+  uint64_t seed() const;
+  bool stack() const { return muon && shape.size() == 3; }
+  int64_t matrices() const;
+  int64_t elements() const;
+};
+
+/// gpt2-124m, llama3-8b, ...: published language models, shapes alone.
+std::vector<std::string> model_names();
+
+/// A model by name, or a list "768x768x4,3072x768,53": rows x columns x how many (matrices for
+/// Muon), or one size (a vector for AdamW).
+/// Throws std::runtime_error that says what would be right.
+std::vector<ModelTensor> model_tensors(const std::string& text);
+
+struct ModelTotals {
+  int64_t tensors = 0, elements = 0;
+  int64_t muon_tensors = 0, muon_matrices = 0, muon_elements = 0;
+};
+ModelTotals totals(const std::vector<ModelTensor>& tensors);
+
+/// What the mesh's dimensions do to a tensor, by their names, as `muonrt layout --placements` takes
+/// it: fsdp and shard cut the rows of matrices and all of vectors, tp the columns of matrices, ep
+/// hands out the matrices of a stack; every other name replicates.
+/// @param names  of the mesh dimensions, in order.
+std::string named_placements(const std::vector<std::string>& names, const ModelTensor& tensor);
+
+}  // namespace muonrt::tool

@@ -1,0 +1,91 @@
+#include "plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/text.hpp"
+#include "muonrt/command.hpp"
+#include "muonrt/model_plan.hpp"
+#include "muonrt/table.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+struct Arguments {
+  std::string model = "gpt2-124m", mesh = "dp=2,fsdp=4";
+  int64_t chunk_bytes = PlanOptions{}.chunk_bytes;
+  int window = PlanOptions{}.window;
+  std::string commit = "atomic", transport = "bf16";
+  int64_t rows = 20;
+  bool json = false;
+};
+
+int run(const Arguments& a) {
+  const std::vector<ModelTensor> tensors = model_tensors(a.model);
+  PlanOptions options;
+  options.chunk_bytes = a.chunk_bytes;
+  options.window = a.window;
+  options.commit = a.commit == "eager" ? CommitMode::kEager : CommitMode::kAtomic;
+  options.transport = a.transport == "f32" ? DType::kF32 : DType::kBF16;
+  const double start = now();
+  const Plan plan(model_problem(tensors, a.mesh, options));
+  const double seconds = now() - start;
+  const ModelTotals total = totals(tensors);
+  if (a.json) {
+    const std::string model = json_object({{"name", json_text(a.model)},
+                                           {"tensors", cat(total.tensors)},
+                                           {"parameters", cat(total.elements)},
+                                           {"muon_tensors", cat(total.muon_tensors)},
+                                           {"muon_matrices", cat(total.muon_matrices)},
+                                           {"muon_parameters", cat(total.muon_elements)}});
+    fmt::print("{}\n", json_object({{"model", model},
+                                    {"mesh", json_text(a.mesh)},
+                                    {"seconds", fmt::format("{}", seconds)},
+                                    {"plan", plan.json()}}));
+    return 0;
+  }
+  fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
+             a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
+             cell::grouped(total.muon_elements).text);
+  fmt::print("mesh        {}\n{}\nPlanned in {:.3f} s.\n", a.mesh, plan.describe(a.rows), seconds);
+  return 0;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand(
+      "plan", "who orthogonalizes what: owners, chunks, bytes, memory, balance; moves no data");
+  auto a = std::make_shared<Arguments>();
+  command
+      ->add_option("--model,--shapes", a->model,
+                   fmt::format("{}, or shapes: 768x768x4,3072x768", fmt::join(model_names(), ", ")))
+      ->capture_default_str();
+  command
+      ->add_option("--mesh", a->mesh,
+                   "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
+                   "hands out experts, every other name replicates")
+      ->capture_default_str();
+  command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--window", a->window, "chunks in flight")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--commit", a->commit, "atomic or eager")
+      ->check(CLI::IsMember({"atomic", "eager"}))
+      ->capture_default_str();
+  command->add_option("--transport", a->transport, "bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  command->add_option("--rows", a->rows, "rows of each table; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--json", a->json, "print JSON, every row");
+  command->footer("Example: muonrt plan --model llama3-8b --mesh dp=2,fsdp=8,tp=4");
+  command->callback([=, &work] { work = [=] { return run(*a); }; });
+}
+
+}  // namespace muonrt::tool
