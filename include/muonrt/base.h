@@ -35,8 +35,9 @@ enum {
   MUONRT_ERROR_COMM = 50,
   MUONRT_ERROR_TIMEOUT = 51,
   MUONRT_ERROR_ABORTED = 52,
-  MUONRT_ERROR_UNDECIDED = 60, /* a peer failed inside the vote: this rank did not commit, another may have */
-  MUONRT_ERROR_TORN = 61,      /* an eager step failed after its vote: parameters are partly updated */
+  MUONRT_ERROR_UNDECIDED =
+      60,                 /* a peer failed inside the vote: not committed here, perhaps there */
+  MUONRT_ERROR_TORN = 61, /* an eager step failed after its vote: parameters are partly updated */
   MUONRT_ERROR_IO = 70,
   MUONRT_ERROR_CORRUPT = 71,
   MUONRT_ERROR_INTERNAL = 90
@@ -52,8 +53,8 @@ enum { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
  * Threads: any. */
 MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
 
-/* Message of the last call of this thread that did not return MUONRT_OK; "" if there was none. Never
- * NULL; valid until this thread's next call. Threads: any; each has its own. */
+/* Message of the last call of this thread that did not return MUONRT_OK; "" if there was none.
+ * Never NULL; valid until this thread's next call. Threads: any; each has its own. */
 MUONRT_API const char* muonrt_last_error(void);
 
 /* Makes `message` (copied; NULL: "") this thread's muonrt_last_error and returns `status`: for
@@ -64,7 +65,7 @@ MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const c
 MUONRT_API int32_t muonrt_version(void);
 
 /* Versions, compiler, instruction set, devices and transports of this build, as JSON.
- * @param buffer    receives at most `capacity` bytes, always ended by a zero; NULL if capacity is 0.
+ * @param buffer    receives at most `capacity` bytes, always ended by a zero; NULL if that is 0.
  * @param needed    receives the length without the final zero, whatever the capacity; may be NULL.
  * Errors: INVALID_ARGUMENT if `buffer` is NULL and `capacity` is not 0. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed);

@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 /* A communicator: a fixed set of ranks 0 .. size-1. Use it from one thread at a time; only
- * muonrt_comm_abort may be called from any thread at any time. An optimizer takes a duplicate of its
- * own at creation, so a communicator may be destroyed before the optimizers made from it. */
+ * muonrt_comm_abort may be called from any thread at any time. An optimizer takes a duplicate of
+ * its own at creation, so a communicator may be destroyed before the optimizers made from it. */
 typedef struct muonrt_comm muonrt_comm_t;
 
 /* What the ranks share that are threads of one process. */

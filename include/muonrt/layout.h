@@ -30,14 +30,14 @@ enum {
 };
 typedef struct muonrt_placement {
   int32_t kind;
-  int32_t dim;          /* tensor dimension, negative counts from the end; 0 where it means nothing */
+  int32_t dim; /* tensor dimension, negative counts from the end; 0 where it means nothing */
   int64_t split_factor; /* STRIDED_SHARD: >= 1; else 0 or 1 */
 } muonrt_placement_t;
 
 /* How several cuts of one tensor dimension nest, stored as int32_t. */
 enum {
   MUONRT_READING_LITERAL = 0, /* left to right, what DTensor's distribute_tensor does */
-  MUONRT_READING_ORDERED = 1  /* what FSDP2 does to a buffer that tensor parallelism has cut already */
+  MUONRT_READING_ORDERED = 1  /* what FSDP2 does to a buffer that TP has cut already */
 };
 
 /* One cut: the given mesh dimensions, taken together as one, cut a tensor dimension. */
@@ -49,30 +49,30 @@ typedef struct muonrt_cut {
   int64_t unit;             /* >= 1: cut in blocks of so many rows */
 } muonrt_cut_t;
 
-/* What stands behind the cuts of a layout, stored as int32_t. It acts over `last_dims` of the mesh, whose
- * slots are counted row-major. */
+/* What stands behind the cuts of a layout, stored as int32_t. It acts over `last_dims` of the mesh,
+ * whose slots are counted row-major. */
 enum {
   MUONRT_LAYOUT_CUTS = 0,       /* nothing */
   MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: slots + 1 bounds along tensor dimension `last_dim` */
   MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the slot that holds all; others nothing */
-  MUONRT_LAYOUT_FLAT = 3        /* `values`: a pair begin, end for each slot: elements of the row-major
-                                   local tensor that the cuts leave (ZeRO, FSDP1, llm.c) */
+  MUONRT_LAYOUT_FLAT = 3 /* `values`: a pair begin, end for each slot: elements of the row-major
+                            local tensor that the cuts leave (ZeRO, FSDP1, llm.c) */
 };
 
 /* A layout: either placements (one for each mesh dimension) or cuts (outermost first). Fill with
  * muonrt_layout_init first. Everything it points to is read during the call and not kept. */
 typedef struct muonrt_layout {
   uint32_t struct_size;
-  int32_t reading;                      /* of the placements; LITERAL by default */
-  const muonrt_mesh_t* mesh;            /* NULL: all ranks of the communicator, one dimension "world" */
+  int32_t reading;           /* of the placements; LITERAL by default */
+  const muonrt_mesh_t* mesh; /* NULL: all ranks of the communicator, one dimension "world" */
   const muonrt_placement_t* placements; /* mesh->ndim of them, or NULL */
-  const int32_t* flat_dims;             /* ORDERED: mesh dimensions that FSDP cuts as one, last; or NULL */
+  const int32_t* flat_dims; /* ORDERED: mesh dimensions that FSDP cuts as one, last; or NULL */
   int32_t n_flat_dims;
   int32_t n_cuts;
-  const muonrt_cut_t* cuts;             /* used where `placements` is NULL; none of both: replicated */
-  int32_t kind;                         /* MUONRT_LAYOUT_CUTS */
+  const muonrt_cut_t* cuts; /* used where `placements` is NULL; none of both: replicated */
+  int32_t kind;             /* MUONRT_LAYOUT_CUTS */
   int32_t last_dim;
-  const int32_t* last_dims;             /* mesh dimensions; NULL: all that nothing else names */
+  const int32_t* last_dims; /* mesh dimensions; NULL: all that nothing else names */
   int32_t n_last_dims;
   int32_t reserved;
   const int64_t* values;

@@ -33,7 +33,7 @@ enum { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
 enum { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 enum {
-  MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights owned by muonrt; f32 ones none */
+  MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights, f32 ones none */
   MUONRT_MASTER_NONE = 1,
   MUONRT_MASTER_OWNED = 2,
   MUONRT_MASTER_CALLER = 3 /* `master` of the parameter */
@@ -42,7 +42,8 @@ enum { MUONRT_STATE_MOMENTUM = 0, MUONRT_STATE_VARIANCE = 1, MUONRT_STATE_MASTER
 enum { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
 
 /* Settings that parameters share. Zero is zero in every number; NaN is refused.
- * "fixed": set at creation; the others may be changed between steps with muonrt_optimizer_set_group. */
+ * "fixed": set at creation; the others may be changed between steps with
+ * muonrt_optimizer_set_group. */
 typedef struct muonrt_group {
   uint32_t struct_size;
   int32_t role;        /* MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW; fixed */
@@ -50,33 +51,33 @@ typedef struct muonrt_group {
   double lr_factor;    /* multiplies the step's learning rate; 1; >= 0 */
   double weight_decay; /* decoupled: W -= lr lr_factor weight_decay W; Muon 0.1, AdamW 0.01; >= 0 */
   /* Muon */
-  double momentum;        /* 0.95; 0 <= momentum < 1 */
-  int32_t momentum_kind;  /* EMA; fixed */
-  int32_t nesterov;       /* 1 */
-  int32_t coefficients;   /* POLAR_EXPRESS; fixed */
-  int32_t steps;          /* Newton-Schulz steps; 5; 1 .. 32; fixed */
-  double lower_bound;     /* Polar Express: 1e-3; 0 < lower_bound < 1; fixed */
-  double cushion;         /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
-  double safety;          /* Polar Express: 1.02; 1 .. 2; fixed */
-  double input_safety;    /* other lists: factor on the input's norm; 1; 1 .. 2; fixed */
-  const double* custom;   /* CUSTOM: steps x 3 numbers, read at creation; else NULL; fixed */
-  int32_t scale_rule;     /* MATCH_RMS; fixed */
-  int32_t form;           /* AUTO: by shape alone; fixed */
-  double scale_factor;    /* multiplies the rule's value; 1; fixed */
+  double momentum;       /* 0.95; 0 <= momentum < 1 */
+  int32_t momentum_kind; /* EMA; fixed */
+  int32_t nesterov;      /* 1 */
+  int32_t coefficients;  /* POLAR_EXPRESS; fixed */
+  int32_t steps;         /* Newton-Schulz steps; 5; 1 .. 32; fixed */
+  double lower_bound;    /* Polar Express: 1e-3; 0 < lower_bound < 1; fixed */
+  double cushion;        /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
+  double safety;         /* Polar Express: 1.02; 1 .. 2; fixed */
+  double input_safety;   /* other lists: factor on the input's norm; 1; 1 .. 2; fixed */
+  const double* custom;  /* CUSTOM: steps x 3 numbers, read at creation; else NULL; fixed */
+  int32_t scale_rule;    /* MATCH_RMS; fixed */
+  int32_t form;          /* AUTO: by shape alone; fixed */
+  double scale_factor;   /* multiplies the rule's value; 1; fixed */
   /* AdamW */
   double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 (outside the bias-corrected root) */
 } muonrt_group_t;
 
 /* How a tensor's dimensions are read, stored as int32_t; never inferred. */
 enum {
-  MUONRT_VIEW_PLAIN = 0,  /* as it is; Muon: a matrix */
-  MUONRT_VIEW_STACK = 1,  /* experts x rows x cols: a matrix for each expert */
-  MUONRT_VIEW_MATRIX = 2  /* n0 x (n1 n2 ...): convolution weights */
+  MUONRT_VIEW_PLAIN = 0, /* as it is; Muon: a matrix */
+  MUONRT_VIEW_STACK = 1, /* experts x rows x cols: a matrix for each expert */
+  MUONRT_VIEW_MATRIX = 2 /* n0 x (n1 n2 ...): convolution weights */
 };
 
-/* A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself, with
- * a scale from its own shape: the query rows of a fused QKV, a head, a half of gate_up. The parts of a
- * parameter tile its matrix. Fill with muonrt_part_init first. */
+/* A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself,
+ * with a scale from its own shape: the query rows of a fused QKV, a head, a half of gate_up. The
+ * parts of a parameter tile its matrix. Fill with muonrt_part_init first. */
 typedef struct muonrt_part {
   uint32_t struct_size;
   int32_t reserved;
@@ -85,20 +86,20 @@ typedef struct muonrt_part {
   int64_t n_rows;
   const muonrt_run_t* cols; /* NULL: all columns */
   int64_t n_cols;
-  double scale_factor;      /* multiplies the group's; 1 */
+  double scale_factor; /* multiplies the group's; 1 */
 } muonrt_part_t;
 
 /* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
  * they stay the caller's, must not overlap one another, and are row-major and contiguous. */
 typedef struct muonrt_param {
   uint32_t struct_size;
-  int32_t group;              /* index into the groups */
-  const char* name;           /* unique, not empty */
-  int32_t ndim;               /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: see `view` */
-  int32_t dtype;              /* MUONRT_DTYPE_F32 or _BF16 */
-  const int64_t* shape;       /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
+  int32_t group;                 /* index into the groups */
+  const char* name;              /* unique, not empty */
+  int32_t ndim;                  /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: see `view` */
+  int32_t dtype;                 /* MUONRT_DTYPE_F32 or _BF16 */
+  const int64_t* shape;          /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
-  const int64_t* local_shape; /* what the caller holds here, compared with the layout; NULL: not compared */
+  const int64_t* local_shape;    /* what lies here, compared with the layout; NULL: not compared */
   void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
   const void* grad;           /* local gradient, reduced over all replicas; NULL: bound later */
   int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
@@ -112,9 +113,9 @@ typedef struct muonrt_param {
 
 typedef struct muonrt_optimizer_options {
   uint32_t struct_size;
-  int32_t device;          /* MUONRT_DEVICE_HOST */
-  int32_t device_index;    /* CUDA only; 0 */
-  int32_t threads;         /* host: compute threads of this rank, 1 .. 256; 1. Does not change a bit. */
+  int32_t device;       /* MUONRT_DEVICE_HOST */
+  int32_t device_index; /* CUDA only; 0 */
+  int32_t threads; /* host: compute threads of this rank, 1 .. 256; 1. Does not change a bit. */
   int32_t transport_dtype; /* of what the exchanges carry; MUONRT_DTYPE_BF16 */
   int32_t iteration_dtype; /* of Newton-Schulz; 0: F32 on the host, BF16 on CUDA */
   int32_t commit;          /* MUONRT_COMMIT_ATOMIC */
@@ -132,30 +133,30 @@ typedef struct muonrt_optimizer_options {
 typedef struct muonrt_step {
   uint32_t struct_size;
   int32_t reserved;
-  double lr;                    /* learning rate, >= 0; no default: NaN until set */
-  double grad_scale_inv;        /* multiplies every gradient; 1; finite, > 0 */
-  const int64_t* without_grad;  /* parameters (indices) that sit out in this step, the same list on
-                                   every rank; their state stays as it is */
+  double lr;                   /* learning rate, >= 0; no default: NaN until set */
+  double grad_scale_inv;       /* multiplies every gradient; 1; finite, > 0 */
+  const int64_t* without_grad; /* parameters (indices) that sit out in this step, the same list on
+                                  every rank; their state stays as it is */
   int64_t n_without_grad;
 } muonrt_step_t;
 
 /* What a step did. Times in seconds, of this rank. */
 typedef struct muonrt_report {
   uint32_t struct_size;
-  int32_t skipped;              /* 1: voted down */
-  int64_t step;                 /* committed steps so far */
-  int64_t orthogonalized;       /* matrices in this step, summed over ranks; equals `planned` */
+  int32_t skipped;        /* 1: voted down */
+  int64_t step;           /* committed steps so far */
+  int64_t orthogonalized; /* matrices in this step, summed over ranks; equals `planned` */
   int64_t planned;
-  int64_t zero_matrices;        /* matrices that were all zero, summed over ranks */
-  int32_t nonfinite_rank;       /* skipped: lowest rank that found a non-finite value, else -1 */
+  int64_t zero_matrices;  /* matrices that were all zero, summed over ranks */
+  int32_t nonfinite_rank; /* skipped: lowest rank that found a non-finite value, else -1 */
   int32_t reserved;
-  int64_t nonfinite_param;      /* skipped: lowest parameter index it was found in there, else -1 */
-  int64_t bytes_sent;           /* to other ranks in this step */
-  double seconds;               /* whole call */
-  double local_seconds;         /* packs, unpacks, commits */
-  double gemm_seconds;          /* normalization and Newton-Schulz products */
-  double exchange_seconds;      /* sum over exchanges */
-  double exposed_seconds;       /* whole call less the local passes and the products */
+  int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
+  int64_t bytes_sent;      /* to other ranks in this step */
+  double seconds;          /* whole call */
+  double local_seconds;    /* packs, unpacks, commits */
+  double gemm_seconds;     /* normalization and Newton-Schulz products */
+  double exchange_seconds; /* sum over exchanges */
+  double exposed_seconds;  /* whole call less the local passes and the products */
 } muonrt_report_t;
 
 /* Counts since creation, of this rank. */
@@ -164,17 +165,17 @@ typedef struct muonrt_counters {
   int32_t chunks_resident_peak; /* chunks in flight at once, at most the window */
   int64_t allocations;          /* calls of muonrt's device allocator */
   int64_t allocated_bytes;
-  int64_t objects;              /* streams, events and blocks of queues made */
+  int64_t objects; /* streams, events and blocks of queues made */
   int64_t exchanges;
   int64_t bytes_sent;
-  int64_t orthogonalized;       /* matrices, by this rank */
+  int64_t orthogonalized; /* matrices, by this rank */
 } muonrt_counters_t;
 
 /* A borrowed view of a parameter's state on this rank; f32, row-major, the local shard's shape. */
 typedef struct muonrt_state_view {
   uint32_t struct_size;
   int32_t dtype;
-  float* data;                  /* NULL where the shard is empty */
+  float* data; /* NULL where the shard is empty */
   int64_t numel;
 } muonrt_state_view_t;
 
@@ -194,8 +195,8 @@ MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
  * buffers. `groups` and `params` are arrays; the first element's struct_size is the stride of all.
  * Blocking. `comm` may be used again, or destroyed, afterwards.
  * Errors, the same on every rank and naming the rank, parameter, field and values:
- * INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing is
- * changed then, and *optimizer is NULL. A null `comm` can only be reported to its own rank. */
+ * INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing
+ * is changed then, and *optimizer is NULL. A null `comm` can only be reported to its own rank. */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
                                                    const muonrt_optimizer_options_t* options,
@@ -214,17 +215,18 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimiz
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer,
                                                       const void* const* grads, int64_t n);
 
-/* Changes a group's settings for the steps to come; every rank makes the same change before the same
- * step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs. Local. */
+/* Changes a group's settings for the steps to come; every rank makes the same change before the
+ * same step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs.
+ * Local. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                                       const muonrt_group_t* group);
 
 /* One step of every parameter, or of none. Collective; blocking on the host.
- * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed, the
- * step does not count); else an error, the same on every rank: INVALID_ARGUMENT (a bad argument or a
- * missing gradient on some rank), MISMATCH (step arguments differ), both with nothing changed and the
- * optimizer usable; COMM, TIMEOUT, ABORTED, DEVICE (nothing committed), UNDECIDED or TORN, after which
- * the optimizer is unusable and says so.
+ * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed,
+ * the step does not count); else an error, the same on every rank: INVALID_ARGUMENT (a bad argument
+ * or a missing gradient on some rank), MISMATCH (step arguments differ), both with nothing changed
+ * and the optimizer usable; COMM, TIMEOUT, ABORTED, DEVICE (nothing committed), UNDECIDED or TORN,
+ * after which the optimizer is unusable and says so.
  * @param report  may be NULL. */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
                                                  const muonrt_step_t* step,
@@ -234,9 +236,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
 MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer,
                                                  const char* name, int64_t* index);
 
-/* A view of state: MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE (AdamW),
- * _MASTER. Valid until the optimizer is destroyed; write to it only between steps (to resume).
- * Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no such state). */
+/* A view of state: MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
+ * (AdamW), _MASTER. Valid until the optimizer is destroyed; write to it only between steps (to
+ * resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no such
+ * state). */
 MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
                                                   int32_t kind, muonrt_state_view_t* view);
 

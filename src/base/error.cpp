@@ -4,22 +4,38 @@ namespace muonrt {
 
 const char* status_name(Status status) noexcept {
   switch (status) {
-    case Status::kOk: return "MUONRT_OK";
-    case Status::kSkipped: return "MUONRT_SKIPPED";
-    case Status::kInvalidArgument: return "MUONRT_ERROR_INVALID_ARGUMENT";
-    case Status::kInvalidState: return "MUONRT_ERROR_INVALID_STATE";
-    case Status::kNotSupported: return "MUONRT_ERROR_NOT_SUPPORTED";
-    case Status::kMismatch: return "MUONRT_ERROR_MISMATCH";
-    case Status::kOutOfMemory: return "MUONRT_ERROR_OUT_OF_MEMORY";
-    case Status::kDevice: return "MUONRT_ERROR_DEVICE";
-    case Status::kComm: return "MUONRT_ERROR_COMM";
-    case Status::kTimeout: return "MUONRT_ERROR_TIMEOUT";
-    case Status::kAborted: return "MUONRT_ERROR_ABORTED";
-    case Status::kUndecided: return "MUONRT_ERROR_UNDECIDED";
-    case Status::kTorn: return "MUONRT_ERROR_TORN";
-    case Status::kIo: return "MUONRT_ERROR_IO";
-    case Status::kCorrupt: return "MUONRT_ERROR_CORRUPT";
-    case Status::kInternal: return "MUONRT_ERROR_INTERNAL";
+    case Status::kOk:
+      return "MUONRT_OK";
+    case Status::kSkipped:
+      return "MUONRT_SKIPPED";
+    case Status::kInvalidArgument:
+      return "MUONRT_ERROR_INVALID_ARGUMENT";
+    case Status::kInvalidState:
+      return "MUONRT_ERROR_INVALID_STATE";
+    case Status::kNotSupported:
+      return "MUONRT_ERROR_NOT_SUPPORTED";
+    case Status::kMismatch:
+      return "MUONRT_ERROR_MISMATCH";
+    case Status::kOutOfMemory:
+      return "MUONRT_ERROR_OUT_OF_MEMORY";
+    case Status::kDevice:
+      return "MUONRT_ERROR_DEVICE";
+    case Status::kComm:
+      return "MUONRT_ERROR_COMM";
+    case Status::kTimeout:
+      return "MUONRT_ERROR_TIMEOUT";
+    case Status::kAborted:
+      return "MUONRT_ERROR_ABORTED";
+    case Status::kUndecided:
+      return "MUONRT_ERROR_UNDECIDED";
+    case Status::kTorn:
+      return "MUONRT_ERROR_TORN";
+    case Status::kIo:
+      return "MUONRT_ERROR_IO";
+    case Status::kCorrupt:
+      return "MUONRT_ERROR_CORRUPT";
+    case Status::kInternal:
+      return "MUONRT_ERROR_INTERNAL";
   }
   return "MUONRT_ERROR_UNKNOWN";
 }

@@ -1,6 +1,7 @@
 /* A trainer in C99: fits a two-layer network to a function of 16 numbers, with its matrices sharded
- * over ranks. Every rank holds a part of each matrix, gathers what it computes with, and lets muonrt
- * step. Run it alone, or under mpirun. The loss must fall below a twentieth of where it began. */
+ * over ranks. Every rank holds a part of each matrix, gathers what it computes with, and lets
+ * muonrt step. Run it alone, or under mpirun. The loss must fall below a twentieth of where it
+ * began. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 enum { IN = 16, HIDDEN = 48, SAMPLES = 256, STEPS = 120, MATRICES = 2, MAX_RANKS = 64 };
 
 /* Ends the program with the library's own words. */
-static void check(muonrt_status_t status, const char *what) {
+static void check(muonrt_status_t status, const char* what) {
   if (status == MUONRT_OK) return;
   fprintf(stderr, "%s: %s: %s\n", what, muonrt_status_name(status), muonrt_last_error());
   exit(1);
@@ -33,7 +34,7 @@ static float noise(uint32_t i) {
 }
 
 /* Mean squared error of w2 tanh(w1 x) over all samples; gradients of the full matrices. */
-static double forward_backward(float *const full[MATRICES], float *const grad[MATRICES]) {
+static double forward_backward(float* const full[MATRICES], float* const grad[MATRICES]) {
   double loss = 0.0;
   int s, i, j;
   memset(grad[0], 0, sizeof(float) * HIDDEN * IN);
@@ -61,8 +62,8 @@ static double forward_backward(float *const full[MATRICES], float *const grad[MA
 }
 
 /* full <- every rank's rows, in rank order; the shards may be uneven, or empty. */
-static void gather(muonrt_comm_t *comm, int32_t ranks, const muonrt_layout_t *layout,
-                   const int64_t *shape, const float *shard, int64_t mine, float *full) {
+static void gather(muonrt_comm_t* comm, int32_t ranks, const muonrt_layout_t* layout,
+                   const int64_t* shape, const float* shard, int64_t mine, float* full) {
   muonrt_message_t sends[MAX_RANKS], receives[MAX_RANKS];
   int64_t n_sends = 0, n_receives = 0;
   int32_t r;
@@ -70,7 +71,7 @@ static void gather(muonrt_comm_t *comm, int32_t ranks, const muonrt_layout_t *la
     int64_t local[2];
     check(muonrt_layout_local_shape(local, layout, ranks, 2, shape, r), "layout");
     if (mine > 0) {
-      const muonrt_message_t m = {r, 0, (void *)shard, mine * (int64_t)sizeof(float)};
+      const muonrt_message_t m = {r, 0, (void*)shard, mine * (int64_t)sizeof(float)};
       sends[n_sends++] = m;
     }
     if (local[0] * local[1] > 0) {
@@ -82,9 +83,9 @@ static void gather(muonrt_comm_t *comm, int32_t ranks, const muonrt_layout_t *la
   check(muonrt_comm_exchange(comm, sends, n_sends, receives, n_receives), "gather");
 }
 
-static int train(muonrt_comm_t *comm) {
+static int train(muonrt_comm_t* comm) {
   static const int64_t shapes[MATRICES][2] = {{HIDDEN, IN}, {1, HIDDEN}};
-  static const char *const names[MATRICES] = {"w1", "w2"};
+  static const char* const names[MATRICES] = {"w1", "w2"};
   const muonrt_placement_t rows = {MUONRT_PLACEMENT_SHARD, 0, 0};
   float *full[MATRICES], *full_grad[MATRICES], *shard[MATRICES], *grad[MATRICES];
   int64_t numel[MATRICES], first[MATRICES], mesh_shape;
@@ -95,7 +96,7 @@ static int train(muonrt_comm_t *comm) {
   muonrt_layout_t layout;
   muonrt_group_t groups[2];
   muonrt_param_t params[MATRICES];
-  muonrt_optimizer_t *optimizer;
+  muonrt_optimizer_t* optimizer;
 
   check(muonrt_comm_rank(&rank, comm), "rank");
   check(muonrt_comm_size(&ranks, comm), "size");
@@ -160,8 +161,8 @@ static int train(muonrt_comm_t *comm) {
   return loss < begin / 20.0 ? 0 : 1;
 }
 
-int main(int argc, char **argv) {
-  muonrt_comm_t *comm;
+int main(int argc, char** argv) {
+  muonrt_comm_t* comm;
   int failed;
 #ifdef USE_MPI
   MPI_Comm world = MPI_COMM_WORLD;
