@@ -53,8 +53,9 @@ enum { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
  * Threads: any. */
 MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
 
-/* Message of the last call of this thread that did not return MUONRT_OK; "" if there was none.
- * Never NULL; valid until this thread's next call. Threads: any; each has its own. */
+/* Message of the last call of this thread that returned an error (MUONRT_SKIPPED is none); "" if
+ * there was none. Never NULL; valid until this thread's next call. Threads: any; each has its own.
+ */
 MUONRT_API const char* muonrt_last_error(void);
 
 /* Makes `message` (copied; NULL: "") this thread's muonrt_last_error and returns `status`: for

@@ -34,7 +34,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
 MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
                                                         const muonrt_transport_t* transport);
 
-/* Ends pending waits of this rank with ABORTED. Accepts NULL. */
+/* Not while a call on it runs in another thread: end that with muonrt_comm_abort first. Peers that
+ * wait for this rank end with COMM. Accepts NULL. */
 MUONRT_API void muonrt_comm_destroy(muonrt_comm_t* comm);
 
 MUONRT_API muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm);
@@ -45,7 +46,7 @@ MUONRT_API muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* 
 MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds);
 
 /* Publishes an error: pending and later operations of every rank end with `status` and the message.
- * Threads: any. */
+ * It concerns this communicator, not the duplicates that optimizers have. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                              const char* message);
 
@@ -54,7 +55,9 @@ MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_
  * allgather: `all` (size x bytes) receives `bytes` from every rank, in rank order.
  * exchange: all-to-all-v; at most one message for each ordered pair of ranks, sizes known to both
  * sides, empty pairs left out by both. A message to oneself is allowed.
- * Errors: COMM, TIMEOUT, ABORTED, MISMATCH (sizes), INVALID_ARGUMENT. */
+ * Errors: COMM, TIMEOUT, ABORTED, MISMATCH (sizes), INVALID_ARGUMENT. A null handle or buffer is
+ * found before anything is sent, and only here: the peers wait. A bad peer or message is published
+ * and ends the communicator on all ranks. */
 MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
 MUONRT_API muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
                                                  int64_t bytes);

@@ -60,7 +60,7 @@ typedef struct muonrt_group {
   double cushion;        /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
   double safety;         /* Polar Express: 1.02; 1 .. 2; fixed */
   double input_safety;   /* other lists: factor on the input's norm; 1; 1 .. 2; fixed */
-  const double* custom;  /* CUSTOM: steps x 3 numbers, read at creation; else NULL; fixed */
+  const double* custom;  /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed */
   int32_t scale_rule;    /* MATCH_RMS; fixed */
   int32_t form;          /* AUTO: by shape alone; fixed */
   double scale_factor;   /* multiplies the rule's value; 1; fixed */
@@ -145,10 +145,11 @@ typedef struct muonrt_report {
   uint32_t struct_size;
   int32_t skipped;        /* 1: voted down */
   int64_t step;           /* committed steps so far */
-  int64_t orthogonalized; /* matrices in this step, summed over ranks; equals `planned` */
+  int64_t orthogonalized; /* matrices, summed over ranks; `planned` in a committed step */
   int64_t planned;
-  int64_t zero_matrices;  /* matrices that were all zero, summed over ranks */
-  int32_t nonfinite_rank; /* skipped: lowest rank that found a non-finite value, else -1 */
+  int64_t zero_matrices;  /* all zero, those announced without a gradient too */
+  int32_t nonfinite_rank; /* skipped: lowest rank with a non-finite gradient; where none has
+                                one (an update overflowed) an owner; else -1 */
   int32_t reserved;
   int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
   int64_t bytes_sent;      /* to other ranks in this step */
@@ -207,11 +208,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimize
 MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
 
 /* Rebinds the gradient of a parameter for the steps to come. Local, cheap.
- * Errors: INVALID_ARGUMENT (index, overlap with the parameter's own buffers). */
+ * Errors: INVALID_ARGUMENT (index, alignment, overlap with the parameter's own buffers). */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                                      const void* grad);
 
-/* The same for all parameters: `n` must be their number. */
+/* The same for all parameters, or for none where one is refused: `n` must be their number. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer,
                                                       const void* const* grads, int64_t n);
 
@@ -227,7 +228,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * or a missing gradient on some rank), MISMATCH (step arguments differ), both with nothing changed
  * and the optimizer usable; COMM, TIMEOUT, ABORTED, DEVICE (nothing committed), UNDECIDED or TORN,
  * after which the optimizer is unusable and says so.
- * @param report  may be NULL. */
+ * @param report  may be NULL; left as it was where an error is returned. */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
                                                  const muonrt_step_t* step,
                                                  muonrt_report_t* report);
@@ -243,7 +244,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optim
 MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
                                                   int32_t kind, muonrt_state_view_t* view);
 
-/* Committed steps. Setting it resumes AdamW's bias correction and the step numbers. */
+/* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
+ * counts the same updates for every parameter. 0 <= step < 2^53. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
                                                      int64_t* step);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);

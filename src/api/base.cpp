@@ -11,15 +11,14 @@
 namespace muonrt::api {
 
 namespace {
-thread_local std::string last_error;
-}
+// Of fixed size, so that telling of exhausted memory needs none.
+thread_local char last_error[4096];
+}  // namespace
 
-void set_last_error(const std::string& message) noexcept {
-  try {
-    last_error = message;
-  } catch (...) {
-    last_error.clear();
-  }
+void set_last_error(const char* message) noexcept {
+  const size_t length = std::min(std::strlen(message), sizeof last_error - 1);
+  std::memmove(last_error, message, length);
+  last_error[length] = 0;
 }
 
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed) {
@@ -44,7 +43,7 @@ const char* muonrt_status_name(muonrt_status_t status) {
   return status_name(static_cast<Status>(status));
 }
 
-const char* muonrt_last_error(void) { return api::last_error.c_str(); }
+const char* muonrt_last_error(void) { return api::last_error; }
 
 muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message) {
   return api::guard([&] {

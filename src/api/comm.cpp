@@ -2,6 +2,7 @@
 
 #include "api/guard.hpp"
 #include "api/handles.hpp"
+#include "base/checked.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
 
@@ -119,6 +120,7 @@ muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, voi
     require_pointer(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    " (a size); pass 0 or more");
+    checked_mul(bytes, comm->comm.size());
     if (bytes > 0) {
       require_pointer(mine, "muonrt_comm_allgather", "mine");
       require_pointer(all, "muonrt_comm_allgather", "all");

@@ -10,10 +10,10 @@
 namespace muonrt::api {
 
 /// Remembers `message` for this thread's muonrt_last_error.
-void set_last_error(const std::string& message) noexcept;
+void set_last_error(const char* message) noexcept;
 
 inline muonrt_status_t report(const Error& error) noexcept {
-  set_last_error(error.message());
+  set_last_error(error.message().c_str());
   return static_cast<muonrt_status_t>(error.status());
 }
 
@@ -30,7 +30,7 @@ muonrt_status_t guard(Body body) noexcept {
     set_last_error("host memory is exhausted; use fewer or smaller buffers");
     return MUONRT_ERROR_OUT_OF_MEMORY;
   } catch (const std::exception& e) {
-    set_last_error(std::string("internal: ") + e.what());
+    set_last_error(e.what());
     return MUONRT_ERROR_INTERNAL;
   } catch (...) {
     set_last_error("internal: an exception of unknown type");

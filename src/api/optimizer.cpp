@@ -100,6 +100,7 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
     MUONRT_REQUIRE(n == count, Status::kInvalidArgument, "muonrt_optimizer_set_grads: n is ", n,
                    " (there are ", count, " parameters); pass one gradient for each");
+    for (int64_t i = 0; i < n; ++i) o.check_grad(i, grads[i]);
     for (int64_t i = 0; i < n; ++i) o.set_grad(i, grads[i]);
     return Status::kOk;
   });
@@ -110,7 +111,7 @@ muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_
   return guard([&] {
     Optimizer& o = open(optimizer, "muonrt_optimizer_set_group");
     require_pointer(group, "muonrt_optimizer_set_group", "group");
-    o.set_group(index, api::read_group(group, cat("group ", index)));
+    o.set_group(index, api::read_group(group, cat("group ", index), false));
     return Status::kOk;
   });
 }
@@ -122,8 +123,8 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
     StepReport done;
     const Status status = o.step(
         [&] {
-          if (report) api::struct_size_of(report, "report");
-          return api::read_step(step);
+          if (report) api::struct_size_of(report, "report", sizeof *report);
+          return api::read_step(step, static_cast<int64_t>(o.settings().params.size()));
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");

@@ -111,6 +111,10 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
       MUONRT_REQUIRE(m.names[i], kBad, who, ": mesh name ", i,
                      " is null; name it or pass no names");
       names.emplace_back(m.names[i]);
+      for (const char c : names.back()) {
+        MUONRT_REQUIRE(static_cast<unsigned char>(c) >= 0x20, kBad, who, ": mesh name ", i,
+                       " holds a control character (value ", static_cast<int>(c), "); remove it");
+      }
     }
     std::vector<int32_t> ranks;
     if (m.ranks) {
@@ -123,6 +127,10 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
       ranks.assign(m.ranks, m.ranks + count);
     }
     made = std::make_shared<Mesh>(shape, names, ranks);
+    for (const int32_t r : made->ranks()) {
+      MUONRT_REQUIRE(r < world_, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
+                     world_, " ranks); use ranks below that");
+    }
   }
   for (const auto& known : meshes_) {
     if (*known == *made && known->names() == made->names()) return known;

@@ -81,7 +81,7 @@ void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& w
                  " (only a matrix has parts); leave them out");
   muonrt_part_t defaults;
   muonrt_part_init(&defaults);
-  const uint32_t stride = struct_size_of(p.parts, cat(who, ": part 0").c_str());
+  const uint32_t stride = struct_size_of(p.parts, cat(who, ": part 0").c_str(), sizeof *p.parts);
   for (int64_t i = 0; i < p.n_parts; ++i) {
     const std::string where = cat(who, ": part ", i);
     const auto part = read_struct(element(p.parts, i, stride, where), defaults, where.c_str());
@@ -129,7 +129,8 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
 
 }  // namespace
 
-GroupSettings read_group(const muonrt_group_t* given, const std::string& who) {
+GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bool with_custom) {
+  struct_size_of(given, who.c_str(), sizeof *given);
   const int32_t role = given->role;
   muonrt_group_t defaults;
   muonrt_group_init(&defaults, role);
@@ -155,7 +156,7 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who) {
   out.beta1 = g.beta1;
   out.beta2 = g.beta2;
   out.eps = g.eps;
-  if (out.coefficients == CoefficientFamily::kCustom) {
+  if (with_custom && out.coefficients == CoefficientFamily::kCustom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
                    ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
                    g.steps, "); pass steps x 3 numbers");
@@ -194,13 +195,13 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   MUONRT_REQUIRE(n_params >= 1 && n_params < INT32_MAX && params, kBad, "n_params is ", n_params,
                  " with params ", params ? "given" : "null",
                  " (an optimizer needs parameters); pass at least one");
-  const uint32_t group_stride = struct_size_of(groups, "group 0");
+  const uint32_t group_stride = struct_size_of(groups, "group 0", sizeof *groups);
   for (int32_t i = 0; i < n_groups; ++i) {
     const std::string group = cat("group ", i);
     out.groups.push_back(read_group(element(groups, i, group_stride, group), group));
   }
   LayoutReader layouts(world);
-  const uint32_t param_stride = struct_size_of(params, "param 0");
+  const uint32_t param_stride = struct_size_of(params, "param 0", sizeof *params);
   for (int64_t i = 0; i < n_params; ++i) {
     out.params.push_back(
         read_param(element(params, i, param_stride, cat("param ", i)), i, layouts));
@@ -208,15 +209,16 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   return out;
 }
 
-StepSettings read_step(const muonrt_step_t* given) {
+StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
   MUONRT_REQUIRE(given, kBad,
                  "muonrt_optimizer_step: step is null; fill one with muonrt_step_init");
   muonrt_step_t defaults;
   muonrt_step_init(&defaults);
   const auto s = read_struct(given, defaults, "step");
-  MUONRT_REQUIRE(s.n_without_grad >= 0 && (s.without_grad || s.n_without_grad == 0), kBad,
-                 "step: n_without_grad is ", s.n_without_grad,
-                 " with a null list or below 0; pass a list or 0");
+  MUONRT_REQUIRE(s.n_without_grad >= 0 && s.n_without_grad <= n_params &&
+                     (s.without_grad || s.n_without_grad == 0),
+                 kBad, "step: n_without_grad is ", s.n_without_grad, " (0 to ", n_params,
+                 ", with a list that is not null); correct it");
   StepSettings out;
   out.lr = s.lr;
   out.grad_scale_inv = s.grad_scale_inv;

@@ -7,23 +7,25 @@
 namespace muonrt::api {
 
 // Growable structs begin with `uint32_t struct_size`. A caller built against an older header passes
-// fewer bytes, one built against a newer header more: missing fields take our defaults, unknown
-// ones must be zero.
+// fewer bytes, but no fewer than the struct's first version had; one built against a newer header
+// passes more. Missing fields take our defaults, unknown ones must be zero. Today every struct is
+// in its first version: when one grows, the size it has now stays the smallest that is accepted.
 
-/// Errors: INVALID_ARGUMENT for a size that no version of the struct has had.
-inline uint32_t struct_size_of(const void* given, const char* who) {
+/// Errors: INVALID_ARGUMENT for a size that no version of the struct can have.
+inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  MUONRT_REQUIRE(size >= 8 && size % 4 == 0 && size <= (1u << 16), Status::kInvalidArgument, who,
-                 ": struct_size is ", size,
-                 " (no version has that size); fill the struct with its _init function first");
+  MUONRT_REQUIRE(size >= first_version && size % 4 == 0 && size <= (1u << 16),
+                 Status::kInvalidArgument, who, ": struct_size is ", size,
+                 " (the first version has ", first_version,
+                 "); fill the struct with its _init function first");
   return size;
 }
 
 /// The caller's struct in our version's shape.
 template <class T>
 T read_struct(const void* given, const T& defaults, const char* who) {
-  const uint32_t size = struct_size_of(given, who);
+  const uint32_t size = struct_size_of(given, who, sizeof(T));
   for (size_t i = sizeof(T); i < size; ++i) {
     MUONRT_REQUIRE(static_cast<const unsigned char*>(given)[i] == 0, Status::kInvalidArgument, who,
                    ": struct_size is ", size, " (this library knows ", sizeof(T),
@@ -38,7 +40,7 @@ T read_struct(const void* given, const T& defaults, const char* who) {
 /// Writes `value` back, no further than the caller's struct reaches; its struct_size stays.
 template <class T>
 void write_struct(void* to, const T& value, const char* who) {
-  const uint32_t size = struct_size_of(to, who);
+  const uint32_t size = struct_size_of(to, who, sizeof(T));
   constexpr size_t kHead = sizeof(uint32_t);
   const size_t bytes = size < sizeof(T) ? size : sizeof(T);
   std::memcpy(static_cast<char*>(to) + kHead, reinterpret_cast<const char*>(&value) + kHead,

@@ -32,7 +32,8 @@ struct Normalization {
 };
 
 /// The verbs of a step. Every op enqueues on `stream` and returns; arguments that are spans, tables
-/// or pointers must stay valid until the work has run. No op allocates after `reserve`.
+/// or pointers must stay valid until the work has run. No op takes device memory after
+/// `reserve`; a library for products may use the heap inside its own calls.
 class Ops {
  public:
   virtual ~Ops() = default;

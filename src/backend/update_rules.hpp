@@ -37,7 +37,9 @@ MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& 
   m = s.beta1 * m + (1.0f - s.beta1) * g;
   v = s.beta2 * v + (1.0f - s.beta2) * (g * g);
   const float root = sqrtf(v * s.correction2) + s.eps;
-  return w * (1.0f - s.decay) - s.rate * ((m * s.correction1) / root);
+  // Without eps an element that never had a gradient has no step: 0 / 0 is 0 here.
+  const float step = root > 0.0f ? (m * s.correction1) / root : 0.0f;
+  return w * (1.0f - s.decay) - s.rate * step;
 }
 
 }  // namespace muonrt

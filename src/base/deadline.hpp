@@ -5,6 +5,9 @@
 
 namespace muonrt {
 
+/// Longest time to wait that may be asked for: 366 days.
+constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
+
 /// A point in time after which a wait gives up.
 class Deadline {
  public:

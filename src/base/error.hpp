@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-/// Outcome of a call; the values are those of `muonrt_status_t` (include/muonrt/status.h).
+/// Outcome of a call; the values are those of `muonrt_status_t` (include/muonrt/base.h).
 enum class Status : int32_t {
   kOk = 0,
   kSkipped = 1,

@@ -140,7 +140,13 @@ std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
   table.rank = rank();
   table.size = size();
   call(shared_->table.duplicate, &table);
-  auto out = std::make_unique<CallbackTransport>(read_transport(&table));
+  std::unique_ptr<CallbackTransport> out;
+  try {
+    out = std::make_unique<CallbackTransport>(read_transport(&table));
+  } catch (...) {
+    if (table.destroy) table.destroy(table.state);  // nobody owns it yet
+    throw;
+  }
   MUONRT_REQUIRE(out->rank() == rank() && out->size() == size(), Status::kComm, where(),
                  ": the duplicate is rank ", out->rank(), " of ", out->size(), ", the original ",
                  rank(), " of ", size(), "; a duplicate has the same ranks");

@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/mpi_channel.hpp"
@@ -13,8 +14,6 @@
 namespace muonrt::mpi {
 
 namespace {
-
-constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 
 Channel& channel(void* state) { return *static_cast<Channel*>(state); }
 

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/checked.hpp"
+#include "base/deadline.hpp"
 #include "base/text.hpp"
 #include "comm/float_order.hpp"
 
@@ -13,7 +14,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 constexpr int64_t kShownOperations = 8;
 
 Error current_error() {

@@ -124,9 +124,14 @@ void Optimizer::check_param(int64_t param) const {
 }
 
 void Optimizer::set_grad(int64_t param, const void* grad) {
+  check_grad(param, grad);
+  params_[param].grad = grad;
+}
+
+void Optimizer::check_grad(int64_t param, const void* grad) const {
   check_param(param);
   const ParamSettings& p = settings_.params[static_cast<size_t>(param)];
-  ParamView& view = params_[param];
+  const ParamView& view = params_[param];
   const auto begin = reinterpret_cast<uintptr_t>(grad);
   const auto end = begin + static_cast<uintptr_t>(view.numel * size_of(view.grad_dtype));
   MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(view.grad_dtype)) == 0,
@@ -142,7 +147,6 @@ void Optimizer::set_grad(int64_t param, const void* grad) {
                      !overlaps(view.momentum, DType::kF32) && !overlaps(view.variance, DType::kF32),
                  Status::kInvalidArgument, "param '", p.name,
                  "': grad overlaps the parameter's own data or state; give it memory of its own");
-  view.grad = grad;
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {
@@ -157,6 +161,7 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
                    " differs from its value at creation (it is fixed); create another optimizer");
   };
   fixed(group.role == mine.role, "role");
+  fixed(group.name.empty() || group.name == mine.name, "name");
   fixed(group.momentum_kind == mine.momentum_kind, "momentum_kind");
   fixed(group.coefficients == mine.coefficients, "coefficients");
   fixed(group.steps == mine.steps, "steps");
@@ -210,8 +215,8 @@ int64_t Optimizer::find(const std::string& name) const {
 }
 
 void Optimizer::set_steps(int64_t steps) {
-  MUONRT_REQUIRE(steps >= 0, Status::kInvalidArgument, "step is ", steps,
-                 " (it counts committed steps); pass 0 or more");
+  MUONRT_REQUIRE(steps >= 0 && steps < int64_t{1} << 53, Status::kInvalidArgument, "step is ",
+                 steps, " (it counts committed steps, below 2^53); correct it");
   steps_ = steps;
   adam_steps_.assign(adam_steps_.size(), steps);
 }

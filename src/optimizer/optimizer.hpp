@@ -47,6 +47,9 @@ class Optimizer {
   /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step.
   Status step(const std::function<StepSettings()>& read, StepReport& report);
 
+  /// Errors: INVALID_ARGUMENT for a bad index, a misaligned gradient, one that overlaps the
+  /// parameter's own buffers.
+  void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind);
@@ -92,7 +95,7 @@ class Optimizer {
   AdamScalars* adam_ = nullptr;      // by parameter
   std::vector<int64_t> adam_steps_;  // by parameter: updates so far
   std::unique_ptr<Pipeline> pipeline_;
-  int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0;
+  int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
   std::optional<Error> poison_;
 };
 

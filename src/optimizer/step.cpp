@@ -9,8 +9,14 @@ namespace muonrt {
 
 namespace {
 
-// Slack over the transport's own deadline, within which a blocked exchange has long given up.
-constexpr int64_t kWaitFactor = 20;
+/// A setting as the kernels take it. Errors: INVALID_ARGUMENT if it overflows or vanishes there.
+float as_float(const char* what, double value) {
+  const auto out = static_cast<float>(value);
+  MUONRT_REQUIRE(std::isfinite(out) && (out != 0.0f || value == 0.0), Status::kInvalidArgument,
+                 what, " is ", value,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+  return out;
+}
 
 void check_step(const StepSettings& step) {
   MUONRT_REQUIRE(std::isfinite(step.lr) && step.lr >= 0, Status::kInvalidArgument, "step: lr is ",
@@ -38,15 +44,16 @@ void Optimizer::apply(const StepSettings& step) {
 }
 
 void Optimizer::fill_scalars(const StepSettings& step) {
-  const auto scale = static_cast<float>(step.grad_scale_inv);
+  const float scale = as_float("step: grad_scale_inv", step.grad_scale_inv);
   for (size_t g = 0; g < settings_.groups.size(); ++g) {
     const GroupSettings& group = settings_.groups[g];
     MuonScalars s;
     s.momentum = static_cast<float>(group.momentum);
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
-    s.rate = static_cast<float>(step.lr * group.lr_factor);
-    s.decay = static_cast<float>(step.lr * group.lr_factor * group.weight_decay);
+    s.rate = as_float("step: lr x lr_factor", step.lr * group.lr_factor);
+    s.decay = as_float("step: lr x lr_factor x weight_decay",
+                       step.lr * group.lr_factor * group.weight_decay);
     s.grad_scale = scale;
     muon_[g] = s;
   }
@@ -59,10 +66,11 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     s.beta1 = static_cast<float>(group.beta1);
     s.beta2 = static_cast<float>(group.beta2);
     s.eps = static_cast<float>(group.eps);
-    s.rate = static_cast<float>(step.lr * group.lr_factor);
-    s.decay = static_cast<float>(step.lr * group.lr_factor * group.weight_decay);
-    s.correction1 = static_cast<float>(1.0 / (1.0 - std::pow(group.beta1, t)));
-    s.correction2 = static_cast<float>(1.0 / (1.0 - std::pow(group.beta2, t)));
+    s.rate = muon_[settings_.params[i].group].rate;
+    s.decay = muon_[settings_.params[i].group].decay;
+    // From the rounded betas, which are those that the moments are made with.
+    s.correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{s.beta1}, t)));
+    s.correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{s.beta2}, t)));
     s.grad_scale = scale;
     adam_[i] = s;
   }
@@ -102,13 +110,20 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     fill_scalars(step);
   } catch (const Error& e) {
     mine = e;
+  } catch (const std::bad_alloc&) {
+    mine = Error(Status::kOutOfMemory, "host memory is exhausted; use fewer or smaller buffers");
+  } catch (const std::exception& e) {
+    mine = Error(Status::kInternal, cat("internal: ", e.what()));
+  }
+  if (mine) {
     // This rank still meets its peers in every exchange; it reads no gradient and votes no.
     for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = 0;
   }
   const StepRun run{stamp(step), !mine};
+  last_stamp_ = run.stamp;
   try {
     pipeline_->enqueue(run);
-    pipeline_->wait(settings_.timeout_ms * kWaitFactor);
+    pipeline_->wait();
   } catch (const Error& e) {
     fail(e);
   }
@@ -142,8 +157,8 @@ void Optimizer::finish(StepReport& report) {
   report.zero_matrices = last.zero_matrices;
   report.planned = static_cast<int64_t>(plan_->matrices().size());
   MUONRT_REQUIRE(
-      !eager || last.consent == comm_->size(), Status::kTorn, "an update was not finite on ",
-      comm_->size() - last.consent,
+      !eager || passes(last, comm_->size(), last_stamp_), Status::kTorn,
+      "an update was not finite on ", comm_->size() - last.consent,
       " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
       "MUONRT_COMMIT_ATOMIC");
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
@@ -188,16 +203,13 @@ void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSe
 
 void Optimizer::fail(const Error& error) {
   const Outcome& outcome = pipeline_->outcome();
-  const bool entered = outcome.vote_entered, passed = outcome.vote_passed;
-  const bool eager = settings_.commit == CommitMode::kEager;
+  const bool entered = outcome.vote_entered, returned = outcome.vote_passed;
   Error final_error = error;
-  if (passed && error.status() != Status::kInternal) {
-    if (eager) {
-      final_error =
-          Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
-                                   "); parameters are partly updated, reload a checkpoint"));
-    }
-  } else if (entered) {
+  if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
+    final_error =
+        Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
+                                 "); parameters may be partly updated, reload a checkpoint"));
+  } else if (entered && !returned) {
     final_error = Error(Status::kUndecided,
                         cat("the step failed inside its vote (", error.message(),
                             "); nothing was committed here, but a peer may have committed; compare "

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/checked.hpp"
+#include "base/deadline.hpp"
 #include "optimizer/settings.hpp"
 
 namespace muonrt {
@@ -78,6 +79,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
                  " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
   if (s.groups[p.group].role == Role::kMuon) {
+    MUONRT_REQUIRE(p.layout.numel() < int64_t{1} << 60, kBad, who, ": shape is ", p.layout.shape(),
+                   " (too large to address); split it");
     const bool stack = p.view == View::kStack;
     MUONRT_REQUIRE(
         p.layout.dims() == (stack ? 3 : 2), kBad, who, ": shape is ", p.layout.shape(),
@@ -86,6 +89,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
     MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
                    " (an empty matrix has no polar factor); leave it out");
   }
+  MUONRT_REQUIRE(p.parts.empty() || s.groups[p.group].role == Role::kMuon, kBad, who, ": it has ",
+                 p.parts.size(), " parts (AdamW works element by element); leave them out");
   for (const PartSettings& part : p.parts) {
     number(cat(who, ": part '", part.name, "'"), "scale_factor", part.scale_factor, 0, 1e30, false);
   }
@@ -119,13 +124,26 @@ void validate(const GroupSettings& g, const std::string& who) {
   number(who, "beta1", g.beta1, 0, 1, true);
   number(who, "beta2", g.beta2, 0, 1, true);
   number(who, "eps", g.eps, 0, kHuge, false);
+  for (const auto& [field, value] :
+       {std::pair{"momentum", g.momentum}, {"beta1", g.beta1}, {"beta2", g.beta2}}) {
+    MUONRT_REQUIRE(
+        static_cast<float>(value) < 1.0f, kBad, who, ": ", field, " is ", value,
+        " (1 once rounded to f32, so that nothing new would be taken in); use a smaller one");
+  }
+  MUONRT_REQUIRE(g.eps == 0 || std::isnormal(static_cast<float>(g.eps)), kBad, who, ": eps is ",
+                 g.eps, " (vanishes in f32); use 0 or a number from 1e-37");
+  for (const Coefficients& c : g.custom) {
+    for (const double value : {c.a, c.b, c.c})
+      number(who, "custom coefficient", value, -1e6, 1e6, false);
+  }
 }
 
 void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "threads", s.threads, 1, 256, false);
   number("options", "window", s.window, 1, 64, false);
   number("options", "chunk_bytes", static_cast<double>(s.chunk_bytes), 1, 1e18, false);
-  number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1, 1e12, false);
+  number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
+         static_cast<double>(kMaxTimeoutMs), false);
   check_dtype("options", "transport_dtype", s.transport);
   check_dtype("options", "iteration_dtype", s.iteration);
   for (size_t i = 0; i < s.groups.size(); ++i) {

@@ -1,6 +1,7 @@
 #include "pipeline/pipeline.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "base/checked.hpp"
 
@@ -39,7 +40,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::v
   const PlanOptions& options = context_.plan->problem().options;
   const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
   order_ = schedule(slot_count, options.window, options.commit);
-  scanned_ = options.commit == CommitMode::kAtomic ? adamw_ : std::move(all);
+  scanned_ = options.commit == CommitMode::kAtomic ? unpacked() : std::move(all);
   compute_ = device.create_stream(StreamKind::kCompute);
   exchange_ = device.create_stream(context_.comm->stream_kind());
   voted_ = device.create_event();
@@ -52,6 +53,21 @@ Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::v
             {"adamw", -1, Work::kLocal},
             {"outcome", -1, Work::kVote}};
   make_chunks();
+}
+
+// AdamW's parameters, and those of which a replica here is committed but not gathered: nobody else
+// reads these gradients before the vote.
+std::vector<int32_t> Pipeline::unpacked() const {
+  std::map<int32_t, int64_t> left;  // elements committed less elements packed, by parameter
+  for (const SlotPlan& slot : slots_) {
+    for (const Piece& p : slot.return_pieces) left[p.param] += p.rows * p.cols;
+    for (const Piece& p : slot.gather_pieces) left[p.param] -= p.rows * p.cols;
+  }
+  std::vector<int32_t> out = adamw_;
+  for (const auto& [param, elements] : left) {
+    if (elements != 0) out.push_back(param);
+  }
+  return out;
 }
 
 void Pipeline::make_chunks() {
@@ -114,6 +130,9 @@ void Pipeline::prepare() {
   ops.copy(s, context_.findings, &kNoFindings, sizeof(Findings));
   ops.copy(s, context_.verdict, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
+  // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
+  ops.copy(s, ballot_, &kReject, sizeof(Ballot));
+  ops.copy(s, second_ballot_, &kReject, sizeof(Ballot));
   if (poison_) {
     constexpr unsigned char kNan = 0xff;  // of every float and bf16
     ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
@@ -188,8 +207,10 @@ void Pipeline::enqueue(const StepRun& run) {
   context_.device->record(*finished_, *compute_);
 }
 
-void Pipeline::wait(int64_t timeout_ms) {
-  context_.device->synchronize(*finished_, Deadline::in_ms(timeout_ms));
+// No deadline of its own: exchanges end by the transport's, and local passes end by themselves. To
+// give up on those would hand buffers back that are still being written.
+void Pipeline::wait() {
+  context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }
 

@@ -32,7 +32,7 @@ class Pipeline {
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
   void enqueue(const StepRun& run);
   /// Blocks until the step has ended, however it did. Errors: those of the streams.
-  void wait(int64_t timeout_ms);
+  void wait();
 
   const Outcome& outcome() const { return outcome_; }
   const std::vector<Action>& order() const { return order_; }
@@ -43,6 +43,7 @@ class Pipeline {
   int64_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
+  std::vector<int32_t> unpacked() const;
   void make_chunks();
   void prepare();
   void scan();

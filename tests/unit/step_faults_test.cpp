@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <mutex>
 
 #include "support/world.hpp"
+#include "support/wrapped_device.hpp"
 
 // A rank dies, or messages are lost, at every operation of a step in turn. Every rank's call ends
 // in bounded time; nothing is committed unless the vote was reached; what failed stays failed.
@@ -187,5 +189,63 @@ TEST_CASE("faults: an eager step that loses a rank after its vote says that it i
   for (int r = 0; r < kRanks; ++r) {
     CHECK(seen[static_cast<size_t>(r)].status == Status::kTorn);
     CHECK(seen[static_cast<size_t>(r)].next == Status::kInvalidState);
+  }
+}
+
+namespace {
+
+/// A device whose pack fails where it is told to.
+class FailingOps : public wrapped::Ops {
+ public:
+  FailingOps(muonrt::Ops& inner, const bool& fails) : wrapped::Ops(inner), fails_(fails) {}
+  void pack_direction(Stream& s, std::span<const Piece> pieces, const ParamView* params,
+                      const MuonScalars* groups, void* message, DType transport,
+                      Findings* findings) override {
+    if (fails_) {
+      dynamic_cast<host::HostStream&>(s).enqueue(
+          host::Task([] { throw Error(Status::kOutOfMemory, "planted; nothing"); }));
+    }
+    inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
+  }
+
+ private:
+  const bool& fails_;
+};
+
+}  // namespace
+
+TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to the vote",
+          "[unit][optimizer]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    const world::Case c = small_case(commit);
+    bool fails[kRanks] = {};
+    std::vector<Seen> seen(kRanks);
+    world::on_ranks(kRanks, [&](Comm& comm) {
+      const auto me = static_cast<size_t>(comm.rank());
+      world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
+        return std::make_unique<wrapped::Device>(
+            world::host_device(s), [&](muonrt::Ops& ops) -> std::unique_ptr<muonrt::Ops> {
+              return std::make_unique<FailingOps>(ops, fails[me]);
+            });
+      });
+      StepReport report;
+      // A step that is skipped leaves a consenting ballot of the same step on the other ranks.
+      rank.fill_gradients(0);
+      if (comm.rank() == 0) std::memset(rank.grad(0).data(), 0xff, 4);
+      CHECK(rank.step_only(0, report) == Status::kSkipped);
+      const auto before = bytes_of(rank, c.params.size());
+      fails[me] = comm.rank() == 1;
+      try {
+        seen[me].status = rank.step(0, report);
+      } catch (const Error& e) {
+        seen[me].status = e.status();
+      }
+      seen[me].unchanged = before == bytes_of(rank, c.params.size());
+    });
+    for (const Seen& s : seen) {
+      CHECK(s.status != Status::kOk);
+      if (commit == CommitMode::kAtomic) CHECK(s.unchanged);
+      if (commit == CommitMode::kEager) CHECK(s.status == Status::kTorn);
+    }
   }
 }

@@ -141,6 +141,30 @@ TEST_CASE("skip: a gradient that only its scale, or the square in AdamW's varian
   }
 }
 
+TEST_CASE("skip: a NaN in a replica that is not gathered skips the step everywhere",
+          "[unit][optimizer]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    world::Case c = small_case(commit);
+    for (auto& p : c.params) p.placements = {{PlacementKind::kReplicate, 0, 1}};
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      rank.step(0, report);
+      const Snapshot before = snapshot(c, rank);
+      for (int bad_rank = 0; bad_rank < c.world; ++bad_rank) {
+        for (int64_t p = 0; p < 4; ++p) {
+          rank.fill_gradients(1);
+          if (comm.rank() == bad_rank) std::memset(rank.grad(p).data() + 4, 0xff, 4);
+          CHECK(rank.step_only(1, report) == Status::kSkipped);
+          CHECK(report.nonfinite_rank == bad_rank);
+          CHECK(report.nonfinite_param == p);
+          CHECK(snapshot(c, rank) == before);
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("skip: parameters announced without a gradient sit out, state and all",
           "[unit][optimizer]") {
   world::Case c = small_case(CommitMode::kAtomic);
@@ -263,5 +287,36 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     CHECK(snapshot(c, rank) == before);
     rank.optimizer().set_group(0, GroupSettings::defaults(Role::kMuon));
     CHECK(rank.step(1, report) == Status::kOk);
+  });
+}
+
+TEST_CASE("adamw: betas close to one and a zero eps follow the formula in f32",
+          "[unit][optimizer]") {
+  world::Case c;
+  c.steps = 1;
+  c.lr = 0.001;
+  world::Param p;
+  p.name = "b";
+  p.shape = {3};
+  p.role = Role::kAdamW;
+  c.params = {p};
+  c.settings.groups = world::default_groups();
+  c.settings.groups[1].beta2 = 0.99999;
+  c.settings.groups[1].eps = 0.0;
+  c.settings.groups[1].weight_decay = 0.0;
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    rank.fill_gradients(0);
+    std::memset(rank.grad(0).data(), 0, 4);  // an element that never had a gradient
+    StepReport report;
+    rank.step_only(0, report);
+    for (int64_t e = 0; e < 3; ++e) {
+      float w;
+      std::memcpy(&w, rank.data(0).data() + 4 * e, 4);
+      // A first step moves by the rate, against the gradient's sign (not at all without one).
+      const float g = e == 0 ? 0.0f : world::value(0, e, 0);
+      const double sign = g > 0 ? 1 : g < 0 ? -1 : 0;
+      CHECK(w == Approx(world::value(0, e, -1) - 0.001 * sign).epsilon(1e-6));
+    }
   });
 }
