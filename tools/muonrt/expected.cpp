@@ -101,8 +101,10 @@ std::vector<Expected> textbook_steps(const std::vector<ModelTensor>& tensors,
     e.momentum.assign(static_cast<size_t>(numel), 0.0);
     if (!tensors[t].muon) e.variance = e.momentum;
     double moved = 0;  // largest change by an entry of size 1, times its tolerance
+    double slope = 0;  // largest gradient; sums of them may cancel, their roundings do not
     for (int step = 0; step < steps; ++step) {
       const std::vector<double> grad = values(tensors[t].seed(), numel, step, rounding.half_grad);
+      slope = std::max(slope, largest(grad));
       if (!tensors[t].muon) {
         textbook::adamw_step(adamw, step + 1, e.data, e.momentum, e.variance, grad);
         continue;
@@ -122,8 +124,9 @@ std::vector<Expected> textbook_steps(const std::vector<ModelTensor>& tensors,
     e.tolerance = moved + roundings * (1 + largest(e.data));
     // What the caller sees is the master weight rounded once.
     if (rounding.half_data) e.tolerance += tolerance::roundoff(DType::kBF16) * largest(e.data);
-    e.momentum_tolerance = roundings * largest(e.momentum);
-    e.variance_tolerance = roundings * largest(e.variance);
+    e.momentum_tolerance =
+        roundings * slope * (1 - (tensors[t].muon ? muon.momentum : adamw.beta1));
+    e.variance_tolerance = roundings * slope * slope * (1 - adamw.beta2);
   }
   return out;
 }

@@ -29,7 +29,12 @@ void add_info(CLI::App& app, Work& work) {
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON");
   command->footer("Example: muonrt info --json");
-  command->callback([=, &work] { work = [=] { return run(*json); }; });
+  command->require_subcommand(0, 1);
+  add_info_defaults(*command, work);
+  add_info_coefficients(*command, work);
+  command->callback([=, &work] {
+    if (command->get_subcommands().empty()) work = [=] { return run(*json); };
+  });
 }
 
 }  // namespace muonrt::tool

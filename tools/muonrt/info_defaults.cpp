@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+
+#include "algo/coefficients.hpp"
+#include "algo/update_scale.hpp"
+#include "muonrt/command.hpp"
+#include "muonrt/optimizer.h"
+#include "muonrt/table.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+/// The shortest text that reads back as the same number, which is JSON as well.
+Cell plain(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
+
+const char* dtype_name(int32_t dtype) {
+  return dtype == MUONRT_DTYPE_F32 ? "f32" : dtype == MUONRT_DTYPE_BF16 ? "bf16" : "by device";
+}
+
+/// One setting of a group; `muon` and `adamw` say whose it is.
+struct Setting {
+  const char* name;
+  bool muon, adamw;
+  std::function<Cell(const muonrt_group_t&)> value;
+};
+
+std::vector<Setting> group_settings() {
+  using Group = muonrt_group_t;
+  const auto name = [](auto code) { return cell::word(name_of(code)); };
+  return {
+      {"lr_factor", true, true, [](const Group& g) { return plain(g.lr_factor); }},
+      {"weight_decay", true, true, [](const Group& g) { return plain(g.weight_decay); }},
+      {"momentum", true, false, [](const Group& g) { return plain(g.momentum); }},
+      {"momentum_kind", true, false,
+       [](const Group& g) {
+         return cell::word(g.momentum_kind == MUONRT_MOMENTUM_EMA ? "ema" : "heavy_ball");
+       }},
+      {"nesterov", true, false, [](const Group& g) { return cell::count(g.nesterov); }},
+      {"coefficients", true, false,
+       [=](const Group& g) { return name(static_cast<CoefficientFamily>(g.coefficients)); }},
+      {"steps", true, false, [](const Group& g) { return cell::count(g.steps); }},
+      {"lower_bound", true, false, [](const Group& g) { return plain(g.lower_bound); }},
+      {"cushion", true, false, [](const Group& g) { return plain(g.cushion); }},
+      {"safety", true, false, [](const Group& g) { return plain(g.safety); }},
+      {"input_safety", true, false, [](const Group& g) { return plain(g.input_safety); }},
+      {"scale_rule", true, false,
+       [=](const Group& g) { return name(static_cast<ScaleRule>(g.scale_rule)); }},
+      {"scale_factor", true, false, [](const Group& g) { return plain(g.scale_factor); }},
+      {"form", true, false,
+       [](const Group& g) {
+         return cell::word(g.form == MUONRT_FORM_AUTO   ? "by shape"
+                           : g.form == MUONRT_FORM_GRAM ? "gram"
+                                                        : "standard");
+       }},
+      {"beta1", false, true, [](const Group& g) { return plain(g.beta1); }},
+      {"beta2", false, true, [](const Group& g) { return plain(g.beta2); }},
+      {"eps", false, true, [](const Group& g) { return plain(g.eps); }},
+  };
+}
+
+Table group_table() {
+  muonrt_group_t muon, adamw;
+  muonrt_group_init(&muon, MUONRT_ROLE_MUON);
+  muonrt_group_init(&adamw, MUONRT_ROLE_ADAMW);
+  Table table(
+      {{"setting", "of a group", Table::Align::kLeft}, {"muon", "Muon"}, {"adamw", "AdamW"}});
+  for (const Setting& s : group_settings()) {
+    table.add({cell::word(s.name), s.muon ? s.value(muon) : cell::nothing(),
+               s.adamw ? s.value(adamw) : cell::nothing()});
+  }
+  return table;
+}
+
+Table option_table() {
+  muonrt_optimizer_options_t o;
+  muonrt_optimizer_options_init(&o);
+  Table table({{"setting", "of an optimizer", Table::Align::kLeft}, {"value", "value"}});
+  const auto add = [&](const char* name, Cell value) { table.add({cell::word(name), value}); };
+  add("device", cell::word(o.device == MUONRT_DEVICE_HOST ? "host" : "cuda"));
+  add("threads", cell::count(o.threads));
+  add("transport_dtype", cell::word(dtype_name(o.transport_dtype)));
+  add("iteration_dtype", cell::word(dtype_name(o.iteration_dtype)));
+  add("commit", cell::word(o.commit == MUONRT_COMMIT_ATOMIC ? "atomic" : "eager"));
+  add("window", cell::count(o.window));
+  add("chunk_bytes", o.chunk_bytes == 0 ? cell::word("by device") : cell::bytes(o.chunk_bytes));
+  add("timeout_ms", cell::count(o.timeout_ms));
+  return table;
+}
+
+int run(bool json) {
+  if (json) {
+    fmt::print("{}\n", json_object({{"group", group_table().json()},
+                                    {"optimizer", option_table().json()}}));
+    return 0;
+  }
+  fmt::print("{}\n{}\nThe learning rate has no default; it is given at every step.\n",
+             group_table().text(), option_table().text());
+  return 0;
+}
+
+}  // namespace
+
+void add_info_defaults(CLI::App& info, Work& work) {
+  auto* command = info.add_subcommand("defaults", "every setting's default, from the code");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "print JSON");
+  command->footer("Example: muonrt info defaults");
+  command->callback([=, &work] { work = [=] { return run(*json); }; });
+}
+
+}  // namespace muonrt::tool
