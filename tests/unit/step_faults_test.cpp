@@ -68,6 +68,10 @@ std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& ma
         world::Rank rank(c, comm);
         StepReport report;
         rank.step(0, report);
+        // The fault is the second step's: no rank may still be inside the first one's vote.
+        char all[kRanks];
+        const char here = 1;
+        comm.allgather(&here, all, 1);
         const auto before = bytes_of(rank, c.params.size());
         try {
           mine.status = rank.step(1, report);
