@@ -21,7 +21,7 @@ constexpr double kRate = 0.02;
 struct Arguments {
   int ranks = 0, steps = 3, plant = -1;
   std::string catalogue = "quick";
-  bool json = false;
+  bool list = false, json = false;
 };
 
 /// What one rank found in one case; sums and maxima over ranks by `total`.
@@ -194,7 +194,41 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
   return wrong + bits > 0 ? 1 : 0;
 }
 
+/// A layout as arguments of `muonrt layout`; numbers that differ for each tensor are left out.
+std::string arguments_of(const LayoutWords& w) {
+  std::string out;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) out += fmt::format("{}{} {}", out.empty() ? "" : " ", option, value);
+  };
+  add("--rank-array", w.rank_array);
+  add("--placements", w.placements);
+  if (!w.stack.empty()) add("(stacks:", w.stack + ")");
+  add("--reading", w.reading == "ordered" ? w.reading : "");
+  add("--flat-dims", w.flat_dims);
+  add("--cuts", w.cuts);
+  if (w.last == "row_bounds") add("--row-bounds", "...");
+  if (w.last == "owner") add("--owner", "...");
+  if (w.last == "flat") add("--flat", "...");
+  return out;
+}
+
+int list_cases(const Arguments& a) {
+  if (launcher_rank() != 0) return 0;
+  constexpr auto kLeft = Table::Align::kLeft;
+  Table table({{"layout", "layout", kLeft}, {"mesh", "mesh", kLeft}, {"words", "words", kLeft}});
+  std::string last;
+  for (const VerifyCase& c : verify_cases(a.ranks == 0 ? 4 : a.ranks, a.catalogue == "full")) {
+    std::string words = arguments_of(c.layout), line = c.layout.mesh + words;
+    if (line == last) continue;  // the same layout run another way
+    last = std::move(line);
+    table.add({cell::word(c.layout.name), cell::word(c.layout.mesh), cell::word(words)});
+  }
+  fmt::print("{}", a.json ? json_object({{"rows", table.json()}}) + "\n" : table.text());
+  return 0;
+}
+
 int run(const Arguments& a) {
+  if (a.list) return list_cases(a);
   const std::vector<ModelTensor> tensors = verify_tensors();
   std::vector<Truth> truths;
   {
@@ -227,6 +261,7 @@ void add_verify(CLI::App& app, Work& work) {
                    "quick: every layout once; full: with every dtype and commit, on more meshes")
       ->check(CLI::IsMember({"quick", "full"}))
       ->capture_default_str();
+  command->add_flag("--list", a->list, "print the catalogue for so many ranks, run nothing");
   command->add_flag("--json", a->json, "print JSON");
   // For the tests: flips a bit on this rank, which must be found.
   command->add_option("--plant", a->plant)->group("");
