@@ -248,8 +248,8 @@ TEST_CASE("host stream: the first error is kept, the stream skips work but compl
     device->clear_error();
     REQUIRE_FALSE(device->error());
     enqueue(*bad, [=] { *r += 1000; });
-    enqueue(*good, [=] { *r += 10000; });
     synchronize(*device, *bad);
+    enqueue(*good, [=] { *r += 10000; });
     synchronize(*device, *good);
     REQUIRE(ran == 11101);
   }
