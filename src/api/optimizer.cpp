@@ -15,7 +15,9 @@ using api::require_pointer;
 namespace {
 
 std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
-  if (settings.device == DeviceKind::kCuda) return make_cuda_device(settings.device_index);
+  if (settings.device == DeviceKind::kCuda) {
+    return make_cuda_device(settings.device_index, settings.portable_gemm);
+  }
   return host::make_host_device({settings.threads, settings.portable_gemm});
 }
 

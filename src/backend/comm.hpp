@@ -34,6 +34,8 @@ class Comm {
   virtual std::string describe() const = 0;
   /// Kind of stream its operations want.
   virtual StreamKind stream_kind() const = 0;
+  /// Whether its operations run on streams of this device and reach its memory.
+  virtual bool serves(const Device& device) const { return device.host_reaches_memory(); }
 
   /// All-to-all-v. The spans must stay valid until the work has run.
   virtual void exchange(Stream& stream, std::span<const SendTo> sends,

@@ -15,7 +15,9 @@ bool cuda_is_built() noexcept;
 int cuda_device_count() noexcept;
 
 /// Device `index` as a rank's device.
-/// Errors: NOT_SUPPORTED in a build without CUDA; DEVICE if there is no such GPU.
-std::unique_ptr<Device> make_cuda_device(int index);
+/// @param naive_products  plain loops in place of the vendor's products: slow.
+/// Errors: NOT_SUPPORTED in a build without CUDA and where there is no GPU at all or no library for
+/// products; DEVICE if there is no GPU of that index or it is too old.
+std::unique_ptr<Device> make_cuda_device(int index, bool naive_products = false);
 
 }  // namespace muonrt

@@ -44,6 +44,14 @@ class Device {
   /// @return  memory aligned to 256 bytes, or null for 0 bytes. Errors: OUT_OF_MEMORY.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
+  /// @return  memory that host and device reach under one address, else as `allocate`. The host
+  /// sees what a stream wrote there once an event recorded after it is synchronized. Slow for the
+  /// device: for tables and results. Given back by `release`.
+  virtual void* allocate_shared(int64_t bytes) { return allocate(bytes); }
+  /// Whether the host reaches what `allocate` gives.
+  virtual bool host_reaches_memory() const { return true; }
+  /// Whether the device reaches a caller's buffer.
+  virtual bool reaches(const void*) const { return true; }
   virtual int64_t allocations() const = 0;  // calls of `allocate` so far
   virtual int64_t allocated_bytes() const = 0;
   /// Streams, events and blocks of queues made so far; constant in steady state.
@@ -56,8 +64,12 @@ class Device {
   virtual void record(Event& event, Stream& stream) = 0;
   /// Work enqueued on `stream` from now on starts after the last recording of `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
-  /// Writes the device's clock, in nanoseconds, when the stream gets there. `where` is
-  /// host-visible.
+  /// Work enqueued on `stream` from now on starts after what the caller has enqueued so far on a
+  /// stream of its own (CUDA: a cudaStream_t; null is the default stream, with all that it waits
+  /// for). Errors: NOT_SUPPORTED while that stream is being captured.
+  virtual void join(Stream&, void*) {}
+  /// Writes the device's clock, in nanoseconds, when the stream gets there. `where` is shared
+  /// memory.
   virtual void timestamp(Stream& stream, int64_t* where) = 0;
   /// Blocks the calling thread. Errors: TIMEOUT after the deadline.
   virtual void synchronize(const Event& event, Deadline deadline) = 0;
@@ -68,6 +80,25 @@ class Device {
   virtual void clear_error() = 0;
 
   virtual Ops& ops() = 0;
+
+  /// A range of the enqueuing thread's time as profilers show it: `name`, or `name number` where
+  /// that is not negative. Ranges nest.
+  virtual void begin_range(const char*, int64_t) {}
+  virtual void end_range() noexcept {}
+};
+
+/// begin_range and end_range as a scope.
+class ProfilerRange {
+ public:
+  ProfilerRange(Device& device, const char* name, int64_t number = -1) : device_(device) {
+    device_.begin_range(name, number);
+  }
+  ~ProfilerRange() { device_.end_range(); }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+
+ private:
+  Device& device_;
 };
 
 /// Owner of device memory.
@@ -76,6 +107,14 @@ class Buffer {
   Buffer() = default;
   Buffer(Device& device, int64_t bytes)
       : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
+  /// Of allocate_shared's memory.
+  static Buffer shared(Device& device, int64_t bytes) {
+    Buffer out;
+    out.data_ = device.allocate_shared(bytes);
+    out.device_ = &device;
+    out.bytes_ = bytes;
+    return out;
+  }
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     swap(other);

@@ -32,8 +32,10 @@ struct Normalization {
 };
 
 /// The verbs of a step. Every op enqueues on `stream` and returns; arguments that are spans, tables
-/// or pointers must stay valid until the work has run. No op takes device memory after
-/// `reserve`; a library for products may use the heap inside its own calls.
+/// or pointers must stay valid until the work has run. Spans and arrays of MatrixBatch lie in host
+/// memory, all else where the device reaches it. No op takes device memory after `reserve`, but for
+/// what a backend keeps of a list that it meets for the first time; a library for products may use
+/// the heap inside its own calls.
 class Ops {
  public:
   virtual ~Ops() = default;

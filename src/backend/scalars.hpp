@@ -61,7 +61,7 @@ constexpr int64_t kBallotWords = sizeof(Ballot) / sizeof(int64_t);
 
 /// True if every rank of `world` consented to the same stamp. A preset or stale ballot never
 /// passes. Sums wrap, as the reduction's do.
-inline bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
+constexpr bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
   return sum.consent == world && static_cast<uint64_t>(sum.stamp) ==
                                      static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp);
 }

@@ -27,11 +27,11 @@ struct bf16 {
   uint16_t bits;
 };
 
-inline float to_f32(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
-inline float to_f32(float x) { return x; }
+constexpr float to_f32(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+constexpr float to_f32(float x) { return x; }
 
 /// Rounds to nearest, ties to even; NaN stays NaN (quiet), overflow becomes infinity.
-inline bf16 to_bf16(float x) {
+constexpr bf16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -39,13 +39,13 @@ inline bf16 to_bf16(float x) {
 }
 
 template <class T>
-T from_f32(float x);
+constexpr T from_f32(float x);
 template <>
-inline float from_f32<float>(float x) {
+constexpr float from_f32<float>(float x) {
   return x;
 }
 template <>
-inline bf16 from_f32<bf16>(float x) {
+constexpr bf16 from_f32<bf16>(float x) {
   return to_bf16(x);
 }
 

@@ -1,7 +1,5 @@
 #include "optimizer/optimizer.hpp"
 
-#include <cstring>
-
 #include "base/checked.hpp"
 #include "optimizer/problem.hpp"
 
@@ -17,6 +15,10 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
     self.settings_ = read();
     validate(self.settings_, comm.rank(), comm.size());
     self.device_ = make_device(self.settings_);
+    MUONRT_REQUIRE(comm.serves(*self.device_), Status::kNotSupported, "options: device is '",
+                   self.device_->describe(), "', but the communicator (", comm.describe(),
+                   ") works on host memory; use MUONRT_DEVICE_HOST, or a "
+                   "communicator for that device");
     fingerprint = make_fingerprint(self.settings_, self.device_->describe());
     self.newton_schulz_ = make_newton_schulz(self.settings_);
   });
@@ -72,24 +74,55 @@ void Optimizer::take_state(int32_t index, float*& at) {
   view.momentum = take();
   if (group_of(index).role == Role::kAdamW) view.variance = take();
   if (p.master_kind == MasterKind::kCaller) view.master = p.master;
-  if (owns_master(p)) {
-    view.master = take();
-    for (int64_t i = 0; i < view.numel; ++i) {
-      view.master[i] = p.dtype == DType::kF32 ? static_cast<const float*>(p.data)[i]
-                                              : to_f32(static_cast<const bf16*>(p.data)[i]);
-    }
+  if (owns_master(p)) view.master = take();
+  require_reach(index, "data", p.data);
+  require_reach(index, "grad", p.grad);
+  require_reach(index, "master", view.master);
+}
+
+void Optimizer::require_reach(int64_t param, const char* what, const void* memory) const {
+  MUONRT_REQUIRE(device_->reaches(memory), Status::kInvalidArgument, "param '",
+                 settings_.params[static_cast<size_t>(param)].name, "': ", what,
+                 " is not in memory that the device reaches (", device_->describe(),
+                 "); pass a buffer of that device");
+}
+
+// State is zero, owned masters are the parameters' values; the device does it, since the host need
+// not reach its memory.
+void Optimizer::start_state() {
+  if (!state_.data()) return;
+  const auto stream = device_->create_stream(StreamKind::kCompute);
+  const auto done = device_->create_event();
+  const Buffer findings(*device_, sizeof(Findings));  // a non-finite weight is no error here
+  std::vector<Owned> owned;
+  std::vector<MatrixBatch> sources;
+  std::vector<Placed> placed;
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    const ParamView& view = params_[i];
+    if (!owns_master(settings_.params[i]) || view.numel == 0) continue;
+    const auto index = static_cast<int32_t>(owned.size());
+    owned.push_back({index, 1, view.numel});
+    sources.push_back({view.param, view.param_dtype, 1, view.numel, view.numel, 1, view.numel});
+    placed.push_back({index, 1, view.numel, 0, 0, view.master - state_.as<float>()});
   }
+  Ops& ops = device_->ops();
+  ops.fill(*stream, state_.data(), 0, state_.bytes());
+  ops.fill(*stream, findings.data(), 0, findings.bytes());
+  ops.pack(*stream, placed, owned, sources.data(), state_.data(), DType::kF32,
+           findings.as<Findings>());
+  device_->record(*done, *stream);
+  device_->synchronize(*done, Deadline::in_ms(settings_.timeout_ms));
+  if (const auto error = device_->error()) throw *error;
 }
 
 void Optimizer::take_memory() {
   const auto params = static_cast<int64_t>(settings_.params.size());
   const auto groups = static_cast<int64_t>(settings_.groups.size());
   state_ = Buffer(*device_, checked_mul(state_numel(), 4));
-  if (state_.data()) std::memset(state_.data(), 0, static_cast<size_t>(state_.bytes()));
   const int64_t param_bytes = round_up(params * static_cast<int64_t>(sizeof(ParamView)), 64);
   const int64_t muon_bytes = round_up(groups * static_cast<int64_t>(sizeof(MuonScalars)), 64);
   const int64_t adam_bytes = round_up(params * static_cast<int64_t>(sizeof(AdamScalars)), 64);
-  tables_ = Buffer(*device_, param_bytes + muon_bytes + adam_bytes);
+  tables_ = Buffer::shared(*device_, param_bytes + muon_bytes + adam_bytes);
   params_ = tables_.as<ParamView>();
   muon_ = reinterpret_cast<MuonScalars*>(tables_.as<char>() + param_bytes);
   adam_ = reinterpret_cast<AdamScalars*>(tables_.as<char>() + param_bytes + muon_bytes);
@@ -104,6 +137,8 @@ void Optimizer::take_memory() {
     if (group_of(i).role == Role::kAdamW) adamw.push_back(i);
   }
 
+  start_state();
+
   Context context;
   context.device = device_.get();
   context.comm = comm_.get();
@@ -111,6 +146,16 @@ void Optimizer::take_memory() {
   context.params = params_;
   context.muon = muon_;
   context.adam = adam_;
+  if (!device_->host_reaches_memory()) {
+    device_tables_ = Buffer(*device_, tables_.bytes());
+    char* const tables = device_tables_.as<char>();
+    context.params = device_tables_.as<ParamView>();
+    context.muon = reinterpret_cast<MuonScalars*>(tables + param_bytes);
+    context.adam = reinterpret_cast<AdamScalars*>(tables + param_bytes + muon_bytes);
+    context.tables = tables;
+    context.host_tables = tables_.data();
+    context.table_bytes = tables_.bytes();
+  }
   context.newton_schulz = &newton_schulz_;
   context.world = comm_->size();
   pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adamw), std::move(all),
@@ -147,6 +192,7 @@ void Optimizer::check_grad(int64_t param, const void* grad) const {
                      !overlaps(view.momentum, DType::kF32) && !overlaps(view.variance, DType::kF32),
                  Status::kInvalidArgument, "param '", p.name,
                  "': grad overlaps the parameter's own data or state; give it memory of its own");
+  require_reach(param, "grad", grad);
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {

@@ -72,6 +72,8 @@ class Optimizer {
   Optimizer() = default;
   void take_memory();
   void take_state(int32_t param, float*& at);
+  void start_state();
+  void require_reach(int64_t param, const char* what, const void* memory) const;
   int64_t state_numel() const;
   void apply(const StepSettings& step);
   void fill_scalars(const StepSettings& step);
@@ -89,7 +91,9 @@ class Optimizer {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Plan> plan_;
   std::vector<NewtonSchulz> newton_schulz_;  // by group
-  Buffer state_, tables_;
+  Buffer state_;
+  Buffer tables_;                    // written by the host
+  Buffer device_tables_;             // what the device reads, where it is not the same
   ParamView* params_ = nullptr;      // in tables_
   MuonScalars* muon_ = nullptr;      // by group
   AdamScalars* adam_ = nullptr;      // by parameter

@@ -87,6 +87,7 @@ struct StepSettings {
   double lr = 0.0;
   double grad_scale_inv = 1.0;
   std::vector<int64_t> without_grad;
+  void* stream = nullptr;  // the caller's, on which gradients are written; as Device::join
 };
 
 /// Everything that can be checked on one rank alone.

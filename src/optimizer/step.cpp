@@ -106,6 +106,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   StepSettings step;
   try {
     step = read();
+    pipeline_->join(step.stream);
     apply(step);
     fill_scalars(step);
   } catch (const Error& e) {

@@ -111,6 +111,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
     spans_.push_back({"pack update", plan.slot, Work::kLocal});
     bind(batch, scratch);
   }
+  times_ = SpanTimes(*context.device, spans_.size());
   resolve_messages(lane, return_receive);
 }
 
@@ -131,15 +132,6 @@ void Chunk::resolve_messages(const Lane& lane, void* return_receive) {
   gather_receives_ = resolve<ReceiveFrom>(plan_->gather_receives, lane.gather_receive);
   return_sends_ = resolve<SendTo>(plan_->return_sends, lane.return_send);
   return_receives_ = resolve<ReceiveFrom>(plan_->return_receives, return_receive);
-}
-
-Span& Chunk::begin(int32_t span, Stream& stream) {
-  context_->device->timestamp(stream, &spans_[span].begin);
-  return spans_[span];
-}
-
-void Chunk::end(int32_t span, Stream& stream) {
-  context_->device->timestamp(stream, &spans_[span].end);
 }
 
 void Chunk::gather() {

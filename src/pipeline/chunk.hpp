@@ -6,6 +6,7 @@
 
 #include "pipeline/context.hpp"
 #include "pipeline/span.hpp"
+#include "pipeline/span_times.hpp"
 
 namespace muonrt {
 
@@ -40,7 +41,8 @@ class Chunk {
 
   int32_t slot() const { return plan_->slot; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
-  const std::vector<Span>& spans() const { return spans_; }
+  /// With the times of the last step.
+  std::vector<Span> spans() const { return times_.read(spans_); }
 
  private:
   // Equal shapes with equal methods, orthogonalized together.
@@ -60,8 +62,8 @@ class Chunk {
   void bind(Batch& batch, void* scratch);
   void resolve_messages(const Lane& lane, void* return_receive);
   void run(Batch& batch);
-  Span& begin(int32_t span, Stream& stream);
-  void end(int32_t span, Stream& stream);
+  void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
+  void end(int32_t span, Stream& stream) { times_.end(span, stream); }
 
   const Context* context_;
   const SlotPlan* plan_;
@@ -73,6 +75,7 @@ class Chunk {
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
   std::vector<Span> spans_;
+  SpanTimes times_;
 };
 
 }  // namespace muonrt

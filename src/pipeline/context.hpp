@@ -19,10 +19,14 @@ struct Context {
   Comm* comm = nullptr;
   const Plan* plan = nullptr;
   Stream* compute = nullptr;
-  Stream* exchange = nullptr;                                // the comm stream
-  const ParamView* params = nullptr;                         // by parameter
-  const MuonScalars* muon = nullptr;                         // by group
-  const AdamScalars* adam = nullptr;                         // by ParamView::scalars
+  Stream* exchange = nullptr;         // the comm stream
+  const ParamView* params = nullptr;  // by parameter
+  const MuonScalars* muon = nullptr;  // by group
+  const AdamScalars* adam = nullptr;  // by ParamView::scalars
+  // Where the host cannot write those tables, it writes them here and each step copies them.
+  void* tables = nullptr;
+  const void* host_tables = nullptr;
+  int64_t table_bytes = 0;                                   // 0: nothing to copy
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
   Findings* findings = nullptr;
   Ballot* verdict = nullptr;  // the summed ballots

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include "base/checked.hpp"
 
@@ -52,6 +53,9 @@ Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::v
             {"vote", -1, Work::kVote},
             {"adamw", -1, Work::kLocal},
             {"outcome", -1, Work::kVote}};
+  times_ = SpanTimes(device, spans_.size());
+  mirror_ = Buffer::shared(device, sizeof(Outcome));
+  outcome_ = new (mirror_.data()) Outcome{kReject, kReject, kNoFindings, 0, 0};
   make_chunks();
 }
 
@@ -68,6 +72,12 @@ std::vector<int32_t> Pipeline::unpacked() const {
     if (elements != 0) out.push_back(param);
   }
   return out;
+}
+
+// Streams go before the memory that their tasks use.
+Pipeline::~Pipeline() {
+  compute_.reset();
+  exchange_.reset();
 }
 
 void Pipeline::make_chunks() {
@@ -124,9 +134,12 @@ void Pipeline::make_chunks() {
 }
 
 void Pipeline::prepare() {
-  outcome_ = Outcome{kReject, kReject, kNoFindings, 0, 0};
+  *outcome_ = Outcome{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
+  if (context_.table_bytes > 0) {
+    ops.copy(s, context_.tables, context_.host_tables, context_.table_bytes);
+  }
   ops.copy(s, context_.findings, &kNoFindings, sizeof(Findings));
   ops.copy(s, context_.verdict, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
@@ -141,36 +154,36 @@ void Pipeline::prepare() {
 
 void Pipeline::scan() {
   if (scanned_.empty()) return;
-  context_.device->timestamp(*compute_, &spans_[kScanSpan].begin);
+  times_.begin(kScanSpan, *compute_);
   context_.ops().scan(*compute_, scanned_, context_.params, context_.findings);
-  context_.device->timestamp(*compute_, &spans_[kScanSpan].end);
+  times_.end(kScanSpan, *compute_);
 }
 
 void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding) {
   Device& device = *context_.device;
   Ops& ops = context_.ops();
   const bool last = context_.plan->problem().options.commit == CommitMode::kAtomic || !binding;
-  Span& span = spans_[binding ? kVoteSpan : kOutcomeSpan];
+  const int32_t span = binding ? kVoteSpan : kOutcomeSpan;
   ops.cast_ballot(*compute_, mine, context_.findings, run.stamp, last ? owned_ : 0, run.local_ok);
   device.record(*voted_, *compute_);
   device.wait(*exchange_, *voted_);
-  device.timestamp(*exchange_, &span.begin);
-  if (binding) ops.copy(*exchange_, &outcome_.vote_entered, &kOne, sizeof kOne);
+  times_.begin(span, *exchange_);
+  if (binding) ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
   context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
                             reinterpret_cast<int64_t*>(sum), kBallotWords);
-  if (binding) ops.copy(*exchange_, &outcome_.vote_passed, &kOne, sizeof kOne);
+  if (binding) ops.copy(*exchange_, &outcome_->vote_passed, &kOne, sizeof kOne);
   ops.copy(*exchange_, mirror, sum, sizeof(Ballot));
-  device.timestamp(*exchange_, &span.end);
+  times_.end(span, *exchange_);
   device.record(*verdict_in_, *exchange_);
   device.wait(*compute_, *verdict_in_);
 }
 
 void Pipeline::adamw(const StepRun& run) {
   if (adamw_.empty()) return;
-  context_.device->timestamp(*compute_, &spans_[kAdamWSpan].begin);
+  times_.begin(kAdamWSpan, *compute_);
   context_.ops().commit_adamw(*compute_, adamw_, context_.params, context_.adam, context_.verdict,
                               context_.world, run.stamp);
-  context_.device->timestamp(*compute_, &spans_[kAdamWSpan].end);
+  times_.end(kAdamWSpan, *compute_);
 }
 
 void Pipeline::count(Stage stage) {
@@ -179,6 +192,7 @@ void Pipeline::count(Stage stage) {
 }
 
 void Pipeline::perform(const Action& action, const StepRun& run) {
+  const ProfilerRange range(*context_.device, stage_name(action.stage), action.slot);
   count(action.stage);
   Chunk* chunk = action.slot >= 0 ? chunks_[static_cast<size_t>(action.slot)].get() : nullptr;
   switch (action.stage) {
@@ -189,21 +203,22 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
     case Stage::kOrthogonalize:
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
-      return vote(run, ballot_, context_.verdict, &outcome_.verdict, true);
+      return vote(run, ballot_, context_.verdict, &outcome_->verdict, true);
     case Stage::kCommit:
       return chunk ? chunk->commit(run) : void();
     case Stage::kAdamW:
       return adamw(run);
     case Stage::kOutcome:
-      return vote(run, second_ballot_, second_verdict_, &outcome_.outcome, false);
+      return vote(run, second_ballot_, second_verdict_, &outcome_->outcome, false);
   }
 }
 
 void Pipeline::enqueue(const StepRun& run) {
+  const ProfilerRange range(*context_.device, "step");
   prepare();
   resident_ = 0;
   for (const Action& action : order_) perform(action, run);
-  context_.ops().copy(*compute_, &outcome_.findings, context_.findings, sizeof(Findings));
+  context_.ops().copy(*compute_, &outcome_->findings, context_.findings, sizeof(Findings));
   context_.device->record(*finished_, *compute_);
 }
 
@@ -215,9 +230,11 @@ void Pipeline::wait() {
 }
 
 std::vector<Span> Pipeline::spans() const {
-  std::vector<Span> all = spans_;
+  std::vector<Span> all = times_.read(spans_);
   for (const auto& chunk : chunks_) {
-    if (chunk) all.insert(all.end(), chunk->spans().begin(), chunk->spans().end());
+    if (!chunk) continue;
+    const auto more = chunk->spans();
+    all.insert(all.end(), more.begin(), more.end());
   }
   return all;
 }

@@ -28,13 +28,17 @@ class Pipeline {
   ///     without having been written.
   Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all,
            bool poison);
+  ~Pipeline();
 
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
   void enqueue(const StepRun& run);
+  /// Work of the coming step starts after what the caller has enqueued on a stream of its own.
+  /// Errors: as Device::join.
+  void join(void* callers_stream) { context_.device->join(*compute_, callers_stream); }
   /// Blocks until the step has ended, however it did. Errors: those of the streams.
   void wait();
 
-  const Outcome& outcome() const { return outcome_; }
+  const Outcome& outcome() const { return *outcome_; }
   const std::vector<Action>& order() const { return order_; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
@@ -70,7 +74,9 @@ class Pipeline {
   std::vector<std::unique_ptr<Chunk>> chunks_;  // by world slot; null where not taking part
   std::vector<Action> order_;
   std::vector<Span> spans_;  // scan, vote, adamw, outcome
-  Outcome outcome_;
+  SpanTimes times_;
+  Buffer mirror_;
+  Outcome* outcome_ = nullptr;  // in mirror_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
 };

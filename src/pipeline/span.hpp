@@ -7,7 +7,7 @@ namespace muonrt {
 enum class Work : int32_t { kLocal, kProducts, kExchange, kVote };
 
 /// One timed piece of a stage: what ran, where, and when by the device's clock (nanoseconds).
-/// Written by the stream, read after the step.
+/// The times come from SpanTimes.
 struct Span {
   const char* name = "";
   int32_t slot = -1;

@@ -9,7 +9,7 @@
 
 namespace backends {
 
-/// Ops of one backend and a stream to enqueue them on. Its memory is this process's.
+/// Ops of one backend and a stream to enqueue them on.
 struct Backend {
   std::string name;
   bool slow = false;  // plain loops: keep the matrices small
@@ -18,11 +18,15 @@ struct Backend {
   /// Returns when everything enqueued has run; throws the first error of it.
   std::function<void()> wait;
   std::shared_ptr<void> keeper;
+  /// Memory that both the ops and the test reach, aligned to 256 bytes.
+  std::function<std::shared_ptr<void>(int64_t bytes)> memory;
 };
 
-/// Every backend there is: the reference, the host with one thread, with two, with plain products.
+/// Every backend there is: the reference, the host with one thread, with two, with plain products,
+/// and CUDA where there is a GPU.
 std::vector<Backend> all();
 Backend reference();
 Backend host(int threads, bool portable_gemm = false);
+Backend cuda(bool naive_products = false);
 
 }  // namespace backends

@@ -1,9 +1,9 @@
 #include "support/newton_schulz_runner.hpp"
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <stdexcept>
 
 #include "support/reference_ops.hpp"
@@ -20,26 +20,22 @@ constexpr unsigned char kNaNByte = 0xff;  // NaN in every dtype
 /// 256-byte aligned memory between two guards, all NaN.
 class Guarded {
  public:
-  explicit Guarded(int64_t bytes) : bytes_((bytes + 255) / 256 * 256) {
-    const auto size = static_cast<size_t>(bytes_ + 2 * kGuard);
-    memory_.reset(static_cast<unsigned char*>(std::aligned_alloc(256, size)));
-    std::memset(memory_.get(), kNaNByte, size);
+  Guarded(const backends::Backend& backend, int64_t bytes)
+      : bytes_((bytes + 255) / 256 * 256), memory_(backend.memory(bytes_ + 2 * kGuard)) {
+    std::memset(memory_.get(), kNaNByte, static_cast<size_t>(bytes_ + 2 * kGuard));
   }
-  unsigned char* data() { return memory_.get() + kGuard; }
+  unsigned char* data() { return start() + kGuard; }
   int64_t bytes() const { return bytes_; }
   bool guards_are_intact() const {
     for (int64_t i = 0; i < kGuard; ++i)
-      if (memory_.get()[i] != kNaNByte || memory_.get()[kGuard + bytes_ + i] != kNaNByte)
-        return false;
+      if (start()[i] != kNaNByte || start()[kGuard + bytes_ + i] != kNaNByte) return false;
     return true;
   }
 
  private:
-  struct Free {
-    void operator()(unsigned char* p) const { std::free(p); }
-  };
+  unsigned char* start() const { return static_cast<unsigned char*>(memory_.get()); }
   int64_t bytes_;
-  std::unique_ptr<unsigned char, Free> memory_;
+  std::shared_ptr<void> memory_;
 };
 
 void require(bool condition, const char* what) {
@@ -59,7 +55,7 @@ Result orthogonalize(backends::Backend& backend, const NewtonSchulz& settings, c
   raw.ld = backend.ops->leading_dimension(n, transport);
   raw.count = count;
   raw.stride = m * raw.ld;
-  Guarded input(count * raw.stride * size_of(transport));
+  Guarded input(backend, count * raw.stride * size_of(transport));
   raw.data = input.data();
   for (int64_t k = 0; k < count; ++k)
     for (int64_t i = 0; i < m; ++i)
@@ -68,11 +64,14 @@ Result orthogonalize(backends::Backend& backend, const NewtonSchulz& settings, c
                          static_cast<float>(batch[static_cast<size_t>(k)](i, j)));
 
   reserve(*backend.ops, settings, method, m, n);
-  Guarded space(newton_schulz_workspace(*backend.ops, settings, method, m, n, count));
+  Guarded space(backend, newton_schulz_workspace(*backend.ops, settings, method, m, n, count));
   Result result;
+  const auto shared_findings = backend.memory(sizeof(Findings));
+  auto* findings = new (shared_findings.get()) Findings();
   const MatrixBatch out = muonrt::orthogonalize(*backend.ops, *backend.stream, settings, method,
-                                                raw, space.data(), &result.findings);
+                                                raw, space.data(), findings);
   backend.wait();
+  result.findings = *findings;
   require(space.guards_are_intact(), "written outside the workspace");
   require(out.rows == m && out.cols == n && out.count == count, "result of another shape");
   const auto* first = static_cast<const unsigned char*>(out.data);

@@ -1,0 +1,34 @@
+// A rank's ballot from its findings; one thread.
+
+#include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+struct BallotArguments {
+  Ballot* ballot;
+  const Findings* findings;
+  int64_t stamp, orthogonalized;
+  bool local_ok;
+};
+
+__global__ void cast_ballot_kernel(BallotArguments a) {
+  const bool finite = a.findings->nonfinite == 0;
+  a.ballot->consent = a.local_ok && finite;
+  a.ballot->stamp = a.stamp;
+  a.ballot->nonfinite = a.local_ok && !finite;
+  a.ballot->orthogonalized = a.orthogonalized;
+  a.ballot->zero_matrices = a.findings->zero_matrices;
+}
+
+}  // namespace
+
+void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_t orthogonalized,
+                 bool local_ok, cudaStream_t stream) {
+  launch("cast_ballot", cast_ballot_kernel, grid_of(1), 1,
+         BallotArguments{ballot, findings, stamp, orthogonalized, local_ok}, stream);
+}
+
+}  // namespace muonrt::cuda

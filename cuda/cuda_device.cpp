@@ -1,0 +1,293 @@
+#include "cuda/cuda_device.hpp"
+
+#include <thread>
+
+#include "cuda/guard.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/ranges.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int kOldest = 80;  // compute capability x 10 that the kernels are compiled for
+
+template <class To, class From>
+To& cast_or_throw(From& from) {
+  auto* to = dynamic_cast<To*>(&from);
+  MUONRT_CHECK_INTERNAL(to != nullptr, "stream or event of another device");
+  return *to;
+}
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  MUONRT_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+int capability_of(int device) {
+  return attribute(cudaDevAttrComputeCapabilityMajor, device) * 10 +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+void check_index(int index) {
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  if (result != cudaSuccess) cudaGetLastError();
+  MUONRT_REQUIRE(result == cudaSuccess && count > 0, Status::kNotSupported,
+                 "options: device is CUDA, but there is no CUDA device (",
+                 result == cudaSuccess ? "the driver lists none" : cudaGetErrorString(result),
+                 "); use MUONRT_DEVICE_HOST, or a machine with a GPU and its driver");
+  MUONRT_REQUIRE(index >= 0 && index < count, Status::kDevice, "options: device_index is ", index,
+                 " (this process sees ", count, " CUDA devices); use an index below that");
+  const int capability = capability_of(index);
+  MUONRT_REQUIRE(capability >= kOldest, Status::kDevice, "options: CUDA device ", index,
+                 " has compute capability ", capability / 10, ".", capability % 10,
+                 " (this build needs ", kOldest / 10, ".", kOldest % 10,
+                 " or later); use another device");
+}
+
+}  // namespace
+
+CudaStream::CudaStream(int device, int priority) : device_(device) {
+  const DeviceGuard guard(device_);
+  MUONRT_CUDA(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority));
+}
+
+CudaStream::~CudaStream() {
+  try {
+    const DeviceGuard guard(device_);
+    cudaStreamDestroy(handle_);
+  } catch (const Error&) {  // a lost context has no streams
+  }
+}
+
+CudaEvent::CudaEvent(int device) : device_(device) {
+  const DeviceGuard guard(device_);
+  MUONRT_CUDA(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming));
+}
+
+CudaEvent::~CudaEvent() {
+  try {
+    const DeviceGuard guard(device_);
+    cudaEventDestroy(handle_);
+  } catch (const Error&) {
+  }
+}
+
+cudaStream_t handle_of(Stream& stream) { return cast_or_throw<CudaStream>(stream).handle(); }
+cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent>(event).handle(); }
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
+  check_index(options_.index);
+  const DeviceGuard guard(options_.index);
+  cudaDeviceProp properties = {};
+  MUONRT_CUDA(cudaGetDeviceProperties(&properties, options_.index));
+  name_ = cat(properties.name, " sm_", properties.major, properties.minor, " ",
+              properties.multiProcessorCount, " SMs");
+  resident_blocks_ =
+      properties.multiProcessorCount * (properties.maxThreadsPerMultiProcessor / kThreads);
+  reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, options_.index) != 0;
+  MUONRT_CUDA(cudaDeviceGetStreamPriorityRange(&lowest_priority_, &highest_priority_));
+  joined_ = std::make_unique<CudaEvent>(options_.index);
+  ops_ = std::make_unique<CudaOps>(*this,
+                                   options_.naive_products ? nullptr : make_vendor_products(*this));
+}
+
+CudaDevice::~CudaDevice() = default;
+
+std::string CudaDevice::describe() const {
+  return cat("CUDA ", name_, ", ", ops_->product_identity());
+}
+
+void* CudaDevice::raw_allocate(int64_t bytes, bool shared) {
+  void* memory = nullptr;
+  const auto size = static_cast<size_t>(bytes);
+  if (shared) {
+    MUONRT_CUDA(cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped));
+  } else if (options_.allocator.allocate) {
+    memory = options_.allocator.allocate(options_.allocator.context, bytes, options_.index);
+    MUONRT_REQUIRE(memory, Status::kOutOfMemory, "the caller's allocator refused ",
+                   human_bytes(bytes));
+  } else {
+    MUONRT_CUDA(cudaMalloc(&memory, size));
+  }
+  MUONRT_CHECK_INTERNAL(reinterpret_cast<uintptr_t>(memory) % kAlignment == 0,
+                        "memory at a multiple of ", kAlignment);
+  return memory;
+}
+
+void* CudaDevice::take(int64_t bytes, bool shared) {
+  MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
+  if (bytes == 0) return nullptr;
+  const DeviceGuard guard(options_.index);
+  void* memory = nullptr;
+  try {
+    memory = raw_allocate(bytes, shared);
+  } catch (const Error& error) {
+    if (error.status() != Status::kOutOfMemory) throw;
+    throw Error(Status::kOutOfMemory,
+                cat("CUDA device ", options_.index, " refused ", human_bytes(bytes),
+                    shared ? " of pinned host memory (" : " (", human_bytes(allocated_bytes_),
+                    " are taken; ", error.message(),
+                    "); lower the chunk bytes or the window, or use more ranks"));
+  }
+  const std::lock_guard lock(mutex_);
+  blocks_[static_cast<const char*>(memory)] = {bytes, shared};
+  ++allocations_;
+  allocated_bytes_ += bytes;
+  return memory;
+}
+
+void* CudaDevice::allocate(int64_t bytes) { return take(bytes, false); }
+void* CudaDevice::allocate_shared(int64_t bytes) { return take(bytes, true); }
+
+void CudaDevice::release(void* memory) noexcept {
+  if (memory == nullptr) return;
+  Block block;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = blocks_.find(static_cast<const char*>(memory));
+    if (at == blocks_.end()) return;
+    block = at->second;
+    blocks_.erase(at);
+  }
+  allocated_bytes_ -= block.bytes;
+  try {
+    const DeviceGuard guard(options_.index);
+    if (block.shared) {
+      cudaFreeHost(memory);
+    } else if (options_.allocator.release) {
+      cudaDeviceSynchronize();
+      options_.allocator.release(options_.allocator.context, memory, block.bytes, options_.index);
+    } else {
+      cudaFree(memory);
+    }
+  } catch (const Error&) {  // with its context the memory is gone
+  }
+}
+
+Place CudaDevice::place_of(const void* memory) const {
+  {
+    const std::lock_guard lock(mutex_);
+    auto at = blocks_.upper_bound(static_cast<const char*>(memory));
+    if (at != blocks_.begin()) {
+      --at;
+      if (static_cast<const char*>(memory) < at->first + at->second.bytes)
+        return at->second.shared ? Place::kShared : Place::kDevice;
+    }
+  }
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+    cudaGetLastError();
+    return Place::kElsewhere;
+  }
+  switch (attributes.type) {
+    case cudaMemoryTypeDevice:
+      return attributes.device == options_.index ? Place::kDevice : Place::kElsewhere;
+    case cudaMemoryTypeHost:
+    case cudaMemoryTypeManaged:
+      return attributes.devicePointer == memory ? Place::kShared : Place::kElsewhere;
+    default:
+      return Place::kElsewhere;
+  }
+}
+
+bool CudaDevice::reaches(const void* memory) const {
+  if (memory == nullptr) return true;
+  const DeviceGuard guard(options_.index);
+  if (place_of(memory) != Place::kElsewhere) return true;
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
+  return reaches_all_host_memory_ && attributes.type == cudaMemoryTypeUnregistered;
+}
+
+std::unique_ptr<Stream> CudaDevice::create_stream(StreamKind kind) {
+  ++objects_;
+  return std::make_unique<CudaStream>(
+      options_.index, kind == StreamKind::kCompute ? lowest_priority_ : highest_priority_);
+}
+
+std::unique_ptr<Event> CudaDevice::create_event() {
+  ++objects_;
+  return std::make_unique<CudaEvent>(options_.index);
+}
+
+void CudaDevice::record(Event& event, Stream& stream) {
+  const DeviceGuard guard(options_.index);
+  MUONRT_CUDA(cudaEventRecord(handle_of(event), handle_of(stream)));
+}
+
+void CudaDevice::wait(Stream& stream, const Event& event) {
+  const DeviceGuard guard(options_.index);
+  MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), handle_of(event), 0));
+}
+
+void CudaDevice::join(Stream& stream, void* callers_stream) {
+  const DeviceGuard guard(options_.index);
+  const auto theirs = static_cast<cudaStream_t>(callers_stream);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t result = cudaStreamIsCapturing(theirs, &capture);
+  if (result == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    capture = cudaStreamCaptureStatusActive;
+  } else {
+    check(result, "cudaStreamIsCapturing", __func__, __LINE__);
+  }
+  MUONRT_REQUIRE(capture == cudaStreamCaptureStatusNone, Status::kNotSupported,
+                 "step: the caller's stream is being captured into a graph (a step waits for its "
+                 "peers and cannot be replayed); end the capture before the step");
+  MUONRT_CUDA(cudaEventRecord(joined_->handle(), theirs));
+  MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
+}
+
+void CudaDevice::timestamp(Stream& stream, int64_t* where) {
+  const DeviceGuard guard(options_.index);
+  MUONRT_CHECK_INTERNAL(place_of(where) != Place::kElsewhere, "a time outside shared memory");
+  write_clock(where, handle_of(stream));
+}
+
+void CudaDevice::synchronize(const Event& event, Deadline deadline) {
+  const DeviceGuard guard(options_.index);
+  using Clock = Deadline::Clock;
+  constexpr auto kSpin = std::chrono::microseconds(200), kSleep = std::chrono::microseconds(50);
+  const auto spin_until = Clock::now() + kSpin;
+  while (true) {
+    const cudaError_t result = cudaEventQuery(handle_of(event));
+    if (result == cudaSuccess) return;
+    cudaGetLastError();
+    if (result != cudaErrorNotReady) return latch(result);
+    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", options_.index,
+                   " did not end before the deadline; look for a rank that is late or gone");
+    if (Clock::now() < spin_until) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+}
+
+void CudaDevice::latch(cudaError_t result) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  error_ = Error(Status::kDevice,
+                 cat("work on CUDA device ", options_.index, " failed: ", cudaGetErrorName(result),
+                     ", ", cudaGetErrorString(result),
+                     "; the process's CUDA context may be lost, restart it from a checkpoint"));
+}
+
+std::optional<Error> CudaDevice::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void CudaDevice::clear_error() {
+  const std::lock_guard lock(mutex_);
+  error_.reset();
+}
+
+void CudaDevice::begin_range(const char* name, int64_t number) { push_range(name, number); }
+void CudaDevice::end_range() noexcept { pop_range(); }
+
+}  // namespace muonrt::cuda

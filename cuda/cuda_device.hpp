@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "backend/device.hpp"
+#include "cuda/cuda_ops.hpp"
+
+namespace muonrt::cuda {
+
+/// Memory from elsewhere, such as a framework's caching allocator.
+struct Allocator {
+  /// @return  device memory aligned to 256 bytes, or null. May be called while work is pending.
+  void* (*allocate)(void* context, int64_t bytes, int device) = nullptr;
+  /// Called when no work of muonrt reads or writes `memory` any more.
+  void (*release)(void* context, void* memory, int64_t bytes, int device) = nullptr;
+  void* context = nullptr;
+};
+
+struct CudaDeviceOptions {
+  int index = 0;
+  bool naive_products = false;  // plain loops for products: slow
+  Allocator allocator;          // null functions: cudaMalloc
+};
+
+/// Where a pointer points, as one device sees it.
+enum class Place {
+  kDevice,     // memory of this device
+  kShared,     // host memory that the device reaches: pinned or managed
+  kElsewhere,  // host memory it does not reach, or another device's
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(int device, int priority);
+  ~CudaStream() override;
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  int device_;
+  cudaStream_t handle_ = nullptr;
+};
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(int device);
+  ~CudaEvent() override;
+  cudaEvent_t handle() const { return handle_; }
+
+ private:
+  int device_;
+  cudaEvent_t handle_ = nullptr;
+};
+
+/// Errors: INTERNAL if it belongs to another kind of device.
+cudaStream_t handle_of(Stream& stream);
+cudaEvent_t handle_of(const Event& event);
+
+/// One GPU as one rank sees it. Streams are of their own (they wait for no default stream); those
+/// of kind kComm get the highest priority, kCompute the lowest. A CUDA error is thrown where a call
+/// reports it; one of work that had been enqueued is latched by `synchronize`. After an error
+/// inside a kernel the process's CUDA context is lost, and every later call reports it again.
+class CudaDevice final : public Device {
+ public:
+  /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if there is none
+  /// of that index or it is too old.
+  explicit CudaDevice(const CudaDeviceOptions& options);
+  ~CudaDevice() override;
+
+  int index() const { return options_.index; }
+  /// Blocks of kThreads that the device holds at once at most.
+  int resident_blocks() const { return resident_blocks_; }
+  Place place_of(const void* memory) const;
+
+  std::string describe() const override;
+  void* allocate(int64_t bytes) override;
+  void* allocate_shared(int64_t bytes) override;
+  void release(void* memory) noexcept override;
+  int64_t allocations() const override { return allocations_; }
+  int64_t allocated_bytes() const override { return allocated_bytes_; }
+  int64_t objects() const override { return objects_; }
+  bool host_reaches_memory() const override { return false; }
+  bool reaches(const void* memory) const override;
+
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override;
+  std::unique_ptr<Event> create_event() override;
+  void record(Event& event, Stream& stream) override;
+  void wait(Stream& stream, const Event& event) override;
+  void join(Stream& stream, void* callers_stream) override;
+  void timestamp(Stream& stream, int64_t* where) override;
+  /// Polls; the thread spins for a moment and then sleeps between looks.
+  void synchronize(const Event& event, Deadline deadline) override;
+
+  std::optional<Error> error() const override;
+  void clear_error() override;
+  Ops& ops() override { return *ops_; }
+
+  void begin_range(const char* name, int64_t number) override;
+  void end_range() noexcept override;
+
+ private:
+  struct Block {
+    int64_t bytes;
+    bool shared;
+  };
+  void* take(int64_t bytes, bool shared);
+  void* raw_allocate(int64_t bytes, bool shared);
+  void latch(cudaError_t result);
+
+  CudaDeviceOptions options_;
+  std::string name_;
+  int resident_blocks_ = 0;
+  int lowest_priority_ = 0, highest_priority_ = 0;
+  bool reaches_all_host_memory_ = false;
+  mutable std::mutex mutex_;  // the blocks and the error
+  std::map<const char*, Block> blocks_;
+  std::optional<Error> error_;
+  std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
+  std::unique_ptr<CudaEvent> joined_;
+  std::unique_ptr<CudaOps> ops_;  // last: it returns memory
+};
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,191 @@
+#include "cuda/cuda_ops.hpp"
+
+#include <cmath>
+
+#include "base/error.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/guard.hpp"
+#include "cuda/padding.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+void check_dtype(const char* what, DType dtype) {
+  MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, Status::kNotSupported, what,
+                 " has dtype ", name_of(dtype), " (CUDA computes f32 and bf16 only); convert it");
+}
+
+bool empty(const MatrixBatch& m) { return m.count == 0 || m.rows == 0 || m.cols == 0; }
+
+void check_product(const Product& p) {
+  const MatrixBatch &a = p.a, &b = p.b, &c = p.c, &d = p.d;
+  const int64_t b_rows = p.transpose_b ? b.cols : b.rows, b_cols = p.transpose_b ? b.rows : b.cols;
+  MUONRT_CHECK_INTERNAL(a.rows == c.rows && b_cols == c.cols && a.cols == b_rows, "product of ",
+                        a.rows, " x ", a.cols, " and ", b_rows, " x ", b_cols, " into ", c.rows,
+                        " x ", c.cols);
+  MUONRT_CHECK_INTERNAL(
+      a.count == c.count && b.count == c.count &&
+          (d.data == nullptr ||
+           (d.count == c.count && d.rows == c.rows && d.cols == c.cols && d.data != c.data)),
+      "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
+  MUONRT_CHECK_INTERNAL(!p.symmetric || c.rows == c.cols, "symmetric result of ", c.rows, " x ",
+                        c.cols);
+  check_dtype("matrix product: A", a.dtype);
+  check_dtype("matrix product: B", b.dtype);
+  check_dtype("matrix product: C", c.dtype);
+  check_dtype("matrix product: D", d.dtype);
+}
+
+}  // namespace
+
+CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor)
+    : device_(device),
+      vendor_(std::move(vendor)),
+      normalize_scratch_(device, normalize_scratch_bytes()),
+      pieces_(device),
+      unpacked_(device),
+      packed_(device),
+      params_(device) {}
+
+int64_t CudaOps::leading_dimension(int64_t cols, DType dtype) const {
+  return padded_ld(cols, dtype);
+}
+
+void CudaOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
+  if (m == 0 || n == 0 || k == 0 || !vendor_) return;
+  const DeviceGuard guard(device_.index());
+  vendor_->reserve(m, n, k, dtype);
+}
+
+void CudaOps::fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) {
+  if (bytes == 0) return;
+  const DeviceGuard guard(device_.index());
+  MUONRT_CUDA(cudaMemsetAsync(memory, value, static_cast<size_t>(bytes), handle_of(stream)));
+}
+
+void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  const Place from_place = device_.place_of(from), to_place = device_.place_of(to);
+  MUONRT_CHECK_INTERNAL(to_place != Place::kElsewhere, "copy of ", bytes,
+                        " bytes to host memory that the device does not reach");
+  if (from_place == Place::kElsewhere && bytes <= kCarriedBytes)
+    return write_carried(to, from, bytes, handle);
+  // The runtime copies between places in host memory synchronously.
+  if (from_place == Place::kShared && to_place == Place::kShared)
+    return copy_by_kernel(to, from, bytes, handle);
+  MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle));
+}
+
+void CudaOps::pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                             const MuonScalars* groups, void* message, DType transport,
+                             Findings* findings) {
+  if (pieces.empty()) return;
+  check_dtype("pack: the message", transport);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::pack_direction(pieces_.find(pieces.data(), handle, pieces), params, groups, message,
+                       transport, findings, handle);
+}
+
+void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                   Findings* findings) {
+  if (list.empty()) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::scan(params_.find(list.data(), handle, list).items, std::ssize(list), params, findings,
+             device_.resident_blocks(), handle);
+}
+
+void CudaOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                     const MatrixBatch* matrices, const void* message, DType transport) {
+  if (placed.empty()) return;
+  check_dtype("unpack: the message", transport);
+  for (size_t i = 0; i < owned.size(); ++i)
+    MUONRT_CHECK_INTERNAL(matrices[i].dtype == transport, "unpack from ", name_of(transport),
+                          " to ", name_of(matrices[i].dtype));
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::unpack(unpacked_.find(placed.data(), handle, placed, owned, matrices), message, transport,
+               handle);
+}
+
+void CudaOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                   const MatrixBatch* matrices, void* message, DType transport,
+                   Findings* findings) {
+  if (placed.empty()) return;
+  check_dtype("pack: the message", transport);
+  for (size_t i = 0; i < owned.size(); ++i) check_dtype("pack: a matrix", matrices[i].dtype);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::pack(packed_.find(placed.data(), handle, placed, owned, matrices), message, transport,
+             findings, handle);
+}
+
+void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                        const Normalization& how, Findings* findings) {
+  MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
+                 "normalization: safety is ", how.safety, " (must be a finite number above 0)");
+  MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
+                        "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
+                        out.count, " of ", out.rows, " x ", out.cols);
+  if (empty(in)) return;
+  check_dtype("normalization: the input", in.dtype);
+  check_dtype("normalization: the output", out.dtype);
+  const DeviceGuard guard(device_.index());
+  cuda::normalize(in, out, how.safety, findings, normalize_scratch_.data(), handle_of(stream));
+}
+
+bool CudaOps::vendor_computes(const Product& p) const {
+  const bool one_dtype = p.a.dtype == p.b.dtype && p.a.dtype == p.c.dtype &&
+                         (p.d.data == nullptr || p.beta == 0.0f || p.d.dtype == p.a.dtype);
+  return vendor_ && one_dtype && p.gamma == 0.0f;
+}
+
+void CudaOps::multiply(Stream& stream, const Product& product) {
+  check_product(product);
+  if (empty(product.c)) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  const bool nothing_to_multiply = product.a.cols == 0 || product.alpha == 0.0f;
+  // A symmetric D gives a symmetric sum; another one is read above the diagonal only.
+  if (nothing_to_multiply) {
+    scale_add_identity(product, handle);
+    if (product.symmetric) mirror(product.c, handle);
+    return;
+  }
+  if (!vendor_computes(product)) return naive_gemm(product, handle);
+  vendor_->multiply(product, handle);
+  if (product.symmetric) mirror(product.c, handle);
+}
+
+void CudaOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
+                          int64_t orthogonalized, bool local_ok) {
+  const DeviceGuard guard(device_.index());
+  cuda::cast_ballot(ballot, findings, stamp, orthogonalized, local_ok, handle_of(stream));
+}
+
+void CudaOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                          const MuonScalars* groups, const void* message, DType transport,
+                          const Ballot* sum, int64_t world, int64_t stamp) {
+  if (pieces.empty()) return;
+  check_dtype("commit: the message", transport);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::commit_muon(pieces_.find(pieces.data(), handle, pieces), params, groups, message, transport,
+                    sum, world, stamp, handle);
+}
+
+void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                           const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                           int64_t stamp) {
+  if (list.empty()) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), params,
+                     scalars, sum, world, stamp, device_.resident_blocks(), handle);
+}
+
+}  // namespace muonrt::cuda

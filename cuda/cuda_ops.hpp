@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/ops.hpp"
+#include "cuda/list_cache.hpp"
+#include "cuda/list_sources.hpp"
+#include "cuda/vendor_products.hpp"
+
+namespace muonrt::cuda {
+
+class CudaDevice;
+
+/// The verbs of a step on a GPU: each enqueues kernels on the stream and returns. The elementwise
+/// ones and the normalization give the host's bits, products do not.
+/// dtypes f32 and bf16; others are refused with NOT_SUPPORTED.
+class CudaOps final : public Ops {
+ public:
+  /// @param vendor  null: naive products.
+  CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor);
+
+  /// What computes products: name and version.
+  std::string product_identity() const { return vendor_ ? vendor_->identity() : "naive products"; }
+
+  int64_t leading_dimension(int64_t cols, DType dtype) const override;
+  void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
+
+  void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
+  /// From host memory that is not shared, at most a few hundred bytes go without a wait; they are
+  /// read before this returns. Errors: INTERNAL if `to` is such memory.
+  void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
+  void pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                      const MuonScalars* groups, void* message, DType transport,
+                      Findings* findings) override;
+  void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+            Findings* findings) override;
+  void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+              const MatrixBatch* matrices, const void* message, DType transport) override;
+  void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+            const MatrixBatch* matrices, void* message, DType transport,
+            Findings* findings) override;
+  void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                 const Normalization& how, Findings* findings) override;
+  void multiply(Stream& stream, const Product& product) override;
+  void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
+                   int64_t orthogonalized, bool local_ok) override;
+  void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                   const MuonScalars* groups, const void* message, DType transport,
+                   const Ballot* sum, int64_t world, int64_t stamp) override;
+  void commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                    const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                    int64_t stamp) override;
+
+ private:
+  bool vendor_computes(const Product& product) const;
+
+  CudaDevice& device_;
+  std::unique_ptr<VendorProducts> vendor_;
+  Buffer normalize_scratch_;
+  ListCache<PieceSource> pieces_;
+  ListCache<PlacedSource> unpacked_, packed_;
+  ListCache<ParamSource> params_;
+};
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <bit>
+#include <cassert>
+#include <cstdint>
+
+#include "backend/update_rules.hpp"
+#include "base/dtype.hpp"
+
+// Neighbouring elements of an array whose dtype is known at run time: read as they lie, widened to
+// f32, narrowed and written. Plain C++, so that the same text is tested on the host.
+
+namespace muonrt::cuda {
+
+/// Elements a thread moves at once where addresses allow: 16 bytes of bf16, twice 16 of f32.
+constexpr int kWidth = 8;
+
+struct alignas(16) Sixteen {  // bytes: one access of a thread
+  uint32_t word[4];
+};
+
+/// N elements of either dtype as they lie in memory; bf16 takes the lower half.
+template <int N>
+struct Raw;
+template <>
+struct Raw<1> {
+  uint32_t bits;
+};
+template <>
+struct Raw<kWidth> {
+  Sixteen low, high;
+};
+
+template <int N>
+struct Values {
+  float x[N];
+};
+
+/// Whether elements from `index` on begin on a multiple of 16 bytes.
+MUONRT_HOST_DEVICE inline bool aligned(const void* data, DType dtype, int64_t index) {
+  const auto address =
+      reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(index * size_of(dtype));
+  return address % sizeof(Sixteen) == 0;
+}
+
+/// Whether rows this many elements apart are a multiple of 16 bytes apart.
+MUONRT_HOST_DEVICE inline bool aligned_stride(DType dtype, int64_t ld) {
+  return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Sixteen)) == 0;
+}
+
+/// @param index  of the first; N == kWidth asks for `aligned`.
+template <int N>
+MUONRT_HOST_DEVICE inline Raw<N> load(const void* data, DType dtype, int64_t index) {
+  Raw<N> out;
+  if constexpr (N == 1) {
+    out.bits = dtype == DType::kF32 ? static_cast<const uint32_t*>(data)[index]
+                                    : static_cast<const uint16_t*>(data)[index];
+  } else {
+    assert(aligned(data, dtype, index));
+    const auto* at =
+        reinterpret_cast<const Sixteen*>(static_cast<const char*>(data) + index * size_of(dtype));
+    out.low = at[0];
+    if (dtype == DType::kF32) out.high = at[1];
+  }
+  return out;
+}
+
+MUONRT_HOST_DEVICE inline float widen_half(uint32_t word, int half) {
+  return std::bit_cast<float>(half ? word & 0xffff0000u : word << 16);
+}
+
+template <int N>
+MUONRT_HOST_DEVICE inline Values<N> widen(const Raw<N>& raw, DType dtype) {
+  Values<N> out;
+  if constexpr (N == 1) {
+    out.x[0] = std::bit_cast<float>(dtype == DType::kF32 ? raw.bits : raw.bits << 16);
+  } else if (dtype == DType::kF32) {
+    for (int i = 0; i < 4; ++i) {
+      out.x[i] = std::bit_cast<float>(raw.low.word[i]);
+      out.x[4 + i] = std::bit_cast<float>(raw.high.word[i]);
+    }
+  } else {
+    for (int i = 0; i < kWidth; ++i) out.x[i] = widen_half(raw.low.word[i / 2], i % 2);
+  }
+  return out;
+}
+
+/// Rounds to `dtype`, ties to even, and writes.
+template <int N>
+MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
+                                     const Values<N>& values) {
+  if constexpr (N == 1) {
+    if (dtype == DType::kF32) {
+      static_cast<float*>(data)[index] = values.x[0];
+    } else {
+      static_cast<uint16_t*>(data)[index] = to_bf16(values.x[0]).bits;
+    }
+  } else {
+    assert(aligned(data, dtype, index));
+    auto* at = reinterpret_cast<Sixteen*>(static_cast<char*>(data) + index * size_of(dtype));
+    Sixteen low, high;
+    if (dtype == DType::kF32) {
+      for (int i = 0; i < 4; ++i) {
+        low.word[i] = std::bit_cast<uint32_t>(values.x[i]);
+        high.word[i] = std::bit_cast<uint32_t>(values.x[4 + i]);
+      }
+      at[0] = low;
+      at[1] = high;
+    } else {
+      for (int i = 0; i < 4; ++i)
+        low.word[i] = to_bf16(values.x[2 * i]).bits |
+                      static_cast<uint32_t>(to_bf16(values.x[2 * i + 1]).bits) << 16;
+      at[0] = low;
+    }
+  }
+}
+
+/// Whether x is infinite or NaN once stored as `dtype`: for bf16 from half-way between its largest
+/// value and the next power of two on.
+MUONRT_HOST_DEVICE inline bool not_finite_as(float x, DType dtype) {
+  const uint32_t end = dtype == DType::kF32 ? 0x7f800000u : 0x7f7f8000u;
+  return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end;
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,90 @@
+// What the vendor's products leave to us: C = beta D + gamma I, where there is nothing to multiply
+// (the identity is added in f32, before the one rounding), and the mirror that makes a symmetric
+// result symmetric to the bit.
+
+#include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/rectangle.cuh"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr int kSide = 64;
+
+struct ScaleAddBody {
+  Product p;
+  int64_t row, col, c_first, d_first;
+
+  template <int N>
+  __device__ void run(int r, int c) {
+    Values<N> x = {};
+    if (p.d.data && p.beta != 0.0f) {
+      x = widen(load<N>(p.d.data, p.d.dtype, d_first + r * p.d.ld + c), p.d.dtype);
+      for (int i = 0; i < N; ++i) x.x[i] *= p.beta;
+    }
+    const int64_t to_diagonal = row + r - (col + c);
+    for (int i = 0; i < N; ++i)
+      if (i == to_diagonal) x.x[i] += p.gamma;
+    store(p.c.data, p.c.dtype, c_first + r * p.c.ld + c, x);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
+  const int64_t row = int64_t{blockIdx.y} * kSide, col = int64_t{blockIdx.x} * kSide;
+  const int rows = static_cast<int>(p.c.rows - row < kSide ? p.c.rows - row : kSide);
+  const int cols = static_cast<int>(p.c.cols - col < kSide ? p.c.cols - col : kSide);
+  for (int64_t matrix = blockIdx.z; matrix < p.c.count; matrix += gridDim.z) {
+    const int64_t c_first = matrix * p.c.stride + row * p.c.ld + col;
+    const int64_t d_first = matrix * p.d.stride + row * p.d.ld + col;
+    const bool fits = aligned(p.c.data, p.c.dtype, c_first) && aligned_stride(p.c.dtype, p.c.ld) &&
+                      aligned(p.d.data, p.d.dtype, d_first) && aligned_stride(p.d.dtype, p.d.ld);
+    ScaleAddBody body{p, row, col, c_first, d_first};
+    for_elements(rows, cols, fits, body);
+  }
+}
+
+/// A block takes a square on or above the diagonal: element bits of C as they lie.
+__global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
+  __shared__ uint32_t tile[kSide][kSide + 1];
+  if (blockIdx.x < blockIdx.y) return;
+  const int64_t row = int64_t{blockIdx.y} * kSide, col = int64_t{blockIdx.x} * kSide;
+  const int rows = static_cast<int>(m.rows - row < kSide ? m.rows - row : kSide);
+  const int cols = static_cast<int>(m.cols - col < kSide ? m.cols - col : kSide);
+  const int across = static_cast<int>(threadIdx.x) % kSide;
+  const int down = static_cast<int>(threadIdx.x) / kSide;
+  for (int64_t matrix = blockIdx.z; matrix < m.count; matrix += gridDim.z) {
+    const int64_t first = matrix * m.stride;
+    for (int r = down; r < rows && across < cols; r += kThreads / kSide)
+      tile[r][across] = load<1>(m.data, m.dtype, first + (row + r) * m.ld + col + across).bits;
+    __syncthreads();
+    for (int c = down; c < cols && across < rows; c += kThreads / kSide) {
+      if (row + across >= col + c) continue;  // on or below the diagonal: not mirrored
+      const int64_t to = first + (col + c) * m.ld + row + across;
+      if (m.dtype == DType::kF32) {
+        static_cast<uint32_t*>(m.data)[to] = tile[across][c];
+      } else {
+        static_cast<uint16_t*>(m.data)[to] = static_cast<uint16_t>(tile[across][c]);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+dim3 squares_of(const MatrixBatch& m) {
+  constexpr int64_t kMostDeep = 65535;
+  return grid_of((m.cols + kSide - 1) / kSide, (m.rows + kSide - 1) / kSide,
+                 m.count < kMostDeep ? m.count : kMostDeep);
+}
+
+}  // namespace
+
+void scale_add_identity(const Product& product, cudaStream_t stream) {
+  launch("scale_add_identity", scale_add_kernel, squares_of(product.c), kThreads, product, stream);
+}
+
+void mirror(const MatrixBatch& c, cudaStream_t stream) {
+  launch("mirror", mirror_kernel, squares_of(c), kThreads, c, stream);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "cuda/check.hpp"
+
+namespace muonrt::cuda {
+
+/// Makes a device the calling thread's current one, and the former one again at the end.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device) {
+    MUONRT_CUDA(cudaGetDevice(&former_));
+    if (former_ != device_) MUONRT_CUDA(cudaSetDevice(device_));
+  }
+  ~DeviceGuard() {
+    if (former_ != device_) cudaSetDevice(former_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int device_;
+  int former_ = 0;
+};
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+// How rectangles are dealt to blocks; plain C++, tested on the host.
+
+namespace muonrt::cuda {
+
+/// Elements of a job: enough that a block is worth its start, few enough that the last wave is
+/// short. A multiple of kWidth, so that jobs begin where vectors do.
+constexpr int64_t kJobElements = 8192;
+/// Side of the square that is transposed by way of shared memory.
+constexpr int64_t kTile = 64;
+
+/// A rectangle inside one item of a list: what one block does.
+struct Job {
+  int32_t item;
+  int32_t rows, cols;  // at least 1
+  int32_t unused;
+  int64_t row, col;  // of its first element inside the item
+};
+
+/// Appends jobs of at most job_rows x job_cols that cover rows x cols, each element once.
+inline void cut(int32_t item, int64_t rows, int64_t cols, int64_t job_rows, int64_t job_cols,
+                std::vector<Job>& jobs) {
+  for (int64_t row = 0; row < rows; row += job_rows) {
+    const auto height = static_cast<int32_t>(std::min(job_rows, rows - row));
+    for (int64_t col = 0; col < cols; col += job_cols)
+      jobs.push_back(
+          {item, height, static_cast<int32_t>(std::min(job_cols, cols - col)), 0, row, col});
+  }
+}
+
+/// Jobs of whole rows, or of parts of a row where one is longer than a job.
+inline void cut_rows(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
+  if (rows == 0 || cols == 0) return;
+  cut(item, rows, cols, std::max<int64_t>(1, kJobElements / cols), std::min(cols, kJobElements),
+      jobs);
+}
+
+/// Jobs that are tiles to be transposed.
+inline void cut_tiles(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
+  cut(item, rows, cols, kTile, kTile, jobs);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "backend/ops.hpp"
+#include "cuda/items.hpp"
+
+// The launchers: each checks what it needs, enqueues its kernel and returns. Every pointer is to
+// memory that the device reaches.
+
+namespace muonrt::cuda {
+
+template <class Item>
+struct Table {
+  const Item* items = nullptr;
+  const Job* jobs = nullptr;
+  int64_t job_count = 0;
+};
+
+// pack.cu
+void pack_direction(const Table<PieceItem>& table, const ParamView* params,
+                    const MuonScalars* groups, void* message, DType transport, Findings* findings,
+                    cudaStream_t stream);
+/// @param blocks  how many share the list; changes no result.
+void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
+          int blocks, cudaStream_t stream);
+
+// place.cu
+void unpack(const Table<PlacedItem>& table, const void* message, DType transport,
+            cudaStream_t stream);
+void pack(const Table<PlacedItem>& table, void* message, DType transport, Findings* findings,
+          cudaStream_t stream);
+
+// normalize.cu
+/// Matrices that one launch normalizes at most; larger batches take several.
+constexpr int64_t kNormalizeBatch = 1024;
+int64_t normalize_scratch_bytes();
+/// @param scratch  normalize_scratch_bytes, used by one call at a time.
+void normalize(const MatrixBatch& in, const MatrixBatch& out, float safety, Findings* findings,
+               void* scratch, cudaStream_t stream);
+
+// commit.cu
+void commit_muon(const Table<PieceItem>& table, const ParamView* params, const MuonScalars* groups,
+                 const void* message, DType transport, const Ballot* sum, int64_t world,
+                 int64_t stamp, cudaStream_t stream);
+void commit_adamw(const int32_t* list, int64_t count, const ParamView* params,
+                  const AdamScalars* scalars, const Ballot* sum, int64_t world, int64_t stamp,
+                  int blocks, cudaStream_t stream);
+
+// ballot.cu
+void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_t orthogonalized,
+                 bool local_ok, cudaStream_t stream);
+
+// copy.cu
+/// What fits into a kernel's arguments.
+constexpr int64_t kCarriedBytes = 256;
+/// Copies between any two places the device reaches, host memory included.
+void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stream);
+/// Writes bytes that are read from host memory before this returns.
+void write_carried(void* to, const void* from, int64_t bytes, cudaStream_t stream);
+
+// clock.cu
+void write_clock(int64_t* where, cudaStream_t stream);
+
+// naive_gemm.cu
+/// The whole of `product`, any dtypes, plain loops.
+void naive_gemm(const Product& product, cudaStream_t stream);
+
+// epilogue.cu
+/// C = beta D + gamma I.
+void scale_add_identity(const Product& product, cudaStream_t stream);
+/// C(j, i) <- C(i, j) for all i < j, for each matrix.
+void mirror(const MatrixBatch& c, cudaStream_t stream);
+
+}  // namespace muonrt::cuda

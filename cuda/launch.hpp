@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/check.hpp"
+
+namespace muonrt::cuda {
+
+/// Threads of a block, unless a kernel says otherwise.
+constexpr int kThreads = 256;
+
+/// kernel<<<grid, threads, 0, stream>>>(arguments), checked; `arguments` is one struct by value.
+template <class Arguments>
+void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
+            const Arguments& arguments, cudaStream_t stream) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
+}
+
+inline dim3 grid_of(int64_t x, int64_t y = 1, int64_t z = 1) {
+  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "backend/update_rules.hpp"
+
+// The fixed tree of the Frobenius norm, the same as the host's: a matrix is cut into at most 64
+// bands of rows, a row into blocks of 1024 elements, a block into 32 chains (element i in chain
+// i mod 32), which are halved down to one value; blocks, rows and bands are added pairwise. Plain
+// C++, tested on the host.
+
+namespace muonrt::cuda {
+
+constexpr int kBands = 64;
+constexpr int64_t kBlockElements = 1024;
+constexpr int kChains = 32;
+
+MUONRT_HOST_DEVICE inline int64_t rows_of_band(int64_t rows) {
+  return (rows + kBands - 1) / kBands;
+}
+MUONRT_HOST_DEVICE inline int64_t bands_of(int64_t rows) {
+  return (rows + rows_of_band(rows) - 1) / rows_of_band(rows);
+}
+
+/// Pairwise sum of a stream of values: a tree that follows from their number alone.
+class PairwiseSum {
+ public:
+  MUONRT_HOST_DEVICE void add(float value) {
+    int level = 0;
+    for (int64_t bit = count_; bit & 1; bit >>= 1) value = partial_[level++] + value;
+    partial_[level] = value;
+    ++count_;
+  }
+  MUONRT_HOST_DEVICE float total() const {
+    float sum = 0.0f;
+    for (int level = 0; count_ >> level; ++level)
+      if (count_ >> level & 1) sum = partial_[level] + sum;
+    return sum;
+  }
+
+ private:
+  float partial_[40];  // partial_[l] sums 2^l values where bit l of count_ is set
+  int64_t count_ = 0;
+};
+
+/// Powers of two, to be applied one after the other.
+struct Scale {
+  float up, up2;
+};
+
+/// 2^exponent for -127 <= exponent <= 127.
+MUONRT_HOST_DEVICE inline float power_of_two(int exponent) {
+  return std::bit_cast<float>(exponent >= -126 ? static_cast<uint32_t>(exponent + 127) << 23
+                                               : uint32_t{1} << 22);
+}
+
+/// Brings a largest entry with these bits (finite, above zero) into [1, 2). Exact: where one factor
+/// is too large for a float, both steps only enlarge; one too small for a normal float is an exact
+/// subnormal.
+MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
+  int exponent = static_cast<int>(largest_bits >> 23) - 127;  // of the leading digit
+  if (exponent == -127)
+    for (exponent = -149; largest_bits >>= 1;) ++exponent;
+  const int up = -exponent;
+  const int first = up < 127 ? up : 127;
+  return {power_of_two(first), power_of_two(up - first)};
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,144 @@
+// message <- cast(direction(momentum', gradient)), and the scan of gradients that no pack reads.
+// Formulas: backend/update_rules.hpp. Arrays are read where they lie: 16 bytes at a time where all
+// rows of a job begin on such addresses, else element by element. Nothing but the message and the
+// findings is written. A block does one job; a job belongs to one parameter.
+
+#include "cuda/findings.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/param_walk.cuh"
+#include "cuda/rectangle.cuh"
+
+namespace muonrt::cuda {
+
+namespace {
+
+struct PackArguments {
+  Table<PieceItem> table;
+  const ParamView* params;
+  const MuonScalars* groups;
+  void* message;
+  DType transport;
+  Findings* findings;
+};
+
+struct DirectionBody {
+  const void* grad;
+  const float* momentum;
+  void* message;
+  DType grad_dtype, transport;
+  int64_t local, local_ld, packed, packed_ld;
+  MuonScalars scalars;
+  bool bad;
+
+  template <int N>
+  __device__ void run(int row, int col) {
+    const int64_t here = local + row * local_ld + col;
+    const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
+    const Raw<N> raw_m = load<N>(momentum, DType::kF32, here);
+    const Values<N> g = widen(raw_g, grad_dtype), m = widen(raw_m, DType::kF32);
+    Values<N> out;
+    for (int i = 0; i < N; ++i) {
+      const float scaled = g.x[i] * scalars.grad_scale;
+      out.x[i] = direction(next_momentum(m.x[i], scaled, scalars), scaled, scalars);
+      bad |= not_finite_as(scaled, DType::kF32) | not_finite_as(out.x[i], transport);
+    }
+    store(message, transport, packed + row * packed_ld + col, out);
+  }
+};
+
+/// Zeros for a parameter without a gradient.
+struct ZeroBody {
+  void* message;
+  DType transport;
+  int64_t packed, packed_ld;
+
+  template <int N>
+  __device__ void run(int row, int col) {
+    store(message, transport, packed + row * packed_ld + col, Values<N>{});
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments a) {
+  const Job job = a.table.jobs[blockIdx.x];
+  const PieceItem item = a.table.items[job.item];
+  const ParamView& view = a.params[item.param];
+  const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
+  const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
+  const bool one_row = job.rows == 1;
+  const bool packed_fits = aligned(a.message, a.transport, packed) &&
+                           (one_row || aligned_stride(a.transport, item.packed_ld));
+  if (!view.active) {
+    ZeroBody body{a.message, a.transport, packed, item.packed_ld};
+    for_elements(job.rows, job.cols, packed_fits, body);
+    return;
+  }
+  const bool fits = packed_fits && aligned(view.grad, view.grad_dtype, local) &&
+                    aligned(view.momentum, DType::kF32, local) &&
+                    (one_row || (aligned_stride(view.grad_dtype, item.local_ld) &&
+                                 aligned_stride(DType::kF32, item.local_ld)));
+  DirectionBody body{view.grad, view.momentum, a.message, view.grad_dtype, a.transport,
+                     local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group],
+                     false};
+  for_elements(job.rows, job.cols, fits, body);
+  if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
+}
+
+struct ScanArguments {
+  const int32_t* list;
+  int64_t count;
+  const ParamView* params;
+  Findings* findings;
+};
+
+/// Gradients as they enter the formulas: scaled, and squared where there is a second moment.
+struct ScanBody {
+  const void* grad;
+  DType dtype;
+  float scale;
+  bool square;
+  int64_t first;
+  bool bad;
+
+  template <int N>
+  __device__ void run(int, int col) {
+    const Values<N> g = widen(load<N>(grad, dtype, first + col), dtype);
+    for (int i = 0; i < N; ++i) {
+      const float x = g.x[i] * scale;
+      bad |= not_finite_as(square ? x * x : x, DType::kF32);
+    }
+  }
+};
+
+struct ScanPart {
+  Findings* findings;
+  __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
+    ScanBody body{view.grad, view.grad_dtype, view.grad_scale, view.variance != nullptr, first,
+                  false};
+    for_elements(1, n, aligned(view.grad, view.grad_dtype, first), body);
+    if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*findings, param);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) scan_kernel(ScanArguments a) {
+  for_each_part(a.list, a.count, a.params, ScanPart{a.findings});
+}
+
+}  // namespace
+
+void pack_direction(const Table<PieceItem>& table, const ParamView* params,
+                    const MuonScalars* groups, void* message, DType transport, Findings* findings,
+                    cudaStream_t stream) {
+  if (table.job_count == 0) return;
+  launch("pack_direction", pack_direction_kernel, grid_of(table.job_count), kThreads,
+         PackArguments{table, params, groups, message, transport, findings}, stream);
+}
+
+void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
+          int blocks, cudaStream_t stream) {
+  if (count == 0) return;
+  launch("scan", scan_kernel, grid_of(blocks), kThreads,
+         ScanArguments{list, count, params, findings}, stream);
+}
+
+}  // namespace muonrt::cuda

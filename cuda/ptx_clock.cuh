@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+namespace muonrt::cuda {
+
+/// Nanoseconds of the device's clock; it moves in steps of about a microsecond on some devices.
+__device__ inline int64_t global_timer() {
+  int64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+}  // namespace muonrt::cuda

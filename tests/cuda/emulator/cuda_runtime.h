@@ -1,0 +1,140 @@
+#pragma once
+
+// A stand-in for the CUDA runtime, so that the sources of cuda/ compile with a plain C++ compiler
+// and run on a machine without a GPU. See README.md for what it shows and what it cannot show.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+// Blocks run one after the other on a thread; what one leaves behind is there for the next, as on a
+// GPU.
+#define __shared__ static thread_local
+
+struct uint3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3() = default;
+  explicit dim3(unsigned x_in, unsigned y_in = 1, unsigned z_in = 1) : x(x_in), y(y_in), z(z_in) {}
+};
+
+extern thread_local uint3 threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
+
+void __syncthreads();
+int __syncthreads_or(int mine);
+float __shfl_down_sync(unsigned mask, float mine, int delta);
+unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);
+
+// Threads of a block take turns, so plain reads and writes are atomic.
+inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
+  return std::exchange(*at, value);
+}
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  return std::exchange(*at, *at + value);
+}
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+  return std::exchange(*at, value < *at ? value : *at);
+}
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  return std::exchange(*at, value > *at ? value : *at);
+}
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureImplicit = 906,
+};
+
+namespace emulator {
+struct Stream;
+struct Event;
+}  // namespace emulator
+using cudaStream_t = emulator::Stream*;
+using cudaEvent_t = emulator::Event*;
+
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDefault = 4 };
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3
+};
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrPageableMemoryAccess = 88
+};
+
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor;
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+  void *devicePointer, *hostPointer;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device);
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaMalloc(void** memory, size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+
+namespace emulator {
+
+/// Enqueues a kernel: `thread` is called once for each thread of each block.
+cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread);
+
+}  // namespace emulator
+
+template <class... Wanted, class... Given>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...),
+                               Given&&... given) {
+  return emulator::enqueue_kernel(
+      *config, [kernel, ... arguments = Wanted(given)] { kernel(arguments...); });
+}

@@ -1,0 +1,82 @@
+#include "memory.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+
+namespace emulator {
+
+namespace {
+
+struct Mapping {
+  MemoryBlock block;
+  size_t bytes;
+  char* pages;
+  size_t page_bytes;  // without the page behind
+};
+
+struct Memory {
+  std::map<const char*, Mapping> mappings;
+  int in_reach = 0;
+};
+
+Memory& memory() {
+  static Memory* const instance = new Memory();
+  return *instance;
+}
+
+void protect_devices(int protection) {
+  for (const auto& [start, m] : memory().mappings)
+    if (!m.block.host) mprotect(m.pages, m.page_bytes, protection);
+}
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+void* take_memory(size_t bytes, int device, bool host) {
+  constexpr size_t kAlignment = 256;
+  constexpr int kNanByte = 0xff;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t room = round_up(bytes, kAlignment), page_bytes = round_up(room, page);
+  void* pages =
+      mmap(nullptr, page_bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return nullptr;
+  std::memset(pages, kNanByte, page_bytes);
+  char* first = static_cast<char*>(pages);
+  mprotect(first + page_bytes, page, PROT_NONE);
+  if (!host && memory().in_reach == 0) mprotect(pages, page_bytes, PROT_NONE);
+  char* start = first + page_bytes - room;
+  memory().mappings[start] = {{device, host}, bytes, first, page_bytes};
+  return start;
+}
+
+bool give_memory(void* pointer) {
+  if (!pointer) return true;
+  const auto at = memory().mappings.find(static_cast<const char*>(pointer));
+  if (at == memory().mappings.end()) return false;
+  munmap(at->second.pages, at->second.page_bytes + static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+  memory().mappings.erase(at);
+  return true;
+}
+
+std::optional<MemoryBlock> find_memory(const void* pointer) {
+  const auto* address = static_cast<const char*>(pointer);
+  auto at = memory().mappings.upper_bound(address);
+  if (at == memory().mappings.begin()) return std::nullopt;
+  --at;
+  if (address >= at->first + at->second.bytes) return std::nullopt;
+  return at->second.block;
+}
+
+DeviceMemoryInReach::DeviceMemoryInReach() {
+  if (memory().in_reach++ == 0) protect_devices(PROT_READ | PROT_WRITE);
+}
+
+DeviceMemoryInReach::~DeviceMemoryInReach() {
+  if (--memory().in_reach == 0) protect_devices(PROT_NONE);
+}
+
+}  // namespace emulator

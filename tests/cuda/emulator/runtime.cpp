@@ -1,0 +1,276 @@
+// Streams and events of the emulated GPU. Nothing runs until somebody waits, and then only what the
+// wait needs: work that is not tied to it by an event has not happened yet, so that a missing
+// dependency shows.
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <set>
+
+#include "block.hpp"
+#include "control.hpp"
+#include "memory.hpp"
+
+namespace emulator {
+
+struct Stream {
+  std::deque<std::function<void()>> queue;
+  int64_t ran = 0;  // entries before the queue's first
+  int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
+};
+
+struct Event {
+  Stream* stream = nullptr;  // null: never recorded
+  int64_t position = 0;      // complete when the stream has run so many entries
+};
+
+namespace {
+
+struct Machine {
+  std::recursive_mutex mutex;
+  std::set<Stream*> streams;
+  Stream default_stream;
+  bool held = false, capturing = false, fail_next = false, lost = false;
+  cudaError_t last = cudaSuccess;
+  int64_t slow_calls = 0;
+};
+
+Machine& machine() {
+  static Machine* const instance = new Machine();
+  return *instance;
+}
+
+thread_local int current_device = 0;
+
+struct Lock {
+  std::lock_guard<std::recursive_mutex> guard{machine().mutex};
+};
+
+cudaError_t result(cudaError_t error) {
+  if (error != cudaSuccess) machine().last = error;
+  return error;
+}
+
+Stream& of(cudaStream_t stream) { return stream ? *stream : machine().default_stream; }
+
+void run_until(Stream& stream, int64_t position) {
+  while (stream.ran < position) {
+    const auto entry = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    entry();
+    ++stream.ran;
+  }
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  const Lock lock;
+  if (machine().lost) return result(cudaErrorLaunchFailure);
+  of(stream).queue.push_back([work = std::move(work)] {
+    if (machine().lost) return;
+    const DeviceMemoryInReach reach;
+    work();
+  });
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  const dim3 grid = config.gridDim, threads = config.blockDim;
+  const bool valid = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < (1u << 31) &&
+                     grid.y < 65536 && grid.z < 65536 && threads.x > 0 && threads.x <= 1024;
+  if (!valid) return result(cudaErrorInvalidConfiguration);
+  return enqueue(config.stream, [=, thread = std::move(thread)] {
+    if (std::exchange(machine().fail_next, false)) {
+      machine().lost = true;
+      return;
+    }
+    for (unsigned z = 0; z < grid.z; ++z)
+      for (unsigned y = 0; y < grid.y; ++y)
+        for (unsigned x = 0; x < grid.x; ++x) run_block(thread, uint3{x, y, z}, grid, threads);
+  });
+}
+
+void hold(bool held) {
+  const Lock lock;
+  machine().held = held;
+}
+void pretend_capture(bool capturing) {
+  const Lock lock;
+  machine().capturing = capturing;
+}
+void fail_next_kernel() {
+  const Lock lock;
+  machine().fail_next = true;
+}
+void forget_failure() {
+  const Lock lock;
+  machine().lost = machine().fail_next = false;
+  machine().last = cudaSuccess;
+}
+int64_t slow_calls() {
+  const Lock lock;
+  return machine().slow_calls;
+}
+int64_t pending() {
+  const Lock lock;
+  int64_t count = static_cast<int64_t>(machine().default_stream.queue.size());
+  for (const Stream* s : machine().streams) count += static_cast<int64_t>(s->queue.size());
+  return count;
+}
+
+}  // namespace emulator
+
+using namespace emulator;
+
+cudaError_t cudaGetLastError() {
+  const Lock lock;
+  return std::exchange(machine().last, cudaSuccess);
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" : "cudaErrorEmulated";
+}
+const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device > 1) return result(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {"emulated GPU", 8, 0, 2, 512};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  *value = which == cudaDevAttrComputeCapabilityMajor ? 8 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  const Lock lock;
+  ++machine().slow_calls;
+  for (Stream* s : machine().streams) run_until(*s, s->end());
+  run_until(machine().default_stream, machine().default_stream.end());
+  return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  const Lock lock;
+  ++machine().slow_calls;
+  *memory = take_memory(bytes, current_device, false);
+  return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  const Lock lock;
+  ++machine().slow_calls;
+  *memory = take_memory(bytes, current_device, true);
+  return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* memory) {
+  const Lock lock;
+  cudaDeviceSynchronize();
+  return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
+}
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  const Lock lock;
+  const auto found = find_memory(memory);
+  *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, const_cast<void*>(memory)};
+  if (!found) return cudaSuccess;
+  attributes->type = found->host ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+  attributes->device = found->device;
+  attributes->devicePointer = const_cast<void*>(memory);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  const Lock lock;
+  ++machine().slow_calls;
+  *stream = new Stream();
+  machine().streams.insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock;
+  run_until(*stream, stream->end());  // a destroyed stream's work still runs
+  machine().streams.erase(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Lock lock;
+  ++machine().slow_calls;
+  run_until(of(stream), of(stream).end());
+  return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock;
+  const Event seen = *event;
+  if (!seen.stream) return cudaSuccess;
+  of(stream).queue.push_back([seen] {
+    const bool is_default = seen.stream == &machine().default_stream;
+    if (is_default || machine().streams.count(seen.stream)) run_until(*seen.stream, seen.position);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  const Lock lock;
+  *status = machine().capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  const Lock lock;
+  ++machine().slow_calls;
+  *event = new Event();
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock;
+  *event = {&of(stream), of(stream).end()};
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Lock lock;
+  if (!event->stream || event->stream->ran >= event->position) {
+    return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+  }
+  if (machine().held) return result(cudaErrorNotReady);
+  run_until(*event->stream, event->position);
+  return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  const Lock lock;
+  const auto source = find_memory(from), target = find_memory(to);
+  const bool both_host = source && source->host && target && target->host;
+  if (source && target && !both_host) return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  ++machine().slow_calls;
+  // From memory that is not pinned the runtime has read everything when it returns.
+  const auto* first = static_cast<const unsigned char*>(from);
+  return enqueue(stream, [to, read = std::vector<unsigned char>(first, first + bytes)] {
+    std::memcpy(to, read.data(), read.size());
+  });
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return enqueue(stream, [=] { std::memset(to, value, bytes); });
+}

@@ -1,0 +1,166 @@
+// What only an emulated GPU can be asked: to hold its work back, to fail, to tell what has run.
+
+#include <catch2/catch.hpp>
+
+#include "control.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/machine.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+struct Held {
+  Held() { emulator::hold(true); }
+  ~Held() { emulator::hold(false); }
+};
+
+}  // namespace
+
+TEST_CASE("emulated cuda: a wait ends with TIMEOUT at its deadline", "[emulated]") {
+  Machine machine(make_device());
+  const Buffer memory(*machine.device, 64);
+  const auto event = machine.device->create_event();
+  machine.ops().fill(machine.on(), memory.data(), 0, 64);
+  machine.device->record(*event, machine.on());
+  {
+    const Held held;
+    try {
+      machine.device->synchronize(*event, Deadline::in_ms(5));
+      FAIL("it ended");
+    } catch (const Error& e) {
+      CHECK(e.status() == Status::kTimeout);
+    }
+  }
+  CHECK_NOTHROW(machine.finish());
+}
+
+TEST_CASE("emulated cuda: ops and events only enqueue", "[emulated]") {
+  Machine machine(make_device());
+  const Buffer memory(*machine.device, 4096), shared = Buffer::shared(*machine.device, 4096);
+  const auto event = machine.device->create_event();
+  const Held held;
+  const int64_t before = emulator::pending();
+  machine.ops().fill(machine.on(), memory.data(), 1, 4096);
+  machine.ops().copy(machine.on(), shared.data(), memory.data(), 4096);
+  machine.ops().copy(machine.on(), shared.data(), shared.as<char>() + 8, 8);
+  machine.device->timestamp(machine.on(), shared.as<int64_t>());
+  machine.device->record(*event, machine.on());
+  machine.device->wait(machine.on(), *event);
+  CHECK(emulator::pending() == before + 5);
+}
+
+TEST_CASE("emulated cuda: work waits for what the caller enqueued on its own stream",
+          "[emulated]") {
+  Machine machine(make_device());
+  const auto theirs = machine.device->create_stream(StreamKind::kCompute);
+  const Buffer memory(*machine.device, 256), shared = Buffer::shared(*machine.device, 256);
+  for (const bool default_stream : {false, true}) {
+    const cudaStream_t caller = default_stream ? nullptr : cuda::handle_of(*theirs);
+    const unsigned char value = default_stream ? 7 : 9;
+    cudaMemsetAsync(memory.data(), value, 256, caller);
+    machine.device->join(machine.on(), caller);
+    machine.ops().copy(machine.on(), shared.data(), memory.data(), 256);
+    machine.finish();
+    CHECK(shared.as<unsigned char>()[255] == value);
+  }
+}
+
+TEST_CASE("emulated cuda: a caller's stream under capture is refused by name", "[emulated]") {
+  Machine machine(make_device());
+  emulator::pretend_capture(true);
+  try {
+    machine.device->join(machine.on(), nullptr);
+    FAIL("joined");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kNotSupported);
+    CHECK(e.message().find("captured into a graph") != std::string::npos);
+  }
+  emulator::pretend_capture(false);
+  CHECK_NOTHROW(machine.device->join(machine.on(), nullptr));
+}
+
+TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated]") {
+  Machine machine(make_device());
+  const Buffer findings(*machine.device, sizeof(Findings)), ballot(*machine.device, sizeof(Ballot));
+  const auto event = machine.device->create_event();
+  emulator::fail_next_kernel();
+  machine.ops().cast_ballot(machine.on(), ballot.as<Ballot>(), findings.as<Findings>(), 1, 1, true);
+  machine.device->record(*event, machine.on());
+  CHECK_NOTHROW(machine.device->synchronize(*event, Deadline::in_ms(60000)));
+  const auto error = machine.device->error();
+  REQUIRE(error.has_value());
+  CHECK(error->status() == Status::kDevice);
+  CHECK(error->message().find("cudaErrorLaunchFailure") != std::string::npos);
+  CHECK_THROWS_AS(machine.ops().fill(machine.on(), ballot.data(), 0, 8), Error);
+  emulator::forget_failure();
+  machine.device->clear_error();
+  CHECK_FALSE(machine.device->error().has_value());
+  CHECK_NOTHROW(machine.finish());
+}
+
+TEST_CASE("emulated cuda: the mirror takes what is above the diagonal below it", "[emulated]") {
+  Machine machine(make_device());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t n : {1, 2, 63, 64, 65, 130}) {
+      const int64_t ld = n + 3, stride = n * ld + 5, count = 2;
+      const Bytes before = values(7, dtype, count * stride);
+      auto* data = machine.put(before);
+      cuda::mirror({data, dtype, n, n, ld, count, stride}, cuda::handle_of(machine.on()));
+      machine.finish();
+      Bytes expected = before;
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t r = 0; r < n; ++r)
+          for (int64_t c = 0; c < r; ++c)
+            set_value(expected, dtype, i * stride + r * ld + c,
+                      value_in(before, dtype, i * stride + c * ld + r));
+      CHECK(difference(machine.get(data, std::ssize(before)), expected) == -1);
+    }
+  }
+}
+
+namespace {
+
+struct Counts {
+  int64_t taken = 0, given = 0;
+};
+
+}  // namespace
+
+TEST_CASE("emulated cuda: memory comes from the caller's allocator and goes back to it",
+          "[emulated]") {
+  Counts counts;
+  cuda::CudaDeviceOptions options;
+  options.naive_products = true;
+  options.allocator.context = &counts;
+  options.allocator.allocate = [](void* context, int64_t bytes, int) -> void* {
+    void* memory = nullptr;
+    static_cast<Counts*>(context)->taken += bytes;
+    return cudaMalloc(&memory, static_cast<size_t>(bytes)) == cudaSuccess ? memory : nullptr;
+  };
+  options.allocator.release = [](void* context, void* memory, int64_t bytes, int) {
+    static_cast<Counts*>(context)->given += bytes;
+    cudaFree(memory);
+  };
+  {
+    cuda::CudaDevice device(options);
+    const int64_t own = counts.taken;
+    const Buffer buffer(device, 1000);
+    CHECK(counts.taken == own + 1000);
+  }
+  CHECK(counts.taken > 1000);
+  CHECK(counts.given == counts.taken);
+}
+
+TEST_CASE("emulated cuda: the device current before a call is current after it", "[emulated]") {
+  cudaSetDevice(1);
+  Machine machine(make_device());  // device 0
+  machine.finish();
+  int current = -1;
+  cudaGetDevice(&current);
+  CHECK(current == 1);
+  const auto device = make_device(true, 1);
+  CHECK_FALSE(device->reaches(Buffer(*machine.device, 64).data()));
+  cudaSetDevice(0);
+}

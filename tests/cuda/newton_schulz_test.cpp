@@ -1,0 +1,68 @@
+#include <catch2/catch.hpp>
+
+#include "cuda/machine.hpp"
+#include "unit/newton_schulz_cases.hpp"
+
+using namespace muonrt;
+using namespace newton_schulz_cases;
+
+namespace {
+
+std::vector<backends::Backend> cuda_backends() {
+  std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
+  if (!cuda_test::is_emulated()) list.push_back(backends::cuda());
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in bf16", "[cuda]") {
+  auto backends = cuda_backends();
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>(1, 7), {16, 24}, {33, 65}}) {
+    const Matrix x = textbook::gaussian(m, n, 31);
+    for (const Named& l : five_step_lists()) {
+      for (const DType transport : {DType::kF32, DType::kBF16}) {
+        if (!bf16_stands(l)) continue;  // no headroom: its tolerance is for the catalogue alone
+        const Matrix in = textbook::rounded(x, transport);
+        const Matrix expected = textbook::newton_schulz(l.list, l.safety, in);
+        for (auto& backend : backends) {
+          INFO(backend.name << ", " << l.name << ", " << m << " x " << n);
+          const Matrix f32 = standard(backend, l, DType::kF32, transport, in);
+          CHECK(textbook::max_difference(f32, expected) <= near(l));
+          const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
+          CHECK(textbook::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(m));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda newton-schulz: the Gram form equals the standard form in f32", "[cuda]") {
+  const Named l = five_step_lists()[2];
+  const Matrix x = textbook::gaussian(24, 60, 5);
+  for (auto& backend : cuda_backends()) {
+    const auto settings = runner::settings_of(l.list, l.safety, DType::kF32, {2});
+    const Matrix gram =
+        runner::orthogonalize(backend, settings, runner::gram(l.list, {2}), DType::kF32, x);
+    const Matrix expected = textbook::newton_schulz(l.list, l.safety, x);
+    CHECK(textbook::max_difference(gram, expected) <=
+          tolerance::gram_f32(textbook::gain(l.list, l.safety)));
+  }
+}
+
+TEST_CASE("cuda newton-schulz: a matrix in a batch has the bits it has alone", "[cuda]") {
+  const Named l = five_step_lists()[2];
+  std::vector<Matrix> batch;
+  for (uint64_t i = 0; i < 5; ++i) batch.push_back(textbook::gaussian(12, 40, 40 + i));
+  for (auto& backend : cuda_backends()) {
+    for (const DType iteration : {DType::kF32, DType::kBF16}) {
+      const auto settings = runner::settings_of(l.list, l.safety, iteration);
+      const auto together =
+          runner::orthogonalize(backend, settings, runner::standard(l.list), DType::kF32, batch);
+      for (size_t i = 0; i < batch.size(); ++i)
+        CHECK(runner::same_bits(together.matrices[i],
+                                runner::orthogonalize(backend, settings, runner::standard(l.list),
+                                                      DType::kF32, batch[i])));
+    }
+  }
+}

@@ -1,0 +1,17 @@
+#include "backend/cuda_device.hpp"
+#include "control.hpp"
+#include "cuda/machine.hpp"
+#include "host/host_device.hpp"
+
+namespace cuda_test {
+
+std::unique_ptr<muonrt::Device> make_device(bool, int index) {
+  return muonrt::make_cuda_device(index, /*naive_products=*/true);
+}
+bool is_emulated() { return true; }
+int64_t slow_calls() { return emulator::slow_calls(); }
+std::unique_ptr<muonrt::Device> make_host(int threads) {
+  return muonrt::host::make_host_device({.threads = threads, .portable_gemm = false});
+}
+
+}  // namespace cuda_test

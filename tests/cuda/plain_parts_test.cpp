@@ -1,0 +1,143 @@
+// The parts of cuda/ that are plain C++: which block does what, how elements are read, the norm's
+// tree and scale.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "cuda/elements.hpp"
+#include "cuda/items.hpp"
+#include "cuda/machine.hpp"
+#include "cuda/norm_tree.hpp"
+
+using namespace muonrt;
+using namespace muonrt::cuda;
+
+TEST_CASE("cuda jobs: every element of a rectangle is in one job", "[emulated]") {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>(1, 1),
+                                   {1, 8193},
+                                   {3, 20000},
+                                   {8193, 1},
+                                   {100, 77},
+                                   {64, 64},
+                                   {65, 129},
+                                   {2, 8192}}) {
+    for (const bool tiles : {false, true}) {
+      std::vector<Job> jobs;
+      if (tiles) {
+        cut_tiles(5, rows, cols, jobs);
+      } else {
+        cut_rows(5, rows, cols, jobs);
+      }
+      std::vector<int> seen(static_cast<size_t>(rows * cols));
+      for (const Job& job : jobs) {
+        REQUIRE(job.item == 5);
+        REQUIRE(job.rows >= 1);
+        REQUIRE(job.cols >= 1);
+        REQUIRE(job.row + job.rows <= rows);
+        REQUIRE(job.col + job.cols <= cols);
+        const bool small = tiles ? job.rows <= kTile && job.cols <= kTile
+                                 : int64_t{job.rows} * job.cols <= kJobElements;
+        REQUIRE(small);
+        if (!tiles) REQUIRE(job.col % kWidth == 0);
+        for (int64_t r = 0; r < job.rows; ++r)
+          for (int64_t c = 0; c < job.cols; ++c)
+            ++seen[static_cast<size_t>((job.row + r) * cols + job.col + c)];
+      }
+      REQUIRE(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
+    }
+  }
+  std::vector<Job> none;
+  cut_rows(0, 0, 7, none);
+  cut_rows(0, 7, 0, none);
+  CHECK(none.empty());
+}
+
+TEST_CASE("cuda items: a rectangle without gaps is one long row", "[emulated]") {
+  const std::vector<Piece> pieces = {{3, 0, 10, 40, 7, 40, 100, 0, 0, 0.5f},
+                                     {4, 0, 10, 40, 7, 50, 500, 0, 0, 0.25f},
+                                     {5, 0, 300, 40, 0, 40, 900, 0, 0, 1.0f}};
+  const ItemList<PieceItem> list = items_of(pieces);
+  REQUIRE(list.items.size() == 3);
+  REQUIRE(list.jobs.size() == 4);
+  CHECK(list.jobs[0].rows == 1);
+  CHECK(list.jobs[0].cols == 400);
+  CHECK(list.jobs[1].rows == 10);
+  CHECK(list.jobs[1].cols == 40);
+  CHECK(list.jobs[3].col == kJobElements);
+  CHECK(list.jobs[3].cols == 12000 - kJobElements);
+  CHECK(list.items[1].local_ld == 50);
+  CHECK(list.items[1].packed_ld == 40);
+  CHECK(list.items[1].param == 4);
+  CHECK(list.items[1].update_scale == 0.25f);
+}
+
+TEST_CASE("cuda items: tall matrices are transposed, and badly stored ones refused", "[emulated]") {
+  const std::vector<Owned> owned = {{0, 100, 30}, {1, 30, 100}};
+  std::vector<MatrixBatch> matrices(2, {nullptr, DType::kBF16, 30, 100, 128, 1, 0});
+  const std::vector<Placed> placed = {{0, 20, 10, 5, 7, 1000}, {1, 20, 10, 5, 7, 2000}};
+  const auto list = items_of(placed, owned, matrices.data());
+  CHECK(list.items[0].transposed == 1);
+  CHECK(list.items[0].offset == 7 * 128 + 5);
+  CHECK(list.items[1].transposed == 0);
+  CHECK(list.items[1].offset == 5 * 128 + 7);
+  matrices[0].rows = 31;
+  CHECK_THROWS_AS(items_of(placed, owned, matrices.data()), Error);
+}
+
+TEST_CASE("cuda elements: eight at a time are the same as one at a time", "[emulated]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    alignas(16) unsigned char from[64], eight[64] = {}, one[64] = {};
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      for (int i = 0; i < 64; ++i)
+        from[i] = static_cast<unsigned char>(cuda_test::bits_at(seed, i) >> 13);
+      Values<kWidth> all = widen(load<kWidth>(from, dtype, 0), dtype);
+      for (int i = 0; i < kWidth; ++i) {
+        const Values<1> x = widen(load<1>(from, dtype, i), dtype);
+        CHECK(std::bit_cast<uint32_t>(x.x[0]) == std::bit_cast<uint32_t>(all.x[i]));
+        all.x[i] = x.x[0] * 1.1f;
+        store(one, dtype, i, Values<1>{{all.x[i]}});
+      }
+      store(eight, dtype, 0, all);
+      CHECK(std::memcmp(one, eight, sizeof one) == 0);
+    }
+  }
+}
+
+TEST_CASE("cuda elements: what does not stay finite is what rounding makes infinite",
+          "[emulated]") {
+  const float largest = std::bit_cast<float>(0x7f7f7fffu),
+              above = std::bit_cast<float>(0x7f7f8000u);
+  CHECK_FALSE(not_finite_as(largest, DType::kBF16));
+  CHECK(std::isfinite(to_f32(to_bf16(largest))));
+  CHECK(not_finite_as(-above, DType::kBF16));
+  CHECK(std::isinf(to_f32(to_bf16(-above))));
+  CHECK_FALSE(not_finite_as(above, DType::kF32));
+  CHECK(not_finite_as(std::nanf(""), DType::kF32));
+  CHECK(not_finite_as(std::numeric_limits<float>::infinity(), DType::kF32));
+}
+
+TEST_CASE("cuda norm: the scale brings any largest entry into [1, 2), exactly", "[emulated]") {
+  for (uint32_t bits = 1; bits < 0x7f800000u; bits += bits < 4096 ? 1 : 0x1357) {
+    const float x = std::bit_cast<float>(bits);
+    const Scale s = scale_for(bits);
+    const double exact =
+        static_cast<double>(x) * static_cast<double>(s.up) * static_cast<double>(s.up2);
+    const float scaled = x * s.up * s.up2;
+    if (!(scaled >= 1.0f && scaled < 2.0f && static_cast<double>(scaled) == exact)) FAIL(bits);
+  }
+}
+
+TEST_CASE("cuda norm: the tree of sums adds neighbours first", "[emulated]") {
+  // Six values: ((0 + 1) + (2 + 3)) + (4 + 5). With these, other orders give other sums.
+  const float values[] = {1.0f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-23f};
+  PairwiseSum sum;
+  for (const float x : values) sum.add(x);
+  const float left = (values[0] + values[1]) + (values[2] + values[3]);
+  CHECK(sum.total() == left + (values[4] + values[5]));
+  CHECK(PairwiseSum().total() == 0.0f);
+  CHECK(bands_of(1) == 1);
+  CHECK(bands_of(64) == 64);
+  CHECK(bands_of(65) == 33);
+  CHECK(bands_of(128) == 64);
+}

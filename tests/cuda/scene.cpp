@@ -1,0 +1,132 @@
+#include "cuda/scene.hpp"
+
+namespace cuda_test {
+
+using namespace muonrt;
+
+namespace {
+
+/// Cuts a parameter into rectangles at the given rows and columns, each behind a gap in the
+/// message.
+void add_pieces(Scene& scene, int32_t param, const std::vector<int64_t>& rows,
+                const std::vector<int64_t>& cols, int64_t gap) {
+  const int64_t ld = scene.params[static_cast<size_t>(param)].cols;
+  for (size_t r = 0; r + 1 < rows.size(); ++r) {
+    for (size_t c = 0; c + 1 < cols.size(); ++c) {
+      Piece piece{};
+      piece.param = param;
+      piece.rows = rows[r + 1] - rows[r];
+      piece.cols = cols[c + 1] - cols[c];
+      piece.local_offset = rows[r] * ld + cols[c];
+      piece.local_ld = ld;
+      piece.packed_offset = scene.message_elements + gap;
+      piece.update_scale = 0.2f + 0.1f * static_cast<float>(scene.pieces.size() % 7);
+      scene.pieces.push_back(piece);
+      scene.message_elements += gap + piece.rows * piece.cols;
+    }
+  }
+}
+
+}  // namespace
+
+Scene make_scene(uint64_t seed) {
+  constexpr DType f = DType::kF32, h = DType::kBF16;
+  Scene scene;
+  scene.params = {{64, 300, f, f},
+                  {40, 64, h, h, true, true, 1},
+                  {33, 17, f, h, true, true, 2, 3},
+                  {1, 20001, h, f, false, true, 3, 1},
+                  {24, 48, h, h, false, false, 0},
+                  {5, 9000, f, h, false, true, 1},
+                  {1, 1, f, f, true, true, 2},
+                  {96, 136, h, h, true, true, 3, 8},
+                  // One array alone at an odd place, or with rows that are no vectors apart.
+                  {8, 32, f, f, false, true, 0, 0, 1},
+                  {10, 12, f, h, false, true, 1},
+                  {10, 12, h, f, true, true, 2}};
+  add_pieces(scene, 0, {0, 64}, {0, 300}, 0);
+  add_pieces(scene, 1, {0, 16, 40}, {0, 24, 64}, 0);
+  add_pieces(scene, 2, {0, 33}, {0, 5, 17}, 1);
+  add_pieces(scene, 3, {0, 1}, {0, 20001}, 2);
+  add_pieces(scene, 4, {0, 24}, {0, 16, 48}, 0);
+  add_pieces(scene, 5, {0, 2, 5}, {0, 8995, 9000}, 3);
+  add_pieces(scene, 6, {0, 1}, {0, 1}, 0);
+  add_pieces(scene, 7, {0, 96}, {0, 8, 136}, 7);
+  scene.message_elements = (scene.message_elements + 7) / 8 * 8;
+  add_pieces(scene, 8, {0, 8}, {0, 32}, 0);
+  add_pieces(scene, 9, {0, 10}, {0, 8, 12}, 0);
+  add_pieces(scene, 10, {0, 10}, {0, 8, 12}, 0);
+  for (int i = 0; i < 4; ++i) {
+    MuonScalars s;
+    s.momentum = 0.9f + 0.02f * static_cast<float>(i);
+    s.heavy_ball = i % 2;
+    s.nesterov = i / 2;
+    s.rate = 0.02f + 0.01f * static_cast<float>(i);
+    s.decay = 0.003f;
+    s.grad_scale = i == 1 ? 0.37f : 1.0f;
+    scene.groups.push_back(s);
+  }
+  for (size_t p = 0; p < scene.params.size(); ++p) {
+    const SceneParam& param = scene.params[p];
+    const int64_t n = param.rows * param.cols;
+    const uint64_t base = seed * 100 + p * 10;
+    scene.data.push_back(values(base, param.dtype, n));
+    scene.grad.push_back(values(base + 1, param.grad_dtype, n));
+    scene.master.push_back(values(base + 2, DType::kF32, param.master ? n : 0));
+    scene.momentum.push_back(values(base + 3, DType::kF32, n, 0.5f));
+    Bytes variance = values(base + 4, DType::kF32, n, 0.5f);
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = value_in(variance, DType::kF32, i);
+      set_value(variance, DType::kF32, i, x * x);
+    }
+    scene.variance.push_back(variance);
+    AdamScalars s;
+    s.rate = 0.01f + 0.001f * static_cast<float>(p);
+    s.decay = 0.0001f;
+    s.correction1 = 1.7f;
+    s.correction2 = 3.3f;
+    s.grad_scale = p % 2 ? 0.37f : 1.0f;
+    scene.adam.push_back(s);
+  }
+  return scene;
+}
+
+Stage::Stage(Machine& machine_in, const Scene& scene_in) : machine(machine_in), scene(scene_in) {
+  for (size_t p = 0; p < scene.params.size(); ++p) {
+    const SceneParam& param = scene.params[p];
+    ParamView view;
+    view.param = machine.put(scene.data[p], param.offset * size_of(param.dtype));
+    view.grad =
+        machine.put(scene.grad[p], (param.offset + param.grad_offset) * size_of(param.grad_dtype));
+    view.master = reinterpret_cast<float*>(machine.put(scene.master[p], param.offset * 4));
+    view.momentum = reinterpret_cast<float*>(machine.put(scene.momentum[p], param.offset * 4));
+    view.variance = reinterpret_cast<float*>(machine.put(scene.variance[p], param.offset * 4));
+    view.numel = param.rows * param.cols;
+    view.param_dtype = param.dtype;
+    view.grad_dtype = param.grad_dtype;
+    view.group = param.group;
+    view.active = param.active;
+    view.scalars = static_cast<int32_t>(p);
+    host_views.push_back(view);
+  }
+  views = machine.put(host_views);
+  groups = machine.put(scene.groups);
+  adam = machine.put(scene.adam);
+}
+
+std::vector<Bytes> Stage::state() {
+  std::vector<Bytes> out;
+  const auto add = [&](const void* from, int64_t bytes) {
+    out.push_back(from ? machine.get(static_cast<const unsigned char*>(from), bytes) : Bytes());
+  };
+  for (const ParamView& view : host_views) {
+    add(view.param, view.numel * size_of(view.param_dtype));
+    add(view.grad, view.numel * size_of(view.grad_dtype));
+    add(view.master, view.numel * 4);
+    add(view.momentum, view.numel * 4);
+    add(view.variance, view.numel * 4);
+  }
+  return out;
+}
+
+}  // namespace cuda_test

@@ -1,0 +1,71 @@
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "backend/cuda_device.hpp"
+#include "muonrt/base.h"
+#include "muonrt/comm.h"
+#include "muonrt/optimizer.h"
+
+using namespace muonrt;
+
+namespace {
+
+struct Created {
+  muonrt_status_t status;
+  std::string message;
+  bool is_null;
+};
+
+Created create_on_cuda(int32_t index) {
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  muonrt_optimizer_options_t options;
+  muonrt_optimizer_options_init(&options);
+  options.device = MUONRT_DEVICE_CUDA;
+  options.device_index = index;
+  muonrt_group_t group;
+  muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
+  const int64_t shape[] = {2};
+  float data[2] = {}, grad[2] = {};
+  muonrt_param_t param;
+  muonrt_param_init(&param);
+  param.name = "bias";
+  param.ndim = 1;
+  param.shape = shape;
+  param.dtype = MUONRT_DTYPE_F32;
+  param.data = data;
+  param.grad = grad;
+  auto* optimizer = reinterpret_cast<muonrt_optimizer_t*>(&options);
+  const muonrt_status_t status =
+      muonrt_optimizer_create(&optimizer, comm, &options, &group, 1, &param, 1);
+  const Created out{status, muonrt_last_error(), optimizer == nullptr};
+  muonrt_optimizer_destroy(optimizer);
+  muonrt_comm_destroy(comm);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("no GPU: a CUDA optimizer is refused with a status that says so", "[unit][cuda]") {
+  if (cuda_device_count() > 0) return;  // the tests called gpu.* look at such machines
+  for (const int32_t index : {0, 1, -1}) {
+    const Created got = create_on_cuda(index);
+    CHECK(got.status == MUONRT_ERROR_NOT_SUPPORTED);
+    CHECK(got.message.find("no CUDA device") != std::string::npos);
+    CHECK(got.message.find("MUONRT_DEVICE_HOST") != std::string::npos);
+    CHECK(got.is_null);
+  }
+}
+
+TEST_CASE("no GPU: the door says so without an error", "[unit][cuda]") {
+  CHECK(cuda_device_count() >= 0);
+  if (!cuda_is_built()) CHECK(cuda_device_count() == 0);
+  if (cuda_device_count() > 0) return;
+  try {
+    make_cuda_device(0);
+    FAIL("made a device");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kNotSupported);
+    CHECK(e.message().find("no CUDA device") != std::string::npos);
+  }
+}
