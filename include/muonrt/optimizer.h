@@ -20,6 +20,11 @@ enum {
   MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0, /* generated from steps, lower_bound, cushion, safety */
   MUONRT_COEFFICIENTS_KELLER_JORDAN = 1, /* 3.4445, -4.7750, 2.0315 in every step */
   MUONRT_COEFFICIENTS_YOU_JIACHENG = 2,  /* five triples; steps must be 5 */
+  MUONRT_COEFFICIENTS_CANS = 3,          /* generated from steps, lower_bound; no cushion */
+  MUONRT_COEFFICIENTS_DEEPSEEK_V4 = 4,   /* eight of Keller Jordan, then 2, -1.5, 0.5; steps >= 9 */
+  MUONRT_COEFFICIENTS_CUBIC = 5,         /* five pairs, no quintic term; steps must be 5 */
+  MUONRT_COEFFICIENTS_CLASSICAL = 6,     /* 15/8, -10/8, 3/8 in every step */
+  MUONRT_COEFFICIENTS_AOL = 7,           /* four triples, made for row_scaling; steps must be 4 */
   MUONRT_COEFFICIENTS_CUSTOM = 100       /* `custom`, steps x (a, b, c) */
 };
 enum {
@@ -30,6 +35,19 @@ enum {
   MUONRT_SCALE_NONE = 4       /* 1 */
 };
 enum { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
+enum {                          /* how safety against rounding above 1 is applied */
+       MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE */
+       MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
+                                   list is made, and the input divided by safety x norm */
+       MUONRT_SAFETY_ALL = 2,   /* the finished list divided; the input by its norm alone */
+       MUONRT_SAFETY_NONE = 3   /* the list as it is; the input divided by safety x norm */
+};
+enum {                                 /* what the input of Newton-Schulz is divided by */
+       MUONRT_NORMALIZE_PRESCALED = 0, /* safety x norm, free of over- and underflow, no eps */
+       MUONRT_NORMALIZE_ADD_EPS = 1,   /* safety x norm + normalize_eps */
+       MUONRT_NORMALIZE_MAX_EPS = 2    /* max(safety x norm, normalize_eps) */
+};
+enum { MUONRT_ROW_SCALING_NONE = 0, MUONRT_ROW_SCALING_AOL = 1 };
 enum { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 enum {
@@ -55,17 +73,34 @@ typedef struct muonrt_group {
   int32_t momentum_kind; /* EMA; fixed */
   int32_t nesterov;      /* 1 */
   int32_t coefficients;  /* POLAR_EXPRESS; fixed */
-  int32_t steps;         /* Newton-Schulz steps; 5; 1 .. 32; fixed */
-  double lower_bound;    /* Polar Express: 1e-3; 0 < lower_bound < 1; fixed */
-  double cushion;        /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
-  double safety;         /* Polar Express: 1.02; 1 .. 2; fixed */
-  double input_safety;   /* other lists: factor on the input's norm; 1; 1 .. 2; fixed */
-  const double* custom;  /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed */
-  int32_t scale_rule;    /* MATCH_RMS; fixed */
-  int32_t form;          /* AUTO: by shape alone; fixed */
-  double scale_factor;   /* multiplies the rule's value; 1; fixed */
+  int32_t steps;       /* Newton-Schulz steps; 5; 1 .. 32, or 0: as the list was published; fixed */
+  double lower_bound;  /* Polar Express, CANS: 1e-3; 0 < lower_bound < 1; fixed */
+  double cushion;      /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
+  double safety;       /* 1 .. 2, or 0: the list's own (Polar Express, CANS, cubic 1.02; others 1);
+                          0; fixed */
+  int32_t safety_mode; /* MUONRT_SAFETY_AUTO; fixed */
+  int32_t normalize;   /* MUONRT_NORMALIZE_PRESCALED; fixed */
+  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed */
+  int32_t scale_rule;   /* MATCH_RMS; fixed */
+  int32_t form;         /* AUTO: by shape alone; fixed */
+  double scale_factor;  /* multiplies the rule's value; 1; fixed */
   /* AdamW */
   double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 (outside the bias-corrected root) */
+  /* Muon */
+  double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
+  const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
+                              which X is rebuilt; read at creation alone; NULL: searched for the
+                              list and dtype; fixed */
+  int32_t n_restarts;      /* 0 .. 31 */
+  int32_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
+  int32_t row_scaling;     /* AOL: rows divided by the root of their absolute Gram sums, as
+                              Turbo-Muon does; NONE; fixed */
+  int32_t block_period;    /* P: steps 0, P, 2P, ... take the whole matrix, those between take
+                              its blocks, each a matrix of its own; equal in all groups with
+                              P > 1; 1: always whole; fixed */
+  int32_t block_rows;      /* blocks of the global matrix (of each expert's), in ceil chunks; 1; */
+  int32_t block_cols;      /* 1 .. 1024 each, no more than the matrix has; fixed */
+  double block_lr_factor;  /* multiplies the rate on block steps; 1; >= 0 */
 } muonrt_group_t;
 
 /* How a tensor's dimensions are read, stored as int32_t; never inferred. */

@@ -27,9 +27,34 @@ constexpr std::array<Coefficients, 5> kYou = {{{4.0848, -6.8946, 2.9270},
                                                {2.8769, -3.1427, 1.2046},
                                                {2.8366, -3.0525, 1.2012}}};
 
-constexpr std::array<CoefficientFamily, 5> kFamilies = {
+/// Source: DeepSeek-V4, as in Emerging-Optimizers: after eight of Keller Jordan's.
+constexpr Coefficients kSettling = {2.0, -1.5, 0.5};
+constexpr int kBeforeSettling = 8;
+/// Source: arXiv 2606.00371, as in Emerging-Optimizers; tuned for singular values from 7e-3.
+constexpr std::array<Coefficients, 5> kCubic = {{{3.3656576, -3.3420992, 0},
+                                                 {2.5744352, -1.4957376, 0},
+                                                 {2.5368962, -1.4312570, 0},
+                                                 {2.4418906, -1.2764040, 0},
+                                                 {2.2230472, -0.9630650, 0}}};
+/// The quintic whose error at 1 vanishes to third order.
+constexpr Coefficients kClassicalStep = {15.0 / 8, -10.0 / 8, 3.0 / 8};
+/// Source: Turbo-Muon, the list of flash-newton-schulz. The one that Emerging-Optimizers calls aol
+/// changes sign above 0.8837, which rank-one matrices reach under any scaling.
+constexpr std::array<Coefficients, 4> kAolFlash = {{{4.6051, -9.6552, 5.6769},
+                                                    {4.7505, -6.0861, 2.1790},
+                                                    {2.7763, -2.3190, 0.5523},
+                                                    {2.4231, -2.2861, 0.8193}}};
+
+constexpr std::array<CoefficientFamily, 9> kFamilies = {
     CoefficientFamily::kPolarExpress, CoefficientFamily::kKellerJordan,
-    CoefficientFamily::kYouJiacheng, CoefficientFamily::kCans, CoefficientFamily::kCustom};
+    CoefficientFamily::kYouJiacheng,  CoefficientFamily::kCans,
+    CoefficientFamily::kDeepSeekV4,   CoefficientFamily::kCubic,
+    CoefficientFamily::kClassical,    CoefficientFamily::kAol,
+    CoefficientFamily::kCustom};
+
+bool is_generated(CoefficientFamily family) {
+  return family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
+}
 
 struct Interval {
   Real low, high;
@@ -100,8 +125,7 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  "coefficients: ", s.steps, " steps are out of range; give 1 to ", kMaxSteps);
   MUONRT_REQUIRE(s.safety >= 1.0 && s.safety <= 2.0, Status::kInvalidArgument,
                  "coefficients: safety ", s.safety, " is out of range; give 1 to 2");
-  const bool generated =
-      family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
+  const bool generated = is_generated(family);
   MUONRT_REQUIRE(generated || s.mode != SafetyMode::kInner, Status::kInvalidArgument,
                  "coefficients: ", name_of(family),
                  " is not generated, so safety cannot act inside its generation; take safety mode "
@@ -141,6 +165,16 @@ void check_list(const CoefficientList& list) {
                  kReach, "); set safety to 1.01 or more, or take another list");
 }
 
+/// A list that was printed with a fixed number of steps.
+std::vector<Coefficients> printed(CoefficientFamily family, std::span<const Coefficients> list,
+                                  int steps) {
+  MUONRT_REQUIRE(static_cast<size_t>(steps) == list.size(), Status::kInvalidArgument,
+                 "coefficients: ", steps, " steps, but the ", name_of(family), " list is made for ",
+                 list.size(), " (each step continues the one before); set ", list.size(),
+                 " steps or take polar_express");
+  return {list.begin(), list.end()};
+}
+
 }  // namespace
 
 std::span<const CoefficientFamily> coefficient_families() { return kFamilies; }
@@ -155,25 +189,62 @@ const char* name_of(CoefficientFamily family) {
       return "you";
     case CoefficientFamily::kCans:
       return "cans";
+    case CoefficientFamily::kDeepSeekV4:
+      return "deepseek_v4";
+    case CoefficientFamily::kCubic:
+      return "cubic";
+    case CoefficientFamily::kClassical:
+      return "classical";
+    case CoefficientFamily::kAol:
+      return "aol";
     case CoefficientFamily::kCustom:
       return "custom";
   }
   return "unknown";
 }
 
+const char* name_of(SafetyMode mode) {
+  switch (mode) {
+    case SafetyMode::kAuto:
+      return "auto";
+    case SafetyMode::kInner:
+      return "inner";
+    case SafetyMode::kAll:
+      return "all";
+    case SafetyMode::kNone:
+      return "none";
+  }
+  return "unknown";
+}
+
+int published_steps(CoefficientFamily family) {
+  switch (family) {
+    case CoefficientFamily::kDeepSeekV4:
+    case CoefficientFamily::kClassical:
+      return 10;
+    case CoefficientFamily::kAol:
+      return static_cast<int>(kAolFlash.size());
+    case CoefficientFamily::kCustom:
+      return 0;
+    default:
+      return 5;
+  }
+}
+
 CoefficientSettings default_settings(CoefficientFamily family, int steps) {
   CoefficientSettings s;
-  s.steps = steps;
+  s.steps = steps ? steps : published_steps(family);
   if (family == CoefficientFamily::kPolarExpress) return s;
   s.mode = SafetyMode::kNone;
   s.cushion = 0.0;
-  if (family != CoefficientFamily::kCans) s.safety = 1.0;
+  if (family != CoefficientFamily::kCans && family != CoefficientFamily::kCubic) s.safety = 1.0;
   return s;
 }
 
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings) {
-  check_settings(family, settings);
-  const CoefficientSettings& s = settings;
+  CoefficientSettings s = settings;
+  if (s.mode == SafetyMode::kAuto) s.mode = default_settings(family).mode;
+  check_settings(family, s);
   CoefficientList list;
   list.input_safety = s.mode == SafetyMode::kAll ? 1.0 : s.safety;
   switch (family) {
@@ -186,11 +257,24 @@ CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSet
       list.steps.assign(static_cast<size_t>(s.steps), kKeller);
       break;
     case CoefficientFamily::kYouJiacheng:
-      MUONRT_REQUIRE(s.steps == static_cast<int>(kYou.size()), Status::kInvalidArgument,
-                     "coefficients: ", s.steps, " steps, but the you list is made for ",
-                     kYou.size(),
-                     " (each step continues the one before); set 5 steps or take polar_express");
-      list.steps.assign(kYou.begin(), kYou.end());
+      list.steps = printed(family, kYou, s.steps);
+      break;
+    case CoefficientFamily::kCubic:
+      list.steps = printed(family, kCubic, s.steps);
+      break;
+    case CoefficientFamily::kAol:
+      list.steps = printed(family, kAolFlash, s.steps);
+      break;
+    case CoefficientFamily::kDeepSeekV4:
+      MUONRT_REQUIRE(s.steps > kBeforeSettling, Status::kInvalidArgument, "coefficients: ", s.steps,
+                     " steps, but deepseek_v4 begins with ", kBeforeSettling,
+                     " of keller_jordan and then settles; set 9 or more (published: 10) or take "
+                     "keller_jordan");
+      list.steps.assign(kBeforeSettling, kKeller);
+      list.steps.resize(static_cast<size_t>(s.steps), kSettling);
+      break;
+    case CoefficientFamily::kClassical:
+      list.steps.assign(static_cast<size_t>(s.steps), kClassicalStep);
       break;
     case CoefficientFamily::kCustom:
       MUONRT_REQUIRE(s.custom.size() == static_cast<size_t>(s.steps), Status::kInvalidArgument,

@@ -17,14 +17,19 @@ enum class CoefficientFamily : int32_t {
   kKellerJordan = 1,
   kYouJiacheng = 2,
   kCans = 3,
+  kDeepSeekV4 = 4,
+  kCubic = 5,
+  kClassical = 6,
+  kAol = 7,
   kCustom = 100,
 };
 
-/// How headroom against rounding is bought. Source: reference numerics, section 20.
+/// How headroom against rounding is bought; public values. Source: reference numerics, section 20.
 enum class SafetyMode : int32_t {
-  kInner = 0,  // every polynomial but the last divided inside the generator, and the input too
-  kAll = 1,    // the finished list divided, the last included; the input by its norm alone
-  kNone = 2,   // the list as it is; the input divided by safety x norm
+  kAuto = 0,   // as default_settings has it for the family
+  kInner = 1,  // every polynomial but the last divided inside the generator, and the input too
+  kAll = 2,    // the finished list divided, the last included; the input by its norm alone
+  kNone = 3,   // the list as it is; the input divided by safety x norm
 };
 
 /// What a list is made from. `default_settings` fills it for a family.
@@ -52,13 +57,18 @@ constexpr double kHeadroomLimit = 1.5;
 
 std::span<const CoefficientFamily> coefficient_families();
 const char* name_of(CoefficientFamily family);
+const char* name_of(SafetyMode mode);
 
-/// The family's published form with `steps` steps: Polar Express inner / 1.02, Keller Jordan and
-/// You Jiacheng as printed, CANS as generated with an input factor of 1.02 (it has no headroom of
-/// its own), a custom list as it is.
-CoefficientSettings default_settings(CoefficientFamily family, int steps = 5);
+/// How many steps the family was published with; 0 for a custom list.
+int published_steps(CoefficientFamily family);
 
-/// The list a group runs. Keller Jordan's triple is repeated; You Jiacheng's list has five steps.
+/// The family's published form with `steps` steps (0: published_steps): Polar Express inner / 1.02;
+/// CANS as generated and the cubic as printed, with an input factor of 1.02 (they have no headroom
+/// of their own); the others as printed; a custom list as it is.
+CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
+
+/// The list a group runs. Keller Jordan's triple and the classical one are repeated, DeepSeek-V4's
+/// last too; the other printed lists have as many steps as were published.
 /// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, changes
 /// sign or loses its headroom within (0, kReach]; the message says which and what to do.
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings);

@@ -152,6 +152,28 @@ void run_segment(Products& products, Space& s, std::span<const Coefficients> ste
 
 }  // namespace
 
+const char* name_of(Normalize normalize) {
+  switch (normalize) {
+    case Normalize::kPrescaled:
+      return "prescaled";
+    case Normalize::kAddEps:
+      return "add_eps";
+    case Normalize::kMaxEps:
+      return "max_eps";
+  }
+  return "unknown";
+}
+
+const char* name_of(RowScaling scaling) {
+  switch (scaling) {
+    case RowScaling::kNone:
+      return "none";
+    case RowScaling::kAol:
+      return "aol";
+  }
+  return "unknown";
+}
+
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration) {
   NewtonSchulz out;

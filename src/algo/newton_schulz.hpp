@@ -9,6 +9,19 @@
 
 namespace muonrt {
 
+/// What the input is divided by; public values. Source: reference numerics, sections 3 and 20.
+enum class Normalize : int32_t {
+  kPrescaled = 0,  // safety x norm
+  kAddEps = 1,     // safety x norm + eps
+  kMaxEps = 2,     // max(safety x norm, eps)
+};
+const char* name_of(Normalize normalize);
+
+/// Public values. AOL: row i divided by the root of sum_j |(X X^T)_ij|, which bounds the largest
+/// singular value by 1. Source: Turbo-Muon, arXiv 2512.04632.
+enum class RowScaling : int32_t { kNone = 0, kAol = 1 };
+const char* name_of(RowScaling scaling);
+
 /// How a group's matrices are orthogonalized; fixed at creation.
 struct NewtonSchulz {
   CoefficientList list;            // standard form

@@ -38,13 +38,20 @@ void muonrt_group_init(muonrt_group_t* group, int32_t role) {
   group->lower_bound = d.lower_bound;
   group->cushion = d.cushion;
   group->safety = d.safety;
-  group->input_safety = d.input_safety;
+  group->safety_mode = static_cast<int32_t>(d.safety_mode);
+  group->normalize = static_cast<int32_t>(d.normalize);
   group->scale_rule = static_cast<int32_t>(d.scale_rule);
   group->form = static_cast<int32_t>(d.form);
   group->scale_factor = d.scale_factor;
   group->beta1 = d.beta1;
   group->beta2 = d.beta2;
   group->eps = d.eps;
+  group->normalize_eps = d.normalize_eps;
+  group->row_scaling = static_cast<int32_t>(d.row_scaling);
+  group->block_period = d.blocks.period;
+  group->block_rows = d.blocks.rows;
+  group->block_cols = d.blocks.cols;
+  group->block_lr_factor = d.blocks.lr_factor;
 }
 
 void muonrt_part_init(muonrt_part_t* part) {

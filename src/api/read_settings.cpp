@@ -127,9 +127,26 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   return out;
 }
 
+void read_orthogonalization(GroupSettings& out, const muonrt_group_t& g, const std::string& who) {
+  out.safety_mode = read_enum<SafetyMode>(who, "safety_mode", g.safety_mode, {0, 1, 2, 3});
+  out.normalize = read_enum<Normalize>(who, "normalize", g.normalize, {0, 1, 2});
+  out.normalize_eps = g.normalize_eps;
+  out.row_scaling = read_enum<RowScaling>(who, "row_scaling", g.row_scaling, {0, 1});
+  if (g.iteration_dtype) out.iteration = read_dtype(who, "iteration_dtype", g.iteration_dtype);
+  out.blocks = {g.block_period, g.block_rows, g.block_cols, g.block_lr_factor};
+}
+
+void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::string& who) {
+  MUONRT_REQUIRE(g.n_restarts >= 0 && g.n_restarts < kMaxSteps && (g.restarts || !g.n_restarts),
+                 kBad, who, ": n_restarts is ", g.n_restarts, " with restarts ",
+                 g.restarts ? "given" : "null", " (0 to ", kMaxSteps - 1,
+                 " with a list, or neither); correct it");
+  if (g.restarts) out.restarts.emplace(g.restarts, g.restarts + g.n_restarts);
+}
+
 }  // namespace
 
-GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bool with_custom) {
+GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bool with_lists) {
   struct_size_of(given, who.c_str(), sizeof *given);
   const int32_t role = given->role;
   muonrt_group_t defaults;
@@ -143,20 +160,21 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   out.momentum = g.momentum;
   out.momentum_kind = read_enum<MomentumKind>(who, "momentum_kind", g.momentum_kind, {0, 1});
   out.nesterov = read_bool(who, "nesterov", g.nesterov);
-  out.coefficients =
-      read_enum<CoefficientFamily>(who, "coefficients", g.coefficients, {0, 1, 2, 100});
-  out.steps = g.steps;
+  out.coefficients = read_enum<CoefficientFamily>(who, "coefficients", g.coefficients,
+                                                  {0, 1, 2, 3, 4, 5, 6, 7, 100});
+  out.steps = g.steps ? g.steps : published_steps(out.coefficients);
   out.lower_bound = g.lower_bound;
   out.cushion = g.cushion;
   out.safety = g.safety;
-  out.input_safety = g.input_safety;
   out.scale_rule = read_enum<ScaleRule>(who, "scale_rule", g.scale_rule, {0, 1, 2, 3, 4});
   out.form = read_enum<FormChoice>(who, "form", g.form, {0, 1, 2});
   out.scale_factor = g.scale_factor;
   out.beta1 = g.beta1;
   out.beta2 = g.beta2;
   out.eps = g.eps;
-  if (with_custom && out.coefficients == CoefficientFamily::kCustom) {
+  read_orthogonalization(out, g, who);
+  if (with_lists) read_restarts(out, g, who);
+  if (with_lists && out.coefficients == CoefficientFamily::kCustom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
                    ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
                    g.steps, "); pass steps x 3 numbers");

@@ -214,7 +214,14 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   fixed(group.lower_bound == mine.lower_bound, "lower_bound");
   fixed(group.cushion == mine.cushion, "cushion");
   fixed(group.safety == mine.safety, "safety");
-  fixed(group.input_safety == mine.input_safety, "input_safety");
+  fixed(group.safety_mode == mine.safety_mode, "safety_mode");
+  fixed(group.normalize == mine.normalize, "normalize");
+  fixed(group.normalize_eps == mine.normalize_eps, "normalize_eps");
+  fixed(group.row_scaling == mine.row_scaling, "row_scaling");
+  fixed(group.iteration == mine.iteration, "iteration_dtype");
+  fixed(group.blocks.period == mine.blocks.period, "block_period");
+  fixed(group.blocks.rows == mine.blocks.rows, "block_rows");
+  fixed(group.blocks.cols == mine.blocks.cols, "block_cols");
   fixed(group.scale_rule == mine.scale_rule, "scale_rule");
   fixed(group.scale_factor == mine.scale_factor, "scale_factor");
   fixed(group.form == mine.form, "form");
@@ -225,6 +232,7 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   mine.beta1 = group.beta1;
   mine.beta2 = group.beta2;
   mine.eps = group.eps;
+  mine.blocks.lr_factor = group.blocks.lr_factor;
 }
 
 StateView Optimizer::state(int64_t param, StateKind kind) {

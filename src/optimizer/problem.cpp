@@ -17,17 +17,13 @@ std::string text(const std::vector<Coefficients>& list) {
 
 NewtonSchulz make_one(const GroupSettings& group, DType iteration) {
   CoefficientSettings settings = default_settings(group.coefficients, group.steps);
-  if (group.coefficients == CoefficientFamily::kPolarExpress) {
-    settings.lower_bound = group.lower_bound;
-    settings.cushion = group.cushion;
-    settings.safety = group.safety;
-    settings.mode = SafetyMode::kInner;
-  } else {
-    settings.safety = group.input_safety;
-    settings.mode = SafetyMode::kNone;
-  }
+  settings.lower_bound = group.lower_bound;
+  if (group.coefficients == CoefficientFamily::kPolarExpress) settings.cushion = group.cushion;
+  if (group.safety != 0) settings.safety = group.safety;
+  if (group.safety_mode != SafetyMode::kAuto) settings.mode = group.safety_mode;
   settings.custom = group.custom;
-  return muonrt::make_newton_schulz(group.coefficients, settings, iteration);
+  return muonrt::make_newton_schulz(group.coefficients, settings,
+                                    group.iteration.value_or(iteration));
 }
 
 }  // namespace
@@ -93,6 +89,7 @@ void describe_scalars(Fingerprint& table, const std::string& who, const GroupSet
   table.add(who + ": beta1", text(g.beta1));
   table.add(who + ": beta2", text(g.beta2));
   table.add(who + ": eps", text(g.eps));
+  table.add(who + ": block_lr_factor", text(g.blocks.lr_factor));
 }
 
 Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& device) {
@@ -120,7 +117,14 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": lower_bound", text(g.lower_bound));
     table.add(who + ": cushion", text(g.cushion));
     table.add(who + ": safety", text(g.safety));
-    table.add(who + ": input_safety", text(g.input_safety));
+    table.add(who + ": safety_mode", cat(static_cast<int32_t>(g.safety_mode)));
+    table.add(who + ": normalize", name_of(g.normalize));
+    table.add(who + ": normalize_eps", text(g.normalize_eps));
+    table.add(who + ": row_scaling", name_of(g.row_scaling));
+    table.add(who + ": restarts", g.restarts ? cat(*g.restarts) : "searched");
+    table.add(who + ": iteration_dtype", g.iteration ? name_of(*g.iteration) : "the optimizer's");
+    table.add(who + ": blocks",
+              cat(g.blocks.rows, " x ", g.blocks.cols, ", period ", g.blocks.period));
     table.add(who + ": custom", text(g.custom));
     table.add(who + ": scale_rule", cat(static_cast<int32_t>(g.scale_rule)));
     table.add(who + ": scale_factor", text(g.scale_factor));

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "algo/coefficients.hpp"
+#include "algo/newton_schulz.hpp"
 #include "algo/update_scale.hpp"
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
@@ -15,6 +17,14 @@ namespace muonrt {
 enum class MomentumKind : int32_t { kEma = 0, kHeavyBall = 1 };
 enum class MasterKind : int32_t { kAuto = 0, kNone = 1, kOwned = 2, kCaller = 3 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
+/// Block-periodic orthogonalization: steps 0, period, 2 period, ... take whole matrices, the others
+/// the blocks of a grid over the global matrix. Source: MuonBP, arXiv 2510.16981.
+struct BlockGrid {
+  int period = 1;
+  int rows = 1, cols = 1;  // blocks
+  double lr_factor = 1.0;  // on block steps
+};
+
 enum class StateKind : int32_t { kMomentum = 0, kVariance = 1, kMaster = 2 };
 
 /// Settings that parameters share; the C struct `muonrt_group_t` in our own types.
@@ -28,9 +38,16 @@ struct GroupSettings {
   bool nesterov = true;
   CoefficientFamily coefficients = CoefficientFamily::kPolarExpress;
   int steps = 5;
-  double lower_bound = 1e-3, cushion = 0.02, safety = 1.02;
-  double input_safety = 1.0;
+  double lower_bound = 1e-3, cushion = 0.02;
+  double safety = 0;  // 0: the family's own
+  SafetyMode safety_mode = SafetyMode::kAuto;
   std::vector<Coefficients> custom;
+  Normalize normalize = Normalize::kPrescaled;
+  double normalize_eps = 1e-7;
+  RowScaling row_scaling = RowScaling::kNone;
+  std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
+  std::optional<DType> iteration;            // absent: the optimizer's
+  BlockGrid blocks;
   ScaleRule scale_rule = ScaleRule::kMatchRms;
   FormChoice form = FormChoice::kAuto;
   double scale_factor = 1.0;

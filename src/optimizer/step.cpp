@@ -87,6 +87,7 @@ int64_t Optimizer::stamp(const StepSettings& step) const {
       hash.value(v);
     }
     hash.value(int64_t{g.nesterov});
+    hash.value(g.blocks.lr_factor);
   }
   return static_cast<int64_t>(hash.digest());
 }

@@ -101,6 +101,30 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  "; set it to MUONRT_MASTER_CALLER");
 }
 
+constexpr int kMaxBlocks = 1024;  // along one dimension
+
+void validate_orthogonalization(const GroupSettings& g, const std::string& who) {
+  number(who, "normalize_eps", g.normalize_eps, 0, 1e30, false);
+  number(who, "block_period", g.blocks.period, 1, 1e9, false);
+  number(who, "block_rows", g.blocks.rows, 1, kMaxBlocks, false);
+  number(who, "block_cols", g.blocks.cols, 1, kMaxBlocks, false);
+  number(who, "block_lr_factor", g.blocks.lr_factor, 0, 1e30, false);
+  if (g.iteration) check_dtype(who, "iteration_dtype", *g.iteration);
+  int last = 0;
+  for (const int i : g.restarts.value_or(std::vector<int>{})) {
+    MUONRT_REQUIRE(i > last && i < g.steps, kBad, who, ": restarts are ", *g.restarts,
+                   " (steps counted from 0 before which X is rebuilt: ascending, 1 to steps - 1, "
+                   "and steps is ",
+                   g.steps, "); correct them");
+    last = i;
+  }
+  MUONRT_REQUIRE(g.normalize == Normalize::kPrescaled && g.row_scaling == RowScaling::kNone &&
+                     !g.restarts && g.blocks.period == 1,
+                 Status::kNotSupported, who,
+                 ": normalize, row_scaling, restarts and block_period are not in this build; leave "
+                 "their defaults");
+}
+
 }  // namespace
 
 GroupSettings GroupSettings::defaults(Role role) {
@@ -119,8 +143,8 @@ void validate(const GroupSettings& g, const std::string& who) {
   number(who, "steps", g.steps, 1, kMaxSteps, false);
   number(who, "lower_bound", g.lower_bound, 1e-12, 1, true);
   number(who, "cushion", g.cushion, 0, 1, true);
-  number(who, "safety", g.safety, 1, 2, false);
-  number(who, "input_safety", g.input_safety, 1, 2, false);
+  if (g.safety != 0) number(who, "safety", g.safety, 1, 2, false);
+  validate_orthogonalization(g, who);
   number(who, "beta1", g.beta1, 0, 1, true);
   number(who, "beta2", g.beta2, 0, 1, true);
   number(who, "eps", g.eps, 0, kHuge, false);

@@ -149,7 +149,7 @@ std::vector<BadCase> create_cases() {
        {"lr_factor is -1"},
        [](A& a) { a.groups[0].lr_factor = -1; }},
       {"beta2 above 1", kInvalid, {"beta2 is 1.5"}, [](A& a) { a.groups[1].beta2 = 1.5; }},
-      {"no steps", kInvalid, {"steps is 0"}, [](A& a) { a.groups[0].steps = 0; }},
+      {"negative steps", kInvalid, {"steps is -1"}, [](A& a) { a.groups[0].steps = -1; }},
       {"too many steps", kInvalid, {"steps is 1000"}, [](A& a) { a.groups[0].steps = 1000; }},
       {"custom without a list",
        kInvalid,

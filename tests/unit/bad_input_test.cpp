@@ -110,6 +110,7 @@ TEST_CASE("bad input: what is wrong on one rank of three at creation ends the ca
           "[unit][abi][tsan]") {
   int which = 0;
   for (const BadCase& c : create_cases()) check_case(c, which++ % kRanks);
+  for (const BadCase& c : orthogonalization_cases()) check_case(c, which++ % kRanks);
 }
 
 TEST_CASE("bad input: what is wrong on one rank of three in a step votes it down on all",

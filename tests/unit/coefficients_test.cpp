@@ -132,6 +132,18 @@ TEST_CASE("coefficients: each family's defaults are its published form", "[unit]
   const auto cans = of(CoefficientFamily::kCans);
   equal(cans, {lists::kCans.begin(), lists::kCans.begin() + 5});
   CHECK(cans.input_safety == 1.02);
+  const auto deepseek = of(CoefficientFamily::kDeepSeekV4);
+  equal(deepseek, lists::kDeepSeekV4);
+  CHECK(deepseek.input_safety == 1.0);
+  const auto cubic = of(CoefficientFamily::kCubic);
+  equal(cubic, lists::kCubic);
+  CHECK(cubic.input_safety == 1.02);
+  const auto classical = of(CoefficientFamily::kClassical);
+  equal(classical, textbook::List(10, {1.875, -1.25, 0.375}));
+  CHECK(classical.input_safety == 1.0);
+  const auto aol = of(CoefficientFamily::kAol);
+  equal(aol, lists::kAolFlash);
+  CHECK(aol.input_safety == 1.0);
 }
 
 TEST_CASE("coefficients: the three safety modes differ as they should", "[unit][coefficients]") {

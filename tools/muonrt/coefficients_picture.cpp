@@ -9,10 +9,10 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr double kWidth = 960, kHeight = 560, kTop = 128, kBottom = 496;
+constexpr double kWidth = 960, kHeight = 588, kTop = 156, kBottom = 524;
 constexpr double kLow = -0.25, kHigh = 1.75;  // of the images that are shown
 constexpr int kPoints = 3000;
-// Okabe and Ito's colours, told apart with any kind of colour vision.
+// Okabe and Ito's colours, told apart with any kind of colour vision; dashed when they come round.
 constexpr std::array<const char*, 7> kColours = {"#0072B2", "#56B4E9", "#009E73", "#D55E00",
                                                  "#CC79A7", "#E69F00", "#000000"};
 
@@ -34,6 +34,11 @@ struct Panel {
 constexpr Panel kWhole = {
     "singular value of the matrix divided by its norm", 66, 620, 1e-4, 1, true};
 constexpr Panel kAbove = {"near 1: what rounding can reach", 672, 936, 0.95, 1.4, false};
+
+std::string stroke_of(size_t list, double width) {
+  return fmt::format("{}\" stroke-width=\"{}{}", kColours[list % kColours.size()], width,
+                     list < kColours.size() ? "" : "\" stroke-dasharray=\"6 3");
+}
 
 double y_of(double value) { return kBottom - (kBottom - kTop) * (value - kLow) / (kHigh - kLow); }
 
@@ -78,7 +83,7 @@ std::string axes(const Panel& panel) {
          text((panel.left + panel.right) / 2, kBottom + 46, "text-anchor=\"middle\"", panel.name);
 }
 
-std::string curve(const Panel& panel, const CoefficientList& list, const char* colour) {
+std::string curve(const Panel& panel, const CoefficientList& list, const std::string& stroke) {
   std::string points;
   for (int i = 0; i <= kPoints; ++i) {
     const double sigma = panel.sigma(static_cast<double>(i) / kPoints);
@@ -88,9 +93,9 @@ std::string curve(const Panel& panel, const CoefficientList& list, const char* c
         fmt::format("{:.2f},{:.1f} ", panel.x(sigma), y_of(std::fmax(-9, std::fmin(9, value))));
   }
   return fmt::format(
-      "<polyline fill=\"none\" clip-path=\"url(#plot)\" stroke=\"{}\" stroke-width=\"1.4\" "
+      "<polyline fill=\"none\" clip-path=\"url(#plot)\" stroke=\"{}\" "
       "stroke-opacity=\"0.85\" stroke-linejoin=\"round\" points=\"{}\"/>\n",
-      colour, points);
+      stroke, points);
 }
 
 }  // namespace
@@ -108,11 +113,11 @@ std::string coefficients_picture(const std::vector<NamedList>& lists) {
               "1 is the aim; a curve that leaves the picture right of 1 has used up its headroom");
   out += axes(kWhole) + axes(kAbove);
   for (size_t i = 0; i < lists.size(); ++i) {
-    const char* colour = kColours[i % kColours.size()];
-    out += curve(kWhole, lists[i].list, colour) + curve(kAbove, lists[i].list, colour);
+    const std::string thin = stroke_of(i, 1.4);
+    out += curve(kWhole, lists[i].list, thin) + curve(kAbove, lists[i].list, thin);
     const double x = 24 + 286.0 * static_cast<double>(i % 3),
                  y = 80 + 20.0 * static_cast<double>(i / 3);
-    out += segment(x, y - 4, x + 22, y - 4, fmt::format("{}\" stroke-width=\"3", colour));
+    out += segment(x, y - 4, x + 22, y - 4, stroke_of(i, 3));
     out += text(x + 30, y, "",
                 fmt::format("{} ({} steps)", lists[i].name, lists[i].list.steps.size()));
   }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "algo/coefficients.hpp"
+#include "algo/newton_schulz.hpp"
 #include "algo/update_scale.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/optimizer.h"
@@ -18,6 +19,11 @@ Cell plain(double value) { return {fmt::format("{}", value), fmt::format("{}", v
 
 const char* dtype_name(int32_t dtype) {
   return dtype == MUONRT_DTYPE_F32 ? "f32" : dtype == MUONRT_DTYPE_BF16 ? "bf16" : "by device";
+}
+
+/// What the group's list has of its own.
+CoefficientSettings own(const muonrt_group_t& g) {
+  return default_settings(static_cast<CoefficientFamily>(g.coefficients));
 }
 
 /// One setting of a group; `muon` and `adamw` say whose it is.
@@ -44,8 +50,21 @@ std::vector<Setting> group_settings() {
       {"steps", true, false, [](const Group& g) { return cell::count(g.steps); }},
       {"lower_bound", true, false, [](const Group& g) { return plain(g.lower_bound); }},
       {"cushion", true, false, [](const Group& g) { return plain(g.cushion); }},
-      {"safety", true, false, [](const Group& g) { return plain(g.safety); }},
-      {"input_safety", true, false, [](const Group& g) { return plain(g.input_safety); }},
+      {"safety", true, false,
+       [](const Group& g) { return plain(g.safety == 0 ? own(g).safety : g.safety); }},
+      {"safety_mode", true, false,
+       [=](const Group& g) {
+         return name(g.safety_mode ? static_cast<SafetyMode>(g.safety_mode) : own(g).mode);
+       }},
+      {"normalize", true, false,
+       [=](const Group& g) { return name(static_cast<Normalize>(g.normalize)); }},
+      {"normalize_eps", true, false, [](const Group& g) { return plain(g.normalize_eps); }},
+      {"row_scaling", true, false,
+       [=](const Group& g) { return name(static_cast<RowScaling>(g.row_scaling)); }},
+      {"block_period", true, false, [](const Group& g) { return cell::count(g.block_period); }},
+      {"block_rows", true, false, [](const Group& g) { return cell::count(g.block_rows); }},
+      {"block_cols", true, false, [](const Group& g) { return cell::count(g.block_cols); }},
+      {"block_lr_factor", true, false, [](const Group& g) { return plain(g.block_lr_factor); }},
       {"scale_rule", true, false,
        [=](const Group& g) { return name(static_cast<ScaleRule>(g.scale_rule)); }},
       {"scale_factor", true, false, [](const Group& g) { return plain(g.scale_factor); }},
