@@ -16,9 +16,10 @@ struct BallotArguments {
 
 __global__ void cast_ballot_kernel(BallotArguments a) {
   const bool finite = a.findings->nonfinite == 0;
-  a.ballot->consent = a.local_ok && finite;
+  const bool well = a.local_ok && a.findings->failed == 0;
+  a.ballot->consent = well && finite;
   a.ballot->stamp = a.stamp;
-  a.ballot->nonfinite = a.local_ok && !finite;
+  a.ballot->nonfinite = well && !finite;
   a.ballot->orthogonalized = a.orthogonalized;
   a.ballot->zero_matrices = a.findings->zero_matrices;
 }

@@ -242,6 +242,15 @@ void CudaDevice::join(Stream& stream, void* callers_stream) {
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
 }
 
+void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argument,
+                      int64_t* failed) {
+  const DeviceGuard guard(options_.index);
+  static constexpr int64_t kFailed = 1;
+  if (function(argument, handle_of(stream)) != 0) {
+    ops_->copy(stream, failed, &kFailed, sizeof kFailed);
+  }
+}
+
 void CudaDevice::timestamp(Stream& stream, int64_t* where) {
   const DeviceGuard guard(options_.index);
   MUONRT_CHECK_INTERNAL(place_of(where) != Place::kElsewhere, "a time outside shared memory");

@@ -91,6 +91,8 @@ class CudaDevice final : public Device {
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
   void join(Stream& stream, void* callers_stream) override;
+  void call(Stream& stream, int (*function)(void*, void*), void* argument,
+            int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;
   /// Polls; the thread spins for a moment and then sleeps between looks.
   void synchronize(const Event& event, Deadline deadline) override;

@@ -75,6 +75,12 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->timeout_ms = d.timeout_ms;
 }
 
+void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {
+  if (!clear(config)) return;
+  config->async_parallelism = 1;
+  config->prefetch_count = 1;
+}
+
 void muonrt_step_init(muonrt_step_t* step) {
   if (!clear(step)) return;
   step->lr = std::numeric_limits<double>::quiet_NaN();

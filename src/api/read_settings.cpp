@@ -144,6 +144,27 @@ void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::strin
   if (g.restarts) out.restarts.emplace(g.restarts, g.restarts + g.n_restarts);
 }
 
+void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* given, int world) {
+  const std::string who = "options: distributed";
+  muonrt_distributed_config_t defaults;
+  muonrt_distributed_config_init(&defaults);
+  const auto c = read_struct(given, defaults, who.c_str());
+  to.serial = !read_bool(who, "async_parallelism", c.async_parallelism);
+  MUONRT_REQUIRE(c.prefetch_count >= 0 && c.prefetch_count <= 63, kBad, who, ": prefetch_count is ",
+                 c.prefetch_count, " (0 to 63); correct it");
+  to.window = c.prefetch_count + 1;
+  to.functions = {c.state, c.gather, c.redistribute};
+  if (!c.assign) return;
+  to.assign = [c, world](int64_t param, const ParamSettings& p, const std::vector<int32_t>& holders,
+                         int32_t* owner) {
+    const auto& shape = p.layout.shape();
+    const muonrt_assignment_t facts{
+        sizeof facts,   static_cast<int32_t>(shape.size()),   p.name.c_str(), shape.data(),
+        holders.data(), static_cast<int32_t>(holders.size()), world};
+    return c.assign(c.state, param, &facts, owner);
+  };
+}
+
 }  // namespace
 
 GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bool with_lists) {
@@ -207,6 +228,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.trace = read_bool(who, "trace", o.trace);
   out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);
   out.poison = read_bool(who, "poison", o.poison);
+  if (o.distributed) read_distributed(out, o.distributed, world);
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");

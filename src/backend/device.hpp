@@ -68,6 +68,11 @@ class Device {
   /// stream of its own (CUDA: a cudaStream_t; null is the default stream, with all that it waits
   /// for). Errors: NOT_SUPPORTED while that stream is being captured.
   virtual void join(Stream&, void*) {}
+  /// Runs `function(argument, native)` in the order of the stream: on the host when the stream gets
+  /// there, with a null `native`; on CUDA at once, and it enqueues its work on `native`, the
+  /// cudaStream_t. *failed (device memory) becomes 1 where it returns anything but 0.
+  virtual void call(Stream& stream, int (*function)(void* argument, void* native), void* argument,
+                    int64_t* failed) = 0;
   /// Writes the device's clock, in nanoseconds, when the stream gets there. `where` is shared
   /// memory.
   virtual void timestamp(Stream& stream, int64_t* where) = 0;

@@ -47,6 +47,7 @@ struct Findings {
   int64_t nonfinite = 0;      // 1 if any gradient or direction was not finite
   int64_t first_param = -1;   // lowest parameter index where it was seen, or -1
   int64_t zero_matrices = 0;  // matrices that were all zero
+  int64_t failed = 0;         // 1 if a function of the caller's returned an error
 };
 
 /// A rank's ballot, summed over ranks word by word. Commit runs only if the sum says so.

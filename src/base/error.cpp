@@ -14,6 +14,8 @@ const char* status_name(Status status) noexcept {
       return "MUONRT_ERROR_INVALID_STATE";
     case Status::kNotSupported:
       return "MUONRT_ERROR_NOT_SUPPORTED";
+    case Status::kCallback:
+      return "MUONRT_ERROR_CALLBACK";
     case Status::kMismatch:
       return "MUONRT_ERROR_MISMATCH";
     case Status::kOutOfMemory:

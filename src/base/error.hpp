@@ -16,6 +16,7 @@ enum class Status : int32_t {
   kInvalidArgument = 10,
   kInvalidState = 11,
   kNotSupported = 12,
+  kCallback = 13,
   kMismatch = 20,
   kOutOfMemory = 30,
   kDevice = 40,

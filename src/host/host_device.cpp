@@ -69,6 +69,12 @@ std::unique_ptr<Event> HostDevice::create_event() {
 }
 void HostDevice::record(Event& event, Stream& stream) { hub_->record(event, stream); }
 void HostDevice::wait(Stream& stream, const Event& event) { hub_->wait(stream, event); }
+void HostDevice::call(Stream& stream, int (*function)(void*, void*), void* argument,
+                      int64_t* failed) {
+  host_stream(stream).enqueue(Task([=] {
+    if (function(argument, nullptr) != 0) *failed = 1;
+  }));
+}
 void HostDevice::timestamp(Stream& stream, int64_t* where) {
   host_stream(stream).enqueue(Task([where] {
     using std::chrono::nanoseconds;

@@ -38,6 +38,8 @@ class HostDevice final : public Device {
   std::unique_ptr<Event> create_event() override;
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
+  void call(Stream& stream, int (*function)(void*, void*), void* argument,
+            int64_t* failed) override;
   /// Nanoseconds of the steady clock.
   void timestamp(Stream& stream, int64_t* where) override;
   /// Runs what is enqueued on streams of kind kCommOnCaller while it waits, each in order.

@@ -58,9 +58,10 @@ void HostOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findin
                           int64_t orthogonalized, bool local_ok) {
   host_stream(stream).enqueue(Task([=] {
     const bool finite = findings->nonfinite == 0;
-    *ballot = Ballot{.consent = local_ok && finite ? 1 : 0,
+    const bool well = local_ok && findings->failed == 0;
+    *ballot = Ballot{.consent = well && finite ? 1 : 0,
                      .stamp = stamp,
-                     .nonfinite = local_ok && !finite ? 1 : 0,
+                     .nonfinite = well && !finite ? 1 : 0,
                      .orthogonalized = orthogonalized,
                      .zero_matrices = findings->zero_matrices};
   }));

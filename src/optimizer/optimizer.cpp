@@ -14,6 +14,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   together(comm, [&] {
     self.settings_ = read();
     validate(self.settings_, comm.rank(), comm.size());
+    assign_owners(self.settings_, comm.size());
     self.device_ = make_device(self.settings_);
     MUONRT_REQUIRE(comm.serves(*self.device_), Status::kNotSupported, "options: device is '",
                    self.device_->describe(), "', but the communicator (", comm.describe(),
@@ -157,6 +158,9 @@ void Optimizer::take_memory() {
     context.table_bytes = tables_.bytes();
   }
   context.newton_schulz = &newton_schulz_;
+  context.functions = settings_.functions;
+  context.failure = &function_failure_;
+  context.serial = settings_.serial;
   context.world = comm_->size();
   pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adamw), std::move(all),
                                          settings_.poison);

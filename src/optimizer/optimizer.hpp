@@ -90,6 +90,7 @@ class Optimizer {
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Plan> plan_;
+  FunctionFailure function_failure_;
   std::vector<NewtonSchulz> newton_schulz_;  // by group
   Buffer state_;
   Buffer tables_;                    // written by the host

@@ -47,8 +47,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   Problem problem;
   problem.options.world = world;
   problem.options.transport = settings.transport;
-  problem.options.chunk_bytes = settings.chunk_bytes;
-  problem.options.window = settings.window;
+  problem.options.chunk_bytes = settings.serial ? 1 : settings.chunk_bytes;
+  problem.options.window = settings.serial ? 1 : settings.window;
   problem.options.commit = settings.commit;
   problem.params.reserve(settings.params.size());
   for (const ParamSettings& p : settings.params) {
@@ -62,6 +62,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.group = p.group;
     spec.newton_schulz_steps = g.steps;
     spec.owner = p.owner;
+    spec.carried = g.role == Role::kMuon && settings.functions;
     if (g.role == Role::kMuon) {
       const auto& shape = p.layout.shape();
       spec.form = permitted_form(methods[p.group], g.form);
@@ -101,6 +102,9 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("options: commit", s.commit == CommitMode::kAtomic ? "atomic" : "eager");
   table.add("options: window", cat(s.window));
   table.add("options: chunk_bytes", cat(s.chunk_bytes));
+  table.add("options: serial", cat(s.serial));
+  table.add("options: distributed: assign", s.assign ? "given" : "none");
+  table.add("options: distributed: gather and redistribute", s.functions ? "given" : "none");
   table.add("options: portable_gemm", cat(s.portable_gemm));
   table.add("number of groups", cat(s.groups.size()));
   table.add("number of parameters", cat(s.params.size()));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "algo/update_scale.hpp"
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
+#include "pipeline/functions.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt {
@@ -82,6 +84,12 @@ struct ParamSettings {
   std::vector<PartSettings> parts;
 };
 
+/// Names the rank that orthogonalizes a Muon parameter; called once for each at creation, in their
+/// order. `holders` are the ranks that hold a part of it, ascending.
+/// @return  0, or an error code that ends the creation.
+using Assign = std::function<int(int64_t param, const ParamSettings& facts,
+                                 const std::vector<int32_t>& holders, int32_t* owner)>;
+
 struct OptimizerSettings {
   DeviceKind device = DeviceKind::kHost;
   int device_index = 0;
@@ -94,6 +102,9 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
+  Assign assign;        // empty: the plan chooses owners
+  Functions functions;  // empty: the built-in exchanges
+  bool serial = false;  // one parameter and one stage at a time, for debugging; same bits
   bool poison = false;  // messages and scratch are NaN before every step
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
@@ -106,6 +117,10 @@ struct StepSettings {
   std::vector<int64_t> without_grad;
   void* stream = nullptr;  // the caller's, on which gradients are written; as Device::join
 };
+
+/// Asks `assign` for every Muon parameter's owner. Errors: CALLBACK if it returns one;
+/// INVALID_ARGUMENT where it names no rank, or the parameter has an owner already.
+void assign_owners(OptimizerSettings& settings, int world);
 
 /// Everything that can be checked on one rank alone.
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming parameter or group, field and values.

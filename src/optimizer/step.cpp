@@ -121,6 +121,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     // This rank still meets its peers in every exchange; it reads no gradient and votes no.
     for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = 0;
   }
+  function_failure_ = {};
   const StepRun run{stamp(step), !mine};
   last_stamp_ = run.stamp;
   try {
@@ -130,6 +131,13 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     fail(e);
   }
   orthogonalized_ += pipeline_->owned_matrices();
+  if (function_failure_.function && !mine) {
+    const auto& f = function_failure_;
+    mine =
+        Error(Status::kCallback,
+              cat("param '", settings_.params[static_cast<size_t>(f.param)].name, "': ", f.function,
+                  " returned ", f.code, " (0 is success); nothing has changed"));
+  }
   const Ballot& verdict = pipeline_->outcome().verdict;
   const bool same_stamps = static_cast<uint64_t>(verdict.stamp) ==
                            static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(run.stamp);
@@ -143,7 +151,9 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     }
   } catch (const Error& e) {
     // A rejected step leaves the optimizer usable; a broken communicator or a torn step does not.
-    if (e.status() != Status::kInvalidArgument && e.status() != Status::kMismatch) fail(e);
+    const bool rejected = e.status() == Status::kInvalidArgument ||
+                          e.status() == Status::kMismatch || e.status() == Status::kCallback;
+    if (!rejected) fail(e);
     throw;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

@@ -170,6 +170,16 @@ void validate(const OptimizerSettings& s, int rank, int world) {
          static_cast<double>(kMaxTimeoutMs), false);
   check_dtype("options", "transport_dtype", s.transport);
   check_dtype("options", "iteration_dtype", s.iteration);
+  MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
+                 "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",
+                 " is given (they replace the built-in exchanges together); give both or neither");
+  MUONRT_REQUIRE(
+      !s.functions || s.assign, kBad,
+      "options: distributed: gather and redistribute are given without assign (they have "
+      "to know the owners); give all three");
+  MUONRT_REQUIRE(!s.functions || s.commit == CommitMode::kAtomic, Status::kNotSupported,
+                 "options: commit is eager, with functions of the caller's (one that fails after "
+                 "chunks were committed could not be undone); use MUONRT_COMMIT_ATOMIC");
   for (size_t i = 0; i < s.groups.size(); ++i) {
     validate(s.groups[i], cat("group ", i, " '", s.groups[i].name, "'"));
   }

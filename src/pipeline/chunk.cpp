@@ -113,6 +113,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
   }
   times_ = SpanTimes(*context.device, spans_.size());
   resolve_messages(lane, return_receive);
+  if (plan.carried >= 0) bind_functions();
 }
 
 void Chunk::bind(Batch& batch, void* scratch) {
@@ -134,6 +135,49 @@ void Chunk::resolve_messages(const Lane& lane, void* return_receive) {
   return_receives_ = resolve<ReceiveFrom>(plan_->return_receives, return_receive);
 }
 
+void Chunk::bind_functions() {
+  const SlotPlan& plan = *plan_;
+  const int32_t owner =
+      context_->plan
+          ->matrices()[static_cast<size_t>(
+              context_->plan->slots()[static_cast<size_t>(plan.slot)].matrices.front())]
+          .owner;
+  FunctionCall call{&context_->functions, context_->failure, true, plan.carried, owner};
+  call.local = plan.gather_send_bytes ? lane_.gather_send : nullptr;
+  call.full = plan.gather_receive_bytes ? lane_.gather_receive : nullptr;
+  gather_call_ = call;
+  call.gathers = false;
+  call.local = plan.return_receive_bytes ? return_receive_ : nullptr;
+  call.full = plan.return_send_bytes ? lane_.return_send : nullptr;
+  return_call_ = call;
+}
+
+bool Chunk::moves_gather() const {
+  return plan_->carried >= 0 || !gather_sends_.empty() || !gather_receives_.empty();
+}
+
+bool Chunk::moves_return() const {
+  return plan_->carried >= 0 || !return_sends_.empty() || !return_receives_.empty();
+}
+
+void Chunk::exchange_gather() {
+  const Context& c = *context_;
+  if (plan_->carried >= 0) {
+    c.device->call(*c.exchange, &FunctionCall::run, &gather_call_, &c.findings->failed);
+  } else {
+    c.comm->exchange(*c.exchange, gather_sends_, gather_receives_);
+  }
+}
+
+void Chunk::exchange_return() {
+  const Context& c = *context_;
+  if (plan_->carried >= 0) {
+    c.device->call(*c.exchange, &FunctionCall::run, &return_call_, &c.findings->failed);
+  } else {
+    c.comm->exchange(*c.exchange, return_sends_, return_receives_);
+  }
+}
+
 void Chunk::gather() {
   const Context& c = *context_;
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
@@ -146,9 +190,9 @@ void Chunk::gather() {
   // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
   c.device->record(*packed_, *c.compute);
   c.device->wait(*c.exchange, *packed_);
-  if (!gather_sends_.empty() || !gather_receives_.empty()) {
+  if (moves_gather()) {
     begin(kGatherExchange, *c.exchange);
-    c.comm->exchange(*c.exchange, gather_sends_, gather_receives_);
+    exchange_gather();
     end(kGatherExchange, *c.exchange);
   }
   c.device->record(*arrived_, *c.exchange);
@@ -186,9 +230,9 @@ void Chunk::orthogonalize() {
   }
   c.device->record(*produced_, *c.compute);
   c.device->wait(*c.exchange, *produced_);
-  if (!return_sends_.empty() || !return_receives_.empty()) {
+  if (moves_return()) {
     begin(kReturnExchange, *c.exchange);
-    c.comm->exchange(*c.exchange, return_sends_, return_receives_);
+    exchange_return();
     end(kReturnExchange, *c.exchange);
   }
   c.device->record(*returned_, *c.exchange);

@@ -61,6 +61,11 @@ class Chunk {
   static int64_t raw_bytes(const MatrixBatch& raw);
   void bind(Batch& batch, void* scratch);
   void resolve_messages(const Lane& lane, void* return_receive);
+  void bind_functions();
+  bool moves_gather() const;
+  bool moves_return() const;
+  void exchange_gather();
+  void exchange_return();
   void run(Batch& batch);
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }
@@ -73,6 +78,7 @@ class Chunk {
   std::vector<Batch> batches_;
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
+  FunctionCall gather_call_, return_call_;  // where the caller's functions carry the slot
   std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
   std::vector<Span> spans_;
   SpanTimes times_;

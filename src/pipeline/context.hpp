@@ -8,6 +8,7 @@
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
 #include "backend/scalars.hpp"
+#include "pipeline/functions.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {
@@ -28,6 +29,9 @@ struct Context {
   const void* host_tables = nullptr;
   int64_t table_bytes = 0;                                   // 0: nothing to copy
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
+  Functions functions;                 // the caller's, for slots that they carry
+  FunctionFailure* failure = nullptr;  // where those report
+  bool serial = false;                 // one stage at a time, for debugging
   Findings* findings = nullptr;
   Ballot* verdict = nullptr;  // the summed ballots
   int64_t world = 1;

@@ -44,6 +44,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::v
   scanned_ = options.commit == CommitMode::kAtomic ? unpacked() : std::move(all);
   compute_ = device.create_stream(StreamKind::kCompute);
   exchange_ = device.create_stream(context_.comm->stream_kind());
+  called_ = device.create_event();
   voted_ = device.create_event();
   verdict_in_ = device.create_event();
   finished_ = device.create_event();
@@ -164,6 +165,11 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
   Ops& ops = context_.ops();
   const bool last = context_.plan->problem().options.commit == CommitMode::kAtomic || !binding;
   const int32_t span = binding ? kVoteSpan : kOutcomeSpan;
+  if (context_.functions) {
+    // What they report counts in this ballot.
+    device.record(*called_, *exchange_);
+    device.wait(*compute_, *called_);
+  }
   ops.cast_ballot(*compute_, mine, context_.findings, run.stamp, last ? owned_ : 0, run.local_ok);
   device.record(*voted_, *compute_);
   device.wait(*exchange_, *voted_);
@@ -217,7 +223,10 @@ void Pipeline::enqueue(const StepRun& run) {
   const ProfilerRange range(*context_.device, "step");
   prepare();
   resident_ = 0;
-  for (const Action& action : order_) perform(action, run);
+  for (const Action& action : order_) {
+    perform(action, run);
+    if (context_.serial) drain();
+  }
   context_.ops().copy(*compute_, &outcome_->findings, context_.findings, sizeof(Findings));
   context_.device->record(*finished_, *compute_);
 }
@@ -227,6 +236,13 @@ void Pipeline::enqueue(const StepRun& run) {
 void Pipeline::wait() {
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
+}
+
+void Pipeline::drain() {
+  for (Stream* stream : {compute_.get(), exchange_.get()}) {
+    context_.device->record(*called_, *stream);
+    context_.device->synchronize(*called_, Deadline::in_ms(kMaxTimeoutMs));
+  }
 }
 
 std::vector<Span> Pipeline::spans() const {

@@ -55,6 +55,7 @@ class Pipeline {
   void adamw(const StepRun& run);
   void perform(const Action& action, const StepRun& run);
   void count(Stage stage);
+  void drain();
 
   Context context_;
   int rank_;
@@ -62,7 +63,7 @@ class Pipeline {
   char* transient_ = nullptr;  // what a step writes before it reads
   std::vector<int32_t> adamw_, scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
-  std::unique_ptr<Event> voted_, verdict_in_, finished_;
+  std::unique_ptr<Event> called_, voted_, verdict_in_, finished_;
   std::vector<SlotPlan> slots_;  // those this rank takes part in
   Buffer workspace_;
   std::vector<Lane> lanes_;

@@ -45,7 +45,9 @@ struct Owned {
 
 /// Everything one rank does for one chunk slot.
 struct SlotPlan {
-  int32_t slot = 0;  // number in the world's sequence
+  int32_t slot = 0;      // number in the world's sequence
+  int32_t carried = -1;  // parameter that the caller's functions carry; its slot has no messages:
+                         // a send or receive buffer is the local shard, or the whole tensor
   // gather: local --pack--> send buffer --exchange--> receive buffer --unpack--> matrices
   std::vector<Piece> gather_pieces;
   std::vector<Region> gather_sends, gather_receives;

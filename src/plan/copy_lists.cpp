@@ -12,13 +12,10 @@ int64_t add_pieces(const ExchangeContext& context, const std::vector<Part>& part
     const Part& part = parts[i];
     if (i == 0 || part.peer != parts[i - 1].peer) cursor.begin_message();
     const int32_t param = context.matrix(part.matrix).param;
-    const ParamSpec& spec = context.plan.problem().params[static_cast<size_t>(param)];
-    const auto index = static_cast<size_t>(context.matrix(part.matrix).index);
-    const double scale =
-        spec.parts.empty() ? spec.update_scale : spec.parts[index % spec.parts.size()].update_scale;
+    const float scale = context.update_scale(part.matrix);
     for (const Block& b : context.blocks_of(part.matrix, part.place)) {
       pieces.push_back({param, part.matrix, b.rows, b.cols, b.local_offset, b.local_ld,
-                        cursor.take(b.numel()), b.row, b.col, static_cast<float>(scale)});
+                        cursor.take(b.numel()), b.row, b.col, scale});
     }
     if (i + 1 == parts.size() || parts[i + 1].peer != part.peer)
       regions.push_back(cursor.region(part.peer));

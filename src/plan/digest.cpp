@@ -24,9 +24,10 @@ void feed(Hash& hash, const PlanOptions& o) {
 void feed(Hash& hash, const ParamSpec& spec) {
   hash.bytes(spec.name);
   hash.value(number(spec.layout.hash()));
-  for (const int64_t v : {number(spec.role), number(spec.dtype), number(spec.grad_dtype),
-                          number(spec.group), number(spec.stack), number(spec.form),
-                          number(spec.newton_schulz_steps), number(spec.owner)})
+  for (const int64_t v :
+       {number(spec.role), number(spec.dtype), number(spec.grad_dtype), number(spec.group),
+        number(spec.stack), number(spec.form), number(spec.newton_schulz_steps), number(spec.owner),
+        number(spec.carried)})
     hash.value(v);
   hash.value(spec.update_scale);
   hash.value(number(spec.parts.size()));

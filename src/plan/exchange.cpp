@@ -19,27 +19,12 @@ class OwnerSide {
  public:
   OwnerSide(const ExchangeContext& context, const std::vector<int32_t>& owned, SlotPlan& slot)
       : context_(context), slot_(slot), cursor_(context.element_bytes()) {
-    add_owned(owned);
+    index_of_ = add_owned(context, owned, slot);
     add_gather(parts(owned, true));
     add_return(parts(owned, false));
   }
 
  private:
-  /// Equal shapes adjacent; remembers where each matrix went.
-  void add_owned(const std::vector<int32_t>& ids) {
-    std::vector<std::pair<BatchKey, int32_t>> order;
-    for (const int32_t id : ids) {
-      const Matrix& m = context_.matrix(id);
-      const auto param = static_cast<size_t>(m.param);
-      order.emplace_back(batch_key(m, context_.plan.problem().params[param].group), id);
-    }
-    std::sort(order.begin(), order.end());
-    for (const auto& [key, id] : order) {
-      index_of_[id] = static_cast<int32_t>(slot_.owned.size());
-      slot_.owned.push_back({id, context_.matrix(id).rows, context_.matrix(id).cols});
-    }
-  }
-
   /// What peers hold of the matrices, by (peer, matrix): those of the owner's replica, or all.
   std::vector<Part> parts(const std::vector<int32_t>& ids, bool own_replica) const {
     std::vector<Part> out;
@@ -114,6 +99,23 @@ class OwnerSide {
 };
 
 }  // namespace
+
+std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
+                                     const std::vector<int32_t>& ids, SlotPlan& slot) {
+  std::vector<std::pair<BatchKey, int32_t>> order;
+  for (const int32_t id : ids) {
+    const Matrix& m = context.matrix(id);
+    const auto param = static_cast<size_t>(m.param);
+    order.emplace_back(batch_key(m, context.plan.problem().params[param].group), id);
+  }
+  std::sort(order.begin(), order.end());
+  std::map<int32_t, int32_t> index_of;
+  for (const auto& [key, id] : order) {
+    index_of[id] = static_cast<int32_t>(slot.owned.size());
+    slot.owned.push_back({id, context.matrix(id).rows, context.matrix(id).cols});
+  }
+  return index_of;
+}
 
 void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
                     SlotPlan& slot) {

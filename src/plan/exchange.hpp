@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "base/checked.hpp"
@@ -48,6 +49,14 @@ struct ExchangeContext {
   const std::vector<Block>& blocks_of(int32_t id, const HolderPlace& place) const {
     return blocks.blocks(matrix(id).param, matrix(id).index, place);
   }
+  /// The caller's factor of a matrix's update.
+  float update_scale(int32_t id) const {
+    const ParamSpec& spec = plan.problem().params[static_cast<size_t>(matrix(id).param)];
+    const auto index = static_cast<size_t>(matrix(id).index);
+    return static_cast<float>(spec.parts.empty()
+                                  ? spec.update_scale
+                                  : spec.parts[index % spec.parts.size()].update_scale);
+  }
   int64_t element_bytes() const { return size_of(plan.problem().options.transport); }
 };
 
@@ -56,6 +65,11 @@ struct ExchangeContext {
 /// @param back    parts of all matrices that it holds. Both by (peer, matrix), none empty.
 void add_holder_side(const ExchangeContext& context, const std::vector<Part>& gather,
                      const std::vector<Part>& back, SlotPlan& slot);
+
+/// Fills SlotPlan::owned with `ids` (ascending), equal shapes adjacent.
+/// @return  for each matrix its index there.
+std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
+                                     const std::vector<int32_t>& ids, SlotPlan& slot);
 
 /// The owner's side: where the parts lie in the matrices of `owned` (ascending ids) and in the
 /// messages. Fills SlotPlan::owned.

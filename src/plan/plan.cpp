@@ -8,6 +8,7 @@
 #include "base/checked.hpp"
 #include "base/error.hpp"
 #include "plan/batch.hpp"
+#include "plan/carried.hpp"
 #include "plan/chunks.hpp"
 #include "plan/exchange.hpp"
 #include "plan/ownership.hpp"
@@ -37,6 +38,8 @@ void check_param(const ParamSpec& spec, size_t index) {
   }
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
+  MUONRT_REQUIRE(!spec.carried || spec.owner >= 0, Status::kInvalidArgument, "param '", spec.name,
+                 "': the caller's functions carry it, but it has no owner; give it one");
   MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
                  spec.name,
                  "': an owner is given (AdamW is applied by every holder to its own "
@@ -157,9 +160,11 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     const HolderGroup& group = holders_.group(m.param, m.index);
     int32_t set = group.candidates;
     if (spec.owner >= 0) {
+      MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
+                     "': owner ", spec.owner, " is outside the world; give 0 to ", task.ranks - 1);
       MUONRT_REQUIRE(
-          group.find(spec.owner) != nullptr, Status::kInvalidArgument, "param '", spec.name,
-          "': owner ", spec.owner, " is none of the ranks that hold ",
+          spec.carried || group.find(spec.owner) != nullptr, Status::kInvalidArgument, "param '",
+          spec.name, "': owner ", spec.owner, " is none of the ranks that hold ",
           spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
           spec.layout.describe(), "); give one of those, or -1");
       const auto [at, is_new] =
@@ -174,7 +179,8 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   for (size_t i = 0; i < by_name.size(); ++i) {
     Matrix& m = matrices_[static_cast<size_t>(by_name[i])];
     m.owner = owners.owner[i];
-    m.replica = holders_.group(m.param, m.index).find(m.owner)->replica;
+    const HolderPlace* place = holders_.group(m.param, m.index).find(m.owner);
+    m.replica = place ? place->replica : 0;
   }
   load_.assign(owners.load.begin(), owners.load.end());
   makespan_ = static_cast<double>(owners.makespan);
@@ -184,22 +190,36 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
 void Plan::choose_slots(const std::vector<int32_t>& by_name) {
   const int64_t element_bytes = size_of(problem_.options.transport);
   std::vector<ChunkItem> items;
+  std::vector<int32_t> ids, carried;  // of `items`; of the matrices that the caller carries
   items.reserve(by_name.size());
   Numbering<BatchKey> batches;
   int32_t param = -1, batch = 0;
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
+    if (spec.carried) {
+      carried.push_back(id);
+      continue;
+    }
     if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
     param = m.param;
     const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
     items.push_back({m.owner, batch, cost_of(m, spec), bytes});
+    ids.push_back(id);
   }
   const Chunking chunks = cut_chunks(items, problem_.options.chunk_bytes);
-  slots_.assign(static_cast<size_t>(chunks.slots), Slot{{}, 0});
-  for (size_t i = 0; i < by_name.size(); ++i) {
-    matrices_[static_cast<size_t>(by_name[i])].slot = chunks.slot[i];
+  slots_.assign(static_cast<size_t>(chunks.slots), Slot{});
+  for (size_t i = 0; i < ids.size(); ++i) {
+    matrices_[static_cast<size_t>(ids[i])].slot = chunks.slot[i];
     slots_[static_cast<size_t>(chunks.slot[i])].bytes += items[i].bytes;
+  }
+  // A slot for each carried parameter, in the order of the list.
+  std::sort(carried.begin(), carried.end());
+  for (const int32_t id : carried) {
+    Matrix& m = matrices_[static_cast<size_t>(id)];
+    if (slots_.empty() || slots_.back().carried != m.param)
+      slots_.push_back({{}, carried_full_bytes(*this, m.param), m.param});
+    m.slot = static_cast<int32_t>(slots_.size()) - 1;
   }
   for (size_t id = 0; id < matrices_.size(); ++id)
     slots_[static_cast<size_t>(matrices_[id].slot)].matrices.push_back(static_cast<int32_t>(id));
@@ -218,6 +238,11 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
   std::vector<Part> gather, back;
   std::vector<int32_t> owned;
   for (size_t s = 0; s < slots_.size(); ++s) {
+    if (slots_[s].carried >= 0) {
+      out.emplace_back().slot = static_cast<int32_t>(s);
+      add_carried_slot(context, rank, slots_[s].matrices, out.back());
+      continue;
+    }
     gather.clear();
     back.clear();
     owned.clear();

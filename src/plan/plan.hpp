@@ -26,6 +26,7 @@ struct Matrix {
 struct Slot {
   std::vector<int32_t> matrices;  // ascending ids
   int64_t bytes;                  // of the whole matrices, transport dtype
+  int32_t carried = -1;           // the one parameter in it, where the caller's functions carry it
 };
 
 /// Bytes a rank needs, by kind; stated before it is taken.

@@ -37,6 +37,7 @@ struct ParamSpec {
   double update_scale = 1.0;      // factor of the group's scale rule for this shape
   std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
   int owner = -1;                 // the caller's owner, or -1
+  bool carried = false;           // by the caller's functions, to `owner`, which may be any rank
 };
 
 /// Matrices of a Muon parameter are numbered expert by expert, part by part.

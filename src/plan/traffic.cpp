@@ -6,7 +6,7 @@
 
 #include "base/checked.hpp"
 #include "base/hash.hpp"
-#include "plan/exchange.hpp"
+#include "plan/carried.hpp"
 
 namespace muonrt {
 
@@ -64,6 +64,7 @@ class Measurement {
   }
 
   void add_slot(const Slot& slot) {
+    if (slot.carried >= 0) return add_carried(slot);
     std::vector<int32_t> ids = slot.matrices;
     std::stable_sort(ids.begin(), ids.end(),
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
@@ -75,12 +76,28 @@ class Measurement {
     for (const size_t r : touched_) {
       Buffers& now = buffers_[r];
       if (now == Buffers{}) continue;  // met twice
-      for (size_t k = 0; k < kBuffers; ++k) largest_[r][k] = std::max(largest_[r][k], now[k]);
-      out_.ranks[r].memory.staged_bytes += now[kReturnReceive];
-      ++out_.ranks[r].slots;
+      end_slot(r, now);
       now = {};
     }
     touched_.clear();
+  }
+
+  void end_slot(size_t rank, const Buffers& now) {
+    for (size_t k = 0; k < kBuffers; ++k) largest_[rank][k] = std::max(largest_[rank][k], now[k]);
+    out_.ranks[rank].memory.staged_bytes += now[kReturnReceive];
+    ++out_.ranks[rank].slots;
+  }
+
+  /// Nothing that we move; buffers on every rank.
+  void add_carried(const Slot& slot) {
+    const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
+    out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
+    const int64_t full = carried_full_bytes(plan_, slot.carried);
+    for (size_t r = 0; r < ranks(); ++r) {
+      const int64_t local = carried_local_bytes(plan_, slot.carried, static_cast<int>(r));
+      const int64_t whole = r == owner ? full : 0;
+      end_slot(r, Buffers{local, whole, whole, local});
+    }
   }
 
   void add_matrix(int32_t id) {

@@ -173,7 +173,8 @@ void ReferenceOps::multiply(Stream&, const Product& p) {
 
 void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings, int64_t step,
                                int64_t orthogonalized, bool local_ok) {
-  *ballot = Ballot{local_ok && findings->nonfinite == 0 ? 1 : 0, step, findings->nonfinite,
+  const bool well = local_ok && findings->failed == 0;
+  *ballot = Ballot{well && findings->nonfinite == 0 ? 1 : 0, step, findings->nonfinite,
                    orthogonalized, findings->zero_matrices};
 }
 

@@ -54,14 +54,18 @@ std::vector<GroupSettings> default_groups() {
   return {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kAdamW)};
 }
 
+Layout layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
+  std::vector<Placement> placements = p.placements;
+  placements.resize(static_cast<size_t>(mesh->dims()));
+  return p.make_layout ? p.make_layout(mesh, p.shape)
+                       : Layout::from_placements(mesh, p.shape, placements, p.reading);
+}
+
 Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
     : case_(&of), rank_(comm.rank()) {
   const auto mesh = std::make_shared<Mesh>(of.mesh, std::vector<std::string>{}, of.rank_array);
   for (const Param& p : of.params) {
-    std::vector<Placement> placements = p.placements;
-    placements.resize(of.mesh.size());
-    Layout layout = p.make_layout ? p.make_layout(mesh, p.shape)
-                                  : Layout::from_placements(mesh, p.shape, placements, p.reading);
+    Layout layout = layout_of(p, mesh);
     layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
   }
   make_buffers();
@@ -85,14 +89,14 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
           param.parts = p.parts;
           settings.params.push_back(std::move(param));
         }
+        if (of.adjust) of.adjust(settings, rank_);
         return settings;
       },
       make_device);
 }
 
-template <class Visit>
-void Rank::visit(int64_t param, Visit visit) const {
-  const Layout& layout = layouts_[static_cast<size_t>(param)];
+void for_each_element(const Layout& layout, int rank,
+                      const std::function<void(int64_t, int64_t)>& visit) {
   const auto& shape = layout.shape();
   const int64_t width = shape.empty() ? 1 : shape.back();
   const auto visit_blocks = [&](const std::vector<Block>& blocks, int64_t first) {
@@ -104,9 +108,9 @@ void Rank::visit(int64_t param, Visit visit) const {
       }
     }
   };
-  if (shape.size() < 3) return visit_blocks(blocks_of(layout, rank_), 0);
+  if (shape.size() < 3) return visit_blocks(blocks_of(layout, rank), 0);
   for (int64_t e = 0; e < shape[0]; ++e) {
-    visit_blocks(blocks_of_matrix(layout, rank_, e), e * shape[1] * width);
+    visit_blocks(blocks_of_matrix(layout, rank, e), e * shape[1] * width);
   }
 }
 

@@ -38,9 +38,18 @@ struct Case {
   int steps = 5;
   double lr = 0.02;
   std::vector<std::vector<int64_t>> without_grad;  // by step
+  /// A rank's last word on its settings; may be empty.
+  std::function<void(muonrt::OptimizerSettings&, int rank)> adjust;
 
   std::string describe() const;
 };
+
+/// The parameter's layout, before a view of it is taken.
+muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
+
+/// Calls `visit(element of the whole tensor, local element)` for all that `rank` holds.
+void for_each_element(const muonrt::Layout& layout, int rank,
+                      const std::function<void(int64_t, int64_t)>& visit);
 
 /// Full tensors, as bytes, by parameter. `variance` is empty for Muon parameters.
 struct Tensors {
@@ -78,8 +87,9 @@ class Rank {
 
  private:
   void make_buffers();
-  template <class Visit>
-  void visit(int64_t param, Visit visit) const;  // visit(element of the tensor, local element)
+  void visit(int64_t param, const std::function<void(int64_t, int64_t)>& visit) const {
+    for_each_element(layouts_[static_cast<size_t>(param)], rank_, visit);
+  }
 
   const Case* case_;
   int rank_;

@@ -96,6 +96,10 @@ class Device : public muonrt::Device {
   void wait(muonrt::Stream& stream, const muonrt::Event& event) override {
     inner_->wait(stream, event);
   }
+  void call(muonrt::Stream& stream, int (*function)(void*, void*), void* argument,
+            int64_t* failed) override {
+    inner_->call(stream, function, argument, failed);
+  }
   void timestamp(muonrt::Stream& stream, int64_t* where) override {
     inner_->timestamp(stream, where);
   }

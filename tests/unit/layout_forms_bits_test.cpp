@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "layout/parse.hpp"
+#include "support/caller_functions.hpp"
 #include "support/covering.hpp"
 #include "support/world.hpp"
 
@@ -151,6 +152,33 @@ TEST_CASE("same bits: experts, parts, flat ranges, row bounds and owners on any 
       CHECK(r.planned == kMatrices);
       CHECK(r.orthogonalized == kMatrices);
     }
+  }
+}
+
+TEST_CASE("same bits: functions of the caller's carry every form, at every prefetch depth",
+          "[bits][functions]") {
+  const FormCase alone{"alone", {1}, whole_on_all};
+  const auto reference = world::run(make(alone, 3, CommitMode::kAtomic, 1 << 20));
+  const auto all = forms();
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2}, 5)) {
+    const FormCase& form = all[static_cast<size_t>(row[0])];
+    world::Case c = make(form, 1 + row[1], CommitMode::kAtomic, 512);
+    world::Board board(c);
+    const bool carried = row[2] == 1;
+    c.adjust = [&](OptimizerSettings& settings, int rank) {
+      settings.serial = row[3] == 1;
+      if (carried) board.serve(settings, rank);
+    };
+    INFO(form.name << ", window " << 1 + row[1] << ", carried " << carried << ", serial "
+                   << row[3]);
+    const world::Outcome outcome = world::run(c);
+    CHECK(outcome.tensors == reference.tensors);
+    for (const StepReport& r : outcome.reports) {
+      CHECK(r.orthogonalized == kMatrices);
+      if (carried) CHECK(r.bytes_sent == 0);
+    }
+    // A gather and a redistribution for each of seven parameters, on every rank, in every step.
+    CHECK(board.calls() == (carried ? 2 * 7 * c.world * c.steps : 0));
   }
 }
 

@@ -1,0 +1,179 @@
+#include <catch2/catch.hpp>
+#include <mutex>
+
+#include "support/caller_functions.hpp"
+
+// The caller's own assign, gather and redistribute: what ends a call, and that nothing is changed.
+
+using namespace muonrt;
+using Catch::Matchers::Contains;
+
+namespace {
+
+world::Case three_ranks() {
+  world::Case c;
+  c.mesh = {3};
+  c.world = 3;
+  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role) {
+    world::Param p;
+    p.name = name;
+    p.shape = std::move(shape);
+    p.role = role;
+    p.placements = {{PlacementKind::kShard, 0, 1}};
+    c.params.push_back(std::move(p));
+  };
+  add("first", {7, 5}, Role::kMuon);
+  add("bias", {9}, Role::kAdamW);
+  add("second", {2, 6}, Role::kMuon);
+  return c;
+}
+
+struct Ends {
+  Status status = Status::kOk;
+  std::string message;
+};
+
+Ends creation(const world::Case& c) {
+  try {
+    world::on_ranks(c.world, [&](Comm& comm) { world::Rank rank(c, comm); });
+  } catch (const Error& e) {
+    return {e.status(), e.message()};
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("functions: one that fails on one rank ends the step on all, with nothing changed",
+          "[unit][functions]") {
+  // Calls of a rank in a step: gather first, gather second, redistribute first, redistribute second
+  // (window 2). The step before and the steps after go through.
+  const int64_t failing_call = GENERATE(range(0, 4));
+  const int failing_rank = GENERATE(0, 2);
+  world::Case c = three_ranks();
+  c.settings.window = 2;
+  world::Board board(c);
+  c.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
+  board.fail(failing_rank, 4 + failing_call, 17);
+  std::mutex mutex;
+  std::vector<Ends> seen;
+  world::Tensors before, after, last;
+  std::vector<std::vector<bool>> seen_before, seen_after, seen_last;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    CHECK(rank.step(0, report) == Status::kOk);
+    {
+      const std::lock_guard lock(mutex);
+      rank.add_to(before, seen_before);
+    }
+    Ends ends;
+    try {
+      rank.step(1, report);
+    } catch (const Error& e) {
+      ends = {e.status(), e.message()};
+    }
+    {
+      const std::lock_guard lock(mutex);
+      seen.push_back(ends);
+      rank.add_to(after, seen_after);
+    }
+    CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is as good as before
+    CHECK(report.step == 2);
+    const std::lock_guard lock(mutex);
+    rank.add_to(last, seen_last);
+  });
+  const char* const function = failing_call < 2 ? "gather" : "redistribute";
+  const char* const param = failing_call % 2 == 0 ? "'first'" : "'second'";
+  for (const Ends& e : seen) {
+    CHECK(e.status == Status::kCallback);
+    CHECK_THAT(e.message, Contains(cat("rank ", failing_rank)) && Contains(param) &&
+                              Contains(cat(function, " returned 17")));
+  }
+  CHECK(before == after);
+  world::Case plain = three_ranks();
+  plain.steps = 2;
+  CHECK(last == world::run(plain).tensors);
+}
+
+TEST_CASE("functions: an owner map that is not one is refused on every rank", "[unit][functions]") {
+  world::Case c = three_ranks();
+  const auto attempt = [&](const std::function<int(int rank, int64_t param, int32_t* owner)>& map) {
+    c.adjust = [&, map](OptimizerSettings& s, int rank) {
+      s.assign = [rank, map](int64_t p, const auto&, const auto&, int32_t* o) {
+        return map(rank, p, o);
+      };
+    };
+    return creation(c);
+  };
+  const Ends omitted = attempt([](int rank, int64_t param, int32_t* owner) {
+    if (param == 0 || rank != 1) *owner = 0;
+    return 0;
+  });
+  CHECK(omitted.status == Status::kInvalidArgument);
+  CHECK_THAT(omitted.message, Contains("rank 1") && Contains("'second'") && Contains("owner -1"));
+  const Ends differs = attempt([](int rank, int64_t param, int32_t* owner) {
+    *owner = param == 2 && rank == 2 ? 1 : 0;
+    return 0;
+  });
+  CHECK(differs.status == Status::kMismatch);
+  CHECK_THAT(differs.message, Contains("'second'") && Contains("owner"));
+  const Ends fails = attempt([](int rank, int64_t, int32_t* owner) {
+    *owner = 0;
+    return rank == 1 ? -4 : 0;
+  });
+  CHECK(fails.status == Status::kCallback);
+  CHECK_THAT(fails.message, Contains("assign returned -4") && Contains("'first'"));
+  const Ends outside = attempt([](int, int64_t, int32_t* owner) {
+    *owner = 3;
+    return 0;
+  });
+  CHECK(outside.status == Status::kInvalidArgument);
+  CHECK_THAT(outside.message, Contains("owner 3") && Contains("0 to 2"));
+}
+
+TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[unit][functions]") {
+  world::Case c = three_ranks();
+  c.steps = 1;
+  std::mutex mutex;
+  std::vector<std::vector<int32_t>> holders;
+  c.adjust = [&](OptimizerSettings& s, int rank) {
+    s.assign = [&, rank](int64_t, const ParamSettings&, const std::vector<int32_t>& who,
+                         int32_t* owner) {
+      const std::lock_guard lock(mutex);
+      if (rank == 0) holders.push_back(who);
+      *owner = 1;
+      return 0;
+    };
+  };
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    for (const Matrix& m : rank.optimizer().plan().matrices()) CHECK(m.owner == 1);
+    StepReport report;
+    CHECK(rank.step(0, report) == Status::kOk);
+  });
+  // 7 rows in ceil-sized chunks of 3: 3, 3, 1; 2 rows: 1, 1, none.
+  CHECK(holders == std::vector<std::vector<int32_t>>{{0, 1, 2}, {0, 1}});
+}
+
+TEST_CASE("functions: what does not go together is refused", "[unit][functions]") {
+  world::Case c = three_ranks();
+  world::Board board(c);
+  c.adjust = [&](OptimizerSettings& s, int rank) {
+    board.serve(s, rank);
+    s.functions.redistribute = nullptr;
+  };
+  CHECK_THAT(creation(c).message, Contains("only gather is given"));
+  c.adjust = [&](OptimizerSettings& s, int rank) {
+    board.serve(s, rank);
+    s.assign = nullptr;
+  };
+  CHECK_THAT(creation(c).message, Contains("without assign"));
+  c.adjust = [&](OptimizerSettings& s, int rank) {
+    board.serve(s, rank);
+    s.commit = CommitMode::kEager;
+  };
+  const Ends eager = creation(c);
+  CHECK(eager.status == Status::kNotSupported);
+  CHECK_THAT(eager.message, Contains("eager"));
+}
