@@ -91,8 +91,8 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
   reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, options_.index) != 0;
   MUONRT_CUDA(cudaDeviceGetStreamPriorityRange(&lowest_priority_, &highest_priority_));
   joined_ = std::make_unique<CudaEvent>(options_.index);
-  ops_ = std::make_unique<CudaOps>(*this,
-                                   options_.naive_products ? nullptr : make_vendor_products(*this));
+  ops_ = std::make_unique<CudaOps>(
+      *this, options_.naive_products ? nullptr : make_vendor_products(*this), options_.symmetric);
 }
 
 CudaDevice::~CudaDevice() = default;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backend/cuda_device.hpp"
 #include "backend/device.hpp"
 #include "cuda/cuda_ops.hpp"
 
@@ -24,7 +25,8 @@ struct Allocator {
 struct CudaDeviceOptions {
   int index = 0;
   bool naive_products = false;  // plain loops for products: slow
-  Allocator allocator;          // null functions: cudaMalloc
+  SymmetricProvider symmetric = SymmetricProvider::kDefault;
+  Allocator allocator;  // null functions: cudaMalloc
 };
 
 /// Where a pointer points, as one device sees it.

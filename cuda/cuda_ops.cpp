@@ -39,23 +39,37 @@ void check_product(const Product& p) {
 
 }  // namespace
 
-CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor)
+/// Until a GPU has run and timed the kernels of symmetric/: cuda/README.md, "Which products run".
+constexpr SymmetricProvider kDefaultSymmetric = SymmetricProvider::kVendor;
+
+CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
+                 SymmetricProvider symmetric)
     : device_(device),
       vendor_(std::move(vendor)),
       normalize_scratch_(device, normalize_scratch_bytes()),
       pieces_(device),
       unpacked_(device),
       packed_(device),
-      params_(device) {}
+      params_(device) {
+  if (symmetric == SymmetricProvider::kDefault) symmetric = kDefaultSymmetric;
+  if (symmetric != SymmetricProvider::kVendor)
+    symmetric_ = std::make_unique<SymmetricProducts>(device, symmetric);
+}
+
+std::string CudaOps::product_identity() const {
+  const std::string others = vendor_ ? vendor_->identity() : "naive products";
+  return symmetric_ ? cat(others, ", ", symmetric_->identity()) : others;
+}
 
 int64_t CudaOps::leading_dimension(int64_t cols, DType dtype) const {
   return padded_ld(cols, dtype);
 }
 
 void CudaOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
-  if (m == 0 || n == 0 || k == 0 || !vendor_) return;
+  if (m == 0 || n == 0 || k == 0) return;
   const DeviceGuard guard(device_.index());
-  vendor_->reserve(m, n, k, dtype);
+  if (vendor_) vendor_->reserve(m, n, k, dtype);
+  if (symmetric_ && m == n && dtype != DType::kF32) symmetric_->reserve(n, k);
 }
 
 void CudaOps::fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) {
@@ -144,6 +158,8 @@ bool CudaOps::vendor_computes(const Product& p) const {
   return vendor_ && one_dtype && p.gamma == 0.0f;
 }
 
+bool CudaOps::own_computes(const Product& p) const { return symmetric_ && symmetric_takes(p); }
+
 void CudaOps::multiply(Stream& stream, const Product& product) {
   check_product(product);
   if (empty(product.c)) return;
@@ -156,6 +172,7 @@ void CudaOps::multiply(Stream& stream, const Product& product) {
     if (product.symmetric) mirror(product.c, handle);
     return;
   }
+  if (own_computes(product)) return symmetric_->multiply({&product, 1}, handle);
   if (!vendor_computes(product)) return naive_gemm(product, handle);
   vendor_->multiply(product, handle);
   if (product.symmetric) mirror(product.c, handle);

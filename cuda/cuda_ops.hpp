@@ -5,6 +5,7 @@
 #include "backend/ops.hpp"
 #include "cuda/list_cache.hpp"
 #include "cuda/list_sources.hpp"
+#include "cuda/symmetric/symmetric_products.hpp"
 #include "cuda/vendor_products.hpp"
 
 namespace muonrt::cuda {
@@ -17,10 +18,10 @@ class CudaDevice;
 class CudaOps final : public Ops {
  public:
   /// @param vendor  null: naive products.
-  CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor);
+  CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, SymmetricProvider symmetric);
 
-  /// What computes products: name and version.
-  std::string product_identity() const { return vendor_ ? vendor_->identity() : "naive products"; }
+  /// What computes products: names and versions.
+  std::string product_identity() const;
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override;
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
@@ -53,9 +54,11 @@ class CudaOps final : public Ops {
 
  private:
   bool vendor_computes(const Product& product) const;
+  bool own_computes(const Product& product) const;
 
   CudaDevice& device_;
   std::unique_ptr<VendorProducts> vendor_;
+  std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_, or naive
   Buffer normalize_scratch_;
   ListCache<PieceSource> pieces_;
   ListCache<PlacedSource> unpacked_, packed_;

@@ -12,10 +12,12 @@ int cuda_device_count() noexcept {
   return 0;
 }
 
-std::unique_ptr<Device> make_cuda_device(int index, bool naive_products) {
+std::unique_ptr<Device> make_cuda_device(int index, bool naive_products,
+                                         SymmetricProvider symmetric) {
   cuda::CudaDeviceOptions options;
   options.index = index;
   options.naive_products = naive_products;
+  options.symmetric = symmetric;
   return std::make_unique<cuda::CudaDevice>(options);
 }
 

@@ -9,13 +9,15 @@ namespace muonrt::cuda {
 /// Threads of a block, unless a kernel says otherwise.
 constexpr int kThreads = 256;
 
-/// kernel<<<grid, threads, 0, stream>>>(arguments), checked; `arguments` is one struct by value.
+/// kernel<<<grid, threads, shared_bytes, stream>>>(arguments), checked; `arguments` is one struct
+/// by value.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
-            const Arguments& arguments, cudaStream_t stream) {
+            const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }

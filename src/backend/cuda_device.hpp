@@ -14,10 +14,19 @@ bool cuda_is_built() noexcept;
 /// GPUs that this process sees; 0 without driver or GPU.
 int cuda_device_count() noexcept;
 
+/// What computes symmetric products in half precision; all others are the vendor's, or naive.
+enum class SymmetricProvider {
+  kDefault,  // cuda/README.md says which, and why
+  kVendor,   // the dense product and a mirror
+  kSm80,     // muonrt's own, mma.sync
+};
+
 /// Device `index` as a rank's device.
 /// @param naive_products  plain loops in place of the vendor's products: slow.
+/// @param symmetric       with naive products kDefault and kVendor are naive too.
 /// Errors: NOT_SUPPORTED in a build without CUDA and where there is no GPU at all or no library for
 /// products; DEVICE if there is no GPU of that index or it is too old.
-std::unique_ptr<Device> make_cuda_device(int index, bool naive_products = false);
+std::unique_ptr<Device> make_cuda_device(int index, bool naive_products = false,
+                                         SymmetricProvider symmetric = SymmetricProvider::kDefault);
 
 }  // namespace muonrt

@@ -9,7 +9,9 @@ using namespace newton_schulz_cases;
 namespace {
 
 std::vector<backends::Backend> cuda_backends() {
-  std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
+  std::vector<backends::Backend> list = {
+      backends::cuda(/*naive_products=*/true),
+      backends::cuda(cuda_test::is_emulated(), SymmetricProvider::kSm80)};
   if (!cuda_test::is_emulated()) list.push_back(backends::cuda());
   return list;
 }

@@ -11,6 +11,9 @@ namespace cuda_test {
 std::unique_ptr<muonrt::Device> make_device(bool naive, int index) {
   return muonrt::make_cuda_device(index, naive);
 }
+std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric) {
+  return muonrt::make_cuda_device(0, /*naive_products=*/false, symmetric);
+}
 bool is_emulated() { return false; }
 int64_t slow_calls() { return 0; }
 std::unique_ptr<muonrt::Device> make_host(int threads) {

@@ -62,9 +62,11 @@ Backend host(int threads, bool portable_gemm) {
                    host::make_host_device({.threads = threads, .portable_gemm = portable_gemm}));
 }
 
-Backend cuda(bool naive_products) {
-  return on_device(naive_products ? "cuda, naive products" : "cuda", false,
-                   make_cuda_device(0, naive_products));
+Backend cuda(bool naive_products, SymmetricProvider symmetric) {
+  const bool own = symmetric == SymmetricProvider::kSm80;
+  return on_device(
+      cat("cuda", naive_products ? ", naive products" : "", own ? ", symmetric sm_80" : ""), false,
+      make_cuda_device(0, naive_products, symmetric));
 }
 
 std::vector<Backend> all() {

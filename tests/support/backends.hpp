@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda_device.hpp"
 #include "backend/ops.hpp"
 
 namespace backends {
@@ -27,6 +28,7 @@ struct Backend {
 std::vector<Backend> all();
 Backend reference();
 Backend host(int threads, bool portable_gemm = false);
-Backend cuda(bool naive_products = false);
+Backend cuda(bool naive_products = false,
+             muonrt::SymmetricProvider symmetric = muonrt::SymmetricProvider::kDefault);
 
 }  // namespace backends

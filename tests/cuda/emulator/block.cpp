@@ -1,11 +1,14 @@
+// longjmp between stacks is what fortified builds take for a mistake.
+#undef _FORTIFY_SOURCE
 #include "block.hpp"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <bit>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
-#include <vector>
 
 thread_local uint3 threadIdx, blockIdx;
 thread_local dim3 blockDim, gridDim;
@@ -14,70 +17,99 @@ namespace emulator {
 
 namespace {
 
-constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kStackBytes = 64 << 10, kBroughtBytes = 256, kSharedAlignment = 1024;
 constexpr unsigned kWarp = 32;
 
-enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
+enum class State { kReady, kAtBarrier, kAtShuffle, kMeets, kWaits, kDone };
 
-/// One thread of the block, with a stack of its own.
+/// One thread, with a stack of its own.
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // how it starts
+  jmp_buf here;        // where it stopped
+  bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
   State state = State::kReady;
-  unsigned given = 0, taken = 0;  // what it brings to a meeting, and what it takes away
+  unsigned given = 0, taken = 0;  // what it brings to a barrier or shuffle, and takes away
   unsigned delta = 0;             // of a shuffle
+  size_t first = 0, count = 0;    // of those it meets
+  size_t bytes = 0;
+  unsigned char brought[kBroughtBytes];
+  bool (*come)(void*) = nullptr;
+  void* context_of_come = nullptr;
 };
 
-struct Block {
-  ucontext_t scheduler;
-  std::vector<std::unique_ptr<Fiber>> fibers;  // reused from block to block
+struct Machine {
+  jmp_buf scheduler;
+  std::vector<std::unique_ptr<Fiber>> fibers;           // reused from block to block
+  std::vector<std::vector<unsigned char>> all_brought;  // by first thread of a meeting
+  std::vector<std::vector<unsigned char>> shared;       // by block
+  std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
+  uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
+  const Cluster* cluster = nullptr;
 };
 
-thread_local Block block;
+thread_local Machine machine;
 
-void start() {
-  (*block.thread)();
-  block.fibers[block.current]->state = State::kDone;
-  swapcontext(&block.fibers[block.current]->context, &block.scheduler);
+size_t threads_of_block() { return machine.cluster->threads.x; }
+Fiber& running() { return *machine.fibers[machine.current]; }
+
+unsigned roll() {
+  machine.dice = machine.dice * 6364136223846793005ull + 1442695040888963407ull;
+  return static_cast<unsigned>(machine.dice >> 33);
 }
 
-/// The running thread stops in `state` until all that must meet have come.
-unsigned meet(State state, unsigned given, unsigned delta) {
-  Fiber& me = *block.fibers[block.current];
-  me.state = state;
-  me.given = given;
-  me.delta = delta;
-  swapcontext(&me.context, &block.scheduler);
-  return me.taken;
+void stop() {
+  if (_setjmp(running().here) == 0) _longjmp(machine.scheduler, 1);
+}
+
+void start() {
+  (*machine.thread)();
+  running().state = State::kDone;
+  _longjmp(machine.scheduler, 1);
 }
 
 void resume(size_t index) {
-  block.current = index;
-  threadIdx.x = static_cast<unsigned>(index);
-  swapcontext(&block.scheduler, &block.fibers[index]->context);
+  machine.current = index;
+  threadIdx.x = static_cast<unsigned>(index % threads_of_block());
+  blockIdx = machine.cluster->blocks[index / threads_of_block()];
+  if (_setjmp(machine.scheduler) != 0) return;
+  Fiber& f = running();
+  if (std::exchange(f.started, true)) _longjmp(f.here, 1);
+  setcontext(&f.context);
+}
+
+/// The running thread stops in `state` until all that must meet have come.
+unsigned stop_at(State state, unsigned given, unsigned delta) {
+  Fiber& me = running();
+  me.state = state;
+  me.given = given;
+  me.delta = delta;
+  stop();
+  return me.taken;
 }
 
 bool all_in(size_t begin, size_t end, State state) {
   for (size_t i = begin; i < end; ++i)
-    if (block.fibers[i]->state != state) return false;
+    if (machine.fibers[i]->state != state) return false;
   return true;
 }
 
-/// A barrier opens when every thread that has not ended is there.
-bool open_barrier() {
+/// A barrier opens when every thread of the block that has not ended is there.
+bool open_barrier(size_t begin) {
   unsigned any = 0;
   bool waits = false;
-  for (size_t i = 0; i < block.size; ++i) {
-    const Fiber& f = *block.fibers[i];
+  const size_t end = begin + threads_of_block();
+  for (size_t i = begin; i < end; ++i) {
+    const Fiber& f = *machine.fibers[i];
     if (f.state == State::kDone) continue;
     if (f.state != State::kAtBarrier) return false;
     waits = true;
     any |= f.given;
   }
-  for (size_t i = 0; i < block.size; ++i) {
-    Fiber& f = *block.fibers[i];
+  for (size_t i = begin; i < end; ++i) {
+    Fiber& f = *machine.fibers[i];
     if (f.state != State::kAtBarrier) continue;
     f.taken = any;
     f.state = State::kReady;
@@ -88,57 +120,169 @@ bool open_barrier() {
 /// A shuffle needs the whole warp.
 bool open_shuffle(size_t begin) {
   const size_t end = begin + kWarp;
-  if (end > block.size || !all_in(begin, end, State::kAtShuffle)) return false;
+  if (end > machine.size || !all_in(begin, end, State::kAtShuffle)) return false;
   for (size_t i = begin; i < end; ++i) {
-    Fiber& f = *block.fibers[i];
+    Fiber& f = *machine.fibers[i];
     const size_t from = i + f.delta;
-    f.taken = block.fibers[from < end ? from : i]->given;
+    f.taken = machine.fibers[from < end ? from : i]->given;
   }
-  for (size_t i = begin; i < end; ++i) block.fibers[i]->state = State::kReady;
+  for (size_t i = begin; i < end; ++i) machine.fibers[i]->state = State::kReady;
   return true;
 }
 
-}  // namespace
-
-void run_block(const std::function<void()>& thread, uint3 index, dim3 grid, dim3 threads) {
-  block.size = threads.x;
-  block.thread = &thread;
-  blockIdx = index;
-  gridDim = grid;
-  blockDim = threads;
-  while (block.fibers.size() < block.size) block.fibers.push_back(std::make_unique<Fiber>());
-  for (size_t i = 0; i < block.size; ++i) {
-    Fiber& f = *block.fibers[i];
+/// A meeting opens when all are there for the same one; its first thread keeps what they brought.
+bool open_meeting(size_t begin) {
+  const Fiber& leader = *machine.fibers[begin];
+  if (leader.state != State::kMeets || leader.first != begin) return false;
+  const size_t end = begin + leader.count;
+  if (!all_in(begin, end, State::kMeets)) return false;
+  for (size_t i = begin; i < end; ++i)
+    if (machine.fibers[i]->first != begin || machine.fibers[i]->count != leader.count) return false;
+  std::vector<unsigned char>& all = machine.all_brought[begin];
+  all.resize(leader.bytes * leader.count);
+  for (size_t i = begin; i < end; ++i) {
+    Fiber& f = *machine.fibers[i];
+    std::memcpy(all.data() + (i - begin) * leader.bytes, f.brought, leader.bytes);
     f.state = State::kReady;
+  }
+  return true;
+}
+
+bool end_wait(Fiber& f) {
+  if (f.state != State::kWaits || !f.come(f.context_of_come)) return false;
+  f.state = State::kReady;
+  return true;
+}
+
+/// Some of what is pending happens, in any order; one piece at least if nothing else can.
+bool do_pending(bool must) {
+  bool moved = false;
+  for (size_t i = 0; i < machine.pending.size();) {
+    if (roll() % 4 != 0 && !(must && !moved && i + 1 == machine.pending.size())) {
+      ++i;
+      continue;
+    }
+    const auto work = std::move(machine.pending[i]);
+    machine.pending.erase(machine.pending.begin() + static_cast<ptrdiff_t>(i));
+    work();
+    moved = true;
+  }
+  return moved;
+}
+
+void prepare(const std::function<void()>& thread, const Cluster& cluster) {
+  machine.cluster = &cluster;
+  machine.thread = &thread;
+  machine.size = cluster.blocks.size() * cluster.threads.x;
+  machine.pending.clear();
+  gridDim = cluster.grid;
+  blockDim = cluster.threads;
+  machine.shared.resize(cluster.blocks.size());
+  for (auto& memory : machine.shared)
+    memory.assign(cluster.shared_bytes + kSharedAlignment, 0xff);  // NaN in every type
+  machine.all_brought.resize(machine.size);
+  while (machine.fibers.size() < machine.size) machine.fibers.push_back(std::make_unique<Fiber>());
+  for (size_t i = 0; i < machine.size; ++i) {
+    Fiber& f = *machine.fibers[i];
+    f.state = State::kReady;
+    f.started = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
     f.context.uc_stack.ss_size = kStackBytes;
     f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }
-  while (!all_in(0, block.size, State::kDone)) {
-    bool moved = false;
-    for (size_t i = 0; i < block.size; ++i) {
-      if (block.fibers[i]->state != State::kReady) continue;
-      resume(i);
-      moved = true;
-    }
-    for (size_t warp = 0; warp < block.size; warp += kWarp) moved |= open_shuffle(warp);
-    moved |= open_barrier();
+}
+
+bool let_all_run() {
+  bool moved = false;
+  const size_t offset = roll() % machine.size / kWarp * kWarp;
+  for (size_t n = 0; n < machine.size; ++n) {
+    const size_t i = (n + offset) % machine.size;
+    if (machine.fibers[i]->state != State::kReady) continue;
+    resume(i);
+    moved = true;
+  }
+  return moved;
+}
+
+bool open_all() {
+  bool moved = false;
+  for (size_t i = 0; i < machine.size; ++i) {
+    moved |= end_wait(*machine.fibers[i]);
+    moved |= open_meeting(i);
+    if (i % kWarp == 0) moved |= open_shuffle(i);
+    if (i % threads_of_block() == 0) moved |= open_barrier(i);
+  }
+  return moved;
+}
+
+}  // namespace
+
+void run_cluster(const std::function<void()>& thread, const Cluster& cluster) {
+  prepare(thread, cluster);
+  while (!all_in(0, machine.size, State::kDone)) {
+    bool moved = let_all_run();
+    moved |= do_pending(false);
+    moved |= open_all();
+    if (!moved) moved = do_pending(true);
     if (!moved)
       throw std::logic_error("threads of a block wait for each other in different places");
   }
+  if (!machine.pending.empty())
+    throw std::logic_error("a block ended while copies of its were under way");
 }
+
+size_t thread_in_cluster() { return machine.current; }
+unsigned block_in_cluster() { return static_cast<unsigned>(machine.current / threads_of_block()); }
+
+unsigned char* shared_memory(unsigned block) {
+  const auto address = reinterpret_cast<uintptr_t>(machine.shared.at(block).data());
+  return reinterpret_cast<unsigned char*>((address + kSharedAlignment - 1) / kSharedAlignment *
+                                          kSharedAlignment);
+}
+
+const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes) {
+  if (bytes > kBroughtBytes) throw std::logic_error("a meeting of more than it can keep");
+  Fiber& me = running();
+  me.state = State::kMeets;
+  me.first = machine.current / threads_of_block() * threads_of_block() + first;
+  me.count = count;
+  me.bytes = bytes;
+  if (bytes > 0) std::memcpy(me.brought, brought, bytes);
+  stop();
+  return machine.all_brought[me.first].data();
+}
+
+void meet_cluster() {
+  Fiber& me = running();
+  me.state = State::kMeets;
+  me.first = 0;
+  me.count = machine.size;
+  me.bytes = 0;
+  stop();
+}
+
+void wait_until(bool (*come)(void*), void* context) {
+  if (come(context)) return;
+  Fiber& me = running();
+  me.state = State::kWaits;
+  me.come = come;
+  me.context_of_come = context;
+  stop();
+}
+
+void later(std::function<void()> work) { machine.pending.push_back(std::move(work)); }
 
 }  // namespace emulator
 
-void __syncthreads() { emulator::meet(emulator::State::kAtBarrier, 0, 0); }
+void __syncthreads() { emulator::stop_at(emulator::State::kAtBarrier, 0, 0); }
 int __syncthreads_or(int mine) {
-  return static_cast<int>(emulator::meet(emulator::State::kAtBarrier, mine != 0, 0));
+  return static_cast<int>(emulator::stop_at(emulator::State::kAtBarrier, mine != 0, 0));
 }
 unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta) {
   if (mask != 0xffffffffu) throw std::logic_error("a shuffle of part of a warp");
-  return emulator::meet(emulator::State::kAtShuffle, mine, static_cast<unsigned>(delta));
+  return emulator::stop_at(emulator::State::kAtShuffle, mine, static_cast<unsigned>(delta));
 }
 float __shfl_down_sync(unsigned mask, float mine, int delta) {
   return std::bit_cast<float>(__shfl_down_sync(mask, std::bit_cast<unsigned>(mine), delta));

@@ -1,13 +1,41 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <vector>
 
 #include "cuda_runtime.h"
 
 namespace emulator {
 
-/// Runs one block: `thread` once for each of its threads, which take turns and meet in
-/// __syncthreads and in shuffles. Throws std::logic_error where they cannot all meet.
-void run_block(const std::function<void()>& thread, uint3 block, dim3 grid, dim3 threads);
+/// Blocks that run side by side and reach each other's dynamic shared memory.
+struct Cluster {
+  std::vector<uint3> blocks;  // their indices
+  dim3 grid, threads;
+  size_t shared_bytes = 0;  // of each block
+};
+
+/// Runs a cluster: `thread` once for each of its threads, which take turns. Throws std::logic_error
+/// where they wait for what can no longer come.
+void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
+
+// For the stand-ins of instructions; called by a running thread.
+
+/// Its place among all threads of the cluster, and its block's in the cluster.
+size_t thread_in_cluster();
+unsigned block_in_cluster();
+/// Dynamic shared memory of a block of the cluster; garbage at first.
+unsigned char* shared_memory(unsigned block);
+
+/// The thread and `count` - 1 others of its block, from the `first`-th on, meet; each brings
+/// `bytes` (256 at most). What all brought, thread by thread; there until the same threads meet
+/// again.
+const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes);
+/// All threads of the cluster meet.
+void meet_cluster();
+/// The thread goes on when `come(context)`, which is asked between turns.
+void wait_until(bool (*come)(void* context), void* context);
+/// `work` happens at some later moment: what another engine of the GPU does.
+void later(std::function<void()> work);
 
 }  // namespace emulator

@@ -13,6 +13,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __grid_constant__
 // Blocks run one after the other on a thread; what one leaves behind is there for the next, as on a
 // GPU.
 #define __shared__ static thread_local
@@ -86,6 +87,7 @@ struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor;
 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -124,6 +126,12 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+
+/// Any block may have as much as it asks for.
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
 
 namespace emulator {
 

@@ -77,6 +77,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   const dim3 grid = config.gridDim, threads = config.blockDim;
+  const size_t shared_bytes = config.dynamicSmemBytes;
   const bool valid = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < (1u << 31) &&
                      grid.y < 65536 && grid.z < 65536 && threads.x > 0 && threads.x <= 1024;
   if (!valid) return result(cudaErrorInvalidConfiguration);
@@ -87,7 +88,8 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void(
     }
     for (unsigned z = 0; z < grid.z; ++z)
       for (unsigned y = 0; y < grid.y; ++y)
-        for (unsigned x = 0; x < grid.x; ++x) run_block(thread, uint3{x, y, z}, grid, threads);
+        for (unsigned x = 0; x < grid.x; ++x)
+          run_cluster(thread, {{uint3{x, y, z}}, grid, threads, shared_bytes});
   });
 }
 

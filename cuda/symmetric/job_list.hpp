@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/update_rules.hpp"
+
+// Which block computes what of symmetric results: built on the host once for a list of shapes, read
+// by kernels as it lies. Plain C++, tested on the host.
+//
+// A result of n x n is a triangle of cells of kCell x kCell, (row, col) with row <= col. A cell off
+// the diagonal is stored twice from the same registers, straight and mirrored. The order of jobs
+// and who takes them changes no bit: an element is one sum over the depth in a fixed order, cut
+// into slices by `slices_of`, which looks at the shape of one matrix alone.
+
+namespace muonrt::cuda {
+
+constexpr int kCell = 128;
+
+MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1) / kCell; }
+
+/// Results of one shape: `count` matrices n x n, each a sum of k terms.
+struct SymmetricShape {
+  int64_t n = 0, k = 0, count = 0;
+  auto operator<=>(const SymmetricShape&) const = default;
+};
+
+enum class JobKind : int16_t {
+  kSquare,  // one cell
+  kWide,    // two cells, (row, col) and (row, col + 1)
+  kPair,    // as kWide, beside the other block of a cluster, which has row ^ 1 and the same col
+};
+
+struct TileJob {
+  int32_t shape;   // in the list
+  int32_t matrix;  // of the batch
+  int16_t row, col;
+  JobKind kind;
+  int16_t slice;  // of the depth
+};
+static_assert(sizeof(TileJob) == 16);
+
+/// What a square of a result, on a grid of such squares, is stored as.
+enum class Stored {
+  kBoth,      // above the diagonal: straight and mirrored
+  kDiagonal,  // on it: its upper half twice, into one square
+  kNot,       // below: it is some other one's mirror
+};
+MUONRT_HOST_DEVICE constexpr Stored stored_as(int64_t row, int64_t col) {
+  return row < col ? Stored::kBoth : row == col ? Stored::kDiagonal : Stored::kNot;
+}
+
+/// Into how many slices the depth of a small result is cut, so that one matrix has work for more
+/// blocks; 1 for all others.
+int slices_of(int64_t n, int64_t k);
+
+/// One job for each cell and slice, slices of a cell in a row; the deepest shapes first, and in the
+/// order of `raster` inside a matrix.
+std::vector<TileJob> square_jobs(std::span<const SymmetricShape> shapes);
+
+/// Jobs of a persistent grid: block b takes jobs [first[b], first[b + 1]), in order.
+struct JobList {
+  std::vector<TileJob> jobs;
+  std::vector<int32_t> first;  // blocks + 1
+};
+
+/// The mixed list: squares of 2 x 2 cells off the diagonal are pairs, dealt in whole rounds to the
+/// clusters (blocks 2i and 2i + 1, which meet the same pairs in the same order, before all else).
+/// The pairs of the last round, cut into two wide jobs each, and what lies on the diagonal go
+/// longest first to the block with the least work. Wide jobs of the last round there are cut once
+/// more where that ends sooner.
+/// @param blocks  of the grid; even.
+JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks);
+
+/// What a job costs, in cells x terms; and what the busiest block of a list has.
+int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
+int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/ops.hpp"
+#include "cuda/symmetric/job_list.hpp"
+
+namespace muonrt::cuda {
+
+/// A symmetric product as kernels read it: C = alpha A B^T + beta D + gamma I for each matrix of a
+/// batch, elements of 16 bits, ld and stride in elements.
+struct SymmetricProblem {
+  const uint16_t *a, *b, *d;  // d null: no D
+  uint16_t* c;
+  int64_t a_stride, b_stride, c_stride, d_stride;
+  int32_t a_ld, b_ld, c_ld, d_ld;
+  int32_t n, k;
+  float alpha, beta, gamma;
+  int32_t slices;
+  bool same;  // B is A: the rows of a cell on the diagonal are loaded once
+};
+
+/// Products in one launch at most: what fits into a kernel's arguments.
+constexpr int kProblems = 8;
+
+/// Whether the kernels compute it: a symmetric A B^T with all operands bf16 or all f16. A function
+/// of form and dtypes alone.
+constexpr bool symmetric_takes(const Product& p) {
+  const bool half = p.a.dtype == DType::kBF16 || p.a.dtype == DType::kF16;
+  const bool reads_d = p.d.data != nullptr && p.beta != 0.0f;
+  return p.symmetric && p.transpose_b && half && p.b.dtype == p.a.dtype && p.c.dtype == p.a.dtype &&
+         (!reads_d || p.d.dtype == p.a.dtype);
+}
+
+inline SymmetricShape shape_of(const Product& p) { return {p.c.rows, p.a.cols, p.c.count}; }
+
+/// Errors: INTERNAL unless rows and matrices begin at multiples of 16 bytes, which the kernels'
+/// wide copies need.
+SymmetricProblem problem_of(const Product& product);
+
+}  // namespace muonrt::cuda

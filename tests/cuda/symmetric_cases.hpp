@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+#include "cuda/machine.hpp"
+
+// Symmetric products whose every bit is known: small integers, whose sums are exact in f32.
+namespace cuda_test {
+
+struct SymmetricCase {
+  int64_t n, k, count = 1;
+  bool with_d = false;
+  float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
+  bool two_operands = false;  // A = R and B = 2 R + 3 I, R symmetric; k is n
+  muonrt::DType dtype = muonrt::DType::kBF16;
+
+  std::string name() const {
+    return muonrt::cat(n, " x ", n, " x ", k, ", ", count, " matrices, beta ", beta, ", gamma ",
+                       gamma, two_operands ? ", two operands" : "");
+  }
+};
+
+/// Bits of an integer of at most 8 bits, as either 16-bit type.
+inline uint16_t half_of(int value, muonrt::DType dtype) {
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  if (dtype == muonrt::DType::kBF16 || value == 0) return static_cast<uint16_t>(bits >> 16);
+  return static_cast<uint16_t>((bits >> 16 & 0x8000u) |
+                               ((bits & 0x7fffffffu) - (112u << 23)) >> 13);
+}
+
+/// The f16 nearest to an integer below 4096, ties to even: from 2048 on multiples of 2.
+inline uint16_t nearest_f16(int value) {
+  const bool between = std::abs(value) > 2048 && value % 2 != 0;
+  return half_of(
+      between ? value + (std::abs(value) % 4 == 1 ? -1 : 1) * (value < 0 ? -1 : 1) : value,
+      muonrt::DType::kF16);
+}
+
+/// A batch of integers in memory with rows and matrices apart, all else filled with `gap`.
+struct IntegerBatch {
+  IntegerBatch(const SymmetricCase& c, int64_t cols)
+      : rows(c.n),
+        width(cols),
+        ld((cols + 31) / 32 * 32 + 32),
+        stride(c.n * ld + 64),
+        values(static_cast<size_t>(c.count * c.n * cols)) {}
+
+  int& at(int64_t matrix, int64_t row, int64_t col) {
+    return values[static_cast<size_t>((matrix * rows + row) * width + col)];
+  }
+  /// @param round  from a value to its bits.
+  template <class Round>
+  std::vector<uint16_t> memory(int64_t count, uint16_t gap, const Round& round) const {
+    std::vector<uint16_t> out(static_cast<size_t>(count * stride), gap);
+    for (int64_t m = 0; m < count; ++m)
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < width; ++j)
+          out[static_cast<size_t>(m * stride + r * ld + j)] =
+              round(values[static_cast<size_t>((m * rows + r) * width + j)]);
+    return out;
+  }
+  muonrt::MatrixBatch view(void* data, muonrt::DType dtype, int64_t count) const {
+    return {data, dtype, rows, width, ld, count, stride};
+  }
+
+  int64_t rows, width, ld, stride;
+  std::vector<int> values;
+};
+
+/// One product on a machine, and the memory of C as it must be afterwards, gaps included.
+class SymmetricTrial {
+ public:
+  SymmetricTrial(Machine& machine, const SymmetricCase& c, uint64_t seed) : count_(c.count) {
+    // What is not an operand's is NaN, what is not C's must stay.
+    constexpr uint16_t kNan = 0x7fff, kKeep = 0x5a5a;
+    IntegerBatch a(c, c.k), b(c, c.k), d(c, c.n), out(c, c.n);
+    fill(c, seed, a, b, d, out);
+    const auto exact = [&](int value) { return half_of(value, c.dtype); };
+    const auto rounded = [&](int value) {
+      const auto x = static_cast<float>(value);
+      return c.dtype == muonrt::DType::kBF16 ? muonrt::to_bf16(x).bits : nearest_f16(value);
+    };
+    product.a = a.view(machine.put(a.memory(c.count, kNan, exact)), c.dtype, c.count);
+    product.b = product.a;
+    if (c.two_operands)
+      product.b = b.view(machine.put(b.memory(c.count, kNan, exact)), c.dtype, c.count);
+    if (c.with_d) product.d = d.view(machine.put(d.memory(c.count, kNan, exact)), c.dtype, c.count);
+    product.c = out.view(
+        machine.put(std::vector<uint16_t>(static_cast<size_t>(c.count * out.stride), kKeep)),
+        c.dtype, c.count);
+    expected_ = out.memory(c.count, kKeep, rounded);
+    product.transpose_b = product.symmetric = true;
+    product.alpha = c.alpha;
+    product.beta = c.beta;
+    product.gamma = c.gamma;
+  }
+
+  std::vector<uint16_t> result(Machine& machine) const {
+    return machine.get(static_cast<const uint16_t*>(product.c.data), count_ * product.c.stride);
+  }
+  /// Elements of C's memory that are not as they must be.
+  int64_t wrong(Machine& machine) const {
+    const auto got = result(machine);
+    int64_t different = 0;
+    for (size_t i = 0; i < got.size(); ++i) different += got[i] != expected_[i];
+    return different;
+  }
+
+  muonrt::Product product;
+
+ private:
+  static void fill(const SymmetricCase& c, uint64_t seed, IntegerBatch& a, IntegerBatch& b,
+                   IntegerBatch& d, IntegerBatch& out) {
+    const auto small = [&](int64_t index, int range) {
+      return static_cast<int>(bits_at(seed, index) >> 40) % (2 * range + 1) - range;
+    };
+    for (int64_t m = 0; m < c.count; ++m) {
+      for (int64_t r = 0; r < c.n; ++r) {
+        for (int64_t j = 0; j < c.k; ++j) {
+          const int64_t low = std::min(r, j), high = std::max(r, j);
+          a.at(m, r, j) = c.two_operands ? small((m * c.n + low) * c.k + high, 1)
+                                         : small((m * c.n + r) * c.k + j, 2);
+          b.at(m, r, j) = c.two_operands ? 2 * a.at(m, r, j) + 3 * (r == j) : a.at(m, r, j);
+        }
+        for (int64_t j = 0; j <= r; ++j)
+          d.at(m, r, j) = d.at(m, j, r) = small(-1 - (m * c.n + r) * c.n - j, 100);
+      }
+      for (int64_t r = 0; r < c.n; ++r) {
+        for (int64_t j = 0; j <= r; ++j) {
+          int sum = 0;
+          for (int64_t i = 0; i < c.k; ++i) sum += a.at(m, r, i) * b.at(m, j, i);
+          sum = static_cast<int>(c.alpha) * sum;
+          if (c.with_d) sum += static_cast<int>(c.beta) * d.at(m, r, j);
+          if (r == j) sum += static_cast<int>(c.gamma);
+          out.at(m, r, j) = out.at(m, j, r) = sum;
+        }
+      }
+    }
+  }
+
+  int64_t count_;
+  std::vector<uint16_t> expected_;
+};
+
+}  // namespace cuda_test

@@ -1,0 +1,200 @@
+// The job lists of the symmetric products: what is stored where, by whom, in which order.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
+
+#include "cuda/symmetric/job_list.hpp"
+
+using namespace muonrt::cuda;
+
+namespace {
+
+/// How often each cell of each matrix is stored, straight or mirrored: 1 everywhere, or wrong.
+class Covering {
+ public:
+  explicit Covering(const std::vector<SymmetricShape>& shapes) : shapes_(shapes) {
+    for (const SymmetricShape& s : shapes) {
+      const auto side = static_cast<size_t>(cells_of(s.n));
+      stored_.emplace_back(side * side * static_cast<size_t>(s.count));
+    }
+  }
+  void take(const TileJob& job) {
+    const int width = job.kind == JobKind::kSquare ? 1 : 2;
+    const int64_t side = cells_of(shapes_.at(static_cast<size_t>(job.shape)).n);
+    for (int64_t c = job.col; c < job.col + width; ++c) {
+      if (job.row < 0 || job.row >= side || c >= side) {
+        ++outside_;
+        continue;
+      }
+      const Stored how = stored_as(job.row, c);
+      if (how != Stored::kNot) at(job, job.row, c) += 1;
+      if (how == Stored::kBoth) at(job, c, job.row) += 1;
+    }
+  }
+  bool is_exact() const {
+    if (outside_ > 0) return false;
+    for (const auto& counts : stored_)
+      for (const uint8_t n : counts)
+        if (n != 1) return false;
+    return true;
+  }
+
+ private:
+  uint8_t& at(const TileJob& job, int64_t row, int64_t col) {
+    const auto shape = static_cast<size_t>(job.shape);
+    const int64_t side = cells_of(shapes_[shape].n);
+    return stored_[shape].at(static_cast<size_t>((job.matrix * side + row) * side + col));
+  }
+  std::vector<SymmetricShape> shapes_;
+  std::vector<std::vector<uint8_t>> stored_;
+  int64_t outside_ = 0;
+};
+
+bool squares_cover(const std::vector<SymmetricShape>& shapes) {
+  Covering covering(shapes);
+  int expected_slice = 0;
+  for (const TileJob& job : square_jobs(shapes)) {
+    const SymmetricShape& s = shapes[static_cast<size_t>(job.shape)];
+    if (job.slice != expected_slice || job.kind != JobKind::kSquare) return false;
+    if (job.slice == 0) covering.take(job);
+    expected_slice = (job.slice + 1) % slices_of(s.n, s.k);
+  }
+  return expected_slice == 0 && covering.is_exact();
+}
+
+/// Pairs come first in both blocks of a cluster, at the same places, with rows that differ by one.
+bool pairs_match(const JobList& list) {
+  for (size_t b = 0; b + 1 < list.first.size(); b += 2) {
+    const TileJob* upper = list.jobs.data() + list.first[b];
+    const TileJob* lower = list.jobs.data() + list.first[b + 1];
+    const int32_t uppers = list.first[b + 1] - list.first[b];
+    const int32_t lowers = list.first[b + 2] - list.first[b + 1];
+    bool over = false;
+    for (int32_t i = 0; i < std::max(uppers, lowers); ++i) {
+      const bool u = i < uppers && upper[i].kind == JobKind::kPair;
+      const bool l = i < lowers && lower[i].kind == JobKind::kPair;
+      if (u != l || (u && over)) return false;
+      over = over || !u;
+      if (!u) continue;
+      const bool match = upper[i].shape == lower[i].shape && upper[i].matrix == lower[i].matrix &&
+                         upper[i].col == lower[i].col && upper[i].row % 2 == 0 &&
+                         lower[i].row == upper[i].row + 1;
+      if (!match) return false;
+    }
+  }
+  return true;
+}
+
+bool mixed_covers(const std::vector<SymmetricShape>& shapes, int blocks) {
+  const JobList list = mixed_jobs(shapes, blocks);
+  Covering covering(shapes);
+  for (const TileJob& job : list.jobs) covering.take(job);
+  return std::ssize(list.first) == blocks + 1 &&
+         list.first.back() == static_cast<int32_t>(list.jobs.size()) && covering.is_exact() &&
+         pairs_match(list);
+}
+
+/// Speed over a dense product at equal rate, 132 SMs: reference kernels, 4.3.
+double gain(int64_t n, int64_t batch) {
+  const std::vector<SymmetricShape> shapes = {{n, 1, batch}};
+  const auto makespan = static_cast<double>(makespan_of(mixed_jobs(shapes, 132), shapes));
+  const auto side = static_cast<double>(n);
+  return static_cast<double>(batch) * side * side / (128.0 * 128.0 * 132.0) / makespan;
+}
+
+}  // namespace
+
+TEST_CASE("symmetric jobs: n elements lie in ceil(n / 128) cells, up to 20,000", "[emulated]") {
+  int64_t wrong = 0;
+  for (int64_t n = 1; n <= 20000; ++n) {
+    const int64_t cells = cells_of(n);
+    wrong += cells * kCell < n || (cells - 1) * kCell >= n;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000", "[emulated]") {
+  // Lists look at the number of cells alone, so one n for each number says it for all.
+  for (int64_t cells = 1; cells <= cells_of(20000); ++cells) {
+    CAPTURE(cells);
+    REQUIRE(squares_cover({{cells * kCell, 64, 1}}));
+    for (const int blocks : {2, 66, 124, 132, 148})
+      REQUIRE(mixed_covers({{cells * kCell, 64, 1}}, blocks));
+  }
+}
+
+TEST_CASE("symmetric jobs: each cell is stored once, for every batch to 256", "[emulated]") {
+  for (int64_t batch = 1; batch <= 256; ++batch) {
+    CAPTURE(batch);
+    for (const int64_t n : {1, 128, 129, 384, 513, 768, 1024, 2048}) {
+      REQUIRE(squares_cover({{n, 2048, batch}}));
+      REQUIRE(mixed_covers({{n, 2048, batch}}, 132));
+    }
+  }
+}
+
+TEST_CASE("symmetric jobs: each cell is stored once where shapes are mixed", "[emulated]") {
+  const std::vector<SymmetricShape> shapes = {{768, 2048, 5}, {4096, 1024, 1}, {200, 9000, 3},
+                                              {1, 1, 7},      {0, 5, 2},       {129, 64, 0}};
+  CHECK(mixed_covers(shapes, 132));
+  CHECK(mixed_covers(shapes, 2));
+  const std::vector<SymmetricShape> unsliced = {{1536, 2048, 5}, {4096, 1024, 1}, {2000, 9000, 3}};
+  CHECK(squares_cover(unsliced));
+  // The deepest come first.
+  CHECK(square_jobs(unsliced).front().shape == 2);
+}
+
+TEST_CASE("symmetric jobs: the check of the covering notices what it must", "[emulated]") {
+  const std::vector<SymmetricShape> shapes = {{1000, 64, 2}};
+  const auto jobs = square_jobs(shapes);
+  const auto exact = [&](const std::vector<TileJob>& list) {
+    Covering covering(shapes);
+    for (const TileJob& job : list) covering.take(job);
+    return covering.is_exact();
+  };
+  CHECK(exact(jobs));
+  auto missing = jobs;
+  missing.pop_back();
+  CHECK_FALSE(exact(missing));
+  auto twice = jobs;
+  twice.push_back(jobs[3]);
+  CHECK_FALSE(exact(twice));
+  auto outside = jobs;
+  outside[0].col = 8;
+  CHECK_FALSE(exact(outside));
+}
+
+TEST_CASE("symmetric jobs: the mixed list is as short as predicted", "[emulated]") {
+  // Reference kernels, 4.3, "mixed list"; where 128 x 128 tiles alone are shorter, theirs.
+  const auto near = [](double value) { return Approx(value).margin(0.006); };
+  CHECK(gain(2048, 1) == near(0.97));
+  CHECK(gain(2560, 1) == near(1.52));
+  CHECK(gain(3072, 1) == near(1.45));
+  CHECK(gain(4096, 1) == near(1.94));
+  CHECK(gain(7168, 1) == near(1.83));
+  CHECK(gain(8192, 1) == near(1.94));
+  CHECK(gain(16384, 1) == near(1.97));
+  CHECK(gain(1024, 8) == near(1.29));
+  CHECK(gain(2048, 8) == near(1.72));
+  CHECK(gain(4096, 8) == near(1.94));
+  CHECK(gain(1024, 32) == near(1.72));
+  CHECK(gain(768, 128) == near(1.66));
+  CHECK(gain(2048, 128) == near(1.88));
+}
+
+TEST_CASE("symmetric jobs: slices follow from the shape and are long", "[emulated]") {
+  CHECK(slices_of(128, 2048) == 4);
+  CHECK(slices_of(512, 1024) == 2);
+  CHECK(slices_of(512, 511) == 1);
+  CHECK(slices_of(4096, 16384) == 1);
+  CHECK(slices_of(0, 16384) == 1);
+  int64_t wrong = 0;
+  for (int64_t n = 1; n <= 4096; n += 37) {
+    for (int64_t k = 1; k <= 40000; k += 501) {
+      const int slices = slices_of(n, k);
+      wrong += slices < 1 || slices > 8 || (slices > 1 && k / slices < 512);
+    }
+  }
+  CHECK(wrong == 0);
+}

@@ -1,0 +1,143 @@
+// What the op does not reach: f16, several shapes in one launch; and the maps that the kernels and
+// the emulated instructions share, against what the instruction set's manual says.
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "cuda/cuda_device.hpp"
+#include "cuda/symmetric/layouts.hpp"
+#include "cuda/symmetric/ptx_half.cuh"
+#include "cuda/symmetric/symmetric_products.hpp"
+#include "cuda/symmetric_cases.hpp"
+
+using namespace muonrt;
+using namespace muonrt::cuda;
+using namespace cuda_test;
+
+namespace {
+
+std::vector<SymmetricProvider> providers() { return {SymmetricProvider::kSm80}; }
+
+/// All products of a list in one call.
+std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
+                                           const std::vector<SymmetricCase>& cases, int64_t& wrong,
+                                           int64_t partials = 512) {
+  Machine machine(make_device(provider));
+  SymmetricProducts products(*machine.device, provider, partials);
+  std::vector<SymmetricTrial> trials;
+  std::vector<Product> list;
+  for (const SymmetricCase& c : cases) {
+    trials.emplace_back(machine, c, static_cast<uint64_t>(c.n));
+    list.push_back(trials.back().product);
+  }
+  products.multiply(list, handle_of(machine.on()));
+  machine.finish();
+  std::vector<std::vector<uint16_t>> out;
+  for (const SymmetricTrial& trial : trials) {
+    wrong += trial.wrong(machine);
+    out.push_back(trial.result(machine));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16", "[emulated]") {
+  for (const SymmetricProvider provider : providers()) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const std::vector<SymmetricCase> cases = {
+          {130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
+          {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
+          {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false, dtype},  // in slices: a launch of its own
+          {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
+      int64_t wrong = 0;
+      const auto together = results(provider, cases, wrong);
+      CHECK(wrong == 0);
+      for (size_t i = 0; i < cases.size(); ++i)
+        CHECK(results(provider, {cases[i]}, wrong)[0] == together[i]);
+    }
+  }
+}
+
+TEST_CASE("symmetric launch: more sums than the workspace holds take several launches",
+          "[emulated]") {
+  int64_t wrong = 0;
+  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 5);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("symmetric layouts: eight rows of a column of chunks lie in different banks",
+          "[emulated]") {
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    for (int first = 0; first < 128; first += 8) {
+      std::set<int> wide, narrow;
+      for (int row = first; row < first + 8; ++row) {
+        wide.insert(swizzled128(row, chunk) % 128 / 16);
+        if (chunk < 4) narrow.insert(swizzled64(row, chunk) % 128 / 16);
+      }
+      CHECK(wide.size() == 8);
+      CHECK((chunk >= 4 || narrow.size() == 8));
+    }
+  }
+}
+
+TEST_CASE("symmetric layouts: no two chunks share a place", "[emulated]") {
+  std::set<int> wide, narrow;
+  for (int row = 0; row < 128; ++row) {
+    for (int chunk = 0; chunk < 8; ++chunk) wide.insert(swizzled128(row, chunk));
+    for (int chunk = 0; chunk < 4; ++chunk) narrow.insert(swizzled64(row, chunk));
+  }
+  CHECK(wide.size() == 128 * 8);
+  CHECK(*wide.rbegin() == 128 * 128 - 16);
+  CHECK(narrow.size() == 128 * 4);
+  CHECK(*narrow.rbegin() == 128 * 64 - 16);
+}
+
+TEST_CASE("symmetric layouts: fragments hold every element once", "[emulated]") {
+  std::set<std::pair<int, int>> a, b, c, wide;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int w = 0; w < 4; ++w) a.insert({mma_a(lane, w).row, mma_a(lane, w).col});
+    for (int w = 0; w < 2; ++w) b.insert({mma_b(lane, w).row, mma_b(lane, w).col});
+    for (int v = 0; v < 4; ++v) c.insert({mma_c(lane, v).row, mma_c(lane, v).col});
+  }
+  for (int thread = 0; thread < 128; ++thread)
+    for (int v = 0; v < 128; ++v) wide.insert({wgmma_c(thread, v).row, wgmma_c(thread, v).col});
+  CHECK(a.size() == 16 * 8);
+  CHECK(b.size() == 8 * 8);
+  CHECK(c.size() == 16 * 8);
+  CHECK(wide.size() == 64 * 256);
+  CHECK(wide.rbegin()->first == 63);
+}
+
+TEST_CASE("symmetric layouts: ldmatrix brings each word where mma wants it", "[emulated]") {
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int w = 0; w < 4; ++w) {
+      // Word w of a lane is element pair lane % 4 of the row whose address lane 8 w + lane / 4
+      // gave.
+      const int giver = 8 * w + lane / 4;
+      const Place2 row = ldmatrix_a(giver), want = mma_a(lane, w);
+      CHECK(row.row == want.row);
+      CHECK(8 * row.col + 2 * (lane % 4) == want.col);
+      const Place2 col = ldmatrix_b(giver), in_b = mma_b(lane, w % 2);
+      CHECK(col.row == in_b.row + 8 * (w / 2));
+      CHECK(8 * col.col + 2 * (lane % 4) == in_b.col);
+    }
+  }
+}
+
+TEST_CASE("symmetric layouts: f16 conversions are exact both ways", "[emulated]") {
+  int64_t wrong = 0;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float x = widened<DType::kF16>(static_cast<uint16_t>(bits));
+    const auto back = static_cast<uint16_t>(packed<DType::kF16>(x, 0.0f));
+    wrong += std::isnan(x) ? (back & 0x7fffu) <= 0x7c00u : back != bits;
+  }
+  CHECK(wrong == 0);
+  const auto round = [](float x) { return packed<DType::kF16>(x, 0.0f) & 0xffffu; };
+  CHECK(round(1.0f + 0x1p-11f) == 0x3c00u);
+  CHECK(round(1.0f + 3 * 0x1p-11f) == 0x3c02u);
+  CHECK(round(65519.0f) == 0x7bffu);
+  CHECK(round(65520.0f) == 0x7c00u);
+  CHECK(round(0x1p-25f) == 0u);
+  CHECK(round(0x1.8p-25f) == 1u);
+}

@@ -1,0 +1,154 @@
+// muonrt's own symmetric products, through the op.
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "cuda/symmetric_cases.hpp"
+#include "support/tolerances.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+std::vector<SymmetricProvider> providers() { return {SymmetricProvider::kSm80}; }
+
+int64_t wrong(SymmetricProvider provider, const SymmetricCase& c) {
+  Machine machine(make_device(provider));
+  const SymmetricTrial trial(machine, c, static_cast<uint64_t>(c.n * 1000 + c.k));
+  machine.ops().reserve(c.n, c.n, c.k, c.dtype);
+  machine.ops().multiply(machine.on(), trial.product);
+  machine.finish();
+  return trial.wrong(machine);
+}
+
+/// Every kind of epilogue in turn.
+SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
+  SymmetricCase c{n, k, count};
+  if (turn % 4 == 1) c.with_d = true, c.beta = 3.0f;
+  if (turn % 4 == 2) c.with_d = true, c.alpha = -2.0f, c.beta = 1.0f, c.gamma = 7.0f;
+  if (turn % 4 == 3) c.two_operands = true, c.k = n, c.gamma = -5.0f;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("symmetric product: exact on integers, odd sizes, all epilogues, gaps untouched",
+          "[cuda]") {
+  int64_t turn = 0;
+  for (const SymmetricProvider provider : providers()) {
+    for (const int64_t n :
+         {1, 2, 7, 8, 9, 31, 63, 64, 65, 127, 128, 129, 130, 191, 255, 256, 257}) {
+      for (const int64_t k : {1, 31, 33, 72}) {
+        const SymmetricCase c = case_of(n, k, 1 + turn % 4, turn);
+        INFO(c.name());
+        REQUIRE(wrong(provider, c) == 0);
+        ++turn;
+      }
+    }
+    for (const int64_t n : {384, 385, 513, 600}) {
+      const SymmetricCase c = case_of(n, 40 + n % 7, 1, ++turn);
+      INFO(c.name());
+      REQUIRE(wrong(provider, c) == 0);
+    }
+  }
+}
+
+TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to 4",
+          "[cuda][.full]") {
+  for (const SymmetricProvider provider : providers()) {
+    for (int64_t n = 1; n <= 600; ++n) {
+      for (int64_t count = 1; count <= 4; ++count) {
+        const SymmetricCase c = case_of(n, 1 + n * 7 % 80, count, n + count);
+        INFO(c.name());
+        REQUIRE(wrong(provider, c) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("symmetric product: a depth cut into slices gives the sum", "[cuda]") {
+  for (const SymmetricProvider provider : providers()) {
+    for (const SymmetricCase& c :
+         {SymmetricCase{100, 1030, 2}, SymmetricCase{130, 1541, 1, true, 1.0f, -3.0f, 9.0f}}) {
+      INFO(c.name());
+      CHECK(wrong(provider, c) == 0);
+    }
+  }
+}
+
+TEST_CASE("symmetric product: real numbers within the roundings of their sums", "[cuda]") {
+  for (const SymmetricProvider provider : providers()) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>(70, 200), {140, 90}}) {
+      Machine machine(make_device(provider));
+      const int64_t ld = machine.ops().leading_dimension(k, DType::kBF16);
+      const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
+      const Bytes in = values(5, DType::kBF16, n * ld);
+      Product p;
+      p.a = {machine.put(in), DType::kBF16, n, k, ld, 1, n * ld};
+      p.b = p.a;
+      p.c = {machine.put(Bytes(static_cast<size_t>(2 * n * c_ld))),
+             DType::kBF16,
+             n,
+             n,
+             c_ld,
+             1,
+             n * c_ld};
+      p.transpose_b = p.symmetric = true;
+      p.alpha = 0.37f;
+      p.gamma = 0.11f;
+      machine.ops().reserve(n, n, k, DType::kBF16);
+      machine.ops().multiply(machine.on(), p);
+      machine.finish();
+      const Bytes got = machine.get(static_cast<const unsigned char*>(p.c.data), 2 * n * c_ld);
+      int64_t off = 0, unlike = 0;
+      for (int64_t r = 0; r < n; ++r) {
+        for (int64_t j = 0; j < n; ++j) {
+          double sum = 0, magnitude = 0;
+          for (int64_t i = 0; i < k; ++i) {
+            const double term = static_cast<double>(value_in(in, DType::kBF16, r * ld + i)) *
+                                static_cast<double>(value_in(in, DType::kBF16, j * ld + i));
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          const double diagonal = r == j ? static_cast<double>(p.gamma) : 0.0;
+          const double expected = static_cast<double>(p.alpha) * sum + diagonal;
+          const auto value = static_cast<double>(value_in(got, DType::kBF16, r * c_ld + j));
+          off += !(std::abs(value - expected) <=
+                   tolerance::tensor_product(k, magnitude + diagonal, expected, DType::kBF16));
+          unlike += value_in(got, DType::kBF16, r * c_ld + j) !=
+                    value_in(got, DType::kBF16, j * c_ld + r);
+        }
+      }
+      CHECK(off == 0);
+      CHECK(unlike == 0);
+    }
+  }
+}
+
+TEST_CASE("symmetric product: infinities and NaN reach the result", "[cuda]") {
+  for (const SymmetricProvider provider : providers()) {
+    Machine machine(make_device(provider));
+    const int64_t n = 40, k = 20, ld = machine.ops().leading_dimension(k, DType::kBF16);
+    const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
+    Bytes in = values(9, DType::kBF16, n * ld);
+    set_value(in, DType::kBF16, 3 * ld + 4, std::nanf(""));
+    Product p;
+    p.a = {machine.put(in), DType::kBF16, n, k, ld, 1, n * ld};
+    p.b = p.a;
+    p.c = {machine.put(Bytes(static_cast<size_t>(2 * n * c_ld))),
+           DType::kBF16,
+           n,
+           n,
+           c_ld,
+           1,
+           n * c_ld};
+    p.transpose_b = p.symmetric = true;
+    machine.ops().multiply(machine.on(), p);
+    machine.finish();
+    const Bytes got = machine.get(static_cast<const unsigned char*>(p.c.data), 2 * n * c_ld);
+    for (int64_t r = 0; r < n; ++r)
+      for (int64_t j = 0; j < n; ++j)
+        REQUIRE(std::isnan(value_in(got, DType::kBF16, r * c_ld + j)) == (r == 3 || j == 3));
+  }
+}
