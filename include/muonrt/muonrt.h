@@ -6,6 +6,8 @@
 #include "muonrt/comm.h"
 #include "muonrt/layout.h"
 #include "muonrt/optimizer.h"
+#include "muonrt/routing.h"
+#include "muonrt/strategies.h"
 #include "muonrt/transport.h"
 
 #endif /* MUONRT_MUONRT_H */

@@ -19,10 +19,10 @@ class LayoutReader {
   /// Errors: INVALID_ARGUMENT.
   Layout read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
               const std::string& who);
-
- private:
+  /// @param given  may be null: all ranks, one dimension "world".
   std::shared_ptr<const Mesh> mesh(const muonrt_mesh_t* given, const std::string& who);
 
+ private:
   int world_;
   std::vector<std::shared_ptr<const Mesh>> meshes_;
 };

@@ -1,0 +1,96 @@
+#include "muonrt/routing.h"
+
+#include "api/guard.hpp"
+#include "api/structs.hpp"
+#include "muonrt/optimizer.h"
+#include "optimizer/routing.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+std::vector<std::string> read_keys(const char* const* keys, int32_t count, const char* what) {
+  MUONRT_REQUIRE(count >= 0 && (keys || count == 0), Status::kInvalidArgument, "routing: n_", what,
+                 " is ", count, " with ", what, keys ? " given" : " null",
+                 " (0 or more, with a list); correct it");
+  std::vector<std::string> out;
+  for (int32_t i = 0; i < count; ++i) {
+    MUONRT_REQUIRE(keys[i] && *keys[i], Status::kInvalidArgument, "routing: ", what, "[", i,
+                   "] is ", keys[i] ? "empty" : "null",
+                   " (it would match every name); give a text");
+    out.push_back(keys[i]);
+  }
+  return out;
+}
+
+// The default keys as C wants them.
+const std::vector<const char*>& default_keys() {
+  static const std::vector<std::string> texts = RoutingRules::default_adamw_keys();
+  static const std::vector<const char*> pointers = [] {
+    std::vector<const char*> out;
+    for (const std::string& text : texts) out.push_back(text.c_str());
+    return out;
+  }();
+  return pointers;
+}
+
+}  // namespace
+
+extern "C" {
+
+void muonrt_routing_init(muonrt_routing_t* routing) {
+  if (!routing) return;
+  *routing = muonrt_routing_t{};
+  routing->struct_size = sizeof *routing;
+  guard([&] {
+    routing->adamw_keys = default_keys().data();
+    routing->n_adamw_keys = static_cast<int32_t>(default_keys().size());
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_route(int32_t* role, int32_t* view, const muonrt_routing_t* routing,
+                             const char* name, int32_t ndim) {
+  return guard([&] {
+    require_pointer(role, "muonrt_route", "role");
+    require_pointer(view, "muonrt_route", "view");
+    require_pointer(name, "muonrt_route", "name");
+    RoutingRules rules;
+    if (routing) {
+      muonrt_routing_t defaults;
+      muonrt_routing_init(&defaults);
+      const auto r = api::read_struct(routing, defaults, "routing");
+      rules.adamw_keys = read_keys(r.adamw_keys, r.n_adamw_keys, "adamw_keys");
+      rules.expert_keys = read_keys(r.expert_keys, r.n_expert_keys, "expert_keys");
+    }
+    const Route found = route(rules, name, ndim);
+    *role = static_cast<int32_t>(found.role);
+    *view = static_cast<int32_t>(found.view);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_normalize_name(const char* name, char* buffer, int64_t capacity,
+                                      int64_t* needed) {
+  return guard([&] {
+    require_pointer(name, "muonrt_normalize_name", "name");
+    api::write_text(normalize_name(name), buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_parse_qk_layer(int32_t* kind, int64_t* layer, const char* name) {
+  return guard([&] {
+    require_pointer(kind, "muonrt_parse_qk_layer", "kind");
+    require_pointer(layer, "muonrt_parse_qk_layer", "layer");
+    require_pointer(name, "muonrt_parse_qk_layer", "name");
+    const QkLayer found = parse_qk_layer(name);
+    *kind = static_cast<int32_t>(found.kind);
+    *layer = found.layer;
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,233 @@
+#include "muonrt/strategies.h"
+
+#include <algorithm>
+
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "api/read_layout.hpp"
+#include "api/structs.hpp"
+#include "layout/parse.hpp"
+#include "layout/strategies.hpp"
+#include "optimizer/agreement.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+constexpr Status kBad = Status::kInvalidArgument;
+const std::vector<std::string> kNames = {"pp", "dp", "fsdp", "cp", "ep", "tp"};
+
+void store(const Mesh& made, muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage) {
+  // The C struct has at least one dimension.
+  const Mesh m = made.dims() > 0 ? made : Mesh({1}, {"one"}, made.ranks());
+  MUONRT_REQUIRE(storage->ranks && storage->capacity >= m.size(), kBad, "mesh storage: it holds ",
+                 storage->capacity, " ranks, and the mesh has ", m.size(),
+                 "; give it `ranks` of that many numbers");
+  char* text = storage->text;
+  char* const end = storage->text + sizeof storage->text;
+  for (int d = 0; d < m.dims(); ++d) {
+    const std::string& name = m.names()[static_cast<size_t>(d)];
+    MUONRT_REQUIRE(end - text > static_cast<int64_t>(name.size()), kBad,
+                   "mesh storage: the dimensions' names are longer than ", sizeof storage->text,
+                   " characters together; shorten them");
+    std::copy(name.begin(), name.end(), text);
+    storage->names[d] = text;
+    storage->shape[d] = m.shape()[static_cast<size_t>(d)];
+    text += name.size();
+    *text++ = 0;
+  }
+  std::copy(m.ranks().begin(), m.ranks().end(), storage->ranks);
+  muonrt_mesh_init(mesh);
+  mesh->ndim = m.dims();
+  mesh->shape = storage->shape;
+  mesh->names = storage->names;
+  mesh->ranks = storage->ranks;
+}
+
+void check_storage(const char* function, const muonrt_mesh_t* mesh,
+                   const muonrt_mesh_storage_t* storage) {
+  require_pointer(mesh, function, "mesh");
+  require_pointer(storage, function, "storage");
+  api::struct_size_of(storage, "mesh storage", sizeof *storage);
+}
+
+std::vector<std::pair<std::string, int64_t>> in_order(const muonrt_process_sizes_t& s) {
+  const int64_t sizes[] = {s.pp, s.dp, s.fsdp, s.cp, s.ep, s.tp};
+  std::vector<std::pair<std::string, int64_t>> out;
+  std::string order = s.order ? s.order : "pp,dp,fsdp,cp,ep,tp";
+  order += ',';
+  for (size_t begin = 0; begin < order.size();) {
+    const size_t comma = order.find(',', begin);
+    std::string name = order.substr(begin, comma - begin);
+    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+    begin = comma + 1;
+    const auto at = std::find(kNames.begin(), kNames.end(), name);
+    MUONRT_REQUIRE(at != kNames.end(), kBad, "process sizes: order names '", name, "' (known are ",
+                   kNames, "); correct it");
+    for (const auto& known : out) {
+      MUONRT_REQUIRE(known.first != name, kBad, "process sizes: order names '", name,
+                     "' twice; name each once");
+    }
+    out.emplace_back(name, sizes[at - kNames.begin()]);
+  }
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    const bool named = std::any_of(out.begin(), out.end(),
+                                   [&](const auto& known) { return known.first == kNames[i]; });
+    MUONRT_REQUIRE(named || sizes[i] == 1, kBad, "process sizes: ", kNames[i], " is ", sizes[i],
+                   ", and order does not name it; add it");
+  }
+  return out;
+}
+
+GroupRanks read_groups(const muonrt_process_groups_t* given) {
+  require_pointer(given, "muonrt_mesh_from_groups", "groups");
+  muonrt_process_groups_t defaults;
+  muonrt_process_groups_init(&defaults);
+  const auto g = api::read_struct(given, defaults, "process groups");
+  const int32_t* const lists[] = {g.pp, g.dp, g.fsdp, g.cp, g.ep, g.tp};
+  const int32_t counts[] = {g.n_pp, g.n_dp, g.n_fsdp, g.n_cp, g.n_ep, g.n_tp};
+  GroupRanks out;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    MUONRT_REQUIRE(counts[i] >= 0 && (lists[i] || counts[i] == 0), kBad, "process groups: n_",
+                   kNames[i], " is ", counts[i], " with ", kNames[i], lists[i] ? " given" : " null",
+                   " (0 or more, with a list); correct it");
+    MUONRT_REQUIRE(counts[i] <= Mesh::kMaxRanks, kBad, "process groups: n_", kNames[i], " is ",
+                   counts[i], "; correct it");
+    out.emplace_back(lists[i], lists[i] + counts[i]);
+  }
+  return out;
+}
+
+/// Every rank's groups, on every rank. Collective.
+std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
+  std::vector<int64_t> counts;
+  std::vector<int32_t> members;
+  for (const auto& group : mine) {
+    counts.push_back(static_cast<int64_t>(group.size()));
+    members.insert(members.end(), group.begin(), group.end());
+  }
+  const auto world = static_cast<size_t>(comm.size());
+  std::vector<int64_t> all_counts(world * counts.size());
+  comm.allgather(counts.data(), all_counts.data(),
+                 static_cast<int64_t>(counts.size() * sizeof(int64_t)));
+  int64_t most = 0;
+  for (size_t r = 0; r < world; ++r) {
+    int64_t total = 0;
+    for (size_t i = 0; i < counts.size(); ++i) total += all_counts[r * counts.size() + i];
+    most = std::max(most, total);
+  }
+  members.resize(static_cast<size_t>(most));
+  std::vector<int32_t> all(world * static_cast<size_t>(most));
+  comm.allgather(members.data(), all.data(), most * static_cast<int64_t>(sizeof(int32_t)));
+  std::vector<GroupRanks> out(world);
+  for (size_t r = 0; r < world; ++r) {
+    auto at = all.begin() + static_cast<int64_t>(r) * most;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const int64_t count = all_counts[r * counts.size() + i];
+      out[r].emplace_back(at, at + count);
+      at += count;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+void muonrt_mesh_storage_init(muonrt_mesh_storage_t* storage) {
+  if (!storage) return;
+  *storage = muonrt_mesh_storage_t{};
+  storage->struct_size = sizeof *storage;
+}
+
+void muonrt_process_sizes_init(muonrt_process_sizes_t* sizes) {
+  if (sizes) *sizes = {sizeof *sizes, 0, 1, 1, 1, 1, 1, 1, "pp,dp,fsdp,cp,ep,tp"};
+}
+
+void muonrt_process_groups_init(muonrt_process_groups_t* groups) {
+  if (!groups) return;
+  *groups = muonrt_process_groups_t{};
+  groups->struct_size = sizeof *groups;
+}
+
+muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,
+                                       const muonrt_process_sizes_t* sizes, int32_t world) {
+  return guard([&] {
+    check_storage("muonrt_mesh_from_sizes", mesh, storage);
+    require_pointer(sizes, "muonrt_mesh_from_sizes", "sizes");
+    muonrt_process_sizes_t defaults;
+    muonrt_process_sizes_init(&defaults);
+    const auto s = api::read_struct(sizes, defaults, "process sizes");
+    store(mesh_from_sizes(in_order(s), world), mesh, storage);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,
+                                        muonrt_comm_t* comm,
+                                        const muonrt_process_groups_t* groups) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_mesh_from_groups", "comm");
+    GroupRanks mine;
+    together(comm->comm, [&] {
+      check_storage("muonrt_mesh_from_groups", mesh, storage);
+      mine = read_groups(groups);
+    });
+    const auto all = exchange_groups(comm->comm, mine);
+    together(comm->comm, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* storage,
+                                   const muonrt_mesh_t* mesh, int32_t world, const char* name,
+                                   int64_t index) {
+  return guard([&] {
+    check_storage("muonrt_mesh_select", out, storage);
+    require_pointer(name, "muonrt_mesh_select", "name");
+    const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
+    store(select(*m, m->dim_of(name), index), out, storage);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements, const muonrt_mesh_t* mesh,
+                                          int32_t world, int32_t tp_dim, int32_t expert) {
+  return guard([&] {
+    require_pointer(placements, "muonrt_placements_by_name", "placements");
+    require_pointer(mesh, "muonrt_placements_by_name", "mesh");
+    MUONRT_REQUIRE(tp_dim >= -1 && tp_dim < MUONRT_MAX_DIMS, kBad, "placements: tp_dim is ", tp_dim,
+                   " (a tensor dimension, or -1); correct it");
+    MUONRT_REQUIRE(expert == 0 || expert == 1, kBad, "placements: expert is ", expert,
+                   " (0 or 1); correct it");
+    const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
+    for (const Placement& p : placements_by_name(*m, tp_dim, expert == 1)) {
+      *placements++ = {static_cast<int32_t>(p.kind), p.tensor_dim, 0};
+    }
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t capacity,
+                                        int32_t* count, const char* text) {
+  return guard([&] {
+    require_pointer(count, "muonrt_placements_parse", "count");
+    require_pointer(text, "muonrt_placements_parse", "text");
+    MUONRT_REQUIRE(capacity >= 0 && (placements || capacity == 0), kBad,
+                   "muonrt_placements_parse: capacity is ", capacity,
+                   " with a null buffer or below 0; pass a buffer or capacity 0");
+    const auto parsed = parse_dtensor_placements(text);
+    *count = static_cast<int32_t>(parsed.size());
+    for (int32_t i = 0; i < std::min(capacity, *count); ++i) {
+      const Placement& p = parsed[static_cast<size_t>(i)];
+      const bool strided = p.kind == PlacementKind::kStridedShard;
+      placements[i] = {static_cast<int32_t>(p.kind), p.tensor_dim, strided ? p.split_factor : 0};
+    }
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,192 @@
+#include "layout/strategies.hpp"
+
+#include <algorithm>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "layout/parse.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr Status kBad = Status::kInvalidArgument;
+
+bool any_of(std::string_view name, std::initializer_list<std::string_view> known) {
+  return std::find(known.begin(), known.end(), name) != known.end();
+}
+
+/// Place of `rank` in its group on `dim`. Errors: as mesh_from_groups.
+int64_t place_of(const std::vector<std::string>& names, const std::vector<GroupRanks>& all,
+                 size_t dim, int32_t rank) {
+  const std::vector<int32_t>& group = all[static_cast<size_t>(rank)][dim];
+  const auto at = std::find(group.begin(), group.end(), rank);
+  MUONRT_REQUIRE(at != group.end(), kBad, "groups: rank ", rank, " is not in its own ", names[dim],
+                 " group ", group, "; give every rank the group it belongs to");
+  for (const int32_t member : group) {
+    MUONRT_REQUIRE(member >= 0 && member < static_cast<int32_t>(all.size()), kBad, "groups: the ",
+                   names[dim], " group of rank ", rank, " holds rank ", member,
+                   " (the communicator has 0 to ", all.size() - 1, "); use its ranks");
+    const auto& theirs = all[static_cast<size_t>(member)][dim];
+    MUONRT_REQUIRE(theirs == group, kBad, "groups: rank ", rank, " gives ", group, " as its ",
+                   names[dim], " group, and rank ", member, ", a member, gives ", theirs,
+                   "; they must be equal");
+  }
+  return at - group.begin();
+}
+
+}  // namespace
+
+Mesh mesh_from_sizes(const std::vector<std::pair<std::string, int64_t>>& sizes, int64_t world) {
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  int64_t product = 1;
+  std::string text;
+  for (const auto& [name, size] : sizes) {
+    MUONRT_REQUIRE(size >= 1, kBad, "process groups: size of ", name, " is ", size,
+                   " (1 where it is not used); correct it");
+    product = checked_mul(product, size);
+    text += cat(text.empty() ? "" : " x ", name, " ", size);
+    if (size == 1) continue;
+    shape.push_back(size);
+    names.push_back(name);
+  }
+  MUONRT_REQUIRE(product == world, kBad, "process groups: ", text, " is ", product,
+                 " ranks, and the communicator has ", world, "; the sizes multiply to the ranks");
+  return Mesh(shape, names);
+}
+
+Mesh mesh_from_groups(const std::vector<std::string>& names, const std::vector<GroupRanks>& all) {
+  // Coordinates of every rank first; then its place in the array.
+  const auto world = static_cast<int64_t>(all.size());
+  std::vector<std::string> used;
+  std::vector<int64_t> shape;
+  std::vector<size_t> dims;
+  for (size_t d = 0; d < names.size(); ++d) {
+    const size_t size = all.front()[d].size();
+    for (size_t r = 0; r < all.size(); ++r) {
+      MUONRT_REQUIRE(all[r][d].size() == size, kBad, "groups: the ", names[d], " group of rank ", r,
+                     " has ", all[r][d].size(), " ranks, that of rank 0 has ", size,
+                     "; a mesh has equal groups");
+    }
+    if (size == 0) continue;
+    used.push_back(names[d]);
+    shape.push_back(static_cast<int64_t>(size));
+    dims.push_back(d);
+  }
+  int64_t product = 1;
+  for (const int64_t n : shape) product = checked_mul(product, n);
+  MUONRT_REQUIRE(product == world, kBad, "groups: ", used, " of sizes ", shape, " span ", product,
+                 " ranks, and the communicator has ", world,
+                 product < world ? "; a group is missing (pipeline stages need pp)"
+                                 : "; two overlap (give experts a mesh of their own)");
+  std::vector<int32_t> ranks(all.size(), -1);
+  for (int32_t r = 0; r < world; ++r) {
+    int64_t position = 0;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      position = position * shape[i] + place_of(names, all, dims[i], r);
+    }
+    int32_t& at = ranks[static_cast<size_t>(position)];
+    MUONRT_REQUIRE(at < 0, kBad, "groups: ranks ", at, " and ", r,
+                   " have the same place in every group; two groups overlap, or one is missing");
+    at = r;
+  }
+  const Mesh mesh(shape, used, ranks);
+  // The lines of the array are the groups.
+  for (size_t i = 0; i < dims.size(); ++i) {
+    for (int32_t r = 0; r < world; ++r) {
+      auto coords = *mesh.coords(r);
+      std::vector<int32_t> line;
+      for (int64_t c = 0; c < shape[i]; ++c) {
+        coords[i] = c;
+        line.push_back(mesh.rank_at(coords));
+      }
+      const auto& group = all[static_cast<size_t>(r)][dims[i]];
+      MUONRT_REQUIRE(line == group, kBad, "groups: the ", used[i], " group of rank ", r, " is ",
+                     group, ", but the other groups make it ", line,
+                     "; they are no lines of one array");
+    }
+  }
+  return mesh;
+}
+
+Mesh select(const Mesh& mesh, int dim, int64_t index) {
+  MUONRT_REQUIRE(dim >= 0 && dim < mesh.dims(), kBad, "mesh: dimension ", dim, " of ", mesh.dims(),
+                 "; correct it");
+  const auto at = static_cast<size_t>(dim);
+  MUONRT_REQUIRE(index >= 0 && index < mesh.shape()[at], kBad, "mesh: index ", index, " on ",
+                 mesh.names()[at], " (0 to ", mesh.shape()[at] - 1, "); correct it");
+  std::vector<int64_t> shape = mesh.shape();
+  std::vector<std::string> names = mesh.names();
+  shape.erase(shape.begin() + dim);
+  names.erase(names.begin() + dim);
+  std::vector<int32_t> ranks;
+  for (int64_t p = 0; p < mesh.size(); ++p) {
+    if (mesh.coord(p, dim) == index) ranks.push_back(mesh.ranks()[static_cast<size_t>(p)]);
+  }
+  return Mesh(shape, names, ranks);
+}
+
+std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert) {
+  std::vector<Placement> out;
+  for (const std::string& given : mesh.names()) {
+    std::string name = given;
+    std::replace(name.begin(), name.end(), '.', '_');
+    Placement p;
+    if (any_of(name, {"fsdp", "dp_shard", "zero", "hsdp_shard", "dp_shard_cp", "efsdp"})) {
+      p = {PlacementKind::kShard, 0, 1};
+    } else if (name == "tp") {
+      if (tp_dim >= 0) p = {PlacementKind::kShard, tp_dim, 1};
+    } else if (name == "ep") {
+      if (expert) p = {PlacementKind::kShard, 0, 1};
+    } else {
+      MUONRT_REQUIRE(name != "pp", kBad,
+                     "mesh dimension 'pp': its ranks hold different parameters; "
+                     "select the parameter's stage first");
+      MUONRT_REQUIRE(any_of(name, {"dp", "ddp", "dp_replicate", "hsdp_replicate", "cp", "sp"}),
+                     kBad, "mesh dimension '", given,
+                     "' has no customary meaning (known are fsdp, dp_shard, zero, hsdp_shard, "
+                     "dp_shard_cp, efsdp, tp, ep, dp, ddp, dp_replicate, hsdp_replicate, cp, sp); "
+                     "write the placements");
+    }
+    out.push_back(p);
+  }
+  return out;
+}
+
+std::vector<Placement> parse_dtensor_placements(std::string_view text) {
+  // Into the short form, piece by piece; parse_placements checks the rest.
+  std::string out;
+  const std::string whole(text);
+  const auto replace = [&](std::string from, const std::string& to) {
+    for (size_t at = out.find(from); at != std::string::npos; at = out.find(from, at + to.size()))
+      out.replace(at, from.size(), to);
+  };
+  for (const char c : text) {
+    if (c != ' ') out += c;
+  }
+  const bool open = out.starts_with('(') || out.starts_with('[');
+  if (open) {
+    const char close = out.front() == '(' ? ')' : ']';
+    MUONRT_REQUIRE(out.size() >= 2 && out.back() == close, kBad, "placements '", whole, "': no '",
+                   close, "' at the end; write (Shard(dim=0), Replicate())");
+    out = out.substr(1, out.size() - 2);
+    if (out.ends_with(',')) out.pop_back();  // a tuple of one
+  }
+  replace("_StridedShard(", "SS(");
+  replace("StridedShard(", "SS(");
+  replace("Shard(", "S(");
+  replace("Replicate()", "R");
+  replace("Partial(sum)", "P");
+  replace("Partial()", "P");
+  replace("dim=", "");
+  replace("split_factor=", "");
+  replace("sf=", "");
+  try {
+    return parse_placements(out);
+  } catch (const Error& e) {
+    throw Error(e.status(), cat("placements '", whole, "': ", e.message()));
+  }
+}
+
+}  // namespace muonrt
