@@ -1,7 +1,8 @@
 // Momentum, decay and update of every weight, and AdamW, in one pass each, where the summed ballots
-// in device memory pass; else nothing is written. Formulas: backend/update_rules.hpp. With master
-// weights the master is the weight and the parameter its rounding.
+// in device memory pass; else nothing is written. Formulas: backend/update_rules.hpp. What a weight
+// is beside its parameter: WeightForm.
 
+#include "backend/weight_bits.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/param_walk.cuh"
@@ -17,27 +18,59 @@ struct Verdict {
   __device__ bool consents() const { return passes(*sum, world, stamp); }
 };
 
-/// The weights of a parameter: its master's if there is one.
+/// The weights of a parameter, as f32 wherever their f32 value is.
 struct Weights {
   void* param;
   float* master;
+  uint16_t* remainder;
   DType dtype;
+  WeightForm form;
+  int32_t index;  // of the parameter
+  uint64_t seed, step;
 
-  __device__ bool vectors_fit(int64_t index) const {
-    return aligned(param, dtype, index) && (!master || aligned(master, DType::kF32, index));
+  __device__ static Weights of(const ParamView& view, int32_t index) {
+    return {view.param, view.master, view.remainder, view.param_dtype,
+            view.form,  index,       view.seed,      view.step};
+  }
+  __device__ bool vectors_fit(int64_t at) const {
+    return aligned(param, dtype, at) &&
+           (form != WeightForm::kMaster || aligned(master, DType::kF32, at)) &&
+           (form != WeightForm::kRemainder || aligned(remainder, DType::kBF16, at));
   }
   template <int N>
-  __device__ Raw<N> read(int64_t index) const {
-    return master ? load<N>(master, DType::kF32, index) : load<N>(param, dtype, index);
+  __device__ Values<N> read(int64_t at) const {
+    if (form == WeightForm::kMaster) return widen(load<N>(master, DType::kF32, at), DType::kF32);
+    if (form != WeightForm::kRemainder) return widen(load<N>(param, dtype, at), dtype);
+    const auto* high = static_cast<const uint16_t*>(param);
+    Values<N> out;
+    for (int i = 0; i < N; ++i) out.x[i] = join_weight(high[at + i], remainder[at + i]);
+    return out;
   }
-  template <int N>
-  __device__ Values<N> value_of(const Raw<N>& raw) const {
-    return widen(raw, master ? DType::kF32 : dtype);
+  /// @param place  of the neighbours in the whole tensor: place(i) for i < N.
+  template <int N, class Place>
+  __device__ void write(int64_t at, const Values<N>& w, const Place& place) const {
+    if (form == WeightForm::kMaster) store(master, DType::kF32, at, w);
+    if (form == WeightForm::kPlain || form == WeightForm::kMaster)
+      return store(param, dtype, at, w);
+    auto* high = static_cast<uint16_t*>(param);
+    for (int i = 0; i < N; ++i) {
+      if (form == WeightForm::kRemainder) {
+        const SplitWeight split = split_weight(w.x[i]);
+        high[at + i] = split.high;
+        remainder[at + i] = split.low;
+      } else {
+        high[at + i] = round_stochastic(
+            w.x[i], random_bits(seed, step, static_cast<uint32_t>(index), place(i)));
+      }
+    }
   }
-  template <int N>
-  __device__ void write(int64_t index, const Values<N>& w) const {
-    if (master) store(master, DType::kF32, index, w);
-    store(param, dtype, index, w);
+};
+
+/// Where elements of an item lie in the whole tensor, counted row by row inside the item.
+struct Places {
+  int64_t cols, tensor_index, tensor_ld;
+  __device__ uint64_t at(int64_t element) const {
+    return static_cast<uint64_t>(tensor_index + element / cols * tensor_ld + element % cols);
   }
 };
 
@@ -53,28 +86,31 @@ struct MuonArguments {
 struct MuonBody {
   Weights weights;
   const void* grad;
-  float* momentum;
+  void* momentum;
   const void* message;
-  DType grad_dtype, transport;
+  DType grad_dtype, momentum_dtype, transport;
   int64_t local, local_ld, packed, packed_ld;
-  float scale;
+  int64_t inside;  // element of the item that the first is
+  Places places;
+  float scale, decay_scale;
   MuonScalars scalars;
 
   template <int N>
   __device__ void run(int row, int col) {
     const int64_t here = local + row * local_ld + col;
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
-    const Raw<N> raw_m = load<N>(momentum, DType::kF32, here);
-    const Raw<N> raw_w = weights.read<N>(here);
+    const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
     const Raw<N> raw_o = load<N>(message, transport, packed + row * packed_ld + col);
+    Values<N> w = weights.read<N>(here);
     const Values<N> g = widen(raw_g, grad_dtype), o = widen(raw_o, transport);
-    Values<N> m = widen(raw_m, DType::kF32), w = weights.value_of(raw_w);
+    Values<N> m = widen(raw_m, momentum_dtype);
     for (int i = 0; i < N; ++i) {
       m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
-      w.x[i] = muon_update(w.x[i], o.x[i], scale, scalars);
+      w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
     }
-    store(momentum, DType::kF32, here, m);
-    weights.write(here, w);
+    store(momentum, momentum_dtype, here, m);
+    const int64_t first = inside + row * packed_ld + col;
+    weights.write(here, w, [&](int i) { return places.at(first + i); });
   }
 };
 
@@ -85,19 +121,33 @@ __global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) 
   const ParamView& view = a.params[item.param];
   if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
-  const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
-  const Weights weights{view.param, view.master, view.param_dtype};
+  const int64_t inside = job.row * item.packed_ld + job.col;
+  const int64_t packed = item.packed_offset + inside;
+  const Weights weights = Weights::of(view, item.param);
   const bool rows_fit = job.rows == 1 || (aligned_stride(a.transport, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld) &&
+                                          aligned_stride(view.momentum_dtype, item.local_ld) &&
                                           aligned_stride(view.grad_dtype, item.local_ld) &&
                                           aligned_stride(view.param_dtype, item.local_ld));
   const bool fits =
       rows_fit && weights.vectors_fit(local) && aligned(view.grad, view.grad_dtype, local) &&
-      aligned(view.momentum, DType::kF32, local) && aligned(a.message, a.transport, packed);
-  MuonBody body{weights,        view.grad,         view.momentum,
-                a.message,      view.grad_dtype,   a.transport,
-                local,          item.local_ld,     packed,
-                item.packed_ld, item.update_scale, a.groups[view.group]};
+      aligned(view.momentum, view.momentum_dtype, local) && aligned(a.message, a.transport, packed);
+  MuonBody body{weights,
+                view.grad,
+                view.momentum,
+                a.message,
+                view.grad_dtype,
+                view.momentum_dtype,
+                a.transport,
+                local,
+                item.local_ld,
+                packed,
+                item.packed_ld,
+                inside,
+                {item.packed_ld, item.tensor_index, item.tensor_ld},
+                item.update_scale,
+                item.decay_scale,
+                a.groups[view.group]};
   for_elements(job.rows, job.cols, fits, body);
 }
 
@@ -114,44 +164,83 @@ struct AdamBody {
   const void* grad;
   float *first_moment, *second_moment;
   DType grad_dtype;
-  int64_t first;
+  int64_t first, ld;
+  int64_t inside;  // element of the item that the first is
+  Places places;
   AdamScalars scalars;
 
   template <int N>
-  __device__ void run(int, int col) {
-    const int64_t here = first + col;
+  __device__ void run(int row, int col) {
+    const int64_t here = first + row * ld + col;
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(first_moment, DType::kF32, here);
     const Raw<N> raw_v = load<N>(second_moment, DType::kF32, here);
-    const Raw<N> raw_w = weights.read<N>(here);
+    Values<N> w = weights.read<N>(here);
     const Values<N> g = widen(raw_g, grad_dtype);
     Values<N> m = widen(raw_m, DType::kF32), v = widen(raw_v, DType::kF32);
-    Values<N> w = weights.value_of(raw_w);
     for (int i = 0; i < N; ++i)
       w.x[i] = adamw_update(w.x[i], g.x[i] * scalars.grad_scale, m.x[i], v.x[i], scalars);
     store(first_moment, DType::kF32, here, m);
     store(second_moment, DType::kF32, here, v);
-    weights.write(here, w);
+    const int64_t element = inside + row * places.cols + col;
+    weights.write(here, w, [&](int i) { return places.at(element + i); });
   }
 };
+
+/// The AdamW of `rows` rows from element `first` on.
+__device__ inline void run_adam(const ParamView& view, int32_t param, int64_t first, int64_t ld,
+                                int rows, int cols, int64_t inside, const Places& places,
+                                const AdamScalars& scalars) {
+  const Weights weights = Weights::of(view, param);
+  const bool rows_fit =
+      rows == 1 || (aligned_stride(DType::kF32, ld) && aligned_stride(view.grad_dtype, ld) &&
+                    aligned_stride(view.param_dtype, ld));
+  const bool fits =
+      rows_fit && weights.vectors_fit(first) && aligned(view.grad, view.grad_dtype, first) &&
+      aligned(view.momentum, DType::kF32, first) && aligned(view.variance, DType::kF32, first);
+  AdamBody body{weights,
+                view.grad,
+                static_cast<float*>(view.momentum),
+                view.variance,
+                view.grad_dtype,
+                first,
+                ld,
+                inside,
+                places,
+                scalars};
+  for_elements(rows, cols, fits, body);
+}
 
 struct AdamPart {
   const AdamScalars* scalars;
 
-  __device__ void operator()(const ParamView& view, int32_t, int64_t first, int n) const {
-    const Weights weights{view.param, view.master, view.param_dtype};
-    const bool fits = weights.vectors_fit(first) && aligned(view.grad, view.grad_dtype, first) &&
-                      aligned(view.momentum, DType::kF32, first) &&
-                      aligned(view.variance, DType::kF32, first);
-    AdamBody body{weights,         view.grad, view.momentum,        view.variance,
-                  view.grad_dtype, first,     scalars[view.scalars]};
-    for_elements(1, n, fits, body);
+  __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
+    const Places whole{view.numel, 0, view.numel};
+    run_adam(view, param, first, n, 1, n, first, whole, scalars[view.scalars]);
   }
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
   if (!a.verdict.consents()) return;
   for_each_part(a.list, a.count, a.params, AdamPart{a.scalars});
+}
+
+struct AdamPieceArguments {
+  Table<PieceItem> table;
+  const ParamView* params;
+  const AdamScalars* scalars;
+  Verdict verdict;
+};
+
+__global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPieceArguments a) {
+  if (!a.verdict.consents()) return;
+  const Job job = a.table.jobs[blockIdx.x];
+  const PieceItem item = a.table.items[job.item];
+  const ParamView& view = a.params[item.param];
+  if (!view.active) return;
+  run_adam(view, item.param, item.local_offset + job.row * item.local_ld + job.col, item.local_ld,
+           job.rows, job.cols, job.row * item.packed_ld + job.col,
+           {item.packed_ld, item.tensor_index, item.tensor_ld}, a.scalars[view.scalars]);
 }
 
 }  // namespace
@@ -170,6 +259,14 @@ void commit_adamw(const int32_t* list, int64_t count, const ParamView* params,
   if (count == 0) return;
   launch("commit_adamw", commit_adamw_kernel, grid_of(blocks), kThreads,
          AdamArguments{list, count, params, scalars, {sum, world, stamp}}, stream);
+}
+
+void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
+                         const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                         int64_t stamp, cudaStream_t stream) {
+  if (table.job_count == 0) return;
+  launch("commit_adamw_pieces", commit_adamw_pieces_kernel, grid_of(table.job_count), kThreads,
+         AdamPieceArguments{table, params, scalars, {sum, world, stamp}}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -195,14 +195,19 @@ void CudaOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const P
                     sum, world, stamp, handle);
 }
 
-void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
+                           std::span<const Piece> pieces, const ParamView* params,
                            const AdamScalars* scalars, const Ballot* sum, int64_t world,
                            int64_t stamp) {
-  if (list.empty()) return;
+  if (list.empty() && pieces.empty()) return;
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), params,
-                     scalars, sum, world, stamp, device_.resident_blocks(), handle);
+  if (!list.empty())
+    cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), params,
+                       scalars, sum, world, stamp, device_.resident_blocks(), handle);
+  if (!pieces.empty())
+    cuda::commit_adamw_pieces(pieces_.find(pieces.data(), handle, pieces), params, scalars, sum,
+                              world, stamp, handle);
 }
 
 }  // namespace muonrt::cuda

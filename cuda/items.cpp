@@ -20,8 +20,8 @@ ItemList<PieceItem> items_of(std::span<const Piece> pieces) {
   out.items.reserve(pieces.size());
   for (const Piece& p : pieces) {
     const auto item = static_cast<int32_t>(out.items.size());
-    out.items.push_back(
-        {p.local_offset, p.local_ld, p.packed_offset, p.cols, p.param, p.update_scale});
+    out.items.push_back({p.local_offset, p.local_ld, p.packed_offset, p.cols, p.param,
+                         p.update_scale, p.decay_scale, p.tensor_index, p.tensor_ld});
     if (p.cols == p.local_ld) {
       cut_rows(item, 1, p.rows * p.cols, out.jobs);
     } else {

@@ -18,7 +18,8 @@ struct PieceItem {
   int64_t local_offset, local_ld;    // in the parameter, its gradient and its state
   int64_t packed_offset, packed_ld;  // in the message
   int32_t param;
-  float update_scale;
+  float update_scale, decay_scale;
+  int64_t tensor_index, tensor_ld;  // in the whole tensor
 };
 
 /// A Placed with the matrix it belongs to.

@@ -48,6 +48,9 @@ void commit_muon(const Table<PieceItem>& table, const ParamView* params, const M
 void commit_adamw(const int32_t* list, int64_t count, const ParamView* params,
                   const AdamScalars* scalars, const Ballot* sum, int64_t world, int64_t stamp,
                   int blocks, cudaStream_t stream);
+void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
+                         const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                         int64_t stamp, cudaStream_t stream);
 
 // ballot.cu
 void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_t orthogonalized,

@@ -14,7 +14,9 @@ namespace muonrt::cuda {
 inline bool same(const Piece& a, const Piece& b) {
   return a.param == b.param && a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols &&
          a.local_offset == b.local_offset && a.local_ld == b.local_ld &&
-         a.packed_offset == b.packed_offset && a.update_scale == b.update_scale;
+         a.packed_offset == b.packed_offset && a.update_scale == b.update_scale &&
+         a.decay_scale == b.decay_scale && a.tensor_index == b.tensor_index &&
+         a.tensor_ld == b.tensor_ld;
 }
 inline bool same(const Placed& a, const Placed& b) {
   return a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols && a.row == b.row &&

@@ -24,9 +24,9 @@ struct PackArguments {
 
 struct DirectionBody {
   const void* grad;
-  const float* momentum;
+  const void* momentum;
   void* message;
-  DType grad_dtype, transport;
+  DType grad_dtype, momentum_dtype, transport;
   int64_t local, local_ld, packed, packed_ld;
   MuonScalars scalars;
   bool bad;
@@ -35,8 +35,8 @@ struct DirectionBody {
   __device__ void run(int row, int col) {
     const int64_t here = local + row * local_ld + col;
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
-    const Raw<N> raw_m = load<N>(momentum, DType::kF32, here);
-    const Values<N> g = widen(raw_g, grad_dtype), m = widen(raw_m, DType::kF32);
+    const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
+    const Values<N> g = widen(raw_g, grad_dtype), m = widen(raw_m, momentum_dtype);
     Values<N> out;
     for (int i = 0; i < N; ++i) {
       const float scaled = g.x[i] * scalars.grad_scale;
@@ -74,12 +74,12 @@ __global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments 
     return;
   }
   const bool fits = packed_fits && aligned(view.grad, view.grad_dtype, local) &&
-                    aligned(view.momentum, DType::kF32, local) &&
+                    aligned(view.momentum, view.momentum_dtype, local) &&
                     (one_row || (aligned_stride(view.grad_dtype, item.local_ld) &&
-                                 aligned_stride(DType::kF32, item.local_ld)));
-  DirectionBody body{view.grad, view.momentum, a.message, view.grad_dtype, a.transport,
-                     local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group],
-                     false};
+                                 aligned_stride(view.momentum_dtype, item.local_ld)));
+  DirectionBody body{
+      view.grad, view.momentum, a.message, view.grad_dtype, view.momentum_dtype,  a.transport,
+      local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group], false};
   for_elements(job.rows, job.cols, fits, body);
   if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
 }

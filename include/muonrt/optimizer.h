@@ -54,9 +54,27 @@ enum {
   MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights, f32 ones none */
   MUONRT_MASTER_NONE = 1,
   MUONRT_MASTER_OWNED = 2,
-  MUONRT_MASTER_CALLER = 3 /* `master` of the parameter */
+  MUONRT_MASTER_CALLER = 3, /* `master` of the parameter */
+  MUONRT_MASTER_REMAINDER =
+      4, /* bf16: 16 more bits a weight; the two together are the f32 weight */
+  MUONRT_MASTER_STOCHASTIC = 5 /* bf16: none; rounded at random, without bias (options: seed) */
 };
-enum { MUONRT_STATE_MOMENTUM = 0, MUONRT_STATE_VARIANCE = 1, MUONRT_STATE_MASTER = 2 };
+enum {
+  MUONRT_STATE_MOMENTUM = 0,
+  MUONRT_STATE_VARIANCE = 1,
+  MUONRT_STATE_MASTER = 2,
+  MUONRT_STATE_REMAINDER = 3 /* uint16_t: the lower half of the f32 weight's bits */
+};
+enum {
+  MUONRT_WEIGHT_DECAY_DECOUPLED = 0,   /* W -= rate weight_decay W, rate = lr x all lr_factors */
+  MUONRT_WEIGHT_DECAY_INDEPENDENT = 1, /* W -= weight_decay W */
+  MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,  /* W -= rate^2 weight_decay W */
+  MUONRT_WEIGHT_DECAY_CAUTIOUS = 3     /* decoupled, where update x weight >= 0 */
+};
+enum {
+  MUONRT_ADAM_TORCH = 0, /* eps outside the bias-corrected root */
+  MUONRT_ADAM_FOLDED = 1 /* eps beside the uncorrected root; the corrections in the rate */
+};
 enum { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
 
 /* Settings that parameters share. Zero is zero in every number; NaN is refused.
@@ -67,7 +85,7 @@ typedef struct muonrt_group {
   int32_t role;        /* MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW; fixed */
   const char* name;    /* for messages and the printed plan; fixed; may be NULL */
   double lr_factor;    /* multiplies the step's learning rate; 1; >= 0 */
-  double weight_decay; /* decoupled: W -= lr lr_factor weight_decay W; Muon 0.1, AdamW 0.01; >= 0 */
+  double weight_decay; /* Muon 0.1, AdamW 0.01; >= 0; see weight_decay_kind */
   /* Muon */
   double momentum;       /* 0.95; 0 <= momentum < 1 */
   int32_t momentum_kind; /* EMA; fixed */
@@ -85,7 +103,7 @@ typedef struct muonrt_group {
   int32_t form;         /* AUTO: by shape alone; fixed */
   double scale_factor;  /* multiplies the rule's value; 1; fixed */
   /* AdamW */
-  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 (outside the bias-corrected root) */
+  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 */
   /* Muon */
   double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
   const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
@@ -101,6 +119,13 @@ typedef struct muonrt_group {
   int32_t block_rows;      /* blocks of the global matrix (of each expert's), in ceil chunks; 1; */
   int32_t block_cols;      /* 1 .. 1024 each, no more than the matrix has; fixed */
   double block_lr_factor;  /* multiplies the rate on block steps; 1; >= 0 */
+  /* both */
+  int32_t weight_decay_kind; /* DECOUPLED; fixed */
+  int32_t adam_form;         /* AdamW: TORCH; fixed */
+  int32_t update_every;      /* AdamW: acts at every so many-th committed step, on the gradient of
+                                that step, without decay in between; 1; >= 1; fixed. Gradients of
+                                the other steps are not read and may be NULL. */
+  int32_t momentum_dtype;    /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
 } muonrt_group_t;
 
 /* How a tensor's dimensions are read, stored as int32_t; never inferred. */
@@ -122,6 +147,7 @@ typedef struct muonrt_part {
   const muonrt_run_t* cols; /* NULL: all columns */
   int64_t n_cols;
   double scale_factor; /* multiplies the group's; 1 */
+  double lr_factor;    /* multiplies the parameter's; 1; >= 0 */
 } muonrt_part_t;
 
 /* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
@@ -144,6 +170,7 @@ typedef struct muonrt_param {
   int32_t view;               /* MUONRT_VIEW_PLAIN */
   const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
   int64_t n_parts;
+  double lr_factor; /* multiplies the group's, for update and decay; 1; >= 0 */
 } muonrt_param_t;
 
 /* What an assign function is told of a parameter; valid during the call. */
@@ -205,6 +232,8 @@ typedef struct muonrt_optimizer_options {
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
   int32_t reserved;
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
+  int64_t seed; /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
+                   and element, whatever the mesh. */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */
@@ -250,11 +279,11 @@ typedef struct muonrt_counters {
   int64_t orthogonalized; /* matrices, by this rank */
 } muonrt_counters_t;
 
-/* A borrowed view of a parameter's state on this rank; f32, row-major, the local shard's shape. */
+/* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
 typedef struct muonrt_state_view {
   uint32_t struct_size;
-  int32_t dtype;
-  float* data; /* NULL where the shard is empty */
+  int32_t dtype; /* MUONRT_DTYPE_F32, or _BF16 (momentum_dtype); 0: uint16_t (STATE_REMAINDER) */
+  void* data;    /* NULL where the shard is empty */
   int64_t numel;
 } muonrt_state_view_t;
 
@@ -317,9 +346,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optim
                                                  const char* name, int64_t* index);
 
 /* A view of state: MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
- * (AdamW), _MASTER. Valid until the optimizer is destroyed; write to it only between steps (to
- * resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no such
- * state). */
+ * (AdamW), _MASTER, _REMAINDER. Valid until the optimizer is destroyed; write to it only between
+ * steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no
+ * such state). */
 MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
                                                   int32_t kind, muonrt_state_view_t* view);
 

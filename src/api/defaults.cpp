@@ -52,16 +52,23 @@ void muonrt_group_init(muonrt_group_t* group, int32_t role) {
   group->block_rows = d.blocks.rows;
   group->block_cols = d.blocks.cols;
   group->block_lr_factor = d.blocks.lr_factor;
+  group->weight_decay_kind = static_cast<int32_t>(d.weight_decay_kind);
+  group->adam_form = static_cast<int32_t>(d.adam_form);
+  group->update_every = d.update_every;
+  group->momentum_dtype = static_cast<int32_t>(d.momentum_dtype);
 }
 
 void muonrt_part_init(muonrt_part_t* part) {
-  if (clear(part)) part->scale_factor = 1.0;
+  if (!clear(part)) return;
+  part->scale_factor = 1.0;
+  part->lr_factor = 1.0;
 }
 
 void muonrt_param_init(muonrt_param_t* param) {
   if (!clear(param)) return;
   param->dtype = MUONRT_DTYPE_F32;
   param->owner = -1;
+  param->lr_factor = 1.0;
 }
 
 void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
@@ -73,6 +80,7 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->commit = static_cast<int32_t>(d.commit);
   options->window = d.window;
   options->timeout_ms = d.timeout_ms;
+  options->seed = d.seed;
 }
 
 void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {

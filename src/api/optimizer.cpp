@@ -153,7 +153,7 @@ muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t pa
     const StateView found = o.state(param, static_cast<StateKind>(kind));
     muonrt_state_view_t out;
     muonrt_state_view_init(&out);
-    out.dtype = MUONRT_DTYPE_F32;
+    out.dtype = found.dtype;
     out.data = found.data;
     out.numel = found.numel;
     api::write_struct(view, out, "view");

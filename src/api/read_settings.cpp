@@ -90,6 +90,7 @@ void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& w
     out.rows = read_runs(part.rows, part.n_rows, shape[shape.size() - 2], where + ": rows");
     out.cols = read_runs(part.cols, part.n_cols, shape.back(), where + ": cols");
     out.scale_factor = part.scale_factor;
+    out.lr_factor = part.lr_factor;
     to.parts.push_back(std::move(out));
   }
 }
@@ -112,8 +113,9 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   }
   out.data = p.data;
   out.grad = p.grad;
-  out.master_kind = read_enum<MasterKind>(who, "master_kind", p.master_kind, {0, 1, 2, 3});
+  out.master_kind = read_enum<MasterKind>(who, "master_kind", p.master_kind, {0, 1, 2, 3, 4, 5});
   out.master = p.master;
+  out.lr_factor = p.lr_factor;
   out.owner = p.owner;
   if (out.view == View::kMatrix) {
     out.layout = out.layout.as_matrix();
@@ -195,6 +197,11 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   out.eps = g.eps;
   read_orthogonalization(out, g, who);
   if (with_lists) read_restarts(out, g, who);
+  out.weight_decay_kind =
+      read_enum<WeightDecayKind>(who, "weight_decay_kind", g.weight_decay_kind, {0, 1, 2, 3});
+  out.adam_form = read_enum<AdamForm>(who, "adam_form", g.adam_form, {0, 1});
+  out.update_every = g.update_every;
+  out.momentum_dtype = read_dtype(who, "momentum_dtype", g.momentum_dtype);
   if (with_lists && out.coefficients == CoefficientFamily::kCustom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
                    ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
@@ -229,6 +236,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);
   out.poison = read_bool(who, "poison", o.poison);
   if (o.distributed) read_distributed(out, o.distributed, world);
+  out.seed = o.seed;
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");

@@ -87,8 +87,11 @@ class Ops {
                            const MuonScalars* groups, const void* message, DType transport,
                            const Ballot* sum, int64_t world, int64_t stamp) = 0;
 
-  /// Where `sum` passes: AdamW of every listed active parameter.
-  virtual void commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+  /// Where `sum` passes: AdamW of every listed active parameter, and of the pieces of others: those
+  /// whose rounding asks for an element's place in the whole tensor (kStochastic). packed_offset
+  /// and the scales of a piece are not read.
+  virtual void commit_adamw(Stream& stream, std::span<const int32_t> list,
+                            std::span<const Piece> pieces, const ParamView* params,
                             const AdamScalars* scalars, const Ballot* sum, int64_t world,
                             int64_t stamp) = 0;
 };

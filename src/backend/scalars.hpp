@@ -2,44 +2,62 @@
 
 #include <cstdint>
 
+#include "backend/host_device.hpp"
 #include "base/dtype.hpp"
 
 namespace muonrt {
 
+/// Where the f32 value of a weight is. Elsewhere than in `kPlain` and `kStochastic` the parameter
+/// is a rounding of it.
+enum class WeightForm : int32_t {
+  kPlain = 0,      // the parameter
+  kMaster = 1,     // an f32 array beside it
+  kRemainder = 2,  // a bf16 parameter and 16 more bits (backend/weight_bits.hpp)
+  kStochastic = 3  // a bf16 parameter, rounded at random when written
+};
+
 /// One parameter on this rank, as the elementwise ops see it. The table lives in memory the device
 /// reads; the optimizer rewrites `grad` and `active` before a step, never while one is running.
 struct ParamView {
-  void* param = nullptr;       // local_numel elements of param_dtype
-  const void* grad = nullptr;  // local_numel elements of grad_dtype
-  float* master = nullptr;     // f32 master weights, or null
-  float* momentum = nullptr;   // Muon momentum, or AdamW first moment
-  float* variance = nullptr;   // AdamW second moment
-  int64_t numel = 0;           // local elements
+  void* param = nullptr;          // local_numel elements of param_dtype
+  const void* grad = nullptr;     // local_numel elements of grad_dtype
+  float* master = nullptr;        // kMaster: f32 master weights, else null
+  void* momentum = nullptr;       // Muon momentum, or AdamW first moment
+  float* variance = nullptr;      // AdamW second moment
+  uint16_t* remainder = nullptr;  // kRemainder: the lower half of each weight's bits
+  int64_t numel = 0;              // local elements
   DType param_dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
+  DType momentum_dtype = DType::kF32;  // AdamW: f32
+  WeightForm form = WeightForm::kPlain;
   int32_t group = 0;
-  int32_t active = 1;       // 0: announced as having no gradient in this step
-  float grad_scale = 1.0f;  // multiplies the gradient on reading, in this step
-  int32_t scalars = 0;      // index into the step's AdamScalars (AdamW only)
+  int32_t active = 1;           // 0: announced as having no gradient in this step
+  float grad_scale = 1.0f;      // multiplies the gradient on reading, in this step
+  int32_t scalars = 0;          // index into the step's AdamScalars (AdamW only)
+  uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from
 };
 
-/// A group's numbers in one step. Muon: W <- W (1 - decay) - rate * scale * O.
+/// A group's numbers in one step. Muon: W <- W (1 - decay) - rate * scale * O, where decay and
+/// scale carry the piece's factors.
 struct MuonScalars {
   float momentum = 0.95f;
   int32_t heavy_ball = 0;  // 0: EMA
   int32_t nesterov = 1;
   float rate = 0.0f;        // learning rate x the group's factor
-  float decay = 0.0f;       // rate x weight decay (decoupled)
+  float decay = 0.0f;       // as the kind of decay makes it
   float grad_scale = 1.0f;  // multiplies every gradient on reading
+  int32_t cautious = 0;     // decay only where update and weight agree in sign
 };
 
-/// An AdamW parameter's numbers in one step (form A: eps outside the bias-corrected root).
+/// An AdamW parameter's numbers in one step: the step is rate * m * correction1 /
+/// (sqrt(v * correction2) + eps).
 struct AdamScalars {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float rate = 0.0f, decay = 0.0f;
-  float correction1 = 1.0f;  // 1 / (1 - beta1^t)
-  float correction2 = 1.0f;  // 1 / (1 - beta2^t)
+  float correction1 = 1.0f;  // 1 / (1 - beta1^t); folded: sqrt(1 - beta2^t) times that
+  float correction2 = 1.0f;  // 1 / (1 - beta2^t); folded: 1
   float grad_scale = 1.0f;
+  int32_t cautious = 0;
 };
 
 /// What the scans and packs found on this rank in a step; zeroed at its start.

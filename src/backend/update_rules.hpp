@@ -6,11 +6,6 @@
 
 // The elementwise formulas, shared by every backend so that the bits are those of one text. Plain
 // float expressions; builds turn contraction off.
-#if defined(__CUDACC__)
-#define MUONRT_HOST_DEVICE __host__ __device__
-#else
-#define MUONRT_HOST_DEVICE
-#endif
 
 namespace muonrt {
 
@@ -25,13 +20,22 @@ MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScala
   return s.heavy_ball ? g + s.momentum * m_next : (1.0f - s.momentum) * g + s.momentum * m_next;
 }
 
-/// Weight after decoupled decay and update. `scale` is the shape's scale rule.
-MUONRT_HOST_DEVICE inline float muon_update(float w, float o, float scale, const MuonScalars& s) {
-  return w * (1.0f - s.decay) - (s.rate * scale) * o;
+/// What remains of a weight after decay. Cautious: only where update and weight do not differ in
+/// sign (an update of zero decays). Source: arXiv 2510.12402; reference numerics, section 11.
+MUONRT_HOST_DEVICE inline float decayed(float w, float update, float decay, int32_t cautious) {
+  const bool apart = (update > 0.0f && w < 0.0f) || (update < 0.0f && w > 0.0f);
+  return w * (1.0f - (cautious != 0 && apart ? 0.0f : decay));
 }
 
-/// AdamW, form A. Updates both moments, returns the new weight. Source: Loshchilov and Hutter 2019,
-/// Algorithm 2; eps placed as in reference numerics, section 12, form A.
+/// Weight after decay and update. `scale` is the shape's scale rule times the piece's rate factor,
+/// `decay_scale` what that factor makes of the decay.
+MUONRT_HOST_DEVICE inline float muon_update(float w, float o, float scale, float decay_scale,
+                                            const MuonScalars& s) {
+  return decayed(w, o, s.decay * decay_scale, s.cautious) - (s.rate * scale) * o;
+}
+
+/// AdamW. Updates both moments, returns the new weight. Source: Loshchilov and Hutter 2019,
+/// Algorithm 2; the two places of eps: reference numerics, section 12.
 MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& v,
                                              const AdamScalars& s) {
   m = s.beta1 * m + (1.0f - s.beta1) * g;
@@ -39,7 +43,7 @@ MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& 
   const float root = sqrtf(v * s.correction2) + s.eps;
   // Without eps an element that never had a gradient has no step: 0 / 0 is 0 here.
   const float step = root > 0.0f ? (m * s.correction1) / root : 0.0f;
-  return w * (1.0f - s.decay) - s.rate * step;
+  return decayed(w, step, s.decay, s.cautious) - s.rate * step;
 }
 
 }  // namespace muonrt

@@ -46,9 +46,9 @@ class HostOps final : public Ops {
   void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
                    const MuonScalars* groups, const void* message, DType transport,
                    const Ballot* sum, int64_t world, int64_t stamp) override;
-  void commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
-                    const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                    int64_t stamp) override;
+  void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
+                    const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
+                    int64_t world, int64_t stamp) override;
 
  private:
   using Body = FunctionRef<void(int64_t, int)>;

@@ -1,43 +1,61 @@
-#include "host/dtype_dispatch.hpp"
+#include <algorithm>
+
 #include "host/host_ops.hpp"
 #include "host/host_stream.hpp"
-#include "host/row_passes.hpp"
+#include "host/weight_block.hpp"
 #include "host/work_split.hpp"
 
 namespace muonrt::host {
 
 namespace {
 
-template <class Param, class Grad, class Wire>
-void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                 const MuonScalars& scalars, const Wire* message) {
-  auto* param = static_cast<Param*>(view.param);
-  const auto* grad = static_cast<const Grad*>(view.grad);
-  for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
-    if (view.master) {
-      run_pass<CommitPass<Param, Grad, Wire, true>>(
-          isa, param + local, view.master + local, view.momentum + local, grad + local,
-          message + packed, n, piece.update_scale, &scalars);
-    } else {
-      run_pass<CommitPass<Param, Grad, Wire, false>>(
-          isa, param + local, static_cast<float*>(nullptr), view.momentum + local, grad + local,
-          message + packed, n, piece.update_scale, &scalars);
+/// Rows [first, end) of a piece in runs of neighbours, in blocks: body(local offset, packed offset,
+/// index in the whole tensor, count). `apart`: rows that are apart in the tensor are so here.
+template <class Body>
+void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body body) {
+  const bool dense = piece.cols == piece.local_ld && (!apart || piece.cols == piece.tensor_ld);
+  const int64_t width = dense ? (end - first) * piece.cols : piece.cols;
+  for (int64_t row = first; row < (dense ? first + 1 : end); ++row) {
+    for (int64_t at = 0; at < width; at += kBlock) {
+      body(piece.local_offset + row * piece.local_ld + at,
+           piece.packed_offset + row * piece.cols + at,
+           piece.tensor_index + row * piece.tensor_ld + at, std::min(kBlock, width - at));
     }
-  });
+  }
 }
 
-template <class Param, class Grad>
-void adam_range(Isa isa, const ParamView& view, int64_t begin, int64_t end,
-                const AdamScalars& scalars) {
-  auto* param = static_cast<Param*>(view.param) + begin;
-  const auto* grad = static_cast<const Grad*>(view.grad) + begin;
-  float *first = view.momentum + begin, *second = view.variance + begin;
-  if (view.master) {
-    run_pass<AdamPass<Param, Grad, true>>(isa, param, view.master + begin, first, second, grad,
-                                          end - begin, &scalars);
-  } else {
-    run_pass<AdamPass<Param, Grad, false>>(isa, param, static_cast<float*>(nullptr), first, second,
-                                           grad, end - begin, &scalars);
+void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
+                 const MuonScalars& scalars, const void* message, DType transport) {
+  const bool apart = view.form == WeightForm::kStochastic;
+  for_blocks(piece, first, last, apart,
+             [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
+               float grads[kBlock], updates[kBlock], momenta[kBlock];
+               WeightBlock weights(isa, view, local, n);
+               const float* grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);
+               const float* update = read_block(isa, message, transport, packed, n, updates);
+               const bool in_place = view.momentum_dtype == DType::kF32;
+               auto* momentum = const_cast<float*>(
+                   read_block(isa, view.momentum, view.momentum_dtype, local, n, momenta));
+               run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n,
+                                  piece.update_scale, piece.decay_scale, 1.0f, &scalars);
+               if (!in_place)
+                 run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
+                                                 static_cast<bf16*>(view.momentum) + local, n);
+               weights.write(piece.param, element);
+             });
+}
+
+/// @param element  index in the whole tensor of the first.
+void adam_range(Isa isa, const ParamView& view, int32_t param, int64_t begin, int64_t count,
+                int64_t element, const AdamScalars& scalars) {
+  for (int64_t done = 0; done < count; done += kBlock) {
+    const int64_t at = begin + done, n = std::min(kBlock, count - done);
+    float grads[kBlock];
+    WeightBlock weights(isa, view, at, n);
+    run_pass<AdamPass>(isa, weights.values(), static_cast<float*>(view.momentum) + at,
+                       view.variance + at,
+                       read_block(isa, view.grad, view.grad_dtype, at, n, grads), n, &scalars);
+    weights.write(param, element + done);
   }
 }
 
@@ -51,40 +69,37 @@ void HostOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const P
     if (!passes(*sum, world, stamp)) return;
     const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
       const ParamView& view = params[piece.param];
-      if (!view.active) return;
-      with_dtype(view.param_dtype, [&](auto param) {
-        with_dtype(view.grad_dtype, [&](auto grad) {
-          with_dtype(transport, [&](auto wire) {
-            commit_rows<decltype(param), decltype(grad)>(
-                isa_, piece, first, last, view, groups[view.group],
-                static_cast<const decltype(wire)*>(message));
-          });
-        });
-      });
+      if (view.active)
+        commit_rows(isa_, piece, first, last, view, groups[view.group], message, transport);
     };
     spread_range(count_elements(pieces),
                  [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, commit_piece); });
   }));
 }
 
-void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
+                           std::span<const Piece> pieces, const ParamView* params,
                            const AdamScalars* scalars, const Ballot* sum, int64_t world,
                            int64_t stamp) {
-  if (list.empty()) return;
+  if (list.empty() && pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
     if (!passes(*sum, world, stamp)) return;
     for (const int32_t index : list) {
       const ParamView& view = params[index];
       if (!view.active) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
-        with_dtype(view.param_dtype, [&](auto param) {
-          with_dtype(view.grad_dtype, [&](auto grad) {
-            adam_range<decltype(param), decltype(grad)>(isa_, view, begin, end,
-                                                        scalars[view.scalars]);
-          });
-        });
+        adam_range(isa_, view, index, begin, end - begin, begin, scalars[view.scalars]);
       });
     }
+    const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
+      const ParamView& view = params[piece.param];
+      if (!view.active) return;
+      for_blocks(piece, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
+        adam_range(isa_, view, piece.param, local, n, element, scalars[view.scalars]);
+      });
+    };
+    spread_range(count_elements(pieces),
+                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, commit_piece); });
   }));
 }
 

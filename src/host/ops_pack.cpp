@@ -11,14 +11,15 @@ namespace muonrt::host {
 
 namespace {
 
-template <class Grad, class Wire>
+template <class Grad, class Momentum, class Wire>
 bool pack_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
                const MuonScalars& scalars, Wire* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
+  const auto* momentum = static_cast<const Momentum*>(view.momentum);
   uint32_t bad = 0;
   for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
-    bad |= run_pass<DirectionPass<Grad, Wire>>(isa, grad + local, view.momentum + local,
-                                               message + packed, n, &scalars);
+    bad |= run_pass<DirectionPass<Grad, Momentum, Wire>>(isa, grad + local, momentum + local,
+                                                         message + packed, n, &scalars);
   });
   return bad != 0;
 }
@@ -41,7 +42,10 @@ void HostOps::pack_direction(Stream& stream, std::span<const Piece> pieces, cons
           return;
         }
         const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
-          return pack_rows<decltype(grad)>(isa_, piece, first, last, view, groups[view.group], out);
+          return with_dtype(view.momentum_dtype, [&](auto momentum) {
+            return pack_rows<decltype(grad), decltype(momentum)>(isa_, piece, first, last, view,
+                                                                 groups[view.group], out);
+          });
         });
         if (bad) note_nonfinite(*findings, piece.param);
       });

@@ -5,6 +5,7 @@
 
 #include "backend/scalars.hpp"
 #include "backend/update_rules.hpp"
+#include "backend/weight_bits.hpp"
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
 
@@ -28,16 +29,17 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
 
 /// out <- cast(direction); the momentum is read, not written. @return 1 if what was written is not
 /// finite, which any gradient or momentum that is not brings about.
-template <class Grad, class Wire>
+template <class Grad, class Momentum, class Wire>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
-                                           const float* __restrict momentum, Wire* __restrict out,
-                                           int64_t n, const MuonScalars* scalars) {
+                                           const Momentum* __restrict momentum,
+                                           Wire* __restrict out, int64_t n,
+                                           const MuonScalars* scalars) {
     const MuonScalars s = *scalars;
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       const float g = to_f32(grad[i]) * s.grad_scale;
-      const float u = direction(next_momentum(momentum[i], g, s), g, s);
+      const float u = direction(next_momentum(to_f32(momentum[i]), g, s), g, s);
       bad |= not_finite_as<Wire>(u);
       out[i] = from_f32<Wire>(u);
     }
@@ -45,40 +47,62 @@ struct DirectionPass {
   }
 };
 
-/// Momentum, decay and update of n weights. With `kMaster` the f32 master is the weight and the
-/// parameter its rounding.
-template <class Param, class Grad, class Wire, bool kMaster>
-struct CommitPass {
-  static MUONRT_ALWAYS_INLINE void run(Param* __restrict param, float* __restrict master,
-                                       float* __restrict momentum, const Grad* __restrict grad,
-                                       const Wire* __restrict update, int64_t n, float scale,
+/// Momentum, decay and update of n weights, all in f32. `factor` multiplies the new weight.
+struct MuonPass {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, float* __restrict momentum,
+                                       const float* __restrict grad, const float* __restrict update,
+                                       int64_t n, float scale, float decay_scale, float factor,
                                        const MuonScalars* scalars) {
     const MuonScalars s = *scalars;
     for (int64_t i = 0; i < n; ++i) {
-      momentum[i] = next_momentum(momentum[i], to_f32(grad[i]) * s.grad_scale, s);
-      const float w =
-          muon_update(kMaster ? master[i] : to_f32(param[i]), to_f32(update[i]), scale, s);
-      if (kMaster) master[i] = w;
-      param[i] = from_f32<Param>(w);
+      momentum[i] = next_momentum(momentum[i], grad[i] * s.grad_scale, s);
+      weight[i] = muon_update(weight[i], update[i], scale, decay_scale, s) * factor;
     }
   }
 };
 
-template <class Param, class Grad, bool kMaster>
 struct AdamPass {
-  static MUONRT_ALWAYS_INLINE void run(Param* __restrict param, float* __restrict master,
-                                       float* __restrict first, float* __restrict second,
-                                       const Grad* __restrict grad, int64_t n,
-                                       const AdamScalars* scalars) {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, float* __restrict first,
+                                       float* __restrict second, const float* __restrict grad,
+                                       int64_t n, const AdamScalars* scalars) {
     const AdamScalars s = *scalars;
     for (int64_t i = 0; i < n; ++i) {
       float m = first[i], v = second[i];
-      const float w = adamw_update(kMaster ? master[i] : to_f32(param[i]),
-                                   to_f32(grad[i]) * s.grad_scale, m, v, s);
+      weight[i] = adamw_update(weight[i], grad[i] * s.grad_scale, m, v, s);
       first[i] = m;
       second[i] = v;
-      if (kMaster) master[i] = w;
-      param[i] = from_f32<Param>(w);
+    }
+  }
+};
+
+/// out <- the f32 weights whose halves these are.
+struct JoinPass {
+  static MUONRT_ALWAYS_INLINE void run(const bf16* __restrict high, const uint16_t* __restrict low,
+                                       float* __restrict out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = join_weight(high[i].bits, low[i]);
+  }
+};
+
+struct SplitPass {
+  static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict high,
+                                       uint16_t* __restrict low, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const SplitWeight w = split_weight(in[i]);
+      high[i].bits = w.high;
+      low[i] = w.low;
+    }
+  }
+};
+
+/// @param element  index in the whole tensor of the first; the others follow it there.
+struct StochasticPass {
+  static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict out, int64_t n,
+                                       uint64_t seed, uint64_t step, uint32_t param,
+                                       int64_t element) {
+    for (int64_t i = 0; i < n; ++i) {
+      const uint32_t random =
+          random_bits(seed, step, param, static_cast<uint64_t>(element) + static_cast<uint64_t>(i));
+      out[i].bits = round_stochastic(in[i], random);
     }
   }
 };

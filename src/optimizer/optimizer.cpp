@@ -1,6 +1,7 @@
 #include "optimizer/optimizer.hpp"
 
 #include "base/checked.hpp"
+#include "layout/blocks.hpp"
 #include "optimizer/problem.hpp"
 
 namespace muonrt {
@@ -44,20 +45,42 @@ const GroupSettings& Optimizer::group_of(int64_t param) const {
   return settings_.groups[settings_.params[static_cast<size_t>(param)].group];
 }
 
-int64_t Optimizer::state_numel() const {
+namespace {
+
+constexpr int64_t kStateAlign = 256;
+
+int64_t padded_bytes(int64_t numel, int64_t element_bytes) {
+  return round_up(checked_mul(numel, element_bytes), kStateAlign);
+}
+
+/// Where the weights of a parameter have their f32 value.
+WeightForm weight_form(const ParamSettings& p) {
+  if (p.master_kind == MasterKind::kRemainder) return WeightForm::kRemainder;
+  if (p.master_kind == MasterKind::kStochastic) return WeightForm::kStochastic;
+  const bool master = p.master_kind == MasterKind::kCaller || owns_master(p);
+  return master ? WeightForm::kMaster : WeightForm::kPlain;
+}
+
+}  // namespace
+
+int64_t Optimizer::state_bytes() const {
   int64_t total = 0;
   for (size_t i = 0; i < settings_.params.size(); ++i) {
     const ParamSettings& p = settings_.params[i];
-    const int64_t copies =
-        (group_of(static_cast<int64_t>(i)).role == Role::kMuon ? 1 : 2) + (owns_master(p) ? 1 : 0);
-    const int64_t padded = round_up(p.layout.local_numel(rank()), 64);
-    total = checked_add(total, checked_mul(copies, padded));
+    const GroupSettings& g = group_of(static_cast<int64_t>(i));
+    const int64_t numel = p.layout.local_numel(rank());
+    total = checked_add(total, padded_bytes(numel, size_of(g.momentum_dtype)));
+    if (g.role == Role::kAdamW) total = checked_add(total, padded_bytes(numel, 4));
+    if (owns_master(p)) total = checked_add(total, padded_bytes(numel, 4));
+    if (weight_form(p) == WeightForm::kRemainder)
+      total = checked_add(total, padded_bytes(numel, 2));
   }
   return total;
 }
 
-void Optimizer::take_state(int32_t index, float*& at) {
+void Optimizer::take_state(int32_t index, char*& at) {
   const ParamSettings& p = settings_.params[static_cast<size_t>(index)];
+  const GroupSettings& group = group_of(index);
   ParamView& view = params_[index];
   view = ParamView{};
   view.param = p.data;
@@ -65,20 +88,44 @@ void Optimizer::take_state(int32_t index, float*& at) {
   view.numel = p.layout.local_numel(rank());
   view.param_dtype = p.dtype;
   view.grad_dtype = p.grad_dtype;
+  view.momentum_dtype = group.momentum_dtype;
+  view.form = weight_form(p);
   view.group = p.group;
   view.scalars = index;
-  const auto take = [&] {
-    float* here = view.numel ? at : nullptr;
-    at += round_up(view.numel, 64);
+  view.seed = static_cast<uint64_t>(settings_.seed);
+  const auto take = [&](int64_t element_bytes) -> void* {
+    char* here = view.numel ? at : nullptr;
+    at += padded_bytes(view.numel, element_bytes);
     return here;
   };
-  view.momentum = take();
-  if (group_of(index).role == Role::kAdamW) view.variance = take();
+  view.momentum = take(size_of(group.momentum_dtype));
+  if (group.role == Role::kAdamW) view.variance = static_cast<float*>(take(4));
   if (p.master_kind == MasterKind::kCaller) view.master = p.master;
-  if (owns_master(p)) view.master = take();
+  if (owns_master(p)) view.master = static_cast<float*>(take(4));
+  if (view.form == WeightForm::kRemainder) view.remainder = static_cast<uint16_t*>(take(2));
   require_reach(index, "data", p.data);
   require_reach(index, "grad", p.grad);
   require_reach(index, "master", view.master);
+}
+
+// What a rank holds of an AdamW parameter, by rectangles that know their place in the tensor.
+std::vector<Piece> Optimizer::adamw_pieces(int32_t param) const {
+  const Layout& layout = settings_.params[static_cast<size_t>(param)].layout;
+  std::vector<Piece> out;
+  const Layout matrix = layout.dims() > 2 ? layout.as_matrix() : layout;
+  const int64_t width = matrix_shape(matrix).second;
+  for (const Block& b : blocks_of(matrix, rank())) {
+    Piece piece{};
+    piece.param = param;
+    piece.rows = b.rows;
+    piece.cols = b.cols;
+    piece.local_offset = b.local_offset;
+    piece.local_ld = b.local_ld;
+    piece.tensor_index = b.row * width + b.col;
+    piece.tensor_ld = width;
+    out.push_back(piece);
+  }
+  return out;
 }
 
 void Optimizer::require_reach(int64_t param, const char* what, const void* memory) const {
@@ -119,7 +166,7 @@ void Optimizer::start_state() {
 void Optimizer::take_memory() {
   const auto params = static_cast<int64_t>(settings_.params.size());
   const auto groups = static_cast<int64_t>(settings_.groups.size());
-  state_ = Buffer(*device_, checked_mul(state_numel(), 4));
+  state_ = Buffer(*device_, state_bytes());
   const int64_t param_bytes = round_up(params * static_cast<int64_t>(sizeof(ParamView)), 64);
   const int64_t muon_bytes = round_up(groups * static_cast<int64_t>(sizeof(MuonScalars)), 64);
   const int64_t adam_bytes = round_up(params * static_cast<int64_t>(sizeof(AdamScalars)), 64);
@@ -129,13 +176,21 @@ void Optimizer::take_memory() {
   adam_ = reinterpret_cast<AdamScalars*>(tables_.as<char>() + param_bytes + muon_bytes);
   adam_steps_.assign(static_cast<size_t>(params), 0);
 
-  std::vector<int32_t> adamw, all;
-  float* at = state_.as<float>();
+  AdamWork adam;
+  std::vector<int32_t> all;
+  char* at = state_.as<char>();
   for (int32_t i = 0; i < params; ++i) {
     take_state(i, at);
     if (params_[i].numel == 0) continue;
     all.push_back(i);
-    if (group_of(i).role == Role::kAdamW) adamw.push_back(i);
+    if (group_of(i).role != Role::kAdamW) continue;
+    if (params_[i].form == WeightForm::kStochastic) {
+      const auto pieces = adamw_pieces(i);
+      adam.placed.push_back(i);
+      adam.pieces.insert(adam.pieces.end(), pieces.begin(), pieces.end());
+    } else {
+      adam.whole.push_back(i);
+    }
   }
 
   start_state();
@@ -162,7 +217,7 @@ void Optimizer::take_memory() {
   context.failure = &function_failure_;
   context.serial = settings_.serial;
   context.world = comm_->size();
-  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adamw), std::move(all),
+  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adam), std::move(all),
                                          settings_.poison);
 }
 
@@ -193,7 +248,9 @@ void Optimizer::check_grad(int64_t param, const void* grad) const {
            b < end;
   };
   MUONRT_REQUIRE(!overlaps(view.param, view.param_dtype) && !overlaps(view.master, DType::kF32) &&
-                     !overlaps(view.momentum, DType::kF32) && !overlaps(view.variance, DType::kF32),
+                     !overlaps(view.momentum, view.momentum_dtype) &&
+                     !overlaps(view.variance, DType::kF32) &&
+                     !overlaps(view.remainder, DType::kBF16),
                  Status::kInvalidArgument, "param '", p.name,
                  "': grad overlaps the parameter's own data or state; give it memory of its own");
   require_reach(param, "grad", grad);
@@ -229,6 +286,10 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   fixed(group.scale_rule == mine.scale_rule, "scale_rule");
   fixed(group.scale_factor == mine.scale_factor, "scale_factor");
   fixed(group.form == mine.form, "form");
+  fixed(group.weight_decay_kind == mine.weight_decay_kind, "weight_decay_kind");
+  fixed(group.adam_form == mine.adam_form, "adam_form");
+  fixed(group.update_every == mine.update_every, "update_every");
+  fixed(group.momentum_dtype == mine.momentum_dtype, "momentum_dtype");
   mine.lr_factor = group.lr_factor;
   mine.weight_decay = group.weight_decay;
   mine.momentum = group.momentum;
@@ -244,24 +305,27 @@ StateView Optimizer::state(int64_t param, StateKind kind) {
   const ParamView& view = params_[param];
   const std::string& name = settings_.params[static_cast<size_t>(param)].name;
   const bool adamw = group_of(param).role == Role::kAdamW;
-  const bool masters =
-      owns_master(settings_.params[static_cast<size_t>(param)]) ||
-      settings_.params[static_cast<size_t>(param)].master_kind == MasterKind::kCaller;
+  constexpr auto kF32 = static_cast<int32_t>(DType::kF32);
   switch (kind) {
     case StateKind::kMomentum:
-      return {view.momentum, view.numel};
+      return {view.momentum, view.numel, static_cast<int32_t>(view.momentum_dtype)};
     case StateKind::kVariance:
       MUONRT_REQUIRE(adamw, Status::kInvalidState, "param '", name,
                      "' has no variance (it is a Muon parameter); ask for its momentum");
-      return {view.variance, view.numel};
+      return {view.variance, view.numel, kF32};
     case StateKind::kMaster:
-      MUONRT_REQUIRE(masters, Status::kInvalidState, "param '", name,
+      MUONRT_REQUIRE(view.form == WeightForm::kMaster, Status::kInvalidState, "param '", name,
                      "' has no master weights (master_kind); read the parameter itself");
-      return {view.master, view.numel};
+      return {view.master, view.numel, kF32};
+    case StateKind::kRemainder:
+      MUONRT_REQUIRE(view.form == WeightForm::kRemainder, Status::kInvalidState, "param '", name,
+                     "' has no remainder (master_kind is not MUONRT_MASTER_REMAINDER); read the "
+                     "parameter itself");
+      return {view.remainder, view.numel, 0};
   }
   throw Error(Status::kInvalidArgument,
               cat("state kind is ", static_cast<int32_t>(kind),
-                  " (0 momentum, 1 variance, 2 master); use one of them"));
+                  " (0 momentum, 1 variance, 2 master, 3 remainder); use one of them"));
 }
 
 int64_t Optimizer::find(const std::string& name) const {

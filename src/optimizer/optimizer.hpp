@@ -27,8 +27,9 @@ struct StepReport {
 };
 
 struct StateView {
-  float* data;
+  void* data;
   int64_t numel;
+  int32_t dtype;  // as MUONRT_DTYPE_..., 0: 16-bit words
 };
 
 /// Parameters, their state, the step. One per rank; used by one thread at a time.
@@ -71,10 +72,11 @@ class Optimizer {
  private:
   Optimizer() = default;
   void take_memory();
-  void take_state(int32_t param, float*& at);
+  void take_state(int32_t param, char*& at);
   void start_state();
   void require_reach(int64_t param, const char* what, const void* memory) const;
-  int64_t state_numel() const;
+  int64_t state_bytes() const;
+  std::vector<Piece> adamw_pieces(int32_t param) const;
   void apply(const StepSettings& step);
   void fill_scalars(const StepSettings& step);
   int64_t stamp(const StepSettings& step) const;

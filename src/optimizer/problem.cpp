@@ -67,14 +67,17 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       const auto& shape = p.layout.shape();
       spec.form = permitted_form(methods[p.group], g.form);
       spec.gram_restarts = methods[p.group].gram_restarts;
-      spec.update_scale =
-          update_scale(g.scale_rule, g.scale_factor, shape[shape.size() - 2], shape.back());
+      spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor,
+                                       shape[shape.size() - 2], shape.back());
+      spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);
       spec.stack = p.view == View::kStack;
       for (const PartSettings& part : p.parts) {
-        const double factor = g.scale_factor * part.scale_factor;
+        const double rate = p.lr_factor * part.lr_factor;
+        const double factor = g.scale_factor * part.scale_factor * rate;
         spec.parts.push_back(
             {part.name, part.rows, part.cols,
-             update_scale(g.scale_rule, factor, length(part.rows), length(part.cols))});
+             update_scale(g.scale_rule, factor, length(part.rows), length(part.cols)),
+             decay_scale(g.weight_decay_kind, rate)});
       }
     }
     problem.params.push_back(std::move(spec));
@@ -106,6 +109,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("options: distributed: assign", s.assign ? "given" : "none");
   table.add("options: distributed: gather and redistribute", s.functions ? "given" : "none");
   table.add("options: portable_gemm", cat(s.portable_gemm));
+  table.add("options: seed", cat(s.seed));
   table.add("number of groups", cat(s.groups.size()));
   table.add("number of parameters", cat(s.params.size()));
   for (size_t i = 0; i < s.groups.size(); ++i) {
@@ -133,6 +137,10 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": scale_rule", cat(static_cast<int32_t>(g.scale_rule)));
     table.add(who + ": scale_factor", text(g.scale_factor));
     table.add(who + ": form", cat(static_cast<int32_t>(g.form)));
+    table.add(who + ": weight_decay_kind", name_of(g.weight_decay_kind));
+    table.add(who + ": adam_form", g.adam_form == AdamForm::kTorch ? "torch" : "folded");
+    table.add(who + ": update_every", cat(g.update_every));
+    table.add(who + ": momentum_dtype", name_of(g.momentum_dtype));
   }
   for (size_t i = 0; i < s.params.size(); ++i) {
     const ParamSettings& p = s.params[i];
@@ -146,14 +154,17 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": layout digest", cat(p.layout.hash()));
     table.add(who + ": owner", cat(p.owner));
     table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
+    table.add(who + ": lr_factor", text(p.lr_factor));
     for (const PartSettings& part : p.parts) {
-      table.add(cat(who, ": part '", part.name, "'"),
-                cat("rows ", to_text(part.rows), ", columns ", to_text(part.cols),
-                    ", scale_factor ", text(part.scale_factor)));
+      table.add(
+          cat(who, ": part '", part.name, "'"),
+          cat("rows ", to_text(part.rows), ", columns ", to_text(part.cols), ", scale_factor ",
+              text(part.scale_factor), ", lr_factor ", text(part.lr_factor)));
     }
-    table.add(
-        who + ": master weights",
-        owns_master(p) ? "owned" : (p.master_kind == MasterKind::kCaller ? "caller" : "none"));
+    table.add(who + ": master weights",
+              owns_master(p) ? "owned"
+                             : name_of(p.master_kind == MasterKind::kAuto ? MasterKind::kNone
+                                                                          : p.master_kind));
   }
   return table;
 }

@@ -17,7 +17,21 @@
 namespace muonrt {
 
 enum class MomentumKind : int32_t { kEma = 0, kHeavyBall = 1 };
-enum class MasterKind : int32_t { kAuto = 0, kNone = 1, kOwned = 2, kCaller = 3 };
+enum class MasterKind : int32_t {
+  kAuto = 0,
+  kNone = 1,
+  kOwned = 2,
+  kCaller = 3,
+  kRemainder = 4,
+  kStochastic = 5
+};
+enum class WeightDecayKind : int32_t {
+  kDecoupled = 0,
+  kIndependent = 1,
+  kLrSquared = 2,
+  kCautious = 3
+};
+enum class AdamForm : int32_t { kTorch = 0, kFolded = 1 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
 /// Block-periodic orthogonalization: steps 0, period, 2 period, ... take whole matrices, the others
 /// the blocks of a grid over the global matrix. Source: MuonBP, arXiv 2510.16981.
@@ -27,7 +41,7 @@ struct BlockGrid {
   double lr_factor = 1.0;  // on block steps
 };
 
-enum class StateKind : int32_t { kMomentum = 0, kVariance = 1, kMaster = 2 };
+enum class StateKind : int32_t { kMomentum = 0, kVariance = 1, kMaster = 2, kRemainder = 3 };
 
 /// Settings that parameters share; the C struct `muonrt_group_t` in our own types.
 struct GroupSettings {
@@ -54,6 +68,10 @@ struct GroupSettings {
   FormChoice form = FormChoice::kAuto;
   double scale_factor = 1.0;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  WeightDecayKind weight_decay_kind = WeightDecayKind::kDecoupled;
+  AdamForm adam_form = AdamForm::kTorch;
+  int32_t update_every = 1;
+  DType momentum_dtype = DType::kF32;
 
   static GroupSettings defaults(Role role);
 };
@@ -65,6 +83,7 @@ struct PartSettings {
   std::string name;
   Runs rows, cols;
   double scale_factor = 1.0;
+  double lr_factor = 1.0;
 };
 
 /// One parameter as this rank holds it; buffers are borrowed.
@@ -82,6 +101,7 @@ struct ParamSettings {
   int owner = -1;
   View view = View::kPlain;  // kMatrix: `layout` is that of the matrix already
   std::vector<PartSettings> parts;
+  double lr_factor = 1.0;
 };
 
 /// Names the rank that orthogonalizes a Muon parameter; called once for each at creation, in their
@@ -106,6 +126,7 @@ struct OptimizerSettings {
   Functions functions;  // empty: the built-in exchanges
   bool serial = false;  // one parameter and one stage at a time, for debugging; same bits
   bool poison = false;  // messages and scratch are NaN before every step
+  int64_t seed = 0;     // of stochastic rounding
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
 };
@@ -129,5 +150,11 @@ void validate(const GroupSettings& group, const std::string& who);
 
 /// Whether muonrt keeps f32 master weights of its own for `param`.
 bool owns_master(const ParamSettings& param);
+
+/// What a group's decay is multiplied by where the rate is multiplied by `lr_factor`.
+double decay_scale(WeightDecayKind kind, double lr_factor);
+
+const char* name_of(WeightDecayKind kind);
+const char* name_of(MasterKind kind);
 
 }  // namespace muonrt

@@ -18,6 +18,21 @@ float as_float(const char* what, double value) {
   return out;
 }
 
+/// What a weight loses to decay, as a share of itself, at this rate.
+float decay_of(const GroupSettings& group, double rate) {
+  const char* const what = "step: weight decay of a step";
+  switch (group.weight_decay_kind) {
+    case WeightDecayKind::kIndependent:
+      return as_float(what, group.weight_decay);
+    case WeightDecayKind::kLrSquared:
+      return as_float(what, rate * rate * group.weight_decay);
+    case WeightDecayKind::kDecoupled:
+    case WeightDecayKind::kCautious:
+      break;
+  }
+  return as_float(what, rate * group.weight_decay);
+}
+
 void check_step(const StepSettings& step) {
   MUONRT_REQUIRE(std::isfinite(step.lr) && step.lr >= 0, Status::kInvalidArgument, "step: lr is ",
                  step.lr, " (it has no default; finite and >= 0); set it for every step");
@@ -35,7 +50,9 @@ void Optimizer::apply(const StepSettings& step) {
   for (int64_t i = 0; i < count; ++i) params_[i].active = 1;
   for (const int64_t p : step.without_grad) params_[p].active = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const ParamView& view = params_[i];
+    ParamView& view = params_[i];
+    const int64_t every = group_of(i).update_every;
+    if (steps_ % every != every - 1) view.active = 0;
     MUONRT_REQUIRE(view.grad || view.numel == 0 || !view.active, Status::kInvalidArgument,
                    "param '", settings_.params[static_cast<size_t>(i)].name,
                    "': grad is null (it was not announced in without_grad, and this rank holds ",
@@ -52,25 +69,31 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
     s.rate = as_float("step: lr x lr_factor", step.lr * group.lr_factor);
-    s.decay = as_float("step: lr x lr_factor x weight_decay",
-                       step.lr * group.lr_factor * group.weight_decay);
+    s.decay = decay_of(group, step.lr * group.lr_factor);
+    s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     s.grad_scale = scale;
     muon_[g] = s;
   }
   for (size_t i = 0; i < settings_.params.size(); ++i) {
     params_[i].grad_scale = scale;
+    params_[i].step = static_cast<uint64_t>(steps_);
     const GroupSettings& group = settings_.groups[settings_.params[i].group];
     if (group.role != Role::kAdamW) continue;
     const auto t = static_cast<double>(adam_steps_[i] + 1);
+    const double factor = settings_.params[i].lr_factor;
     AdamScalars s;
     s.beta1 = static_cast<float>(group.beta1);
     s.beta2 = static_cast<float>(group.beta2);
     s.eps = static_cast<float>(group.eps);
-    s.rate = muon_[settings_.params[i].group].rate;
-    s.decay = muon_[settings_.params[i].group].decay;
+    s.rate = as_float("step: lr x all lr_factors", step.lr * group.lr_factor * factor);
+    s.decay = decay_of(group, step.lr * group.lr_factor * factor);
+    s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     // From the rounded betas, which are those that the moments are made with.
-    s.correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{s.beta1}, t)));
-    s.correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{s.beta2}, t)));
+    const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
+    const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
+    const bool folded = group.adam_form == AdamForm::kFolded;
+    s.correction1 = static_cast<float>((folded ? std::sqrt(rest2) : 1.0) / rest1);
+    s.correction2 = static_cast<float>(folded ? 1.0 : 1.0 / rest2);
     s.grad_scale = scale;
     adam_[i] = s;
   }

@@ -92,8 +92,16 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   MUONRT_REQUIRE(p.parts.empty() || s.groups[p.group].role == Role::kMuon, kBad, who, ": it has ",
                  p.parts.size(), " parts (AdamW works element by element); leave them out");
   for (const PartSettings& part : p.parts) {
-    number(cat(who, ": part '", part.name, "'"), "scale_factor", part.scale_factor, 0, 1e30, false);
+    const std::string where = cat(who, ": part '", part.name, "'");
+    number(where, "scale_factor", part.scale_factor, 0, 1e30, false);
+    number(where, "lr_factor", part.lr_factor, 0, 1e30, false);
   }
+  number(who, "lr_factor", p.lr_factor, 0, 1e30, false);
+  MUONRT_REQUIRE(
+      (p.master_kind != MasterKind::kRemainder && p.master_kind != MasterKind::kStochastic) ||
+          p.dtype == DType::kBF16,
+      kBad, who, ": master_kind is ", name_of(p.master_kind), ", but dtype is ", name_of(p.dtype),
+      " (only a bf16 weight has bits to add or to round away); use MUONRT_MASTER_NONE");
   MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kBad, who,
                  ": master is null (master_kind says that the caller owns it); pass the f32 shard");
   MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kBad, who,
@@ -148,6 +156,13 @@ void validate(const GroupSettings& g, const std::string& who) {
   number(who, "beta1", g.beta1, 0, 1, true);
   number(who, "beta2", g.beta2, 0, 1, true);
   number(who, "eps", g.eps, 0, kHuge, false);
+  number(who, "update_every", g.update_every, 1, 1 << 30, false);
+  const bool adamw = g.role == Role::kAdamW;
+  MUONRT_REQUIRE(adamw || g.update_every == 1, kBad, who, ": update_every is ", g.update_every,
+                 " (Muon acts at every step); leave it at 1");
+  check_dtype(who, "momentum_dtype", g.momentum_dtype);
+  MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kBad, who, ": momentum_dtype is ",
+                 name_of(g.momentum_dtype), " (AdamW's moments are f32); leave it at f32");
   for (const auto& [field, value] :
        {std::pair{"momentum", g.momentum}, {"beta1", g.beta1}, {"beta2", g.beta2}}) {
     MUONRT_REQUIRE(
@@ -195,6 +210,43 @@ void validate(const OptimizerSettings& s, int rank, int world) {
     add_interval(buffers, p.master, numel, DType::kF32, "master", p);
   }
   check_overlaps(buffers);
+}
+
+double decay_scale(WeightDecayKind kind, double lr_factor) {
+  if (kind == WeightDecayKind::kIndependent) return 1.0;
+  return kind == WeightDecayKind::kLrSquared ? lr_factor * lr_factor : lr_factor;
+}
+
+const char* name_of(WeightDecayKind kind) {
+  switch (kind) {
+    case WeightDecayKind::kDecoupled:
+      return "decoupled";
+    case WeightDecayKind::kIndependent:
+      return "independent";
+    case WeightDecayKind::kLrSquared:
+      return "lr_squared";
+    case WeightDecayKind::kCautious:
+      return "cautious";
+  }
+  return "unknown";
+}
+
+const char* name_of(MasterKind kind) {
+  switch (kind) {
+    case MasterKind::kAuto:
+      return "auto";
+    case MasterKind::kNone:
+      return "none";
+    case MasterKind::kOwned:
+      return "owned";
+    case MasterKind::kCaller:
+      return "caller";
+    case MasterKind::kRemainder:
+      return "remainder";
+    case MasterKind::kStochastic:
+      return "stochastic";
+  }
+  return "unknown";
 }
 
 bool owns_master(const ParamSettings& param) {

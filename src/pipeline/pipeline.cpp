@@ -30,8 +30,7 @@ struct Sizes {
 
 }  // namespace
 
-Pipeline::Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all,
-                   bool poison)
+Pipeline::Pipeline(Context context, int rank, AdamWork adamw, std::vector<int32_t> all, bool poison)
     : context_(context),
       rank_(rank),
       poison_(poison),
@@ -68,7 +67,8 @@ std::vector<int32_t> Pipeline::unpacked() const {
     for (const Piece& p : slot.return_pieces) left[p.param] += p.rows * p.cols;
     for (const Piece& p : slot.gather_pieces) left[p.param] -= p.rows * p.cols;
   }
-  std::vector<int32_t> out = adamw_;
+  std::vector<int32_t> out = adamw_.whole;
+  out.insert(out.end(), adamw_.placed.begin(), adamw_.placed.end());
   for (const auto& [param, elements] : left) {
     if (elements != 0) out.push_back(param);
   }
@@ -185,10 +185,10 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
 }
 
 void Pipeline::adamw(const StepRun& run) {
-  if (adamw_.empty()) return;
+  if (adamw_.whole.empty() && adamw_.pieces.empty()) return;
   times_.begin(kAdamWSpan, *compute_);
-  context_.ops().commit_adamw(*compute_, adamw_, context_.params, context_.adam, context_.verdict,
-                              context_.world, run.stamp);
+  context_.ops().commit_adamw(*compute_, adamw_.whole, adamw_.pieces, context_.params,
+                              context_.adam, context_.verdict, context_.world, run.stamp);
   times_.end(kAdamWSpan, *compute_);
 }
 

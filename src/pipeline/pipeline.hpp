@@ -19,15 +19,21 @@ struct Outcome {
   int64_t vote_passed = 0;   // 1: the reduction of the vote came back
 };
 
+/// AdamW's parameters, by index, as the commit takes them.
+struct AdamWork {
+  std::vector<int32_t> whole;   // all of what lies here at once
+  std::vector<int32_t> placed;  // by `pieces`, where rounding asks for places in the tensor
+  std::vector<Piece> pieces;
+};
+
 /// The driver: chunks, their buffers, the order of stages. One for host and CUDA, for every layout.
 class Pipeline {
  public:
   /// Takes all memory of the step. `context` is completed here (findings, verdict, streams).
-  /// @param adamw  parameters with AdamW; @param all  every parameter.
+  /// @param all  every parameter of which something lies here.
   /// @param poison  fill messages and scratch with NaN before every step, to find what is read
   ///     without having been written.
-  Pipeline(Context context, int rank, std::vector<int32_t> adamw, std::vector<int32_t> all,
-           bool poison);
+  Pipeline(Context context, int rank, AdamWork adamw, std::vector<int32_t> all, bool poison);
   ~Pipeline();
 
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
@@ -61,7 +67,8 @@ class Pipeline {
   int rank_;
   bool poison_;
   char* transient_ = nullptr;  // what a step writes before it reads
-  std::vector<int32_t> adamw_, scanned_;
+  AdamWork adamw_;
+  std::vector<int32_t> scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
   std::unique_ptr<Event> called_, voted_, verdict_in_, finished_;
   std::vector<SlotPlan> slots_;  // those this rank takes part in

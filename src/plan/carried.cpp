@@ -44,12 +44,9 @@ void add_local_pieces(const ExchangeContext& context, int rank, int32_t id,
   const Matrix& m = context.matrix(id);
   const HolderPlace* place = context.holders.group(m.param, m.index).find(rank);
   if (!place) return;
-  const float scale = context.update_scale(id);
   for (const Block& block : context.blocks_of(id, *place)) {
-    for_each_contiguous(block, [&](const Block& b) {
-      pieces.push_back({m.param, id, b.rows, b.cols, b.local_offset, b.local_ld, b.local_offset,
-                        b.row, b.col, scale});
-    });
+    for_each_contiguous(
+        block, [&](const Block& b) { pieces.push_back(context.piece(id, b, b.local_offset)); });
   }
 }
 

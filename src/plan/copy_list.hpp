@@ -16,8 +16,11 @@ struct Piece {
   int64_t rows, cols;
   int64_t local_offset, local_ld;
   int64_t packed_offset;  // from the start of the slot's message buffer, transport dtype elements
-  int64_t global_row, global_col;
-  float update_scale;
+  int64_t global_row, global_col;  // in the matrix, or in the part that it is
+  float update_scale;              // of the matrix's shape, times the factors on the rate
+  float decay_scale = 1.0f;        // multiplies the group's decay
+  /// Of the first element in the whole tensor, row-major, and from row to row there.
+  int64_t tensor_index = 0, tensor_ld = 0;
 };
 
 /// The owner's side: one rectangle between a message and the whole matrix.

@@ -30,12 +30,14 @@ void feed(Hash& hash, const ParamSpec& spec) {
         number(spec.carried)})
     hash.value(v);
   hash.value(spec.update_scale);
+  hash.value(spec.decay_scale);
   hash.value(number(spec.parts.size()));
   for (const MatrixPart& part : spec.parts) {
     hash.bytes(part.name);
     hash.bytes(to_text(part.rows));
     hash.bytes(to_text(part.cols));
     hash.value(part.update_scale);
+    hash.value(part.decay_scale);
   }
   feed(hash, spec.gram_restarts);
 }

@@ -49,14 +49,8 @@ struct ExchangeContext {
   const std::vector<Block>& blocks_of(int32_t id, const HolderPlace& place) const {
     return blocks.blocks(matrix(id).param, matrix(id).index, place);
   }
-  /// The caller's factor of a matrix's update.
-  float update_scale(int32_t id) const {
-    const ParamSpec& spec = plan.problem().params[static_cast<size_t>(matrix(id).param)];
-    const auto index = static_cast<size_t>(matrix(id).index);
-    return static_cast<float>(spec.parts.empty()
-                                  ? spec.update_scale
-                                  : spec.parts[index % spec.parts.size()].update_scale);
-  }
+  /// `block` of a matrix, with the factors on its update and its place in the tensor.
+  Piece piece(int32_t id, const Block& block, int64_t packed_offset) const;
   int64_t element_bytes() const { return size_of(plan.problem().options.transport); }
 };
 

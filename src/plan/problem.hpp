@@ -20,6 +20,7 @@ struct MatrixPart {
   std::string name;
   Runs rows, cols;  // of the matrix; the part is their product
   double update_scale = 1.0;
+  double decay_scale = 1.0;
 };
 
 /// What the planner has to know of one parameter. Equal on every rank.
@@ -34,7 +35,8 @@ struct ParamSpec {
   FormChoice form = FormChoice::kAuto;
   int newton_schulz_steps = 5;
   std::vector<int> gram_restarts = {2};
-  double update_scale = 1.0;      // factor of the group's scale rule for this shape
+  double update_scale = 1.0;      // the scale rule for this shape times the factors on the rate
+  double decay_scale = 1.0;       // multiplies the group's decay
   std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
   int owner = -1;                 // the caller's owner, or -1
   bool carried = false;           // by the caller's functions, to `owner`, which may be any rank

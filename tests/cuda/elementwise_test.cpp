@@ -63,7 +63,7 @@ std::vector<Bytes> committed_by(std::unique_ptr<Device> device, const Scene& sce
   auto* verdict = machine.put_one(sum);
   const auto list = all_params(scene);
   if (adamw) {
-    machine.ops().commit_adamw(machine.on(), list, stage.views, stage.adam, verdict, kWorld,
+    machine.ops().commit_adamw(machine.on(), list, {}, stage.views, stage.adam, verdict, kWorld,
                                kStamp);
   } else {
     machine.ops().commit_muon(machine.on(), scene.pieces, stage.views, stage.groups, message,
@@ -235,7 +235,7 @@ TEST_CASE("cuda commit: AdamW updates every element of a long list once", "[cuda
   AdamScalars scalars;
   scalars.beta1 = scalars.beta2 = scalars.eps = 0.0f;
   scalars.rate = -1.0f;
-  machine.ops().commit_adamw(machine.on(), list, machine.put(views), machine.put_one(scalars),
+  machine.ops().commit_adamw(machine.on(), list, {}, machine.put(views), machine.put_one(scalars),
                              machine.put_one(consent()), kWorld, kStamp);
   machine.finish();
   CHECK((machine.get(weights, total) == one));

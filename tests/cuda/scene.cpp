@@ -99,6 +99,7 @@ Stage::Stage(Machine& machine_in, const Scene& scene_in) : machine(machine_in), 
     view.grad =
         machine.put(scene.grad[p], (param.offset + param.grad_offset) * size_of(param.grad_dtype));
     view.master = reinterpret_cast<float*>(machine.put(scene.master[p], param.offset * 4));
+    if (param.master) view.form = WeightForm::kMaster;
     view.momentum = reinterpret_cast<float*>(machine.put(scene.momentum[p], param.offset * 4));
     view.variance = reinterpret_cast<float*>(machine.put(scene.variance[p], param.offset * 4));
     view.numel = param.rows * param.cols;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/update_rules.hpp"
+#include "backend/weight_bits.hpp"
 
 namespace reference {
 
@@ -34,13 +35,29 @@ float gradient(const ParamView& p, int64_t i, float factor) {
 }
 
 float weight(const ParamView& p, int64_t i) {
-  return p.master ? p.master[i] : load(p.param, p.param_dtype, i);
+  if (p.form == WeightForm::kMaster) return p.master[i];
+  if (p.form == WeightForm::kRemainder)
+    return join_weight(static_cast<const bf16*>(p.param)[i].bits, p.remainder[i]);
+  return load(p.param, p.param_dtype, i);
 }
 
-void set_weight(const ParamView& p, int64_t i, float w) {
-  if (p.master) p.master[i] = w;
-  store(p.param, p.param_dtype, i, w);
+/// @param element  index in the whole tensor.
+void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, float w) {
+  if (p.form == WeightForm::kMaster) p.master[i] = w;
+  if (p.form == WeightForm::kPlain || p.form == WeightForm::kMaster)
+    return store(p.param, p.param_dtype, i, w);
+  bf16& narrow = static_cast<bf16*>(p.param)[i];
+  if (p.form == WeightForm::kRemainder) {
+    const SplitWeight split = split_weight(w);
+    narrow.bits = split.high;
+    p.remainder[i] = split.low;
+  } else {
+    narrow.bits = round_stochastic(w, random_bits(p.seed, p.step, static_cast<uint32_t>(param),
+                                                  static_cast<uint64_t>(element)));
+  }
 }
+
+float momentum(const ParamView& p, int64_t i) { return load(p.momentum, p.momentum_dtype, i); }
 
 /// Index of element (i, j) of matrix b, which is entry (row, col) of what it holds.
 int64_t place(const MatrixBatch& b, bool transposed, int64_t row, int64_t col) {
@@ -78,7 +95,7 @@ void ReferenceOps::pack_direction(Stream&, std::span<const Piece> pieces, const 
         }
         const int64_t i = piece.local_offset + r * piece.local_ld + c;
         const float g = gradient(p, i, s.grad_scale);
-        const float u = direction(next_momentum(p.momentum[i], g, s), g, s);
+        const float u = direction(next_momentum(momentum(p, i), g, s), g, s);
         store(message, transport, to, u);
         if (!std::isfinite(g) || !std::isfinite(load(message, transport, to)))
           note(findings, piece.param);
@@ -190,26 +207,35 @@ void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const Par
       for (int64_t c = 0; c < piece.cols; ++c) {
         const int64_t i = piece.local_offset + r * piece.local_ld + c;
         const float o = load(message, transport, piece.packed_offset + r * piece.cols + c);
-        p.momentum[i] = next_momentum(p.momentum[i], gradient(p, i, s.grad_scale), s);
-        set_weight(p, i, muon_update(weight(p, i), o, piece.update_scale, s));
+        store(p.momentum, p.momentum_dtype, i,
+              next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
+        set_weight(p, piece.param, i, piece.tensor_index + r * piece.tensor_ld + c,
+                   muon_update(weight(p, i), o, piece.update_scale, piece.decay_scale, s));
       }
     }
   }
 }
 
-void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list, const ParamView* params,
+void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list,
+                                std::span<const Piece> pieces, const ParamView* params,
                                 const AdamScalars* scalars, const Ballot* sum, int64_t world,
                                 int64_t step) {
   if (!passes(*sum, world, step)) return;
-  for (const int32_t index : list) {
-    const ParamView& p = params[index];
+  const auto update = [&](int32_t param, int64_t i, int64_t element) {
+    const ParamView& p = params[param];
     const AdamScalars& s = scalars[p.scalars];
-    if (!p.active) continue;
-    for (int64_t i = 0; i < p.numel; ++i)
-      set_weight(p, i,
-                 adamw_update(weight(p, i), gradient(p, i, s.grad_scale), p.momentum[i],
-                              p.variance[i], s));
-  }
+    if (!p.active) return;
+    set_weight(p, param, i, element,
+               adamw_update(weight(p, i), gradient(p, i, s.grad_scale),
+                            static_cast<float*>(p.momentum)[i], p.variance[i], s));
+  };
+  for (const int32_t index : list)
+    for (int64_t i = 0; i < params[index].numel; ++i) update(index, i, i);
+  for (const Piece& piece : pieces)
+    for (int64_t r = 0; r < piece.rows; ++r)
+      for (int64_t c = 0; c < piece.cols; ++c)
+        update(piece.param, piece.local_offset + r * piece.local_ld + c,
+               piece.tensor_index + r * piece.tensor_ld + c);
 }
 
 }  // namespace reference

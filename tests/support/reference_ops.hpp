@@ -40,8 +40,9 @@ class ReferenceOps : public muonrt::Ops {
                    const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
                    int64_t world, int64_t step) override;
   void commit_adamw(muonrt::Stream& stream, std::span<const int32_t> list,
-                    const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
-                    const muonrt::Ballot* sum, int64_t world, int64_t step) override;
+                    std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
+                    const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,
+                    int64_t step) override;
 
   /// What `multiply` was asked for, in order; for tests that count products.
   struct Asked {

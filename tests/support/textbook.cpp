@@ -95,6 +95,20 @@ double scale_factor(Scale rule, int64_t rows, int64_t cols) {
   return NAN;
 }
 
+double decayed(Decay kind, double rate, double weight_decay, double w, double u) {
+  switch (kind) {
+    case Decay::kDecoupled:
+      return w - rate * weight_decay * w;
+    case Decay::kIndependent:
+      return w - weight_decay * w;
+    case Decay::kLrSquared:
+      return w - rate * rate * weight_decay * w;
+    case Decay::kCautious:
+      return u * w >= 0 ? w - rate * weight_decay * w : w;
+  }
+  return NAN;
+}
+
 void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g) {
   const double mu = how.momentum;
   Matrix u;
@@ -108,7 +122,8 @@ void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g) {
   const Matrix o =
       rounded(newton_schulz(how.list, how.safety, rounded(u, how.transport)), how.transport);
   const double rate = how.lr * how.scale_times * scale_factor(how.scale, w.rows, w.cols);
-  w = add(1 - how.lr * how.weight_decay, w, -rate, o);
+  for (size_t i = 0; i < w.v.size(); ++i)
+    w.v[i] = decayed(how.decay, how.lr, how.weight_decay, w.v[i], o.v[i]) - rate * o.v[i];
 }
 
 void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector<double>& m,
@@ -120,7 +135,7 @@ void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector
     v[i] = how.beta2 * v[i] + (1 - how.beta2) * g[i] * g[i];
     const double step = how.folded ? std::sqrt(c2) / c1 * m[i] / (std::sqrt(v[i]) + how.eps)
                                    : (m[i] / c1) / (std::sqrt(v[i] / c2) + how.eps);
-    w[i] = w[i] - how.lr * how.weight_decay * w[i] - how.lr * step;
+    w[i] = decayed(how.decay, how.lr, how.weight_decay, w[i], step) - how.lr * step;
   }
 }
 

@@ -109,8 +109,14 @@ constexpr double kRawCushion = 0.02407327424182761;
 enum class Scale { kOriginal, kMatchRms, kRatio, kMaxDim, kNone };
 double scale_factor(Scale rule, int64_t rows, int64_t cols);
 
+/// What becomes of a weight w before its update u is subtracted; `rate` is the learning rate times
+/// the factors on it.
+enum class Decay { kDecoupled, kIndependent, kLrSquared, kCautious };
+double decayed(Decay kind, double rate, double weight_decay, double w, double u);
+
 struct Muon {
   double lr = 0.02, weight_decay = 0.1, momentum = 0.95;
+  Decay decay = Decay::kDecoupled;
   bool heavy_ball = false, nesterov = true;
   Scale scale = Scale::kMatchRms;
   double scale_times = 1.0;
@@ -123,6 +129,7 @@ void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g);
 
 struct AdamW {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
+  Decay decay = Decay::kDecoupled;
   bool folded = false;  // form B: eps beside the uncorrected root
 };
 /// Step number t = 1, 2, ...; w, m, v are updated in place.

@@ -85,6 +85,8 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
           param.data = data_[i].data();
           param.grad = grads_[i].data();
           param.owner = p.owner;
+          param.master_kind = p.master_kind;
+          param.lr_factor = p.lr_factor;
           param.view = p.view;
           param.parts = p.parts;
           settings.params.push_back(std::move(param));
@@ -157,7 +159,8 @@ Status Rank::step(int64_t step, StepReport& report) {
 
 std::vector<unsigned char> Rank::state(int64_t param, StateKind kind) {
   const StateView view = optimizer_->state(param, kind);
-  std::vector<unsigned char> out(static_cast<size_t>(view.numel) * 4);
+  const int64_t size = view.dtype == static_cast<int32_t>(DType::kF32) ? 4 : 2;
+  std::vector<unsigned char> out(static_cast<size_t>(view.numel * size));
   if (!out.empty()) std::memcpy(out.data(), view.data, out.size());
   return out;
 }
@@ -167,6 +170,7 @@ bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
   full.params.resize(count);
   full.momentum.resize(count);
   full.variance.resize(count);
+  full.remainder.resize(count);
   seen.resize(count);
   bool equal = true;
   for (size_t i = 0; i < count; ++i) {
@@ -175,10 +179,16 @@ bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
     const auto numel = static_cast<size_t>(layouts_[i].numel());
     const auto index = static_cast<int64_t>(i);
     full.params[i].resize(numel * static_cast<size_t>(size_of(p.dtype)));
-    full.momentum[i].resize(numel * 4);
+    const auto momentum_size = static_cast<size_t>(
+        size_of(optimizer_->settings().groups[p.role == Role::kMuon ? 0 : 1].momentum_dtype));
+    full.momentum[i].resize(numel * momentum_size);
+    const bool split = p.master_kind == MasterKind::kRemainder;
+    if (split) full.remainder[i].resize(numel * 2);
     if (adamw) full.variance[i].resize(numel * 4);
     seen[i].resize(numel);
     const auto momentum = state(index, StateKind::kMomentum);
+    const auto remainder =
+        split ? state(index, StateKind::kRemainder) : std::vector<unsigned char>{};
     const auto variance = adamw ? state(index, StateKind::kVariance) : std::vector<unsigned char>{};
     const auto place = [&](std::vector<unsigned char>& to, const std::vector<unsigned char>& from,
                            size_t size, int64_t element, int64_t local) {
@@ -192,7 +202,8 @@ bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
     };
     visit(index, [&](int64_t element, int64_t local) {
       place(full.params[i], data_[i], static_cast<size_t>(size_of(p.dtype)), element, local);
-      place(full.momentum[i], momentum, 4, element, local);
+      place(full.momentum[i], momentum, momentum_size, element, local);
+      if (split) place(full.remainder[i], remainder, 2, element, local);
       if (adamw) place(full.variance[i], variance, 4, element, local);
       seen[i][static_cast<size_t>(element)] = true;
     });

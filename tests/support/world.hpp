@@ -27,6 +27,8 @@ struct Param {
   muonrt::View view = muonrt::View::kPlain;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;
+  muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
+  double lr_factor = 1.0;
 };
 
 struct Case {
@@ -51,9 +53,10 @@ muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt:
 void for_each_element(const muonrt::Layout& layout, int rank,
                       const std::function<void(int64_t, int64_t)>& visit);
 
-/// Full tensors, as bytes, by parameter. `variance` is empty for Muon parameters.
+/// Full tensors, as bytes, by parameter. `variance` is empty for Muon parameters, `remainder` for
+/// those without one.
 struct Tensors {
-  std::vector<std::vector<unsigned char>> params, momentum, variance;
+  std::vector<std::vector<unsigned char>> params, momentum, variance, remainder;
   bool operator==(const Tensors&) const = default;
 };
 

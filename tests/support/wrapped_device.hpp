@@ -64,9 +64,10 @@ class Ops : public muonrt::Ops {
     inner_.commit_muon(s, pieces, params, groups, message, transport, sum, world, stamp);
   }
   void commit_adamw(muonrt::Stream& s, std::span<const int32_t> list,
-                    const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
-                    const muonrt::Ballot* sum, int64_t world, int64_t stamp) override {
-    inner_.commit_adamw(s, list, params, scalars, sum, world, stamp);
+                    std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
+                    const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,
+                    int64_t stamp) override {
+    inner_.commit_adamw(s, list, pieces, params, scalars, sum, world, stamp);
   }
 
  protected:

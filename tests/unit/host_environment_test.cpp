@@ -75,7 +75,8 @@ Result run(const Inputs& inputs) {
   muonrt_state_view_t view;
   muonrt_state_view_init(&view);
   require(muonrt_optimizer_state(optimizer, 0, MUONRT_STATE_MOMENTUM, &view));
-  out.momentum.assign(view.data, view.data + view.numel);
+  const auto* values = static_cast<const float*>(view.data);
+  out.momentum.assign(values, values + view.numel);
   int64_t needed = 0;
   require(muonrt_optimizer_describe(optimizer, MUONRT_JSON, nullptr, 0, &needed));
   out.plan.resize(static_cast<size_t>(needed) + 1);

@@ -38,6 +38,7 @@ struct Parameter {
     out.param = param.data();
     out.grad = grad.data();
     out.master = master.empty() ? nullptr : master.data();
+    if (out.master) out.form = WeightForm::kMaster;
     out.momentum = momentum.data();
     out.variance = variance.data();
     out.numel = static_cast<int64_t>(param.size());
@@ -165,7 +166,7 @@ TEST_CASE("host commit: nothing moves unless every rank consented to this very s
     OnHost host;
     host.ops().commit_muon(*host.stream, pieces, params, groups, message.data(), DType::kF32, &sum,
                            world, kStamp);
-    host.ops().commit_adamw(*host.stream, list, params, adam, &sum, world, kStamp);
+    host.ops().commit_adamw(*host.stream, list, {}, params, adam, &sum, world, kStamp);
     host.finish();
     REQUIRE(p.same_as(before));
   }
@@ -188,7 +189,7 @@ TEST_CASE("host commit: an inactive parameter is left untouched and unread", "[u
   OnHost host;
   host.ops().commit_muon(*host.stream, pieces, params, groups, message.data(), DType::kF32, &sum, 1,
                          kStamp);
-  host.ops().commit_adamw(*host.stream, list, params, adam, &sum, 1, kStamp);
+  host.ops().commit_adamw(*host.stream, list, {}, params, adam, &sum, 1, kStamp);
   host.finish();
   REQUIRE(off.same_as(before));
   REQUIRE_FALSE(on.same_as(started));
@@ -219,7 +220,7 @@ TEST_CASE("host commit: bits do not depend on cuts or threads", "[unit][host][ts
       OnHost host(threads);
       host.ops().commit_muon(*host.stream, pieces, params, groups, packed.data(), DType::kBF16,
                              &sum, 2, kStamp);
-      host.ops().commit_adamw(*host.stream, list, params, adam, &sum, 2, kStamp);
+      host.ops().commit_adamw(*host.stream, list, {}, params, adam, &sum, 2, kStamp);
       host.finish();
       results.push_back(p);
       REQUIRE(p.same_as(results.front()));
@@ -249,7 +250,7 @@ TEMPLATE_TEST_CASE("host commit_adamw: moments and weight are the textbook's", "
       const std::vector<int32_t> list = {1};
       const Ballot sum = passing(1);
       OnHost host;
-      host.ops().commit_adamw(*host.stream, list, params, scalars, &sum, 1, kStamp);
+      host.ops().commit_adamw(*host.stream, list, {}, params, scalars, &sum, 1, kStamp);
       host.finish();
       const AdamScalars& s = scalars[1];
       const double b1 = s.beta1, b2 = s.beta2;
@@ -287,7 +288,7 @@ TEST_CASE("host commit_adamw: eps stands outside the root", "[unit][host]") {
   const std::vector<int32_t> list = {0};
   const Ballot sum = passing(1);
   OnHost host;
-  host.ops().commit_adamw(*host.stream, list, params, scalars, &sum, 1, kStamp);
+  host.ops().commit_adamw(*host.stream, list, {}, params, scalars, &sum, 1, kStamp);
   host.finish();
   REQUIRE(p.param[0] == 1.0f - 0.25f * 0.25f);
 }

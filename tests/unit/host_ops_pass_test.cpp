@@ -54,7 +54,7 @@ TEMPLATE_TEST_CASE("host passes: the direction's bits do not depend on cuts or i
       }
       for_every_isa_and_cut([&](Isa isa, int64_t cut) {
         std::vector<bf16> out(kN);
-        using Pass = DirectionPass<Grad, bf16>;
+        using Pass = DirectionPass<Grad, float, bf16>;
         run_pass<Pass>(isa, grad.data(), momentum.data(), out.data(), cut, &s);
         run_pass<Pass>(isa, grad.data() + cut, momentum.data() + cut, out.data() + cut, kN - cut,
                        &s);
@@ -64,50 +64,67 @@ TEMPLATE_TEST_CASE("host passes: the direction's bits do not depend on cuts or i
   }
 }
 
-TEMPLATE_TEST_CASE("host passes: a commit's bits do not depend on cuts or instruction sets",
-                   "[unit][host]", float, bf16) {
-  using Param = TestType;
-  const auto param = values<Param>(3, kN), update = values<Param>(4, kN);
-  const auto master = values<float>(5, kN), momentum = values<float>(6, kN);
-  const auto grad = values<bf16>(7, kN);
-  const MuonScalars s = some_scalars(false, true);
-  const float scale = 0.29f;
-  std::vector<float> new_momentum(kN), new_master(kN);
-  std::vector<Param> new_param(kN);
-  for (size_t i = 0; i < kN; ++i) {
-    new_momentum[i] = 0.93f * momentum[i] + (1.0f - 0.93f) * (f32(grad[i]) * 0.37f);
-    new_master[i] = master[i] * (1.0f - 0.0017f) - (0.021f * 0.29f) * f32(update[i]);
-    new_param[i] =
-        from_f32<Param>(f32(param[i]) * (1.0f - 0.0017f) - (0.021f * 0.29f) * f32(update[i]));
+TEST_CASE("host passes: a commit's bits do not depend on cuts or instruction sets",
+          "[unit][host]") {
+  const auto weight = values<float>(5, kN), momentum = values<float>(6, kN);
+  const auto grad = values<float>(7, kN), update = values<float>(4, kN);
+  MuonScalars s = some_scalars(false, true);
+  for (const bool cautious : {false, true}) {
+    s.cautious = cautious;
+    const float scale = 0.29f, decay_scale = 0.7f, factor = 0.875f;
+    std::vector<float> new_momentum(kN), new_weight(kN);
+    int64_t spared = 0;
+    for (size_t i = 0; i < kN; ++i) {
+      new_momentum[i] = 0.93f * momentum[i] + (1.0f - 0.93f) * (grad[i] * 0.37f);
+      const bool decays = !cautious || (update[i] < 0) == (weight[i] < 0);
+      spared += !decays;
+      const float kept = decays ? weight[i] * (1.0f - 0.0017f * 0.7f) : weight[i];
+      new_weight[i] = (kept - (0.021f * 0.29f) * update[i]) * 0.875f;
+    }
+    REQUIRE((spared > 0) == cautious);
+    for_every_isa_and_cut([&](Isa isa, int64_t cut) {
+      auto m = momentum, w = weight;
+      for (const auto& [at, n] : {std::pair<int64_t, int64_t>(0, cut), {cut, kN - cut}})
+        run_pass<MuonPass>(isa, w.data() + at, m.data() + at, grad.data() + at, update.data() + at,
+                           n, scale, decay_scale, factor, &s);
+      REQUIRE(same_bits(w, new_weight));
+      REQUIRE(same_bits(m, new_momentum));
+    });
   }
-  std::vector<Param> rounded(kN);
-  for (size_t i = 0; i < kN; ++i) rounded[i] = from_f32<Param>(new_master[i]);
+}
 
+TEST_CASE("host passes: split and random weights do not depend on cuts or instruction sets",
+          "[unit][host]") {
+  const auto weight = values<float>(13, kN);
+  const int64_t first = (int64_t{1} << 33) + 5;
+  std::vector<bf16> high(kN), random(kN);
+  std::vector<uint16_t> low(kN);
+  for (size_t i = 0; i < kN; ++i) {
+    const SplitWeight split = split_weight(weight[i]);
+    high[i].bits = split.high;
+    low[i] = split.low;
+    random[i].bits =
+        round_stochastic(weight[i], random_bits(7, 11, 3, static_cast<uint64_t>(first) + i));
+  }
   for_every_isa_and_cut([&](Isa isa, int64_t cut) {
-    auto p = param;
-    auto m = momentum, w = master;
-    const auto part = [&](auto pass, float* weight, int64_t at, int64_t n) {
-      run_pass<decltype(pass)>(isa, p.data() + at, weight, m.data() + at, grad.data() + at,
-                               update.data() + at, n, scale, &s);
-    };
-    using Plain = CommitPass<Param, bf16, Param, false>;
-    part(Plain{}, nullptr, 0, cut);
-    part(Plain{}, nullptr, cut, kN - cut);
-    REQUIRE(same_bits(p, new_param));
-    REQUIRE(same_bits(m, new_momentum));
-    p = param;
-    m = momentum;
-    using Master = CommitPass<Param, bf16, Param, true>;
-    part(Master{}, w.data(), 0, cut);
-    part(Master{}, w.data() + cut, cut, kN - cut);
-    REQUIRE(same_bits(p, rounded));
-    REQUIRE(same_bits(w, new_master));
-    REQUIRE(same_bits(m, new_momentum));
+    std::vector<bf16> h(kN), r(kN);
+    std::vector<uint16_t> l(kN);
+    std::vector<float> back(kN);
+    for (const auto& [at, n] : {std::pair<int64_t, int64_t>(0, cut), {cut, kN - cut}}) {
+      run_pass<SplitPass>(isa, weight.data() + at, h.data() + at, l.data() + at, n);
+      run_pass<JoinPass>(isa, h.data() + at, l.data() + at, back.data() + at, n);
+      run_pass<StochasticPass>(isa, weight.data() + at, r.data() + at, n, uint64_t{7}, uint64_t{11},
+                               3u, first + at);
+    }
+    REQUIRE(same_bits(h, high));
+    REQUIRE(l == low);
+    REQUIRE(same_bits(back, weight));
+    REQUIRE(same_bits(r, random));
   });
 }
 
 TEST_CASE("host passes: AdamW's bits do not depend on cuts or instruction sets", "[unit][host]") {
-  const auto param = values<bf16>(8, kN);
+  const auto param = values<float>(8, kN);
   const auto grad = values<float>(9, kN), first = values<float>(10, kN);
   auto second = values<float>(11, kN);
   for (float& v : second) v = std::abs(v);
@@ -121,20 +138,19 @@ TEST_CASE("host passes: AdamW's bits do not depend on cuts or instruction sets",
   s.correction2 = 7.25f;
   s.grad_scale = 0.61f;
   std::vector<float> m(kN), v(kN);
-  std::vector<bf16> w(kN);
+  std::vector<float> w(kN);
   for (size_t i = 0; i < kN; ++i) {
     const float g = grad[i] * 0.61f;
     m[i] = 0.88f * first[i] + (1.0f - 0.88f) * g;
     v[i] = 0.97f * second[i] + (1.0f - 0.97f) * (g * g);
     const float root = std::sqrt(v[i] * 7.25f) + 1e-7f;
-    w[i] = to_bf16(f32(param[i]) * (1.0f - 0.0003f) - 0.003f * ((m[i] * 2.5f) / root));
+    w[i] = param[i] * (1.0f - 0.0003f) - 0.003f * ((m[i] * 2.5f) / root);
   }
   for_every_isa_and_cut([&](Isa isa, int64_t cut) {
     auto p = param;
     auto a = first, b = second;
     for (const auto& [at, n] : {std::pair<int64_t, int64_t>(0, cut), {cut, kN - cut}})
-      run_pass<AdamPass<bf16, float, false>>(isa, p.data() + at, static_cast<float*>(nullptr),
-                                             a.data() + at, b.data() + at, grad.data() + at, n, &s);
+      run_pass<AdamPass>(isa, p.data() + at, a.data() + at, b.data() + at, grad.data() + at, n, &s);
     REQUIRE(same_bits(p, w));
     REQUIRE(same_bits(a, m));
     REQUIRE(same_bits(b, v));

@@ -146,8 +146,9 @@ class CastSkipped : public wrapped::Ops {
                   for (int64_t c = 0; c < piece.cols; ++c) {
                     const int64_t local = piece.local_offset + r * piece.local_ld + c;
                     const float g = static_cast<const float*>(p.grad)[local] * scalars.grad_scale;
-                    const float u =
-                        direction(next_momentum(p.momentum[local], g, scalars), g, scalars);
+                    const float u = direction(
+                        next_momentum(static_cast<const float*>(p.momentum)[local], g, scalars), g,
+                        scalars);
                     uint32_t bits;
                     std::memcpy(&bits, &u, 4);
                     static_cast<bf16*>(message)[piece.packed_offset + r * piece.cols + c] = {

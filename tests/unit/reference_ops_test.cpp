@@ -166,6 +166,7 @@ struct World {
     params[1].param = weight16.data();
     params[1].grad = grad16.data();
     params[1].master = f32[1][3].data();
+    params[1].form = WeightForm::kMaster;
     params[1].param_dtype = params[1].grad_dtype = DType::kBF16;
     int64_t packed = 0;
     const auto piece = [&](int32_t param, int64_t rows, int64_t cols, int64_t offset) {
@@ -296,7 +297,7 @@ TEST_CASE("ops: AdamW has equal bits on every backend and the textbook's value",
         view.momentum = first.data();
         view.variance = second.data();
         view.numel = n;
-        b.ops->commit_adamw(*b.stream, list, &view, &s, &yes, 1, t);
+        b.ops->commit_adamw(*b.stream, list, {}, &view, &s, &yes, 1, t);
         b.wait();
       };
       run(backend, w, m, v);

@@ -9,6 +9,7 @@
 #include "muonrt/command.hpp"
 #include "muonrt/optimizer.h"
 #include "muonrt/table.hpp"
+#include "optimizer/settings.hpp"
 
 namespace muonrt::tool {
 
@@ -39,7 +40,11 @@ std::vector<Setting> group_settings() {
   return {
       {"lr_factor", true, true, [](const Group& g) { return plain(g.lr_factor); }},
       {"weight_decay", true, true, [](const Group& g) { return plain(g.weight_decay); }},
+      {"weight_decay_kind", true, true,
+       [=](const Group& g) { return name(static_cast<WeightDecayKind>(g.weight_decay_kind)); }},
       {"momentum", true, false, [](const Group& g) { return plain(g.momentum); }},
+      {"momentum_dtype", true, false,
+       [](const Group& g) { return cell::word(dtype_name(g.momentum_dtype)); }},
       {"momentum_kind", true, false,
        [](const Group& g) {
          return cell::word(g.momentum_kind == MUONRT_MOMENTUM_EMA ? "ema" : "heavy_ball");
@@ -77,6 +82,11 @@ std::vector<Setting> group_settings() {
       {"beta1", false, true, [](const Group& g) { return plain(g.beta1); }},
       {"beta2", false, true, [](const Group& g) { return plain(g.beta2); }},
       {"eps", false, true, [](const Group& g) { return plain(g.eps); }},
+      {"adam_form", false, true,
+       [](const Group& g) {
+         return cell::word(g.adam_form == MUONRT_ADAM_TORCH ? "torch" : "folded");
+       }},
+      {"update_every", false, true, [](const Group& g) { return cell::count(g.update_every); }},
   };
 }
 

@@ -51,10 +51,13 @@ Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
   for (size_t i = 0; i < tensors.size(); ++i) {
     Shard& shard = shards_[i];
     const auto index = static_cast<int64_t>(i);
-    shard.momentum = optimizer_->state(index, MUONRT_STATE_MOMENTUM).data;
-    if (!tensors[i].muon) shard.variance = optimizer_->state(index, MUONRT_STATE_VARIANCE).data;
+    shard.momentum =
+        static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_MOMENTUM).data);
+    if (!tensors[i].muon)
+      shard.variance =
+          static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_VARIANCE).data);
     if (settings.numerics.data == MUONRT_DTYPE_BF16) {
-      shard.master = optimizer_->state(index, MUONRT_STATE_MASTER).data;
+      shard.master = static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_MASTER).data);
     }
   }
 }

@@ -1,0 +1,8 @@
+#pragma once
+
+// The annotation of formulas that kernels call, too.
+#if defined(__CUDACC__)
+#define MUONRT_HOST_DEVICE __host__ __device__
+#else
+#define MUONRT_HOST_DEVICE
+#endif

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "backend/scalars.hpp"
+
+// How bf16 weights keep or round away what f32 has more; shared by every backend.
+
+namespace muonrt {
+
+/// An f32 weight as the bf16 value nearest to it (ties away from zero) and the lower half of its
+/// own bits. Every pattern of 32 bits comes back: the addition and its inverse wrap.
+struct SplitWeight {
+  uint16_t high;  // bits of the bf16 parameter
+  uint16_t low;   // remainder
+};
+MUONRT_HOST_DEVICE inline SplitWeight split_weight(float w) {
+  const uint32_t bits = std::bit_cast<uint32_t>(w);
+  return {static_cast<uint16_t>((bits + 0x8000u) >> 16), static_cast<uint16_t>(bits)};
+}
+MUONRT_HOST_DEVICE inline float join_weight(uint16_t high, uint16_t low) {
+  const uint32_t rounded_up = (low & 0x8000u) << 1;
+  return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + low - rounded_up);
+}
+
+/// 32 random bits for one element of one parameter in one step, whoever holds it: the first word of
+/// Philox4x32-10. Source: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
+MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param,
+                                               uint64_t element) {
+  uint32_t c0 = static_cast<uint32_t>(element), c1 = static_cast<uint32_t>(element >> 32);
+  uint32_t c2 = param, c3 = static_cast<uint32_t>(step);
+  uint32_t k0 = static_cast<uint32_t>(seed);
+  uint32_t k1 = static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(step >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xd2511f53u} * c0, b = uint64_t{0xcd9e8d57u} * c2;
+    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(b);
+    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(a);
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  return c0;
+}
+
+/// One of the two bf16 values next to w, the nearer one more often, so that the mean is w: 16
+/// random bits are added below the cut. A finite w stays finite; bf16 values, infinities and NaN
+/// are kept.
+MUONRT_HOST_DEVICE inline uint16_t round_stochastic(float w, uint32_t random) {
+  const uint32_t bits = std::bit_cast<uint32_t>(w), size = bits & 0x7fffffffu;
+  if (size >= 0x7f7f0000u)
+    return size >= 0x7f800000u ? to_bf16(w).bits : static_cast<uint16_t>(bits >> 16);
+  return static_cast<uint16_t>((bits + (random & 0xffffu)) >> 16);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+
+#include "host/dtype_dispatch.hpp"
+#include "host/row_passes.hpp"
+
+namespace muonrt::host {
+
+/// Elements that a commit works on at once: what is not f32 in memory is widened into blocks of
+/// this many, which stay in the first cache.
+constexpr int64_t kBlock = 512;
+
+/// Array elements as f32: where they lie if they are f32, else a widened copy.
+inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t at, int64_t n,
+                               float* copy) {
+  if (dtype == DType::kF32) return static_cast<const float*>(data) + at;
+  run_pass<CastPass<bf16, float>>(isa, static_cast<const bf16*>(data) + at, copy, n);
+  return copy;
+}
+
+/// The f32 weights [at, at + n) of a parameter, to be changed in place and then written.
+class WeightBlock {
+ public:
+  WeightBlock(Isa isa, const ParamView& view, int64_t at, int64_t n)
+      : isa_(isa), view_(&view), at_(at), n_(n), values_(copy_) {
+    if (view.form == WeightForm::kMaster) {
+      values_ = view.master + at;
+    } else if (view.param_dtype == DType::kF32) {
+      values_ = static_cast<float*>(view.param) + at;
+    } else if (view.form == WeightForm::kRemainder) {
+      run_pass<JoinPass>(isa, narrow(), view.remainder + at, copy_, n);
+    } else {
+      run_pass<CastPass<bf16, float>>(isa, narrow(), copy_, n);
+    }
+  }
+  WeightBlock(const WeightBlock&) = delete;
+  WeightBlock& operator=(const WeightBlock&) = delete;
+
+  float* values() { return values_; }
+
+  /// @param param    its index, and @param element the first element's index in the whole tensor:
+  ///     what random bits follow from.
+  void write(int32_t param, int64_t element) const {
+    const ParamView& v = *view_;
+    if (v.form == WeightForm::kRemainder) {
+      run_pass<SplitPass>(isa_, values_, narrow(), v.remainder + at_, n_);
+    } else if (v.form == WeightForm::kStochastic) {
+      run_pass<StochasticPass>(isa_, values_, narrow(), n_, v.seed, v.step,
+                               static_cast<uint32_t>(param), element);
+    } else if (v.param_dtype == DType::kBF16) {
+      run_pass<CastPass<float, bf16>>(isa_, values_, narrow(), n_);
+    } else if (v.form == WeightForm::kMaster) {
+      run_pass<CastPass<float, float>>(isa_, values_, static_cast<float*>(v.param) + at_, n_);
+    }
+  }
+
+ private:
+  bf16* narrow() const { return static_cast<bf16*>(view_->param) + at_; }
+
+  Isa isa_;
+  const ParamView* view_;
+  int64_t at_, n_;
+  float* values_;
+  float copy_[kBlock];
+};
+
+}  // namespace muonrt::host

@@ -1,0 +1,79 @@
+#include "backend/weight_bits.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+using namespace muonrt;
+
+TEST_CASE("weight bits: a bf16 value and 16 more bits are every f32, bit for bit",
+          "[unit][backend]") {
+  uint64_t wrong = 0, far = 0;
+  for (uint64_t high = 0; high < 1u << 16; ++high) {
+    uint32_t wrong_here = 0, far_here = 0;
+    for (uint32_t low = 0; low < 1u << 16; ++low) {
+      const uint32_t bits = static_cast<uint32_t>(high << 16) | low;
+      const SplitWeight split = split_weight(std::bit_cast<float>(bits));
+      wrong_here += std::bit_cast<uint32_t>(join_weight(split.high, split.low)) != bits;
+      // Half a step of bf16 at most: the bits of neighbours of one sign are consecutive.
+      const uint32_t back = static_cast<uint32_t>(split.high) << 16;
+      far_here += back - bits + 0x7fffu > 0xffffu;
+    }
+    wrong += wrong_here;
+    far += far_here;
+  }
+  CHECK(wrong == 0);
+  CHECK(far == 0);
+}
+
+TEST_CASE("weight bits: the bf16 half is the rounding of a master weight but for exact ties",
+          "[unit][backend]") {
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 977) {
+    const auto x = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    if (!std::isfinite(x) || (bits & 0xffffu) == 0x8000u) continue;
+    REQUIRE(split_weight(x).high == to_bf16(x).bits);
+  }
+  CHECK(split_weight(1.00390625f).high == 0x3f81);  // a tie: away from zero
+  CHECK(split_weight(-1.00390625f).high == 0xbf81);
+}
+
+TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
+  // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds), first words.
+  CHECK(random_bits(0, 0, 0, 0) == 0x6627e8d5u);
+  // The high half of the step is mixed into the key: 0xffffffff twice cancels in its upper word.
+  CHECK(random_bits(0x00000000ffffffffu, 0xffffffffffffffffu, 0xffffffffu, 0xffffffffffffffffu) ==
+        0x408f276du);
+  CHECK(random_bits(0x299f31d0a4093822u, 0x03707344u, 0x13198a2eu, 0x85a308d3243f6a88u) ==
+        0xd16cfe09u);
+}
+
+TEST_CASE("weight bits: rounding at random keeps the mean, and what needs no rounding",
+          "[unit][backend]") {
+  const float x = std::bit_cast<float>(0x3f804000u);  // a quarter of the way from 1 to the next
+  int64_t up = 0;
+  for (uint64_t i = 0; i < 1 << 16; ++i) {
+    const uint16_t rounded = round_stochastic(x, random_bits(1, 2, 3, i));
+    REQUIRE((rounded == 0x3f80 || rounded == 0x3f81));
+    up += rounded == 0x3f81;
+  }
+  // Binomial: 16384 expected, standard deviation 111.
+  CHECK(std::abs(up - 16384) < 6 * 111);
+  // Every value of the random bits once: exact.
+  for (const uint32_t low : {0x0001u, 0x4000u, 0x8000u, 0xffffu}) {
+    for (const uint32_t sign : {0u, 0x80000000u}) {
+      const float w = std::bit_cast<float>(sign | 0x40490000u | low);
+      uint32_t larger = 0;
+      for (uint32_t r = 0; r < 1u << 16; ++r)
+        larger += round_stochastic(w, r) == static_cast<uint16_t>((sign >> 16) | 0x404au);
+      CHECK(larger == low);
+    }
+  }
+  for (const uint32_t random : {0u, 0x7fffu, 0xffffu, 0xffffffffu}) {
+    CHECK(round_stochastic(-3.0f, random) == to_bf16(-3.0f).bits);
+    CHECK(round_stochastic(0.0f, random) == 0);
+    CHECK(round_stochastic(std::numeric_limits<float>::max(), random) == 0x7f7f);
+    CHECK(round_stochastic(std::numeric_limits<float>::infinity(), random) == 0x7f80);
+    CHECK(std::isnan(
+        to_f32(bf16{round_stochastic(std::numeric_limits<float>::quiet_NaN(), random)})));
+  }
+}
