@@ -86,6 +86,10 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
   MUONRT_CUDA(cudaGetDeviceProperties(&properties, options_.index));
   name_ = cat(properties.name, " sm_", properties.major, properties.minor, " ",
               properties.multiProcessorCount, " SMs");
+  sms_ = properties.multiProcessorCount;
+  MUONRT_REQUIRE(options_.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
+                 Status::kNotSupported, "options: symmetric products for sm_90a on ", name_,
+                 " (they use instructions of compute capability 9.0 alone); choose other ones");
   resident_blocks_ =
       properties.multiProcessorCount * (properties.maxThreadsPerMultiProcessor / kThreads);
   reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, options_.index) != 0;

@@ -74,6 +74,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   int index() const { return options_.index; }
+  int sms() const { return sms_; }
   /// Blocks of kThreads that the device holds at once at most.
   int resident_blocks() const { return resident_blocks_; }
   Place place_of(const void* memory) const;
@@ -117,6 +118,7 @@ class CudaDevice final : public Device {
 
   CudaDeviceOptions options_;
   std::string name_;
+  int sms_ = 0;
   int resident_blocks_ = 0;
   int lowest_priority_ = 0, highest_priority_ = 0;
   bool reaches_all_host_memory_ = false;

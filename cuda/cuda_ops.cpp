@@ -53,7 +53,7 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
       params_(device) {
   if (symmetric == SymmetricProvider::kDefault) symmetric = kDefaultSymmetric;
   if (symmetric != SymmetricProvider::kVendor)
-    symmetric_ = std::make_unique<SymmetricProducts>(device, symmetric);
+    symmetric_ = std::make_unique<SymmetricProducts>(device, symmetric, device.sms());
 }
 
 std::string CudaOps::product_identity() const {

@@ -11,14 +11,23 @@ constexpr int kThreads = 256;
 
 /// kernel<<<grid, threads, shared_bytes, stream>>>(arguments), checked; `arguments` is one struct
 /// by value.
+/// Blocks [i cluster, (i + 1) cluster) run side by side and reach each other's shared memory.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
-            const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0) {
+            const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0,
+            int cluster = 1) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
+  cudaLaunchAttribute beside = {};
+  beside.id = cudaLaunchAttributeClusterDimension;
+  beside.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  if (cluster > 1) {
+    config.attrs = &beside;
+    config.numAttrs = 1;
+  }
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/symmetric/problem.hpp"
+#include "cuda/symmetric/tensor_map.hpp"
 
 // The launchers of the symmetric kernels.
 
@@ -25,5 +26,18 @@ void symmetric_sm80_prepare();
 /// @param jobs  of square_jobs, all of problems with args.slices slices; a multiple of it.
 void symmetric_sm80(const SymmetricArguments& args, DType element, int64_t jobs,
                     cudaStream_t stream);
+
+struct Sm90Arguments {
+  TensorMap a[kProblems], b[kProblems], c[kProblems];  // boxes of 128, 128 and 64 rows
+  SymmetricProblem problems[kProblems];
+  const TileJob* jobs;   // of mixed_jobs
+  const int32_t* first;  // of its blocks
+};
+static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
+
+/// Once for a device, before the first launch.
+void symmetric_sm90_prepare();
+/// @param blocks  those of the list; even.
+void symmetric_sm90(const Sm90Arguments& args, DType element, int blocks, cudaStream_t stream);
 
 }  // namespace muonrt::cuda

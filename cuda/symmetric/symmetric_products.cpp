@@ -9,61 +9,120 @@ namespace muonrt::cuda {
 
 namespace {
 
+/// What a persistent grid leaves to the blocks of a communicator, which would else wait for its
+/// end.
+constexpr int kReservedSms = 8;
+
 int slices_in(const Product& p) { return slices_of(p.c.rows, p.a.cols); }
+
+template <class T>
+Buffer on_device(Device& device, const std::vector<T>& list, cudaStream_t stream) {
+  const size_t bytes = list.size() * sizeof(T);
+  Buffer memory(device, static_cast<int64_t>(bytes));
+  if (bytes > 0)
+    MUONRT_CUDA(cudaMemcpyAsync(memory.data(), list.data(), bytes, cudaMemcpyHostToDevice, stream));
+  return memory;
+}
 
 }  // namespace
 
-SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider, int64_t partials)
-    : device_(device), provider_(provider), most_partials_(partials) {
-  MUONRT_CHECK_INTERNAL(provider_ == SymmetricProvider::kSm80, "no symmetric kernels of this kind");
-  symmetric_sm80_prepare();
+SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider, int sms,
+                                     int64_t partials)
+    : device_(device),
+      provider_(provider),
+      blocks_(std::max(2, (sms - kReservedSms) / 2 * 2)),
+      most_partials_(partials) {
+  if (provider_ == SymmetricProvider::kSm90) {
+    symmetric_sm90_prepare();
+  } else {
+    MUONRT_CHECK_INTERNAL(provider_ == SymmetricProvider::kSm80, "symmetric kernels of no kind");
+    symmetric_sm80_prepare();
+  }
 }
 
-std::string SymmetricProducts::identity() const { return "symmetric sm_80 kernels 1"; }
+std::string SymmetricProducts::identity() const {
+  return provider_ == SymmetricProvider::kSm90 ? "symmetric sm_90a kernels 1"
+                                               : "symmetric sm_80 kernels 1";
+}
 
 void SymmetricProducts::reserve(int64_t n, int64_t k) {
-  if (slices_of(n, k) == 1 || partials_.data() != nullptr) return;
+  const bool sliced = provider_ == SymmetricProvider::kSm80 && slices_of(n, k) > 1;
+  if (!sliced || partials_.data() != nullptr) return;
   partials_ = Buffer(device_, most_partials_ * kPartialFloats * size_of(DType::kF32));
+}
+
+SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const SymmetricShape> shapes,
+                                                           cudaStream_t stream) {
+  JobList list;
+  if (provider_ == SymmetricProvider::kSm90) {
+    list = mixed_jobs(shapes, blocks_);
+  } else {
+    list.jobs = square_jobs(shapes);
+  }
+  DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
+                  on_device(device_, list.first, stream)};
+  MUONRT_CUDA(cudaStreamSynchronize(stream));  // the host's lists go
+  return made;
 }
 
 const SymmetricProducts::DeviceList& SymmetricProducts::list_of(std::span<const Product> products,
                                                                 cudaStream_t stream) {
-  ListKey key;
-  for (const Product& p : products) key.first.push_back(shape_of(p));
-  const auto found = lists_.find(key);
+  std::vector<SymmetricShape> shapes;
+  for (const Product& p : products) shapes.push_back(shape_of(p));
+  const auto found = lists_.find(shapes);
   if (found != lists_.end()) return found->second;
-  const std::vector<TileJob> jobs = square_jobs(key.first);
-  const auto bytes = static_cast<int64_t>(jobs.size() * sizeof(TileJob));
-  DeviceList list{Buffer(device_, bytes), static_cast<int64_t>(jobs.size())};
-  MUONRT_CUDA(cudaMemcpyAsync(list.memory.data(), jobs.data(), static_cast<size_t>(bytes),
-                              cudaMemcpyHostToDevice, stream));
-  MUONRT_CUDA(cudaStreamSynchronize(stream));
-  return lists_.emplace(std::move(key), std::move(list)).first->second;
+  DeviceList made = make_list(shapes, stream);
+  return lists_.emplace(std::move(shapes), std::move(made)).first->second;
 }
 
-void SymmetricProducts::launch_group(std::span<const Product> products, cudaStream_t stream) {
+void SymmetricProducts::launch_sm80(std::span<const Product> products, cudaStream_t stream) {
   SymmetricArguments args = {};
   std::transform(products.begin(), products.end(), args.problems, problem_of);
   args.slices = slices_in(products[0]);
-  if (args.slices > 1) reserve(products[0].c.rows, products[0].a.cols);
+  reserve(products[0].c.rows, products[0].a.cols);
   args.partials = partials_.as<float>();
   const DeviceList& list = list_of(products, stream);
-  const auto* jobs = static_cast<const TileJob*>(list.memory.data());
-  const int64_t most = args.slices > 1 ? most_partials_ / args.slices * args.slices : list.jobs;
-  for (int64_t first = 0; first < list.jobs; first += most) {
-    args.jobs = jobs + first;
-    symmetric_sm80(args, products[0].a.dtype, std::min(most, list.jobs - first), stream);
+  const int64_t most = args.slices > 1 ? most_partials_ / args.slices * args.slices : list.count;
+  for (int64_t first = 0; first < list.count; first += most) {
+    args.jobs = list.jobs.as<TileJob>() + first;
+    symmetric_sm80(args, products[0].a.dtype, std::min(most, list.count - first), stream);
   }
+}
+
+void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStream_t stream) {
+  constexpr int kStoredRows = 64;
+  Sm90Arguments args = {};
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& p = products[i];
+    args.problems[i] = problem_of(p);
+    args.a[i] = make_tensor_map(p.a, kCell);
+    args.b[i] = make_tensor_map(p.b, kCell);
+    args.c[i] = make_tensor_map(p.c, kStoredRows);
+  }
+  const DeviceList& list = list_of(products, stream);
+  if (list.count == 0) return;
+  args.jobs = list.jobs.as<TileJob>();
+  args.first = list.first.as<int32_t>();
+  symmetric_sm90(args, products[0].a.dtype, blocks_, stream);
+}
+
+bool SymmetricProducts::together(const Product& a, const Product& b) const {
+  const bool sm90 = provider_ == SymmetricProvider::kSm90;
+  return a.a.dtype == b.a.dtype && (sm90 || slices_in(a) == slices_in(b));
 }
 
 void SymmetricProducts::multiply(std::span<const Product> products, cudaStream_t stream) {
   for (size_t begin = 0; begin < products.size();) {
     size_t end = begin + 1;
     while (end < products.size() && end - begin < kProblems &&
-           slices_in(products[end]) == slices_in(products[begin]) &&
-           products[end].a.dtype == products[begin].a.dtype)
+           together(products[begin], products[end]))
       ++end;
-    launch_group(products.subspan(begin, end - begin), stream);
+    const auto group = products.subspan(begin, end - begin);
+    if (provider_ == SymmetricProvider::kSm90) {
+      launch_sm90(group, stream);
+    } else {
+      launch_sm80(group, stream);
+    }
     begin = end;
   }
 }

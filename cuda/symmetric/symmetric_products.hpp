@@ -20,8 +20,9 @@ class SymmetricProducts {
  public:
   /// @param device      lends the memory of job lists and sums; outlives this.
   /// @param provider    kSm80 or kSm90.
-  /// @param partials    sums of slices that one launch leaves at most, 64 KiB each.
-  SymmetricProducts(Device& device, SymmetricProvider provider, int64_t partials = 512);
+  /// @param sms         of the device; a few are left to communication (kSm90).
+  /// @param partials    sums of slices that one launch leaves at most, 64 KiB each (kSm80).
+  SymmetricProducts(Device& device, SymmetricProvider provider, int sms, int64_t partials = 512);
 
   /// Name, for Device::describe.
   std::string identity() const;
@@ -33,21 +34,24 @@ class SymmetricProducts {
   void multiply(std::span<const Product> products, cudaStream_t stream);
 
  private:
-  /// Shapes and the number of persistent blocks (0: a block for each job).
-  using ListKey = std::pair<std::vector<SymmetricShape>, int>;
   struct DeviceList {
-    Buffer memory;
-    int64_t jobs = 0;
+    Buffer jobs;
+    int64_t count = 0;
+    Buffer first;  // of a persistent grid's blocks
   };
 
+  DeviceList make_list(std::span<const SymmetricShape> shapes, cudaStream_t stream);
   const DeviceList& list_of(std::span<const Product> products, cudaStream_t stream);
-  void launch_group(std::span<const Product> products, cudaStream_t stream);
+  bool together(const Product& a, const Product& b) const;
+  void launch_sm80(std::span<const Product> products, cudaStream_t stream);
+  void launch_sm90(std::span<const Product> products, cudaStream_t stream);
 
   Device& device_;
   SymmetricProvider provider_;
+  int blocks_;  // of a persistent grid
   int64_t most_partials_;
   Buffer partials_;
-  std::map<ListKey, DeviceList> lists_;
+  std::map<std::vector<SymmetricShape>, DeviceList> lists_;
 };
 
 }  // namespace muonrt::cuda

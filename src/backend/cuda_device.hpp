@@ -18,7 +18,8 @@ int cuda_device_count() noexcept;
 enum class SymmetricProvider {
   kDefault,  // cuda/README.md says which, and why
   kVendor,   // the dense product and a mirror
-  kSm80,     // muonrt's own, mma.sync
+  kSm80,     // muonrt's own, mma.sync: compute capability 8.0 and later
+  kSm90,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 alone
 };
 
 /// Device `index` as a rank's device.

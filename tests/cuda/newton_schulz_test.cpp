@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "cuda/machine.hpp"
+#include "cuda/symmetric_cases.hpp"
 #include "unit/newton_schulz_cases.hpp"
 
 using namespace muonrt;
@@ -9,9 +9,9 @@ using namespace newton_schulz_cases;
 namespace {
 
 std::vector<backends::Backend> cuda_backends() {
-  std::vector<backends::Backend> list = {
-      backends::cuda(/*naive_products=*/true),
-      backends::cuda(cuda_test::is_emulated(), SymmetricProvider::kSm80)};
+  std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
+  for (const SymmetricProvider own : cuda_test::symmetric_providers())
+    list.push_back(backends::cuda(cuda_test::is_emulated(), own));
   if (!cuda_test::is_emulated()) list.push_back(backends::cuda());
   return list;
 }

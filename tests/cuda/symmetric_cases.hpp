@@ -8,6 +8,18 @@
 // Symmetric products whose every bit is known: small integers, whose sums are exact in f32.
 namespace cuda_test {
 
+/// muonrt's own products that this device runs.
+inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
+  std::vector<muonrt::SymmetricProvider> list = {muonrt::SymmetricProvider::kSm80};
+  try {
+    make_device(muonrt::SymmetricProvider::kSm90);
+    list.push_back(muonrt::SymmetricProvider::kSm90);
+  } catch (const muonrt::Error& error) {
+    if (error.status() != muonrt::Status::kNotSupported) throw;
+  }
+  return list;
+}
+
 struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;

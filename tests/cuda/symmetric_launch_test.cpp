@@ -16,14 +16,12 @@ using namespace cuda_test;
 
 namespace {
 
-std::vector<SymmetricProvider> providers() { return {SymmetricProvider::kSm80}; }
-
 /// All products of a list in one call.
 std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
                                            const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int64_t partials = 512) {
+                                           int sms = 12, int64_t partials = 512) {
   Machine machine(make_device(provider));
-  SymmetricProducts products(*machine.device, provider, partials);
+  SymmetricProducts products(*machine.device, provider, sms, partials);
   std::vector<SymmetricTrial> trials;
   std::vector<Product> list;
   for (const SymmetricCase& c : cases) {
@@ -43,7 +41,7 @@ std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
 }  // namespace
 
 TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16", "[emulated]") {
-  for (const SymmetricProvider provider : providers()) {
+  for (const SymmetricProvider provider : symmetric_providers()) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       const std::vector<SymmetricCase> cases = {
           {130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
@@ -59,10 +57,60 @@ TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16",
   }
 }
 
+TEST_CASE("symmetric launch: pairs, broken rounds and diagonals of larger results", "[emulated]") {
+  for (const SymmetricProvider provider : symmetric_providers()) {
+    // 4, 8 and 12 blocks: 6 pairs a matrix make 3 rounds, 1 and a half, or 1.
+    for (const int sms : {12, 16, 20}) {
+      int64_t wrong = 0;
+      results(provider, {{1000, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, wrong, sms);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("symmetric launch: bits follow from neither grid, batch nor company", "[emulated]") {
+  for (const SymmetricProvider provider : symmetric_providers()) {
+    Machine machine(make_device(provider));
+    const int64_t n = 390, k = 150, ld = 160, c_ld = 416;
+    const Bytes in = values(3, DType::kBF16, 3 * n * ld);
+    Product p;
+    p.a = {machine.put(in), DType::kBF16, n, k, ld, 3, n * ld};
+    p.b = p.a;
+    p.c = {machine.put(Bytes(static_cast<size_t>(2 * 3 * n * c_ld))),
+           DType::kBF16,
+           n,
+           n,
+           c_ld,
+           3,
+           n * c_ld};
+    p.transpose_b = p.symmetric = true;
+    p.alpha = 0.37f;
+    const auto run = [&](int sms, bool alone) {
+      SymmetricProducts products(*machine.device, provider, sms);
+      std::vector<Product> list(1, p);
+      if (alone) {
+        for (MatrixBatch* m : {&list[0].a, &list[0].b, &list[0].c}) {
+          m->data = static_cast<char*>(m->data) + 2 * m->stride;
+          m->count = 1;
+        }
+      }
+      products.multiply(list, handle_of(machine.on()));
+      machine.finish();
+      return machine.get(static_cast<const uint16_t*>(p.c.data) + n * c_ld, n * c_ld);
+    };
+    const auto first = run(10, false);
+    CHECK(run(10, false) == first);
+    CHECK(run(12, false) == first);
+    CHECK(run(24, false) == first);
+    machine.ops().fill(machine.on(), p.c.data, 0, 2 * 3 * n * c_ld);
+    CHECK(run(12, true) == first);
+  }
+}
+
 TEST_CASE("symmetric launch: more sums than the workspace holds take several launches",
           "[emulated]") {
   int64_t wrong = 0;
-  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 5);
+  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 12, 5);
   CHECK(wrong == 0);
 }
 

@@ -11,8 +11,6 @@ using namespace cuda_test;
 
 namespace {
 
-std::vector<SymmetricProvider> providers() { return {SymmetricProvider::kSm80}; }
-
 int64_t wrong(SymmetricProvider provider, const SymmetricCase& c) {
   Machine machine(make_device(provider));
   const SymmetricTrial trial(machine, c, static_cast<uint64_t>(c.n * 1000 + c.k));
@@ -36,7 +34,7 @@ SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
 TEST_CASE("symmetric product: exact on integers, odd sizes, all epilogues, gaps untouched",
           "[cuda]") {
   int64_t turn = 0;
-  for (const SymmetricProvider provider : providers()) {
+  for (const SymmetricProvider provider : symmetric_providers()) {
     for (const int64_t n :
          {1, 2, 7, 8, 9, 31, 63, 64, 65, 127, 128, 129, 130, 191, 255, 256, 257}) {
       for (const int64_t k : {1, 31, 33, 72}) {
@@ -56,7 +54,7 @@ TEST_CASE("symmetric product: exact on integers, odd sizes, all epilogues, gaps 
 
 TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to 4",
           "[cuda][.full]") {
-  for (const SymmetricProvider provider : providers()) {
+  for (const SymmetricProvider provider : symmetric_providers()) {
     for (int64_t n = 1; n <= 600; ++n) {
       for (int64_t count = 1; count <= 4; ++count) {
         const SymmetricCase c = case_of(n, 1 + n * 7 % 80, count, n + count);
@@ -68,7 +66,7 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
 }
 
 TEST_CASE("symmetric product: a depth cut into slices gives the sum", "[cuda]") {
-  for (const SymmetricProvider provider : providers()) {
+  for (const SymmetricProvider provider : symmetric_providers()) {
     for (const SymmetricCase& c :
          {SymmetricCase{100, 1030, 2}, SymmetricCase{130, 1541, 1, true, 1.0f, -3.0f, 9.0f}}) {
       INFO(c.name());
@@ -78,7 +76,7 @@ TEST_CASE("symmetric product: a depth cut into slices gives the sum", "[cuda]") 
 }
 
 TEST_CASE("symmetric product: real numbers within the roundings of their sums", "[cuda]") {
-  for (const SymmetricProvider provider : providers()) {
+  for (const SymmetricProvider provider : symmetric_providers()) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>(70, 200), {140, 90}}) {
       Machine machine(make_device(provider));
       const int64_t ld = machine.ops().leading_dimension(k, DType::kBF16);
@@ -127,7 +125,7 @@ TEST_CASE("symmetric product: real numbers within the roundings of their sums", 
 }
 
 TEST_CASE("symmetric product: infinities and NaN reach the result", "[cuda]") {
-  for (const SymmetricProvider provider : providers()) {
+  for (const SymmetricProvider provider : symmetric_providers()) {
     Machine machine(make_device(provider));
     const int64_t n = 40, k = 20, ld = machine.ops().leading_dimension(k, DType::kBF16);
     const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);

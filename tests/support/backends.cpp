@@ -63,10 +63,11 @@ Backend host(int threads, bool portable_gemm) {
 }
 
 Backend cuda(bool naive_products, SymmetricProvider symmetric) {
-  const bool own = symmetric == SymmetricProvider::kSm80;
-  return on_device(
-      cat("cuda", naive_products ? ", naive products" : "", own ? ", symmetric sm_80" : ""), false,
-      make_cuda_device(0, naive_products, symmetric));
+  const char* own = symmetric == SymmetricProvider::kSm80   ? ", symmetric sm_80"
+                    : symmetric == SymmetricProvider::kSm90 ? ", symmetric sm_90a"
+                                                            : "";
+  return on_device(cat("cuda", naive_products ? ", naive products" : "", own), false,
+                   make_cuda_device(0, naive_products, symmetric));
 }
 
 std::vector<Backend> all() {

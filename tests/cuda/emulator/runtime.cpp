@@ -78,8 +78,10 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   const dim3 grid = config.gridDim, threads = config.blockDim;
   const size_t shared_bytes = config.dynamicSmemBytes;
+  const unsigned side_by_side = config.numAttrs > 0 ? config.attrs->val.clusterDim.x : 1;
   const bool valid = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < (1u << 31) &&
-                     grid.y < 65536 && grid.z < 65536 && threads.x > 0 && threads.x <= 1024;
+                     grid.x % side_by_side == 0 && grid.y < 65536 && grid.z < 65536 &&
+                     threads.x > 0 && threads.x <= 1024;
   if (!valid) return result(cudaErrorInvalidConfiguration);
   return enqueue(config.stream, [=, thread = std::move(thread)] {
     if (std::exchange(machine().fail_next, false)) {
@@ -88,8 +90,11 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void(
     }
     for (unsigned z = 0; z < grid.z; ++z)
       for (unsigned y = 0; y < grid.y; ++y)
-        for (unsigned x = 0; x < grid.x; ++x)
-          run_cluster(thread, {{uint3{x, y, z}}, grid, threads, shared_bytes});
+        for (unsigned x = 0; x < grid.x; x += side_by_side) {
+          Cluster cluster{{}, grid, threads, shared_bytes};
+          for (unsigned i = 0; i < side_by_side; ++i) cluster.blocks.push_back({x + i, y, z});
+          run_cluster(thread, cluster);
+        }
   });
 }
 
@@ -148,11 +153,11 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"emulated GPU", 8, 0, 2, 512};
+  *properties = {"emulated GPU", 9, 0, 2, 512};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
-  *value = which == cudaDevAttrComputeCapabilityMajor ? 8 : 0;
+  *value = which == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/symmetric/tensor_map.hpp"
+
+// One instruction of compute capability 9.0a a function. Source: PTX ISA 9.0.
+
+namespace muonrt::cuda {
+
+/// Shared memory whose size the launch gives; aligned for the swizzle.
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  return memory;
+}
+__device__ inline uint32_t shared_address(const void* memory) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+}
+
+/// The block's place in its cluster.
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// All threads of the cluster meet; what they wrote to shared memory is visible to all.
+__device__ inline void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+/// 128 threads of a warpgroup meet.
+__device__ inline void warpgroup_sync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+template <int kCount>
+__device__ inline void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+/// A barrier in shared memory: a phase ends when `arrivals` have come and all bytes that were
+/// announced.
+__device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+/// Barriers that were made are visible to the copies and to the other block.
+__device__ inline void barriers_made() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+/// At the barrier that lies at the same place in block `rank` of the cluster.
+__device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
+          shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+__device__ inline void barrier_arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+/// Until the phase of this parity has ended, as the whole cluster sees it.
+__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again%=;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+/// A box of a matrix into shared memory; its bytes count at `barrier`.
+__device__ inline void bulk_load(void* to, const TensorMap& map, int col, int row, int matrix,
+                                 uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier))
+      : "memory");
+}
+/// Into the same place of both blocks of a cluster, counted at the barrier of each.
+__device__ inline void bulk_load_both(void* to, const TensorMap& map, int col, int row, int matrix,
+                                      uint64_t* barrier) {
+  constexpr uint16_t kBoth = 3;
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier)), "h"(kBoth)
+      : "memory");
+}
+/// A box from shared memory into a matrix.
+__device__ inline void bulk_store(const TensorMap& map, int col, int row, int matrix,
+                                  const void* from) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+      "r"(col), "r"(row), "r"(matrix), "r"(shared_address(from))
+      : "memory");
+}
+__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Shared memory of this thread's stores may be written again.
+__device__ inline void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/// This thread's stores are done.
+__device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+/// What this thread wrote to shared memory is visible to bulk stores.
+__device__ inline void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Four 8 x 8 matrices; lane 8 i + r gives the address of row r of the i-th.
+__device__ inline void store_matrices(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
+                                      uint32_t w3) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(w0), "r"(w1), "r"(w2), "r"(w3)
+      : "memory");
+}
+/// The same, each matrix transposed.
+__device__ inline void store_matrices_transposed(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
+                                                 uint32_t w3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(row)),
+               "r"(w0), "r"(w1), "r"(w2), "r"(w3)
+               : "memory");
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/update_rules.hpp"
+
+// The ring of stages between the copies and the products of a block, and who waits for what. Plain
+// C++: the kernel and the model of it in tests/cuda use these functions.
+//
+// Fill f goes to stage f % kRingStages. `full` ends a phase when its bytes have come; `empty` when
+// both consumers of the block have read it; `peer_empty` when both consumers of the other block of
+// the cluster have. The last counts fills of pairs alone, which come first in both blocks and have
+// the same numbers there: a copy into both blocks waits for both.
+
+namespace muonrt::cuda {
+
+constexpr int kRingStages = 4;
+constexpr int kConsumers = 2;  // warpgroups of a block
+
+MUONRT_HOST_DEVICE constexpr int stage_of(int fill) { return fill % kRingStages; }
+/// Parity of the phase of `full` that ends with this fill.
+MUONRT_HOST_DEVICE constexpr uint32_t parity_of(int fill) {
+  return static_cast<uint32_t>(fill / kRingStages) & 1u;
+}
+/// Whether a fill has to wait for a former one of its stage, whose parity this is then.
+MUONRT_HOST_DEVICE constexpr bool waits(int fill) { return fill >= kRingStages; }
+MUONRT_HOST_DEVICE constexpr uint32_t parity_before(int fill) {
+  return parity_of(fill - kRingStages);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,274 @@
+// Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, 16-bit
+// elements, f32 sums.
+//
+// A persistent block works off its part of the mixed list (job_list.hpp): tiles of 128 x 256 or 128
+// x 128. Warpgroup 0 is the producer: one thread of it has the bulk copy engine fill a ring of
+// stages, 64 deep, rows of 128 bytes in the 128-byte swizzle. Warpgroups 1 and 2 consume: 64 x 256
+// each, by wgmma from shared memory, one group of products under way while the stage before is
+// given back. Where two blocks of a cluster share the columns of a pair, each copies half of them
+// into both.
+//
+// Epilogue: 64 x 64 at a time, rounded once, written to shared memory straight (stmatrix) and
+// mirrored (stmatrix.trans) from the same registers and stored by the bulk engine, while the
+// producer fills the ring for the next job.
+//
+// A stage: 128 rows of A, then 128 or 256 rows of B. Where B is A and a tile touches the diagonal,
+// its first 128 rows of B are A's, copied once: B begins where A does.
+
+#include "cuda/check.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/symmetric/finish.cuh"
+#include "cuda/symmetric/kernels.hpp"
+#include "cuda/symmetric/layouts.hpp"
+#include "cuda/symmetric/ptx_sm90.cuh"
+#include "cuda/symmetric/ptx_wgmma.cuh"
+#include "cuda/symmetric/ring.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+struct Config {
+  static constexpr int kThreads = 128 * (1 + kConsumers);
+  static constexpr int kDepth = 64;   // of a stage: a row of the swizzle
+  static constexpr int kSquare = 64;  // side of what is stored at once
+  static constexpr int kOperandBytes = kCell * kDepth * 2;
+  static constexpr int kStageBytes = 3 * kOperandBytes;
+  static constexpr int kSquareBytes = kSquare * kSquare * 2;
+  static constexpr int kStagingAt = kRingStages * kStageBytes;
+  static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
+  static constexpr int kSharedBytes = kBarriersAt + 3 * kRingStages * 8;
+  // 168 registers a thread at the start; what the producer gives up is the consumers'.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+static_assert(Config::kSharedBytes <= 232448, "shared memory of a block on sm_90");
+static_assert(Config::kOperandBytes % 1024 == 0 && Config::kSquareBytes % 1024 == 0);
+
+struct Shared {
+  unsigned char* memory;
+
+  __device__ unsigned char* stage(int fill) const {
+    return memory + stage_of(fill) * Config::kStageBytes;
+  }
+  /// A consumer's two squares: straight, then mirrored.
+  __device__ unsigned char* staging(int consumer) const {
+    return memory + Config::kStagingAt + consumer * 2 * Config::kSquareBytes;
+  }
+  __device__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(memory + Config::kBarriersAt);
+  }
+  __device__ uint64_t* full(int fill) const { return barriers() + stage_of(fill); }
+  __device__ uint64_t* empty(int fill) const { return barriers() + kRingStages + stage_of(fill); }
+  __device__ uint64_t* peer_empty(int fill) const {
+    return barriers() + 2 * kRingStages + stage_of(fill);
+  }
+};
+
+__device__ inline int depth_blocks(const SymmetricProblem& p) {
+  return (p.k + Config::kDepth - 1) / Config::kDepth;
+}
+/// Whether the first rows of B are those of A, and lie in shared memory once.
+__device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
+  return p.same && job.row == job.col;
+}
+
+/// Fills the ring for one job; one thread.
+__device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job,
+                                   const Shared& shared, uint32_t rank, int& fill) {
+  const SymmetricProblem& p = args.problems[job.shape];
+  const TensorMap& a = args.a[job.shape];
+  const TensorMap& b = args.b[job.shape];
+  const bool pair = job.kind == JobKind::kPair, once = loads_once(p, job);
+  const int width = job.kind == JobKind::kSquare ? 1 : 2;
+  const int blocks = depth_blocks(p);
+  for (int block = 0; block < blocks; ++block, ++fill) {
+    if (waits(fill)) {
+      barrier_wait(shared.empty(fill), parity_before(fill));
+      if (pair) barrier_wait(shared.peer_empty(fill), parity_before(fill));
+    }
+    uint64_t* full = shared.full(fill);
+    unsigned char* stage = shared.stage(fill);
+    const int k = block * Config::kDepth;
+    barrier_arrive_and_expect(full,
+                              static_cast<uint32_t>((1 + width - once) * Config::kOperandBytes));
+    bulk_load(stage, a, k, job.row * kCell, job.matrix, full);
+    if (pair) {
+      const auto half = static_cast<int>(rank);
+      bulk_load_both(stage + (1 + half) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
+                     job.matrix, full);
+      continue;
+    }
+    for (int half = once; half < width; ++half)
+      bulk_load(stage + (1 + half - once) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
+                job.matrix, full);
+  }
+}
+
+/// A consumer has read a stage: its block's producer hears it, and the other's where that copies
+/// into this block too.
+__device__ inline void release(const Shared& shared, int fill, bool pair, uint32_t rank) {
+  if (threadIdx.x % 128 != 0) return;
+  barrier_arrive(shared.empty(fill));
+  if (pair) barrier_arrive_at(shared.peer_empty(fill), rank ^ 1u);
+}
+
+/// sums = the job's products, 64 x kCols of this consumer.
+template <DType kElement, int kCols>
+__device__ inline void consume_job(float (&sums)[128], const SymmetricProblem& p,
+                                   const TileJob& job, const Shared& shared, int consumer,
+                                   uint32_t rank, int& fill) {
+  const bool pair = job.kind == JobKind::kPair;
+  const int blocks = depth_blocks(p), b_at = loads_once(p, job) ? 0 : Config::kOperandBytes;
+  constexpr int kRowsBytes = 64 * Config::kDepth * 2;
+  for (int block = 0; block < blocks; ++block, ++fill) {
+    barrier_wait(shared.full(fill), parity_of(fill));
+    const uint32_t stage = shared_address(shared.stage(fill));
+    const uint64_t a = wgmma_descriptor(stage + static_cast<uint32_t>(consumer * kRowsBytes));
+    const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < Config::kDepth / 16; ++step)
+      wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
+                             b + static_cast<uint64_t>(2 * step), block > 0 || step > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (block > 0) release(shared, fill - 1, pair, rank);
+  }
+  wgmma_wait<0>();
+  wgmma_settle(sums);
+  release(shared, fill - 1, pair, rank);
+}
+
+/// The lower half of a square on the diagonal, from the mirrored one.
+__device__ inline void complete_diagonal(unsigned char* straight, const unsigned char* mirrored) {
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < Config::kSquare * Config::kSquare;
+       i += 128) {
+    const int row = i / Config::kSquare, col = i % Config::kSquare;
+    const int at = swizzled128(row, col / kChunk) + col % kChunk * 2;
+    if (row > col)
+      *reinterpret_cast<uint16_t*>(straight + at) =
+          *reinterpret_cast<const uint16_t*>(mirrored + at);
+  }
+}
+
+/// Both copies of a square of a consumer's, from its 32 sums of it, into shared memory.
+template <DType kElement>
+__device__ inline void stage_square(const float* sums, const SymmetricProblem& p, int matrix,
+                                    int first_row, int first_col, unsigned char* staging) {
+  const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
+  const uint16_t* d = p.d ? p.d + matrix * p.d_stride : nullptr;
+#pragma unroll
+  for (int q = 0; q < Config::kSquare / 16; ++q) {
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const int value = 8 * q + 2 * w;
+      const Place2 at = wgmma_c(thread, value);
+      words[w] = finished<kElement>(p, d, first_row + at.row, first_col + at.col, sums[value],
+                                    sums[value + 1]);
+    }
+    const Place2 s = stmatrix_straight(warp, lane, q), m = stmatrix_mirrored(warp, lane, q);
+    store_matrices(staging + swizzled128(s.row, s.col), words[0], words[1], words[2], words[3]);
+    store_matrices_transposed(staging + Config::kSquareBytes + swizzled128(m.row, m.col), words[0],
+                              words[1], words[2], words[3]);
+  }
+}
+
+/// Stores a job's tile of this consumer, square by square.
+template <DType kElement, int kCols>
+__device__ inline void store_job(const float (&sums)[128], const Sm90Arguments& args,
+                                 const TileJob& job, const Shared& shared, int consumer) {
+  const SymmetricProblem& p = args.problems[job.shape];
+  unsigned char* staging = shared.staging(consumer);
+  const bool issues = threadIdx.x % 128 == 0;
+  const int first_row = job.row * kCell + consumer * Config::kSquare;
+#pragma unroll
+  for (int square = 0; square < kCols / Config::kSquare; ++square) {
+    const int first_col = job.col * kCell + square * Config::kSquare;
+    const Stored how = stored_as(first_row, first_col);
+    if (how == Stored::kNot || first_row >= p.n || first_col >= p.n) continue;
+    if (issues) bulk_wait_read();
+    warpgroup_sync(consumer);
+    stage_square<kElement>(sums + 32 * square, p, job.matrix, first_row, first_col, staging);
+    if (how == Stored::kDiagonal) {
+      warpgroup_sync(consumer);
+      complete_diagonal(staging, staging + Config::kSquareBytes);
+    }
+    bulk_fence();
+    warpgroup_sync(consumer);
+    if (!issues) continue;
+    bulk_store(args.c[job.shape], first_col, first_row, job.matrix, staging);
+    if (how == Stored::kBoth)
+      bulk_store(args.c[job.shape], first_row, first_col, job.matrix,
+                 staging + Config::kSquareBytes);
+    bulk_commit();
+  }
+}
+
+__device__ inline void make_barriers(const Shared& shared) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kRingStages; ++stage) {
+      barrier_init(shared.full(stage), 1);
+      barrier_init(shared.empty(stage), kConsumers);
+      barrier_init(shared.peer_empty(stage), kConsumers);
+    }
+    barriers_made();
+  }
+  cluster_sync();
+}
+
+template <DType kElement, int kCols>
+__device__ inline void work_off(const Sm90Arguments& args, const TileJob& job, const Shared& shared,
+                                int consumer, uint32_t rank, int& fill) {
+  float sums[128];
+  consume_job<kElement, kCols>(sums, args.problems[job.shape], job, shared, consumer, rank, fill);
+  store_job<kElement, kCols>(sums, args, job, shared, consumer);
+}
+
+template <DType kElement>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    symmetric_sm90_kernel(const __grid_constant__ Sm90Arguments args) {
+  const Shared shared{dynamic_shared()};
+  const uint32_t rank = cluster_rank();
+  const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  make_barriers(shared);
+  int fill = 0;
+  if (warpgroup == 0) {
+    fewer_registers<Config::kProducerRegisters>();
+    if (threadIdx.x == 0)
+      for (int i = first; i < end; ++i) produce_job(args, args.jobs[i], shared, rank, fill);
+  } else {
+    more_registers<Config::kConsumerRegisters>();
+    const int consumer = warpgroup - 1;
+    for (int i = first; i < end; ++i) {
+      const TileJob job = args.jobs[i];
+      if (job.kind == JobKind::kSquare) {
+        work_off<kElement, 128>(args, job, shared, consumer, rank, fill);
+      } else {
+        work_off<kElement, 256>(args, job, shared, consumer, rank, fill);
+      }
+    }
+    if (threadIdx.x % 128 == 0) bulk_wait();
+  }
+  cluster_sync();  // the other block may still copy into this one's memory, or arrive there
+}
+
+}  // namespace
+
+void symmetric_sm90_prepare() {
+  for (const auto kernel :
+       {symmetric_sm90_kernel<DType::kBF16>, symmetric_sm90_kernel<DType::kF16>})
+    MUONRT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     Config::kSharedBytes));
+}
+
+void symmetric_sm90(const Sm90Arguments& args, DType element, int blocks, cudaStream_t stream) {
+  launch("symmetric_sm90",
+         element == DType::kBF16 ? symmetric_sm90_kernel<DType::kBF16>
+                                 : symmetric_sm90_kernel<DType::kF16>,
+         grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes,
+         /*cluster=*/2);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,62 @@
+#include "cuda/symmetric/tensor_map.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "base/error.hpp"
+#include "cuda/check.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr uint32_t kBoxCols = 64;
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+/// By way of the runtime, so that nothing links the driver's library.
+Encode encoder() {
+  static const Encode found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    constexpr unsigned kSince = 12000;  // the CUDA version whose signature is meant
+    MUONRT_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSince,
+                                                 cudaEnableDefault, &result));
+    MUONRT_REQUIRE(result == cudaDriverEntryPointSuccess && function, Status::kNotSupported,
+                   "symmetric products for sm_90a: the driver has no cuTensorMapEncodeTiled; "
+                   "update it, or choose other products");
+    return reinterpret_cast<Encode>(function);
+  }();
+  return found;
+}
+
+}  // namespace
+
+TensorMap make_tensor_map(const MatrixBatch& m, int box_rows) {
+  const auto bytes = static_cast<uint64_t>(size_of(m.dtype));
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.cols), static_cast<cuuint64_t>(m.rows),
+                               static_cast<cuuint64_t>(m.count)};
+  // The stride of a single matrix is looked at too, though never used.
+  const int64_t stride = m.count > 1 ? m.stride : m.ld * m.rows;
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(m.ld) * bytes,
+                                 static_cast<cuuint64_t>(stride) * bytes};
+  const cuuint32_t box[3] = {kBoxCols, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const auto type =
+      m.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  alignas(64) CUtensorMap map;
+  static_assert(sizeof map == sizeof(TensorMap));
+  const CUresult result =
+      encoder()(&map, type, 3, m.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  MUONRT_REQUIRE(result == CUDA_SUCCESS, Status::kDevice, "cuTensorMapEncodeTiled failed with ",
+                 static_cast<int>(result), " for ", m.count, " of ", m.rows, " x ", m.cols);
+  TensorMap out;
+  std::memcpy(&out, &map, sizeof out);
+  return out;
+}
+
+}  // namespace muonrt::cuda

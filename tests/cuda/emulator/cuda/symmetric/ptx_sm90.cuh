@@ -1,0 +1,185 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "block.hpp"
+#include "cuda/symmetric/tensor_map.hpp"
+
+namespace muonrt::cuda {
+
+inline unsigned char* dynamic_shared() {
+  return emulator::shared_memory(emulator::block_in_cluster());
+}
+/// An address counts from the beginning of the block's shared memory.
+inline uint32_t shared_address(const void* memory) {
+  return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
+}
+
+inline uint32_t cluster_rank() { return emulator::block_in_cluster(); }
+inline void cluster_sync() { emulator::meet_cluster(); }
+inline void warpgroup_sync(int) { emulator::meet(threadIdx.x / 128 * 128, 128, nullptr, 0); }
+template <int>
+void fewer_registers() {}
+template <int>
+void more_registers() {}
+
+/// What an mbarrier's eight bytes hold.
+struct EmulatedBarrier {
+  int32_t bytes;  // announced and not there yet
+  uint8_t arrivals, pending, phase, made;
+
+  void settle() {
+    if (pending > 0 || bytes != 0) return;
+    phase ^= 1;
+    pending = arrivals;
+  }
+};
+static_assert(sizeof(EmulatedBarrier) == sizeof(uint64_t));
+
+inline EmulatedBarrier& emulated(uint64_t* barrier) {
+  auto& b = *reinterpret_cast<EmulatedBarrier*>(barrier);
+  if (b.made != 1) throw std::logic_error("a barrier that was not made");
+  return b;
+}
+/// The same place in another block's shared memory.
+template <class T>
+T* in_block(T* here, uint32_t block) {
+  return reinterpret_cast<T*>(emulator::shared_memory(block) + shared_address(here));
+}
+
+inline void barrier_init(uint64_t* barrier, int arrivals) {
+  const auto count = static_cast<uint8_t>(arrivals);
+  const EmulatedBarrier made{0, count, count, 0, 1};
+  std::memcpy(barrier, &made, sizeof made);
+}
+inline void barriers_made() {}
+inline void barrier_arrive(uint64_t* barrier) {
+  EmulatedBarrier& b = emulated(barrier);
+  if (b.pending == 0) throw std::logic_error("an arrival too many at a barrier");
+  --b.pending;
+  b.settle();
+}
+inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+  barrier_arrive(in_block(barrier, rank));
+}
+inline void barrier_arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
+  emulated(barrier).bytes += static_cast<int32_t>(bytes);
+  barrier_arrive(barrier);
+}
+inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  struct Wait {
+    uint64_t* barrier;
+    uint32_t parity;
+  } wait{barrier, parity};
+  emulator::wait_until(
+      [](void* context) {
+        const auto& w = *static_cast<Wait*>(context);
+        return emulated(w.barrier).phase != w.parity;
+      },
+      &wait);
+}
+
+/// The 128-byte swizzle as the engines have it: by bits of the address.
+inline uint32_t swizzled_address(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
+
+/// What make_tensor_map keeps here: data, columns, rows, count, ld, stride, rows of a box.
+constexpr int kBoxCols = 64;
+inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int64_t matrix) {
+  const auto inside = [&](int64_t at, int word) {
+    return at >= 0 && at < static_cast<int64_t>(map.words[word]);
+  };
+  if (!inside(col, 1) || !inside(row, 2) || !inside(matrix, 3)) return nullptr;
+  return reinterpret_cast<uint16_t*>(map.words[0]) + matrix * static_cast<int64_t>(map.words[5]) +
+         row * static_cast<int64_t>(map.words[4]) + col;
+}
+template <class Visit>
+void for_box(const TensorMap& map, const Visit& visit) {
+  for (int row = 0; row < static_cast<int>(map.words[6]); ++row)
+    for (int col = 0; col < kBoxCols; ++col) visit(row, col);
+}
+
+inline void load_box(unsigned char* memory, uint32_t at, const TensorMap& map, int col, int row,
+                     int matrix, uint64_t* barrier) {
+  for_box(map, [&](int r, int c) {
+    const uint16_t* from = element_in(map, col + c, row + r, matrix);
+    const uint16_t value = from ? *from : uint16_t{0};
+    std::memcpy(memory + swizzled_address(at + static_cast<uint32_t>(r * 128 + c * 2)), &value, 2);
+  });
+  EmulatedBarrier& b = emulated(barrier);
+  b.bytes -= static_cast<int32_t>(map.words[6]) * kBoxCols * 2;
+  b.settle();
+}
+inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int col, int row,
+                           int matrix, uint64_t* barrier) {
+  const uint32_t at = shared_address(to);
+  if (at % 1024 != 0) throw std::logic_error("a bulk copy to where no swizzle begins");
+  emulator::later(
+      [=, &map, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
+        load_box(memory, at, map, col, row, matrix, counted);
+      });
+}
+inline void bulk_load(void* to, const TensorMap& map, int col, int row, int matrix,
+                      uint64_t* barrier) {
+  bulk_load_into(cluster_rank(), to, map, col, row, matrix, barrier);
+}
+inline void bulk_load_both(void* to, const TensorMap& map, int col, int row, int matrix,
+                           uint64_t* barrier) {
+  for (const uint32_t block : {0u, 1u}) bulk_load_into(block, to, map, col, row, matrix, barrier);
+}
+
+/// Bulk stores of a thread that are under way: shared memory is read as late as it may be.
+inline int& stores_under_way() {
+  static thread_local std::vector<int> of_thread(2048);
+  return of_thread[emulator::thread_in_cluster()];
+}
+inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const void* from) {
+  const uint32_t at = shared_address(from);
+  if (at % 1024 != 0) throw std::logic_error("a bulk store from where no swizzle begins");
+  int& mine = stores_under_way();
+  ++mine;
+  emulator::later([=, &map, &mine, memory = dynamic_shared()] {
+    for_box(map, [&](int r, int c) {
+      uint16_t* to = element_in(map, col + c, row + r, matrix);
+      if (to)
+        std::memcpy(to, memory + swizzled_address(at + static_cast<uint32_t>(r * 128 + c * 2)), 2);
+    });
+    --mine;
+  });
+}
+inline void bulk_commit() {}
+inline void bulk_wait_read() {
+  emulator::wait_until([](void* count) { return *static_cast<int*>(count) == 0; },
+                       &stores_under_way());
+}
+inline void bulk_wait() { bulk_wait_read(); }
+inline void bulk_fence() {}
+
+/// Words of a warp into rows that its lanes give the addresses of.
+inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
+  struct Brought {
+    unsigned char* row;
+    uint32_t words[4];
+  } mine{static_cast<unsigned char*>(row), {words[0], words[1], words[2], words[3]}};
+  const auto* all = reinterpret_cast<const Brought*>(
+      emulator::meet(threadIdx.x / 32 * 32, 32, &mine, sizeof mine));
+  const unsigned lane = threadIdx.x % 32;
+  // This lane's values are row lane / 4, columns 2 (lane % 4) and the next of each matrix.
+  for (unsigned i = 0; i < 4; ++i)
+    for (unsigned e = 0; e < 2; ++e) {
+      const unsigned r = lane / 4, c = 2 * (lane % 4) + e;
+      const auto value = static_cast<uint16_t>(words[i] >> (16 * e));
+      std::memcpy(all[8 * i + (transposed ? c : r)].row + 2 * (transposed ? r : c), &value, 2);
+    }
+}
+inline void store_matrices(void* row, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
+  store_eights(row, {w0, w1, w2, w3}, false);
+}
+inline void store_matrices_transposed(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
+                                      uint32_t w3) {
+  store_eights(row, {w0, w1, w2, w3}, true);
+}
+
+}  // namespace muonrt::cuda
