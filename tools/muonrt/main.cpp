@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   muonrt::tool::add_train(app, work);
   muonrt::tool::add_layout(app, work);
   muonrt::tool::add_plan(app, work);
+  muonrt::tool::add_step(app, work);
   muonrt::tool::add_verify(app, work);
   muonrt::tool::add_bench(app, work);
   try {

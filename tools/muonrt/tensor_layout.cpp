@@ -98,9 +98,24 @@ LayoutText text_of(const LayoutWords& words, const ModelTensor& tensor, size_t i
   return text;
 }
 
+LayoutText text_of(const ExactWords& words) {
+  LayoutText text;
+  text.shape = fmt::format("{}", fmt::join(words.shape, ","));
+  text.mesh = words.mesh;
+  text.placements = words.placements;
+  text.reading = words.reading;
+  text.cuts = words.cuts;
+  text.row_bounds = words.row_bounds;
+  text.owner = words.owner;
+  text.flat = words.flat;
+  return text;
+}
+
 std::vector<int32_t> narrow(const std::vector<int>& dims) { return {dims.begin(), dims.end()}; }
 
 }  // namespace
+
+int64_t mesh_ranks(const std::string& mesh) { return parse_mesh(mesh).size(); }
 
 struct TensorLayout::Inside {
   explicit Inside(const LayoutText& text);
@@ -185,10 +200,16 @@ void TensorLayout::Inside::take_last() {
 
 TensorLayout::TensorLayout(const LayoutWords& words, const ModelTensor& tensor, size_t index)
     : inside_(std::make_unique<Inside>(text_of(words, tensor, index))) {}
+TensorLayout::TensorLayout(const ExactWords& words)
+    : inside_(std::make_unique<Inside>(text_of(words))) {}
 TensorLayout::~TensorLayout() = default;
 TensorLayout::TensorLayout(TensorLayout&&) noexcept = default;
 
 const muonrt_layout_t* TensorLayout::c() const { return &inside_->c; }
+
+int64_t TensorLayout::addends() const { return inside_->layout.addends(); }
+int64_t TensorLayout::addend(int rank) const { return inside_->layout.addend_index(rank); }
+std::string TensorLayout::describe() const { return inside_->layout.describe(); }
 
 std::vector<Stretch> TensorLayout::stretches(int rank) const {
   const Layout& layout = inside_->layout;

@@ -1,0 +1,133 @@
+"""Muon and AdamW in float64 and plain loops, from the papers; shares nothing with the library."""
+import math
+
+KELLER_JORDAN = [(3.4445, -4.7750, 2.0315)] * 5
+YOU = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
+       (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]
+CLASSICAL = [(15 / 8, -10 / 8, 3 / 8)] * 5
+
+
+def solve(a, b):
+    n = len(b)
+    a = [row[:] + [b[i]] for i, row in enumerate(a)]
+    for k in range(n):
+        pivot = max(range(k, n), key=lambda i: abs(a[i][k]))
+        a[k], a[pivot] = a[pivot], a[k]
+        for i in range(k + 1, n):
+            f = a[i][k] / a[k][k]
+            a[i] = [x - f * y for x, y in zip(a[i], a[k])]
+    out = [0.0] * n
+    for k in reversed(range(n)):
+        out[k] = (a[k][n] - sum(a[k][j] * out[j] for j in range(k + 1, n))) / a[k][k]
+    return out
+
+
+def minimax(low, high):
+    """Odd quintic closest to 1 on [low, high], by exchange (arXiv 2505.16932)."""
+    if low / high >= 1 - 5e-6:
+        return 15 / 8 / high, -10 / 8 / high**3, 3 / 8 / high**5
+    q, r, last = (3 * low + high) / 4, (low + 3 * high) / 4, None
+    for _ in range(100):
+        rows = [[x, x**3, x**5, sign] for x, sign in zip((low, q, r, high), (1, -1, 1, -1))]
+        a, b, c, e = solve(rows, [1.0] * 4)
+        if last is not None and abs(e - last) <= 1e-15:
+            break
+        last = e
+        root = math.sqrt(9 * b * b - 20 * a * c)
+        q, r = sorted((math.sqrt((-3 * b - root) / (10 * c)), math.sqrt((-3 * b + root) / (10 * c))))
+    return a, b, c
+
+
+def polar_express(steps=5, lower_bound=1e-3, cushion=0.02, safety=1.02):
+    out, low, high = [], lower_bound, 1.0
+    for t in range(steps):
+        a, b, c = minimax(max(low, cushion * high), high)
+
+        def p(x):
+            return a * x + b * x**3 + c * x**5
+        if cushion * high > low:
+            g = 2 / (p(low) + p(high))
+            a, b, c = a * g, b * g, c * g
+        if t + 1 < steps:
+            a, b, c = a / safety, b / safety**3, c / safety**5
+        out.append((a, b, c))
+        low = a * low + b * low**3 + c * low**5
+        high = 2 - low
+    return out
+
+
+def product(a, b):
+    columns = list(zip(*b))
+    return [[math.fsum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
+
+
+def transposed(a):
+    return [list(column) for column in zip(*a)]
+
+
+def newton_schulz(u, coefficients, safety):
+    norm = math.sqrt(math.fsum(x * x for row in u for x in row))
+    if norm == 0:
+        return [[0.0] * len(row) for row in u]
+    x = [[value / (safety * norm) for value in row] for row in u]
+    tall = len(x) > len(x[0])
+    if tall:
+        x = transposed(x)
+    for a, b, c in coefficients:
+        gram = product(x, transposed(x))
+        square = product(gram, gram)
+        poly = [[b * g + c * s for g, s in zip(gr, sr)] for gr, sr in zip(gram, square)]
+        x = [[a * v + w for v, w in zip(xr, wr)] for xr, wr in zip(x, product(poly, x))]
+    return transposed(x) if tall else x
+
+
+SCALES = {
+    "original": lambda r, c: math.sqrt(max(1, r / c)),
+    "match_rms": lambda r, c: 0.2 * math.sqrt(max(r, c)),
+    "ratio": lambda r, c: math.sqrt(r / c),
+    "max_dim": lambda r, c: math.sqrt(max(r, c)),
+    "none": lambda r, c: 1.0,
+}
+
+
+def decay(kind, rate, amount, weight, update):
+    """What the weight loses; `update` is the direction that is subtracted."""
+    if kind == "independent":
+        return amount * weight
+    if kind == "lr_squared":
+        return rate * rate * amount * weight
+    if kind == "cautious" and update * weight < 0:
+        return 0.0
+    return rate * amount * weight
+
+
+def muon_step(w, m, g, lr, coefficients, safety=1.0, momentum=0.95, kind="ema", nesterov=True,
+              scale="match_rms", scale_factor=1.0, weight_decay=0.1, decay_kind="decoupled",
+              parts=None):
+    """Rows of w and m change in place. parts: [(rows, cols, factor)] of indices, or None."""
+    new = 1 - momentum if kind == "ema" else 1.0
+    rows, cols = len(w), len(w[0])
+    u = []
+    for i in range(rows):
+        m[i] = [momentum * a + new * b for a, b in zip(m[i], g[i])]
+        u.append([new * b + momentum * a for a, b in zip(m[i], g[i])] if nesterov else m[i][:])
+    for part_rows, part_cols, factor in parts or [(range(rows), range(cols), 1.0)]:
+        o = newton_schulz([[u[i][j] for j in part_cols] for i in part_rows], coefficients, safety)
+        rate = lr * factor
+        step = rate * scale_factor * SCALES[scale](len(part_rows), len(part_cols))
+        for i, line in zip(part_rows, o):
+            for j, value in zip(part_cols, line):
+                w[i][j] -= decay(decay_kind, rate, weight_decay, w[i][j], value) + step * value
+
+
+def adamw_step(w, m, v, g, t, lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01,
+               decay_kind="decoupled", form="torch"):
+    for i, x in enumerate(g):
+        m[i] = betas[0] * m[i] + (1 - betas[0]) * x
+        v[i] = betas[1] * v[i] + (1 - betas[1]) * x * x
+        if form == "torch":
+            root = math.sqrt(v[i] / (1 - betas[1]**t)) + eps
+            update = m[i] / (1 - betas[0]**t) / root
+        else:
+            update = math.sqrt(1 - betas[1]**t) / (1 - betas[0]**t) * m[i] / (math.sqrt(v[i]) + eps)
+        w[i] -= decay(decay_kind, lr, weight_decay, w[i], update) + lr * update

@@ -1,0 +1,42 @@
+#include <memory>
+
+#include "muonrt/command.hpp"
+#include "muonrt/launch.hpp"
+#include "muonrt/step/run.hpp"
+
+namespace muonrt::tool {
+
+void add_step(CLI::App& app, Work& work) {
+  auto* command =
+      app.add_subcommand("step", "steps of the optimizer on safetensors files, over ranks");
+  auto a = std::make_shared<StepArguments>();
+  command->add_option("--params", a->params, "safetensors file of the parameters, whole tensors")
+      ->required();
+  command
+      ->add_option("--grads", a->grads,
+                   "safetensors file of their gradients; again for every further step")
+      ->required();
+  command->add_option("--config", a->config, "what each parameter is: opt.json")->required();
+  command->add_option("--mesh", a->mesh, "name=size,... over all ranks (default: world=ranks)");
+  command->add_option("--out", a->out, "where the parameters are written")->required();
+  command->add_option("--state-in", a->state_in, "state that an earlier run wrote");
+  command->add_option("--state-out", a->state_out, "where the state is written");
+  command->add_option("--logits", a->logits,
+                      "safetensors file of attention logits for QK-clip; one for every step");
+  command->add_option("--device", a->device, "host or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 1)")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--verbose", a->verbose, "a line for each parameter: path, owner, update RMS");
+  command->add_flag("--json", a->json, "print JSON");
+  command->footer(
+      "opt.json is described in tools/README.md.\n"
+      "Example: mpirun -n 4 muonrt step --params in.safetensors --grads g1.safetensors --config "
+      "opt.json --mesh fsdp=2,tp=2 --out out.safetensors");
+  command->callback([=, &work] {
+    work = [=] { return launch(a->ranks, [&](Comm& comm) { return run_step(comm, *a); }); };
+  });
+}
+
+}  // namespace muonrt::tool

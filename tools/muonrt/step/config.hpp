@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace muonrt::tool {
+
+/// A block of rows or columns that is orthogonalized by itself.
+struct PartItem {
+  std::string name;
+  int64_t size = -1;                              // counted on from the part before; or
+  std::vector<std::pair<int64_t, int64_t>> runs;  // [begin, end), ascending
+  std::optional<double> lr_factor;
+  std::optional<std::string> axis;  // of NorMuon
+};
+
+/// `parts`: what a matrix falls into.
+struct PartsConfig {
+  std::string kind;             // "": none; rows, cols, heads, qkv
+  std::vector<PartItem> items;  // rows, cols
+  int64_t heads = 0;
+  int64_t groups = 0, q_per_group = 0, head_dim = 0;
+  PartItem each;  // heads, and what q, k, v do not say: lr_factor, axis
+  PartItem q, k, v;
+};
+
+struct MomentumSchedule {
+  double from = 0.0;
+  int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
+};
+
+struct BlocksConfig {
+  int64_t rows = 1, cols = 1;  // of the grid
+  int64_t period = 1;
+  double lr_factor = 1.0;
+};
+
+struct NorMuonConfig {
+  std::string axis = "rows";
+  double beta2 = 0.95;
+};
+
+struct QkClipConfig {
+  std::string kind;
+  int64_t layer = -1, head_dim = 0, nope = 0, rope = 0, v_dim = 0, heads = 0, kv_heads = 0;
+  std::vector<int64_t> select;
+  bool selected = false;
+  double threshold = 100.0, exponent = 0.5;
+};
+
+/// The words of a layout, each in the form of `muonrt layout`.
+struct LayoutConfig {
+  std::string placements, grad_placements, reading, cuts, row_bounds, owner, flat;
+};
+
+struct Triple {
+  double a, b, c;
+};
+
+/// What opt.json says of a parameter. What it leaves out takes muonrt's default.
+struct ParamConfig {
+  std::string rule;  // "rules[2]", for messages
+  std::optional<std::string> role;
+  LayoutConfig layout;
+  PartsConfig parts;
+  std::optional<double> lr, lr_factor, weight_decay;
+  std::optional<std::string> weight_decay_kind;
+  std::optional<double> momentum;
+  std::optional<std::string> momentum_kind;
+  std::optional<MomentumSchedule> momentum_schedule;
+  std::optional<bool> nesterov;
+  std::optional<std::string> coefficients;
+  std::vector<Triple> custom;  // coefficients == "custom"
+  std::optional<int64_t> steps;
+  std::optional<double> lower_bound, cushion, safety;
+  std::optional<std::string> safety_mode, method, normalize, row_scaling;
+  std::optional<std::vector<int64_t>> restarts;
+  std::optional<double> eps;  // of `normalize`
+  std::optional<BlocksConfig> blocks;
+  std::optional<std::string> iteration_dtype, transport_dtype;
+  std::optional<std::string> scale;
+  std::optional<double> scale_factor;
+  std::optional<NorMuonConfig> normuon;
+  std::optional<std::string> precision, momentum_dtype;
+  std::optional<std::pair<double, double>> betas;
+  std::optional<double> adam_eps;
+  std::optional<std::string> adam_form;
+  std::optional<int64_t> update_every;
+  std::optional<QkClipConfig> qk_clip;
+};
+
+struct Rule {
+  std::string pattern;
+  ParamConfig config;  // over the defaults
+};
+
+/// opt.json.
+struct StepConfig {
+  std::string file;
+  std::vector<Rule> rules;
+  uint64_t seed = 0;
+  std::optional<double> clip_norm, grad_scale_inv;
+  std::optional<int64_t> chunk_bytes, window;
+  std::optional<std::string> commit, replicas;
+  int64_t health_every = 0;
+
+  /// Index of the first rule that matches. Throws std::runtime_error that names the parameter.
+  size_t rule_of(const std::string& param) const;
+};
+
+/// Reads and checks opt.json. @param file  names it in messages.
+/// Throws std::runtime_error that names the key by its path: "opt.json: rules[2].parts.rows: ...".
+StepConfig parse_config(std::string_view text, const std::string& file);
+
+/// The same from a file. Throws where it cannot be read.
+StepConfig read_config(const std::string& path);
+
+}  // namespace muonrt::tool

@@ -1,0 +1,161 @@
+#include "muonrt/step/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "muonrt/step/half.hpp"
+#include "muonrt/step/strict_json.hpp"
+#include "muonrt/table.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// Which way each tensor went: standard, gram, adamw, frozen, empty.
+struct Path {
+  std::string name;
+  std::vector<int64_t> owners;  // of its matrices
+};
+
+std::vector<Path> paths_of(const std::vector<StepTensor>& tensors, const std::string& plan) {
+  const Json json = plan.empty() ? Json() : Json::parse(plan);
+  std::vector<Path> out;
+  for (const StepTensor& t : tensors) {
+    Path& path = out.emplace_back();
+    if (!t.steps()) {
+      path.name = *t.config->role == "frozen" ? "frozen" : "empty";
+      continue;
+    }
+    const Json& row = json.at("params").at(static_cast<size_t>(t.index));
+    path.name = row.at("form").get<std::string>();
+    path.owners = row.at("owners").get<std::vector<int64_t>>();
+  }
+  return out;
+}
+
+/// A list of owners, each once.
+std::vector<int64_t> distinct(std::vector<int64_t> owners) {
+  std::sort(owners.begin(), owners.end());
+  owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+  return owners;
+}
+
+Table params_table(const std::vector<StepTensor>& tensors, const std::vector<Path>& paths,
+                   const std::vector<double>& updates) {
+  constexpr auto kLeft = Table::Align::kLeft;
+  Table table({{"name", "parameter", kLeft},
+               {"rule", "rule", kLeft},
+               {"path", "path", kLeft},
+               {"owners", "owner", kLeft},
+               {"update_rms", "update RMS"}});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<int64_t> owners = distinct(paths[i].owners);
+    const Cell update = tensors[i].steps() ? Cell{fmt::format("{:.6e}", updates[i]),
+                                                  cell::scientific(updates[i]).json}
+                                           : cell::nothing();
+    const Cell none = {"-", "[]"};
+    table.add({cell::word(tensors[i].entry->name), cell::word(tensors[i].config->rule),
+               cell::word(paths[i].name), owners.empty() ? none : cell::list(owners), update});
+  }
+  return table;
+}
+
+std::string counts_text(const std::map<std::string, int64_t>& counts, bool json) {
+  if (json) return Json(counts).dump();
+  std::string out;
+  for (const auto& [name, count] : counts) {
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, count);
+  }
+  return out.empty() ? "none" : out;
+}
+
+}  // namespace
+
+double root_mean_square_change(std::string_view dtype, const std::vector<unsigned char>& before,
+                               const std::vector<unsigned char>& after) {
+  const size_t bytes = dtype == "F32" ? 4 : 2, count = before.size() / bytes;
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const double d = double{element_as_float(dtype, after.data() + i * bytes)} -
+                     double{element_as_float(dtype, before.data() + i * bytes)};
+    sum += d * d;
+  }
+  return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
+}
+
+void StepReporter::add_step(const muonrt_report_t& report, const std::string& file) {
+  steps_.push_back({report, file});
+}
+
+std::string StepReporter::skip_reason(const Step& step) const {
+  const muonrt_report_t& r = step.report;
+  std::string name = "a value";
+  for (const StepTensor& t : tensors_) {
+    if (t.steps() && t.index == r.nonfinite_param) name = shown(t.entry->name);
+  }
+  return fmt::format("{} is not finite (found by rank {})", name, r.nonfinite_rank);
+}
+
+void StepReporter::print_notes() const {
+  std::set<size_t> used;
+  for (const StepTensor& t : tensors_) used.insert(t.rule);
+  for (size_t i = 0; i < config_.rules.size(); ++i) {
+    if (used.count(i)) continue;
+    fmt::print(stderr, "muonrt: note: {}: rules[{}] ({}) applies to no parameter\n", config_.file,
+               i, shown(config_.rules[i].pattern));
+  }
+}
+
+void StepReporter::print(const std::string& plan, const std::vector<double>& updates,
+                         const std::string& digest) const {
+  const std::vector<Path> paths = paths_of(tensors_, plan);
+  std::map<std::string, int64_t> counts;
+  for (const Path& path : paths) ++counts[path.name];
+  const Table table = params_table(tensors_, paths, updates);
+  int64_t skipped = 0, orthogonalized = 0, planned = 0;
+  Json steps = Json::array();
+  std::string lines;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const muonrt_report_t& r = steps_[i].report;
+    skipped += r.skipped;
+    orthogonalized += r.orthogonalized;
+    planned += r.planned;
+    Json& row = steps.emplace_back();
+    row["file"] = steps_[i].file;
+    row["skipped"] = r.skipped != 0;
+    row["step"] = r.step;
+    row["orthogonalized"] = r.orthogonalized;
+    row["planned"] = r.planned;
+    row["zero_matrices"] = r.zero_matrices;
+    if (!r.skipped) continue;
+    row["reason"] = skip_reason(steps_[i]);
+    lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),
+                         steps_[i].file, skip_reason(steps_[i]));
+  }
+  print_notes();
+  if (arguments_.json) {
+    fmt::print("{}\n", json_object({{"ranks", fmt::format("{}", world_)},
+                                    {"mesh", json_text(arguments_.mesh)},
+                                    {"steps", steps.dump()},
+                                    {"skipped", fmt::format("{}", skipped)},
+                                    {"paths", counts_text(counts, true)},
+                                    {"sha256", json_text(digest)},
+                                    {"params", table.json()}}));
+    return;
+  }
+  if (arguments_.verbose) fmt::print("{}\n", table.text());
+  fmt::print("{}", lines);
+  fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
+             std::ssize(steps_) - skipped, skipped, orthogonalized, planned);
+  fmt::print("paths: {}\n", counts_text(counts, false));
+  fmt::print("sha256: {}\n", digest);
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,93 @@
+#include "muonrt/step/run.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "muonrt/step/report.hpp"
+#include "muonrt/step/session.hpp"
+#include "muonrt/step/state.hpp"
+#include "muonrt/step/strict_json.hpp"
+#include "muonrt/step/writer.hpp"
+#include "muonrt/tensor_layout.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+void check_mesh(const std::string& mesh, int world) {
+  if (mesh.empty()) return;
+  int64_t ranks = 0;
+  try {
+    ranks = mesh_ranks(mesh);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(std::string("--mesh: ") + e.what());
+  }
+  if (ranks != world) {
+    throw std::runtime_error(fmt::format(
+        "--mesh {} has {} ranks, but {} {}; start it under mpirun -n {}, or with --ranks {}", mesh,
+        ranks, world, world == 1 ? "runs" : "run", ranks, ranks));
+  }
+}
+
+/// The output file: every tensor of the input, in its order, those that step with new values.
+/// @param updates  receives the root mean square of what each tensor moved by.
+std::string write_parameters(Comm& comm, StepSession& session, const TensorFile& params,
+                             const std::vector<StepTensor>& tensors, const std::string& path,
+                             std::vector<double>& updates) {
+  const bool root = comm.rank() == 0;
+  std::unique_ptr<TensorWriter> writer;
+  if (root) {
+    writer = std::make_unique<TensorWriter>(path, params.table().entries, params.table().metadata);
+  }
+  for (const StepTensor& t : tensors) {
+    std::vector<unsigned char> before;
+    if (root) before = params.read(*t.entry, 0, t.entry->bytes());
+    double moved = 0;
+    if (t.steps()) {
+      const auto after =
+          gather_tensor(comm, *t.layout, t.entry->elements(), element_bytes(t.entry->dtype),
+                        session.data(t), "param " + shown(t.entry->name));
+      if (root) {
+        moved = root_mean_square_change(t.entry->dtype, before, after);
+        writer->add(after.data(), std::ssize(after));
+      }
+    } else if (root) {
+      writer->add(before.data(), std::ssize(before));
+    }
+    updates.push_back(moved);
+  }
+  return root ? writer->finish() : "";
+}
+
+}  // namespace
+
+int run_step(Comm& comm, const StepArguments& a) {
+  const bool root = comm.rank() == 0;
+  check_mesh(a.mesh, comm.size());
+  const StepConfig config = read_config(a.config);
+  const TensorFile params(a.params);
+  std::vector<std::unique_ptr<TensorFile>> grads;
+  for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorFile>(path));
+  if (!a.logits.empty()) {
+    throw std::runtime_error("--logits: no rule has qk_clip; leave it out");
+  }
+  std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
+  StepSession session(comm, config, params, tensors, grads, a.device == "cuda");
+  if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
+  StepReporter report(tensors, config, a, comm.size());
+  for (const auto& file : grads) {
+    if (!session.empty()) report.add_step(session.step(*file), file->path());
+  }
+  std::vector<double> updates;
+  const std::string digest = write_parameters(comm, session, params, tensors, a.out, updates);
+  if (!a.state_out.empty()) save_state(comm, session, tensors, config, a.state_out);
+  if (root) {
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest);
+  }
+  return 0;
+}
+
+}  // namespace muonrt::tool

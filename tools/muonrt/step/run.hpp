@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+
+namespace muonrt::tool {
+
+/// The arguments of `muonrt step`.
+struct StepArguments {
+  std::string params, config, mesh, out, state_in, state_out, device = "host";
+  std::vector<std::string> grads, logits;
+  int ranks = 0;
+  bool verbose = false, json = false;
+};
+
+/// One rank's part of it all. Collective. @return  the exit code.
+int run_step(Comm& comm, const StepArguments& arguments);
+
+}  // namespace muonrt::tool

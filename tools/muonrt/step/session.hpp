@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+#include "muonrt/step/bind.hpp"
+#include "muonrt/step/memory.hpp"
+#include "muonrt/step/tensors.hpp"
+
+namespace muonrt::tool {
+
+/// One rank's shards of the parameters, their gradients, and the optimizer over them.
+class StepSession {
+ public:
+  /// Collective. @param grads  the gradient files; all of them are checked here.
+  /// Throws where anything does not fit together.
+  StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
+              std::vector<StepTensor>& tensors,
+              const std::vector<std::unique_ptr<TensorFile>>& grads, bool cuda);
+
+  /// Collective: one step with the gradients of this file.
+  muonrt_report_t step(const TensorFile& grads);
+
+  bool empty() const { return params_.empty(); }
+  Optimizer& optimizer() { return *optimizer_; }
+  /// Local shard; valid as long as this object.
+  const void* data(const StepTensor& tensor) const {
+    return locals_[static_cast<size_t>(tensor.index)].data;
+  }
+  /// For views of state, which the device alone may reach.
+  StepMemory& memory() { return memory_; }
+
+ private:
+  struct Local {
+    const StepTensor* tensor = nullptr;
+    std::vector<Stretch> stretches;
+    std::string grad_dtype;  // of the buffer: F32 or BF16
+    unsigned char *data = nullptr, *grad = nullptr;
+    std::vector<muonrt_part_t> parts;
+  };
+  void check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads);
+  void take_param(const TensorFile& params, Local& local);
+  void make_optimizer(Comm& comm, bool cuda);
+  void load_gradient(const TensorFile& grads, Local& local);
+
+  const StepConfig& config_;
+  std::vector<StepTensor>& tensors_;
+  int rank_;
+  StepMemory memory_;
+  std::vector<Local> locals_;
+  std::vector<size_t> used_;      // rules, ascending
+  std::vector<BoundRule> rules_;  // of `used_`
+  std::vector<muonrt_param_t> params_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+}  // namespace muonrt::tool

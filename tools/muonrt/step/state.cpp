@@ -1,0 +1,140 @@
+#include "muonrt/step/state.hpp"
+
+#include <cstring>
+#include <set>
+#include <stdexcept>
+
+#include "muonrt/step/strict_json.hpp"
+#include "muonrt/step/writer.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr const char* kFormat = "muonrt step state 1";
+
+/// One piece of state of one parameter.
+struct Piece {
+  const StepTensor* tensor;
+  int32_t kind;
+  std::string name;
+  std::string dtype = "F32";
+
+  int64_t element() const { return element_bytes(dtype); }
+};
+
+/// In the order of the file.
+std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepConfig& config) {
+  std::vector<Piece> out;
+  for (const StepTensor& t : tensors) {
+    if (!t.steps()) continue;
+    const std::string& name = t.entry->name;
+    const bool half = !t.adamw() && t.config->momentum_dtype == "bf16";
+    out.push_back({&t, MUONRT_STATE_MOMENTUM, "momentum/" + name, half ? "BF16" : "F32"});
+    if (t.adamw()) out.push_back({&t, MUONRT_STATE_VARIANCE, "variance/" + name});
+    if (!t.half()) continue;
+    const int32_t master = bound_master(config.file, *t.config);
+    if (master == MUONRT_MASTER_AUTO || master == MUONRT_MASTER_OWNED) {
+      out.push_back({&t, MUONRT_STATE_MASTER, "master/" + name});
+    } else if (master == MUONRT_MASTER_REMAINDER) {
+      out.push_back({&t, MUONRT_STATE_REMAINDER, "remainder/" + name, "U16"});
+    }
+  }
+  return out;
+}
+
+std::string momentum_kind(const StepTensor& t) {
+  return t.adamw() ? "adamw" : t.config->momentum_kind.value_or("ema");
+}
+
+void check_metadata(const TensorFile& file, const std::vector<StepTensor>& tensors) {
+  const auto& metadata = file.table().metadata;
+  const auto format = metadata.find("format");
+  if (format == metadata.end() || format->second != kFormat) {
+    throw std::runtime_error(file.path() + ": its metadata do not say format " + shown(kFormat) +
+                             "; give a file that --state-out wrote");
+  }
+  for (const StepTensor& t : tensors) {
+    if (!t.steps()) continue;
+    const auto kind = metadata.find("momentum/" + t.entry->name);
+    if (kind != metadata.end() && kind->second != momentum_kind(t)) {
+      throw std::runtime_error(file.path() + ": the momentum of " + shown(t.entry->name) + " is " +
+                               shown(kind->second) + ", but " + t.config->rule + " asks for " +
+                               momentum_kind(t));
+    }
+  }
+}
+
+int64_t step_of(const TensorFile& file) {
+  const TensorEntry& entry = file.at("step");
+  if (entry.dtype != "I64" || entry.bytes() != 8) {
+    throw std::runtime_error(file.path() + ": tensor 'step' is no single I64");
+  }
+  const auto bytes = file.read(entry, 0, 8);
+  int64_t out = 0;
+  std::memcpy(&out, bytes.data(), 8);
+  if (out < 0) throw std::runtime_error(file.path() + ": tensor 'step' is negative");
+  return out;
+}
+
+}  // namespace
+
+void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
+                const StepConfig& config, const std::string& path, int rank) {
+  const TensorFile file(path);
+  check_metadata(file, tensors);
+  const int64_t step = step_of(file);
+  const auto pieces = pieces_of(tensors, config);
+  std::set<std::string> names = {"step"};
+  for (const Piece& p : pieces) {
+    names.insert(p.name);
+    const TensorEntry& entry = file.at(p.name);
+    if (entry.dtype != p.dtype || entry.shape != p.tensor->entry->shape) {
+      throw std::runtime_error(path + ": tensor " + shown(p.name) + ": it is not " + p.dtype +
+                               " of the parameter's shape");
+    }
+  }
+  for (const TensorEntry& entry : file.table().entries) {
+    if (!names.count(entry.name)) {
+      throw std::runtime_error(path + ": tensor " + shown(entry.name) +
+                               " belongs to no parameter that steps so; is it another model's?");
+    }
+  }
+  if (session.empty()) return;
+  for (const Piece& p : pieces) {
+    const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
+    const auto bytes =
+        cut_tensor(file, file.at(p.name), p.tensor->layout->stretches(rank), p.element());
+    session.memory().write(view.data, bytes);
+  }
+  check(muonrt_optimizer_set_step(session.optimizer().get(), step));
+}
+
+void save_state(Comm& comm, StepSession& session, const std::vector<StepTensor>& tensors,
+                const StepConfig& config, const std::string& path) {
+  const auto pieces = pieces_of(tensors, config);
+  const bool root = comm.rank() == 0;
+  std::unique_ptr<TensorWriter> writer;
+  if (root) {
+    std::map<std::string, std::string> metadata = {{"format", kFormat}};
+    std::vector<TensorEntry> entries = {{"step", "I64", {}, 0, 8}};
+    for (const Piece& p : pieces) {
+      const TensorEntry& entry = *p.tensor->entry;
+      entries.push_back({p.name, p.dtype, entry.shape, 0, entry.elements() * p.element()});
+      if (p.kind == MUONRT_STATE_MOMENTUM) metadata[p.name] = momentum_kind(*p.tensor);
+    }
+    writer = std::make_unique<TensorWriter>(path, std::move(entries), metadata);
+    const int64_t step = session.empty() ? 0 : session.optimizer().steps();
+    writer->add(&step, 8);
+  }
+  for (const Piece& p : pieces) {
+    const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
+    const auto local = session.memory().read(view.data, view.numel * p.element());
+    const auto whole = gather_tensor(comm, *p.tensor->layout, p.tensor->entry->elements(),
+                                     p.element(), local.data(), "state " + shown(p.name));
+    if (root) writer->add(whole.data(), std::ssize(whole));
+  }
+  if (root) writer->finish();
+}
+
+}  // namespace muonrt::tool

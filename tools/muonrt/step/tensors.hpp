@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+#include "muonrt/step/config.hpp"
+#include "muonrt/step/parts.hpp"
+#include "muonrt/step/safetensors.hpp"
+#include "muonrt/tensor_layout.hpp"
+
+namespace muonrt::tool {
+
+/// One tensor of the parameter file, and what opt.json makes of it.
+struct StepTensor {
+  const TensorEntry* entry = nullptr;
+  size_t rule = 0;
+  const ParamConfig* config = nullptr;
+  std::string where;   // "opt.json: rules[1]: param 'x'", for messages
+  int64_t index = -1;  // among the parameters of the optimizer; -1: it stays as it is
+  std::unique_ptr<TensorLayout> layout;
+  bool partial = false;  // gradients are addends, in tensors called name@i
+  std::vector<MatrixPart> parts;
+
+  bool steps() const { return index >= 0; }
+  bool adamw() const { return *config->role == "adamw"; }
+  bool stack() const { return *config->role == "stack"; }
+  bool half() const { return entry->dtype == "BF16"; }
+};
+
+/// Every tensor of `params` in the order of the file.
+/// @param mesh  "fsdp=2,tp=2"; "": the ranks as one dimension `world`.
+/// Throws std::runtime_error that names tensor and rule.
+std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig& config,
+                                     const std::string& mesh, int world);
+
+/// The elements of a tensor that a rank holds, in its local order.
+/// @param bytes  of an element.
+std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry& entry,
+                                      const std::vector<Stretch>& stretches, int64_t bytes);
+
+/// Collective: the whole tensor on rank 0, nothing elsewhere. What several ranks hold must be
+/// equal; throws on rank 0 where it is not, or where nobody holds an element.
+/// @param bytes  of an element.
+std::vector<unsigned char> gather_tensor(Comm& comm, const TensorLayout& layout, int64_t elements,
+                                         int64_t bytes, const void* local, const std::string& what);
+
+}  // namespace muonrt::tool

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace muonrt::tool {
+
+/// A value of opt.json and where it stands. Every reader throws std::runtime_error that names the
+/// path, what is there and what belongs there.
+struct Value {
+  const nlohmann::json& json;
+  std::string path;
+
+  [[noreturn]] void refuse(const std::string& problem) const;
+  std::string shown() const;
+  bool null() const { return json.is_null(); }
+
+  Value at(const std::string& key) const { return {json.at(key), child(key)}; }
+  Value at(size_t index) const {
+    return {json.at(index), path + "[" + std::to_string(index) + "]"};
+  }
+  std::string child(const std::string& key) const { return path.empty() ? key : path + "." + key; }
+
+  /// Both ends belong to the range.
+  double number(double low, double high) const;
+  int64_t integer(int64_t low, int64_t high) const;
+  bool boolean() const;
+  std::string text() const;
+  std::string choice(std::initializer_list<const char*> known) const;
+  void require_object() const;
+  /// With at least `least` items.
+  void require_list(size_t least = 0) const;
+  std::vector<int64_t> integers(int64_t low, int64_t high) const;
+  /// A text, or a list of texts, which become one with commas.
+  std::string words() const;
+};
+
+/// One key of an object: one row of a table.
+template <class T>
+struct Key {
+  const char* name;
+  std::function<void(T&, const Value&)> read;
+};
+
+[[noreturn]] void refuse_key(const Value& object, const std::string& key,
+                             const std::vector<std::string>& known);
+
+/// Reads every key of an object by its row; a key that has none is refused.
+template <class T>
+void read_object(T& out, const Value& object, const std::vector<Key<T>>& keys) {
+  object.require_object();
+  for (const auto& [name, unused] : object.json.items()) {
+    const Key<T>* found = nullptr;
+    for (const Key<T>& key : keys) {
+      if (name == key.name) found = &key;
+    }
+    if (!found) {
+      std::vector<std::string> known;
+      for (const Key<T>& key : keys) known.emplace_back(key.name);
+      refuse_key(object, name, known);
+    }
+    found->read(out, object.at(name));
+  }
+}
+
+constexpr double kHuge = 1e30;
+constexpr int64_t kMostSize = int64_t{1} << 62;
+
+}  // namespace muonrt::tool
