@@ -104,6 +104,37 @@ void CudaOps::pack_direction(Stream& stream, std::span<const Piece> pieces, cons
                        transport, findings, handle);
 }
 
+void CudaOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
+                         const void* message, DType wire, bool first) {
+  if (pieces.empty()) return;
+  check_dtype("sum: the message", wire);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::accumulate(pieces_.find(pieces.data(), handle, pieces), sums, message, wire, first, handle);
+}
+
+void CudaOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                         const AdamScalars* scalars, void* message, DType wire,
+                         Findings* findings) {
+  if (pieces.empty()) return;
+  check_dtype("AdamW: the message", wire);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::pack_adamw(pieces_.find(pieces.data(), handle, pieces), params, scalars, message, wire,
+                   findings, handle);
+}
+
+void CudaOps::commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                            const void* message, DType wire, const Ballot* sum, int64_t world,
+                            int64_t stamp) {
+  if (pieces.empty()) return;
+  check_dtype("commit: the message", wire);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::commit_values(pieces_.find(pieces.data(), handle, pieces), params, message, wire, sum,
+                      world, stamp, handle);
+}
+
 void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                    Findings* findings) {
   if (list.empty()) return;

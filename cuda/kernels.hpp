@@ -33,6 +33,15 @@ void unpack(const Table<PlacedItem>& table, const void* message, DType transport
 void pack(const Table<PlacedItem>& table, void* message, DType transport, Findings* findings,
           cudaStream_t stream);
 
+// sum.cu
+void accumulate(const Table<PieceItem>& table, float* sums, const void* message, DType wire,
+                bool first, cudaStream_t stream);
+void pack_adamw(const Table<PieceItem>& table, const ParamView* params, const AdamScalars* scalars,
+                void* message, DType wire, Findings* findings, cudaStream_t stream);
+void commit_values(const Table<PieceItem>& table, const ParamView* params, const void* message,
+                   DType wire, const Ballot* sum, int64_t world, int64_t stamp,
+                   cudaStream_t stream);
+
 // normalize.cu
 /// Matrices that one launch normalizes at most; larger batches take several.
 constexpr int64_t kNormalizeBatch = 1024;

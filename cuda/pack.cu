@@ -47,6 +47,22 @@ struct DirectionBody {
   }
 };
 
+/// A gradient that is an addend of another rank's sum: as it is.
+struct AddendBody {
+  const void* grad;
+  void* message;
+  DType grad_dtype, transport;
+  int64_t local, local_ld, packed, packed_ld;
+  bool bad;
+
+  template <int N>
+  __device__ void run(int row, int col) {
+    const Values<N> g = widen(load<N>(grad, grad_dtype, local + row * local_ld + col), grad_dtype);
+    for (int i = 0; i < N; ++i) bad |= not_finite_as(g.x[i], transport);
+    store(message, transport, packed + row * packed_ld + col, g);
+  }
+};
+
 /// Zeros for a parameter without a gradient.
 struct ZeroBody {
   void* message;
@@ -73,10 +89,17 @@ __global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments 
     for_elements(job.rows, job.cols, packed_fits, body);
     return;
   }
-  const bool fits = packed_fits && aligned(view.grad, view.grad_dtype, local) &&
-                    aligned(view.momentum, view.momentum_dtype, local) &&
-                    (one_row || (aligned_stride(view.grad_dtype, item.local_ld) &&
-                                 aligned_stride(view.momentum_dtype, item.local_ld)));
+  const bool grad_fits = packed_fits && aligned(view.grad, view.grad_dtype, local) &&
+                         (one_row || aligned_stride(view.grad_dtype, item.local_ld));
+  if (!view.momentum) {
+    AddendBody body{view.grad,     a.message, view.grad_dtype, a.transport, local,
+                    item.local_ld, packed,    item.packed_ld,  false};
+    for_elements(job.rows, job.cols, grad_fits, body);
+    if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
+    return;
+  }
+  const bool fits = grad_fits && aligned(view.momentum, view.momentum_dtype, local) &&
+                    (one_row || aligned_stride(view.momentum_dtype, item.local_ld));
   DirectionBody body{
       view.grad, view.momentum, a.message, view.grad_dtype, view.momentum_dtype,  a.transport,
       local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group], false};

@@ -26,7 +26,8 @@ enum {
   MUONRT_PLACEMENT_REPLICATE = 0,
   MUONRT_PLACEMENT_SHARD = 1,         /* ceil-sized chunks of tensor dimension `dim` */
   MUONRT_PLACEMENT_STRIDED_SHARD = 2, /* `split_factor` pieces, each chunked */
-  MUONRT_PLACEMENT_PARTIAL = 3        /* an addend; gradients only */
+  MUONRT_PLACEMENT_PARTIAL = 3 /* the parameter is replicated, its gradient an addend: step sums
+                                  them in f32, in the order of mesh coordinates, at the owner */
 };
 typedef struct muonrt_placement {
   int32_t kind;

@@ -7,6 +7,7 @@
 #include "muonrt/layout.h"
 #include "muonrt/optimizer.h"
 #include "muonrt/routing.h"
+#include "muonrt/state.h"
 #include "muonrt/strategies.h"
 #include "muonrt/transport.h"
 

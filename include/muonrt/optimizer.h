@@ -49,6 +49,11 @@ enum {                                 /* what the input of Newton-Schulz is div
 };
 enum { MUONRT_ROW_SCALING_NONE = 0, MUONRT_ROW_SCALING_AOL = 1 };
 enum { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
+enum {
+  MUONRT_REPLICAS_ONCE = 0, /* a matrix that replicas hold is orthogonalized once for all of them */
+  MUONRT_REPLICAS_EACH = 1, /* once in every replica: more work, no traffic between replicas */
+  MUONRT_REPLICAS_AUTO = 2  /* what the cost model calls cheaper; the printed plan compares them */
+};
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 enum {
   MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights, f32 ones none */
@@ -162,7 +167,8 @@ typedef struct muonrt_param {
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
   const int64_t* local_shape;    /* what lies here, compared with the layout; NULL: not compared */
   void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
-  const void* grad;           /* local gradient, reduced over all replicas; NULL: bound later */
+  const void* grad;           /* local gradient, reduced over all replicas, or this rank's addend
+                                 where the layout has partial dimensions; NULL: bound later */
   int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
   int32_t master_kind;        /* MUONRT_MASTER_AUTO */
   float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
@@ -171,6 +177,8 @@ typedef struct muonrt_param {
   const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
   int64_t n_parts;
   double lr_factor; /* multiplies the group's, for update and decay; 1; >= 0 */
+  int32_t travel;   /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
+  int32_t reserved;
 } muonrt_param_t;
 
 /* What an assign function is told of a parameter; valid during the call. */
@@ -230,7 +238,7 @@ typedef struct muonrt_optimizer_options {
   int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
   int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
-  int32_t reserved;
+  int32_t replicas;        /* MUONRT_REPLICAS_ONCE; does not change a bit */
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
   int64_t seed; /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
                    and element, whatever the mesh. */
@@ -279,14 +287,6 @@ typedef struct muonrt_counters {
   int64_t orthogonalized; /* matrices, by this rank */
 } muonrt_counters_t;
 
-/* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
-typedef struct muonrt_state_view {
-  uint32_t struct_size;
-  int32_t dtype; /* MUONRT_DTYPE_F32, or _BF16 (momentum_dtype); 0: uint16_t (STATE_REMAINDER) */
-  void* data;    /* NULL where the shard is empty */
-  int64_t numel;
-} muonrt_state_view_t;
-
 /* Each sets every field to its default. `role` is MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW. */
 MUONRT_API void muonrt_group_init(muonrt_group_t* group, int32_t role);
 MUONRT_API void muonrt_part_init(muonrt_part_t* part);
@@ -296,7 +296,6 @@ MUONRT_API void muonrt_distributed_config_init(muonrt_distributed_config_t* conf
 MUONRT_API void muonrt_step_init(muonrt_step_t* step);
 MUONRT_API void muonrt_report_init(muonrt_report_t* report);
 MUONRT_API void muonrt_counters_init(muonrt_counters_t* counters);
-MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
 
 /* *optimizer <- a complete optimizer: everything is planned, compared between the ranks and taken
  * from memory here; state starts at zero, owned master weights from the parameters.
@@ -344,13 +343,6 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
 /* *index <- the parameter called `name`. Errors: INVALID_ARGUMENT if there is none. */
 MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer,
                                                  const char* name, int64_t* index);
-
-/* A view of state: MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
- * (AdamW), _MASTER, _REMAINDER. Valid until the optimizer is destroyed; write to it only between
- * steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no
- * such state). */
-MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
-                                                  int32_t kind, muonrt_state_view_t* view);
 
 /* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
  * counts the same updates for every parameter. 0 <= step < 2^53. */

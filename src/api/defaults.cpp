@@ -2,6 +2,7 @@
 
 #include "api/guard.hpp"
 #include "muonrt/optimizer.h"
+#include "muonrt/state.h"
 #include "optimizer/settings.hpp"
 
 // Every default of the C structs, taken from the settings that the library itself starts from.

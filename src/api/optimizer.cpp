@@ -1,11 +1,14 @@
 #include "muonrt/optimizer.h"
 
+#include <algorithm>
+
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/read_settings.hpp"
 #include "api/structs.hpp"
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
+#include "muonrt/state.h"
 #include "pipeline/trace.hpp"
 
 using namespace muonrt;
@@ -156,7 +159,25 @@ muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t pa
     out.dtype = found.dtype;
     out.data = found.data;
     out.numel = found.numel;
+    out.place = static_cast<int32_t>(found.place);
     api::write_struct(view, out, "view");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int64_t param,
+                                              muonrt_state_piece_t* pieces, int64_t capacity,
+                                              int64_t* n_pieces) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_state_pieces");
+    require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
+    if (capacity != 0) require_pointer(pieces, "muonrt_optimizer_state_pieces", "pieces");
+    const std::vector<StatePiece> found = o.state_pieces(param);
+    *n_pieces = std::ssize(found);
+    for (int64_t i = 0; i < std::min(capacity, *n_pieces); ++i) {
+      const StatePiece& piece = found[static_cast<size_t>(i)];
+      pieces[i] = {piece.index, piece.begin, piece.numel};
+    }
     return Status::kOk;
   });
 }

@@ -117,6 +117,7 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.master = p.master;
   out.lr_factor = p.lr_factor;
   out.owner = p.owner;
+  out.travel = p.travel;
   if (out.view == View::kMatrix) {
     out.layout = out.layout.as_matrix();
     while (out.local_shape.size() > 2) {
@@ -235,6 +236,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.trace = read_bool(who, "trace", o.trace);
   out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);
   out.poison = read_bool(who, "poison", o.poison);
+  out.replicas = read_enum<Replicas>(who, "replicas", o.replicas, {0, 1, 2});
   if (o.distributed) read_distributed(out, o.distributed, world);
   out.seed = o.seed;
 

@@ -49,10 +49,22 @@ class Ops {
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(momentum', gradient)) for each piece of an active parameter, zeros
-  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`.
+  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`. A
+  /// view without momentum is that of an addend: the gradient itself goes out, not scaled.
   virtual void pack_direction(Stream& stream, std::span<const Piece> pieces,
                               const ParamView* params, const MuonScalars* groups, void* message,
                               DType transport, Findings* findings) = 0;
+
+  /// Addends of gradients: sums[local place of each piece] <- the message's value (`first`), or
+  /// what is there plus it, one rounding in f32. A list covers no element twice.
+  virtual void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
+                          const void* message, DType wire, bool first) = 0;
+
+  /// message <- cast(weight that AdamW gives), zeros for inactive parameters; reads only. Notes
+  /// gradients that are not finite once scaled, or whose square is not.
+  virtual void pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                          const AdamScalars* scalars, void* message, DType wire,
+                          Findings* findings) = 0;
 
   /// Notes gradients of the listed active parameters that are not finite once scaled, or whose
   /// square is not (AdamW parameters, which have a variance); reads only.
@@ -83,9 +95,17 @@ class Ops {
                            int64_t orthogonalized, bool local_ok) = 0;
 
   /// Where `sum` passes for (world, stamp): momentum, decay and update of every piece, in one pass.
+  /// What a view lacks is left out: without momentum the weights alone are updated, without weights
+  /// (an owner's sum of addends) the momentum alone, and `message` is not read.
   virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
                            const MuonScalars* groups, const void* message, DType transport,
                            const Ballot* sum, int64_t world, int64_t stamp) = 0;
+
+  /// Where `sum` passes: weights of active parameters <- the message's values, in the form that the
+  /// parameter keeps them in. Not for kStochastic.
+  virtual void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                             const void* message, DType wire, const Ballot* sum, int64_t world,
+                             int64_t stamp) = 0;
 
   /// Where `sum` passes: AdamW of every listed active parameter, and of the pieces of others: those
   /// whose rounding asks for an element's place in the whole tensor (kStochastic). packed_offset

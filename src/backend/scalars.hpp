@@ -16,13 +16,14 @@ enum class WeightForm : int32_t {
   kStochastic = 3  // a bf16 parameter, rounded at random when written
 };
 
-/// One parameter on this rank, as the elementwise ops see it. The table lives in memory the device
-/// reads; the optimizer rewrites `grad` and `active` before a step, never while one is running.
+/// One parameter on this rank, as the elementwise ops see it; or what the rank keeps of one for all
+/// holders (Kept), whose gradient is a sum of addends. The table lives in memory the device reads;
+/// the optimizer rewrites `grad` and `active` before a step, never while one is running.
 struct ParamView {
   void* param = nullptr;          // local_numel elements of param_dtype
   const void* grad = nullptr;     // local_numel elements of grad_dtype
   float* master = nullptr;        // kMaster: f32 master weights, else null
-  void* momentum = nullptr;       // Muon momentum, or AdamW first moment
+  void* momentum = nullptr;       // Muon momentum, or AdamW first moment; null: elsewhere
   float* variance = nullptr;      // AdamW second moment
   uint16_t* remainder = nullptr;  // kRemainder: the lower half of each weight's bits
   int64_t numel = 0;              // local elements

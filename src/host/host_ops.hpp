@@ -31,6 +31,11 @@ class HostOps final : public Ops {
   void pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
                       const MuonScalars* groups, void* message, DType transport,
                       Findings* findings) override;
+  void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums, const void* message,
+                  DType wire, bool first) override;
+  void pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                  const AdamScalars* scalars, void* message, DType wire,
+                  Findings* findings) override;
   void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
             Findings* findings) override;
   void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
@@ -46,6 +51,9 @@ class HostOps final : public Ops {
   void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
                    const MuonScalars* groups, const void* message, DType transport,
                    const Ballot* sum, int64_t world, int64_t stamp) override;
+  void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                     const void* message, DType wire, const Ballot* sum, int64_t world,
+                     int64_t stamp) override;
   void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
                     const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
                     int64_t world, int64_t stamp) override;

@@ -24,11 +24,33 @@ void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body
   }
 }
 
+/// At the rank that keeps the momentum for those who hold the weights.
+void commit_momentum(Isa isa, const ParamView& view, int64_t at, int64_t n,
+                     const MuonScalars& scalars) {
+  float grads[kBlock], momenta[kBlock];
+  const float* grad = read_block(isa, view.grad, view.grad_dtype, at, n, grads);
+  auto* momentum =
+      const_cast<float*>(read_block(isa, view.momentum, view.momentum_dtype, at, n, momenta));
+  run_pass<MomentumPass>(isa, momentum, grad, n, &scalars);
+  if (view.momentum_dtype != DType::kF32)
+    run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
+                                    static_cast<bf16*>(view.momentum) + at, n);
+}
+
 void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
                  const MuonScalars& scalars, const void* message, DType transport) {
   const bool apart = view.form == WeightForm::kStochastic;
   for_blocks(piece, first, last, apart,
              [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
+               if (!view.param) return commit_momentum(isa, view, local, n, scalars);
+               if (!view.momentum) {
+                 float updates[kBlock];
+                 WeightBlock weights(isa, view, local, n);
+                 run_pass<UpdatePass>(isa, weights.values(),
+                                      read_block(isa, message, transport, packed, n, updates), n,
+                                      piece.update_scale, piece.decay_scale, &scalars);
+                 return weights.write(piece.param, element);
+               }
                float grads[kBlock], updates[kBlock], momenta[kBlock];
                WeightBlock weights(isa, view, local, n);
                const float* grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);

@@ -17,6 +17,12 @@ bool pack_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const P
   const auto* grad = static_cast<const Grad*>(view.grad);
   const auto* momentum = static_cast<const Momentum*>(view.momentum);
   uint32_t bad = 0;
+  if (!view.momentum) {
+    for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+      bad |= run_pass<CastPass<Grad, Wire>>(isa, grad + local, message + packed, n);
+    });
+    return bad != 0;
+  }
   for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     bad |= run_pass<DirectionPass<Grad, Momentum, Wire>>(isa, grad + local, momentum + local,
                                                          message + packed, n, &scalars);

@@ -61,6 +61,57 @@ struct MuonPass {
   }
 };
 
+/// The momentum alone, at the rank that keeps it.
+struct MomentumPass {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict momentum, const float* __restrict grad,
+                                       int64_t n, const MuonScalars* scalars) {
+    const MuonScalars s = *scalars;
+    for (int64_t i = 0; i < n; ++i)
+      momentum[i] = next_momentum(momentum[i], grad[i] * s.grad_scale, s);
+  }
+};
+
+/// The weights alone, where the momentum is kept elsewhere.
+struct UpdatePass {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
+                                       int64_t n, float scale, float decay_scale,
+                                       const MuonScalars* scalars) {
+    const MuonScalars s = *scalars;
+    for (int64_t i = 0; i < n; ++i)
+      weight[i] = muon_update(weight[i], update[i], scale, decay_scale, s);
+  }
+};
+
+/// sums <- message (kFirst), or sums + message.
+template <class Wire, bool kFirst>
+struct AccumulatePass {
+  static MUONRT_ALWAYS_INLINE void run(float* __restrict sums, const Wire* __restrict message,
+                                       int64_t n) {
+    for (int64_t i = 0; i < n; ++i)
+      sums[i] = kFirst ? to_f32(message[i]) : sums[i] + to_f32(message[i]);
+  }
+};
+
+/// out <- cast(weight after AdamW); nothing else is written. @return as ScanPass, squared.
+template <class Wire>
+struct AdamValuePass {
+  static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict weight,
+                                           const float* __restrict first,
+                                           const float* __restrict second,
+                                           const float* __restrict grad, Wire* __restrict out,
+                                           int64_t n, const AdamScalars* scalars) {
+    const AdamScalars s = *scalars;
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      float m = first[i], v = second[i];
+      const float g = grad[i] * s.grad_scale;
+      bad |= not_finite_as<float>(g * g);
+      out[i] = from_f32<Wire>(adamw_update(weight[i], g, m, v, s));
+    }
+    return bad;
+  }
+};
+
 struct AdamPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, float* __restrict first,
                                        float* __restrict second, const float* __restrict grad,

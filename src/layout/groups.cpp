@@ -1,4 +1,7 @@
 // Shard groups, replica groups, and what a layout is called.
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.hpp"
 #include "layout/layout.hpp"
 
@@ -21,6 +24,15 @@ int64_t Layout::replica_index(int rank) const {
 int64_t Layout::addend_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
   return position < 0 ? -1 : mesh_->slot_over(partial_dims_, position);
+}
+
+int64_t Layout::full_replica_index(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  if (position < 0) return -1;
+  std::vector<int> full;
+  std::set_difference(replica_dims_.begin(), replica_dims_.end(), partial_dims_.begin(),
+                      partial_dims_.end(), std::back_inserter(full));
+  return mesh_->slot_over(full, position);
 }
 
 int Layout::rank_of(int64_t replica, int64_t slot) const {

@@ -141,6 +141,9 @@ class Layout {
   /// Number of addends, and which one `rank` holds: the combination over partial_dims.
   int64_t addends() const;
   int64_t addend_index(int rank) const;
+  /// The combination over those of replica_dims that hold no addends: ranks of equal index hold all
+  /// addends of a tensor between them.
+  int64_t full_replica_index(int rank) const;
 
   /// One line: "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2".
   std::string describe() const;

@@ -69,8 +69,10 @@ int64_t Optimizer::state_bytes() const {
     const ParamSettings& p = settings_.params[i];
     const GroupSettings& g = group_of(static_cast<int64_t>(i));
     const int64_t numel = p.layout.local_numel(rank());
-    total = checked_add(total, padded_bytes(numel, size_of(g.momentum_dtype)));
-    if (g.role == Role::kAdamW) total = checked_add(total, padded_bytes(numel, 4));
+    if (!sums(static_cast<int64_t>(i))) {
+      total = checked_add(total, padded_bytes(numel, size_of(g.momentum_dtype)));
+      if (g.role == Role::kAdamW) total = checked_add(total, padded_bytes(numel, 4));
+    }
     if (owns_master(p)) total = checked_add(total, padded_bytes(numel, 4));
     if (weight_form(p) == WeightForm::kRemainder)
       total = checked_add(total, padded_bytes(numel, 2));
@@ -98,8 +100,10 @@ void Optimizer::take_state(int32_t index, char*& at) {
     at += padded_bytes(view.numel, element_bytes);
     return here;
   };
-  view.momentum = take(size_of(group.momentum_dtype));
-  if (group.role == Role::kAdamW) view.variance = static_cast<float*>(take(4));
+  if (!sums(index)) {
+    view.momentum = take(size_of(group.momentum_dtype));
+    if (group.role == Role::kAdamW) view.variance = static_cast<float*>(take(4));
+  }
   if (p.master_kind == MasterKind::kCaller) view.master = p.master;
   if (owns_master(p)) view.master = static_cast<float*>(take(4));
   if (view.form == WeightForm::kRemainder) view.remainder = static_cast<uint16_t*>(take(2));
@@ -166,8 +170,11 @@ void Optimizer::start_state() {
 void Optimizer::take_memory() {
   const auto params = static_cast<int64_t>(settings_.params.size());
   const auto groups = static_cast<int64_t>(settings_.groups.size());
-  state_ = Buffer(*device_, state_bytes());
-  const int64_t param_bytes = round_up(params * static_cast<int64_t>(sizeof(ParamView)), 64);
+  std::vector<SlotPlan> slots = plan_->rank_slots(rank());
+  state_ = Buffer(*device_, checked_add(state_bytes(), kept_bytes(slots)));
+  int64_t views = params;
+  for (const SlotPlan& slot : slots) views += std::ssize(slot.kept);
+  const int64_t param_bytes = round_up(views * static_cast<int64_t>(sizeof(ParamView)), 64);
   const int64_t muon_bytes = round_up(groups * static_cast<int64_t>(sizeof(MuonScalars)), 64);
   const int64_t adam_bytes = round_up(params * static_cast<int64_t>(sizeof(AdamScalars)), 64);
   tables_ = Buffer::shared(*device_, param_bytes + muon_bytes + adam_bytes);
@@ -183,7 +190,7 @@ void Optimizer::take_memory() {
     take_state(i, at);
     if (params_[i].numel == 0) continue;
     all.push_back(i);
-    if (group_of(i).role != Role::kAdamW) continue;
+    if (group_of(i).role != Role::kAdamW || sums(i)) continue;
     if (params_[i].form == WeightForm::kStochastic) {
       const auto pieces = adamw_pieces(i);
       adam.placed.push_back(i);
@@ -192,7 +199,7 @@ void Optimizer::take_memory() {
       adam.whole.push_back(i);
     }
   }
-
+  take_kept(slots, at);
   start_state();
 
   Context context;
@@ -217,8 +224,9 @@ void Optimizer::take_memory() {
   context.failure = &function_failure_;
   context.serial = settings_.serial;
   context.world = comm_->size();
-  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(adam), std::move(all),
-                                         settings_.poison);
+  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(slots), std::move(adam),
+                                         std::move(all), settings_.poison);
+  bind_sums();
 }
 
 void Optimizer::check_param(int64_t param) const {
@@ -305,6 +313,8 @@ StateView Optimizer::state(int64_t param, StateKind kind) {
   const ParamView& view = params_[param];
   const std::string& name = settings_.params[static_cast<size_t>(param)].name;
   const bool adamw = group_of(param).role == Role::kAdamW;
+  if (sums(param) && (kind == StateKind::kMomentum || kind == StateKind::kVariance))
+    return kept_state(param, kind);
   constexpr auto kF32 = static_cast<int32_t>(DType::kF32);
   switch (kind) {
     case StateKind::kMomentum:

@@ -26,10 +26,20 @@ struct StepReport {
   double exposed_seconds = 0;
 };
 
+/// Where state lies: with the local elements of the parameter; or, where gradients are addends,
+/// with the owners of matrices or slices.
+enum class StatePlace : int32_t { kLocal = 0, kMatrices = 1, kSlices = 2 };
+
 struct StateView {
   void* data;
   int64_t numel;
   int32_t dtype;  // as MUONRT_DTYPE_..., 0: 16-bit words
+  StatePlace place = StatePlace::kLocal;
+};
+
+/// A piece of a view whose place is not local; see muonrt_state_piece_t.
+struct StatePiece {
+  int64_t index, begin, numel;
 };
 
 /// Parameters, their state, the step. One per rank; used by one thread at a time.
@@ -54,6 +64,7 @@ class Optimizer {
   void set_grad(int64_t param, const void* grad);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind);
+  std::vector<StatePiece> state_pieces(int64_t param) const;
   int64_t find(const std::string& name) const;
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps);
@@ -73,6 +84,12 @@ class Optimizer {
   Optimizer() = default;
   void take_memory();
   void take_state(int32_t param, char*& at);
+  void take_kept(const std::vector<SlotPlan>& slots, char*& at);
+  void bind_sums();
+  void follow_params();
+  StateView kept_state(int64_t param, StateKind kind) const;
+  int64_t kept_bytes(const std::vector<SlotPlan>& slots) const;
+  bool sums(int64_t param) const;
   void start_state();
   void require_reach(int64_t param, const char* what, const void* memory) const;
   int64_t state_bytes() const;
@@ -83,6 +100,7 @@ class Optimizer {
   [[noreturn]] void fail(const Error& error);
   [[noreturn]] void explain_rejection(const std::optional<Error>& mine, const StepSettings& step);
   void explain_skip(StepReport& report);
+  Findings findings() const;
   void finish(StepReport& report);
   void measure(StepReport& report, double seconds) const;
   void check_param(int64_t param) const;
@@ -101,6 +119,14 @@ class Optimizer {
   MuonScalars* muon_ = nullptr;      // by group
   AdamScalars* adam_ = nullptr;      // by parameter
   std::vector<int64_t> adam_steps_;  // by parameter: updates so far
+  std::vector<Kept> kept_;           // by place in the table behind the parameters
+  /// By parameter whose gradients are addends: the state of all that is kept of it.
+  struct KeptState {
+    char* momentum = nullptr;
+    float* variance = nullptr;
+    int64_t numel = 0;
+  };
+  std::vector<KeptState> kept_state_;
   std::unique_ptr<Pipeline> pipeline_;
   int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
   std::optional<Error> poison_;

@@ -50,6 +50,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.chunk_bytes = settings.serial ? 1 : settings.chunk_bytes;
   problem.options.window = settings.serial ? 1 : settings.window;
   problem.options.commit = settings.commit;
+  problem.options.replicas = settings.replicas;
+  if (settings.device == DeviceKind::kCuda) problem.options.rates = {3e14, 5e10, 15e-6};
   problem.params.reserve(settings.params.size());
   for (const ParamSettings& p : settings.params) {
     const GroupSettings& g = settings.groups[p.group];
@@ -63,6 +65,9 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.newton_schulz_steps = g.steps;
     spec.owner = p.owner;
     spec.carried = g.role == Role::kMuon && settings.functions;
+    spec.travel = p.travel;
+    spec.master = owns_master(p) || p.master_kind == MasterKind::kCaller ||
+                  p.master_kind == MasterKind::kRemainder;
     if (g.role == Role::kMuon) {
       const auto& shape = p.layout.shape();
       spec.form = permitted_form(methods[p.group], g.form);
@@ -104,6 +109,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("options: iteration_dtype", name_of(s.iteration));
   table.add("options: commit", s.commit == CommitMode::kAtomic ? "atomic" : "eager");
   table.add("options: window", cat(s.window));
+  table.add("options: replicas", cat(static_cast<int32_t>(s.replicas)));
   table.add("options: chunk_bytes", cat(s.chunk_bytes));
   table.add("options: serial", cat(s.serial));
   table.add("options: distributed: assign", s.assign ? "given" : "none");
@@ -153,6 +159,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": layout", p.layout.describe());
     table.add(who + ": layout digest", cat(p.layout.hash()));
     table.add(who + ": owner", cat(p.owner));
+    table.add(who + ": travel", cat(p.travel));
     table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
     table.add(who + ": lr_factor", text(p.lr_factor));
     for (const PartSettings& part : p.parts) {

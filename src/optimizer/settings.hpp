@@ -99,6 +99,7 @@ struct ParamSettings {
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
+  int32_t travel = 0;        // parameters of lower numbers travel first
   View view = View::kPlain;  // kMatrix: `layout` is that of the matrix already
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
@@ -118,6 +119,7 @@ struct OptimizerSettings {
   DType iteration = DType::kF32;
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
+  Replicas replicas = Replicas::kOnce;
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;

@@ -145,6 +145,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = 0;
   }
   function_failure_ = {};
+  follow_params();
   const StepRun run{stamp(step), !mine};
   last_stamp_ = run.stamp;
   try {
@@ -207,7 +208,7 @@ void Optimizer::explain_skip(StepReport& report) {
   report.skipped = true;
   report.orthogonalized = pipeline_->outcome().verdict.orthogonalized;
   report.planned = static_cast<int64_t>(plan_->matrices().size());
-  const Findings mine = pipeline_->outcome().findings;
+  const Findings mine = findings();
   std::vector<Findings> all(static_cast<size_t>(comm_->size()));
   comm_->allgather(&mine, all.data(), sizeof mine);
   // An owner finds what its peers have sent it; the rank where it came from names the parameter.

@@ -73,9 +73,11 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   const int64_t numel = p.layout.local_numel(rank);
   MUONRT_REQUIRE(p.data || numel == 0, kBad, who, ": data is null (rank ", rank, " holds ", numel,
                  " elements); pass the local shard");
-  MUONRT_REQUIRE(p.layout.partial_dims().empty(), Status::kNotSupported, who,
-                 ": its layout holds partial sums (", p.layout.describe(),
-                 "); reduce the gradient first and register the parameter as replicated there");
+  const bool slices = s.groups[p.group].role == Role::kAdamW && !p.layout.partial_dims().empty();
+  MUONRT_REQUIRE(!slices || p.master_kind != MasterKind::kStochastic, Status::kNotSupported, who,
+                 ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are addends (",
+                 p.layout.describe(),
+                 "), so that its owners send rounded values; keep master weights or a remainder");
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
                  " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
   if (s.groups[p.group].role == Role::kMuon) {

@@ -9,7 +9,7 @@ namespace muonrt {
 namespace {
 
 // Spans that every chunk has; three more follow for each batch.
-enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kFirstBatch };
+enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kFirstBatch };
 
 // Tiny matrices are batched up to this much; a bigger batch gains nothing and costs scratch.
 constexpr int64_t kBatchBytes = 4 << 20;
@@ -103,7 +103,8 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
   spans_ = {{"pack", plan.slot, Work::kLocal},
             {"gather exchange", plan.slot, Work::kExchange},
             {"return exchange", plan.slot, Work::kExchange},
-            {"commit", plan.slot, Work::kLocal}};
+            {"commit", plan.slot, Work::kLocal},
+            {"sum", plan.slot, Work::kLocal}};
   for (Batch& batch : batches_) {
     batch.span = static_cast<int32_t>(spans_.size());
     spans_.push_back({"unpack", plan.slot, Work::kLocal});
@@ -184,7 +185,7 @@ void Chunk::gather() {
   if (!plan_->gather_pieces.empty()) {
     begin(kPack, *c.compute);
     c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.params, c.muon, lane_.gather_send,
-                           c.transport(), c.findings);
+                           plan_->gather_dtype, c.findings);
     end(kPack, *c.compute);
   }
   // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
@@ -198,11 +199,29 @@ void Chunk::gather() {
   c.device->record(*arrived_, *c.exchange);
 }
 
+// The addends become gradients of what is kept here, which then goes the way of any parameter.
+void Chunk::sum() {
+  const Context& c = *context_;
+  begin(kSum, *c.compute);
+  for (size_t a = 0; a < plan_->addends.size(); ++a)
+    c.ops().accumulate(*c.compute, plan_->addends[a], lane_.sums, lane_.gather_receive,
+                       plan_->gather_dtype, a == 0);
+  if (plan_->kind == SlotKind::kSlices) {
+    c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.params, c.adam, lane_.return_send,
+                       plan_->return_dtype, c.findings);
+  } else {
+    c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.params, c.muon, lane_.directions,
+                           plan_->return_dtype, c.findings);
+  }
+  end(kSum, *c.compute);
+}
+
 void Chunk::run(Batch& batch) {
   const Context& c = *context_;
   begin(batch.span, *c.compute);
-  c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(), lane_.gather_receive,
-                 c.transport());
+  const bool formed_here = plan_->kind == SlotKind::kAddends;
+  c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(),
+                 formed_here ? lane_.directions : lane_.gather_receive, c.transport());
   end(batch.span, *c.compute);
   begin(batch.span + 1, *c.compute);
   const MatrixBatch result = muonrt::orthogonalize(
@@ -223,9 +242,10 @@ void Chunk::run(Batch& batch) {
 
 void Chunk::orthogonalize() {
   const Context& c = *context_;
-  if (!batches_.empty()) {
+  if (!batches_.empty() || !plan_->kept.empty()) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
+    if (!plan_->kept.empty()) sum();
     for (Batch& batch : batches_) run(batch);
   }
   c.device->record(*produced_, *c.compute);
@@ -240,11 +260,21 @@ void Chunk::orthogonalize() {
 
 void Chunk::commit(const StepRun& run) {
   const Context& c = *context_;
-  if (plan_->return_pieces.empty()) return;
+  const SlotPlan& p = *plan_;
+  if (p.return_pieces.empty() && p.kept.empty()) return;
   c.device->wait(*c.compute, *returned_);
   begin(kCommit, *c.compute);
-  c.ops().commit_muon(*c.compute, plan_->return_pieces, c.params, c.muon, return_receive_,
-                      c.transport(), c.verdict, c.world, run.stamp);
+  if (p.kind == SlotKind::kSlices) {
+    c.ops().commit_values(*c.compute, p.return_pieces, c.params, return_receive_, p.return_dtype,
+                          c.verdict, c.world, run.stamp);
+    c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.params, c.adam, c.verdict, c.world,
+                         run.stamp);
+  } else {
+    c.ops().commit_muon(*c.compute, p.kept_pieces, c.params, c.muon, nullptr, p.return_dtype,
+                        c.verdict, c.world, run.stamp);
+    c.ops().commit_muon(*c.compute, p.return_pieces, c.params, c.muon, return_receive_,
+                        p.return_dtype, c.verdict, c.world, run.stamp);
+  }
   end(kCommit, *c.compute);
 }
 

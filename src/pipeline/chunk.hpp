@@ -15,6 +15,8 @@ struct Lane {
   void* gather_send = nullptr;
   void* gather_receive = nullptr;
   void* return_send = nullptr;
+  float* sums = nullptr;       // of addends; lives until `commit` has run
+  void* directions = nullptr;  // formed of the sums
 };
 
 /// A chunk slot on its way through one rank: gather, orthogonalize, commit. Each stage enqueues and
@@ -32,14 +34,18 @@ class Chunk {
   /// The chunk that used this lane before; its messages must be gone before they are overwritten.
   void set_previous_in_lane(const Chunk* previous) { previous_ = previous; }
 
-  /// momentum + pack of the local shard, exchange to the owners.
+  /// momentum + pack of the local shard (or its addends), exchange to the owners.
   void gather();
-  /// unpack, Newton-Schulz, pack of the matrices this rank owns, exchange back.
+  /// unpack (or sum), Newton-Schulz, pack of the matrices this rank owns, exchange back; AdamW of
+  /// the slices it owns.
   void orthogonalize();
-  /// One pass over the local shard: momentum, decay, update, where the verdict says so.
+  /// One pass over the local shard, and over what is kept here: momentum, decay, update, where the
+  /// verdict says so.
   void commit(const StepRun& run);
 
   int32_t slot() const { return plan_->slot; }
+  /// Where the sum of each kept thing lies; null if the slot has none.
+  const float* sums() const { return lane_.sums; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
   /// With the times of the last step.
   std::vector<Span> spans() const { return times_.read(spans_); }
@@ -66,6 +72,7 @@ class Chunk {
   bool moves_return() const;
   void exchange_gather();
   void exchange_return();
+  void sum();
   void run(Batch& batch);
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }

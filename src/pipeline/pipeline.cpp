@@ -20,27 +20,31 @@ constexpr int64_t kOne = 1;
 
 struct Sizes {
   int64_t gather_send = 0, gather_receive = 0, return_send = 0, return_receive = 0;
+  int64_t sums = 0, directions = 0;
   void cover(const SlotPlan& s) {
     gather_send = std::max(gather_send, round_up(s.gather_send_bytes, kAlign));
     gather_receive = std::max(gather_receive, round_up(s.gather_receive_bytes, kAlign));
     return_send = std::max(return_send, round_up(s.return_send_bytes, kAlign));
     return_receive = std::max(return_receive, round_up(s.return_receive_bytes, kAlign));
+    sums = std::max(sums, round_up(s.sum_bytes, kAlign));
+    directions = std::max(directions, round_up(s.direction_bytes, kAlign));
   }
 };
 
 }  // namespace
 
-Pipeline::Pipeline(Context context, int rank, AdamWork adamw, std::vector<int32_t> all, bool poison)
+Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
+                   std::vector<int32_t> all, bool poison)
     : context_(context),
       rank_(rank),
       poison_(poison),
       adamw_(std::move(adamw)),
-      slots_(context.plan->rank_slots(rank)) {
+      slots_(std::move(slots)) {
   Device& device = *context_.device;
   const PlanOptions& options = context_.plan->problem().options;
   const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
   order_ = schedule(slot_count, options.window, options.commit);
-  scanned_ = options.commit == CommitMode::kAtomic ? unpacked() : std::move(all);
+  scanned_ = options.commit == CommitMode::kAtomic ? unpacked(all) : std::move(all);
   compute_ = device.create_stream(StreamKind::kCompute);
   exchange_ = device.create_stream(context_.comm->stream_kind());
   called_ = device.create_event();
@@ -59,18 +63,17 @@ Pipeline::Pipeline(Context context, int rank, AdamWork adamw, std::vector<int32_
   make_chunks();
 }
 
-// AdamW's parameters, and those of which a replica here is committed but not gathered: nobody else
+// Those of which not all is packed here (AdamW's, replicas that are not gathered): nobody else
 // reads these gradients before the vote.
-std::vector<int32_t> Pipeline::unpacked() const {
-  std::map<int32_t, int64_t> left;  // elements committed less elements packed, by parameter
+std::vector<int32_t> Pipeline::unpacked(const std::vector<int32_t>& all) const {
+  std::map<int32_t, int64_t> packed;  // elements by parameter
   for (const SlotPlan& slot : slots_) {
-    for (const Piece& p : slot.return_pieces) left[p.param] += p.rows * p.cols;
-    for (const Piece& p : slot.gather_pieces) left[p.param] -= p.rows * p.cols;
+    for (const Piece& p : slot.gather_pieces) packed[p.param] += p.rows * p.cols;
   }
-  std::vector<int32_t> out = adamw_.whole;
-  out.insert(out.end(), adamw_.placed.begin(), adamw_.placed.end());
-  for (const auto& [param, elements] : left) {
-    if (elements != 0) out.push_back(param);
+  std::vector<int32_t> out;
+  for (const int32_t param : all) {
+    const ParamSpec& spec = context_.plan->problem().params[static_cast<size_t>(param)];
+    if (packed[param] != spec.layout.local_numel(rank_)) out.push_back(param);
   }
   return out;
 }
@@ -90,13 +93,14 @@ void Pipeline::make_chunks() {
   for (const SlotPlan& s : slots_) {
     lane_sizes[static_cast<size_t>(s.slot) % window].cover(s);
     scratch = std::max(scratch, Chunk::scratch_bytes(context_, s));
-    staged += round_up(s.return_receive_bytes, kAlign);
+    staged += round_up(s.return_receive_bytes, kAlign) + round_up(s.sum_bytes, kAlign);
     owned_ += static_cast<int64_t>(s.owned.size());
   }
   scratch = round_up(scratch, kAlign);
   int64_t total = scratch + 6 * kAlign + (atomic ? staged : 0);
   for (const Sizes& s : lane_sizes) {
-    total += s.gather_send + s.gather_receive + s.return_send + (atomic ? 0 : s.return_receive);
+    total += s.gather_send + s.gather_receive + s.return_send + s.directions;
+    if (!atomic) total += s.return_receive + s.sums;
   }
   workspace_ = Buffer(*context_.device, total);
 
@@ -119,6 +123,8 @@ void Pipeline::make_chunks() {
     lane.gather_send = take(s.gather_send);
     lane.gather_receive = take(s.gather_receive);
     lane.return_send = take(s.return_send);
+    lane.directions = take(s.directions);
+    if (!atomic) lane.sums = static_cast<float*>(take(s.sums));
     lanes_.push_back(lane);
     lane_return.push_back(atomic ? nullptr : take(s.return_receive));
   }
@@ -127,7 +133,9 @@ void Pipeline::make_chunks() {
   for (const SlotPlan& s : slots_) {
     const size_t lane = static_cast<size_t>(s.slot) % window;
     void* receive = atomic ? take(round_up(s.return_receive_bytes, kAlign)) : lane_return[lane];
-    auto chunk = std::make_unique<Chunk>(context_, s, lanes_[lane], receive, scratch_);
+    Lane buffers = lanes_[lane];
+    if (atomic) buffers.sums = static_cast<float*>(take(round_up(s.sum_bytes, kAlign)));
+    auto chunk = std::make_unique<Chunk>(context_, s, buffers, receive, scratch_);
     chunk->set_previous_in_lane(last[lane]);
     last[lane] = chunk.get();
     chunks_[static_cast<size_t>(s.slot)] = std::move(chunk);

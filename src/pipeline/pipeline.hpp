@@ -30,10 +30,12 @@ struct AdamWork {
 class Pipeline {
  public:
   /// Takes all memory of the step. `context` is completed here (findings, verdict, streams).
+  /// @param slots  what this rank does in each, of the context's plan.
   /// @param all  every parameter of which something lies here.
   /// @param poison  fill messages and scratch with NaN before every step, to find what is read
   ///     without having been written.
-  Pipeline(Context context, int rank, AdamWork adamw, std::vector<int32_t> all, bool poison);
+  Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
+           std::vector<int32_t> all, bool poison);
   ~Pipeline();
 
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
@@ -48,12 +50,15 @@ class Pipeline {
   const std::vector<Action>& order() const { return order_; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
+  const std::vector<SlotPlan>& slots() const { return slots_; }
+  /// The sums of a slot in which this rank takes part; see SlotPlan::kept.
+  const float* sums(int32_t slot) const { return chunks_[static_cast<size_t>(slot)]->sums(); }
   int64_t owned_matrices() const { return owned_; }
   int32_t resident_peak() const { return resident_peak_; }
   int64_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
-  std::vector<int32_t> unpacked() const;
+  std::vector<int32_t> unpacked(const std::vector<int32_t>& all) const;
   void make_chunks();
   void prepare();
   void scan();

@@ -26,9 +26,9 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
 }
 
 /// One list for both directions: the gather packs it, the commit unpacks it.
-int64_t add_pieces(const ExchangeContext& context, const std::vector<Part>& parts,
+int64_t add_pieces(const ExchangeContext& context, const std::vector<Part>& parts, DType dtype,
                    std::vector<Piece>& pieces, std::vector<Region>& regions) {
-  MessageCursor cursor(context.element_bytes());
+  MessageCursor cursor(size_of(dtype));
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     if (i == 0 || part.peer != parts[i - 1].peer) cursor.begin_message();
@@ -59,8 +59,10 @@ Piece ExchangeContext::piece(int32_t id, const Block& b, int64_t packed_offset) 
 
 void add_holder_side(const ExchangeContext& context, const std::vector<Part>& gather,
                      const std::vector<Part>& back, SlotPlan& slot) {
-  slot.gather_send_bytes = add_pieces(context, gather, slot.gather_pieces, slot.gather_sends);
-  slot.return_receive_bytes = add_pieces(context, back, slot.return_pieces, slot.return_receives);
+  slot.gather_send_bytes =
+      add_pieces(context, gather, slot.gather_dtype, slot.gather_pieces, slot.gather_sends);
+  slot.return_receive_bytes =
+      add_pieces(context, back, slot.return_dtype, slot.return_pieces, slot.return_receives);
 }
 
 }  // namespace muonrt

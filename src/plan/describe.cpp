@@ -40,6 +40,16 @@ std::string spread_text(const Spread& spread) {
              human_bytes(static_cast<int64_t>(spread.mean)), " in the mean");
 }
 
+/// How replicas share the work, and why.
+std::string replicas_text(const Plan& plan) {
+  std::string out =
+      plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
+  if (plan.problem().options.replicas == Replicas::kAuto)
+    out += cat(" (modelled: ", fixed(plan.once_seconds() * 1e3, 3), " ms once in the world, ",
+               fixed(plan.each_seconds() * 1e3, 3), " ms in every replica)");
+  return out;
+}
+
 std::string header(const Plan& plan, const PlanReport& report) {
   const PlanOptions& o = plan.problem().options;
   const auto& params = plan.problem().params;
@@ -53,9 +63,9 @@ std::string header(const Plan& plan, const PlanReport& report) {
              " in flight, transport ", name_of(o.transport), ", commit ",
              o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
              gflop(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
-             "%), each matrix once in the world\n", "balance     busiest rank ",
-             gflop(plan.makespan()), " GFLOP, proven lower bound ", gflop(plan.lower_bound()),
-             " GFLOP, ratio ", fixed(report.balance, 4), "\n", "traffic     ",
+             "%), ", replicas_text(plan), "\n", "balance     busiest rank ", gflop(plan.makespan()),
+             " GFLOP, proven lower bound ", gflop(plan.lower_bound()), " GFLOP, ratio ",
+             fixed(report.balance, 4), "\n", "traffic     ",
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
              "memory      messages ", spread_text(report.message_bytes), "; staged ",
@@ -85,7 +95,8 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
                    {"slots", Align::kLeft},
                    {"bytes"},
                    {"moved"},
-                   {"GFLOP"}});
+                   {"GFLOP"},
+                   {"state", Align::kLeft}});
   const Limit limit(report.params.size(), max_rows);
   for (size_t p = 0; p < limit.shown(); ++p) {
     const ParamSpec& spec = plan.problem().params[p];
@@ -96,18 +107,24 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
       owners.push_back(m.owner);
       slots.push_back(m.slot);
     }
+    const bool sliced = !row.slice_slots.empty();
+    if (sliced) {
+      slots = row.slice_slots;
+      owners = spec.layout.mesh().ranks();
+    }
     const bool travels = row.matrices > 0;
     table.add({spec.name, shape_text(spec.layout.shape()), spec.layout.describe(),
                form_name(plan, p, row), ranges(std::move(owners), "ranks"),
                ranges(std::move(slots), "slots"), travels ? human_bytes(row.bytes) : "-",
-               travels ? human_bytes(report.traffic.moved[p]) : "-",
-               travels ? gflop(row.flops) : "-"});
+               travels || sliced ? human_bytes(report.traffic.moved[p]) : "-",
+               travels ? gflop(row.flops) : "-", state_name(spec)});
   }
   return table.text() + limit.rest();
 }
 
 std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
   TextTable table({{"slot"},
+                   {"carries", Align::kLeft},
                    {"matrices"},
                    {"owners"},
                    {"bytes"},
@@ -117,9 +134,9 @@ std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_r
   const Limit limit(report.slots.size(), max_rows);
   for (size_t s = 0; s < limit.shown(); ++s) {
     const SlotReport& row = report.slots[s];
-    table.add({cat(s), cat(plan.slots()[s].matrices.size()), cat(row.owners),
-               human_bytes(plan.slots()[s].bytes), gflop(row.flops), gflop(row.largest_flops),
-               gflop(row.flops / row.owners)});
+    table.add({cat(s), carries(plan.slots()[s]), cat(plan.slots()[s].matrices.size()),
+               cat(row.owners), human_bytes(plan.slots()[s].bytes), gflop(row.flops),
+               gflop(row.largest_flops), gflop(row.owners > 0 ? row.flops / row.owners : 0)});
   }
   return table.text() + limit.rest();
 }

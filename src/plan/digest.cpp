@@ -16,9 +16,10 @@ void feed(Hash& hash, const std::vector<int>& list) {
 }
 
 void feed(Hash& hash, const PlanOptions& o) {
-  for (const int64_t v :
-       {number(o.world), number(o.transport), o.chunk_bytes, number(o.window), number(o.commit)})
+  for (const int64_t v : {number(o.world), number(o.transport), o.chunk_bytes, number(o.window),
+                          number(o.commit), number(o.replicas)})
     hash.value(v);
+  for (const double v : {o.rates.flops, o.rates.bytes, o.rates.message_seconds}) hash.value(v);
 }
 
 void feed(Hash& hash, const ParamSpec& spec) {
@@ -27,7 +28,7 @@ void feed(Hash& hash, const ParamSpec& spec) {
   for (const int64_t v :
        {number(spec.role), number(spec.dtype), number(spec.grad_dtype), number(spec.group),
         number(spec.stack), number(spec.form), number(spec.newton_schulz_steps), number(spec.owner),
-        number(spec.carried)})
+        number(spec.carried), number(spec.master), number(spec.travel)})
     hash.value(v);
   hash.value(spec.update_scale);
   hash.value(spec.decay_scale);

@@ -18,9 +18,14 @@ using Content = std::vector<std::pair<int32_t, int32_t>>;
 class OwnerSide {
  public:
   OwnerSide(const ExchangeContext& context, const std::vector<int32_t>& owned, SlotPlan& slot)
-      : context_(context), slot_(slot), cursor_(context.element_bytes()) {
+      : context_(context), slot_(slot), cursor_(size_of(slot.return_dtype)) {
     index_of_ = add_owned(context, owned, slot);
-    add_gather(parts(owned, true));
+    if (slot.kind == SlotKind::kAddends) {
+      add_kept();
+      add_addends(parts(owned, true));
+    } else {
+      add_gather(parts(owned, true));
+    }
     add_return(parts(owned, false));
   }
 
@@ -31,7 +36,8 @@ class OwnerSide {
     for (const int32_t id : ids) {
       const Matrix& m = context_.matrix(id);
       for (const HolderPlace& place : context_.holders.group(m.param, m.index).places) {
-        if (own_replica && place.replica != m.replica) continue;
+        const bool own_only = own_replica || context_.plan.each_replica();
+        if (own_only && place.replica != m.replica) continue;
         if (!context_.blocks_of(id, place).empty()) out.push_back({place.rank, id, place});
       }
     }
@@ -78,6 +84,48 @@ class OwnerSide {
     });
     slot_.gather_placed = slot_.return_placed;
     slot_.gather_receive_bytes = cursor_.total();
+  }
+
+  /// Sums lie matrix by matrix, row-major; directions likewise, in the transport dtype.
+  void add_kept() {
+    MessageCursor directions(size_of(slot_.return_dtype));
+    int64_t sum = 0;
+    for (size_t i = 0; i < slot_.owned.size(); ++i) {
+      const Owned& o = slot_.owned[i];
+      const int32_t param = context_.matrix(o.matrix).param;
+      directions.begin_message();
+      const int64_t at = directions.take(o.rows * o.cols);
+      slot_.kept.push_back({param, o.matrix, o.rows * o.cols, sum});
+      slot_.kept_pieces.push_back({param, o.matrix, o.rows, o.cols, 0, o.cols, at, 0, 0, 1.0f});
+      slot_.gather_placed.push_back({static_cast<int32_t>(i), o.rows, o.cols, 0, 0, at});
+      sum = round_up(sum + o.rows * o.cols, kMessageAlignment / 4);
+    }
+    slot_.sum_bytes = sum * 4;
+    slot_.direction_bytes = directions.total();
+  }
+
+  /// One list for each addend, so that they are added in the order of mesh coordinates, whoever
+  /// holds them and whenever they arrive.
+  void add_addends(const std::vector<Part>& parts) {
+    MessageCursor cursor(size_of(slot_.gather_dtype));
+    for_each_peer(parts, [&](const Part* first, const Part* last) {
+      const int32_t peer = first->peer;
+      cursor.begin_message();
+      for (; first != last; ++first) {
+        const int32_t i = index_of_.at(first->matrix);
+        const Owned& o = slot_.owned[static_cast<size_t>(i)];
+        const Kept& kept = slot_.kept[static_cast<size_t>(i)];
+        const auto addend = static_cast<size_t>(first->place.addend);
+        if (slot_.addends.size() <= addend) slot_.addends.resize(addend + 1);
+        for (const Block& b : context_.blocks_of(first->matrix, first->place)) {
+          slot_.addends[addend].push_back({kept.param, first->matrix, b.rows, b.cols,
+                                           kept.sum_offset + b.row * o.cols + b.col, o.cols,
+                                           cursor.take(b.numel()), b.row, b.col, 1.0f});
+        }
+      }
+      slot_.gather_receives.push_back(cursor.region(peer));
+    });
+    slot_.gather_receive_bytes = cursor.total();
   }
 
   /// The send buffer begins as the gather's receive buffer; peers that want what is already there

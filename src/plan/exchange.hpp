@@ -51,7 +51,6 @@ struct ExchangeContext {
   }
   /// `block` of a matrix, with the factors on its update and its place in the tensor.
   Piece piece(int32_t id, const Block& block, int64_t packed_offset) const;
-  int64_t element_bytes() const { return size_of(plan.problem().options.transport); }
 };
 
 /// The holder's side of a slot: parts it sends to owners, and gets back.
@@ -66,7 +65,7 @@ std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, SlotPlan& slot);
 
 /// The owner's side: where the parts lie in the matrices of `owned` (ascending ids) and in the
-/// messages. Fills SlotPlan::owned.
+/// messages. Fills SlotPlan::owned, and what is kept of them where the slot's kind is kAddends.
 void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
                     SlotPlan& slot);
 

@@ -19,15 +19,6 @@ void check_ranks(const ParamSpec& spec, int32_t world) {
   }
 }
 
-void check_partial(const ParamSpec& spec) {
-  const auto& dims = spec.layout.partial_dims();
-  MUONRT_REQUIRE(dims.empty(), Status::kNotSupported, "param '", spec.name, "': mesh dim '",
-                 spec.layout.mesh().names()[static_cast<size_t>(dims.front())],
-                 "' holds partial sums (", spec.layout.describe(),
-                 "), which the planner cannot take yet; reduce the gradient over it first and "
-                 "declare it replicated");
-}
-
 void check_matrix(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   if (spec.stack) {
@@ -43,6 +34,17 @@ void check_matrix(const ParamSpec& spec) {
   MUONRT_REQUIRE(shape.size() == 2, Status::kInvalidArgument, "param '", spec.name, "': shape ",
                  shape, " is no matrix (Muon needs 2 dims); ",
                  shape.size() > 3 ? "view it as a matrix or use AdamW" : "use AdamW");
+}
+
+/// A tensor of any number of dims as one thing that its ranks hold.
+MatrixHolders whole_holders(const Layout& layout) {
+  MatrixHolders out;
+  for (int64_t replica = 0; replica < layout.replicas(); ++replica) {
+    std::vector<int>& ranks = out.replicas.emplace_back();
+    for (int64_t slot = 0; slot < layout.shard_slots(); ++slot)
+      ranks.push_back(layout.rank_of(replica, slot));
+  }
+  return out;
 }
 
 int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
@@ -111,12 +113,14 @@ int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, i
     check_ranks(spec, world);
     layouts_.emplace_back();
   }
-  check_partial(spec);
   if (spec.role == Role::kMuon) {
     check_matrix(spec);
     if (!spec.parts.empty() && spec.layout.numel() > 0) check_parts(spec);
     Entry& entry = layouts_[static_cast<size_t>(at->second)];
     if (entry.first_kind < 0) find_groups(spec, entry);
+  } else if (sums_gradients(spec)) {
+    Entry& entry = layouts_[static_cast<size_t>(at->second)];
+    if (entry.whole < 0) entry.whole = add_group(spec.layout, whole_holders(spec.layout));
   }
   return at->second;
 }
@@ -132,23 +136,27 @@ void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
   std::unordered_map<int64_t, int32_t> by_class;
   for (int64_t e = 0; e < experts; ++e) {
     const auto [at, is_new] = by_class.try_emplace(holder_class(spec.layout, e), 0);
-    if (is_new) at->second = add_group(spec.layout, e);
+    if (is_new) at->second = add_group(spec.layout, holders_of(spec.layout, e));
     entry.groups.insert(entry.groups.end(), static_cast<size_t>(parts_of(spec)), at->second);
   }
 }
 
-int32_t HolderTable::add_group(const Layout& layout, int64_t index) {
+int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holders) {
   HolderGroup group;
-  const std::vector<std::vector<int>> replicas = holders_of(layout, index).replicas;
+  const std::vector<std::vector<int>>& replicas = holders.replicas;
   group.slots = static_cast<int32_t>(replicas.front().size());
+  group.addends = static_cast<int32_t>(layout.addends());
+  group.replicas = static_cast<int32_t>(layout.replicas() / layout.addends());
   // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
   // rank whose share happens to be empty may own like its neighbours.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
   std::vector<int32_t> candidates;
-  for (size_t r = 0; r < replicas.size(); ++r) {
-    for (size_t s = 0; s < replicas[r].size(); ++s) {
-      const int rank = replicas[r][s];
-      group.places.push_back({rank, static_cast<int32_t>(r), static_cast<int32_t>(s)});
+  for (const std::vector<int>& ranks : replicas) {
+    for (size_t s = 0; s < ranks.size(); ++s) {
+      const int rank = ranks[s];
+      group.places.push_back({rank, static_cast<int32_t>(layout.full_replica_index(rank)),
+                              static_cast<int32_t>(s),
+                              static_cast<int32_t>(layout.addend_index(rank))});
       if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
     }
   }
@@ -176,6 +184,10 @@ int32_t HolderTable::intern_candidates(std::vector<int32_t> ranks) {
 const HolderGroup& HolderTable::group(int32_t param, int64_t index) const {
   const Entry& entry = layouts_[static_cast<size_t>(layout_of(param))];
   return groups_[static_cast<size_t>(entry.groups[static_cast<size_t>(index)])];
+}
+
+const HolderGroup& HolderTable::whole_group(int32_t param) const {
+  return groups_[static_cast<size_t>(layouts_[static_cast<size_t>(layout_of(param))].whole)];
 }
 
 int32_t HolderTable::kind(int32_t param, int64_t index) const {

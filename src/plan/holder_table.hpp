@@ -5,20 +5,23 @@
 #include <vector>
 
 #include "layout/blocks.hpp"
+#include "layout/holders.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt {
 
-/// Where a rank stands among the holders of a matrix.
+/// Where a rank stands among the holders of a matrix: `replica` counts over the replicating mesh
+/// dims, `addend` over those whose ranks hold addends of the gradient.
 struct HolderPlace {
-  int32_t rank, replica, slot;
+  int32_t rank, replica, slot, addend = 0;
 };
 
 /// Ranks that hold a matrix. Thousands of matrices share one group.
 struct HolderGroup {
   std::vector<HolderPlace> places;  // by rank, ascending
-  int32_t slots = 0;                // shard slots; one replica holds the matrix once
-  int32_t candidates = 0;           // who may own it: index into HolderTable::candidates()
+  int32_t slots = 0;                // shard slots; one addend of one replica holds each once
+  int32_t replicas = 0, addends = 0;
+  int32_t candidates = 0;  // who may own it: index into HolderTable::candidates()
 
   /// Null if `rank` is none of the holders.
   const HolderPlace* find(int32_t rank) const;
@@ -30,7 +33,7 @@ class HolderTable {
  public:
   HolderTable() = default;
   /// Errors: INVALID_ARGUMENT for a Muon parameter that is no matrix nor stack, or a rank outside
-  /// the world; NOT_SUPPORTED for partial layouts.
+  /// the world.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
   /// Equal for parameters of equal layout and parts.
@@ -38,6 +41,8 @@ class HolderTable {
   int32_t layouts() const { return static_cast<int32_t>(layouts_.size()); }
   /// Holders of matrix `index` of a Muon parameter.
   const HolderGroup& group(int32_t param, int64_t index) const;
+  /// Holders of an AdamW parameter whose gradients are addends.
+  const HolderGroup& whole_group(int32_t param) const;
   /// Equal for matrices whose ranks hold equal blocks: dense, below kinds().
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
@@ -48,11 +53,12 @@ class HolderTable {
   struct Entry {
     int32_t first_kind = -1;      // -1: no Muon parameter has this layout
     std::vector<int32_t> groups;  // of each matrix, index into groups_
+    int32_t whole = -1;           // group of the tensor as one, for AdamW
   };
   int32_t enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
                 int32_t world);
   void find_groups(const ParamSpec& spec, Entry& entry);
-  int32_t add_group(const Layout& layout, int64_t index);
+  int32_t add_group(const Layout& layout, const MatrixHolders& holders);
   int32_t intern_candidates(std::vector<int32_t> ranks);
 
   std::vector<int32_t> layout_of_;

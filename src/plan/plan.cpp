@@ -9,9 +9,11 @@
 #include "base/error.hpp"
 #include "plan/batch.hpp"
 #include "plan/carried.hpp"
-#include "plan/chunks.hpp"
+#include "plan/cost.hpp"
 #include "plan/exchange.hpp"
 #include "plan/ownership.hpp"
+#include "plan/slices.hpp"
+#include "plan/slots.hpp"
 
 namespace muonrt {
 
@@ -38,6 +40,9 @@ void check_param(const ParamSpec& spec, size_t index) {
   }
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
+  MUONRT_REQUIRE(!spec.carried || !sums_gradients(spec), Status::kNotSupported, "param '",
+                 spec.name, "': the caller's functions carry it, but its gradients are addends (",
+                 spec.layout.describe(), "); reduce them first, or leave the functions out");
   MUONRT_REQUIRE(!spec.carried || spec.owner >= 0, Status::kInvalidArgument, "param '", spec.name,
                  "': the caller's functions carry it, but it has no owner; give it one");
   MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
@@ -75,25 +80,51 @@ Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
   }
 }
 
-/// Exact in 64 bits, so that sums do not depend on their order.
-int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
-  MUONRT_REQUIRE(m.flops < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
-                 " x ", m.cols, " takes ", m.flops,
-                 " FLOPs (more than the planner can count); use AdamW for it");
-  return std::llround(m.flops);
-}
-
-/// Numbers distinct keys by their order of appearance.
-template <class Key>
-class Numbering {
+/// Sets of ranks that may own, beyond those of the holder table; made where they are first asked
+/// for.
+class OwnerSets {
  public:
-  int32_t of(const Key& key) {
-    return numbers_.try_emplace(key, static_cast<int32_t>(numbers_.size())).first->second;
+  OwnerSets(const HolderTable& holders, std::vector<std::vector<int32_t>>& sets)
+      : holders_(holders), sets_(sets) {}
+
+  int32_t of_rank(int32_t rank) {
+    return of(ranks_, rank, [&] { return std::vector{rank}; });
+  }
+
+  /// Those of the matrix's replica.
+  int32_t of_replica(const Matrix& m, const HolderGroup& group) {
+    return of(replicas_, std::pair(&group, m.replica), [&] {
+      std::vector<int32_t> out;
+      for (const int32_t rank : holders_.candidates()[static_cast<size_t>(group.candidates)]) {
+        if (group.find(rank)->replica == m.replica) out.push_back(rank);
+      }
+      return out;
+    });
   }
 
  private:
-  std::map<Key, int32_t> numbers_;
+  template <class Key, class Make>
+  int32_t of(std::map<Key, int32_t>& known, const Key& key, const Make& make) {
+    const auto [at, is_new] = known.try_emplace(key, static_cast<int32_t>(sets_.size()));
+    if (is_new) sets_.push_back(make());
+    return at->second;
+  }
+
+  const HolderTable& holders_;
+  std::vector<std::vector<int32_t>>& sets_;
+  std::map<int32_t, int32_t> ranks_;
+  std::map<std::pair<const HolderGroup*, int32_t>, int32_t> replicas_;
 };
+
+/// The rank that stands in `replica` where `rank` stands in its own.
+int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
+  const HolderPlace& mine = *group.find(rank);
+  for (const HolderPlace& place : group.places) {
+    if (place.replica == replica && place.slot == mine.slot && place.addend == mine.addend)
+      return place.rank;
+  }
+  return rank;
+}
 
 }  // namespace
 
@@ -102,6 +133,11 @@ Plan::Plan(Problem problem) : problem_(std::move(problem)) {
   for (size_t p = 0; p < problem_.params.size(); ++p) check_param(problem_.params[p], p);
   const std::vector<int32_t> params_by_name = order_by_name(problem_.params);
   holders_ = HolderTable(problem_.params, problem_.options.world);
+  if (problem_.options.replicas == Replicas::kAuto) {
+    choose_replicas();
+    return;
+  }
+  each_ = problem_.options.replicas == Replicas::kEach;
   add_matrices();
   std::vector<int32_t> first(problem_.params.size() + 1, 0);
   for (const Matrix& m : matrices_) ++first[static_cast<size_t>(m.param) + 1];
@@ -113,12 +149,33 @@ Plan::Plan(Problem problem) : problem_(std::move(problem)) {
       by_name.push_back(id);
   }
   choose_owners(by_name);
-  choose_slots(by_name);
+  choose_slots(by_name, params_by_name);
+}
+
+void Plan::choose_replicas() {
+  Problem problem = problem_;
+  problem.options.replicas = Replicas::kOnce;
+  Plan once(problem);
+  problem.options.replicas = Replicas::kEach;
+  Plan each(std::move(problem));
+  const double once_seconds = step_seconds(once), each_seconds = step_seconds(each);
+  *this = each_seconds < once_seconds ? std::move(each) : std::move(once);
+  problem_.options.replicas = Replicas::kAuto;
+  once_seconds_ = once_seconds;
+  each_seconds_ = each_seconds;
 }
 
 void Plan::add_matrices() {
+  const auto copies_of = [&](int32_t param, int64_t index) {
+    const bool alone = !each_ || problem_.params[static_cast<size_t>(param)].carried;
+    return alone ? 1 : holders_.group(param, index).replicas;
+  };
   int64_t count = 0;
-  for (const ParamSpec& spec : problem_.params) count = checked_add(count, matrices_in(spec));
+  for (size_t p = 0; p < problem_.params.size(); ++p) {
+    const int64_t matrices = matrices_in(problem_.params[p]);
+    const int64_t copies = matrices > 0 ? copies_of(static_cast<int32_t>(p), 0) : 0;
+    count = checked_add(count, checked_mul(matrices, copies));
+  }
   MUONRT_REQUIRE(count <= INT32_MAX, Status::kInvalidArgument, "plan: ", count,
                  " matrices are more than the planner can number; use fewer, larger ones");
   matrices_.reserve(static_cast<size_t>(count));
@@ -137,8 +194,12 @@ void Plan::add_matrices() {
     if (spec.parts.empty()) add_part(shape[shape.size() - 2], shape.back());
     for (const MatrixPart& part : spec.parts) add_part(length(part.rows), length(part.cols));
     for (int64_t index = 0; index < matrices; ++index) {
-      matrices_.push_back(parts[static_cast<size_t>(index) % parts.size()]);
-      matrices_.back().index = index;
+      const int32_t copies = copies_of(static_cast<int32_t>(p), index);
+      for (int32_t replica = 0; replica < copies; ++replica) {
+        matrices_.push_back(parts[static_cast<size_t>(index) % parts.size()]);
+        matrices_.back().index = index;
+        if (each_) matrices_.back().replica = replica;
+      }
     }
   }
 }
@@ -147,7 +208,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   OwnerProblem task;
   task.ranks = problem_.options.world;
   task.sets = holders_.candidates();
-  std::map<int32_t, int32_t> only;  // rank -> set of that rank alone
+  OwnerSets sets(holders_, task.sets);
   Numbering<std::pair<BatchKey, bool>> shapes;
   int32_t param = -1, shape = 0;
   int64_t total = 0;  // must be countable, for the sums below it are not checked
@@ -158,7 +219,8 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
       shape = shapes.of({batch_key(m, spec.group), m.rows > m.cols});
     param = m.param;
     const HolderGroup& group = holders_.group(m.param, m.index);
-    int32_t set = group.candidates;
+    const bool for_replica = each_ && !spec.carried;
+    int32_t set = for_replica ? sets.of_replica(m, group) : group.candidates;
     if (spec.owner >= 0) {
       MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
                      "': owner ", spec.owner, " is outside the world; give 0 to ", task.ranks - 1);
@@ -167,10 +229,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
           spec.name, "': owner ", spec.owner, " is none of the ranks that hold ",
           spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
           spec.layout.describe(), "); give one of those, or -1");
-      const auto [at, is_new] =
-          only.try_emplace(spec.owner, static_cast<int32_t>(task.sets.size()));
-      if (is_new) task.sets.push_back({spec.owner});
-      set = at->second;
+      set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
     }
     task.items.push_back({cost_of(m, spec), set, shape});
     total = checked_add(total, task.items.back().cost);
@@ -187,102 +246,81 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   lower_bound_ = static_cast<double>(owners.lower_bound);
 }
 
-void Plan::choose_slots(const std::vector<int32_t>& by_name) {
-  const int64_t element_bytes = size_of(problem_.options.transport);
-  std::vector<ChunkItem> items;
-  std::vector<int32_t> ids, carried;  // of `items`; of the matrices that the caller carries
-  items.reserve(by_name.size());
-  Numbering<BatchKey> batches;
-  int32_t param = -1, batch = 0;
-  for (const int32_t id : by_name) {
-    const Matrix& m = matrices_[static_cast<size_t>(id)];
-    const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
-    if (spec.carried) {
-      carried.push_back(id);
-      continue;
-    }
-    if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
-    param = m.param;
-    const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
-    items.push_back({m.owner, batch, cost_of(m, spec), bytes});
-    ids.push_back(id);
-  }
-  const Chunking chunks = cut_chunks(items, problem_.options.chunk_bytes);
-  slots_.assign(static_cast<size_t>(chunks.slots), Slot{});
-  for (size_t i = 0; i < ids.size(); ++i) {
-    matrices_[static_cast<size_t>(ids[i])].slot = chunks.slot[i];
-    slots_[static_cast<size_t>(chunks.slot[i])].bytes += items[i].bytes;
-  }
-  // A slot for each carried parameter, in the order of the list.
-  std::sort(carried.begin(), carried.end());
-  for (const int32_t id : carried) {
-    Matrix& m = matrices_[static_cast<size_t>(id)];
-    if (slots_.empty() || slots_.back().carried != m.param)
-      slots_.push_back({{}, carried_full_bytes(*this, m.param), m.param});
-    m.slot = static_cast<int32_t>(slots_.size()) - 1;
-  }
-  for (size_t id = 0; id < matrices_.size(); ++id)
-    slots_[static_cast<size_t>(matrices_[id].slot)].matrices.push_back(static_cast<int32_t>(id));
-}
-
 std::vector<SlotPlan> Plan::rank_slots(int rank) const {
   MUONRT_REQUIRE(rank >= 0 && rank < problem_.options.world, Status::kInvalidArgument,
                  "plan: rank ", rank, " is outside the world; give 0 to ",
                  problem_.options.world - 1);
   BlockTable blocks(problem_.params, holders_);
   const ExchangeContext context{*this, holders_, blocks};
+  std::vector<SlotPlan> out;
+  auto view = static_cast<int32_t>(problem_.params.size());
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    SlotPlan slot;
+    slot.slot = static_cast<int32_t>(s);
+    slot.kind = slots_[s].kind;
+    slot.gather_dtype = slots_[s].gather_dtype;
+    slot.return_dtype = slots_[s].return_dtype;
+    if (slots_[s].carried >= 0) {
+      add_carried_slot(context, rank, slots_[s].matrices, slot);
+      out.push_back(std::move(slot));
+      continue;
+    }
+    if (slot.kind == SlotKind::kSlices) {
+      add_slices(*this, slots_[s], rank, slot);
+    } else {
+      add_matrices_of(rank, context, slots_[s], slot);
+    }
+    if (slot.owned.empty() && !slot.takes_part()) continue;
+    for (Piece& piece : slot.kept_pieces) {
+      slot.kept_views.push_back(view);
+      piece.param = view++;
+    }
+    out.push_back(std::move(slot));
+  }
+  return out;
+}
+
+void Plan::add_matrices_of(int rank, const ExchangeContext& context, const Slot& of,
+                           SlotPlan& slot) const {
   const auto by_owner = [](const Part& a, const Part& b) {
     return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
   };
-  std::vector<SlotPlan> out;
   std::vector<Part> gather, back;
   std::vector<int32_t> owned;
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    if (slots_[s].carried >= 0) {
-      out.emplace_back().slot = static_cast<int32_t>(s);
-      add_carried_slot(context, rank, slots_[s].matrices, out.back());
-      continue;
-    }
-    gather.clear();
-    back.clear();
-    owned.clear();
-    for (const int32_t id : slots_[s].matrices) {
-      const Matrix& m = matrices_[static_cast<size_t>(id)];
-      if (m.owner == rank) owned.push_back(id);
-      const HolderPlace* place = holders_.group(m.param, m.index).find(rank);
-      if (place == nullptr || context.blocks_of(id, *place).empty()) continue;
-      back.push_back({m.owner, id, *place});
-      if (place->replica == m.replica) gather.push_back(back.back());
-    }
-    if (owned.empty() && back.empty()) continue;
-    std::sort(gather.begin(), gather.end(), by_owner);
-    std::sort(back.begin(), back.end(), by_owner);
-    SlotPlan& slot = out.emplace_back();
-    slot.slot = static_cast<int32_t>(s);
-    add_holder_side(context, gather, back, slot);
-    add_owner_side(context, owned, slot);
+  for (const int32_t id : of.matrices) {
+    const Matrix& m = matrices_[static_cast<size_t>(id)];
+    if (m.owner == rank) owned.push_back(id);
+    const HolderPlace* place = holders_.group(m.param, m.index).find(rank);
+    if (place == nullptr || context.blocks_of(id, *place).empty()) continue;
+    if (each_ && place->replica != m.replica) continue;
+    back.push_back({m.owner, id, *place});
+    if (place->replica == m.replica) gather.push_back(back.back());
   }
-  return out;
+  std::sort(gather.begin(), gather.end(), by_owner);
+  std::sort(back.begin(), back.end(), by_owner);
+  add_holder_side(context, gather, back, slot);
+  add_owner_side(context, owned, slot);
 }
 
 MemoryPlan Plan::memory(int rank) const {
   const PlanOptions& options = problem_.options;
   const bool staged = options.commit == CommitMode::kAtomic;
+  SlotBytes most;
   MemoryPlan out;
-  int64_t gather_send = 0, gather_receive = 0, return_send = 0, return_receive = 0;
   const std::vector<SlotPlan> slots = rank_slots(rank);
   for (const SlotPlan& slot : slots) {
-    gather_send = std::max(gather_send, slot.gather_send_bytes);
-    gather_receive = std::max(gather_receive, slot.gather_receive_bytes);
-    return_send = std::max(return_send, slot.return_send_bytes);
-    return_receive = std::max(return_receive, slot.return_receive_bytes);
-    if (staged) out.staged_bytes += slot.return_receive_bytes;
+    const SlotBytes bytes = bytes_of(slot);
+    most.cover(bytes);
+    if (staged) out.staged_bytes += bytes[kReturnReceive] + bytes[kSums];
+    for (const Kept& kept : slot.kept)
+      out.state_bytes += kept.numel * state_bytes_per_element(
+                                          problem_.params[static_cast<size_t>(kept.param)].role);
   }
-  if (staged) return_receive = 0;
-  const int64_t in_flight = std::min<int64_t>(options.window, std::ssize(slots));
-  out.message_bytes = in_flight * (gather_send + gather_receive + return_send + return_receive);
-  for (const ParamSpec& spec : problem_.params)
-    out.state_bytes += spec.layout.local_numel(rank) * state_bytes_per_element(spec.role);
+  out.message_bytes = most.in_flight(options, std::ssize(slots));
+  for (const ParamSpec& spec : problem_.params) {
+    if (!sums_gradients(spec))
+      out.state_bytes += spec.layout.local_numel(rank) * state_bytes_per_element(spec.role);
+  }
   return out;
 }
 

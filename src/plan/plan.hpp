@@ -19,25 +19,37 @@ struct Matrix {
   Method method;
   double flops;
   int32_t owner;    // rank
-  int32_t replica;  // which replica of the layout the owner gathers from
+  int32_t replica;  // which replica of the layout the owner gathers from; -1 until it is chosen
   int32_t slot;
 };
 
+/// Part `index` of `count` of what every rank holds of an AdamW parameter. The ranks that hold
+/// equal elements own a slice of it each.
+struct Segment {
+  int32_t param;
+  int32_t index, count;
+};
+
 struct Slot {
+  SlotKind kind = SlotKind::kDirections;
+  DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
   std::vector<int32_t> matrices;  // ascending ids
-  int64_t bytes;                  // of the whole matrices, transport dtype
-  int32_t carried = -1;           // the one parameter in it, where the caller's functions carry it
+  std::vector<Segment> segments;  // kSlices: of parameters that lie over the same mesh dims
+  int64_t bytes = 0;     // of the whole matrices, dtype of the gather (sums: f32); of the segments
+  int32_t carried = -1;  // the one parameter in it, where the caller's functions carry it
 };
 
 /// Bytes a rank needs, by kind; stated before it is taken.
 struct MemoryPlan {
   int64_t message_bytes = 0;  // send and receive buffers of the window
-  int64_t staged_bytes = 0;   // returned updates that wait for the vote (atomic)
+  int64_t staged_bytes = 0;   // returned updates and summed gradients that wait for the vote
   int64_t state_bytes = 0;    // momentum, AdamW moments
 };
 
 /// Optimizer state of a local element: momentum, or both AdamW moments, in f32.
 constexpr int64_t state_bytes_per_element(Role role) { return role == Role::kMuon ? 4 : 8; }
+
+struct ExchangeContext;
 
 /// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
 class Plan {
@@ -46,7 +58,7 @@ class Plan {
   /// list. A parameter with no elements has no matrices.
   /// Errors: INVALID_ARGUMENT for options out of range, names that are missing or occur twice, a
   /// mesh with ranks outside the world, a Muon parameter that is no matrix nor stack, a scale that
-  /// is not finite, an owner that is no holder; NOT_SUPPORTED for partial layouts.
+  /// is not finite, an owner that is no holder.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
@@ -67,6 +79,12 @@ class Plan {
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // per rank
 
+  /// Whether each replica orthogonalizes for itself: matrices() then has one entry for each.
+  bool each_replica() const { return each_; }
+  /// Seconds of a step by the cost model (cost.hpp) either way; zero unless it had to choose.
+  double once_seconds() const { return once_seconds_; }
+  double each_seconds() const { return each_seconds_; }
+
   /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
   std::string describe(int64_t max_rows = 0) const;
   /// The same facts, every row, for a program.
@@ -75,9 +93,15 @@ class Plan {
   uint64_t hash() const;
 
  private:
+  void choose_replicas();
   void add_matrices();
   void choose_owners(const std::vector<int32_t>& by_name);
-  void choose_slots(const std::vector<int32_t>& by_name);
+  void choose_slots(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params);
+  void add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_name);
+  void add_carried_slots(const Slot& proto, std::vector<int32_t> ids);
+  void add_segment_slots(const Slot& proto, const std::vector<int32_t>& params_by_name);
+  void add_matrices_of(int rank, const ExchangeContext& context, const Slot& of,
+                       SlotPlan& slot) const;
 
   Problem problem_;
   HolderTable holders_;
@@ -85,6 +109,8 @@ class Plan {
   std::vector<Slot> slots_;
   std::vector<double> load_;
   double makespan_ = 0, lower_bound_ = 0;
+  bool each_ = false;
+  double once_seconds_ = 0, each_seconds_ = 0;
 };
 
 }  // namespace muonrt

@@ -54,13 +54,19 @@ void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
   json.close('}');
 }
 
-void write_options(JsonWriter& json, const PlanOptions& o) {
+void write_options(JsonWriter& json, const Plan& plan) {
+  const PlanOptions& o = plan.problem().options;
   json.key("options");
   json.open('{');
   json.field("world", o.world);
   json.field("transport", name_of(o.transport));
   json.field("chunk_bytes", o.chunk_bytes);
   json.field("window", o.window);
+  json.field("replicas", plan.each_replica() ? "each" : "once");
+  if (o.replicas == Replicas::kAuto) {
+    json.field("once_seconds", plan.once_seconds());
+    json.field("each_seconds", plan.each_seconds());
+  }
   json.field("commit", o.commit == CommitMode::kAtomic ? "atomic" : "eager");
   json.close('}');
 }
@@ -106,8 +112,11 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("experts", spec.stack ? spec.layout.shape()[0] : int64_t{0});
   json.field("parts", spec.parts.size());
   json.field("matrices", row.matrices);
+  if (!row.slice_slots.empty()) slots = row.slice_slots;
   json.field("owners", owners);
   json.field("slots", slots);
+  json.field("state", state_name(spec));
+  json.field("addends", spec.layout.addends());
   json.field("bytes", row.bytes);
   json.field("moved_bytes", report.traffic.moved[p]);
   json.field("flops", row.flops);
@@ -117,6 +126,7 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
 void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
   json.open('{');
   json.field("slot", s);
+  json.field("carries", carries(plan.slots()[s]));
   json.field("matrices", plan.slots()[s].matrices.size());
   json.field("owners", report.slots[s].owners);
   json.field("bytes", plan.slots()[s].bytes);
@@ -153,7 +163,7 @@ std::string Plan::json() const {
   };
   json.open('{');
   json.field("hash", hash_text(*this));
-  write_options(json, problem_.options);
+  write_options(json, *this);
   write_total(json, *this, report);
   list("params", report.params.size(), write_param);
   list("slots", report.slots.size(), write_slot);

@@ -12,6 +12,9 @@
 namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
+/// Where replicas hold a matrix: orthogonalized once for all of them, by each for itself, or
+/// whichever the cost model calls cheaper. The bits are the same.
+enum class Replicas : int32_t { kOnce = 0, kEach = 1, kAuto = 2 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
 /// A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself:
@@ -40,12 +43,25 @@ struct ParamSpec {
   std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
   int owner = -1;                 // the caller's owner, or -1
   bool carried = false;           // by the caller's functions, to `owner`, which may be any rank
+  bool master = false;            // weights have an f32 value beside or within the parameter
+  int32_t travel = 0;             // parameters of lower numbers travel first
 };
+
+/// Whether ranks hold addends of the gradient: it is summed where the matrix (AdamW: the slice) is
+/// owned, and the state lives there.
+inline bool sums_gradients(const ParamSpec& spec) { return !spec.layout.partial_dims().empty(); }
 
 /// Matrices of a Muon parameter are numbered expert by expert, part by part.
 inline int64_t parts_of(const ParamSpec& spec) {
   return spec.parts.empty() ? 1 : static_cast<int64_t>(spec.parts.size());
 }
+
+/// What the cost model knows of a machine; it decides nothing but Replicas::kAuto.
+struct MachineRates {
+  double flops = 5e10;             // of a rank, in products, per second
+  double bytes = 5e9;              // that a rank sends or receives, per second
+  double message_seconds = 20e-6;  // of a message, beyond its bytes
+};
 
 struct PlanOptions {
   int world = 1;
@@ -53,6 +69,8 @@ struct PlanOptions {
   int64_t chunk_bytes = 64 << 20;  // of whole matrices in the transport dtype, at one owner
   int window = 3;                  // chunks in flight, >= 1
   CommitMode commit = CommitMode::kAtomic;
+  Replicas replicas = Replicas::kOnce;
+  MachineRates rates;
 };
 
 struct Problem {

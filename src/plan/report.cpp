@@ -35,6 +35,10 @@ void add_params(const Plan& plan, PlanReport& out) {
     out.flops += m.flops;
     out.flops_plain += orthogonalize_flops_plain(m.method, m.rows, m.cols);
   }
+  for (size_t s = 0; s < plan.slots().size(); ++s) {
+    for (const Segment& segment : plan.slots()[s].segments)
+      out.params[static_cast<size_t>(segment.param)].slice_slots.push_back(static_cast<int32_t>(s));
+  }
 }
 
 void add_slots(const Plan& plan, PlanReport& out) {
@@ -47,6 +51,10 @@ void add_slots(const Plan& plan, PlanReport& out) {
       row.flops += m.flops;
     }
     row.owners = static_cast<int32_t>(load.size());
+    for (const Segment& segment : slot.segments) {
+      const Layout& layout = plan.problem().params[static_cast<size_t>(segment.param)].layout;
+      row.owners = std::max(row.owners, static_cast<int32_t>(layout.mesh().size()));
+    }
     for (const auto& [owner, flops] : load) row.largest_flops = std::max(row.largest_flops, flops);
   }
 }
@@ -118,6 +126,16 @@ PlanReport report_on(const Plan& plan) {
   out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
   add_warnings(plan, out);
   return out;
+}
+
+const char* carries(const Slot& slot) {
+  if (slot.kind == SlotKind::kSlices) return "slices";
+  return slot.kind == SlotKind::kAddends ? "addends" : "directions";
+}
+
+const char* state_name(const ParamSpec& spec) {
+  if (!sums_gradients(spec)) return "local";
+  return spec.role == Role::kMuon ? "owners" : "slices";
 }
 
 const char* form_name(const Plan& plan, size_t param, const ParamReport& report) {

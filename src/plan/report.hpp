@@ -15,6 +15,7 @@ struct ParamReport {
   int32_t first_matrix = 0, matrices = 0;  // ids; 0 matrices for AdamW
   int64_t bytes = 0;                       // of its matrices, transport dtype
   double flops = 0;
+  std::vector<int32_t> slice_slots;  // AdamW whose gradients are addends: where its slices travel
 };
 
 struct SlotReport {
@@ -43,6 +44,12 @@ struct PlanReport {
 std::string hash_text(const Plan& plan);
 
 PlanReport report_on(const Plan& plan);
+
+/// What travels in a slot: "directions", "addends" (of matrices) or "slices".
+const char* carries(const Slot& slot);
+
+/// Where a parameter's state lies: "local", with the "owners" of its matrices, or in "slices".
+const char* state_name(const ParamSpec& spec);
 
 /// "standard", "gram", "adamw"; "none" for a Muon parameter with no elements.
 const char* form_name(const Plan& plan, size_t param, const ParamReport& report);

@@ -1,25 +1,24 @@
 #include "plan/traffic.hpp"
 
 #include <algorithm>
-#include <array>
 #include <unordered_set>
 
 #include "base/checked.hpp"
 #include "base/hash.hpp"
 #include "plan/carried.hpp"
+#include "plan/slices.hpp"
+#include "plan/slots.hpp"
 
 namespace muonrt {
 
 namespace {
 
-enum Buffer : size_t { kGatherSend, kGatherReceive, kReturnSend, kReturnReceive, kBuffers };
-
-/// Message between one owner and one peer: bytes, and a digest of (matrix, shard slot).
+/// Message between one owner and one peer: elements, and a digest of (matrix, shard slot).
 struct Message {
-  int64_t bytes = 0;
+  int64_t numel = 0;
   Hash content;
   void add(int32_t matrix, int32_t slot, int64_t more) {
-    bytes += more;
+    numel += more;
     content.value(static_cast<int64_t>(matrix));
     content.value(static_cast<int64_t>(slot));
   }
@@ -44,27 +43,26 @@ class Measurement {
   Traffic take() { return std::move(out_); }
 
  private:
-  using Buffers = std::array<int64_t, kBuffers>;
-
   size_t ranks() const { return static_cast<size_t>(plan_.problem().options.world); }
   const Matrix& matrix(int32_t id) const { return plan_.matrices()[static_cast<size_t>(id)]; }
 
-  /// Bytes of a matrix on each shard slot.
+  /// Elements of a matrix on each shard slot.
   const std::vector<int64_t>& sizes_of(const Matrix& m, const HolderGroup& group) {
     auto& sizes = sizes_[static_cast<size_t>(plan_.holders().kind(m.param, m.index))];
     if (sizes.empty()) {
-      const int64_t element_bytes = size_of(plan_.problem().options.transport);
       sizes.resize(static_cast<size_t>(group.slots));
       for (const HolderPlace& p : group.places) {
-        if (p.replica == 0)
-          sizes[static_cast<size_t>(p.slot)] = blocks_.numel(m.param, m.index, p) * element_bytes;
+        if (p.replica == 0 && p.addend == 0)
+          sizes[static_cast<size_t>(p.slot)] = blocks_.numel(m.param, m.index, p);
       }
     }
     return sizes;
   }
 
   void add_slot(const Slot& slot) {
+    slot_ = &slot;
     if (slot.carried >= 0) return add_carried(slot);
+    if (slot.kind == SlotKind::kSlices) add_slices();
     std::vector<int32_t> ids = slot.matrices;
     std::stable_sort(ids.begin(), ids.end(),
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
@@ -74,17 +72,17 @@ class Measurement {
       end_owner(static_cast<size_t>(owner));
     }
     for (const size_t r : touched_) {
-      Buffers& now = buffers_[r];
-      if (now == Buffers{}) continue;  // met twice
+      SlotBytes& now = buffers_[r];
+      if (now == SlotBytes()) continue;  // met twice
       end_slot(r, now);
       now = {};
     }
     touched_.clear();
   }
 
-  void end_slot(size_t rank, const Buffers& now) {
-    for (size_t k = 0; k < kBuffers; ++k) largest_[rank][k] = std::max(largest_[rank][k], now[k]);
-    out_.ranks[rank].memory.staged_bytes += now[kReturnReceive];
+  void end_slot(size_t rank, const SlotBytes& now) {
+    largest_[rank].cover(now);
+    out_.ranks[rank].memory.staged_bytes += now[kReturnReceive] + now[kSums];
     ++out_.ranks[rank].slots;
   }
 
@@ -96,7 +94,10 @@ class Measurement {
     for (size_t r = 0; r < ranks(); ++r) {
       const int64_t local = carried_local_bytes(plan_, slot.carried, static_cast<int>(r));
       const int64_t whole = r == owner ? full : 0;
-      end_slot(r, Buffers{local, whole, whole, local});
+      SlotBytes bytes;
+      bytes[kGatherSend] = bytes[kReturnReceive] = local;
+      bytes[kGatherReceive] = bytes[kReturnSend] = whole;
+      end_slot(r, bytes);
     }
   }
 
@@ -104,36 +105,50 @@ class Measurement {
     const Matrix& m = matrix(id);
     const HolderGroup& group = plan_.holders().group(m.param, m.index);
     const std::vector<int64_t>& sizes = sizes_of(m, group);
-    ++out_.ranks[static_cast<size_t>(m.owner)].owned;
+    const auto owner = static_cast<size_t>(m.owner);
+    ++out_.ranks[owner].owned;
+    if (slot_->kind == SlotKind::kAddends) {
+      const int64_t numel = m.rows * m.cols;
+      add_sum(owner, numel, 4);
+      add(owner, kDirectionBytes, numel * size_of(slot_->return_dtype));
+    }
     for (const HolderPlace& p : group.places) {
-      const int64_t bytes = sizes[static_cast<size_t>(p.slot)];
-      if (bytes == 0) continue;
+      const int64_t numel = sizes[static_cast<size_t>(p.slot)];
+      if (numel == 0 || (plan_.each_replica() && p.replica != m.replica)) continue;
       const auto r = static_cast<size_t>(p.rank);
-      if (back_[r].bytes == 0) peers_.push_back(r);
-      back_[r].add(id, p.slot, bytes);
+      if (back_[r].numel == 0) peers_.push_back(r);
+      back_[r].add(id, p.slot, numel);
       const bool gathered = p.replica == m.replica;
-      if (gathered) gather_[r].add(id, p.slot, bytes);
-      if (p.rank != m.owner) out_.moved[static_cast<size_t>(m.param)] += bytes * (gathered ? 2 : 1);
+      if (gathered) gather_[r].add(id, p.slot, numel);
+      if (p.rank == m.owner) continue;
+      int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
+      moved += numel * size_of(slot_->return_dtype);
+      if (gathered) moved += numel * size_of(slot_->gather_dtype);
     }
   }
 
   /// Adds the messages between `owner` and its peers to the buffers of both.
   void end_owner(size_t owner) {
+    const int64_t gather_size = size_of(slot_->gather_dtype);
+    const int64_t back_size = size_of(slot_->return_dtype);
+    // Addends arrive in buffers of their own; directions lie where the return is packed.
+    const bool shared = slot_->kind == SlotKind::kDirections;
     std::unordered_set<uint64_t> known;
     for (const size_t r : peers_) {
-      if (gather_[r].bytes > 0) known.insert(gather_[r].content.digest());
-      add(r, kGatherSend, gather_[r].bytes);
-      add(owner, kGatherReceive, gather_[r].bytes);
-      add(owner, kReturnSend, gather_[r].bytes);
+      const int64_t bytes = gather_[r].numel * gather_size;
+      add(r, kGatherSend, bytes);
+      add(owner, kGatherReceive, bytes);
+      if (!shared) continue;
+      if (bytes > 0) known.insert(gather_[r].content.digest());
+      add(owner, kReturnSend, bytes);
     }
     for (const size_t r : peers_) {
-      add(r, kReturnReceive, back_[r].bytes);
-      if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, back_[r].bytes);
+      const int64_t gathered = gather_[r].numel * gather_size, bytes = back_[r].numel * back_size;
+      add(r, kReturnReceive, bytes);
+      if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, bytes);
       if (r != owner) {
-        out_.ranks[r].sent += gather_[r].bytes;
-        out_.ranks[owner].received += gather_[r].bytes;
-        out_.ranks[owner].sent += back_[r].bytes;
-        out_.ranks[r].received += back_[r].bytes;
+        move(r, owner, gathered);
+        move(owner, r, bytes);
       }
       gather_[r] = back_[r] = {};
     }
@@ -142,7 +157,67 @@ class Measurement {
     peers_.clear();
   }
 
-  void add(size_t rank, Buffer buffer, int64_t bytes) {
+  void move(size_t from, size_t to, int64_t bytes) {
+    if (bytes > 0) ++out_.ranks[from].messages;
+    out_.ranks[from].sent += bytes;
+    out_.ranks[to].received += bytes;
+  }
+
+  void add_slices() {
+    const Layout& layout = layout_of(slot_->segments.front());
+    for (int64_t s = 0; s < layout.shard_slots(); ++s) add_group(layout, layout.rank_of(0, s));
+  }
+
+  const Layout& layout_of(const Segment& s) const {
+    return plan_.problem().params[static_cast<size_t>(s.param)].layout;
+  }
+
+  /// The ranks that hold what `one` holds: each sends to the owners in its replica, each owner to
+  /// all others.
+  void add_group(const Layout& layout, int one) {
+    const std::vector<int> ranks = layout.replica_group(one);
+    const auto members = static_cast<int64_t>(ranks.size());
+    const int64_t gather_size = size_of(slot_->gather_dtype);
+    const int64_t back_size = size_of(slot_->return_dtype);
+    std::vector<int64_t> replica, owns(ranks.size(), 0);
+    for (const int rank : ranks) replica.push_back(layout.full_replica_index(rank));
+    for (int64_t m = 0; m < members; ++m) {
+      const auto owner = static_cast<size_t>(ranks[static_cast<size_t>(m)]);
+      for (const Segment& segment : slot_->segments) {
+        const auto [begin, end] =
+            slice_of(layout_of(segment).local_numel(one), segment, m, members);
+        owns[static_cast<size_t>(m)] += end - begin;
+        add_sum(owner, end - begin, 8);
+        out_.moved[static_cast<size_t>(segment.param)] +=
+            (end - begin) * ((layout.addends() - 1) * gather_size + (members - 1) * back_size);
+      }
+      touched_.push_back(owner);
+    }
+    for (size_t o = 0; o < ranks.size(); ++o) {
+      if (owns[o] == 0) continue;
+      const auto owner = static_cast<size_t>(ranks[o]);
+      add(owner, kReturnSend, owns[o] * back_size);
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        const auto rank = static_cast<size_t>(ranks[r]);
+        if (replica[r] == replica[o]) {
+          add(rank, kGatherSend, owns[o] * gather_size);
+          add(owner, kGatherReceive, owns[o] * gather_size);
+          if (r != o) move(rank, owner, owns[o] * gather_size);
+        }
+        if (r == o) continue;
+        add(rank, kReturnReceive, owns[o] * back_size);
+        move(owner, rank, owns[o] * back_size);
+      }
+    }
+  }
+
+  /// A sum in f32, and the state that is kept with it.
+  void add_sum(size_t rank, int64_t numel, int64_t state_bytes) {
+    add(rank, kSums, numel * 4);
+    out_.ranks[rank].memory.state_bytes += numel * state_bytes;
+  }
+
+  void add(size_t rank, SlotBuffer buffer, int64_t bytes) {
     buffers_[rank][buffer] += round_up(bytes, kMessageAlignment);
   }
 
@@ -155,15 +230,12 @@ class Measurement {
       const ParamSpec& spec = plan_.problem().params[p];
       const auto l = static_cast<size_t>(plan_.holders().layout_of(static_cast<int32_t>(p)));
       layout[l] = &spec.layout;
-      state_of[l] += state_bytes_per_element(spec.role);
+      if (!sums_gradients(spec)) state_of[l] += state_bytes_per_element(spec.role);
     }
     for (size_t r = 0; r < ranks(); ++r) {
       MemoryPlan& memory = out_.ranks[r].memory;
-      Buffers& most = largest_[r];
-      if (staged) most[kReturnReceive] = 0;
       if (!staged) memory.staged_bytes = 0;
-      const int64_t in_flight = std::min(options.window, out_.ranks[r].slots);
-      for (const int64_t bytes : most) memory.message_bytes += in_flight * bytes;
+      memory.message_bytes = largest_[r].in_flight(options, out_.ranks[r].slots);
       for (size_t l = 0; l < layout.size(); ++l)
         memory.state_bytes += state_of[l] * layout[l]->local_numel(static_cast<int>(r));
     }
@@ -171,10 +243,11 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<std::vector<int64_t>> sizes_;  // [kind][shard slot]
-  std::vector<Buffers> buffers_, largest_;   // of each rank: in this slot, in any slot
-  std::vector<Message> gather_, back_;       // of each peer, with the owner at hand
-  std::vector<size_t> peers_, touched_;      // ranks met for this owner, in this slot
+  std::vector<std::vector<int64_t>> sizes_;   // [kind][shard slot]
+  std::vector<SlotBytes> buffers_, largest_;  // of each rank: in this slot, in any slot
+  std::vector<Message> gather_, back_;        // of each peer, with the owner at hand
+  std::vector<size_t> peers_, touched_;       // ranks met for this owner, in this slot
+  const Slot* slot_ = nullptr;
   Traffic out_;
 };
 

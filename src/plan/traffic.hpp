@@ -10,6 +10,7 @@ namespace muonrt {
 /// What one step means for a rank.
 struct RankTraffic {
   int64_t sent = 0, received = 0;  // bytes to and from other ranks, gather and return
+  int64_t messages = 0;            // to other ranks
   int32_t slots = 0;               // in which it takes part
   int32_t owned = 0;               // matrices
   MemoryPlan memory;               // equal to Plan::memory

@@ -94,12 +94,67 @@ void ReferenceOps::pack_direction(Stream&, std::span<const Piece> pieces, const 
           continue;
         }
         const int64_t i = piece.local_offset + r * piece.local_ld + c;
+        if (!p.momentum) {
+          store(message, transport, to, load(p.grad, p.grad_dtype, i));
+          if (!std::isfinite(load(message, transport, to))) note(findings, piece.param);
+          continue;
+        }
         const float g = gradient(p, i, s.grad_scale);
         const float u = direction(next_momentum(momentum(p, i), g, s), g, s);
         store(message, transport, to, u);
         if (!std::isfinite(g) || !std::isfinite(load(message, transport, to)))
           note(findings, piece.param);
       }
+    }
+  }
+}
+
+void ReferenceOps::accumulate(Stream&, std::span<const Piece> pieces, float* sums,
+                              const void* message, DType wire, bool first) {
+  for (const Piece& piece : pieces) {
+    for (int64_t r = 0; r < piece.rows; ++r) {
+      for (int64_t c = 0; c < piece.cols; ++c) {
+        float& sum = sums[piece.local_offset + r * piece.local_ld + c];
+        const float x = load(message, wire, piece.packed_offset + r * piece.cols + c);
+        sum = first ? x : sum + x;
+      }
+    }
+  }
+}
+
+void ReferenceOps::pack_adamw(Stream&, std::span<const Piece> pieces, const ParamView* params,
+                              const AdamScalars* scalars, void* message, DType wire,
+                              Findings* findings) {
+  for (const Piece& piece : pieces) {
+    const ParamView& p = params[piece.param];
+    const AdamScalars& s = scalars[p.scalars];
+    for (int64_t r = 0; r < piece.rows; ++r) {
+      for (int64_t c = 0; c < piece.cols; ++c) {
+        const int64_t i = piece.local_offset + r * piece.local_ld + c;
+        const int64_t to = piece.packed_offset + r * piece.cols + c;
+        if (!p.active) {
+          store(message, wire, to, 0.0f);
+          continue;
+        }
+        const float g = gradient(p, i, s.grad_scale);
+        if (!std::isfinite(g * g)) note(findings, piece.param);
+        float m = momentum(p, i), v = p.variance[i];
+        store(message, wire, to, adamw_update(weight(p, i), g, m, v, s));
+      }
+    }
+  }
+}
+
+void ReferenceOps::commit_values(Stream&, std::span<const Piece> pieces, const ParamView* params,
+                                 const void* message, DType wire, const Ballot* sum, int64_t world,
+                                 int64_t step) {
+  if (!passes(*sum, world, step)) return;
+  for (const Piece& piece : pieces) {
+    const ParamView& p = params[piece.param];
+    for (int64_t r = 0; p.active && r < piece.rows; ++r) {
+      for (int64_t c = 0; c < piece.cols; ++c)
+        set_weight(p, piece.param, piece.local_offset + r * piece.local_ld + c, 0,
+                   load(message, wire, piece.packed_offset + r * piece.cols + c));
     }
   }
 }
@@ -206,9 +261,11 @@ void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const Par
     for (int64_t r = 0; r < piece.rows; ++r) {
       for (int64_t c = 0; c < piece.cols; ++c) {
         const int64_t i = piece.local_offset + r * piece.local_ld + c;
+        if (p.momentum)
+          store(p.momentum, p.momentum_dtype, i,
+                next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
+        if (!p.param) continue;
         const float o = load(message, transport, piece.packed_offset + r * piece.cols + c);
-        store(p.momentum, p.momentum_dtype, i,
-              next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
         set_weight(p, piece.param, i, piece.tensor_index + r * piece.tensor_ld + c,
                    muon_update(weight(p, i), o, piece.update_scale, piece.decay_scale, s));
       }

@@ -21,6 +21,11 @@ class ReferenceOps : public muonrt::Ops {
   void pack_direction(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
                       const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
                       void* message, muonrt::DType transport, muonrt::Findings* findings) override;
+  void accumulate(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces, float* sums,
+                  const void* message, muonrt::DType wire, bool first) override;
+  void pack_adamw(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                  const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
+                  void* message, muonrt::DType wire, muonrt::Findings* findings) override;
   void scan(muonrt::Stream& stream, std::span<const int32_t> list, const muonrt::ParamView* params,
             muonrt::Findings* findings) override;
   void unpack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
@@ -39,6 +44,9 @@ class ReferenceOps : public muonrt::Ops {
                    const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
                    const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
                    int64_t world, int64_t step) override;
+  void commit_values(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                     const muonrt::ParamView* params, const void* message, muonrt::DType wire,
+                     const muonrt::Ballot* sum, int64_t world, int64_t step) override;
   void commit_adamw(muonrt::Stream& stream, std::span<const int32_t> list,
                     std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
                     const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,

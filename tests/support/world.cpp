@@ -1,6 +1,8 @@
 #include "support/world.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <thread>
 
@@ -46,6 +48,13 @@ float value(int64_t param, int64_t element, int64_t step) {
          static_cast<float>(1 << 23);
 }
 
+float addend_value(int64_t param, int64_t element, int64_t step, int64_t addend, DType dtype) {
+  // Of unlike sizes, with all bits in use: the order of the sum shows.
+  const float x =
+      0.3f * static_cast<float>(addend % 3 + 1) * value(param + 7919 * (addend + 1), element, step);
+  return dtype == DType::kF32 ? x : to_f32(to_bf16(x));
+}
+
 std::unique_ptr<Device> host_device(const OptimizerSettings& settings) {
   return host::make_host_device({settings.threads, settings.portable_gemm});
 }
@@ -87,6 +96,7 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
           param.owner = p.owner;
           param.master_kind = p.master_kind;
           param.lr_factor = p.lr_factor;
+          param.travel = p.travel;
           param.view = p.view;
           param.parts = p.parts;
           settings.params.push_back(std::move(param));
@@ -129,12 +139,68 @@ void Rank::make_buffers() {
   }
 }
 
+float Rank::gradient(int64_t param, int64_t element, int64_t step) const {
+  const Param& p = case_->params[static_cast<size_t>(param)];
+  if (p.addends == 0) return value(param, element, step);
+  if (keeps(param))
+    return addend_value(param, element, step, layout(param).addend_index(rank_), p.addend_dtype);
+  float sum = addend_value(param, element, step, 0, p.addend_dtype);
+  for (int a = 1; a < p.addends; ++a) sum += addend_value(param, element, step, a, p.addend_dtype);
+  return sum;
+}
+
+// What this rank keeps, into the full tensors: matrices (or parts of them) it owns, its slices.
+void Rank::add_kept(int64_t param, Tensors& full) {
+  const Plan& plan = optimizer_->plan();
+  const Param& p = case_->params[static_cast<size_t>(param)];
+  const bool adamw = p.role == Role::kAdamW;
+  std::map<int64_t, int64_t> kept;  // by first: elements
+  for (const SlotPlan& slot : plan.rank_slots(rank_)) {
+    for (const Kept& k : slot.kept) {
+      if (k.param == param) kept[k.first] = k.numel;
+    }
+  }
+  std::vector<int64_t> elements;
+  if (adamw) {
+    std::vector<int64_t> of_local(static_cast<size_t>(layout(param).local_numel(rank_)));
+    visit(param, [&](int64_t e, int64_t local) { of_local[static_cast<size_t>(local)] = e; });
+    for (const auto& [first, numel] : kept)
+      elements.insert(elements.end(), of_local.begin() + first, of_local.begin() + first + numel);
+  } else {
+    const auto& shape = layout(param).shape();
+    const int64_t rows = shape[shape.size() - 2], cols = shape.back();
+    for (const auto& [id, numel] : kept) {
+      const int64_t index = plan.matrices()[static_cast<size_t>(id)].index;
+      const auto parts = static_cast<int64_t>(std::max<size_t>(1, p.parts.size()));
+      const Runs all_rows = whole(rows), all_cols = whole(cols);
+      const bool split = !p.parts.empty();
+      const auto& part = split ? p.parts[static_cast<size_t>(index % parts)] : PartSettings();
+      for (const Run& r : split ? part.rows : all_rows) {
+        for (int64_t row = r.begin; row < r.end; ++row) {
+          for (const Run& c : split ? part.cols : all_cols) {
+            for (int64_t col = c.begin; col < c.end; ++col)
+              elements.push_back((index / parts * rows + row) * cols + col);
+          }
+        }
+      }
+    }
+  }
+  const auto spread = [&](std::vector<unsigned char>& to, StateKind kind) {
+    const auto from = state(param, kind);
+    if (from.size() != elements.size() * 4) throw std::runtime_error("a state view of odd size");
+    for (size_t i = 0; i < elements.size(); ++i)
+      std::memcpy(to.data() + elements[i] * 4, from.data() + i * 4, 4);
+  };
+  spread(full.momentum[static_cast<size_t>(param)], StateKind::kMomentum);
+  if (adamw) spread(full.variance[static_cast<size_t>(param)], StateKind::kVariance);
+}
+
 void Rank::fill_gradients(int64_t step) {
   for (size_t i = 0; i < grads_.size(); ++i) {
     const DType dtype = case_->params[i].grad_dtype;
     visit(static_cast<int64_t>(i), [&](int64_t element, int64_t local) {
       store(grads_[i].data() + local * size_of(dtype), dtype,
-            value(static_cast<int64_t>(i), element, step));
+            gradient(static_cast<int64_t>(i), element, step));
     });
   }
 }
@@ -186,6 +252,8 @@ bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
     if (split) full.remainder[i].resize(numel * 2);
     if (adamw) full.variance[i].resize(numel * 4);
     seen[i].resize(numel);
+    const bool local_state = !keeps(index);
+    if (!local_state) add_kept(index, full);
     const auto momentum = state(index, StateKind::kMomentum);
     const auto remainder =
         split ? state(index, StateKind::kRemainder) : std::vector<unsigned char>{};
@@ -202,9 +270,9 @@ bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
     };
     visit(index, [&](int64_t element, int64_t local) {
       place(full.params[i], data_[i], static_cast<size_t>(size_of(p.dtype)), element, local);
-      place(full.momentum[i], momentum, momentum_size, element, local);
+      if (local_state) place(full.momentum[i], momentum, momentum_size, element, local);
       if (split) place(full.remainder[i], remainder, 2, element, local);
-      if (adamw) place(full.variance[i], variance, 4, element, local);
+      if (local_state && adamw) place(full.variance[i], variance, 4, element, local);
       seen[i][static_cast<size_t>(element)] = true;
     });
   }

@@ -29,6 +29,12 @@ struct Param {
   int owner = -1;
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
+  int32_t travel = 0;
+  /// > 0: the gradient is a sum of so many addends, each of `addend_dtype`. Where the layout has
+  /// partial dims (of that many ranks together) a rank holds its addend, else their sum, added one
+  /// after the other in f32.
+  int addends = 0;
+  muonrt::DType addend_dtype = muonrt::DType::kF32;
 };
 
 struct Case {
@@ -64,6 +70,10 @@ struct Tensors {
 /// exact in f32 and not in bf16.
 float value(int64_t param, int64_t element, int64_t step);
 
+/// Addend `addend` of the gradient, rounded to `dtype`.
+float addend_value(int64_t param, int64_t element, int64_t step, int64_t addend,
+                   muonrt::DType dtype);
+
 /// Makes the rank's device; the host's by default.
 using MakeDevice = muonrt::Optimizer::MakeDevice;
 std::unique_ptr<muonrt::Device> host_device(const muonrt::OptimizerSettings& settings);
@@ -90,6 +100,9 @@ class Rank {
 
  private:
   void make_buffers();
+  float gradient(int64_t param, int64_t element, int64_t step) const;
+  bool keeps(int64_t param) const { return !layout(param).partial_dims().empty(); }
+  void add_kept(int64_t param, Tensors& full);
   void visit(int64_t param, const std::function<void(int64_t, int64_t)>& visit) const {
     for_each_element(layouts_[static_cast<size_t>(param)], rank_, visit);
   }

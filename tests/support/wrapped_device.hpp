@@ -32,6 +32,15 @@ class Ops : public muonrt::Ops {
                       void* message, muonrt::DType transport, muonrt::Findings* findings) override {
     inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
   }
+  void accumulate(muonrt::Stream& s, std::span<const muonrt::Piece> pieces, float* sums,
+                  const void* message, muonrt::DType wire, bool first) override {
+    inner_.accumulate(s, pieces, sums, message, wire, first);
+  }
+  void pack_adamw(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                  const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
+                  void* message, muonrt::DType wire, muonrt::Findings* findings) override {
+    inner_.pack_adamw(s, pieces, params, scalars, message, wire, findings);
+  }
   void scan(muonrt::Stream& s, std::span<const int32_t> list, const muonrt::ParamView* params,
             muonrt::Findings* findings) override {
     inner_.scan(s, list, params, findings);
@@ -62,6 +71,11 @@ class Ops : public muonrt::Ops {
                    const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
                    int64_t world, int64_t stamp) override {
     inner_.commit_muon(s, pieces, params, groups, message, transport, sum, world, stamp);
+  }
+  void commit_values(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                     const muonrt::ParamView* params, const void* message, muonrt::DType wire,
+                     const muonrt::Ballot* sum, int64_t world, int64_t stamp) override {
+    inner_.commit_values(s, pieces, params, message, wire, sum, world, stamp);
   }
   void commit_adamw(muonrt::Stream& s, std::span<const int32_t> list,
                     std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,

@@ -67,20 +67,6 @@ const std::vector<Bad>& bad_problems() {
        [](Problem& p) { p.params[0].stack = true; },
        Status::kInvalidArgument,
        {"'w'", "[6, 5]", "stack"}},
-      {"partial sums",
-       [](Problem& p) {
-         auto& spec = p.params[0];
-         spec.layout = Layout::from_cuts(spec.layout.shared_mesh(), {6, 5}, {}, {1});
-       },
-       Status::kNotSupported,
-       {"'w'", "'d1'", "partial"}},
-      {"partial sums under AdamW",
-       [](Problem& p) {
-         auto& spec = p.params[2];
-         spec.layout = Layout::from_cuts(spec.layout.shared_mesh(), {7}, {}, {0});
-       },
-       Status::kNotSupported,
-       {"'bias'", "'d0'"}},
       {"an owner outside the world",
        [](Problem& p) { p.params[0].owner = 4; },
        Status::kInvalidArgument,

@@ -17,7 +17,7 @@ struct Arguments {
   std::string model = "gpt2-124m", mesh = "dp=2,fsdp=4";
   int64_t chunk_bytes = PlanOptions{}.chunk_bytes;
   int window = PlanOptions{}.window;
-  std::string commit = "atomic", transport = "bf16";
+  std::string commit = "atomic", transport = "bf16", replicas = "once";
   int64_t rows = 20;
   bool json = false;
 };
@@ -29,6 +29,8 @@ int run(const Arguments& a) {
   options.window = a.window;
   options.commit = a.commit == "eager" ? CommitMode::kEager : CommitMode::kAtomic;
   options.transport = a.transport == "f32" ? DType::kF32 : DType::kBF16;
+  if (a.replicas == "each") options.replicas = Replicas::kEach;
+  if (a.replicas == "auto") options.replicas = Replicas::kAuto;
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options));
   const double seconds = now() - start;
@@ -76,6 +78,13 @@ void add_plan(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--commit", a->commit, "atomic or eager")
       ->check(CLI::IsMember({"atomic", "eager"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--replicas", a->replicas,
+          "once: a matrix that replicas hold is orthogonalized once for all; each: by every "
+          "replica for itself; auto: the cheaper by a cost model that is printed")
+      ->check(CLI::IsMember({"once", "each", "auto"}))
       ->capture_default_str();
   command->add_option("--transport", a->transport, "bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}))

@@ -29,6 +29,12 @@ std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepC
   for (const StepTensor& t : tensors) {
     if (!t.steps()) continue;
     const std::string& name = t.entry->name;
+    if (t.partial) {
+      throw std::runtime_error(config.file + ": " + shown(name) +
+                               ": its gradients are addends, so its state lies with owners, which "
+                               "state files do not hold yet; reduce its gradients, or leave "
+                               "--state-in and --state-out away");
+    }
     const bool half = !t.adamw() && t.config->momentum_dtype == "bf16";
     out.push_back({&t, MUONRT_STATE_MOMENTUM, "momentum/" + name, half ? "BF16" : "F32"});
     if (t.adamw()) out.push_back({&t, MUONRT_STATE_VARIANCE, "variance/" + name});

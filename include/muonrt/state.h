@@ -1,0 +1,60 @@
+/* muonrt/state.h - what an optimizer keeps between steps. */
+#ifndef MUONRT_STATE_H
+#define MUONRT_STATE_H
+
+#include "muonrt/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
+typedef struct muonrt_state_view {
+  uint32_t struct_size;
+  int32_t dtype; /* MUONRT_DTYPE_F32, or _BF16 (momentum_dtype); 0: uint16_t (STATE_REMAINDER) */
+  void* data;    /* NULL where the shard is empty */
+  int64_t numel;
+  int32_t place; /* MUONRT_PLACE_LOCAL, ... */
+  int32_t reserved;
+} muonrt_state_view_t;
+
+/* Where state lies, stored as int32_t. Momentum and moments of a parameter whose gradients are
+ * addends (a partial placement) are kept once in every replica, by those who own its matrices or
+ * slices: what a rank keeps lies piece after piece in its view. Master weights are always local. */
+enum {
+  MUONRT_PLACE_LOCAL = 0,    /* with the local elements: the local shard's shape */
+  MUONRT_PLACE_MATRICES = 1, /* Muon: whole matrices (or parts of them), each row-major */
+  MUONRT_PLACE_SLICES = 2    /* AdamW: stretches of the local elements */
+};
+
+/* A piece of such a view; pieces lie one after the other. */
+typedef struct muonrt_state_piece {
+  int64_t index; /* MATRICES: number of the matrix, expert by expert, part by part; SLICES: -1 */
+  int64_t begin; /* SLICES: its first local element; MATRICES: 0 */
+  int64_t numel;
+} muonrt_state_piece_t;
+
+/* Sets every field to its default. */
+MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
+
+/* A view of state, local or (partial gradients) of what this rank keeps for all holders: see
+ * MUONRT_PLACE_LOCAL. MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
+ * (AdamW), _MASTER, _REMAINDER. Valid until the optimizer is destroyed; write to it only between
+ * steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no
+ * such state). */
+MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
+                                                  int32_t kind, muonrt_state_view_t* view);
+
+/* The pieces of the view of momentum (and variance) where its place is not LOCAL; none where it is.
+ * @param pieces    receives at most `capacity` of them; may be NULL if capacity is 0.
+ * @param n_pieces  receives how many there are on this rank. Errors: as above. */
+MUONRT_API muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer,
+                                                         int64_t param,
+                                                         muonrt_state_piece_t* pieces,
+                                                         int64_t capacity, int64_t* n_pieces);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_STATE_H */

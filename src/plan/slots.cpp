@@ -1,0 +1,152 @@
+#include "plan/slots.hpp"
+
+#include <tuple>
+
+#include "base/checked.hpp"
+#include "plan/batch.hpp"
+#include "plan/carried.hpp"
+#include "plan/chunks.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// Smallest slice of an AdamW parameter that is cut off for the sake of the chunk budget, in
+/// elements: below this a message is all latency.
+constexpr int64_t kLeastSlice = 1024;
+
+/// What may share a slot: of one kind, in one dtype each way, in the caller's order. Slices also
+/// lie over the same mesh dims, so that every rank has the same peers for all of them.
+struct SlotClass {
+  int32_t travel;
+  bool carried;  // by the caller's functions: a slot for each parameter
+  SlotKind kind;
+  DType gather, back;
+  std::vector<int64_t> over;
+  auto operator<=>(const SlotClass&) const = default;
+};
+
+SlotClass class_of(const ParamSpec& spec, const PlanOptions& options) {
+  SlotClass out{spec.travel,       spec.carried,      SlotKind::kDirections,
+                options.transport, options.transport, {}};
+  if (!sums_gradients(spec)) return out;
+  out.kind = SlotKind::kAddends;
+  out.gather = spec.grad_dtype;
+  if (spec.role == Role::kMuon) return out;
+  out.kind = SlotKind::kSlices;
+  out.back = spec.master ? DType::kF32 : spec.dtype;
+  const Layout& layout = spec.layout;
+  const Mesh& mesh = layout.mesh();
+  out.over.push_back(static_cast<int64_t>(mesh.hash()));
+  const auto add = [&](const std::vector<int>& dims) {
+    for (const int k : dims) {
+      if (mesh.shape()[static_cast<size_t>(k)] > 1) out.over.push_back(mesh.stride(k));
+    }
+    out.over.push_back(-1);
+  };
+  add(layout.replica_dims());
+  add(layout.partial_dims());
+  return out;
+}
+
+/// Largest share of the tensor on any rank.
+int64_t largest_share(const HolderGroup& group, const Layout& layout) {
+  int64_t out = 0;
+  for (const HolderPlace& place : group.places) {
+    if (place.replica == 0 && place.addend == 0)
+      out = std::max(out, layout.local_numel(place.rank));
+  }
+  return out;
+}
+
+}  // namespace
+
+void Plan::choose_slots(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
+  std::map<SlotClass, std::vector<int32_t>> classes;  // matrices; of kSlices: parameters
+  for (const int32_t id : by_name) {
+    const int32_t param = matrices_[static_cast<size_t>(id)].param;
+    classes[class_of(problem_.params[static_cast<size_t>(param)], problem_.options)].push_back(id);
+  }
+  for (const int32_t p : params) {
+    const ParamSpec& spec = problem_.params[static_cast<size_t>(p)];
+    if (spec.role == Role::kAdamW && sums_gradients(spec) && spec.layout.numel() > 0)
+      classes[class_of(spec, problem_.options)].push_back(p);
+  }
+  for (const auto& [of, members] : classes) {
+    Slot proto;
+    proto.kind = of.kind;
+    proto.gather_dtype = of.gather;
+    proto.return_dtype = of.back;
+    if (of.carried) {
+      add_carried_slots(proto, members);
+    } else if (of.kind == SlotKind::kSlices) {
+      add_segment_slots(proto, members);
+    } else {
+      add_matrix_slots(proto, members);
+    }
+  }
+  for (size_t id = 0; id < matrices_.size(); ++id)
+    slots_[static_cast<size_t>(matrices_[id].slot)].matrices.push_back(static_cast<int32_t>(id));
+}
+
+void Plan::add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_name) {
+  // The budget is of what an owner holds whole: sums are f32.
+  const int64_t element_bytes =
+      size_of(proto.kind == SlotKind::kAddends ? DType::kF32 : proto.gather_dtype);
+  std::vector<ChunkItem> items;
+  items.reserve(by_name.size());
+  Numbering<BatchKey> batches;
+  int32_t param = -1, batch = 0;
+  for (const int32_t id : by_name) {
+    const Matrix& m = matrices_[static_cast<size_t>(id)];
+    const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
+    if (m.param != param || !spec.parts.empty()) batch = batches.of(batch_key(m, spec.group));
+    param = m.param;
+    const int64_t bytes = checked_mul(checked_mul(m.rows, m.cols), element_bytes);
+    items.push_back({m.owner, batch, cost_of(m, spec), bytes});
+  }
+  const Chunking chunks = cut_chunks(items, problem_.options.chunk_bytes);
+  const size_t first = slots_.size();
+  slots_.resize(first + static_cast<size_t>(chunks.slots), proto);
+  for (size_t i = 0; i < by_name.size(); ++i) {
+    const size_t slot = first + static_cast<size_t>(chunks.slot[i]);
+    matrices_[static_cast<size_t>(by_name[i])].slot = static_cast<int32_t>(slot);
+    slots_[slot].bytes += items[i].bytes;
+  }
+}
+
+// In the order of the list.
+void Plan::add_carried_slots(const Slot& proto, std::vector<int32_t> ids) {
+  std::sort(ids.begin(), ids.end());
+  for (const int32_t id : ids) {
+    Matrix& m = matrices_[static_cast<size_t>(id)];
+    if (slots_.empty() || slots_.back().carried != m.param) {
+      slots_.push_back(proto);
+      slots_.back().carried = m.param;
+      slots_.back().bytes = carried_full_bytes(*this, m.param);
+    }
+    m.slot = static_cast<int32_t>(slots_.size()) - 1;
+  }
+}
+
+void Plan::add_segment_slots(const Slot& proto, const std::vector<int32_t>& params_by_name) {
+  const int64_t budget = std::max(kLeastSlice, problem_.options.chunk_bytes / 4);  // elements
+  int64_t taken = budget;  // of the largest owner, in the slot at hand
+  for (const int32_t p : params_by_name) {
+    const Layout& layout = problem_.params[static_cast<size_t>(p)].layout;
+    const int64_t share = largest_share(holders_.whole_group(p), layout);
+    const int64_t count = std::max<int64_t>(1, ceil_div(share, layout.replicas() * budget));
+    const int64_t slice = ceil_div(ceil_div(share, count), layout.replicas());
+    for (int64_t i = 0; i < count; ++i) {
+      if (taken + slice > budget || i > 0) {
+        slots_.push_back(proto);
+        taken = 0;
+      }
+      taken += slice;
+      slots_.back().segments.push_back({p, static_cast<int32_t>(i), static_cast<int32_t>(count)});
+      slots_.back().bytes += layout.numel() / count * 4;
+    }
+  }
+}
+
+}  // namespace muonrt
