@@ -68,3 +68,20 @@ TEST_CASE("cuda newton-schulz: a matrix in a batch has the bits it has alone", "
     }
   }
 }
+
+TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do", "[cuda]") {
+  auto host = backends::host(1);
+  for (const SymmetricProvider own : cuda_test::symmetric_providers()) {
+    auto device = backends::cuda(cuda_test::is_emulated(), own);
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>(40, 100), {130, 150}}) {
+      for (const Named& l : five_step_lists()) {
+        if (!bf16_stands(l)) continue;
+        const Matrix in = textbook::rounded(textbook::gaussian(m, n, 77), DType::kBF16);
+        const Matrix here = standard(host, l, DType::kBF16, DType::kBF16, in);
+        const Matrix there = standard(device, l, DType::kBF16, DType::kBF16, in);
+        INFO(device.name << ", " << l.name << ", " << m << " x " << n);
+        CHECK(textbook::max_difference(here, there) <= tolerance::order_of_sums_bf16(m));
+      }
+    }
+  }
+}

@@ -68,6 +68,15 @@ TEST_CASE("symmetric launch: pairs, broken rounds and diagonals of larger result
   }
 }
 
+TEST_CASE("symmetric launch: clusters with pairs and nothing else", "[emulated]") {
+  for (const SymmetricProvider provider : symmetric_providers()) {
+    // 15 pairs on 15 clusters, 12 jobs on the diagonal for 30 blocks.
+    int64_t wrong = 0;
+    results(provider, {{1410, 100}}, wrong, 38);
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("symmetric launch: bits follow from neither grid, batch nor company", "[emulated]") {
   for (const SymmetricProvider provider : symmetric_providers()) {
     Machine machine(make_device(provider));

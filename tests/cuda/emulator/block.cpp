@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -18,7 +19,7 @@ namespace emulator {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10, kBroughtBytes = 256, kSharedAlignment = 1024;
-constexpr unsigned kWarp = 32;
+constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16;
 
 enum class State { kReady, kAtBarrier, kAtShuffle, kMeets, kWaits, kDone };
 
@@ -45,6 +46,7 @@ struct Machine {
   std::vector<std::vector<unsigned char>> shared;       // by block
   std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
+  std::vector<unsigned> sleep;  // rounds that a warp stays behind
   uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
   const Cluster* cluster = nullptr;
@@ -175,6 +177,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   machine.thread = &thread;
   machine.size = cluster.blocks.size() * cluster.threads.x;
   machine.pending.clear();
+  machine.sleep.assign((machine.size + kWarp - 1) / kWarp, 0);
   gridDim = cluster.grid;
   blockDim = cluster.threads;
   machine.shared.resize(cluster.blocks.size());
@@ -194,16 +197,27 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   }
 }
 
+/// Every thread that can has a turn, but for warps that fall behind for a while: what is left
+/// unordered happens in many orders.
 bool let_all_run() {
-  bool moved = false;
-  const size_t offset = roll() % machine.size / kWarp * kWarp;
-  for (size_t n = 0; n < machine.size; ++n) {
-    const size_t i = (n + offset) % machine.size;
-    if (machine.fibers[i]->state != State::kReady) continue;
-    resume(i);
-    moved = true;
+  bool moved = false, slept = false;
+  const size_t warps = (machine.size + kWarp - 1) / kWarp, offset = roll() % warps;
+  for (size_t n = 0; n < warps; ++n) {
+    const size_t warp = (n + offset) % warps;
+    unsigned& rest = machine.sleep[warp];
+    if (rest == 0 && roll() % kRoundsBetweenSleeps == 0) rest = roll() % kLongestSleep;
+    if (rest > 0) {
+      slept = true;
+      --rest;
+      continue;
+    }
+    for (size_t i = warp * kWarp; i < std::min((warp + 1) * kWarp, machine.size); ++i) {
+      if (machine.fibers[i]->state != State::kReady) continue;
+      resume(i);
+      moved = true;
+    }
   }
-  return moved;
+  return moved || slept;
 }
 
 bool open_all() {
@@ -240,6 +254,11 @@ unsigned char* shared_memory(unsigned block) {
   const auto address = reinterpret_cast<uintptr_t>(machine.shared.at(block).data());
   return reinterpret_cast<unsigned char*>((address + kSharedAlignment - 1) / kSharedAlignment *
                                           kSharedAlignment);
+}
+
+bool block_runs(unsigned block) {
+  const size_t first = block * threads_of_block();
+  return !all_in(first, first + threads_of_block(), State::kDone);
 }
 
 const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes) {

@@ -27,6 +27,9 @@ unsigned block_in_cluster();
 /// Dynamic shared memory of a block of the cluster; garbage at first.
 unsigned char* shared_memory(unsigned block);
 
+/// Whether a thread of the block has not ended: else nobody may reach its shared memory.
+bool block_runs(unsigned block);
+
 /// The thread and `count` - 1 others of its block, from the `first`-th on, meet; each brings
 /// `bytes` (256 at most). What all brought, thread by thread; there until the same threads meet
 /// again.

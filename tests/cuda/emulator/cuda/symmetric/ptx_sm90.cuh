@@ -63,6 +63,7 @@ inline void barrier_arrive(uint64_t* barrier) {
   b.settle();
 }
 inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+  if (!emulator::block_runs(rank)) throw std::logic_error("an arrival at a block that has ended");
   barrier_arrive(in_block(barrier, rank));
 }
 inline void barrier_arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
@@ -118,6 +119,8 @@ inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int c
   if (at % 1024 != 0) throw std::logic_error("a bulk copy to where no swizzle begins");
   emulator::later(
       [=, &map, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
+        if (!emulator::block_runs(block))
+          throw std::logic_error("a bulk copy into a block that has ended");
         load_box(memory, at, map, col, row, matrix, counted);
       });
 }
