@@ -23,16 +23,18 @@ __device__ inline uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+// Barriers without .aligned: one thread of a warp may have come from a branch of its own.
+
 /// All threads of the cluster meet; what they wrote to shared memory is visible to all.
 __device__ inline void cluster_sync() {
   asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;" ::
           : "memory");
 }
 /// 128 threads of a warpgroup meet.
 __device__ inline void warpgroup_sync(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+  asm volatile("barrier.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 template <int kCount>
 __device__ inline void fewer_registers() {

@@ -22,11 +22,26 @@ enum class SymmetricProvider {
   kSm90,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 alone
 };
 
+constexpr const char* name_of(SymmetricProvider provider) {
+  switch (provider) {
+    case SymmetricProvider::kDefault:
+      return "default";
+    case SymmetricProvider::kVendor:
+      return "vendor";
+    case SymmetricProvider::kSm80:
+      return "own sm_80";
+    case SymmetricProvider::kSm90:
+      return "own sm_90a";
+  }
+  return "unknown";
+}
+
 /// Device `index` as a rank's device.
 /// @param naive_products  plain loops in place of the vendor's products: slow.
 /// @param symmetric       with naive products kDefault and kVendor are naive too.
 /// Errors: NOT_SUPPORTED in a build without CUDA and where there is no GPU at all or no library for
-/// products; DEVICE if there is no GPU of that index or it is too old.
+/// products, and for symmetric products that the GPU cannot run; DEVICE if there is no GPU of that
+/// index or it is too old.
 std::unique_ptr<Device> make_cuda_device(int index, bool naive_products = false,
                                          SymmetricProvider symmetric = SymmetricProvider::kDefault);
 

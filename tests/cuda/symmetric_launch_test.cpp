@@ -182,6 +182,14 @@ TEST_CASE("symmetric layouts: ldmatrix brings each word where mma wants it", "[e
   }
 }
 
+TEST_CASE("symmetric layouts: descriptors are those of the manual", "[emulated]") {
+  // Bits 0-13 address / 16, 16-29 leading offset 1, 32-45 stride 1024 / 16 = 0x40, 62-63 swizzle 1.
+  CHECK(wgmma_descriptor(0) == 0x4000004000010000u);
+  CHECK(wgmma_descriptor(0x400) == 0x4000004000010040u);
+  CHECK(wgmma_descriptor(0x38000) == 0x4000004000013800u);
+  CHECK(wgmma_descriptor(0x38000 + 32) == wgmma_descriptor(0x38000) + 2);
+}
+
 TEST_CASE("symmetric layouts: f16 conversions are exact both ways", "[emulated]") {
   int64_t wrong = 0;
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {

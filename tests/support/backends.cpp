@@ -63,11 +63,10 @@ Backend host(int threads, bool portable_gemm) {
 }
 
 Backend cuda(bool naive_products, SymmetricProvider symmetric) {
-  const char* own = symmetric == SymmetricProvider::kSm80   ? ", symmetric sm_80"
-                    : symmetric == SymmetricProvider::kSm90 ? ", symmetric sm_90a"
-                                                            : "";
-  return on_device(cat("cuda", naive_products ? ", naive products" : "", own), false,
-                   make_cuda_device(0, naive_products, symmetric));
+  const bool own = symmetric != SymmetricProvider::kDefault;
+  return on_device(cat("cuda", naive_products ? ", naive products" : "", own ? ", symmetric: " : "",
+                       own ? name_of(symmetric) : ""),
+                   false, make_cuda_device(0, naive_products, symmetric));
 }
 
 std::vector<Backend> all() {
