@@ -55,6 +55,34 @@ TEST_CASE("same bits: parameters and state under mpirun equal those of one rank"
   }
 }
 
+TEST_CASE("same bits: partial gradients under mpirun give the bits of one rank with their sum",
+          "[mpi][bits]") {
+  const auto make = [](int ranks, bool summed_here) {
+    world::Case c;
+    c.world = ranks;
+    c.mesh = {ranks};
+    for (int r = 0; r < ranks; ++r) c.rank_array.push_back((r + 1) % ranks);
+    c.settings.chunk_bytes = 2048;
+    c.settings.poison = true;
+    c.steps = kSteps;
+    for (const auto& [name, role] : {std::pair{"w", Role::kMuon}, {"b", Role::kAdamW}}) {
+      world::Param p;
+      p.name = name;
+      p.shape = {29, 17};
+      p.role = role;
+      p.addends = size();
+      if (!summed_here) p.placements = {{PlacementKind::kPartial, 0, 1}};
+      c.params.push_back(p);
+    }
+    return c;
+  };
+  const auto reference = world::run(make(1, true)).tensors;
+  std::string problems;
+  const std::string thrown =
+      attempt([&] { problems = run_and_compare(make(size(), false), reference); });
+  REQUIRE(on_all(problems + thrown) == "");
+}
+
 TEST_CASE("skip: a NaN on the last rank skips the step on all", "[mpi][optimizer]") {
   std::string problem;
   const std::string thrown = attempt([&] {
