@@ -16,6 +16,11 @@ void check_dtype(const char* what, DType dtype) {
                  " has dtype ", name_of(dtype), " (CUDA computes f32 and bf16 only); convert it");
 }
 
+/// Of what Newton-Schulz iterates on.
+void check_iterate(const char* what, DType dtype) {
+  if (dtype != DType::kF16) check_dtype(what, dtype);
+}
+
 bool empty(const MatrixBatch& m) { return m.count == 0 || m.rows == 0 || m.cols == 0; }
 
 void check_product(const Product& p) {
@@ -31,10 +36,10 @@ void check_product(const Product& p) {
       "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
   MUONRT_CHECK_INTERNAL(!p.symmetric || c.rows == c.cols, "symmetric result of ", c.rows, " x ",
                         c.cols);
-  check_dtype("matrix product: A", a.dtype);
-  check_dtype("matrix product: B", b.dtype);
-  check_dtype("matrix product: C", c.dtype);
-  check_dtype("matrix product: D", d.dtype);
+  check_iterate("matrix product: A", a.dtype);
+  check_iterate("matrix product: B", b.dtype);
+  check_iterate("matrix product: C", c.dtype);
+  check_iterate("matrix product: D", d.dtype);
 }
 
 }  // namespace
@@ -162,7 +167,7 @@ void CudaOps::pack(Stream& stream, std::span<const Placed> placed, std::span<con
                    Findings* findings) {
   if (placed.empty()) return;
   check_dtype("pack: the message", transport);
-  for (size_t i = 0; i < owned.size(); ++i) check_dtype("pack: a matrix", matrices[i].dtype);
+  for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
   cuda::pack(packed_.find(placed.data(), handle, placed, owned, matrices), message, transport,
@@ -173,14 +178,31 @@ void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch
                         const Normalization& how, Findings* findings) {
   MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
                  "normalization: safety is ", how.safety, " (must be a finite number above 0)");
+  MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
+                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
   MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
                         "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
                         out.count, " of ", out.rows, " x ", out.cols);
   if (empty(in)) return;
   check_dtype("normalization: the input", in.dtype);
-  check_dtype("normalization: the output", out.dtype);
+  check_iterate("normalization: the output", out.dtype);
   const DeviceGuard guard(device_.index());
-  cuda::normalize(in, out, how.safety, findings, normalize_scratch_.data(), handle_of(stream));
+  cuda::normalize(in, out, how, findings, normalize_scratch_.data(), handle_of(stream));
+}
+
+void CudaOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                         const MatrixBatch& factors, float safety) {
+  const int64_t m = gram.rows;
+  MUONRT_CHECK_INTERNAL(gram.cols == m && x.rows == m && factors.cols == m && factors.rows == 1 &&
+                            factors.dtype == DType::kF32 && x.dtype == gram.dtype &&
+                            x.count == gram.count && factors.count == gram.count && safety > 0.0f &&
+                            std::isfinite(safety),
+                        "row factors of ", gram.count, " of ", x.rows, " x ", x.cols, ", Gram ",
+                        gram.rows, " x ", gram.cols, ", safety ", safety);
+  if (empty(gram)) return;
+  check_iterate("row factors: the Gram matrix", gram.dtype);
+  const DeviceGuard guard(device_.index());
+  cuda::scale_rows(gram, x, factors, safety, handle_of(stream));
 }
 
 bool CudaOps::vendor_computes(const Product& p) const {

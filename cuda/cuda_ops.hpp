@@ -14,7 +14,7 @@ class CudaDevice;
 
 /// The verbs of a step on a GPU: each enqueues kernels on the stream and returns. The elementwise
 /// ones and the normalization give the host's bits, products do not.
-/// dtypes f32 and bf16; others are refused with NOT_SUPPORTED.
+/// dtypes f32 and bf16, f16 for iterates; others are refused with NOT_SUPPORTED.
 class CudaOps final : public Ops {
  public:
   /// @param vendor  null: naive products.
@@ -47,6 +47,8 @@ class CudaOps final : public Ops {
             Findings* findings) override;
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
+  void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                  const MatrixBatch& factors, float safety) override;
   void multiply(Stream& stream, const Product& product) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                    int64_t orthogonalized, bool local_ok) override;

@@ -12,14 +12,14 @@
 
 namespace muonrt::cuda {
 
-/// Elements a thread moves at once where addresses allow: 16 bytes of bf16, twice 16 of f32.
+/// Elements a thread moves at once where addresses allow: 16 bytes of bf16 or f16, twice 16 of f32.
 constexpr int kWidth = 8;
 
 struct alignas(16) Sixteen {  // bytes: one access of a thread
   uint32_t word[4];
 };
 
-/// N elements of either dtype as they lie in memory; bf16 takes the lower half.
+/// N elements of a dtype as they lie in memory; one of two bytes takes the lower half.
 template <int N>
 struct Raw;
 template <>
@@ -65,22 +65,30 @@ MUONRT_HOST_DEVICE inline Raw<N> load(const void* data, DType dtype, int64_t ind
   return out;
 }
 
-MUONRT_HOST_DEVICE inline float widen_half(uint32_t word, int half) {
-  return std::bit_cast<float>(half ? word & 0xffff0000u : word << 16);
+/// An element of two bytes.
+MUONRT_HOST_DEVICE inline float widen_narrow(uint32_t bits, DType dtype) {
+  return dtype == DType::kF16 ? to_f32(f16{static_cast<uint16_t>(bits)})
+                              : std::bit_cast<float>(bits << 16);
+}
+
+MUONRT_HOST_DEVICE inline uint32_t narrow(float x, DType dtype) {
+  return dtype == DType::kF16 ? to_f16(x).bits : to_bf16(x).bits;
 }
 
 template <int N>
 MUONRT_HOST_DEVICE inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   Values<N> out;
   if constexpr (N == 1) {
-    out.x[0] = std::bit_cast<float>(dtype == DType::kF32 ? raw.bits : raw.bits << 16);
+    out.x[0] =
+        dtype == DType::kF32 ? std::bit_cast<float>(raw.bits) : widen_narrow(raw.bits, dtype);
   } else if (dtype == DType::kF32) {
     for (int i = 0; i < 4; ++i) {
       out.x[i] = std::bit_cast<float>(raw.low.word[i]);
       out.x[4 + i] = std::bit_cast<float>(raw.high.word[i]);
     }
   } else {
-    for (int i = 0; i < kWidth; ++i) out.x[i] = widen_half(raw.low.word[i / 2], i % 2);
+    for (int i = 0; i < kWidth; ++i)
+      out.x[i] = widen_narrow(raw.low.word[i / 2] >> 16 * (i % 2) & 0xffffu, dtype);
   }
   return out;
 }
@@ -93,7 +101,7 @@ MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
     if (dtype == DType::kF32) {
       static_cast<float*>(data)[index] = values.x[0];
     } else {
-      static_cast<uint16_t*>(data)[index] = to_bf16(values.x[0]).bits;
+      static_cast<uint16_t*>(data)[index] = static_cast<uint16_t>(narrow(values.x[0], dtype));
     }
   } else {
     assert(aligned(data, dtype, index));
@@ -108,17 +116,18 @@ MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
       at[1] = high;
     } else {
       for (int i = 0; i < 4; ++i)
-        low.word[i] = to_bf16(values.x[2 * i]).bits |
-                      static_cast<uint32_t>(to_bf16(values.x[2 * i + 1]).bits) << 16;
+        low.word[i] = narrow(values.x[2 * i], dtype) | narrow(values.x[2 * i + 1], dtype) << 16;
       at[0] = low;
     }
   }
 }
 
-/// Whether x is infinite or NaN once stored as `dtype`: for bf16 from half-way between its largest
-/// value and the next power of two on.
+/// Whether x is infinite or NaN once stored as `dtype`: for bf16 and f16 from half-way between the
+/// largest value and the next power of two on.
 MUONRT_HOST_DEVICE inline bool not_finite_as(float x, DType dtype) {
-  const uint32_t end = dtype == DType::kF32 ? 0x7f800000u : 0x7f7f8000u;
+  const uint32_t end = dtype == DType::kF32    ? 0x7f800000u
+                       : dtype == DType::kBF16 ? 0x7f7f8000u
+                                               : 0x477ff000u;
   return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end;
 }
 

@@ -47,8 +47,12 @@ void commit_values(const Table<PieceItem>& table, const ParamView* params, const
 constexpr int64_t kNormalizeBatch = 1024;
 int64_t normalize_scratch_bytes();
 /// @param scratch  normalize_scratch_bytes, used by one call at a time.
-void normalize(const MatrixBatch& in, const MatrixBatch& out, float safety, Findings* findings,
-               void* scratch, cudaStream_t stream);
+void normalize(const MatrixBatch& in, const MatrixBatch& out, const Normalization& how,
+               Findings* findings, void* scratch, cudaStream_t stream);
+
+// scale_rows.cu
+void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
+                float safety, cudaStream_t stream);
 
 // commit.cu
 void commit_muon(const Table<PieceItem>& table, const ParamView* params, const MuonScalars* groups,

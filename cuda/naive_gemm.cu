@@ -1,5 +1,5 @@
 // C = alpha A op(B) + beta D + gamma I, in plain loops: the readable sibling of the vendor's
-// products, for any mix of f32 and bf16. A thread computes one element over the whole depth in
+// products, for any mix of f32, bf16 and f16. A thread computes one element over the whole depth in
 // order, in f32, and rounds once. Symmetric products: only what is on and above the diagonal is
 // computed, and each value is stored twice.
 

@@ -1,9 +1,10 @@
-// out <- in / (safety x Frobenius norm): the largest entry is brought into [1, 2) by a power of
-// two, the squares are summed in f32 in the tree of norm_tree.hpp, and every element is scaled and
-// divided, rounded once. The tree is the host's, so the bits are. Matrices are rows x cols, any ld.
-// Four launches for a batch: largest, squares (a block each for a band of a matrix), finish (a
-// thread for a matrix), divide.
+// out <- in / (safety x Frobenius norm), or as norm_rules.hpp has it with eps: the largest entry is
+// brought into [1, 2) by a power of two, the squares are summed in f32 in the tree of
+// norm_tree.hpp, and every element is scaled and divided, rounded once. The tree is the host's, so
+// the bits are. Matrices are rows x cols, any ld. Four launches for a batch: largest, squares (a
+// block each for a band of a matrix), finish (a thread for a matrix), divide.
 
+#include "backend/norm_rules.hpp"
 #include "cuda/findings.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
@@ -30,7 +31,7 @@ struct MatrixScratch {
 
 struct NormArguments {
   MatrixBatch in, out;
-  float safety;
+  Normalization how;
   Findings* findings;
   MatrixScratch* scratch;
 };
@@ -129,7 +130,7 @@ __global__ void finish_kernel(NormArguments a) {
   PairwiseSum sum;
   for (int64_t band = 0; band < bands_of(a.in.rows); ++band) sum.add(scratch.squares[band]);
   scratch.scale = scale_for(scratch.largest);
-  scratch.divisor = a.safety * sqrtf(sum.total());
+  scratch.divisor = norm_divisor(sqrtf(sum.total()), a.how, scratch.scale.up, scratch.scale.up2);
 }
 
 struct DivideBody {
@@ -219,12 +220,12 @@ int64_t normalize_scratch_bytes() {
   return kNormalizeBatch * static_cast<int64_t>(sizeof(MatrixScratch));
 }
 
-void normalize(const MatrixBatch& in, const MatrixBatch& out, float safety, Findings* findings,
-               void* scratch, cudaStream_t stream) {
+void normalize(const MatrixBatch& in, const MatrixBatch& out, const Normalization& how,
+               Findings* findings, void* scratch, cudaStream_t stream) {
   if (in.rows == 0 || in.cols == 0) return;
   for (int64_t first = 0; first < in.count; first += kNormalizeBatch) {
     const int64_t left = in.count - first, count = left < kNormalizeBatch ? left : kNormalizeBatch;
-    normalize_part({part_of(in, first, count), part_of(out, first, count), safety, findings,
+    normalize_part({part_of(in, first, count), part_of(out, first, count), how, findings,
                     static_cast<MatrixScratch*>(scratch)},
                    stream);
   }

@@ -46,7 +46,9 @@ class Owner {
 
 using Layout = Owner<cublasLtMatrixLayout_t>;
 
-cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t type_of(DType dtype) {
+  return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
+}
 
 /// The library's matrices are column-major: each of ours is its transpose there.
 Layout layout_of(int64_t rows, int64_t cols, int64_t ld, DType dtype) {

@@ -229,7 +229,8 @@ typedef struct muonrt_optimizer_options {
   int32_t device_index; /* CUDA only; 0 */
   int32_t threads; /* host: compute threads of this rank, 1 .. 256; 1. Does not change a bit. */
   int32_t transport_dtype; /* of what the exchanges carry; MUONRT_DTYPE_BF16 */
-  int32_t iteration_dtype; /* of Newton-Schulz; 0: F32 on the host, BF16 on CUDA */
+  int32_t iteration_dtype; /* of Newton-Schulz, F32, BF16 or F16; 0: F32 on the host; on CUDA BF16,
+                              in the Gram form F16 */
   int32_t commit;          /* MUONRT_COMMIT_ATOMIC */
   int32_t window;          /* chunks in flight, 1 .. 64; 3 */
   int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk; 0: 64 MiB on the

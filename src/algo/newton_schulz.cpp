@@ -13,10 +13,6 @@ namespace {
 constexpr int64_t kAlignment = 256;  // bytes
 constexpr double kHalfGramSafety = 1.05;
 
-const CoefficientList& list_of(const NewtonSchulz& settings, const Method& method) {
-  return method.form == Form::kGram ? settings.gram_list : settings.list;
-}
-
 /// First step after `begin` before which X is rebuilt. The standard form rebuilds before every
 /// step: it is the Gram form with all restarts.
 size_t segment_end(const Method& method, size_t steps, size_t begin) {
@@ -36,6 +32,7 @@ bool keeps_q(const Method& method, size_t steps) {
 struct Space {
   MatrixBatch x, x_next;       // m x n
   MatrixBatch r, z, q, spare;  // m x m
+  MatrixBatch factors;         // 1 x m, where rows are scaled
   int64_t bytes = 0;
 };
 
@@ -43,9 +40,10 @@ Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, 
             int64_t n, int64_t count, void* base) {
   MUONRT_CHECK_INTERNAL(m >= 0 && m <= n && count >= 0, m, " x ", n, ", count ", count);
   Space space;
-  const auto take = [&](MatrixBatch& part, int64_t rows, int64_t cols) {
-    const int64_t size = size_of(settings.iteration);
-    part.dtype = settings.iteration;
+  const DType iterate = settings.iteration_of(method.form);
+  const auto take = [&](MatrixBatch& part, int64_t rows, int64_t cols, DType dtype) {
+    const int64_t size = size_of(dtype);
+    part.dtype = dtype;
     part.rows = rows;
     part.cols = cols;
     part.ld = ops.leading_dimension(cols, part.dtype);
@@ -55,14 +53,15 @@ Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, 
     const int64_t bytes = checked_mul(checked_mul(part.stride, count), size);
     space.bytes = checked_add(space.bytes, round_up(bytes, kAlignment));
   };
-  take(space.x, m, n);
-  take(space.x_next, m, n);
-  take(space.r, m, m);
-  take(space.z, m, m);
-  if (keeps_q(method, list_of(settings, method).steps.size())) {
-    take(space.q, m, m);
-    take(space.spare, m, m);
+  take(space.x, m, n, iterate);
+  take(space.x_next, m, n, iterate);
+  take(space.r, m, m, iterate);
+  take(space.z, m, m, iterate);
+  if (keeps_q(method, settings.list_of(method.form).steps.size())) {
+    take(space.q, m, m, iterate);
+    take(space.spare, m, m, iterate);
   }
+  if (settings.row_scaling == RowScaling::kAol) take(space.factors, 1, m, DType::kF32);
   return space;
 }
 
@@ -117,9 +116,8 @@ Scaled polynomial(Products& products, const Space& s, const Coefficients& step) 
   return {1.0, s.z};
 }
 
-/// X <- q(X X^T) X for steps [begin, end), on the small side where there is more than one.
+/// X <- q(X X^T) X for some steps, R being X X^T; on the small side where there is more than one.
 void run_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
-  products.gram(s.r, s.x);
   if (steps.size() == 1) {
     const Scaled z = polynomial(products, s, steps[0]);
     products.apply(s.x_next, z.factor, z.matrix, steps[0].a, s.x);
@@ -174,21 +172,56 @@ const char* name_of(RowScaling scaling) {
   return "unknown";
 }
 
+namespace {
+
+/// The caller's restarts. Errors: NOT_SUPPORTED where they leave Q unbounded.
+void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
+  const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
+  std::vector<int> used;
+  for (const int i : restarts)
+    if (i < std::ssize(out.gram_list.steps)) used.push_back(i);
+  const double metric = restart_metric(out.gram_list, used, search);
+  MUONRT_REQUIRE(metric <= search.bound, Status::kNotSupported, "Gram form: restarts ", restarts,
+                 " leave this coefficient list unbounded in ", name_of(out.gram_iteration),
+                 " (condition number ", metric, ", limit ", search.bound,
+                 "); leave them to the search, or take the standard form");
+  out.gram_restarts = restarts;
+}
+
+Normalization normalization_of(const NewtonSchulz& settings, double safety) {
+  const auto eps = static_cast<float>(settings.normalize_eps);
+  Normalization out{static_cast<float>(safety)};
+  if (settings.normalize == Normalize::kAddEps) out.added = eps;
+  if (settings.normalize == Normalize::kMaxEps) out.least = eps;
+  return out;
+}
+
+}  // namespace
+
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
-                                DType iteration) {
+                                DType iteration, const NewtonSchulzOptions& options) {
   NewtonSchulz out;
   out.iteration = iteration;
+  out.gram_iteration = options.gram_iteration.value_or(iteration);
+  out.normalize = options.normalize;
+  out.normalize_eps = options.normalize_eps;
+  out.row_scaling = options.row_scaling;
   out.list = make_coefficients(family, settings);
   out.gram_list = out.list;
   const bool generated =
       family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
-  if (generated && iteration != DType::kF32) {
+  if (generated && out.gram_iteration != DType::kF32) {
     CoefficientSettings gram = settings;
     gram.mode = SafetyMode::kAll;
     gram.safety = kHalfGramSafety;
     out.gram_list = make_coefficients(family, gram);
   }
-  const auto restarts = search_restarts(out.gram_list, restart_search(out.gram_list, iteration));
+  if (options.restarts) {
+    take_restarts(out, *options.restarts);
+    return out;
+  }
+  const auto restarts =
+      search_restarts(out.gram_list, restart_search(out.gram_list, out.gram_iteration));
   out.gram_bounded = restarts.has_value();
   if (restarts) out.gram_restarts = *restarts;
   return out;
@@ -197,7 +230,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   if (settings.gram_bounded || wish == FormChoice::kStandard) return wish;
   if (wish == FormChoice::kAuto) return FormChoice::kStandard;
-  find_restarts(settings.gram_list, settings.iteration);  // throws, with the reason
+  find_restarts(settings.gram_list, settings.gram_iteration);  // throws, with the reason
   return wish;
 }
 
@@ -209,17 +242,20 @@ int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, co
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
                           const Method& method, const MatrixBatch& raw, void* workspace,
                           Findings* findings) {
-  const CoefficientList& list = list_of(settings, method);
+  const CoefficientList& list = settings.list_of(method.form);
   MUONRT_CHECK_INTERNAL(static_cast<size_t>(method.steps) == list.steps.size(), method.steps,
                         " steps planned, list of ", list.steps.size());
   Space space = carve(ops, settings, method, raw.rows, raw.cols, raw.count, workspace);
   if (raw.rows == 0 || raw.count == 0) return space.x;
-  ops.normalize(stream, raw, space.x, Normalization{static_cast<float>(list.input_safety)},
-                findings);
+  ops.normalize(stream, raw, space.x, normalization_of(settings, list.input_safety), findings);
   Products products(ops, stream);
   const std::span<const Coefficients> steps = list.steps;
   for (size_t begin = 0; begin < steps.size();) {
     const size_t end = segment_end(method, steps.size(), begin);
+    products.gram(space.r, space.x);
+    if (begin == 0 && settings.row_scaling == RowScaling::kAol)
+      ops.scale_rows(stream, space.r, space.x, space.factors,
+                     static_cast<float>(list.input_safety));
     run_segment(products, space, steps.subspan(begin, end - begin));
     begin = end;
   }
@@ -228,12 +264,13 @@ MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings
 
 void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n) {
   if (m == 0 || n == 0) return;
-  ops.reserve(m, m, n, settings.iteration);  // X X^T
-  ops.reserve(m, n, m, settings.iteration);  // B X, Q X
-  const CoefficientList& list = list_of(settings, method);
+  const DType iterate = settings.iteration_of(method.form);
+  ops.reserve(m, m, n, iterate);  // X X^T
+  ops.reserve(m, n, m, iterate);  // B X, Q X
+  const CoefficientList& list = settings.list_of(method.form);
   const bool squares = std::any_of(list.steps.begin(), list.steps.end(),
                                    [](const Coefficients& s) { return s.c != 0.0; });
-  if (squares || keeps_q(method, list.steps.size())) ops.reserve(m, m, m, settings.iteration);
+  if (squares || keeps_q(method, list.steps.size())) ops.reserve(m, m, m, iterate);
 }
 
 }  // namespace muonrt

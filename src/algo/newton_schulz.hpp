@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "algo/coefficients.hpp"
@@ -24,19 +25,36 @@ const char* name_of(RowScaling scaling);
 
 /// How a group's matrices are orthogonalized; fixed at creation.
 struct NewtonSchulz {
-  CoefficientList list;            // standard form
-  CoefficientList gram_list;       // Gram form; as many steps
-  std::vector<int> gram_restarts;  // for Method::restarts of the Gram form
-  bool gram_bounded = true;        // false: no restarts keep gram_list bounded in `iteration`
-  DType iteration = DType::kF32;   // storage of the iterates; products accumulate in f32
+  CoefficientList list;                // standard form
+  CoefficientList gram_list;           // Gram form; as many steps
+  std::vector<int> gram_restarts;      // for Method::restarts of the Gram form
+  bool gram_bounded = true;            // false: no restarts keep gram_list bounded in `iteration`
+  DType iteration = DType::kF32;       // storage of the iterates; products accumulate in f32
+  DType gram_iteration = DType::kF32;  // the same in the Gram form
+  Normalize normalize = Normalize::kPrescaled;
+  double normalize_eps = 0;
+  RowScaling row_scaling = RowScaling::kNone;
+
+  const CoefficientList& list_of(Form form) const { return form == Form::kGram ? gram_list : list; }
+  DType iteration_of(Form form) const { return form == Form::kGram ? gram_iteration : iteration; }
 };
 
-/// The lists of a group and its searched restarts. In f32 the Gram form runs the standard list. In
-/// half precision generated families run their list without inner safety, all of it over 1.05, as
-/// Gram Newton-Schulz (Dao-AILab) does.
-/// Errors: as make_coefficients.
+/// What else a group may choose.
+struct NewtonSchulzOptions {
+  std::optional<DType> gram_iteration;  // absent: that of the standard form
+  Normalize normalize = Normalize::kPrescaled;
+  double normalize_eps = 0;
+  RowScaling row_scaling = RowScaling::kNone;
+  std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
+};
+
+/// The lists of a group and its restarts. In f32 the Gram form runs the standard list. In half
+/// precision generated families run their list without inner safety, all of it over 1.05, as Gram
+/// Newton-Schulz (Dao-AILab) does.
+/// Errors: as make_coefficients; NOT_SUPPORTED for given restarts that leave the Gram form
+/// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
-                                DType iteration);
+                                DType iteration, const NewtonSchulzOptions& options = {});
 
 /// What the planner may choose from: kAuto becomes kStandard where the Gram form is not bounded.
 /// Errors: NOT_SUPPORTED for kGram there.
@@ -49,7 +67,7 @@ int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, co
 /// Enqueues: raw -> approximation of its polar factor.
 /// @param raw        m x n with m <= n, transport dtype; read only.
 /// @param workspace  newton_schulz_workspace bytes, 256-byte aligned; overwritten.
-/// @return  where the result will lie, inside the workspace; settings.iteration.
+/// @return  where the result will lie, inside the workspace; dtype settings.iteration_of(form).
 /// A matrix's bits do not depend on `count` nor on its place in the batch. Allocates nothing on the
 /// device, waits for nothing.
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,

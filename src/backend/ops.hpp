@@ -10,7 +10,7 @@
 namespace muonrt {
 
 /// `count` equal matrices, rows x cols, row-major, `ld` and `stride` in elements. dtype f32 or
-/// bf16.
+/// bf16; f16 for those that Newton-Schulz iterates on: normalized, multiplied, packed.
 struct MatrixBatch {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -26,9 +26,11 @@ struct Product {
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
 
-/// How the input of Newton-Schulz is scaled. Source: reference numerics, section 3.
+/// How the input of Newton-Schulz is scaled: divided by max(safety x its Frobenius norm + added,
+/// least). Source: reference numerics, section 3.
 struct Normalization {
-  float safety = 1.0f;  // the input is divided by safety x its Frobenius norm
+  float safety = 1.0f;
+  float added = 0.0f, least = 0.0f;
 };
 
 /// The verbs of a step. Every op enqueues on `stream` and returns; arguments that are spans, tables
@@ -86,6 +88,15 @@ class Ops {
   /// follow from the values and the shape alone.
   virtual void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                          const Normalization& how, Findings* findings) = 0;
+
+  /// AOL: with s_i = 1 / (safety sqrt(max(sum_j |gram_ij|, 1e-7))), row i of x times s_i, gram_ij
+  /// times s_i s_j; the s_i are left in `factors`. Sums in f32, in 32 chains (element j in chain j
+  /// mod 32), which are halved down to one value.
+  /// @param gram     m x m, symmetric to the bit; stays so.
+  /// @param x        m x n, as many as gram; same dtype.
+  /// @param factors  1 x m, as many, f32; overwritten.
+  virtual void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                          const MatrixBatch& factors, float safety) = 0;
 
   virtual void multiply(Stream& stream, const Product& product) = 0;
 

@@ -38,6 +38,31 @@ constexpr bf16 to_bf16(float x) {
   return bf16{static_cast<uint16_t>(nan ? ((u >> 16) | 0x40u) : rounded)};
 }
 
+/// Storage of one IEEE binary16.
+struct f16 {
+  uint16_t bits;
+};
+
+constexpr float to_f32(f16 x) {
+  const uint32_t sign = (x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+  // Below 2^-14 the value is a whole multiple of 2^-24, from there on the exponent is moved.
+  const float small = static_cast<float>(static_cast<int32_t>(rest)) * 0x1p-24f;
+  const uint32_t large = (rest << 13) + (rest < 0x7c00u ? 112u << 23 : 224u << 23);
+  return std::bit_cast<float>((rest < 0x400u ? std::bit_cast<uint32_t>(small) : large) | sign);
+}
+
+/// Rounds to nearest, ties to even; NaN stays NaN (quiet), from 65520 on it becomes infinity.
+constexpr f16 to_f16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+  // Adding 0.5, whose last place is 2^-24, rounds to a multiple of that.
+  const float half = std::bit_cast<float>(a < 0x38800000u ? a : 0u) + 0.5f;
+  const uint32_t small = std::bit_cast<uint32_t>(half) - 0x3f000000u;
+  const uint32_t normal = ((a + 0xfffu + (a >> 13 & 1u)) >> 13) - (112u << 10);
+  const uint32_t special = a > 0x7f800000u ? (a >> 13 & 0x3ffu) | 0x7e00u : 0x7c00u;
+  const uint32_t finite = a < 0x38800000u ? small : normal;
+  return f16{static_cast<uint16_t>((a < 0x477ff000u ? finite : special) | sign)};
+}
+
 template <class T>
 constexpr T from_f32(float x);
 template <>
@@ -47,6 +72,10 @@ constexpr float from_f32<float>(float x) {
 template <>
 constexpr bf16 from_f32<bf16>(float x) {
   return to_bf16(x);
+}
+template <>
+constexpr f16 from_f32<f16>(float x) {
+  return to_f16(x);
 }
 
 }  // namespace muonrt

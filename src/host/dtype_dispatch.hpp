@@ -15,4 +15,11 @@ auto with_dtype(DType dtype, Body body) {
   return body(bf16{});
 }
 
+/// The same for what Newton-Schulz iterates on: f16 as well.
+template <class Body>
+auto with_iterate(DType dtype, Body body) {
+  if (dtype == DType::kF16) return body(f16{});
+  return with_dtype(dtype, body);
+}
+
 }  // namespace muonrt::host

@@ -101,9 +101,10 @@ void check_matrix(const ConstMatrixRef& m, const char* name, int64_t rows, int64
                  cols, ")");
   MUONRT_REQUIRE(m.ld >= m.cols, Status::kInvalidArgument, "matrix product: ", name, " has ld ",
                  m.ld, " (must be at least its ", m.cols, " columns)");
-  MUONRT_REQUIRE(m.dtype == DType::kF32 || m.dtype == DType::kBF16, Status::kNotSupported,
-                 "matrix product: ", name, " has dtype ", name_of(m.dtype),
-                 " (the host computes f32 and bf16 only); convert it");
+  MUONRT_REQUIRE(m.dtype == DType::kF32 || m.dtype == DType::kBF16 || m.dtype == DType::kF16,
+                 Status::kNotSupported, "matrix product: ", name, " has dtype ",
+                 static_cast<int32_t>(m.dtype),
+                 " (the host computes f32, bf16 and f16); convert it");
 }
 
 bool reads_d(const GemmArgs& args) { return args.d.data != nullptr && args.beta != 0.0f; }

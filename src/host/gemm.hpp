@@ -13,7 +13,7 @@
 
 namespace muonrt::host {
 
-/// Storage of a matrix: rows x cols, row-major, f32 or bf16; ld in elements, >= cols.
+/// Storage of a matrix: rows x cols, row-major, f32, bf16 or f16; ld in elements, >= cols.
 struct MatrixRef {
   void* data = nullptr;
   DType dtype = DType::kF32;

@@ -35,9 +35,9 @@ MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n,
   std::memcpy(out, values, static_cast<size_t>(n) * sizeof(float));
 }
 
-MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n,
-                                    bf16* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = to_bf16(values[i]);
+template <class C>
+MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(values[i]);
 }
 
 /// Rows finished at a time, and side of the blocks they are mirrored in: the rows stay in the first
@@ -126,14 +126,34 @@ MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePlace& pla
 
 struct StoreTile {
   static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePlace* place, float* tile) {
-    const bool narrow_d = args->d.dtype == DType::kBF16;
     if (args->c.dtype == DType::kBF16) {
-      narrow_d ? store_typed<bf16, bf16>(*args, *place, tile)
-               : store_typed<bf16, float>(*args, *place, tile);
+      store_as<bf16>(*args, *place, tile);
+    } else if (args->c.dtype == DType::kF16) {
+      store_as<f16>(*args, *place, tile);
     } else {
-      narrow_d ? store_typed<float, bf16>(*args, *place, tile)
-               : store_typed<float, float>(*args, *place, tile);
+      store_as<float>(*args, *place, tile);
     }
+  }
+
+ private:
+  template <class C>
+  static MUONRT_ALWAYS_INLINE void store_as(const GemmArgs& args, const TilePlace& place,
+                                            float* tile) {
+    if (args.d.dtype == DType::kBF16) {
+      store_typed<C, bf16>(args, place, tile);
+    } else if (args.d.dtype == DType::kF16) {
+      store_typed<C, f16>(args, place, tile);
+    } else {
+      store_typed<C, float>(args, place, tile);
+    }
+  }
+};
+
+template <class From>
+struct WidenPass {
+  static MUONRT_ALWAYS_INLINE void run(const From* __restrict from, float* __restrict to,
+                                       int64_t n) {
+    for (int64_t i = 0; i < n; ++i) to[i] = to_f32(from[i]);
   }
 };
 
@@ -152,9 +172,14 @@ void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t 
                   static_cast<const char*>(from.data) + r * from.ld * bytes,
                   static_cast<size_t>(from.cols * bytes));
     } else {
-      const bf16* __restrict source = element<bf16>(from.data, from.ld, r, 0);
-      float* __restrict target = element<float>(dense, from.cols, r, 0);
-      for (int64_t i = 0; i < from.cols; ++i) target[i] = to_f32(source[i]);
+      float* target = element<float>(dense, from.cols, r, 0);
+      if (from.dtype == DType::kBF16) {
+        run_pass<WidenPass<bf16>>(best_isa(), element<bf16>(from.data, from.ld, r, 0), target,
+                                  from.cols);
+      } else {
+        run_pass<WidenPass<f16>>(best_isa(), element<f16>(from.data, from.ld, r, 0), target,
+                                 from.cols);
+      }
     }
   }
 }

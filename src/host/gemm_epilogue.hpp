@@ -15,7 +15,7 @@ struct TilePlace {
 /// @param tile  rows x cols, f32, dense; overwritten.
 void store_tile(const GemmArgs& args, const TilePlace& place, float* tile);
 
-/// Copies a matrix to dense storage, widening bf16 to f32 where `to` is f32; rows [begin, end).
+/// Copies a matrix to dense storage, widening to f32 where `to` is; rows [begin, end).
 void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t begin, int64_t end);
 
 }  // namespace muonrt::host

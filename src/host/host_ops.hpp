@@ -14,7 +14,7 @@ namespace muonrt::host {
 
 /// The verbs of a step on the host. Each op enqueues one task; a task spreads its loop over the
 /// pool's threads in ways that leave the bits alone.
-/// dtypes f32 and bf16; others end a task with NOT_SUPPORTED.
+/// dtypes f32 and bf16, f16 for iterates; others end a task with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
   /// @param device  lends the memory of `reserve`; outlives this.
@@ -45,6 +45,8 @@ class HostOps final : public Ops {
             Findings* findings) override;
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
+  void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                  const MatrixBatch& factors, float safety) override;
   void multiply(Stream& stream, const Product& product) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                    int64_t orthogonalized, bool local_ok) override;

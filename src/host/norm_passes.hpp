@@ -75,6 +75,44 @@ struct SquaresPass {
   }
 };
 
+/// Sum of |x|: 32 chains (element i in chain i mod 32), halved down to one value.
+template <class T>
+struct AbsoluteSumPass {
+  static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
+    constexpr int64_t kLanes = 32;
+    float chain[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int64_t lane = 0; lane < kLanes; ++lane) chain[lane] += magnitude(to_f32(row[i + lane]));
+    for (int64_t lane = 0; i + lane < n; ++lane) chain[lane] += magnitude(to_f32(row[i + lane]));
+    for (int64_t width = kLanes / 2; width > 0; width /= 2)
+      for (int64_t lane = 0; lane < width; ++lane) chain[lane] += chain[lane + width];
+    return chain[0];
+  }
+
+ private:
+  static MUONRT_ALWAYS_INLINE float magnitude(float x) {
+    return std::bit_cast<float>(std::bit_cast<int32_t>(x) & 0x7fffffff);
+  }
+};
+
+/// row <- row * factor.
+template <class T>
+struct FactorPass {
+  static MUONRT_ALWAYS_INLINE void run(T* row, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; ++i) row[i] = from_f32<T>(to_f32(row[i]) * factor);
+  }
+};
+
+/// row[i] <- row[i] * (factors[i] * factor): the same product from either side of the diagonal.
+template <class T>
+struct FactorsPass {
+  static MUONRT_ALWAYS_INLINE void run(T* __restrict row, const float* __restrict factors,
+                                       int64_t n, float factor) {
+    for (int64_t i = 0; i < n; ++i) row[i] = from_f32<T>(to_f32(row[i]) * (factors[i] * factor));
+  }
+};
+
 /// out <- cast(in * up * up2 / divisor); `out` may be `in`.
 template <class From, class To>
 struct DividePass {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/norm_rules.hpp"
 #include "host/dtype_dispatch.hpp"
 #include "host/findings.hpp"
 #include "host/host_ops.hpp"
@@ -46,7 +47,7 @@ class Normalizer {
         bands_(ceil_div(in.rows, band_rows_)) {}
 
   template <class Run>
-  void operator()(float safety, Findings& findings, Run run) const {
+  void operator()(const Normalization& how, Findings& findings, Run run) const {
     int32_t largest_of[kBands];
     run(bands_, [&](int64_t band) { largest_of[band] = largest(band); });
     const int32_t largest_bits = *std::max_element(largest_of, largest_of + bands_);
@@ -64,7 +65,7 @@ class Normalizer {
     run(bands_, [&](int64_t band) { squares_of[band] = squares(band, scale); });
     PairwiseSum sum;
     for (int64_t band = 0; band < bands_; ++band) sum.add(squares_of[band]);
-    const float divisor = safety * std::sqrt(sum.total());
+    const float divisor = norm_divisor(std::sqrt(sum.total()), how, scale.up, scale.up2);
     run(bands_, [&](int64_t band) { divide(band, scale, divisor); });
   }
 
@@ -109,23 +110,25 @@ void HostOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch
                         const Normalization& how, Findings* findings) {
   MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
                  "normalization: safety is ", how.safety, " (must be a finite number above 0)");
+  MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
+                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
   MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
                         "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
                         out.count, " of ", out.rows, " x ", out.cols);
   if (in.rows == 0 || in.cols == 0 || in.count == 0) return;
   host_stream(stream).enqueue(Task([=, this] {
     with_dtype(in.dtype, [&](auto from) {
-      with_dtype(out.dtype, [&](auto to) {
+      with_iterate(out.dtype, [&](auto to) {
         using One = Normalizer<decltype(from), decltype(to)>;
         if (in.rows * in.cols >= kSplitElements && in.count < pool_.threads() * 4) {
           for (int64_t i = 0; i < in.count; ++i)
-            One(isa_, in, out, i)(how.safety, *findings, [&](int64_t bands, auto body) {
+            One(isa_, in, out, i)(how, *findings, [&](int64_t bands, auto body) {
               spread(bands, [&](int64_t band, int) { body(band); });
             });
           return;
         }
         spread(in.count, [&](int64_t i, int) {
-          One(isa_, in, out, i)(how.safety, *findings, [](int64_t bands, auto body) {
+          One(isa_, in, out, i)(how, *findings, [](int64_t bands, auto body) {
             for (int64_t band = 0; band < bands; ++band) body(band);
           });
         });

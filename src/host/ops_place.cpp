@@ -86,7 +86,7 @@ void HostOps::pack(Stream& stream, std::span<const Placed> placed, std::span<con
       check_stored(matrix, whole);
       const uint32_t bad = with_dtype(transport, [&](auto wire) {
         using Wire = decltype(wire);
-        return with_dtype(matrix.dtype, [&](auto stored) {
+        return with_iterate(matrix.dtype, [&](auto stored) {
           return pack_rows<decltype(stored)>(isa_, each, first, last, whole, matrix,
                                              static_cast<Wire*>(message));
         });

@@ -15,15 +15,21 @@ std::string text(const std::vector<Coefficients>& list) {
   return out;
 }
 
-NewtonSchulz make_one(const GroupSettings& group, DType iteration) {
+NewtonSchulz make_one(const GroupSettings& group, const OptimizerSettings& all) {
   CoefficientSettings settings = default_settings(group.coefficients, group.steps);
   settings.lower_bound = group.lower_bound;
   if (group.coefficients == CoefficientFamily::kPolarExpress) settings.cushion = group.cushion;
   if (group.safety != 0) settings.safety = group.safety;
   if (group.safety_mode != SafetyMode::kAuto) settings.mode = group.safety_mode;
   settings.custom = group.custom;
+  NewtonSchulzOptions options;
+  options.gram_iteration = group.iteration ? group.iteration : all.gram_iteration;
+  options.normalize = group.normalize;
+  options.normalize_eps = group.normalize_eps;
+  options.row_scaling = group.row_scaling;
+  options.restarts = group.restarts;
   return muonrt::make_newton_schulz(group.coefficients, settings,
-                                    group.iteration.value_or(iteration));
+                                    group.iteration.value_or(all.iteration), options);
 }
 
 }  // namespace
@@ -34,7 +40,7 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
     const GroupSettings& g = settings.groups[i];
     if (g.role != Role::kMuon) continue;
     try {
-      out[i] = make_one(g, settings.iteration);
+      out[i] = make_one(g, settings);
     } catch (const Error& e) {
       throw Error(e.status(), cat("group ", i, " '", g.name, "': ", e.message()));
     }
@@ -107,6 +113,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("device", device);
   table.add("options: transport_dtype", name_of(s.transport));
   table.add("options: iteration_dtype", name_of(s.iteration));
+  table.add("options: Gram form's dtype", name_of(s.gram_iteration.value_or(s.iteration)));
   table.add("options: commit", s.commit == CommitMode::kAtomic ? "atomic" : "eager");
   table.add("options: window", cat(s.window));
   table.add("options: replicas", cat(static_cast<int32_t>(s.replicas)));

@@ -62,7 +62,7 @@ struct GroupSettings {
   double normalize_eps = 1e-7;
   RowScaling row_scaling = RowScaling::kNone;
   std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
-  std::optional<DType> iteration;            // absent: the optimizer's
+  std::optional<DType> iteration;            // of both forms; absent: the optimizer's
   BlockGrid blocks;
   ScaleRule scale_rule = ScaleRule::kMatchRms;
   FormChoice form = FormChoice::kAuto;
@@ -117,6 +117,7 @@ struct OptimizerSettings {
   int threads = 1;
   DType transport = DType::kBF16;
   DType iteration = DType::kF32;
+  std::optional<DType> gram_iteration;  // absent: as `iteration`
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
   Replicas replicas = Replicas::kOnce;

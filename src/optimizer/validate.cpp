@@ -119,7 +119,6 @@ void validate_orthogonalization(const GroupSettings& g, const std::string& who) 
   number(who, "block_rows", g.blocks.rows, 1, kMaxBlocks, false);
   number(who, "block_cols", g.blocks.cols, 1, kMaxBlocks, false);
   number(who, "block_lr_factor", g.blocks.lr_factor, 0, 1e30, false);
-  if (g.iteration) check_dtype(who, "iteration_dtype", *g.iteration);
   int last = 0;
   for (const int i : g.restarts.value_or(std::vector<int>{})) {
     MUONRT_REQUIRE(i > last && i < g.steps, kBad, who, ": restarts are ", *g.restarts,
@@ -128,11 +127,8 @@ void validate_orthogonalization(const GroupSettings& g, const std::string& who) 
                    g.steps, "); correct them");
     last = i;
   }
-  MUONRT_REQUIRE(g.normalize == Normalize::kPrescaled && g.row_scaling == RowScaling::kNone &&
-                     !g.restarts && g.blocks.period == 1,
-                 Status::kNotSupported, who,
-                 ": normalize, row_scaling, restarts and block_period are not in this build; leave "
-                 "their defaults");
+  MUONRT_REQUIRE(g.blocks.period == 1, Status::kNotSupported, who, ": block_period is ",
+                 g.blocks.period, " (blocks are not in this build); set 1");
 }
 
 }  // namespace
@@ -186,7 +182,6 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
          static_cast<double>(kMaxTimeoutMs), false);
   check_dtype("options", "transport_dtype", s.transport);
-  check_dtype("options", "iteration_dtype", s.iteration);
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
                  "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",
                  " is given (they replace the built-in exchanges together); give both or neither");

@@ -104,7 +104,7 @@ NewtonSchulz settings_of(const textbook::List& list, double safety, DType iterat
   out.list.input_safety = safety;
   out.gram_list = out.list;
   out.gram_restarts = restarts;
-  out.iteration = iteration;
+  out.iteration = out.gram_iteration = iteration;
   return out;
 }
 

@@ -5,19 +5,24 @@
 
 #include "backend/update_rules.hpp"
 #include "backend/weight_bits.hpp"
+#include "support/textbook.hpp"
 
 namespace reference {
 
 using namespace muonrt;
 
 float load(const void* data, DType dtype, int64_t i) {
-  return dtype == DType::kF32 ? static_cast<const float*>(data)[i]
-                              : to_f32(static_cast<const bf16*>(data)[i]);
+  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
+  if (dtype == DType::kF16)
+    return static_cast<float>(textbook::half_value(static_cast<const uint16_t*>(data)[i]));
+  return to_f32(static_cast<const bf16*>(data)[i]);
 }
 
 void store(void* data, DType dtype, int64_t i, float x) {
   if (dtype == DType::kF32)
     static_cast<float*>(data)[i] = x;
+  else if (dtype == DType::kF16)
+    static_cast<uint16_t*>(data)[i] = textbook::half_bits(static_cast<double>(x));
   else
     static_cast<bf16*>(data)[i] = to_bf16(x);
 }
@@ -211,12 +216,41 @@ void ReferenceOps::normalize(Stream&, const MatrixBatch& in, const MatrixBatch& 
     }
     if (sum == 0) ++findings->zero_matrices;
     // A matrix that is not finite becomes NaN as a whole, so that any piece of it shows it.
-    double divisor = sum == 0 ? 1.0 : static_cast<double>(how.safety) * std::sqrt(sum);
+    double divisor =
+        static_cast<double>(how.safety) * std::sqrt(sum) + static_cast<double>(how.added);
+    divisor = std::fmax(divisor, static_cast<double>(how.least));
+    if (sum == 0) divisor = 1.0;
     if (!std::isfinite(sum)) divisor = std::nan("");
     for (int64_t i = 0; i < in.rows; ++i)
       for (int64_t j = 0; j < in.cols; ++j)
         store(out.data, out.dtype, k * out.stride + i * out.ld + j,
               static_cast<float>(load(in.data, in.dtype, k * in.stride + i * in.ld + j) / divisor));
+  }
+}
+
+void ReferenceOps::scale_rows(Stream&, const MatrixBatch& gram, const MatrixBatch& x,
+                              const MatrixBatch& factors, float safety) {
+  const int64_t m = gram.rows;
+  for (int64_t k = 0; k < gram.count; ++k) {
+    const auto scale = [&](const MatrixBatch& b, int64_t i, int64_t j, double by) {
+      const int64_t at = k * b.stride + i * b.ld + j;
+      store(b.data, b.dtype, at,
+            static_cast<float>(static_cast<double>(load(b.data, b.dtype, at)) * by));
+    };
+    std::vector<double> s;
+    for (int64_t i = 0; i < m; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < m; ++j)
+        sum += std::fabs(
+            static_cast<double>(load(gram.data, gram.dtype, k * gram.stride + i * gram.ld + j)));
+      s.push_back(1 / (static_cast<double>(safety) * std::sqrt(std::fmax(sum, 1e-7))));
+      store(factors.data, factors.dtype, k * factors.stride + i, static_cast<float>(s.back()));
+    }
+    for (int64_t i = 0; i < m; ++i) {
+      const double si = s[static_cast<size_t>(i)];
+      for (int64_t j = 0; j < x.cols; ++j) scale(x, i, j, si);
+      for (int64_t j = 0; j < m; ++j) scale(gram, i, j, si * s[static_cast<size_t>(j)]);
+    }
   }
 }
 

@@ -37,6 +37,9 @@ class ReferenceOps : public muonrt::Ops {
   void normalize(muonrt::Stream& stream, const muonrt::MatrixBatch& in,
                  const muonrt::MatrixBatch& out, const muonrt::Normalization& how,
                  muonrt::Findings* findings) override;
+  void scale_rows(muonrt::Stream& stream, const muonrt::MatrixBatch& gram,
+                  const muonrt::MatrixBatch& x, const muonrt::MatrixBatch& factors,
+                  float safety) override;
   void multiply(muonrt::Stream& stream, const muonrt::Product& product) override;
   void cast_ballot(muonrt::Stream& stream, muonrt::Ballot* ballot, const muonrt::Findings* findings,
                    int64_t step, int64_t orthogonalized, bool local_ok) override;

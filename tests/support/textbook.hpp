@@ -31,7 +31,10 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Every entry as bf16 (or f32) would store it.
+/// IEEE binary16 by its definition: the value of a pattern, the nearest pattern (ties to even).
+double half_value(uint16_t bits);
+uint16_t half_bits(double x);
+/// Every entry as bf16, f16 or f32 would store it.
 Matrix rounded(const Matrix& a, muonrt::DType dtype);
 
 /// A value that follows from its place alone, in [-1, 1), exact in f32: every rank of a test can

@@ -94,11 +94,33 @@ bool all_finite(const Matrix& a) {
   return std::all_of(a.v.begin(), a.v.end(), [](double x) { return std::isfinite(x); });
 }
 
+double half_value(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, digits = bits & 1023;
+  double x = std::ldexp(digits, -24);
+  if (exponent > 0) x = std::ldexp(1024 + digits, exponent - 25);
+  if (exponent == 31) x = digits ? std::nan("") : std::numeric_limits<double>::infinity();
+  return bits >> 15 ? -x : x;
+}
+
+uint16_t half_bits(double x) {
+  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const double a = std::fabs(x);
+  if (std::isnan(x)) return sign | 0x7e00;
+  int exponent = -14;  // of the leading digit, -14 for the smallest ones too
+  if (a >= std::ldexp(1.0, -14) && std::isfinite(a)) exponent = std::ilogb(a);
+  if (!std::isfinite(a) || exponent > 15) return sign | 0x7c00;
+  // Patterns are consecutive: rounding up past a power of two gives the next exponent, or infinity.
+  const double digits = std::nearbyint(std::ldexp(a, 10 - exponent));
+  return sign | static_cast<uint16_t>((exponent + 14) * 1024 + static_cast<int>(digits));
+}
+
 Matrix rounded(const Matrix& a, muonrt::DType dtype) {
   Matrix out = a;
   for (double& x : out.v) {
     const float f = static_cast<float>(x);
-    x = dtype == muonrt::DType::kBF16 ? muonrt::to_f32(muonrt::to_bf16(f)) : f;
+    x = dtype == muonrt::DType::kBF16  ? muonrt::to_f32(muonrt::to_bf16(f))
+        : dtype == muonrt::DType::kF16 ? half_value(half_bits(f))
+                                       : f;
   }
   return out;
 }

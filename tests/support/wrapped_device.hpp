@@ -59,6 +59,10 @@ class Ops : public muonrt::Ops {
                  const muonrt::Normalization& how, muonrt::Findings* findings) override {
     inner_.normalize(s, in, out, how, findings);
   }
+  void scale_rows(muonrt::Stream& s, const muonrt::MatrixBatch& gram, const muonrt::MatrixBatch& x,
+                  const muonrt::MatrixBatch& factors, float safety) override {
+    inner_.scale_rows(s, gram, x, factors, safety);
+  }
   void multiply(muonrt::Stream& s, const muonrt::Product& product) override {
     inner_.multiply(s, product);
   }
