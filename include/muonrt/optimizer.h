@@ -121,9 +121,11 @@ typedef struct muonrt_group {
   int32_t block_period;    /* P: steps 0, P, 2P, ... take the whole matrix, those between take
                               its blocks, each a matrix of its own; equal in all groups with
                               P > 1; 1: always whole; fixed */
-  int32_t block_rows;      /* blocks of the global matrix (of each expert's), in ceil chunks; 1; */
-  int32_t block_cols;      /* 1 .. 1024 each, no more than the matrix has; fixed */
-  double block_lr_factor;  /* multiplies the rate on block steps; 1; >= 0 */
+  int32_t block_rows;      /* blocks of the global matrix (of each expert's, of each part), in
+                              ceil chunks, so that a small matrix may have fewer; 1; */
+  int32_t block_cols;      /* 1 .. 1024 each; fixed */
+  double block_lr_factor;  /* multiplies the rate of updates, not of decay, on block steps; 1;
+                                >= 0 */
   /* both */
   int32_t weight_decay_kind; /* DECOUPLED; fixed */
   int32_t adam_form;         /* AdamW: TORCH; fixed */

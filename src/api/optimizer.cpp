@@ -203,7 +203,7 @@ muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer, i
   return guard([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_describe");
     check_format(format);
-    const std::string text = format == MUONRT_JSON ? o.plan().json() : o.plan().describe();
+    const std::string text = o.describe(format == MUONRT_JSON);
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
   });

@@ -136,7 +136,7 @@ std::vector<StatePiece> Optimizer::state_pieces(int64_t param) const {
 }
 
 Findings Optimizer::findings() const {
-  Findings out = pipeline_->outcome().findings;
+  Findings out = current_->outcome().findings;
   const auto params = static_cast<int64_t>(settings_.params.size());
   if (out.first_param >= params)
     out.first_param = kept_[static_cast<size_t>(out.first_param - params)].param;

@@ -26,8 +26,12 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   });
   fingerprint.compare(comm);
   together(comm, [&] {
-    self.plan_ =
-        std::make_unique<Plan>(make_problem(self.settings_, self.newton_schulz_, comm.size()));
+    const auto plan = [&](bool in_blocks) {
+      return std::make_unique<Plan>(
+          make_problem(self.settings_, self.newton_schulz_, comm.size(), in_blocks));
+    };
+    self.plan_ = plan(false);
+    if (block_period(self.settings_) > 1) self.block_plan_ = plan(true);
   });
   self.comm_ = comm.duplicate();
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
@@ -38,6 +42,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
 // Streams go before the communicator that their tasks use, and both before the memory.
 Optimizer::~Optimizer() {
   pipeline_.reset();
+  block_pipeline_.reset();
   comm_.reset();
 }
 
@@ -132,6 +137,19 @@ std::vector<Piece> Optimizer::adamw_pieces(int32_t param) const {
   return out;
 }
 
+std::string Optimizer::describe(bool json) const {
+  std::string out = json ? plan_->json() : plan_->describe();
+  if (!block_plan_) return out;
+  if (!json) {
+    return out + cat("\nSteps 0, ", block_period(settings_),
+                     ", ... take whole matrices, as above; those between take blocks:\n\n",
+                     block_plan_->describe());
+  }
+  out.resize(out.find_last_of('}'));
+  return out + cat(", \"block_period\": ", block_period(settings_),
+                   ", \"block_plan\": ", block_plan_->json(), "}");
+}
+
 void Optimizer::require_reach(int64_t param, const char* what, const void* memory) const {
   MUONRT_REQUIRE(device_->reaches(memory), Status::kInvalidArgument, "param '",
                  settings_.params[static_cast<size_t>(param)].name, "': ", what,
@@ -205,7 +223,6 @@ void Optimizer::take_memory() {
   Context context;
   context.device = device_.get();
   context.comm = comm_.get();
-  context.plan = plan_.get();
   context.params = params_;
   context.muon = muon_;
   context.adam = adam_;
@@ -224,8 +241,15 @@ void Optimizer::take_memory() {
   context.failure = &function_failure_;
   context.serial = settings_.serial;
   context.world = comm_->size();
-  pipeline_ = std::make_unique<Pipeline>(context, rank(), std::move(slots), std::move(adam),
-                                         std::move(all), settings_.poison);
+  const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
+    context.plan = &plan;
+    return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all,
+                                      settings_.poison);
+  };
+  pipeline_ = make_pipeline(*plan_, std::move(slots));
+  if (block_plan_) block_pipeline_ = make_pipeline(*block_plan_, block_plan_->rank_slots(rank()));
+  current_ = pipeline_.get();
+  current_plan_ = plan_.get();
   bind_sums();
 }
 

@@ -70,7 +70,12 @@ class Optimizer {
   void set_steps(int64_t steps);
 
   const Plan& plan() const { return *plan_; }
-  const Pipeline& pipeline() const { return *pipeline_; }
+  /// Of block steps; null where there are none.
+  const Plan* block_plan() const { return block_plan_.get(); }
+  /// The plan, and that of block steps; text or JSON.
+  std::string describe(bool json) const;
+  /// Of the last step.
+  const Pipeline& pipeline() const { return *current_; }
   const Device& device() const { return *device_; }
   const Comm& comm() const { return *comm_; }
   const OptimizerSettings& settings() const { return settings_; }
@@ -83,6 +88,8 @@ class Optimizer {
  private:
   Optimizer() = default;
   void take_memory();
+  /// Whether the coming step takes blocks in place of whole matrices.
+  bool in_blocks() const;
   void take_state(int32_t param, char*& at);
   void take_kept(const std::vector<SlotPlan>& slots, char*& at);
   void bind_sums();
@@ -109,7 +116,7 @@ class Optimizer {
   OptimizerSettings settings_;
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<Plan> plan_, block_plan_;
   FunctionFailure function_failure_;
   std::vector<NewtonSchulz> newton_schulz_;  // by group
   Buffer state_;
@@ -127,7 +134,9 @@ class Optimizer {
     int64_t numel = 0;
   };
   std::vector<KeptState> kept_state_;
-  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Pipeline> pipeline_, block_pipeline_;
+  const Plan* current_plan_ = nullptr;  // of the step in progress, or the last
+  Pipeline* current_ = nullptr;
   int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
   std::optional<Error> poison_;
 };

@@ -1,5 +1,8 @@
 #include "optimizer/problem.hpp"
 
+#include <algorithm>
+
+#include "base/checked.hpp"
 #include "build_info.hpp"
 #include "optimizer/settings.hpp"
 
@@ -48,8 +51,60 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
   return out;
 }
 
+namespace {
+
+/// Rows and columns of `part` as a matrix of its own, with the scale of its shape.
+MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
+                       const ParamSettings& p, const GroupSettings& g) {
+  const double rate = p.lr_factor * part.lr_factor;
+  const double factor = g.scale_factor * part.scale_factor * rate;
+  const double scale = update_scale(g.scale_rule, factor, length(rows), length(cols));
+  return {std::move(name), std::move(rows), std::move(cols), scale,
+          decay_scale(g.weight_decay_kind, rate)};
+}
+
+/// The blocks of a grid over a part, in ceil chunks; those that are empty are left out.
+void add_blocks(std::vector<MatrixPart>& to, const PartSettings& part, const ParamSettings& p,
+                const GroupSettings& g) {
+  const int64_t rows = length(part.rows), cols = length(part.cols);
+  const int64_t height = ceil_div(rows, g.blocks.rows), width = ceil_div(cols, g.blocks.cols);
+  for (int64_t i = 0; i * height < rows; ++i) {
+    for (int64_t j = 0; j * width < cols; ++j) {
+      to.push_back(matrix_part(cat(part.name, part.name.empty() ? "" : " ", "block ", i, ",", j),
+                               slice(part.rows, i * height, (i + 1) * height),
+                               slice(part.cols, j * width, (j + 1) * width), part, p, g));
+    }
+  }
+}
+
+std::vector<MatrixPart> parts_of(const ParamSettings& p, const GroupSettings& g, bool in_blocks) {
+  std::vector<MatrixPart> out;
+  if (in_blocks && g.blocks.rows * g.blocks.cols > 1) {
+    const auto& shape = p.layout.shape();
+    PartSettings all;
+    all.rows = whole(shape[shape.size() - 2]);
+    all.cols = whole(shape.back());
+    if (p.parts.empty()) add_blocks(out, all, p, g);
+    for (const PartSettings& part : p.parts) add_blocks(out, part, p, g);
+    return out;
+  }
+  for (const PartSettings& part : p.parts)
+    out.push_back(matrix_part(part.name, part.rows, part.cols, part, p, g));
+  return out;
+}
+
+}  // namespace
+
+int block_period(const OptimizerSettings& settings) {
+  int period = 1;
+  for (const GroupSettings& g : settings.groups) {
+    if (g.role == Role::kMuon) period = std::max(period, g.blocks.period);
+  }
+  return period;
+}
+
 Problem make_problem(const OptimizerSettings& settings, const std::vector<NewtonSchulz>& methods,
-                     int world) {
+                     int world, bool in_blocks) {
   Problem problem;
   problem.options.world = world;
   problem.options.transport = settings.transport;
@@ -82,14 +137,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
                                        shape[shape.size() - 2], shape.back());
       spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);
       spec.stack = p.view == View::kStack;
-      for (const PartSettings& part : p.parts) {
-        const double rate = p.lr_factor * part.lr_factor;
-        const double factor = g.scale_factor * part.scale_factor * rate;
-        spec.parts.push_back(
-            {part.name, part.rows, part.cols,
-             update_scale(g.scale_rule, factor, length(part.rows), length(part.cols)),
-             decay_scale(g.weight_decay_kind, rate)});
-      }
+      spec.parts = parts_of(p, g, in_blocks && g.blocks.period > 1);
     }
     problem.params.push_back(std::move(spec));
   }

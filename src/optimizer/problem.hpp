@@ -14,8 +14,12 @@ namespace muonrt {
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings);
 
 /// The planner's view: shapes, layouts, costs, scales. No pointer is read.
+/// @param in_blocks  of a block step: the matrices of groups with a block period are cut.
 Problem make_problem(const OptimizerSettings& settings, const std::vector<NewtonSchulz>& methods,
-                     int world);
+                     int world, bool in_blocks = false);
+
+/// The period of block-periodic orthogonalization; 1 where no group has one.
+int block_period(const OptimizerSettings& settings);
 
 /// Everything the ranks must have in common at creation, with `device` as Device::describe gives
 /// it.

@@ -43,6 +43,10 @@ void check_step(const StepSettings& step) {
 
 }  // namespace
 
+bool Optimizer::in_blocks() const {
+  return block_pipeline_ && steps_ % block_period(settings_) != 0;
+}
+
 void Optimizer::apply(const StepSettings& step) {
   check_step(step);
   for (const int64_t p : step.without_grad) check_param(p);
@@ -68,7 +72,9 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     s.momentum = static_cast<float>(group.momentum);
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
-    s.rate = as_float("step: lr x lr_factor", step.lr * group.lr_factor);
+    const double block = in_blocks() && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
+    s.rate = as_float("step: lr x lr_factor", step.lr * group.lr_factor * block);
+    // Decay does not know of blocks: its rate is that of every step.
     s.decay = decay_of(group, step.lr * group.lr_factor);
     s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     s.grad_scale = scale;
@@ -123,6 +129,8 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
                     "); destroy it and resume from a checkpoint"));
   }
   const auto start = std::chrono::steady_clock::now();
+  current_ = in_blocks() ? block_pipeline_.get() : pipeline_.get();
+  current_plan_ = in_blocks() ? block_plan_.get() : plan_.get();
   report = StepReport{};
   report.step = steps_;
   bytes_before_ = comm_->bytes_sent();
@@ -130,7 +138,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   StepSettings step;
   try {
     step = read();
-    pipeline_->join(step.stream);
+    current_->join(step.stream);
     apply(step);
     fill_scalars(step);
   } catch (const Error& e) {
@@ -149,12 +157,12 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   const StepRun run{stamp(step), !mine};
   last_stamp_ = run.stamp;
   try {
-    pipeline_->enqueue(run);
-    pipeline_->wait();
+    current_->enqueue(run);
+    current_->wait();
   } catch (const Error& e) {
     fail(e);
   }
-  orthogonalized_ += pipeline_->owned_matrices();
+  orthogonalized_ += current_->owned_matrices();
   if (function_failure_.function && !mine) {
     const auto& f = function_failure_;
     mine =
@@ -162,7 +170,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
               cat("param '", settings_.params[static_cast<size_t>(f.param)].name, "': ", f.function,
                   " returned ", f.code, " (0 is success); nothing has changed"));
   }
-  const Ballot& verdict = pipeline_->outcome().verdict;
+  const Ballot& verdict = current_->outcome().verdict;
   const bool same_stamps = static_cast<uint64_t>(verdict.stamp) ==
                            static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(run.stamp);
   try {
@@ -186,12 +194,12 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
 }
 
 void Optimizer::finish(StepReport& report) {
-  const Outcome& outcome = pipeline_->outcome();
+  const Outcome& outcome = current_->outcome();
   const bool eager = settings_.commit == CommitMode::kEager;
   const Ballot& last = eager ? outcome.outcome : outcome.verdict;
   report.orthogonalized = last.orthogonalized;
   report.zero_matrices = last.zero_matrices;
-  report.planned = static_cast<int64_t>(plan_->matrices().size());
+  report.planned = static_cast<int64_t>(current_plan_->matrices().size());
   MUONRT_REQUIRE(
       !eager || passes(last, comm_->size(), last_stamp_), Status::kTorn,
       "an update was not finite on ", comm_->size() - last.consent,
@@ -206,8 +214,8 @@ void Optimizer::finish(StepReport& report) {
 
 void Optimizer::explain_skip(StepReport& report) {
   report.skipped = true;
-  report.orthogonalized = pipeline_->outcome().verdict.orthogonalized;
-  report.planned = static_cast<int64_t>(plan_->matrices().size());
+  report.orthogonalized = current_->outcome().verdict.orthogonalized;
+  report.planned = static_cast<int64_t>(current_plan_->matrices().size());
   const Findings mine = findings();
   std::vector<Findings> all(static_cast<size_t>(comm_->size()));
   comm_->allgather(&mine, all.data(), sizeof mine);
@@ -238,7 +246,7 @@ void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSe
 }
 
 void Optimizer::fail(const Error& error) {
-  const Outcome& outcome = pipeline_->outcome();
+  const Outcome& outcome = current_->outcome();
   const bool entered = outcome.vote_entered, returned = outcome.vote_passed;
   Error final_error = error;
   if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
@@ -258,7 +266,7 @@ void Optimizer::fail(const Error& error) {
 
 void Optimizer::measure(StepReport& report, double seconds) const {
   double local = 0, products = 0, exchange = 0;
-  for (const Span& span : pipeline_->spans()) {
+  for (const Span& span : current_->spans()) {
     const double took = static_cast<double>(span.end - span.begin) * 1e-9;
     if (span.work == Work::kLocal) local += took;
     if (span.work == Work::kProducts) products += took;

@@ -111,6 +111,28 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  "; set it to MUONRT_MASTER_CALLER");
 }
 
+/// Two plans are made, for whole matrices and for blocks.
+void check_periods(const OptimizerSettings& s) {
+  const GroupSettings* first = nullptr;
+  for (const GroupSettings& g : s.groups) {
+    if (g.role != Role::kMuon || g.blocks.period == 1) continue;
+    if (!first) first = &g;
+    MUONRT_REQUIRE(g.blocks.period == first->blocks.period, Status::kNotSupported, "group '",
+                   g.name, "': block_period is ", g.blocks.period, " (group '", first->name,
+                   "' has ", first->blocks.period,
+                   "; the groups that have one share it); set the same, or 1");
+    MUONRT_REQUIRE(!s.functions, Status::kNotSupported, "group '", g.name, "': block_period is ",
+                   g.blocks.period,
+                   " (a caller's gather and redistribute move whole tensors); set 1");
+    for (const ParamSettings& p : s.params)
+      MUONRT_REQUIRE(p.layout.partial_dims().empty(), Status::kNotSupported, "param '", p.name,
+                     "': its gradients are addends, and group '", g.name, "' has block_period ",
+                     g.blocks.period,
+                     " (their momentum lives with the owner of a whole matrix); reduce the "
+                     "gradients first, or set 1");
+  }
+}
+
 constexpr int kMaxBlocks = 1024;  // along one dimension
 
 void validate_orthogonalization(const GroupSettings& g, const std::string& who) {
@@ -127,8 +149,6 @@ void validate_orthogonalization(const GroupSettings& g, const std::string& who) 
                    g.steps, "); correct them");
     last = i;
   }
-  MUONRT_REQUIRE(g.blocks.period == 1, Status::kNotSupported, who, ": block_period is ",
-                 g.blocks.period, " (blocks are not in this build); set 1");
 }
 
 }  // namespace
@@ -195,6 +215,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   for (size_t i = 0; i < s.groups.size(); ++i) {
     validate(s.groups[i], cat("group ", i, " '", s.groups[i].name, "'"));
   }
+  check_periods(s);
   std::set<std::string> names;
   std::vector<Interval> buffers;
   for (const ParamSettings& p : s.params) {

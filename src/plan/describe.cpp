@@ -50,6 +50,24 @@ std::string replicas_text(const Plan& plan) {
   return out;
 }
 
+/// The form and, of the Gram form, the steps before which X is rebuilt.
+std::string method_text(const Plan& plan, size_t param, const ParamReport& row) {
+  std::string out = form_name(plan, param, row);
+  if (row.matrices == 0) return out;
+  const Method& m = plan.matrices()[static_cast<size_t>(row.first_matrix)].method;
+  if (m.form != Form::kGram) return out;
+  for (const int i : m.restarts) out += cat(i == m.restarts.front() ? " {" : ", ", i);
+  return out + (m.restarts.empty() ? " {}" : "}");
+}
+
+std::string method_line(const Plan& plan) {
+  const auto& params = plan.problem().params;
+  const bool automatic = std::any_of(params.begin(), params.end(), [](const ParamSpec& spec) {
+    return spec.role == Role::kMuon && spec.form == FormChoice::kAuto;
+  });
+  return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
+}
+
 std::string header(const Plan& plan, const PlanReport& report) {
   const PlanOptions& o = plan.problem().options;
   const auto& params = plan.problem().params;
@@ -63,9 +81,9 @@ std::string header(const Plan& plan, const PlanReport& report) {
              " in flight, transport ", name_of(o.transport), ", commit ",
              o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
              gflop(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
-             "%), ", replicas_text(plan), "\n", "balance     busiest rank ", gflop(plan.makespan()),
-             " GFLOP, proven lower bound ", gflop(plan.lower_bound()), " GFLOP, ratio ",
-             fixed(report.balance, 4), "\n", "traffic     ",
+             "%), ", replicas_text(plan), "\n", method_line(plan), "balance     busiest rank ",
+             gflop(plan.makespan()), " GFLOP, proven lower bound ", gflop(plan.lower_bound()),
+             " GFLOP, ratio ", fixed(report.balance, 4), "\n", "traffic     ",
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
              "memory      messages ", spread_text(report.message_bytes), "; staged ",
@@ -114,7 +132,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
     }
     const bool travels = row.matrices > 0;
     table.add({spec.name, shape_text(spec.layout.shape()), spec.layout.describe(),
-               form_name(plan, p, row), ranges(std::move(owners), "ranks"),
+               method_text(plan, p, row), ranges(std::move(owners), "ranks"),
                ranges(std::move(slots), "slots"), travels ? human_bytes(row.bytes) : "-",
                travels || sliced ? human_bytes(report.traffic.moved[p]) : "-",
                travels ? gflop(row.flops) : "-", state_name(spec)});

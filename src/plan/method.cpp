@@ -64,6 +64,11 @@ Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
   return method;
 }
 
+std::string method_rule() {
+  return cat("gram where long side / short side >= 1.5 and short side >= ", kGramShortSide,
+             ", else standard");
+}
+
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols) {
   const auto [m, n] = shape_of(rows, cols);
   if (m == 0) return 0.0;

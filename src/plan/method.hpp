@@ -24,6 +24,9 @@ struct Method {
 Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
                      const std::vector<int>& gram_restarts);
 
+/// The rule in words.
+std::string method_rule();
+
 /// Floating-point operations (a multiply-add is 2) of one orthogonalization with symmetric products
 /// at half cost, plus a constant for small shapes. Source: reference numerics, section 17.
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);

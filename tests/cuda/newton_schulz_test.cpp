@@ -18,7 +18,8 @@ std::vector<backends::Backend> cuda_backends() {
 
 }  // namespace
 
-TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in bf16", "[cuda]") {
+TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in bf16 and f16",
+          "[cuda]") {
   auto backends = cuda_backends();
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>(1, 7), {16, 24}, {33, 65}}) {
     const Matrix x = textbook::gaussian(m, n, 31);
@@ -33,6 +34,9 @@ TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in 
           CHECK(textbook::max_difference(f32, expected) <= near(l));
           const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
           CHECK(textbook::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(m));
+          // Three more bits.
+          const Matrix f16 = standard(backend, l, DType::kF16, transport, in);
+          CHECK(textbook::max_difference(f16, expected) <= tolerance::newton_schulz_bf16(m) / 8);
         }
       }
     }
@@ -49,6 +53,20 @@ TEST_CASE("cuda newton-schulz: the Gram form equals the standard form in f32", "
     const Matrix expected = textbook::newton_schulz(l.list, l.safety, x);
     CHECK(textbook::max_difference(gram, expected) <=
           tolerance::gram_f32(textbook::gain(l.list, l.safety)));
+  }
+}
+
+TEST_CASE("cuda newton-schulz: with AOL's row factors the steps are the textbook's", "[cuda]") {
+  const Named l = {"aol", textbook::lists::kAolFlash, 1.0};
+  const Matrix x = textbook::rounded(textbook::gaussian(17, 40, 6), DType::kF32);
+  const Matrix expected = textbook::newton_schulz_steps(l.list, textbook::aol_scaled(1.0, x));
+  for (auto& backend : cuda_backends()) {
+    INFO(backend.name);
+    auto settings = runner::settings_of(l.list, l.safety, DType::kF32);
+    settings.row_scaling = RowScaling::kAol;
+    const Matrix o =
+        runner::orthogonalize(backend, settings, runner::standard(l.list), DType::kF32, x);
+    CHECK(textbook::max_difference(o, expected) <= 4 * near(l));
   }
 }
 

@@ -103,7 +103,46 @@ inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
 struct Factors {
   size_t mesh = 0;
   int scheme = 0, window = 3, chunk = 0, commit = 0, threads = 1;
+  int variant = 0;  // of orthogonalization
 };
+
+constexpr int kVariants = 6;
+
+/// Other ways to orthogonalize than the default.
+inline void set_variant(muonrt::GroupSettings& g, int variant) {
+  using Family = muonrt::CoefficientFamily;
+  const auto take = [&](Family family, muonrt::FormChoice form, muonrt::DType dtype) {
+    g.coefficients = family;
+    g.steps = muonrt::published_steps(family);
+    g.form = form;
+    g.iteration = dtype;
+  };
+  constexpr auto kStandard = muonrt::FormChoice::kStandard, kGram = muonrt::FormChoice::kGram;
+  switch (variant) {
+    case 1:
+      take(Family::kPolarExpress, kGram, muonrt::DType::kF16);
+      break;
+    case 2:
+      take(Family::kAol, kStandard, muonrt::DType::kBF16);
+      g.row_scaling = muonrt::RowScaling::kAol;
+      break;
+    case 3:
+      g.blocks = {2, 2, 3, 0.5};
+      break;
+    case 4:
+      take(Family::kCubic, kStandard, muonrt::DType::kF16);
+      g.normalize = muonrt::Normalize::kAddEps;
+      break;
+    case 5:
+      take(Family::kDeepSeekV4, kGram, muonrt::DType::kF32);
+      g.row_scaling = muonrt::RowScaling::kAol;
+      g.normalize = muonrt::Normalize::kMaxEps;
+      g.blocks = {3, 4, 1, 2.0};
+      break;
+    default:
+      break;
+  }
+}
 
 inline world::Case make(const Factors& f, bool half, int steps) {
   world::Case c;
@@ -121,14 +160,18 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.settings.commit = f.commit ? muonrt::CommitMode::kEager : muonrt::CommitMode::kAtomic;
   c.settings.threads = f.threads;
   c.settings.iteration = half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
+  c.settings.groups = world::default_groups();
+  set_variant(c.settings.groups[0], f.variant);
   c.settings.poison = true;
   c.steps = steps;
   c.without_grad = {{}, {3, 9}, {}};
   return c;
 }
 
-inline world::Tensors reference(bool half, int steps) {
-  return world::run(make(Factors{}, half, steps)).tensors;
+inline world::Tensors reference(bool half, int steps, int variant = 0) {
+  Factors f;
+  f.variant = variant;
+  return world::run(make(f, half, steps)).tensors;
 }
 
 }  // namespace bits

@@ -29,7 +29,24 @@ Matrix newton_schulz(const List& list, double safety, const Matrix& input) {
   if (input.rows > input.cols) return transpose(newton_schulz(list, safety, transpose(input)));
   const double norm = frobenius(input);
   if (norm == 0) return input;
-  Matrix x = scale(1 / (safety * norm), input);
+  return newton_schulz_steps(list, scale(1 / (safety * norm), input));
+}
+
+Matrix aol_scaled(double safety, const Matrix& input) {
+  const double norm = frobenius(input);
+  if (norm == 0) return input;
+  Matrix x = scale(1 / norm, input);
+  const Matrix gram = multiply(x, transpose(x));
+  for (int64_t i = 0; i < x.rows; ++i) {
+    double sum = 0;
+    for (int64_t j = 0; j < x.rows; ++j) sum += std::fabs(gram(i, j));
+    const double divisor = safety * std::sqrt(sum < 1e-7 ? 1e-7 : sum);
+    for (int64_t j = 0; j < x.cols; ++j) x(i, j) /= divisor;
+  }
+  return x;
+}
+
+Matrix newton_schulz_steps(const List& list, Matrix x) {
   for (const Triple& t : list) {
     const Matrix a = multiply(x, transpose(x));
     const Matrix b = add(t.b, a, t.c, multiply(a, a));

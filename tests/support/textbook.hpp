@@ -72,6 +72,11 @@ double compose(const List& list, double x);
 double gain(const List& list, double safety);
 /// Standard form on x divided by safety x its norm; zero gives zero.
 Matrix newton_schulz(const List& list, double safety, const Matrix& x);
+/// Steps of the standard form on x as it is, short side first: no norm, no factor.
+Matrix newton_schulz_steps(const List& list, Matrix x);
+/// Rows divided by safety x sqrt(max(sum_j |(X X^T)_ij|, 1e-7)) of x divided by its norm, short
+/// side first. Source: Turbo-Muon, arXiv 2512.04632 (AOL).
+Matrix aol_scaled(double safety, const Matrix& x);
 /// Gram form with X rebuilt before the steps in `restarts`.
 Matrix newton_schulz_gram(const List& list, const std::vector<int>& restarts, double safety,
                           const Matrix& x);

@@ -72,4 +72,27 @@ inline double order_of_sums_bf16(int64_t m) { return newton_schulz_bf16(m) / 4; 
 /// for entries off the diagonal.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
+/// The same for f16 storage: three more bits in the standard form; emulations of the Gram form:
+/// 2.8e-2, twice that.
+constexpr double kSpectralF16 = kSpectralBf16 / 8, kSpectralGramF16 = 5.6e-2;
+
+/// u_i^T X v_j of a result in `dtype` for a list of any length, m = 128. The figures above are for
+/// five steps, whose gain is 1000 at most; roundings in null directions grow with it.
+inline double spectral(DType dtype, bool gram, double gain) {
+  if (dtype == DType::kF32) return gram ? gram_f32(gain) : newton_schulz_f32(gain);
+  const double longer = std::fmax(1.0, gain / 1000);
+  if (dtype == DType::kF16) return longer * (gram ? kSpectralGramF16 : kSpectralF16);
+  return longer * (gram ? kSpectralGramBf16 : kSpectralBf16);
+}
+
+/// The same on the diagonal, |u_i^T X v_i - p(s_i)|: the acceptance metric of reference kernels,
+/// section 9.3 B, and its thresholds for m = 128; in f16, whose threshold is that of Keller
+/// Jordan's list, half as much again for lists of twice the slope.
+inline double acceptance(DType dtype, bool gram, double gain) {
+  if (dtype == DType::kF32) return spectral(dtype, gram, gain);
+  const double longer = std::fmax(1.0, gain / 1000);
+  if (dtype == DType::kF16) return longer * (gram ? 5e-2 : gain > 600 ? 6e-3 : 4e-3);
+  return longer * (gram ? 9e-2 : 4e-2);
+}
+
 }  // namespace tolerance

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "host/gemm.hpp"
+#include "support/textbook.hpp"
 
 /// What the tests of the host's matrix products share: guarded storage, kernels, one product.
 namespace gemm_cases {
@@ -70,13 +71,17 @@ class Matrix {
     const float x = static_cast<float>(v);
     const bf16 narrow = muonrt::to_bf16(x);
     if (dtype_ == DType::kF32) std::memcpy(place(i, j), &x, sizeof x);
+    const uint16_t half = textbook::half_bits(static_cast<double>(x));
     if (dtype_ == DType::kBF16) std::memcpy(place(i, j), &narrow, sizeof narrow);
+    if (dtype_ == DType::kF16) std::memcpy(place(i, j), &half, sizeof half);
   }
   float value(int64_t i, int64_t j) {
     float x = 0;
     bf16 narrow{};
     if (dtype_ == DType::kF32) return std::memcpy(&x, place(i, j), sizeof x), x;
-    return std::memcpy(&narrow, place(i, j), sizeof narrow), to_f32(narrow);
+    std::memcpy(&narrow, place(i, j), sizeof narrow);
+    return dtype_ == DType::kF16 ? static_cast<float>(textbook::half_value(narrow.bits))
+                                 : to_f32(narrow);
   }
   bool same_bits(int64_t i, int64_t j, Matrix& other, int64_t p, int64_t q) {
     return std::memcmp(place(i, j), other.place(p, q), static_cast<size_t>(size_of(dtype_))) == 0;
@@ -226,12 +231,14 @@ class Problem {
 /// The largest error of a sum of k products in any order, with or without fused operations, in f32
 /// (Higham, Accuracy and Stability, section 3.1: gamma_n with one factor for each rounding a term
 /// goes through: k for the sum, one each for alpha, beta, the two additions), then one rounding to
-/// the dtype of C (unit roundoff 2^-8 for bf16). 2^-100 stands for flushed denormals, which the
-/// bf16 instructions of x86 have.
+/// the dtype of C (unit roundoff 2^-8 for bf16, 2^-11 for f16, and half its smallest value). 2^-100
+/// stands for flushed denormals, which the bf16 instructions of x86 have.
 inline double bound(const Exact& exact, int64_t k, DType c) {
   const double n = static_cast<double>(k + 4) * 0x1p-24, gamma_n = n / (1 - n);
   const double sum = gamma_n * exact.size;
-  const double rounding = c == DType::kBF16 ? 0x1p-8 * (std::fabs(exact.value) + sum) : 0.0;
+  const double unit = c == DType::kBF16 ? 0x1p-8 : c == DType::kF16 ? 0x1p-11 : 0.0;
+  const double rounding =
+      unit * (std::fabs(exact.value) + sum) + (c == DType::kF16 ? 0x1p-25 : 0.0);
   return sum + rounding + 0x1p-100;
 }
 

@@ -11,36 +11,6 @@ using namespace muonrt;
 using namespace newton_schulz_cases;
 namespace lists = textbook::lists;
 
-namespace {
-
-/// Spectra of reference kernels, section 9, for k singular values.
-std::vector<std::pair<const char*, std::vector<double>>> eight_spectra(int64_t k) {
-  const auto log_to = [k](double last) {
-    std::vector<double> s;
-    for (int64_t i = 0; i < k; ++i)
-      s.push_back(std::pow(last, static_cast<double>(i) / static_cast<double>(k - 1)));
-    return s;
-  };
-  std::vector<double> flat, ten(static_cast<size_t>(k), 0.0), tail, normal;
-  for (int64_t i = 0; i < k; ++i) {
-    const double at = static_cast<double>(i) / static_cast<double>(k - 1);
-    flat.push_back(1 - 0.5 * at);
-    if (i < 10) ten[static_cast<size_t>(i)] = 1;
-    tail.push_back(i < 2 ? 1.0 : 1e-4 * std::pow(1e-3, at));
-    normal.push_back(1.5 - at);
-  }
-  return {{"flat", flat},
-          {"log to 1e-2", log_to(1e-2)},
-          {"log to 1e-3", log_to(1e-3)},
-          {"log to 1e-5", log_to(1e-5)},
-          {"log to 1e-9", log_to(1e-9)},
-          {"rank ten", ten},
-          {"two big", tail},
-          {"gaussian-like", normal}};
-}
-
-}  // namespace
-
 TEST_CASE("newton-schulz: equals the textbook over the catalogue of shapes",
           "[unit][newton-schulz]") {
   auto backends = backends::all();

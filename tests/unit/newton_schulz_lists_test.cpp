@@ -1,0 +1,211 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algo/newton_schulz.hpp"
+#include "base/error.hpp"
+#include "newton_schulz_cases.hpp"
+#include "support/catalogue.hpp"
+
+// Every list in every dtype and form, through the kernels of the host.
+
+using namespace muonrt;
+using namespace newton_schulz_cases;
+
+namespace {
+
+struct Made {
+  std::string name;
+  CoefficientFamily family;
+  CoefficientSettings settings;
+};
+
+/// Every family in its published form, and the presets of Polar Express.
+std::vector<Made> every_list() {
+  std::vector<Made> out;
+  for (const CoefficientFamily family : coefficient_families()) {
+    if (family != CoefficientFamily::kCustom)
+      out.push_back({name_of(family), family, default_settings(family)});
+  }
+  Made accurate = {"accurate", CoefficientFamily::kPolarExpress,
+                   default_settings(CoefficientFamily::kPolarExpress, 7)};
+  Made motif = {"motif", CoefficientFamily::kPolarExpress,
+                default_settings(CoefficientFamily::kPolarExpress, 10)};
+  motif.settings.safety = 1.01;
+  Made cans = {"cans, inner", CoefficientFamily::kCans, default_settings(CoefficientFamily::kCans)};
+  cans.settings.mode = SafetyMode::kInner;
+  out.insert(out.end(), {accurate, motif, cans});
+  return out;
+}
+
+textbook::List steps_of(const CoefficientList& list) {
+  textbook::List out;
+  for (const Coefficients& c : list.steps) out.push_back({c.a, c.b, c.c});
+  return out;
+}
+
+/// CANS as printed has headroom for its input only: roundings of half precision grow from its
+/// second step on.
+bool stands(const Made& made, DType dtype) { return dtype == DType::kF32 || made.name != "cans"; }
+
+Method method_of(const NewtonSchulz& made, Form form) {
+  const auto steps = static_cast<int>(made.list.steps.size());
+  return {form, steps, form == Form::kGram ? made.gram_restarts : std::vector<int>{}};
+}
+
+}  // namespace
+
+TEST_CASE("lists: singular values go where p sends them, for every list, dtype and form",
+          "[unit][newton-schulz]") {
+  auto backend = backends::host(1);
+  const int64_t m = 128, n = 256;
+  for (const auto& [name, spectrum] : eight_spectra(m)) {
+    const auto known = textbook::random_svd(m, n, spectrum, 79);
+    const Matrix x = textbook::rounded(textbook::assemble(known), DType::kF32);
+    for (const Made& made : every_list()) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const NewtonSchulz settings = make_newton_schulz(made.family, made.settings, dtype);
+        for (const Form form : {Form::kStandard, Form::kGram}) {
+          if (!stands(made, dtype) || (form == Form::kGram && !settings.gram_bounded)) continue;
+          const bool gram = form == Form::kGram;
+          const CoefficientList& used = settings.list_of(form);
+          const textbook::List list = steps_of(used);
+          const double gain = textbook::gain(list, used.input_safety);
+          const double allowed = tolerance::spectral(dtype, gram, gain);
+          // Where a rounding grows to the size of the result nothing can be said of null
+          // directions.
+          if (allowed > 0.5) continue;
+          INFO(made.name << ", " << name << ", " << name_of(dtype) << (gram ? ", gram" : "")
+                         << ", allowed " << allowed);
+          const Matrix o =
+              runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32, x);
+          const auto e = textbook::spectral_error(o, known, list, used.input_safety);
+          CHECK(e.diagonal <= tolerance::acceptance(dtype, gram, gain));
+          CHECK(e.off_diagonal <= allowed);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("lists: the Gram form is refused by name where no restarts bound it",
+          "[unit][newton-schulz]") {
+  int refused = 0;
+  for (const Made& made : every_list()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const NewtonSchulz settings = make_newton_schulz(made.family, made.settings, dtype);
+      if (settings.gram_bounded) {
+        CHECK(permitted_form(settings, FormChoice::kGram) == FormChoice::kGram);
+        CHECK(permitted_form(settings, FormChoice::kAuto) == FormChoice::kAuto);
+        continue;
+      }
+      ++refused;
+      CHECK(permitted_form(settings, FormChoice::kAuto) == FormChoice::kStandard);
+      CHECK(permitted_form(settings, FormChoice::kStandard) == FormChoice::kStandard);
+      CHECK_THROWS_WITH(permitted_form(settings, FormChoice::kGram),
+                        Catch::Contains("no set of up to") && Catch::Contains(name_of(dtype)));
+    }
+  }
+  CHECK(refused > 0);
+}
+
+TEST_CASE("lists: given restarts are taken where they bound Q, refused where not",
+          "[unit][newton-schulz]") {
+  const auto family = CoefficientFamily::kPolarExpress;
+  NewtonSchulzOptions options;
+  options.restarts = std::vector<int>{1, 3};
+  CHECK(make_newton_schulz(family, default_settings(family), DType::kBF16, options).gram_restarts ==
+        std::vector<int>{1, 3});
+  // Condition number 2.7e12 without a restart (reference numerics, section 5).
+  options.restarts = std::vector<int>{};
+  CHECK_THROWS_WITH(make_newton_schulz(family, default_settings(family), DType::kF16, options),
+                    Catch::Contains("restarts []") && Catch::Contains("f16"));
+}
+
+TEST_CASE("lists: robust inputs give finite results of the right size", "[unit][newton-schulz]") {
+  auto backend = backends::host(1);
+  const auto inputs = [](int64_t m, int64_t n) {
+    std::vector<std::pair<std::string, Matrix>> out;
+    const Matrix g = textbook::gaussian(m, n, 12);
+    out.emplace_back("zero", Matrix(m, n));
+    Matrix rank_one(m, n), row = g, tiny = g, huge = g;
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) rank_one(i, j) = g(i, 0) * g(0, j);
+    for (int64_t j = 0; j < n; ++j) row(m / 2, j) = 0;
+    for (double& v : tiny.v) v *= 1e-30;
+    for (double& v : huge.v) v *= 1e30;
+    out.emplace_back("rank one", rank_one);
+    out.emplace_back("a zero row", row);
+    out.emplace_back("norm 1e-30", tiny);
+    out.emplace_back("norm 1e30", huge);
+    return out;
+  };
+  for (const Made& made : every_list()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      if (!stands(made, dtype)) continue;
+      for (const RowScaling scaling : {RowScaling::kNone, RowScaling::kAol}) {
+        NewtonSchulzOptions options;
+        options.row_scaling = scaling;
+        const NewtonSchulz settings =
+            make_newton_schulz(made.family, made.settings, dtype, options);
+        for (const Form form : {Form::kStandard, Form::kGram}) {
+          if (form == Form::kGram && !settings.gram_bounded) continue;
+          const CoefficientList& used = settings.list_of(form);
+          const double most = image_range(used, 0, kReach).high;
+          for (const auto& [m, n] :
+               {std::pair<int64_t, int64_t>{1, 1}, {1, 40}, {16, 40}, {24, 24}}) {
+            for (const auto& [what, in] : inputs(m, n)) {
+              INFO(made.name << ", " << name_of(dtype) << ", " << name_of(scaling)
+                             << (form == Form::kGram ? ", gram, " : ", standard, ") << what << ", "
+                             << m << " x " << n);
+              const Matrix o =
+                  runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32,
+                                        textbook::rounded(in, DType::kF32));
+              CHECK(textbook::all_finite(o));
+              const double size = textbook::frobenius(o);
+              if (textbook::frobenius(in) == 0) {
+                CHECK(size == 0);
+              } else {
+                CHECK(size > 0.1);
+                // Singular values of the size of the list's largest image at most, and the noise of
+                // half precision.
+                CHECK(size <= 1.3 * most * std::sqrt(static_cast<double>(m)) + 0.1);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("aol: the scaled rows are the textbook's, and no singular value exceeds 1",
+          "[unit][newton-schulz]") {
+  const auto family = CoefficientFamily::kAol;
+  NewtonSchulzOptions options;
+  options.row_scaling = RowScaling::kAol;
+  const NewtonSchulz settings =
+      make_newton_schulz(family, default_settings(family), DType::kF32, options);
+  const textbook::List list = textbook::lists::kAolFlash;
+  for (auto& backend : backends::all()) {
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 33}, {9, 21}, {20, 20}, {24, 90}}) {
+      INFO(backend.name << ", " << m << " x " << n);
+      Matrix x = textbook::gaussian(m, n, 8);
+      for (int64_t i = 0; i < m; ++i)  // rows of many sizes: what the scaling is for
+        for (int64_t j = 0; j < n; ++j) x(i, j) *= std::pow(0.7, i);
+      x = textbook::rounded(x, DType::kF32);
+      const Matrix scaled = textbook::aol_scaled(1.0, x);
+      CHECK(textbook::svd(scaled).s.front() <= 1 + 1e-12);
+      const Matrix expected = textbook::newton_schulz_steps(list, scaled);
+      const Matrix o = runner::orthogonalize(backend, settings,
+                                             method_of(settings, Form::kStandard), DType::kF32, x);
+      CHECK(textbook::max_difference(o, expected) <=
+            4 * tolerance::newton_schulz_f32(textbook::gain(list, 1.0)));
+      // Another thing than the norm alone.
+      if (m > 1)
+        CHECK(textbook::max_difference(textbook::newton_schulz(list, 1.0, x), expected) > 1e-3);
+    }
+  }
+}
