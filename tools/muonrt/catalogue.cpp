@@ -74,8 +74,10 @@ void one_dim(List& list, int n) {
   list.cut("row bounds (Megatron-FSDP)", "", "row_bounds");
   list.cut("whole tensors (layer-wise owner)", "", "owner");
   list.cut("flat ranges (ZeRO, FSDP1)", "", "flat");
+  list.placed("gradients not reduced (DDP)", "P");
   if (n == 1) return;
   list.mesh(mesh_text({"dp"}, {n}), shuffled(n));
+  list.placed("gradients not reduced, shuffled", "P");
   list.placed("rows, ranks shuffled", "S(0)");
   list.mesh(mesh_text({"dp"}, {n - 1}), fmt::format("{}", fmt::join(
                                                               [n] {
@@ -91,6 +93,7 @@ void one_dim(List& list, int n) {
 void two_dims(List& list, int a, int b) {
   list.mesh(mesh_text({"dp", "fsdp"}, {a, b}));
   list.placed("HSDP", "R,S(0)");
+  list.placed("HSDP, gradients not reduced", "P,S(0)");
   list.placed("FSDP twice (nested)", "S(0),S(0)");
   list.cut("FSDP over both (flattened)", "dp*fsdp:0");
   list.mesh(mesh_text({"dp", "tp"}, {a, b}));
@@ -110,6 +113,7 @@ void two_dims(List& list, int a, int b) {
 void three_dims(List& list, int a, int b, int c) {
   list.mesh(mesh_text({"dp", "fsdp", "tp"}, {a, b, c}));
   list.placed("HSDP x TP by columns", "R,S(0),S(1)");
+  list.placed("HSDP x TP, not reduced", "R,P,S(1)");
   list.placed("HSDP x TP by rows", fmt::format("R,SS(0,{}),S(0)", c), "ordered");
   list.mesh(mesh_text({"dp", "cp", "tp"}, {a, b, c}));
   list.placed("FSDP2 over dp x cp, TP", fmt::format("SS(0,{0}),SS(0,{0}),S(0)", c), "ordered",

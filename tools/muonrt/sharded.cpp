@@ -35,6 +35,17 @@ std::vector<unsigned char> guarded(int64_t elements, int32_t dtype, int64_t befo
       static_cast<size_t>(before + (elements + kGuard) * bytes_of(dtype)), kGuardByte);
 }
 
+/// Addend `index` of `count` whose sum, in order, is `value` exactly, each of them exact in bf16 if
+/// `value` is: a coarse part, pairs that come and go, what is left.
+float addend_of(float value, int64_t index, int64_t count) {
+  if (count <= 1) return value;
+  const float coarse = std::nearbyint(value * 8.0f) / 8.0f;
+  if (index == 0) return coarse;
+  if (index == count - 1) return value - coarse;
+  const bool paired = (index - 1) / 2 * 2 + 2 <= count - 2;
+  return paired ? (index % 2 == 1 ? 0.5f : -0.5f) : 0.0f;
+}
+
 }  // namespace
 
 float element_value(uint64_t seed, int64_t element, int64_t step) {
@@ -51,9 +62,10 @@ Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
   for (size_t i = 0; i < tensors.size(); ++i) {
     Shard& shard = shards_[i];
     const auto index = static_cast<int64_t>(i);
-    shard.momentum =
-        static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_MOMENTUM).data);
-    if (!tensors[i].muon)
+    const muonrt_state_view_t momentum = optimizer_->state(index, MUONRT_STATE_MOMENTUM);
+    shard.keeps_state = momentum.place == MUONRT_PLACE_LOCAL;
+    if (shard.keeps_state) shard.momentum = static_cast<const float*>(momentum.data);
+    if (!tensors[i].muon && shard.keeps_state)
       shard.variance =
           static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_VARIANCE).data);
     if (settings.numerics.data == MUONRT_DTYPE_BF16) {
@@ -68,6 +80,10 @@ void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLa
   shard.stretches =
       layout ? layout->stretches(rank_) : std::vector<Stretch>{{0, 0, tensor.elements()}};
   for (const Stretch& s : shard.stretches) shard.elements += s.count;
+  if (layout) {
+    shard.addends = layout->addends();
+    shard.addend = layout->addend(rank_);
+  }
   const Numerics& n = settings_.numerics;
   shard.data_at = guard_of(index, n.data);
   shard.grad_at = guard_of(index + 1, n.grad);
@@ -130,7 +146,10 @@ void Sharded::fill_gradients(int64_t step) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     unsigned char* grad = shards_[i].grad.data() + shards_[i].grad_at;
     visit(i, [&](int64_t element, int64_t local) {
-      store(grad + local * bytes_of(dtype), dtype, element_value(shards_[i].seed, element, step));
+      float value = element_value(shards_[i].seed, element, step);
+      if (dtype == MUONRT_DTYPE_BF16) value = to_f32(to_bf16(value));
+      store(grad + local * bytes_of(dtype), dtype,
+            addend_of(value, shards_[i].addend, shards_[i].addends));
     });
   }
 }

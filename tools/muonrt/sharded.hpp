@@ -51,6 +51,8 @@ class Sharded {
   /// Element `local` of the shard, or of its f32 state (NaN where there is no such state).
   float data_at(size_t tensor, int64_t local) const;
   float state_at(size_t tensor, int32_t kind, int64_t local) const;
+  /// Whether momentum and moments lie here, and not with owners (partial gradients).
+  bool keeps_state(size_t tensor) const { return shards_[tensor].keeps_state; }
 
   /// Calls visit(element, local) for everything this rank holds of a tensor.
   template <class Visit>
@@ -71,6 +73,8 @@ class Sharded {
   struct Shard {
     uint64_t seed = 0;
     int64_t elements = 0;
+    int64_t addends = 1, addend = 0;  // of the gradient: how many, and which one lies here
+    bool keeps_state = true;
     std::vector<Stretch> stretches;
     std::vector<unsigned char> data, grad;  // guards included
     int64_t data_at = 0, grad_at = 0;       // bytes before the first element
