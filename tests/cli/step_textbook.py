@@ -101,18 +101,38 @@ def decay(kind, rate, amount, weight, update):
     return rate * amount * weight
 
 
+def normuon_scaled(o, axis, beta2, moments):
+    """NorMuon in the row form; `moments` (of one matrix) change in place."""
+    if axis == "columns" or (axis == "longer" and len(o) < len(o[0])):
+        return transposed(normuon_scaled(transposed(o), "rows", beta2, moments))
+    cols = len(o[0])
+    v = [math.fsum(x * x for x in row) / cols for row in o]
+    if not moments:
+        moments.extend([0.0] * len(o))
+    for i, x in enumerate(v):
+        moments[i] = beta2 * moments[i] + (1 - beta2) * x
+    q = [1 / (math.sqrt(x) + 1e-10) for x in moments]
+    n0 = math.sqrt(cols * math.fsum(v))
+    n1 = math.sqrt(cols * math.fsum(x * y * y for x, y in zip(v, q)))
+    return [[x * f * n0 / (n1 + 1e-10) for x in row] for row, f in zip(o, q)]
+
+
 def muon_step(w, m, g, lr, coefficients, safety=1.0, momentum=0.95, kind="ema", nesterov=True,
               scale="match_rms", scale_factor=1.0, weight_decay=0.1, decay_kind="decoupled",
-              parts=None):
-    """Rows of w and m change in place. parts: [(rows, cols, factor)] of indices, or None."""
+              parts=None, normuon=None, stats=None):
+    """Rows of w and m change in place. parts: [(rows, cols, factor)] of indices, or None.
+    normuon: (axis, beta2); its moments are kept in stats."""
     new = 1 - momentum if kind == "ema" else 1.0
     rows, cols = len(w), len(w[0])
     u = []
     for i in range(rows):
         m[i] = [momentum * a + new * b for a, b in zip(m[i], g[i])]
         u.append([new * b + momentum * a for a, b in zip(m[i], g[i])] if nesterov else m[i][:])
-    for part_rows, part_cols, factor in parts or [(range(rows), range(cols), 1.0)]:
+    for index, part in enumerate(parts or [(range(rows), range(cols), 1.0)]):
+        part_rows, part_cols, factor = part
         o = newton_schulz([[u[i][j] for j in part_cols] for i in part_rows], coefficients, safety)
+        if normuon:
+            o = normuon_scaled(o, *normuon, stats.setdefault(index, []))
         rate = lr * factor
         step = rate * scale_factor * SCALES[scale](len(part_rows), len(part_cols))
         for i, line in zip(part_rows, o):

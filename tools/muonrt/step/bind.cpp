@@ -47,6 +47,8 @@ constexpr Word kDecays[] = {{"decoupled", MUONRT_WEIGHT_DECAY_DECOUPLED},
                             {"independent", MUONRT_WEIGHT_DECAY_INDEPENDENT},
                             {"lr_squared", MUONRT_WEIGHT_DECAY_LR_SQUARED},
                             {"cautious", MUONRT_WEIGHT_DECAY_CAUTIOUS}};
+constexpr Word kReplicas[] = {
+    {"once", MUONRT_REPLICAS_ONCE}, {"each", MUONRT_REPLICAS_EACH}, {"auto", MUONRT_REPLICAS_AUTO}};
 constexpr Word kAdamForms[] = {{"torch", MUONRT_ADAM_TORCH}, {"folded", MUONRT_ADAM_FOLDED}};
 
 [[noreturn]] void refuse_value(const std::string& where, const char* key,
@@ -201,9 +203,7 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config,
   take(out.chunk_bytes, config.chunk_bytes);
   out.seed = static_cast<int64_t>(config.seed);
   if (config.clip_norm) refuse_value(config.file + ": top level", "clip_norm", "a number");
-  if (config.replicas.value_or("once") != "once") {
-    refuse_value(config.file + ": top level", "replicas", *config.replicas);
-  }
+  take_word(out.replicas, config.replicas, kReplicas, config.file + ": top level", "replicas");
   if (config.health_every > 0) {
     refuse_value(config.file + ": top level", "health_every", std::to_string(config.health_every));
   }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "muonrt/step/gather.hpp"
 #include "muonrt/step/report.hpp"
 #include "muonrt/step/session.hpp"
 #include "muonrt/step/state.hpp"
@@ -47,9 +48,9 @@ std::string write_parameters(Comm& comm, StepSession& session, const TensorFile&
     if (root) before = params.read(*t.entry, 0, t.entry->bytes());
     double moved = 0;
     if (t.steps()) {
-      const auto after =
-          gather_tensor(comm, *t.layout, t.entry->elements(), element_bytes(t.entry->dtype),
-                        session.data(t), "param " + shown(t.entry->name));
+      const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
+                                         t.layout->stretches(comm.rank()), session.data(t),
+                                         "param " + shown(t.entry->name));
       if (root) {
         moved = root_mean_square_change(t.entry->dtype, before, after);
         writer->add(after.data(), std::ssize(after));

@@ -4,6 +4,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "muonrt/step/gather.hpp"
+#include "muonrt/step/owned.hpp"
 #include "muonrt/step/strict_json.hpp"
 #include "muonrt/step/writer.hpp"
 
@@ -29,12 +31,6 @@ std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepC
   for (const StepTensor& t : tensors) {
     if (!t.steps()) continue;
     const std::string& name = t.entry->name;
-    if (t.partial) {
-      throw std::runtime_error(config.file + ": " + shown(name) +
-                               ": its gradients are addends, so its state lies with owners, which "
-                               "state files do not hold yet; reduce its gradients, or leave "
-                               "--state-in and --state-out away");
-    }
     const bool half = !t.adamw() && t.config->momentum_dtype == "bf16";
     out.push_back({&t, MUONRT_STATE_MOMENTUM, "momentum/" + name, half ? "BF16" : "F32"});
     if (t.adamw()) out.push_back({&t, MUONRT_STATE_VARIANCE, "variance/" + name});
@@ -83,6 +79,13 @@ int64_t step_of(const TensorFile& file) {
   return out;
 }
 
+/// What of a piece lies in this rank's view, and where.
+std::vector<Stretch> held_of(Optimizer& optimizer, const Piece& p, int rank) {
+  const bool moment = p.kind == MUONRT_STATE_MOMENTUM || p.kind == MUONRT_STATE_VARIANCE;
+  return moment ? kept_elements(optimizer, *p.tensor, p.kind, rank)
+                : p.tensor->layout->stretches(rank);
+}
+
 }  // namespace
 
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
@@ -109,9 +112,13 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
   if (session.empty()) return;
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
-    const auto bytes =
-        cut_tensor(file, file.at(p.name), p.tensor->layout->stretches(rank), p.element());
-    session.memory().write(view.data, bytes);
+    if (!view.data) continue;
+    auto local = session.memory().read(view.data, view.numel * p.element());
+    for (const Stretch& s : held_of(session.optimizer(), p, rank)) {
+      const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
+      std::memcpy(local.data() + s.local * p.element(), part.data(), part.size());
+    }
+    session.memory().write(view.data, local);
   }
   check(muonrt_optimizer_set_step(session.optimizer().get(), step));
 }
@@ -135,9 +142,10 @@ void save_state(Comm& comm, StepSession& session, const std::vector<StepTensor>&
   }
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
-    const auto local = session.memory().read(view.data, view.numel * p.element());
-    const auto whole = gather_tensor(comm, *p.tensor->layout, p.tensor->entry->elements(),
-                                     p.element(), local.data(), "state " + shown(p.name));
+    const auto local = session.memory().read(view.data, view.data ? view.numel * p.element() : 0);
+    const auto whole = gather_elements(comm, p.tensor->entry->elements(), p.element(),
+                                       held_of(session.optimizer(), p, comm.rank()), local.data(),
+                                       "state " + shown(p.name));
     if (root) writer->add(whole.data(), std::ssize(whole));
   }
   if (root) writer->finish();

@@ -1,5 +1,6 @@
 #include "muonrt/step/tensors.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -149,71 +150,6 @@ std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry&
                 static_cast<size_t>(s.count * bytes));
   }
   return out;
-}
-
-namespace {
-
-/// Lays one rank's elements into the whole; those that are there already must be equal.
-void place(std::vector<unsigned char>& whole, std::vector<bool>& placed,
-           const std::vector<Stretch>& stretches, const unsigned char* local, int64_t bytes,
-           const std::string& what, int rank) {
-  for (const Stretch& s : stretches) {
-    for (int64_t i = 0; i < s.count; ++i) {
-      const auto element = static_cast<size_t>(s.element + i);
-      unsigned char* to = whole.data() + element * static_cast<size_t>(bytes);
-      const unsigned char* from = local + (s.local + i) * bytes;
-      if (placed[element] && std::memcmp(to, from, static_cast<size_t>(bytes)) != 0) {
-        throw std::runtime_error(what + ": rank " + std::to_string(rank) +
-                                 " holds another value of element " + std::to_string(element) +
-                                 " than a rank before it (replicas differ)");
-      }
-      std::memcpy(to, from, static_cast<size_t>(bytes));
-      placed[element] = true;
-    }
-  }
-}
-
-int64_t count_of(const std::vector<Stretch>& stretches) {
-  int64_t out = 0;
-  for (const Stretch& s : stretches) out += s.count;
-  return out;
-}
-
-}  // namespace
-
-std::vector<unsigned char> gather_tensor(Comm& comm, const TensorLayout& layout, int64_t elements,
-                                         int64_t bytes, const void* local,
-                                         const std::string& what) {
-  const int rank = comm.rank(), size = comm.size();
-  if (rank != 0) {
-    const int64_t mine = count_of(layout.stretches(rank)) * bytes;
-    std::vector<muonrt_message_t> sends;
-    // Sent, never written to.
-    if (mine > 0) sends.push_back({0, 0, const_cast<void*>(local), mine});
-    comm.exchange(sends, {});
-    return {};
-  }
-  std::vector<std::vector<unsigned char>> others(static_cast<size_t>(size));
-  std::vector<muonrt_message_t> receives;
-  for (int r = 1; r < size; ++r) {
-    auto& other = others[static_cast<size_t>(r)];
-    other.resize(static_cast<size_t>(count_of(layout.stretches(r)) * bytes));
-    if (!other.empty()) receives.push_back({r, 0, other.data(), std::ssize(other)});
-  }
-  comm.exchange({}, receives);
-  std::vector<unsigned char> whole(static_cast<size_t>(elements * bytes));
-  std::vector<bool> placed(static_cast<size_t>(elements), false);
-  for (int r = 0; r < size; ++r) {
-    const auto* from =
-        r == 0 ? static_cast<const unsigned char*>(local) : others[static_cast<size_t>(r)].data();
-    place(whole, placed, layout.stretches(r), from, bytes, what, r);
-  }
-  for (size_t i = 0; i < placed.size(); ++i) {
-    if (!placed[i]) {
-      throw std::runtime_error(what + ": no rank holds element " + std::to_string(i));
-    }
-  }
-  return whole;
 }
 
 }  // namespace muonrt::tool

@@ -41,10 +41,4 @@ std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig&
 std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry& entry,
                                       const std::vector<Stretch>& stretches, int64_t bytes);
 
-/// Collective: the whole tensor on rank 0, nothing elsewhere. What several ranks hold must be
-/// equal; throws on rank 0 where it is not, or where nobody holds an element.
-/// @param bytes  of an element.
-std::vector<unsigned char> gather_tensor(Comm& comm, const TensorLayout& layout, int64_t elements,
-                                         int64_t bytes, const void* local, const std::string& what);
-
 }  // namespace muonrt::tool
