@@ -31,6 +31,7 @@ struct MuonBody {
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // element of the item that the first is
   Places places;
+  const float* row_factors;
   float scale, decay_scale;
   MuonScalars scalars;
 
@@ -52,6 +53,7 @@ struct MuonBody {
     }
     store(momentum, momentum_dtype, here, m);
     const int64_t first = inside + row * packed_ld + col;
+    for (int i = 0; row_factors && i < N; ++i) w.x[i] *= row_factors[places.row(first + i)];
     weights.write(here, w, [&](int i) { return places.at(first + i); });
   }
 
@@ -72,6 +74,7 @@ struct MuonBody {
     Values<N> w = weights.read<N>(here);
     const Values<N> o = widen(raw_o, transport);
     for (int i = 0; i < N; ++i) w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
+    for (int i = 0; row_factors && i < N; ++i) w.x[i] *= row_factors[places.row(first + i)];
     weights.write(here, w, [&](int i) { return places.at(first + i); });
   }
 };
@@ -107,6 +110,7 @@ __global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) 
                 item.packed_ld,
                 inside,
                 {item.packed_ld, item.tensor_index, item.tensor_ld},
+                view.row_factors,
                 item.update_scale,
                 item.decay_scale,
                 a.groups[view.group]};

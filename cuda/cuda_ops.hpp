@@ -61,6 +61,17 @@ class CudaOps final : public Ops {
   void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
                     const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
                     int64_t world, int64_t stamp) override;
+  void normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
+               const ParamView* params, const MuonScalars* groups) override;
+  void commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
+                      const Ballot* sum, int64_t world, int64_t stamp) override;
+  void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                   int64_t* sums) override;
+  void scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
+                       const int64_t* sums, const GradientTables& tables, Findings* findings,
+                       double* norm) override;
+  void take_logits(Stream& stream, const float* from, float* to, int64_t count) override;
+  void clip_heads(Stream& stream, const QkClip& clip, int32_t param, Findings* findings) override;
 
  private:
   bool vendor_computes(const Product& product) const;

@@ -65,6 +65,22 @@ void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
                          const AdamScalars* scalars, const Ballot* sum, int64_t world,
                          int64_t stamp, cudaStream_t stream);
 
+// normuon.cu
+void normuon(const MatrixBatch& matrix, const NormuonState& state, const ParamView* params,
+             const MuonScalars* groups, cudaStream_t stream);
+void commit_normuon(const NormuonState& state, const ParamView* params, const Ballot* sum,
+                    int64_t world, int64_t stamp, cudaStream_t stream);
+
+// guards.cu
+/// @param blocks  how many share the list; changes no result.
+void sum_squares(const int32_t* list, int64_t count, const ParamView* params, int64_t* sums,
+                 int blocks, cudaStream_t stream);
+void scale_gradients(const GradientFactors& factors, double clip_norm, const int64_t* sums,
+                     const GradientTables& tables, Findings* findings, double* norm,
+                     cudaStream_t stream);
+void take_logits(const float* from, float* to, int64_t count, cudaStream_t stream);
+void clip_heads(const QkClip& clip, int32_t param, Findings* findings, cudaStream_t stream);
+
 // ballot.cu
 void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_t orthogonalized,
                  bool local_ok, cudaStream_t stream);

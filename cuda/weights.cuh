@@ -65,6 +65,9 @@ struct Places {
   __device__ uint64_t at(int64_t element) const {
     return static_cast<uint64_t>(tensor_index + element / cols * tensor_ld + element % cols);
   }
+  __device__ int64_t row(int64_t element) const {
+    return tensor_index / tensor_ld + element / cols;
+  }
 };
 
 }  // namespace muonrt::cuda

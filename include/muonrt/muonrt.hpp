@@ -122,6 +122,11 @@ inline muonrt_param_t param() {
   muonrt_param_init(&out);
   return out;
 }
+inline muonrt_qk_clip_t qk_clip() {
+  muonrt_qk_clip_t out;
+  muonrt_qk_clip_init(&out);
+  return out;
+}
 inline muonrt_optimizer_options_t options() {
   muonrt_optimizer_options_t out;
   muonrt_optimizer_options_init(&out);
@@ -184,6 +189,16 @@ class Optimizer {
     check(muonrt_optimizer_state_pieces(get(), index, nullptr, 0, &count));
     std::vector<muonrt_state_piece_t> out(static_cast<size_t>(count));
     check(muonrt_optimizer_state_pieces(get(), index, out.data(), count, &count));
+    return out;
+  }
+  /// (layer, head) that QK-clip acted on in the last committed step, ascending.
+  std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
+    int64_t count = 0;
+    check(muonrt_optimizer_clipped_heads(get(), nullptr, nullptr, 0, &count));
+    std::vector<int32_t> layers(static_cast<size_t>(count)), heads(static_cast<size_t>(count));
+    check(muonrt_optimizer_clipped_heads(get(), layers.data(), heads.data(), count, &count));
+    std::vector<std::pair<int32_t, int32_t>> out;
+    for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
     return out;
   }
   int64_t steps() const {

@@ -4,6 +4,7 @@
 
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
+#include "muonrt/group.h"
 #include "muonrt/layout.h"
 
 #ifdef __cplusplus
@@ -15,39 +16,6 @@ extern "C" {
 typedef struct muonrt_optimizer muonrt_optimizer_t;
 
 /* ---- settings; stored as int32_t ---- */
-enum { MUONRT_MOMENTUM_EMA = 0, MUONRT_MOMENTUM_HEAVY_BALL = 1 };
-enum {
-  MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0, /* generated from steps, lower_bound, cushion, safety */
-  MUONRT_COEFFICIENTS_KELLER_JORDAN = 1, /* 3.4445, -4.7750, 2.0315 in every step */
-  MUONRT_COEFFICIENTS_YOU_JIACHENG = 2,  /* five triples; steps must be 5 */
-  MUONRT_COEFFICIENTS_CANS = 3,          /* generated from steps, lower_bound; no cushion */
-  MUONRT_COEFFICIENTS_DEEPSEEK_V4 = 4,   /* eight of Keller Jordan, then 2, -1.5, 0.5; steps >= 9 */
-  MUONRT_COEFFICIENTS_CUBIC = 5,         /* five pairs, no quintic term; steps must be 5 */
-  MUONRT_COEFFICIENTS_CLASSICAL = 6,     /* 15/8, -10/8, 3/8 in every step */
-  MUONRT_COEFFICIENTS_AOL = 7,           /* four triples, made for row_scaling; steps must be 4 */
-  MUONRT_COEFFICIENTS_CUSTOM = 100       /* `custom`, steps x (a, b, c) */
-};
-enum {
-  MUONRT_SCALE_MATCH_RMS = 0, /* 0.2 sqrt(max(rows, cols)) */
-  MUONRT_SCALE_ORIGINAL = 1,  /* sqrt(max(1, rows / cols)) */
-  MUONRT_SCALE_RATIO = 2,     /* sqrt(rows / cols) */
-  MUONRT_SCALE_MAX_DIM = 3,   /* sqrt(max(rows, cols)) */
-  MUONRT_SCALE_NONE = 4       /* 1 */
-};
-enum { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
-enum {                          /* how safety against rounding above 1 is applied */
-       MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE */
-       MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
-                                   list is made, and the input divided by safety x norm */
-       MUONRT_SAFETY_ALL = 2,   /* the finished list divided; the input by its norm alone */
-       MUONRT_SAFETY_NONE = 3   /* the list as it is; the input divided by safety x norm */
-};
-enum {                                 /* what the input of Newton-Schulz is divided by */
-       MUONRT_NORMALIZE_PRESCALED = 0, /* safety x norm, free of over- and underflow, no eps */
-       MUONRT_NORMALIZE_ADD_EPS = 1,   /* safety x norm + normalize_eps */
-       MUONRT_NORMALIZE_MAX_EPS = 2    /* max(safety x norm, normalize_eps) */
-};
-enum { MUONRT_ROW_SCALING_NONE = 0, MUONRT_ROW_SCALING_AOL = 1 };
 enum { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
 enum {
   MUONRT_REPLICAS_ONCE = 0, /* a matrix that replicas hold is orthogonalized once for all of them */
@@ -60,80 +28,37 @@ enum {
   MUONRT_MASTER_NONE = 1,
   MUONRT_MASTER_OWNED = 2,
   MUONRT_MASTER_CALLER = 3, /* `master` of the parameter */
-  MUONRT_MASTER_REMAINDER =
-      4, /* bf16: 16 more bits a weight; the two together are the f32 weight */
-  MUONRT_MASTER_STOCHASTIC = 5 /* bf16: none; rounded at random, without bias (options: seed) */
+  /* bf16: 16 more bits a weight; the two together are the f32 weight */
+  MUONRT_MASTER_REMAINDER = 4,
+  /* bf16: none; rounded at random, without bias (options: seed) */
+  MUONRT_MASTER_STOCHASTIC = 5
 };
 enum {
   MUONRT_STATE_MOMENTUM = 0,
   MUONRT_STATE_VARIANCE = 1,
   MUONRT_STATE_MASTER = 2,
-  MUONRT_STATE_REMAINDER = 3 /* uint16_t: the lower half of the f32 weight's bits */
+  MUONRT_STATE_REMAINDER = 3, /* uint16_t: the lower half of the f32 weight's bits */
+  MUONRT_STATE_NORMUON = 4    /* second moments of all lines of all its matrices, in their order
+                                 (expert by expert, part by part); not sharded: on ranks that own
+                                 a matrix of it, and zero there for matrices of other owners */
 };
+/* Which weight of an attention layer, with the values of muonrt/routing.h. Rows count by their
+ * index in the whole weight; gamma(h) = threshold / logit of a query head above it, else 1. */
 enum {
-  MUONRT_WEIGHT_DECAY_DECOUPLED = 0,   /* W -= rate weight_decay W, rate = lr x all lr_factors */
-  MUONRT_WEIGHT_DECAY_INDEPENDENT = 1, /* W -= weight_decay W */
-  MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,  /* W -= rate^2 weight_decay W */
-  MUONRT_WEIGHT_DECAY_CAUTIOUS = 3     /* decoupled, where update x weight >= 0 */
-};
-enum {
-  MUONRT_ADAM_TORCH = 0, /* eps outside the bias-corrected root */
-  MUONRT_ADAM_FOLDED = 1 /* eps beside the uncorrected root; the corrections in the rate */
+  MUONRT_QK_CLIP_NONE = 0,
+  /* heads x head_dim rows, times gamma(h)^exponent */
+  MUONRT_QK_CLIP_Q = 1,
+  /* kv_heads x head_dim rows, times the smallest gamma of its query heads ^ (1 - exponent) */
+  MUONRT_QK_CLIP_K = 2,
+  /* heads x (nope + rope) rows; gamma is the smallest of the heads that share a key head; the rope
+     rows take it whole */
+  MUONRT_QK_CLIP_MLA_Q = 3,
+  /* kv_heads x (nope + v_dim) rows; values stay */
+  MUONRT_QK_CLIP_MLA_KV = 4,
+  /* fused, group by group: its query heads, its key head, its value head */
+  MUONRT_QK_CLIP_QKV = 5
 };
 enum { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
-
-/* Settings that parameters share. Zero is zero in every number; NaN is refused.
- * "fixed": set at creation; the others may be changed between steps with
- * muonrt_optimizer_set_group. */
-typedef struct muonrt_group {
-  uint32_t struct_size;
-  int32_t role;        /* MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW; fixed */
-  const char* name;    /* for messages and the printed plan; fixed; may be NULL */
-  double lr_factor;    /* multiplies the step's learning rate; 1; >= 0 */
-  double weight_decay; /* Muon 0.1, AdamW 0.01; >= 0; see weight_decay_kind */
-  /* Muon */
-  double momentum;       /* 0.95; 0 <= momentum < 1 */
-  int32_t momentum_kind; /* EMA; fixed */
-  int32_t nesterov;      /* 1 */
-  int32_t coefficients;  /* POLAR_EXPRESS; fixed */
-  int32_t steps;       /* Newton-Schulz steps; 5; 1 .. 32, or 0: as the list was published; fixed */
-  double lower_bound;  /* Polar Express, CANS: 1e-3; 0 < lower_bound < 1; fixed */
-  double cushion;      /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
-  double safety;       /* 1 .. 2, or 0: the list's own (Polar Express, CANS, cubic 1.02; others 1);
-                          0; fixed */
-  int32_t safety_mode; /* MUONRT_SAFETY_AUTO; fixed */
-  int32_t normalize;   /* MUONRT_NORMALIZE_PRESCALED; fixed */
-  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed */
-  int32_t scale_rule;   /* MATCH_RMS; fixed */
-  int32_t form;         /* AUTO: by shape alone; fixed */
-  double scale_factor;  /* multiplies the rule's value; 1; fixed */
-  /* AdamW */
-  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 */
-  /* Muon */
-  double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
-  const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
-                              which X is rebuilt; read at creation alone; NULL: searched for the
-                              list and dtype; fixed */
-  int32_t n_restarts;      /* 0 .. 31 */
-  int32_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
-  int32_t row_scaling;     /* AOL: rows divided by the root of their absolute Gram sums, as
-                              Turbo-Muon does; NONE; fixed */
-  int32_t block_period;    /* P: steps 0, P, 2P, ... take the whole matrix, those between take
-                              its blocks, each a matrix of its own; equal in all groups with
-                              P > 1; 1: always whole; fixed */
-  int32_t block_rows;      /* blocks of the global matrix (of each expert's, of each part), in
-                              ceil chunks, so that a small matrix may have fewer; 1; */
-  int32_t block_cols;      /* 1 .. 1024 each; fixed */
-  double block_lr_factor;  /* multiplies the rate of updates, not of decay, on block steps; 1;
-                                >= 0 */
-  /* both */
-  int32_t weight_decay_kind; /* DECOUPLED; fixed */
-  int32_t adam_form;         /* AdamW: TORCH; fixed */
-  int32_t update_every;      /* AdamW: acts at every so many-th committed step, on the gradient of
-                                that step, without decay in between; 1; >= 1; fixed. Gradients of
-                                the other steps are not read and may be NULL. */
-  int32_t momentum_dtype;    /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
-} muonrt_group_t;
 
 /* How a tensor's dimensions are read, stored as int32_t; never inferred. */
 enum {
@@ -153,9 +78,29 @@ typedef struct muonrt_part {
   int64_t n_rows;
   const muonrt_run_t* cols; /* NULL: all columns */
   int64_t n_cols;
-  double scale_factor; /* multiplies the group's; 1 */
-  double lr_factor;    /* multiplies the parameter's; 1; >= 0 */
+  double scale_factor;  /* multiplies the group's; 1 */
+  double lr_factor;     /* multiplies the parameter's; 1; >= 0 */
+  int32_t normuon_axis; /* 0: as the parameter */
+  int32_t reserved_2;
 } muonrt_part_t;
+
+/* QK-clip of one weight: its rows are multiplied, in the same rounding as the update, where a
+ * head's largest logit is above the threshold; gamma = threshold / logit. Fill with
+ * muonrt_qk_clip_init. */
+typedef struct muonrt_qk_clip {
+  uint32_t struct_size;
+  int32_t kind;          /* MUONRT_QK_CLIP_NONE */
+  int32_t layer;         /* number that the weights of a layer share, >= 0 */
+  int32_t heads;         /* query heads of the layer */
+  int32_t kv_heads;      /* divides heads; 0: as heads */
+  int32_t head_dim;      /* Q, K, QKV */
+  int32_t nope, rope;    /* MLA_Q; MLA_KV: nope */
+  int32_t v_dim;         /* MLA_KV */
+  int32_t n_select;      /* query heads that may be clipped, */
+  const int32_t* select; /* by index; NULL: all */
+  double threshold;      /* 100; > 0 */
+  double exponent;       /* the queries' share; 0.5; 0 .. 1 */
+} muonrt_qk_clip_t;
 
 /* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
  * they stay the caller's, must not overlap one another, and are row-major and contiguous. */
@@ -178,8 +123,10 @@ typedef struct muonrt_param {
   int32_t view;               /* MUONRT_VIEW_PLAIN */
   const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
   int64_t n_parts;
-  double lr_factor; /* multiplies the group's, for update and decay; 1; >= 0 */
-  int32_t travel;   /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
+  double lr_factor;                /* multiplies the group's, for update and decay; 1; >= 0 */
+  const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
+  int32_t normuon_axis;            /* 0: as the group */
+  int32_t travel; /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
   int32_t reserved;
 } muonrt_param_t;
 
@@ -245,6 +192,9 @@ typedef struct muonrt_optimizer_options {
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
   int64_t seed; /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
                    and element, whatever the mesh. */
+  double
+      clip_norm; /* gradients are multiplied so that their norm over all parameters that have one,
+                    after grad_scale_inv, is at most this, by an exact sum; 0: not clipped */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */
@@ -256,6 +206,16 @@ typedef struct muonrt_step {
   const int64_t* without_grad; /* parameters (indices) that sit out in this step, the same list on
                                   every rank; their state stays as it is */
   int64_t n_without_grad;
+  /* One f32 each in memory of the device, equal on every rank, read when the step's work runs;
+     NULL: absent. */
+  const float* device_grad_scale_inv; /* multiplies every gradient, besides grad_scale_inv */
+  const float* grad_multiplier;       /* the same, behind clip_norm: the caller's own clipping */
+  const float* found_inf;             /* not 0 on any rank: the step is skipped on all */
+  const float* qk_logits; /* the largest logit of each query head on this rank, in memory
+                             of the device: layer by layer, ascending; -inf for a head
+                             that is not here; NULL: of none. The maximum over all ranks
+                             decides; one that is not finite skips the step. */
+  int64_t n_qk_logits;    /* heads of all layers that parameters name */
 } muonrt_step_t;
 
 /* What a step did. Times in seconds, of this rank. */
@@ -276,6 +236,8 @@ typedef struct muonrt_report {
   double gemm_seconds;     /* normalization and Newton-Schulz products */
   double exchange_seconds; /* sum over exchanges */
   double exposed_seconds;  /* whole call less the local passes and the products */
+  double grad_norm;        /* of all gradients, where clip_norm is set; else 0 */
+  int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_clipped_heads */
 } muonrt_report_t;
 
 /* Counts since creation, of this rank. */
@@ -290,9 +252,9 @@ typedef struct muonrt_counters {
   int64_t orthogonalized; /* matrices, by this rank */
 } muonrt_counters_t;
 
-/* Each sets every field to its default. `role` is MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW. */
-MUONRT_API void muonrt_group_init(muonrt_group_t* group, int32_t role);
+/* Each sets every field to its default. */
 MUONRT_API void muonrt_part_init(muonrt_part_t* part);
+MUONRT_API void muonrt_qk_clip_init(muonrt_qk_clip_t* clip);
 MUONRT_API void muonrt_param_init(muonrt_param_t* param);
 MUONRT_API void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options);
 MUONRT_API void muonrt_distributed_config_init(muonrt_distributed_config_t* config);
@@ -346,6 +308,12 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
 /* *index <- the parameter called `name`. Errors: INVALID_ARGUMENT if there is none. */
 MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer,
                                                  const char* name, int64_t* index);
+
+/* The heads that QK-clip acted on in the last committed step: `count` <- how many, and the first
+ * `capacity` of them as (layers[i], heads[i]), ascending; both may be NULL with capacity 0. */
+MUONRT_API muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer,
+                                                          int32_t* layers, int32_t* heads,
+                                                          int64_t capacity, int64_t* count);
 
 /* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
  * counts the same updates for every parameter. 0 <= step < 2^53. */

@@ -39,9 +39,9 @@ MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
 
 /* A view of state, local or (partial gradients) of what this rank keeps for all holders: see
  * MUONRT_PLACE_LOCAL. MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
- * (AdamW), _MASTER, _REMAINDER. Valid until the optimizer is destroyed; write to it only between
- * steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter has no
- * such state). */
+ * (AdamW), _MASTER, _REMAINDER, _NORMUON. Valid until the optimizer is destroyed; write to it only
+ * between steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter
+ * has no such state). */
 MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
                                                   int32_t kind, muonrt_state_view_t* view);
 

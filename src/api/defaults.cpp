@@ -57,12 +57,21 @@ void muonrt_group_init(muonrt_group_t* group, int32_t role) {
   group->adam_form = static_cast<int32_t>(d.adam_form);
   group->update_every = d.update_every;
   group->momentum_dtype = static_cast<int32_t>(d.momentum_dtype);
+  group->normuon = static_cast<int32_t>(d.normuon);
+  group->normuon_beta2 = d.normuon_beta2;
 }
 
 void muonrt_part_init(muonrt_part_t* part) {
   if (!clear(part)) return;
   part->scale_factor = 1.0;
   part->lr_factor = 1.0;
+}
+
+void muonrt_qk_clip_init(muonrt_qk_clip_t* clip) {
+  if (!clear(clip)) return;
+  const muonrt::QkClipSettings d;
+  clip->threshold = d.threshold;
+  clip->exponent = d.exponent;
 }
 
 void muonrt_param_init(muonrt_param_t* param) {
@@ -82,6 +91,7 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->window = d.window;
   options->timeout_ms = d.timeout_ms;
   options->seed = d.seed;
+  options->clip_norm = d.clip_norm;
 }
 
 void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {

@@ -55,6 +55,8 @@ muonrt_report_t to_c(const StepReport& r) {
   out.gemm_seconds = r.product_seconds;
   out.exchange_seconds = r.exchange_seconds;
   out.exposed_seconds = r.exposed_seconds;
+  out.grad_norm = r.grad_norm;
+  out.clipped_heads = r.clipped_heads;
   return out;
 }
 
@@ -177,6 +179,24 @@ muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int
     for (int64_t i = 0; i < std::min(capacity, *n_pieces); ++i) {
       const StatePiece& piece = found[static_cast<size_t>(i)];
       pieces[i] = {piece.index, piece.begin, piece.numel};
+    }
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer, int32_t* layers,
+                                               int32_t* heads, int64_t capacity, int64_t* count) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_clipped_heads");
+    require_pointer(count, "muonrt_optimizer_clipped_heads", "count");
+    MUONRT_REQUIRE(capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
+                   "muonrt_optimizer_clipped_heads: capacity is ", capacity,
+                   " (>= 0, with both arrays where it is not 0); correct it");
+    const auto& found = o.clipped_heads();
+    *count = static_cast<int64_t>(found.size());
+    for (int64_t i = 0; i < std::min(capacity, *count); ++i) {
+      layers[i] = found[static_cast<size_t>(i)].first;
+      heads[i] = found[static_cast<size_t>(i)].second;
     }
     return Status::kOk;
   });

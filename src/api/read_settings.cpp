@@ -91,8 +91,32 @@ void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& w
     out.cols = read_runs(part.cols, part.n_cols, shape.back(), where + ": cols");
     out.scale_factor = part.scale_factor;
     out.lr_factor = part.lr_factor;
+    out.normuon_axis =
+        read_enum<NormuonAxis>(where, "normuon_axis", part.normuon_axis, {0, 1, 2, 3});
     to.parts.push_back(std::move(out));
   }
+}
+
+QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& who) {
+  muonrt_qk_clip_t defaults;
+  muonrt_qk_clip_init(&defaults);
+  const muonrt_qk_clip_t c = read_struct(given, defaults, who.c_str());
+  QkClipSettings out;
+  out.kind = read_enum<QkKind>(who, "kind", c.kind, {0, 1, 2, 3, 4, 5});
+  out.layer = c.layer;
+  out.heads = c.heads;
+  out.kv_heads = c.kv_heads ? c.kv_heads : c.heads;
+  out.head_dim = c.head_dim;
+  out.nope = c.nope;
+  out.rope = c.rope;
+  out.v_dim = c.v_dim;
+  out.threshold = c.threshold;
+  out.exponent = c.exponent;
+  MUONRT_REQUIRE(c.n_select >= 0 && (c.select || c.n_select == 0), kBad, who, ": n_select is ",
+                 c.n_select, " with ", c.select ? "a" : "no", " list; correct it");
+  out.selects = c.select != nullptr;
+  if (c.select) out.select.assign(c.select, c.select + c.n_select);
+  return out;
 }
 
 ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts) {
@@ -116,6 +140,8 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.master_kind = read_enum<MasterKind>(who, "master_kind", p.master_kind, {0, 1, 2, 3, 4, 5});
   out.master = p.master;
   out.lr_factor = p.lr_factor;
+  out.normuon_axis = read_enum<NormuonAxis>(who, "normuon_axis", p.normuon_axis, {0, 1, 2, 3});
+  if (p.qk_clip) out.qk_clip = read_qk_clip(p.qk_clip, who + ": qk_clip");
   out.owner = p.owner;
   out.travel = p.travel;
   if (out.view == View::kMatrix) {
@@ -203,6 +229,8 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   out.adam_form = read_enum<AdamForm>(who, "adam_form", g.adam_form, {0, 1});
   out.update_every = g.update_every;
   out.momentum_dtype = read_dtype(who, "momentum_dtype", g.momentum_dtype);
+  out.normuon = read_enum<NormuonAxis>(who, "normuon", g.normuon, {0, 1, 2, 3});
+  out.normuon_beta2 = g.normuon_beta2;
   if (with_lists && out.coefficients == CoefficientFamily::kCustom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
                    ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
@@ -241,6 +269,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.replicas = read_enum<Replicas>(who, "replicas", o.replicas, {0, 1, 2});
   if (o.distributed) read_distributed(out, o.distributed, world);
   out.seed = o.seed;
+  out.clip_norm = o.clip_norm;
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");
@@ -274,6 +303,11 @@ StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
   StepSettings out;
   out.lr = s.lr;
   out.grad_scale_inv = s.grad_scale_inv;
+  out.device_grad_scale_inv = s.device_grad_scale_inv;
+  out.grad_multiplier = s.grad_multiplier;
+  out.found_inf = s.found_inf;
+  out.qk_logits = s.qk_logits;
+  out.n_qk_logits = s.n_qk_logits;
   if (s.n_without_grad) out.without_grad.assign(s.without_grad, s.without_grad + s.n_without_grad);
   return out;
 }

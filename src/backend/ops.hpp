@@ -4,6 +4,9 @@
 #include <span>
 
 #include "backend/device.hpp"
+#include "backend/guards.hpp"
+#include "backend/normuon.hpp"
+#include "backend/qk_clip.hpp"
 #include "backend/scalars.hpp"
 #include "plan/copy_list.hpp"
 
@@ -125,6 +128,29 @@ class Ops {
                             std::span<const Piece> pieces, const ParamView* params,
                             const AdamScalars* scalars, const Ballot* sum, int64_t world,
                             int64_t stamp) = 0;
+
+  /// matrix <- NorMuon(matrix) for one whole matrix as it is stored, unless its parameter sits out;
+  /// the new second moments are staged.
+  virtual void normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
+                       const ParamView* params, const MuonScalars* groups) = 0;
+  /// Where `sum` passes and the parameter took part: moments <- staged.
+  virtual void commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
+                              const Ballot* sum, int64_t world, int64_t stamp) = 0;
+
+  /// sums (kNormWords) += squares of the unscaled gradients of the listed active parameters, exact.
+  virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                           int64_t* sums) = 0;
+  /// The tables' grad_scale <- the factor that `factors` and clipping to `clip_norm` give. A factor
+  /// that is not finite, or an infinity found, is noted.
+  virtual void scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
+                               const int64_t* sums, const GradientTables& tables,
+                               Findings* findings, double* norm) = 0;
+
+  /// to <- from, or -inf where `from` is null.
+  virtual void take_logits(Stream& stream, const float* from, float* to, int64_t count) = 0;
+  /// clip.factors <- the factor of each row; notes logits that are not finite for `param`.
+  virtual void clip_heads(Stream& stream, const QkClip& clip, int32_t param,
+                          Findings* findings) = 0;
 };
 
 }  // namespace muonrt

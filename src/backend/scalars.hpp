@@ -26,7 +26,9 @@ struct ParamView {
   void* momentum = nullptr;       // Muon momentum, or AdamW first moment; null: elsewhere
   float* variance = nullptr;      // AdamW second moment
   uint16_t* remainder = nullptr;  // kRemainder: the lower half of each weight's bits
-  int64_t numel = 0;              // local elements
+  /// By row of the whole tensor: multiplies the new weights (QK-clip), or null.
+  const float* row_factors = nullptr;
+  int64_t numel = 0;  // local elements
   DType param_dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   DType momentum_dtype = DType::kF32;  // AdamW: f32
@@ -48,6 +50,7 @@ struct MuonScalars {
   float decay = 0.0f;       // as the kind of decay makes it
   float grad_scale = 1.0f;  // multiplies every gradient on reading
   int32_t cautious = 0;     // decay only where update and weight agree in sign
+  float normuon_beta2 = 0.95f;
 };
 
 /// An AdamW parameter's numbers in one step: the step is rate * m * correction1 /

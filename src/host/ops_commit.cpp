@@ -13,7 +13,7 @@ namespace {
 /// index in the whole tensor, count). `apart`: rows that are apart in the tensor are so here.
 template <class Body>
 void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body body) {
-  const bool dense = piece.cols == piece.local_ld && (!apart || piece.cols == piece.tensor_ld);
+  const bool dense = piece.cols == piece.local_ld && !apart;
   const int64_t width = dense ? (end - first) * piece.cols : piece.cols;
   for (int64_t row = first; row < (dense ? first + 1 : end); ++row) {
     for (int64_t at = 0; at < width; at += kBlock) {
@@ -39,32 +39,33 @@ void commit_momentum(Isa isa, const ParamView& view, int64_t at, int64_t n,
 
 void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
                  const MuonScalars& scalars, const void* message, DType transport) {
-  const bool apart = view.form == WeightForm::kStochastic;
-  for_blocks(piece, first, last, apart,
-             [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
-               if (!view.param) return commit_momentum(isa, view, local, n, scalars);
-               if (!view.momentum) {
-                 float updates[kBlock];
-                 WeightBlock weights(isa, view, local, n);
-                 run_pass<UpdatePass>(isa, weights.values(),
-                                      read_block(isa, message, transport, packed, n, updates), n,
-                                      piece.update_scale, piece.decay_scale, &scalars);
-                 return weights.write(piece.param, element);
-               }
-               float grads[kBlock], updates[kBlock], momenta[kBlock];
-               WeightBlock weights(isa, view, local, n);
-               const float* grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);
-               const float* update = read_block(isa, message, transport, packed, n, updates);
-               const bool in_place = view.momentum_dtype == DType::kF32;
-               auto* momentum = const_cast<float*>(
-                   read_block(isa, view.momentum, view.momentum_dtype, local, n, momenta));
-               run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n,
-                                  piece.update_scale, piece.decay_scale, 1.0f, &scalars);
-               if (!in_place)
-                 run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
-                                                 static_cast<bf16*>(view.momentum) + local, n);
-               weights.write(piece.param, element);
-             });
+  const bool apart = view.form == WeightForm::kStochastic || view.row_factors;
+  for_blocks(
+      piece, first, last, apart, [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
+        const float factor = view.row_factors ? view.row_factors[element / piece.tensor_ld] : 1.0f;
+        if (!view.param) return commit_momentum(isa, view, local, n, scalars);
+        if (!view.momentum) {
+          float updates[kBlock];
+          WeightBlock weights(isa, view, local, n);
+          run_pass<UpdatePass>(isa, weights.values(),
+                               read_block(isa, message, transport, packed, n, updates), n,
+                               piece.update_scale, piece.decay_scale, factor, &scalars);
+          return weights.write(piece.param, element);
+        }
+        float grads[kBlock], updates[kBlock], momenta[kBlock];
+        WeightBlock weights(isa, view, local, n);
+        const float* grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);
+        const float* update = read_block(isa, message, transport, packed, n, updates);
+        const bool in_place = view.momentum_dtype == DType::kF32;
+        auto* momentum = const_cast<float*>(
+            read_block(isa, view.momentum, view.momentum_dtype, local, n, momenta));
+        run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n, piece.update_scale,
+                           piece.decay_scale, factor, &scalars);
+        if (!in_place)
+          run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
+                                          static_cast<bf16*>(view.momentum) + local, n);
+        weights.write(piece.param, element);
+      });
 }
 
 /// @param element  index in the whole tensor of the first.

@@ -74,11 +74,11 @@ struct MomentumPass {
 /// The weights alone, where the momentum is kept elsewhere.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
-                                       int64_t n, float scale, float decay_scale,
+                                       int64_t n, float scale, float decay_scale, float factor,
                                        const MuonScalars* scalars) {
     const MuonScalars s = *scalars;
     for (int64_t i = 0; i < n; ++i)
-      weight[i] = muon_update(weight[i], update[i], scale, decay_scale, s);
+      weight[i] = muon_update(weight[i], update[i], scale, decay_scale, s) * factor;
   }
 };
 

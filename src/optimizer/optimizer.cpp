@@ -219,23 +219,28 @@ void Optimizer::take_memory() {
   }
   take_kept(slots, at);
   start_state();
+  GuardWork guards = make_guards();
 
   Context context;
   context.device = device_.get();
   context.comm = comm_.get();
-  context.params = params_;
-  context.muon = muon_;
-  context.adam = adam_;
+  GradientTables tables{params_, views, muon_, groups, adam_, params};
   if (!device_->host_reaches_memory()) {
     device_tables_ = Buffer(*device_, tables_.bytes());
-    char* const tables = device_tables_.as<char>();
-    context.params = device_tables_.as<ParamView>();
-    context.muon = reinterpret_cast<MuonScalars*>(tables + param_bytes);
-    context.adam = reinterpret_cast<AdamScalars*>(tables + param_bytes + muon_bytes);
-    context.tables = tables;
+    char* const there = device_tables_.as<char>();
+    tables.params = device_tables_.as<ParamView>();
+    tables.groups = reinterpret_cast<MuonScalars*>(there + param_bytes);
+    tables.adam = reinterpret_cast<AdamScalars*>(there + param_bytes + muon_bytes);
+    context.tables = there;
     context.host_tables = tables_.data();
     context.table_bytes = tables_.bytes();
   }
+  context.params = tables.params;
+  context.muon = tables.groups;
+  context.adam = tables.adam;
+  context.gradient_tables = tables;
+  normuon_ = NormuonMemory(*device_, settings_, *plan_, rank());
+  context.normuon = &normuon_.states();
   context.newton_schulz = &newton_schulz_;
   context.functions = settings_.functions;
   context.failure = &function_failure_;
@@ -243,7 +248,7 @@ void Optimizer::take_memory() {
   context.world = comm_->size();
   const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
     context.plan = &plan;
-    return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all,
+    return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all, guards,
                                       settings_.poison);
   };
   pipeline_ = make_pipeline(*plan_, std::move(slots));
@@ -322,6 +327,7 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   fixed(group.adam_form == mine.adam_form, "adam_form");
   fixed(group.update_every == mine.update_every, "update_every");
   fixed(group.momentum_dtype == mine.momentum_dtype, "momentum_dtype");
+  fixed(group.normuon == mine.normuon, "normuon");
   mine.lr_factor = group.lr_factor;
   mine.weight_decay = group.weight_decay;
   mine.momentum = group.momentum;
@@ -329,6 +335,7 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   mine.beta1 = group.beta1;
   mine.beta2 = group.beta2;
   mine.eps = group.eps;
+  mine.normuon_beta2 = group.normuon_beta2;
   mine.blocks.lr_factor = group.blocks.lr_factor;
 }
 
@@ -356,10 +363,18 @@ StateView Optimizer::state(int64_t param, StateKind kind) {
                      "' has no remainder (master_kind is not MUONRT_MASTER_REMAINDER); read the "
                      "parameter itself");
       return {view.remainder, view.numel, 0};
+    case StateKind::kNormuon: {
+      const auto index = static_cast<int32_t>(param);
+      MUONRT_REQUIRE(normuon_.lines(index) > 0, Status::kInvalidState, "param '", name,
+                     "' has no NorMuon moments (its group has NorMuon off, or it has one line); "
+                     "ask for its momentum");
+      float* const moments = normuon_.moments(index);
+      return {moments, moments ? normuon_.lines(index) : 0, kF32};
+    }
   }
   throw Error(Status::kInvalidArgument,
               cat("state kind is ", static_cast<int32_t>(kind),
-                  " (0 momentum, 1 variance, 2 master, 3 remainder); use one of them"));
+                  " (0 momentum, 1 variance, 2 master, 3 remainder, 4 NorMuon); use one of them"));
 }
 
 int64_t Optimizer::find(const std::string& name) const {

@@ -9,6 +9,7 @@
 
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
+#include "optimizer/normuon.hpp"
 #include "optimizer/settings.hpp"
 #include "pipeline/pipeline.hpp"
 
@@ -24,6 +25,8 @@ struct StepReport {
   int64_t bytes_sent = 0;
   double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
   double exposed_seconds = 0;
+  double grad_norm = 0;
+  int64_t clipped_heads = 0;
 };
 
 /// Where state lies: with the local elements of the parameter; or, where gradients are addends,
@@ -67,6 +70,8 @@ class Optimizer {
   std::vector<StatePiece> state_pieces(int64_t param) const;
   int64_t find(const std::string& name) const;
   int64_t steps() const { return steps_; }
+  /// (layer, head) that QK-clip acted on in the last committed step.
+  const std::vector<std::pair<int32_t, int32_t>>& clipped_heads() const { return clipped_; }
   void set_steps(int64_t steps);
 
   const Plan& plan() const { return *plan_; }
@@ -101,6 +106,8 @@ class Optimizer {
   void require_reach(int64_t param, const char* what, const void* memory) const;
   int64_t state_bytes() const;
   std::vector<Piece> adamw_pieces(int32_t param) const;
+  GuardWork make_guards();
+  void check_device_scalars(const StepSettings& step) const;
   void apply(const StepSettings& step);
   void fill_scalars(const StepSettings& step);
   int64_t stamp(const StepSettings& step) const;
@@ -120,6 +127,8 @@ class Optimizer {
   FunctionFailure function_failure_;
   std::vector<NewtonSchulz> newton_schulz_;  // by group
   Buffer state_;
+  NormuonMemory normuon_;
+  Buffer row_factors_, selections_;  // of QK-clip
   Buffer tables_;                    // written by the host
   Buffer device_tables_;             // what the device reads, where it is not the same
   ParamView* params_ = nullptr;      // in tables_
@@ -137,6 +146,8 @@ class Optimizer {
   std::unique_ptr<Pipeline> pipeline_, block_pipeline_;
   const Plan* current_plan_ = nullptr;  // of the step in progress, or the last
   Pipeline* current_ = nullptr;
+  std::vector<std::pair<int32_t, int32_t>> clipped_;
+  int64_t logits_ = 0;  // of all layers
   int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
   std::optional<Error> poison_;
 };

@@ -4,6 +4,7 @@
 
 #include "base/checked.hpp"
 #include "build_info.hpp"
+#include "optimizer/qk_clip.hpp"
 #include "optimizer/settings.hpp"
 
 namespace muonrt {
@@ -149,6 +150,7 @@ void describe_scalars(Fingerprint& table, const std::string& who, const GroupSet
   table.add(who + ": weight_decay", text(g.weight_decay));
   table.add(who + ": momentum", text(g.momentum));
   table.add(who + ": nesterov", g.nesterov ? "1" : "0");
+  table.add(who + ": normuon_beta2", text(g.normuon_beta2));
   table.add(who + ": beta1", text(g.beta1));
   table.add(who + ": beta2", text(g.beta2));
   table.add(who + ": eps", text(g.eps));
@@ -171,6 +173,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("options: distributed: gather and redistribute", s.functions ? "given" : "none");
   table.add("options: portable_gemm", cat(s.portable_gemm));
   table.add("options: seed", cat(s.seed));
+  table.add("options: clip_norm", text(s.clip_norm));
   table.add("number of groups", cat(s.groups.size()));
   table.add("number of parameters", cat(s.params.size()));
   for (size_t i = 0; i < s.groups.size(); ++i) {
@@ -202,6 +205,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": adam_form", g.adam_form == AdamForm::kTorch ? "torch" : "folded");
     table.add(who + ": update_every", cat(g.update_every));
     table.add(who + ": momentum_dtype", name_of(g.momentum_dtype));
+    table.add(who + ": normuon", cat(static_cast<int32_t>(g.normuon)));
   }
   for (size_t i = 0; i < s.params.size(); ++i) {
     const ParamSettings& p = s.params[i];
@@ -217,11 +221,14 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": travel", cat(p.travel));
     table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
     table.add(who + ": lr_factor", text(p.lr_factor));
+    table.add(who + ": normuon_axis", cat(static_cast<int32_t>(p.normuon_axis)));
+    table.add(who + ": qk_clip", describe(p.qk_clip));
     for (const PartSettings& part : p.parts) {
       table.add(
           cat(who, ": part '", part.name, "'"),
           cat("rows ", to_text(part.rows), ", columns ", to_text(part.cols), ", scale_factor ",
-              text(part.scale_factor), ", lr_factor ", text(part.lr_factor)));
+              text(part.scale_factor), ", lr_factor ", text(part.lr_factor), ", normuon_axis ",
+              static_cast<int32_t>(part.normuon_axis)));
     }
     table.add(who + ": master weights",
               owns_master(p) ? "owned"

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/qk_clip.hpp"
 #include "optimizer/settings.hpp"
 
 namespace muonrt {
@@ -15,7 +16,6 @@ namespace muonrt {
 std::string normalize_name(std::string_view name);
 
 /// What a projection of attention is to QK-clip.
-enum class QkKind : int32_t { kNone = 0, kQuery = 1, kKey = 2, kMlaQuery = 3, kMlaKeyValue = 4 };
 struct QkLayer {
   QkKind kind = QkKind::kNone;
   int64_t layer = -1;  // the last part of the name that is a number; -1: none is

@@ -9,6 +9,7 @@
 #include "algo/coefficients.hpp"
 #include "algo/newton_schulz.hpp"
 #include "algo/update_scale.hpp"
+#include "backend/qk_clip.hpp"
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
 #include "pipeline/functions.hpp"
@@ -31,6 +32,8 @@ enum class WeightDecayKind : int32_t {
   kLrSquared = 2,
   kCautious = 3
 };
+/// Whose second moments NorMuon keeps. Off in a parameter or part: as what holds it.
+enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
 enum class AdamForm : int32_t { kTorch = 0, kFolded = 1 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
 /// Block-periodic orthogonalization: steps 0, period, 2 period, ... take whole matrices, the others
@@ -41,7 +44,13 @@ struct BlockGrid {
   double lr_factor = 1.0;  // on block steps
 };
 
-enum class StateKind : int32_t { kMomentum = 0, kVariance = 1, kMaster = 2, kRemainder = 3 };
+enum class StateKind : int32_t {
+  kMomentum = 0,
+  kVariance = 1,
+  kMaster = 2,
+  kRemainder = 3,
+  kNormuon = 4
+};
 
 /// Settings that parameters share; the C struct `muonrt_group_t` in our own types.
 struct GroupSettings {
@@ -72,6 +81,8 @@ struct GroupSettings {
   AdamForm adam_form = AdamForm::kTorch;
   int32_t update_every = 1;
   DType momentum_dtype = DType::kF32;
+  NormuonAxis normuon = NormuonAxis::kOff;
+  double normuon_beta2 = 0.95;
 
   static GroupSettings defaults(Role role);
 };
@@ -84,6 +95,16 @@ struct PartSettings {
   Runs rows, cols;
   double scale_factor = 1.0;
   double lr_factor = 1.0;
+  NormuonAxis normuon_axis = NormuonAxis::kOff;
+};
+
+/// How QK-clip acts on a parameter; sizes as in QkClip.
+struct QkClipSettings {
+  QkKind kind = QkKind::kNone;
+  int32_t layer = 0, heads = 0, kv_heads = 0, head_dim = 0, nope = 0, rope = 0, v_dim = 0;
+  bool selects = false;  // only the heads in `select`
+  std::vector<int32_t> select;
+  double threshold = 100.0, exponent = 0.5;
 };
 
 /// One parameter as this rank holds it; buffers are borrowed.
@@ -103,6 +124,8 @@ struct ParamSettings {
   View view = View::kPlain;  // kMatrix: `layout` is that of the matrix already
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
+  NormuonAxis normuon_axis = NormuonAxis::kOff;
+  QkClipSettings qk_clip;
 };
 
 /// Names the rank that orthogonalizes a Muon parameter; called once for each at creation, in their
@@ -125,11 +148,12 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  Assign assign;        // empty: the plan chooses owners
-  Functions functions;  // empty: the built-in exchanges
-  bool serial = false;  // one parameter and one stage at a time, for debugging; same bits
-  bool poison = false;  // messages and scratch are NaN before every step
-  int64_t seed = 0;     // of stochastic rounding
+  Assign assign;           // empty: the plan chooses owners
+  Functions functions;     // empty: the built-in exchanges
+  bool serial = false;     // one parameter and one stage at a time, for debugging; same bits
+  bool poison = false;     // messages and scratch are NaN before every step
+  int64_t seed = 0;        // of stochastic rounding
+  double clip_norm = 0.0;  // of all gradients; 0: not clipped
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
 };
@@ -139,6 +163,12 @@ struct StepSettings {
   double lr = 0.0;
   double grad_scale_inv = 1.0;
   std::vector<int64_t> without_grad;
+  // Where the device reads them; null: absent.
+  const float* device_grad_scale_inv = nullptr;
+  const float* grad_multiplier = nullptr;
+  const float* found_inf = nullptr;
+  const float* qk_logits = nullptr;  // largest of each query head, layer by layer
+  int64_t n_qk_logits = 0;
   void* stream = nullptr;  // the caller's, on which gradients are written; as Device::join
 };
 

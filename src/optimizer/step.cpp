@@ -4,6 +4,7 @@
 #include "base/hash.hpp"
 #include "optimizer/optimizer.hpp"
 #include "optimizer/problem.hpp"
+#include "optimizer/qk_clip.hpp"
 
 namespace muonrt {
 
@@ -78,6 +79,7 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     s.decay = decay_of(group, step.lr * group.lr_factor);
     s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     s.grad_scale = scale;
+    s.normuon_beta2 = static_cast<float>(group.normuon_beta2);
     muon_[g] = s;
   }
   for (size_t i = 0; i < settings_.params.size(); ++i) {
@@ -116,6 +118,7 @@ int64_t Optimizer::stamp(const StepSettings& step) const {
       hash.value(v);
     }
     hash.value(int64_t{g.nesterov});
+    hash.value(g.normuon_beta2);
     hash.value(g.blocks.lr_factor);
   }
   return static_cast<int64_t>(hash.digest());
@@ -141,6 +144,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     current_->join(step.stream);
     apply(step);
     fill_scalars(step);
+    check_device_scalars(step);
   } catch (const Error& e) {
     mine = e;
   } catch (const std::bad_alloc&) {
@@ -154,7 +158,12 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   }
   function_failure_ = {};
   follow_params();
-  const StepRun run{stamp(step), !mine};
+  StepRun run{stamp(step), !mine, {}, nullptr};
+  if (!mine) {
+    run.factors = {static_cast<float>(step.grad_scale_inv), step.device_grad_scale_inv,
+                   step.grad_multiplier, step.found_inf};
+    run.qk_logits = step.qk_logits;
+  }
   last_stamp_ = run.stamp;
   try {
     current_->enqueue(run);
@@ -209,6 +218,9 @@ void Optimizer::finish(StepReport& report) {
                         report.orthogonalized, ", planned ", report.planned);
   ++steps_;
   report.step = steps_;
+  report.grad_norm = current_->guards().grad_norm();
+  if (logits_ > 0) clipped_ = muonrt::clipped_heads(settings_, current_->guards().logits());
+  report.clipped_heads = static_cast<int64_t>(clipped_.size());
   for (size_t i = 0; i < adam_steps_.size(); ++i) adam_steps_[i] += params_[i].active;
 }
 

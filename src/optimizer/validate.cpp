@@ -4,6 +4,7 @@
 
 #include "base/checked.hpp"
 #include "base/deadline.hpp"
+#include "optimizer/qk_clip.hpp"
 #include "optimizer/settings.hpp"
 
 namespace muonrt {
@@ -78,6 +79,11 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are addends (",
                  p.layout.describe(),
                  "), so that its owners send rounded values; keep master weights or a remainder");
+  MUONRT_REQUIRE(p.layout.partial_dims().empty() || s.clip_norm == 0, Status::kNotSupported, who,
+                 ": its layout holds partial sums (", p.layout.describe(), "), but clip_norm is ",
+                 s.clip_norm,
+                 " (the norm of a sum does not follow from its addends); clip the gradients "
+                 "yourself and pass grad_multiplier, or reduce them first");
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
                  " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
   if (s.groups[p.group].role == Role::kMuon) {
@@ -99,6 +105,11 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
     number(where, "lr_factor", part.lr_factor, 0, 1e30, false);
   }
   number(who, "lr_factor", p.lr_factor, 0, 1e30, false);
+  validate_qk_clip(s, p);
+  bool axis = p.normuon_axis != NormuonAxis::kOff;
+  for (const PartSettings& part : p.parts) axis = axis || part.normuon_axis != NormuonAxis::kOff;
+  MUONRT_REQUIRE(!axis || s.groups[p.group].normuon != NormuonAxis::kOff, kBad, who,
+                 ": normuon_axis is set, but its group has NorMuon off; set the group's normuon");
   MUONRT_REQUIRE(
       (p.master_kind != MasterKind::kRemainder && p.master_kind != MasterKind::kStochastic) ||
           p.dtype == DType::kBF16,
@@ -124,6 +135,11 @@ void check_periods(const OptimizerSettings& s) {
     MUONRT_REQUIRE(!s.functions, Status::kNotSupported, "group '", g.name, "': block_period is ",
                    g.blocks.period,
                    " (a caller's gather and redistribute move whole tensors); set 1");
+    for (const GroupSettings& other : s.groups)
+      MUONRT_REQUIRE(other.normuon == NormuonAxis::kOff, Status::kNotSupported, "group '",
+                     other.name, "': normuon is on, and group '", g.name, "' has block_period ",
+                     g.blocks.period,
+                     " (blocks have other owners, and the statistic stays with one); set 1");
     for (const ParamSettings& p : s.params)
       MUONRT_REQUIRE(p.layout.partial_dims().empty(), Status::kNotSupported, "param '", p.name,
                      "': its gradients are addends, and group '", g.name, "' has block_period ",
@@ -179,10 +195,18 @@ void validate(const GroupSettings& g, const std::string& who) {
   MUONRT_REQUIRE(adamw || g.update_every == 1, kBad, who, ": update_every is ", g.update_every,
                  " (Muon acts at every step); leave it at 1");
   check_dtype(who, "momentum_dtype", g.momentum_dtype);
+  number(who, "normuon_beta2", g.normuon_beta2, 0, 1, true);
+  MUONRT_REQUIRE(!adamw || g.normuon == NormuonAxis::kOff, kBad, who, ": normuon is ",
+                 static_cast<int32_t>(g.normuon), " (AdamW has no matrices); leave it off");
+  MUONRT_REQUIRE(g.normuon == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported, who,
+                 ": normuon is on with block_period ", g.blocks.period,
+                 " (a block's lines are not the matrix's); use one of them");
   MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kBad, who, ": momentum_dtype is ",
                  name_of(g.momentum_dtype), " (AdamW's moments are f32); leave it at f32");
-  for (const auto& [field, value] :
-       {std::pair{"momentum", g.momentum}, {"beta1", g.beta1}, {"beta2", g.beta2}}) {
+  for (const auto& [field, value] : {std::pair{"momentum", g.momentum},
+                                     {"beta1", g.beta1},
+                                     {"beta2", g.beta2},
+                                     {"normuon_beta2", g.normuon_beta2}}) {
     MUONRT_REQUIRE(
         static_cast<float>(value) < 1.0f, kBad, who, ": ", field, " is ", value,
         " (1 once rounded to f32, so that nothing new would be taken in); use a smaller one");
@@ -201,6 +225,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "chunk_bytes", static_cast<double>(s.chunk_bytes), 1, 1e18, false);
   number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
          static_cast<double>(kMaxTimeoutMs), false);
+  number("options", "clip_norm", s.clip_norm, 0, 1e30, false);
   check_dtype("options", "transport_dtype", s.transport);
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
                  "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",
@@ -212,6 +237,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   MUONRT_REQUIRE(!s.functions || s.commit == CommitMode::kAtomic, Status::kNotSupported,
                  "options: commit is eager, with functions of the caller's (one that fails after "
                  "chunks were committed could not be undone); use MUONRT_COMMIT_ATOMIC");
+  qk_layers(s);
   for (size_t i = 0; i < s.groups.size(); ++i) {
     validate(s.groups[i], cat("group ", i, " '", s.groups[i].name, "'"));
   }

@@ -233,6 +233,8 @@ void Chunk::run(Batch& batch) {
                static_cast<int64_t>(i) * result.stride * size_of(result.dtype);
     one.count = 1;
     batch.result_each[i] = one;
+    const NormuonState* state = c.normuon_of(batch.owned[i].matrix);
+    if (state) c.ops().normuon(*c.compute, one, *state, c.params, c.muon);
   }
   begin(batch.span + 2, *c.compute);
   c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
@@ -261,6 +263,10 @@ void Chunk::orthogonalize() {
 void Chunk::commit(const StepRun& run) {
   const Context& c = *context_;
   const SlotPlan& p = *plan_;
+  for (const Owned& owned : p.owned) {
+    const NormuonState* state = c.normuon_of(owned.matrix);
+    if (state) c.ops().commit_normuon(*c.compute, *state, c.params, c.verdict, c.world, run.stamp);
+  }
   if (p.return_pieces.empty() && p.kept.empty()) return;
   c.device->wait(*c.compute, *returned_);
   begin(kCommit, *c.compute);

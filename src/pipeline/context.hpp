@@ -20,10 +20,12 @@ struct Context {
   Comm* comm = nullptr;
   const Plan* plan = nullptr;
   Stream* compute = nullptr;
-  Stream* exchange = nullptr;         // the comm stream
-  const ParamView* params = nullptr;  // by parameter
-  const MuonScalars* muon = nullptr;  // by group
-  const AdamScalars* adam = nullptr;  // by ParamView::scalars
+  Stream* exchange = nullptr;                          // the comm stream
+  const ParamView* params = nullptr;                   // by parameter
+  const MuonScalars* muon = nullptr;                   // by group
+  const AdamScalars* adam = nullptr;                   // by ParamView::scalars
+  GradientTables gradient_tables;                      // the same tables
+  const std::vector<NormuonState>* normuon = nullptr;  // by matrix; null: none has NorMuon
   // Where the host cannot write those tables, it writes them here and each step copies them.
   void* tables = nullptr;
   const void* host_tables = nullptr;
@@ -37,13 +39,21 @@ struct Context {
   int64_t world = 1;
 
   Ops& ops() const { return device->ops(); }
+  /// Null where that matrix is not normalized here.
+  const NormuonState* normuon_of(int32_t matrix) const {
+    if (!normuon) return nullptr;
+    const NormuonState& state = (*normuon)[static_cast<size_t>(matrix)];
+    return state.lines > 0 ? &state : nullptr;
+  }
   DType transport() const { return plan->problem().options.transport; }
 };
 
 /// What differs from step to step.
 struct StepRun {
-  int64_t stamp = 0;     // step number and scalars, hashed; equal on every rank
-  bool local_ok = true;  // false: this rank abstains, so that the step is voted down
+  int64_t stamp = 0;                 // step number and scalars, hashed; equal on every rank
+  bool local_ok = true;              // false: this rank abstains, so that the step is voted down
+  GradientFactors factors;           // this rank's
+  const float* qk_logits = nullptr;  // this rank's, of all layers; null: none
 };
 
 }  // namespace muonrt

@@ -34,7 +34,7 @@ struct Sizes {
 }  // namespace
 
 Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
-                   std::vector<int32_t> all, bool poison)
+                   std::vector<int32_t> all, GuardWork guards, bool poison)
     : context_(context),
       rank_(rank),
       poison_(poison),
@@ -61,6 +61,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamW
   mirror_ = Buffer::shared(device, sizeof(Outcome));
   outcome_ = new (mirror_.data()) Outcome{kReject, kReject, kNoFindings, 0, 0};
   make_chunks();
+  guards_ = std::make_unique<Guards>(context_, std::move(guards));
 }
 
 // Those of which not all is packed here (AdamW's, replicas that are not gathered): nobody else
@@ -142,7 +143,7 @@ void Pipeline::make_chunks() {
   }
 }
 
-void Pipeline::prepare() {
+void Pipeline::prepare(const StepRun& run) {
   *outcome_ = Outcome{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
@@ -159,6 +160,7 @@ void Pipeline::prepare() {
     constexpr unsigned char kNan = 0xff;  // of every float and bf16
     ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
+  guards_->enqueue(run);
 }
 
 void Pipeline::scan() {
@@ -229,13 +231,14 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
 
 void Pipeline::enqueue(const StepRun& run) {
   const ProfilerRange range(*context_.device, "step");
-  prepare();
+  prepare(run);
   resident_ = 0;
   for (const Action& action : order_) {
     perform(action, run);
     if (context_.serial) drain();
   }
   context_.ops().copy(*compute_, &outcome_->findings, context_.findings, sizeof(Findings));
+  guards_->report();
   context_.device->record(*finished_, *compute_);
 }
 

@@ -6,6 +6,7 @@
 
 #include "pipeline/chunk.hpp"
 #include "pipeline/context.hpp"
+#include "pipeline/guards.hpp"
 #include "pipeline/schedule.hpp"
 
 namespace muonrt {
@@ -35,7 +36,7 @@ class Pipeline {
   /// @param poison  fill messages and scratch with NaN before every step, to find what is read
   ///     without having been written.
   Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
-           std::vector<int32_t> all, bool poison);
+           std::vector<int32_t> all, GuardWork guards, bool poison);
   ~Pipeline();
 
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
@@ -47,6 +48,7 @@ class Pipeline {
   void wait();
 
   const Outcome& outcome() const { return *outcome_; }
+  const Guards& guards() const { return *guards_; }
   const std::vector<Action>& order() const { return order_; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
@@ -60,7 +62,7 @@ class Pipeline {
  private:
   std::vector<int32_t> unpacked(const std::vector<int32_t>& all) const;
   void make_chunks();
-  void prepare();
+  void prepare(const StepRun& run);
   void scan();
   void vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding);
   void adamw(const StepRun& run);
@@ -73,6 +75,7 @@ class Pipeline {
   bool poison_;
   char* transient_ = nullptr;  // what a step writes before it reads
   AdamWork adamw_;
+  std::unique_ptr<Guards> guards_;
   std::vector<int32_t> scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
   std::unique_ptr<Event> called_, voted_, verdict_in_, finished_;

@@ -20,6 +20,9 @@ void add_pieces(Scene& scene, int32_t param, const std::vector<int64_t>& rows,
       piece.local_offset = rows[r] * ld + cols[c];
       piece.local_ld = ld;
       piece.packed_offset = scene.message_elements + gap;
+      piece.decay_scale = 0.5f + 0.25f * static_cast<float>(scene.pieces.size() % 3);
+      piece.tensor_ld = ld + 5;
+      piece.tensor_index = (rows[r] + 3) * piece.tensor_ld + cols[c] + 2;
       piece.update_scale = 0.2f + 0.1f * static_cast<float>(scene.pieces.size() % 7);
       scene.pieces.push_back(piece);
       scene.message_elements += gap + piece.rows * piece.cols;
@@ -80,6 +83,11 @@ Scene make_scene(uint64_t seed) {
       set_value(variance, DType::kF32, i, x * x);
     }
     scene.variance.push_back(variance);
+    Bytes remainder(static_cast<size_t>(2 * n));
+    for (int64_t i = 0; i < 2 * n; ++i)
+      remainder[static_cast<size_t>(i)] = static_cast<unsigned char>(bits_at(base + 5, i));
+    scene.remainder.push_back(remainder);
+    scene.factors.push_back(values(base + 6, DType::kF32, param.rows + 4));
     AdamScalars s;
     s.rate = 0.01f + 0.001f * static_cast<float>(p);
     s.decay = 0.0001f;
@@ -91,6 +99,26 @@ Scene make_scene(uint64_t seed) {
   return scene;
 }
 
+Scene make_scene_of_forms(uint64_t seed) {
+  Scene scene = make_scene(seed);
+  for (size_t p = 0; p < scene.params.size(); ++p) {
+    SceneParam& param = scene.params[p];
+    param.clipped = p % 3 == 1;
+    if (p % 2 == 0) {
+      param.momentum_dtype = DType::kBF16;
+      scene.momentum[p] = values(seed + p, DType::kBF16, param.rows * param.cols);
+    }
+    if (param.dtype != DType::kBF16) continue;
+    param.form = p % 2 ? WeightForm::kRemainder : WeightForm::kStochastic;
+    if (p == 10) param.form = WeightForm::kRemainder;
+    param.master = false;
+    scene.master[p].clear();
+  }
+  for (size_t g = 0; g < scene.groups.size(); ++g) scene.groups[g].cautious = g % 2;
+  for (size_t p = 0; p < scene.adam.size(); ++p) scene.adam[p].cautious = p % 2;
+  return scene;
+}
+
 Stage::Stage(Machine& machine_in, const Scene& scene_in) : machine(machine_in), scene(scene_in) {
   for (size_t p = 0; p < scene.params.size(); ++p) {
     const SceneParam& param = scene.params[p];
@@ -99,8 +127,15 @@ Stage::Stage(Machine& machine_in, const Scene& scene_in) : machine(machine_in), 
     view.grad =
         machine.put(scene.grad[p], (param.offset + param.grad_offset) * size_of(param.grad_dtype));
     view.master = reinterpret_cast<float*>(machine.put(scene.master[p], param.offset * 4));
-    if (param.master) view.form = WeightForm::kMaster;
-    view.momentum = reinterpret_cast<float*>(machine.put(scene.momentum[p], param.offset * 4));
+    view.form = param.master ? WeightForm::kMaster : param.form;
+    view.momentum_dtype = param.momentum_dtype;
+    view.seed = 0x123456789abcdef0;
+    view.step = (uint64_t{1} << 40) + 17;
+    if (view.form == WeightForm::kRemainder)
+      view.remainder =
+          reinterpret_cast<uint16_t*>(machine.put(scene.remainder[p], param.offset * 2));
+    if (param.clipped) view.row_factors = reinterpret_cast<float*>(machine.put(scene.factors[p]));
+    view.momentum = machine.put(scene.momentum[p], param.offset * size_of(param.momentum_dtype));
     view.variance = reinterpret_cast<float*>(machine.put(scene.variance[p], param.offset * 4));
     view.numel = param.rows * param.cols;
     view.param_dtype = param.dtype;
@@ -124,7 +159,8 @@ std::vector<Bytes> Stage::state() {
     add(view.param, view.numel * size_of(view.param_dtype));
     add(view.grad, view.numel * size_of(view.grad_dtype));
     add(view.master, view.numel * 4);
-    add(view.momentum, view.numel * 4);
+    add(view.momentum, view.numel * size_of(view.momentum_dtype));
+    add(view.remainder, view.remainder ? view.numel * 2 : 0);
     add(view.variance, view.numel * 4);
   }
   return out;

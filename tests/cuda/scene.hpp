@@ -14,6 +14,9 @@ struct SceneParam {
   int32_t group = 0;
   int64_t offset = 0;       // elements that every buffer lies behind an aligned address
   int64_t grad_offset = 0;  // the gradient, in addition
+  muonrt::WeightForm form = muonrt::WeightForm::kPlain;  // of one without a master
+  muonrt::DType momentum_dtype = muonrt::DType::kF32;
+  bool clipped = false;  // its rows have factors
 };
 
 struct Scene {
@@ -22,7 +25,7 @@ struct Scene {
   std::vector<muonrt::MuonScalars> groups;
   std::vector<muonrt::AdamScalars> adam;  // by parameter
   int64_t message_elements = 0;
-  std::vector<Bytes> data, grad, master, momentum, variance;  // by parameter
+  std::vector<Bytes> data, grad, master, momentum, variance, remainder, factors;  // by parameter
 
   /// Element (param, i) of the gradient.
   void set_grad(size_t param, int64_t i, float x) {
@@ -33,6 +36,8 @@ struct Scene {
 /// Whole parameters, bands of rows, bands of columns and blocks, in all four pairs of dtypes, with
 /// and without master weights, at aligned and odd places; parameter 4 sits out.
 Scene make_scene(uint64_t seed);
+/// The same with bf16 weights as they may be kept, bf16 momentum, rows with factors.
+Scene make_scene_of_forms(uint64_t seed);
 
 /// A scene on a machine.
 struct Stage {

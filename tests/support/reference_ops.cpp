@@ -300,8 +300,10 @@ void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const Par
                 next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
         if (!p.param) continue;
         const float o = load(message, transport, piece.packed_offset + r * piece.cols + c);
-        set_weight(p, piece.param, i, piece.tensor_index + r * piece.tensor_ld + c,
-                   muon_update(weight(p, i), o, piece.update_scale, piece.decay_scale, s));
+        set_weight(
+            p, piece.param, i, piece.tensor_index + r * piece.tensor_ld + c,
+            muon_update(weight(p, i), o, piece.update_scale, piece.decay_scale, s) *
+                (p.row_factors ? p.row_factors[piece.tensor_index / piece.tensor_ld + r] : 1.0f));
       }
     }
   }
@@ -327,6 +329,80 @@ void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list,
       for (int64_t c = 0; c < piece.cols; ++c)
         update(piece.param, piece.local_offset + r * piece.local_ld + c,
                piece.tensor_index + r * piece.tensor_ld + c);
+}
+
+void ReferenceOps::normuon(Stream&, const MatrixBatch& m, const NormuonState& state,
+                           const ParamView* params, const MuonScalars* groups) {
+  if (!params[state.param].active) return;
+  const int64_t length = state.stored_rows ? m.cols : m.rows;
+  const auto place = [&](int64_t line, int64_t i) {
+    return state.stored_rows ? line * m.ld + i : i * m.ld + line;
+  };
+  const double beta2 = static_cast<double>(groups[state.group].normuon_beta2);
+  double squares = 0, scaled = 0;
+  std::vector<double> factors(static_cast<size_t>(state.lines));
+  for (int64_t line = 0; line < state.lines; ++line) {
+    double mean = 0;
+    for (int64_t i = 0; i < length; ++i) {
+      const auto x = static_cast<double>(load(m.data, m.dtype, place(line, i)));
+      mean += x * x / static_cast<double>(length);
+    }
+    const double moment = beta2 * static_cast<double>(state.moments[line]) + (1 - beta2) * mean;
+    const double factor = 1 / (std::sqrt(moment) + 1e-10);
+    state.staged[line] = static_cast<float>(moment);
+    factors[static_cast<size_t>(line)] = factor;
+    squares += mean * static_cast<double>(length);
+    scaled += mean * factor * factor * static_cast<double>(length);
+  }
+  const double restore = std::sqrt(squares) / (std::sqrt(scaled) + 1e-10);
+  for (int64_t line = 0; line < state.lines; ++line) {
+    const double factor = factors[static_cast<size_t>(line)] * restore;
+    state.factors[line] = static_cast<float>(factor);
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t at = place(line, i);
+      store(m.data, m.dtype, at,
+            static_cast<float>(static_cast<double>(load(m.data, m.dtype, at)) * factor));
+    }
+  }
+}
+
+void ReferenceOps::commit_normuon(Stream&, const NormuonState& state, const ParamView* params,
+                                  const Ballot* sum, int64_t world, int64_t stamp) {
+  if (!passes(*sum, world, stamp) || !params[state.param].active) return;
+  for (int64_t line = 0; line < state.lines; ++line) state.moments[line] = state.staged[line];
+}
+
+void ReferenceOps::sum_squares(Stream&, std::span<const int32_t> list, const ParamView* params,
+                               int64_t* sums) {
+  for (const int32_t index : list) {
+    const ParamView& p = params[index];
+    for (int64_t i = 0; p.active && i < p.numel; ++i) {
+      const SquareTerm term = square_term(load(p.grad, p.grad_dtype, i));
+      sums[term.word] += term.low;
+      sums[term.word + 1] += term.high;
+    }
+  }
+}
+
+void ReferenceOps::scale_gradients(Stream&, const GradientFactors& factors, double clip_norm,
+                                   const int64_t* sums, const GradientTables& tables,
+                                   Findings* findings, double* norm) {
+  const GradientScale scale = gradient_scale(factors, clip_norm, sums);
+  for (int64_t i = 0; i < tables.param_count; ++i) tables.params[i].grad_scale = scale.factor;
+  for (int64_t i = 0; i < tables.adam_count; ++i) tables.adam[i].grad_scale = scale.factor;
+  for (int64_t i = 0; i < tables.group_count; ++i) tables.groups[i].grad_scale = scale.factor;
+  if (!scale.well) note(findings, -1);
+  *norm = scale.norm;
+}
+
+void ReferenceOps::take_logits(Stream&, const float* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from ? from[i] : -HUGE_VALF;
+}
+
+void ReferenceOps::clip_heads(Stream&, const QkClip& clip, int32_t param, Findings* findings) {
+  for (int64_t head = 0; head < clip.heads; ++head)
+    if (qk_bad_logit(clip.logits[head])) note(findings, param);
+  for (int64_t row = 0; row < clip.rows; ++row) clip.factors[row] = qk_row_factor(clip, row);
 }
 
 }  // namespace reference

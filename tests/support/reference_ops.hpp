@@ -54,6 +54,20 @@ class ReferenceOps : public muonrt::Ops {
                     std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
                     const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,
                     int64_t step) override;
+  void normuon(muonrt::Stream& stream, const muonrt::MatrixBatch& matrix,
+               const muonrt::NormuonState& state, const muonrt::ParamView* params,
+               const muonrt::MuonScalars* groups) override;
+  void commit_normuon(muonrt::Stream& stream, const muonrt::NormuonState& state,
+                      const muonrt::ParamView* params, const muonrt::Ballot* sum, int64_t world,
+                      int64_t stamp) override;
+  void sum_squares(muonrt::Stream& stream, std::span<const int32_t> list,
+                   const muonrt::ParamView* params, int64_t* sums) override;
+  void scale_gradients(muonrt::Stream& stream, const muonrt::GradientFactors& factors,
+                       double clip_norm, const int64_t* sums, const muonrt::GradientTables& tables,
+                       muonrt::Findings* findings, double* norm) override;
+  void take_logits(muonrt::Stream& stream, const float* from, float* to, int64_t count) override;
+  void clip_heads(muonrt::Stream& stream, const muonrt::QkClip& clip, int32_t param,
+                  muonrt::Findings* findings) override;
 
   /// What `multiply` was asked for, in order; for tests that count products.
   struct Asked {

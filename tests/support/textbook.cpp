@@ -126,7 +126,20 @@ double decayed(Decay kind, double rate, double weight_decay, double w, double u)
   return NAN;
 }
 
-void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g) {
+Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v) {
+  Matrix out = o;
+  v.resize(static_cast<size_t>(o.rows), 0.0);
+  for (int64_t i = 0; i < o.rows; ++i) {
+    double mean = 0;
+    for (int64_t j = 0; j < o.cols; ++j) mean += o(i, j) * o(i, j) / static_cast<double>(o.cols);
+    double& moment = v[static_cast<size_t>(i)];
+    moment = beta2 * moment + (1 - beta2) * mean;
+    for (int64_t j = 0; j < o.cols; ++j) out(i, j) = o(i, j) / (std::sqrt(moment) + 1e-10);
+  }
+  return scale(frobenius(o) / (frobenius(out) + 1e-10), out);
+}
+
+void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g, std::vector<double>* v) {
   const double mu = how.momentum;
   Matrix u;
   if (how.heavy_ball) {
@@ -136,8 +149,11 @@ void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g) {
     m = add(mu, m, 1 - mu, g);
     u = how.nesterov ? add(1 - mu, g, mu, m) : m;
   }
-  const Matrix o =
-      rounded(newton_schulz(how.list, how.safety, rounded(u, how.transport)), how.transport);
+  Matrix o = newton_schulz(how.list, how.safety, rounded(u, how.transport));
+  if (how.normuon)
+    o = how.normuon_columns ? transpose(normuon(transpose(o), how.normuon_beta2, *v))
+                            : normuon(o, how.normuon_beta2, *v);
+  o = rounded(o, how.transport);
   const double rate = how.lr * how.scale_times * scale_factor(how.scale, w.rows, w.cols);
   for (size_t i = 0; i < w.v.size(); ++i)
     w.v[i] = decayed(how.decay, how.lr, how.weight_decay, w.v[i], o.v[i]) - rate * o.v[i];

@@ -130,10 +130,16 @@ struct Muon {
   double scale_times = 1.0;
   List list;  // standard form
   double safety = 1.0;
+  bool normuon = false, normuon_columns = false;
+  double normuon_beta2 = 0.95;
   muonrt::DType transport = muonrt::DType::kF32;  // rounding of what travels, both ways
 };
-/// One step; w and m are updated in place.
-void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g);
+/// One step; w and m are updated in place, and the second moments `v` where NorMuon is on.
+void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g,
+               std::vector<double>* v = nullptr);
+
+/// NorMuon of a whole matrix with one second moment for each row, updated in place.
+Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v);
 
 struct AdamW {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;

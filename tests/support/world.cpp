@@ -97,6 +97,8 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
           param.master_kind = p.master_kind;
           param.lr_factor = p.lr_factor;
           param.travel = p.travel;
+          param.normuon_axis = p.normuon_axis;
+          param.qk_clip = p.qk_clip;
           param.view = p.view;
           param.parts = p.parts;
           settings.params.push_back(std::move(param));
@@ -213,6 +215,7 @@ Status Rank::step_only(int64_t step, StepReport& report) {
         if (static_cast<size_t>(step) < case_->without_grad.size()) {
           s.without_grad = case_->without_grad[static_cast<size_t>(step)];
         }
+        if (case_->arguments) case_->arguments(s, step, rank_);
         return s;
       },
       report);

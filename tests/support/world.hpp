@@ -35,6 +35,8 @@ struct Param {
   /// after the other in f32.
   int addends = 0;
   muonrt::DType addend_dtype = muonrt::DType::kF32;
+  muonrt::NormuonAxis normuon_axis = muonrt::NormuonAxis::kOff;
+  muonrt::QkClipSettings qk_clip;
 };
 
 struct Case {
@@ -46,6 +48,8 @@ struct Case {
   int steps = 5;
   double lr = 0.02;
   std::vector<std::vector<int64_t>> without_grad;  // by step
+  /// More arguments of a step on a rank.
+  std::function<void(muonrt::StepSettings&, int64_t step, int rank)> arguments;
   /// A rank's last word on its settings; may be empty.
   std::function<void(muonrt::OptimizerSettings&, int rank)> adjust;
 

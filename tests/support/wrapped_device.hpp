@@ -87,6 +87,32 @@ class Ops : public muonrt::Ops {
                     int64_t stamp) override {
     inner_.commit_adamw(s, list, pieces, params, scalars, sum, world, stamp);
   }
+  void normuon(muonrt::Stream& s, const muonrt::MatrixBatch& matrix,
+               const muonrt::NormuonState& state, const muonrt::ParamView* params,
+               const muonrt::MuonScalars* groups) override {
+    inner_.normuon(s, matrix, state, params, groups);
+  }
+  void commit_normuon(muonrt::Stream& s, const muonrt::NormuonState& state,
+                      const muonrt::ParamView* params, const muonrt::Ballot* sum, int64_t world,
+                      int64_t stamp) override {
+    inner_.commit_normuon(s, state, params, sum, world, stamp);
+  }
+  void sum_squares(muonrt::Stream& s, std::span<const int32_t> list,
+                   const muonrt::ParamView* params, int64_t* sums) override {
+    inner_.sum_squares(s, list, params, sums);
+  }
+  void scale_gradients(muonrt::Stream& s, const muonrt::GradientFactors& factors, double clip_norm,
+                       const int64_t* sums, const muonrt::GradientTables& tables,
+                       muonrt::Findings* findings, double* norm) override {
+    inner_.scale_gradients(s, factors, clip_norm, sums, tables, findings, norm);
+  }
+  void take_logits(muonrt::Stream& s, const float* from, float* to, int64_t count) override {
+    inner_.take_logits(s, from, to, count);
+  }
+  void clip_heads(muonrt::Stream& s, const muonrt::QkClip& clip, int32_t param,
+                  muonrt::Findings* findings) override {
+    inner_.clip_heads(s, clip, param, findings);
+  }
 
  protected:
   muonrt::Ops& inner_;

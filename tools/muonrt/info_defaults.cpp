@@ -79,6 +79,9 @@ std::vector<Setting> group_settings() {
                            : g.form == MUONRT_FORM_GRAM ? "gram"
                                                         : "standard");
        }},
+      {"normuon", true, false,
+       [](const Group& g) { return cell::word(g.normuon == MUONRT_NORMUON_OFF ? "off" : "on"); }},
+      {"normuon_beta2", true, false, [](const Group& g) { return plain(g.normuon_beta2); }},
       {"beta1", false, true, [](const Group& g) { return plain(g.beta1); }},
       {"beta2", false, true, [](const Group& g) { return plain(g.beta2); }},
       {"eps", false, true, [](const Group& g) { return plain(g.eps); }},
@@ -116,6 +119,8 @@ Table option_table() {
   add("window", cell::count(o.window));
   add("chunk_bytes", o.chunk_bytes == 0 ? cell::word("by device") : cell::bytes(o.chunk_bytes));
   add("timeout_ms", cell::count(o.timeout_ms));
+  add("seed", cell::count(o.seed));
+  add("clip_norm", plain(o.clip_norm));
   return table;
 }
 

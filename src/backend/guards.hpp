@@ -1,0 +1,88 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "backend/scalars.hpp"
+
+// Factors on the gradient that lie in device memory, and the global norm; formulas shared by every
+// backend.
+
+namespace muonrt {
+
+/// What multiplies every gradient of a step. Pointers are to one f32 where the device reads it, or
+/// null.
+struct GradientFactors {
+  float host = 1.0f;
+  const float* inverse_scale = nullptr;  // of the loss
+  const float* multiplier = nullptr;     // the caller's, behind clipping
+  const float* found_inf = nullptr;      // not 0: the step is skipped
+  bool on_device() const { return inverse_scale || multiplier || found_inf; }
+};
+
+/// The tables in which a step's factor stands.
+struct GradientTables {
+  ParamView* params = nullptr;
+  int64_t param_count = 0;
+  MuonScalars* groups = nullptr;
+  int64_t group_count = 0;
+  AdamScalars* adam = nullptr;
+  int64_t adam_count = 0;
+};
+
+/// Words of the exact sum of squares: for each exponent of f32 the lower 24 bits and what is above
+/// them, of the squares of the mantissas. Integers, so that no order of additions matters; 2^39
+/// elements fit.
+constexpr int64_t kNormWords = 512;
+
+struct SquareTerm {
+  int32_t word;  // of the lower bits; the upper ones follow
+  int64_t low, high;
+};
+/// The square of a finite x; infinities and NaN give nothing.
+MUONRT_HOST_DEVICE inline SquareTerm square_term(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits >> 23 & 0xffu;
+  const uint64_t fraction = bits & 0x7fffffu;
+  if (exponent == 0xffu) return {0, 0, 0};
+  const uint64_t mantissa = exponent == 0 ? fraction : fraction | 0x800000u;
+  const uint64_t square = mantissa * mantissa;
+  return {static_cast<int32_t>(2 * exponent), static_cast<int64_t>(square & 0xffffffu),
+          static_cast<int64_t>(square >> 24)};
+}
+
+/// The root of what the words sum.
+MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
+  double sum = 0.0;
+  for (int exponent = 254; exponent >= 0; --exponent) {
+    const int64_t* at = words + 2 * exponent;
+    const double mantissas = static_cast<double>(at[1]) * 0x1p24 + static_cast<double>(at[0]);
+    const int power = 2 * ((exponent == 0 ? 1 : exponent) - 150);
+    sum += mantissas * std::bit_cast<double>(static_cast<uint64_t>(1023 + power) << 52);
+  }
+  return sqrt(sum);
+}
+
+struct GradientScale {
+  float factor;
+  double norm;  // of the gradients after the inverse scale; 0 where nothing clips
+  bool well;    // no infinity was found, and the factor is finite
+};
+/// @param clip_norm  0: no clipping, `words` is not read.
+MUONRT_HOST_DEVICE inline GradientScale gradient_scale(const GradientFactors& in, double clip_norm,
+                                                       const int64_t* words) {
+  double factor = static_cast<double>(in.host);
+  if (in.inverse_scale) factor *= static_cast<double>(*in.inverse_scale);
+  GradientScale out{0.0f, 0.0, true};
+  if (clip_norm > 0.0) {
+    out.norm = norm_of(words) * (factor < 0.0 ? -factor : factor);
+    if (out.norm > clip_norm) factor *= clip_norm / out.norm;
+  }
+  if (in.multiplier) factor *= static_cast<double>(*in.multiplier);
+  out.factor = static_cast<float>(factor);
+  const bool finite = (std::bit_cast<uint32_t>(out.factor) & 0x7fffffffu) < 0x7f800000u;
+  out.well = finite && !(in.found_inf && !(*in.found_inf == 0.0f));
+  return out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/scalars.hpp"
+
+// QK-clip: rows of query and key weights shrink where a head's largest logit went beyond a
+// threshold; formulas shared by every backend. Source: Kimi K2 (arXiv 2507.20534), algorithm 1;
+// reference numerics, section 15.
+
+namespace muonrt {
+
+enum class QkKind : int32_t {
+  kNone = 0,
+  kQuery = 1,
+  kKey = 2,
+  kMlaQuery = 3,
+  kMlaKeyValue = 4,
+  kQkv = 5
+};
+
+/// One weight of an attention layer.
+struct QkClip {
+  QkKind kind = QkKind::kNone;
+  int32_t heads = 0, kv_heads = 0;        // of the layer; kv_heads divides heads
+  int32_t head_dim = 0;                   // kQuery, kKey, kQkv
+  int32_t nope = 0, rope = 0, v_dim = 0;  // kMlaQuery, kMlaKeyValue
+  float threshold = 100.0f, exponent = 0.5f;
+  int64_t rows = 0;                   // of the whole weight
+  const float* logits = nullptr;      // largest of each query head
+  const int32_t* selected = nullptr;  // by query head, 0: never clipped; null: all may be
+  float* factors = nullptr;           // by row of the whole weight
+};
+
+MUONRT_HOST_DEVICE inline float qk_gamma(const QkClip& c, int64_t head) {
+  if (c.selected && !c.selected[head]) return 1.0f;
+  const float logit = c.logits[head];
+  return logit > c.threshold ? c.threshold / logit : 1.0f;
+}
+
+/// The smallest gamma of the query heads that share a key head.
+MUONRT_HOST_DEVICE inline float qk_group_gamma(const QkClip& c, int64_t group) {
+  const int64_t each = c.heads / c.kv_heads;
+  float smallest = 1.0f;
+  for (int64_t head = group * each; head < (group + 1) * each; ++head) {
+    const float gamma = qk_gamma(c, head);
+    smallest = gamma < smallest ? gamma : smallest;
+  }
+  return smallest;
+}
+
+MUONRT_HOST_DEVICE inline float qk_power(float gamma, float exponent) {
+  if (gamma == 1.0f || exponent == 1.0f) return gamma;
+  if (exponent == 0.5f) return sqrtf(gamma);
+  return static_cast<float>(pow(static_cast<double>(gamma), static_cast<double>(exponent)));
+}
+
+/// What row `row` of the whole weight is multiplied by.
+MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
+  const int64_t each = c.heads / c.kv_heads;
+  switch (c.kind) {
+    case QkKind::kQuery:
+      return qk_power(qk_gamma(c, row / c.head_dim), c.exponent);
+    case QkKind::kKey:
+      return qk_power(qk_group_gamma(c, row / c.head_dim), 1.0f - c.exponent);
+    case QkKind::kMlaQuery: {
+      // The group's gamma: with a key head's own, the two parts of a logit would shrink apart.
+      const int64_t stride = c.nope + c.rope;
+      const float gamma = qk_group_gamma(c, row / stride / each);
+      return row % stride < c.nope ? qk_power(gamma, c.exponent) : gamma;
+    }
+    case QkKind::kMlaKeyValue: {
+      const int64_t stride = c.nope + c.v_dim;
+      if (row % stride >= c.nope) return 1.0f;
+      return qk_power(qk_group_gamma(c, row / stride), 1.0f - c.exponent);
+    }
+    case QkKind::kQkv: {
+      const int64_t stride = (each + 2) * c.head_dim, group = row / stride;
+      const int64_t head = row % stride / c.head_dim;
+      if (head < each) return qk_power(qk_gamma(c, group * each + head), c.exponent);
+      return head == each ? qk_power(qk_group_gamma(c, group), 1.0f - c.exponent) : 1.0f;
+    }
+    case QkKind::kNone:
+      break;
+  }
+  return 1.0f;
+}
+
+/// A logit that votes the step down: infinite or NaN, but for the -inf of a head that no rank has.
+MUONRT_HOST_DEVICE inline bool qk_bad_logit(float logit) {
+  return !(logit < 0.0f) && !(logit - logit == 0.0f);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,139 @@
+#include <algorithm>
+
+#include "backend/normuon.hpp"
+#include "base/checked.hpp"
+#include "host/dtype_dispatch.hpp"
+#include "host/host_ops.hpp"
+#include "host/host_stream.hpp"
+#include "host/isa.hpp"
+
+namespace muonrt::host {
+
+namespace {
+
+/// Columns whose sums are made at once; their chains stay in the first cache.
+constexpr int64_t kColumns = 64;
+
+template <class T>
+struct RowSquaresPass {
+  static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
+    float chains[kLineChains] = {};
+    int64_t i = 0;
+    for (; i + kLineChains <= n; i += kLineChains) {
+      for (int64_t c = 0; c < kLineChains; ++c) {
+        const float x = to_f32(row[i + c]);
+        chains[c] += x * x;
+      }
+    }
+    for (int64_t c = 0; i + c < n; ++c) {
+      const float x = to_f32(row[i + c]);
+      chains[c] += x * x;
+    }
+    return fold_chains(chains);
+  }
+};
+
+/// Adds the squares of a row's columns to their chains.
+template <class T>
+struct AddSquaresPass {
+  static MUONRT_ALWAYS_INLINE void run(const T* __restrict row, float* __restrict sums, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = to_f32(row[i]);
+      sums[i] += x * x;
+    }
+  }
+};
+
+template <class T>
+struct ScaleByOnePass {
+  static MUONRT_ALWAYS_INLINE void run(T* __restrict row, float factor, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) row[i] = from_f32<T>(to_f32(row[i]) * factor);
+  }
+};
+template <class T>
+struct ScaleByEachPass {
+  static MUONRT_ALWAYS_INLINE void run(T* __restrict row, const float* __restrict factors,
+                                       int64_t n) {
+    for (int64_t i = 0; i < n; ++i) row[i] = from_f32<T>(to_f32(row[i]) * factors[i]);
+  }
+};
+
+template <class T>
+void column_squares(Isa isa, const T* data, const MatrixBatch& m, int64_t begin, int64_t end,
+                    float* sums) {
+  for (int64_t col = begin; col < end; col += kColumns) {
+    const int64_t n = std::min(kColumns, end - col);
+    float chains[kLineChains][kColumns] = {};
+    for (int64_t row = 0; row < m.rows; ++row)
+      run_pass<AddSquaresPass<T>>(isa, data + row * m.ld + col, chains[row % kLineChains], n);
+    for (int64_t c = 0; c < n; ++c) {
+      float one[kLineChains];
+      for (int k = 0; k < kLineChains; ++k) one[k] = chains[k][c];
+      sums[col + c] = fold_chains(one);
+    }
+  }
+}
+
+/// From mean squares in `factors`: staged moments, and what each line is multiplied by.
+void finish_factors(const NormuonState& state, int64_t length, float beta2) {
+  double squares[kLineChains] = {}, scaled[kLineChains] = {};
+  for (int64_t line = 0; line < state.lines; ++line) {
+    const float mean = state.factors[line];
+    const float moment = normuon_moment(state.moments[line], mean, beta2);
+    const float factor = normuon_line_factor(moment);
+    state.staged[line] = moment;
+    state.factors[line] = factor;
+    const double v = static_cast<double>(mean), f = static_cast<double>(factor);
+    squares[line % kLineChains] += v;
+    scaled[line % kLineChains] += v * f * f;
+  }
+  const float restore = normuon_restore(fold_chains(squares), fold_chains(scaled), length);
+  for (int64_t line = 0; line < state.lines; ++line) state.factors[line] *= restore;
+}
+
+}  // namespace
+
+void HostOps::normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
+                      const ParamView* params, const MuonScalars* groups) {
+  host_stream(stream).enqueue(Task([=, this] {
+    if (!params[state.param].active) return;
+    with_dtype(matrix.dtype, [&](auto element) {
+      using T = decltype(element);
+      T* const data = static_cast<T*>(matrix.data);
+      const int64_t length = state.stored_rows ? matrix.cols : matrix.rows;
+      spread_range(state.lines, [&](int64_t begin, int64_t end) {
+        if (state.stored_rows) {
+          for (int64_t row = begin; row < end; ++row)
+            state.factors[row] = run_pass<RowSquaresPass<T>>(
+                isa_, static_cast<const T*>(data) + row * matrix.ld, matrix.cols);
+        } else {
+          column_squares<T>(isa_, data, matrix, begin, end, state.factors);
+        }
+        for (int64_t line = begin; line < end; ++line)
+          state.factors[line] /= static_cast<float>(length);
+      });
+      finish_factors(state, length, groups[state.group].normuon_beta2);
+      spread_range(matrix.rows, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          T* const at = data + row * matrix.ld;
+          if (state.stored_rows) {
+            run_pass<ScaleByOnePass<T>>(isa_, at, state.factors[row], matrix.cols);
+          } else {
+            run_pass<ScaleByEachPass<T>>(isa_, at, static_cast<const float*>(state.factors),
+                                         matrix.cols);
+          }
+        }
+      });
+    });
+  }));
+}
+
+void HostOps::commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
+                             const Ballot* sum, int64_t world, int64_t stamp) {
+  host_stream(stream).enqueue(Task([=] {
+    if (!passes(*sum, world, stamp) || !params[state.param].active) return;
+    std::copy_n(state.staged, state.lines, state.moments);
+  }));
+}
+
+}  // namespace muonrt::host

@@ -1,0 +1,89 @@
+#include "optimizer/normuon.hpp"
+
+#include <set>
+
+#include "backend/ops.hpp"
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// What is normalized in a matrix: its rows, its columns, or nothing.
+NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
+  const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
+  NormuonAxis axis = g.normuon;
+  if (axis == NormuonAxis::kOff) return axis;
+  if (p.normuon_axis != NormuonAxis::kOff) axis = p.normuon_axis;
+  if (!p.parts.empty()) {
+    const PartSettings& part = p.parts[static_cast<size_t>(m.index) % p.parts.size()];
+    if (part.normuon_axis != NormuonAxis::kOff) axis = part.normuon_axis;
+  }
+  if (axis != NormuonAxis::kLonger) return axis;
+  return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
+}
+
+/// One vector alone has nothing to be compared with.
+int64_t lines_of(NormuonAxis axis, const Matrix& m) {
+  if (axis == NormuonAxis::kOff) return 0;
+  const int64_t lines = axis == NormuonAxis::kRows ? m.rows : m.cols;
+  return lines > 1 ? lines : 0;
+}
+
+}  // namespace
+
+NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan,
+                             int rank)
+    : states_(plan.matrices().size()),
+      moments_(settings.params.size(), nullptr),
+      lines_(settings.params.size(), 0) {
+  std::set<int32_t> owned;
+  std::vector<bool> here(settings.params.size(), false);
+  for (const SlotPlan& slot : plan.rank_slots(rank)) {
+    for (const Owned& o : slot.owned) {
+      owned.insert(o.matrix);
+      here[static_cast<size_t>(plan.matrices()[static_cast<size_t>(o.matrix)].param)] = true;
+    }
+  }
+  std::vector<int64_t> first(states_.size());
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Matrix& m = plan.matrices()[i];
+    const NormuonAxis axis = axis_of(settings, m);
+    NormuonState& state = states_[i];
+    state.lines = lines_of(axis, m);
+    // Stored short side first: the rows of a tall matrix are columns there.
+    state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
+    state.param = m.param;
+    state.group = settings.params[static_cast<size_t>(m.param)].group;
+    first[i] = lines_[static_cast<size_t>(m.param)];
+    lines_[static_cast<size_t>(m.param)] += state.lines;
+  }
+  int64_t total = 0;
+  for (size_t p = 0; p < here.size(); ++p) total += here[p] ? 3 * round_up(lines_[p], 64) : 0;
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (!owned.count(static_cast<int32_t>(i))) states_[i].lines = 0;
+  if (total == 0) return;
+  memory_ = Buffer(device, checked_mul(total, 4));
+  float* at = memory_.as<float>();
+  for (size_t p = 0; p < here.size(); ++p) {
+    if (!here[p] || lines_[p] == 0) continue;
+    moments_[p] = at;
+    at += 3 * round_up(lines_[p], 64);
+  }
+  for (size_t i = 0; i < states_.size(); ++i) {
+    NormuonState& state = states_[i];
+    if (state.lines == 0) continue;
+    const auto p = static_cast<size_t>(state.param);
+    state.moments = moments_[p] + first[i];
+    state.staged = state.moments + round_up(lines_[p], 64);
+    state.factors = state.staged + round_up(lines_[p], 64);
+  }
+  const auto stream = device.create_stream(StreamKind::kCompute);
+  const auto done = device.create_event();
+  device.ops().fill(*stream, memory_.data(), 0, memory_.bytes());
+  device.record(*done, *stream);
+  device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));
+}
+
+}  // namespace muonrt

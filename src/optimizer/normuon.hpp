@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/device.hpp"
+#include "backend/normuon.hpp"
+#include "optimizer/settings.hpp"
+#include "plan/plan.hpp"
+
+namespace muonrt {
+
+/// The second moments of NorMuon on one rank: those of the matrices that it owns.
+class NormuonMemory {
+ public:
+  NormuonMemory() = default;
+  /// Takes and clears them. Nothing is taken where no matrix here is normalized.
+  NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan, int rank);
+
+  /// By matrix; `lines` is 0 where there is nothing to do.
+  const std::vector<NormuonState>& states() const { return states_; }
+
+  /// The moments of a parameter's matrices one after the other, in their order (expert by expert,
+  /// part by part); f32, those of matrices that other ranks own stay zero. Null where this rank
+  /// owns none.
+  float* moments(int32_t param) const { return moments_[static_cast<size_t>(param)]; }
+  int64_t lines(int32_t param) const { return lines_[static_cast<size_t>(param)]; }
+
+ private:
+  Buffer memory_;
+  std::vector<NormuonState> states_;
+  std::vector<float*> moments_;
+  std::vector<int64_t> lines_;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,202 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "cuda/scene.hpp"
+
+// Forms of weights, guards, NorMuon and QK-clip: the host's bits.
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
+
+Ballot consent() {
+  Ballot sum{};
+  sum.consent = kWorld;
+  sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
+  return sum;
+}
+
+std::vector<Bytes> committed_by(std::unique_ptr<Device> device, const Scene& scene,
+                                DType transport) {
+  Machine machine(std::move(device));
+  Stage stage(machine, scene);
+  auto* message = machine.put(values(77, transport, scene.message_elements));
+  machine.ops().commit_muon(machine.on(), scene.pieces, stage.views, stage.groups, message,
+                            transport, machine.put_one(consent()), kWorld, kStamp);
+  machine.finish();
+  return stage.state();
+}
+
+/// AdamW of every second parameter whole, of the others by pieces.
+std::vector<Bytes> adam_by(std::unique_ptr<Device> device, Scene scene) {
+  for (size_t p = 0; p < scene.params.size(); ++p) {
+    if (scene.params[p].momentum_dtype == DType::kF32) continue;
+    scene.params[p].momentum_dtype = DType::kF32;
+    scene.momentum[p] = values(p, DType::kF32, scene.params[p].rows * scene.params[p].cols);
+  }
+  Machine machine(std::move(device));
+  Stage stage(machine, scene);
+  std::vector<int32_t> list;
+  std::vector<Piece> pieces;
+  for (size_t p = 0; p < scene.params.size(); ++p) {
+    if (p % 2) list.push_back(static_cast<int32_t>(p));
+  }
+  for (const Piece& piece : scene.pieces) {
+    if (piece.param % 2 == 0) pieces.push_back(piece);
+  }
+  machine.ops().commit_adamw(machine.on(), list, pieces, stage.views, stage.adam,
+                             machine.put_one(consent()), kWorld, kStamp);
+  machine.finish();
+  return stage.state();
+}
+
+struct Normed {
+  Bytes matrix, factors, staged, moments;
+  bool operator==(const Normed&) const = default;
+};
+
+Normed normed_by(std::unique_ptr<Device> device, int64_t rows, int64_t cols, DType dtype,
+                 bool by_rows, bool active) {
+  Machine machine(std::move(device));
+  const int64_t ld = cols + 3, lines = by_rows ? rows : cols;
+  auto* data = machine.put(values(5, dtype, rows * ld));
+  Bytes moments = values(6, DType::kF32, lines);
+  for (int64_t i = 0; i < lines; ++i)
+    set_value(moments, DType::kF32, i, std::abs(value_in(moments, DType::kF32, i)));
+  NormuonState state;
+  const Bytes none(static_cast<size_t>(lines * 4));
+  auto *committed = machine.put(moments), *staged = machine.put(none), *factors = machine.put(none);
+  state.moments = reinterpret_cast<float*>(committed);
+  state.staged = reinterpret_cast<float*>(staged);
+  state.factors = reinterpret_cast<float*>(factors);
+  state.lines = lines;
+  state.stored_rows = by_rows;
+  ParamView view;
+  view.active = active;
+  MuonScalars group;
+  group.normuon_beta2 = 0.9f;
+  auto* views = machine.put_one(view);
+  machine.ops().normuon(machine.on(), {data, dtype, rows, cols, ld, 1, rows * ld}, state, views,
+                        machine.put_one(group));
+  machine.ops().commit_normuon(machine.on(), state, views, machine.put_one(consent()), kWorld,
+                               kStamp);
+  machine.finish();
+  return {machine.get(data, rows * ld * size_of(dtype)), machine.get(factors, lines * 4),
+          machine.get(staged, lines * 4), machine.get(committed, lines * 4)};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "cuda commit: remainders, random rounding, bf16 momentum and row factors have the host's "
+    "bits",
+    "[cuda]") {
+  const Scene scene = make_scene_of_forms(11);
+  for (const DType transport : {DType::kF32, DType::kBF16})
+    CHECK(difference(committed_by(make_device(true), scene, transport),
+                     committed_by(make_host(), scene, transport)) == -1);
+  CHECK(difference(adam_by(make_device(true), scene), adam_by(make_host(), scene)) == -1);
+}
+
+TEST_CASE("cuda normuon: moments, factors and the matrix have the host's bits", "[cuda]") {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>(7, 5), {33, 300}, {1, 40}, {70, 31}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const bool by_rows : {false, true}) {
+        for (const bool active : {false, true}) {
+          const Normed host = normed_by(make_host(), rows, cols, dtype, by_rows, active);
+          CHECK((normed_by(make_device(true), rows, cols, dtype, by_rows, active) == host));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda guards: the exact sum of squares and the factor in every table are the host's",
+          "[cuda]") {
+  const Scene scene = make_scene(12);
+  const auto run = [&](std::unique_ptr<Device> device) {
+    Machine machine(std::move(device));
+    Stage stage(machine, scene);
+    std::vector<int32_t> list;
+    for (size_t p = 0; p < scene.params.size(); ++p) list.push_back(static_cast<int32_t>(p));
+    auto* sums = machine.put(std::vector<int64_t>(kNormWords));
+    auto* findings = machine.put_one(Findings{});
+    auto* norm = machine.put_one(0.0);
+    GradientFactors factors;
+    factors.host = 0.5f;
+    factors.inverse_scale = machine.put_one(0.25f);
+    factors.multiplier = machine.put_one(3.0f);
+    factors.found_inf = machine.put_one(0.0f);
+    const auto params = static_cast<int64_t>(scene.params.size());
+    machine.ops().sum_squares(machine.on(), list, stage.views, sums);
+    machine.ops().scale_gradients(machine.on(), factors, 1.5, sums,
+                                  {stage.views, params, stage.groups,
+                                   static_cast<int64_t>(scene.groups.size()), stage.adam, params},
+                                  findings, norm);
+    machine.finish();
+    std::vector<float> found;
+    for (const ParamView& view : machine.get(stage.views, params)) found.push_back(view.grad_scale);
+    for (const AdamScalars& s : machine.get(stage.adam, params)) found.push_back(s.grad_scale);
+    for (const MuonScalars& s :
+         machine.get(stage.groups, static_cast<int64_t>(scene.groups.size())))
+      found.push_back(s.grad_scale);
+    CHECK(machine.get_one(findings).nonfinite == 0);
+    factors.found_inf = machine.put_one(1.0f);
+    machine.ops().scale_gradients(machine.on(), factors, 0.0, sums,
+                                  {stage.views, params, stage.groups,
+                                   static_cast<int64_t>(scene.groups.size()), stage.adam, params},
+                                  findings, norm);
+    const double first_norm = machine.get_one(norm);
+    CHECK(first_norm == 0.0);
+    CHECK(machine.get_one(findings).nonfinite == 1);
+    return std::pair(machine.get(sums, kNormWords), found);
+  };
+  const auto host = run(make_host());
+  CHECK((run(make_device(true)) == host));
+  CHECK(host.second.front() > 0.0f);
+}
+
+TEST_CASE("cuda qk-clip: row factors are the host's, and a bad logit is noted", "[cuda]") {
+  const auto run = [&](std::unique_ptr<Device> device, QkKind kind, float bad) {
+    Machine machine(std::move(device));
+    QkClip clip;
+    clip.kind = kind;
+    clip.heads = 6;
+    clip.kv_heads = 3;
+    clip.head_dim = 50;
+    clip.nope = 40;
+    clip.rope = 20;
+    clip.v_dim = 30;
+    clip.rows = kind == QkKind::kQuery         ? 300
+                : kind == QkKind::kKey         ? 150
+                : kind == QkKind::kMlaQuery    ? 360
+                : kind == QkKind::kMlaKeyValue ? 210
+                                               : 600;
+    const std::vector<float> logits = {50, 400, 100, 900, bad, 101};
+    auto* taken = machine.put(std::vector<float>(6));
+    machine.ops().take_logits(machine.on(), machine.put(logits), taken, 6);
+    clip.logits = taken;
+    clip.selected = machine.put(std::vector<int32_t>{1, 1, 0, 1, 1, 1});
+    clip.factors = machine.put(std::vector<float>(static_cast<size_t>(clip.rows)));
+    auto* findings = machine.put_one(Findings{});
+    machine.ops().clip_heads(machine.on(), clip, 4, findings);
+    machine.finish();
+    const Findings found = machine.get_one(findings);
+    CHECK(found.nonfinite == (bad > 0 || std::isnan(bad) ? 1 : 0));
+    CHECK(found.first_param == (found.nonfinite ? 4 : -1));
+    return machine.get(clip.factors, clip.rows);
+  };
+  for (const QkKind kind :
+       {QkKind::kQuery, QkKind::kKey, QkKind::kMlaQuery, QkKind::kMlaKeyValue, QkKind::kQkv}) {
+    const auto host = run(make_host(), kind, -HUGE_VALF);
+    CHECK((run(make_device(true), kind, -HUGE_VALF) == host));
+    CHECK(*std::min_element(host.begin(), host.end()) < 0.5f);
+    run(make_device(true), kind, HUGE_VALF);
+    run(make_device(true), kind, std::nanf(""));
+  }
+}

@@ -1,0 +1,160 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/guards.hpp"
+#include "support/bits_cases.hpp"
+#include "support/world.hpp"
+
+// Factors on the gradient in device memory, clipping by the global norm.
+
+using namespace muonrt;
+
+namespace {
+
+constexpr int kSteps = 3;
+
+world::Case make_case(const bits::Factors& f = {5, 1, 2, 0, 0, 1}) {
+  world::Case c = bits::make(f, false, kSteps);
+  if (c.settings.groups.empty()) c.settings.groups = world::default_groups();
+  c.settings.groups[1].eps = 0.1;  // AdamW sees the size of its gradients
+  c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
+  c.without_grad = {{}, {3, 9}, {}};
+  return c;
+}
+
+/// Of the gradients of a step, by plain sums in float64.
+double norm_of_step(const world::Case& c, size_t step) {
+  double sum = 0;
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    const auto& out = c.without_grad[step];
+    if (std::find(out.begin(), out.end(), static_cast<int64_t>(i)) != out.end()) continue;
+    int64_t numel = 1;
+    for (const int64_t n : c.params[i].shape) numel *= n;
+    for (int64_t e = 0; e < numel; ++e)
+      sum += std::pow(
+          static_cast<double>(world::value(static_cast<int64_t>(i), e, static_cast<int64_t>(step))),
+          2);
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+TEST_CASE("guards: the sum of squares is exact in any order and for any size",
+          "[unit][backend][guards]") {
+  const auto norm = [](std::vector<float> x) {
+    std::vector<int64_t> forward(kNormWords), backward(kNormWords);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const SquareTerm a = square_term(x[i]), b = square_term(x[x.size() - 1 - i]);
+      forward[static_cast<size_t>(a.word)] += a.low;
+      forward[static_cast<size_t>(a.word) + 1] += a.high;
+      backward[static_cast<size_t>(b.word)] += b.low;
+      backward[static_cast<size_t>(b.word) + 1] += b.high;
+    }
+    CHECK(forward == backward);
+    return norm_of(forward.data());
+  };
+  CHECK(norm({}) == 0.0);
+  CHECK(norm({3.0f, -4.0f}) == 5.0);
+  CHECK(norm({std::numeric_limits<float>::denorm_min()}) == 0x1p-149);
+  CHECK(norm({3e38f, -2e38f}) == Approx(std::hypot(3e38, 2e38)).epsilon(1e-6));
+  CHECK(norm({1e30f, 1.0f, 1e-30f}) == Approx(1e30));
+  std::vector<float> many(10007);
+  double sum = 0;
+  for (size_t i = 0; i < many.size(); ++i) {
+    many[i] = world::value(1, static_cast<int64_t>(i), 2) * static_cast<float>(1 << (i % 20));
+    sum += static_cast<double>(many[i]) * static_cast<double>(many[i]);
+  }
+  CHECK(norm(many) == Approx(std::sqrt(sum)).epsilon(1e-12));
+}
+
+TEST_CASE("guards: factors in device memory act like the one given by value",
+          "[unit][optimizer][guards]") {
+  world::Case by_value = make_case(), by_pointer = make_case();
+  by_value.arguments = [](StepSettings& s, int64_t, int) { s.grad_scale_inv = 0x1p-12; };
+  static const float kInverse = 0x1p-8f, kMultiplier = 0x1p-3f, kNone = 0.0f;
+  by_pointer.arguments = [](StepSettings& s, int64_t, int) {
+    s.grad_scale_inv = 0.5;
+    s.device_grad_scale_inv = &kInverse;
+    s.grad_multiplier = &kMultiplier;
+    s.found_inf = &kNone;
+  };
+  CHECK((world::run(by_value).tensors == world::run(by_pointer).tensors));
+  CHECK_FALSE((world::run(by_value).tensors == world::run(make_case()).tensors));
+}
+
+TEST_CASE(
+    "guards: an infinity that one rank found, or a factor that is not finite, skips the step "
+    "everywhere and changes no bit",
+    "[unit][optimizer][guards]") {
+  static const float kFound = 1.0f, kNan = std::nanf(""), kHuge = 3e38f;
+  for (const int kind : {0, 1, 2, 3}) {
+    world::Case c = make_case();
+    c.settings.clip_norm = kind == 3 ? 1.0 : 0.0;
+    c.arguments = [&](StepSettings& s, int64_t step, int rank) {
+      if (step != 1) return;
+      if (kind == 0 && rank == 2) s.found_inf = &kFound;
+      if (kind == 1 && rank == 0) s.found_inf = &kNan;
+      if (kind == 2) {
+        s.device_grad_scale_inv = &kHuge;
+        s.grad_multiplier = &kHuge;
+      }
+      if (kind == 3) s.grad_multiplier = &kNan;
+    };
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      REQUIRE(rank.step(0, report) == Status::kOk);
+      world::Tensors before, after;
+      std::vector<std::vector<bool>> seen, seen_after;
+      rank.add_to(before, seen);
+      REQUIRE(rank.step(1, report) == Status::kSkipped);
+      rank.add_to(after, seen_after);
+      REQUIRE((before == after));
+      REQUIRE(report.step == 1);
+      REQUIRE(rank.step(2, report) == Status::kOk);
+    });
+  }
+}
+
+TEST_CASE("guards: clipping multiplies every gradient by the quotient of the norms",
+          "[unit][optimizer][guards]") {
+  world::Case c = make_case();
+  c.settings.clip_norm = 7.5;
+  const world::Outcome clipped = world::run(c);
+  world::Case by_hand = make_case();
+  by_hand.arguments = [&](StepSettings& s, int64_t step, int) {
+    const double norm = norm_of_step(by_hand, static_cast<size_t>(step));
+    s.grad_scale_inv = static_cast<float>(7.5 / norm);
+  };
+  const world::Outcome expected = world::run(by_hand);
+  for (size_t step = 0; step < kSteps; ++step)
+    CHECK(clipped.reports[step].grad_norm == Approx(norm_of_step(c, step)).epsilon(1e-13));
+  CHECK((clipped.tensors == expected.tensors));
+  // A norm below the bound leaves everything as it is.
+  c.settings.clip_norm = 1e6;
+  CHECK((world::run(c).tensors == world::run(make_case()).tensors));
+}
+
+TEST_CASE("guards: clipping keeps the same bits on every mesh", "[bits][guards]") {
+  const auto prepared = [&](const bits::Factors& f) {
+    world::Case c = make_case(f);
+    c.settings.clip_norm = 3.25;
+    return c;
+  };
+  const world::Outcome reference = world::run(prepared({}));
+  for (const bits::Factors& f : {bits::Factors{5, 1, 2, 0, 0, 2},
+                                 {3, 0, 1, 1, 1, 1},
+                                 {9, 5, 3, 0, 0, 1},
+                                 {10, 3, 3, 1, 0, 2},
+                                 {8, 4, 4, 0, 1, 1}}) {
+    const world::Case c = prepared(f);
+    INFO(c.describe());
+    const world::Outcome found = world::run(c);
+    CHECK((found.tensors == reference.tensors));
+    for (size_t s = 0; s < kSteps; ++s)
+      CHECK(found.reports[s].grad_norm == reference.reports[s].grad_norm);
+  }
+}

@@ -1,0 +1,164 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "support/bits_cases.hpp"
+#include "support/textbook.hpp"
+#include "support/world.hpp"
+
+// NorMuon in whole steps over ranks.
+
+using namespace muonrt;
+
+namespace {
+
+std::vector<float> floats(const std::vector<unsigned char>& bytes) {
+  std::vector<float> out(bytes.size() / 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+textbook::Matrix values(int64_t param, int64_t rows, int64_t cols, int64_t step) {
+  textbook::Matrix out(rows, cols);
+  for (int64_t e = 0; e < rows * cols; ++e)
+    out.v[static_cast<size_t>(e)] = static_cast<double>(world::value(param, e, step));
+  return out;
+}
+
+world::Case make_case(NormuonAxis axis) {
+  world::Case c;
+  c.mesh = {2, 2};
+  c.world = 4;
+  c.steps = 3;
+  c.settings.transport = DType::kF32;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].normuon = axis;
+  c.settings.groups[0].normuon_beta2 = 0.9;
+  const Placement r{PlacementKind::kReplicate, 0, 1}, s0{PlacementKind::kShard, 0, 1},
+      s1{PlacementKind::kShard, 1, 1};
+  const auto add = [&](const char* name, std::vector<int64_t> shape,
+                       std::vector<Placement> placements) {
+    world::Param p;
+    p.name = name;
+    p.shape = std::move(shape);
+    p.placements = std::move(placements);
+    c.params.push_back(std::move(p));
+  };
+  add("wide", {24, 60}, {r, s0});
+  add("tall", {61, 24}, {s0, s1});
+  add("square", {40, 40}, {s1, s0});
+  add("row", {1, 33}, {s0, s1});
+  add("column", {35, 1}, {s0, s0});
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "normuon: rows, columns and the longer side follow the textbook, one vector is left alone",
+    "[unit][optimizer][normuon]") {
+  for (const NormuonAxis axis : {NormuonAxis::kRows, NormuonAxis::kColumns, NormuonAxis::kLonger}) {
+    const world::Case c = make_case(axis);
+    const world::Outcome outcome = world::run(c);
+    for (size_t i = 0; i < c.params.size(); ++i) {
+      const world::Param& p = c.params[i];
+      INFO(p.name << " axis " << static_cast<int>(axis));
+      const auto index = static_cast<int64_t>(i);
+      const int64_t rows = p.shape[0], cols = p.shape[1];
+      const bool by_columns =
+          axis == NormuonAxis::kColumns || (axis == NormuonAxis::kLonger && cols > rows);
+      textbook::Muon how;
+      how.lr = c.lr;
+      how.list = textbook::lists::kPolarModded;
+      how.safety = 1.02;
+      how.normuon = (by_columns ? cols : rows) > 1;
+      how.normuon_columns = by_columns;
+      how.normuon_beta2 = 0.9;
+      textbook::Matrix w = values(index, rows, cols, -1), m(rows, cols);
+      std::vector<double> v;
+      for (int step = 0; step < c.steps; ++step)
+        textbook::muon_step(how, w, m, values(index, rows, cols, step), &v);
+      const auto found = floats(outcome.tensors.params[i]);
+      double worst = 0;
+      for (size_t e = 0; e < found.size(); ++e)
+        worst = std::max(worst, std::abs(static_cast<double>(found[e]) - w.v[e]));
+      // Steps of at most 0.02 x 0.2 x sqrt(61) x 3 after three; products err by 1e-5 of that.
+      CHECK(worst < 2e-5);
+    }
+  }
+}
+
+TEST_CASE("normuon: a first step gives all rows one norm, and a skipped step changes no moment",
+          "[unit][optimizer][normuon]") {
+  world::Case c = make_case(NormuonAxis::kRows);
+  c.world = 1;
+  c.mesh = {1};
+  c.settings.groups[0].weight_decay = 0;
+  c.params = {c.params[1]};  // tall
+  c.params[0].placements.clear();
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    const auto before = floats(rank.data(0));
+    StepReport report;
+    REQUIRE(rank.step(0, report) == Status::kOk);
+    const auto after = floats(rank.data(0));
+    std::vector<double> norms(61, 0.0);
+    for (size_t e = 0; e < after.size(); ++e)
+      norms[e / 24] += std::pow(static_cast<double>(after[e]) - static_cast<double>(before[e]), 2);
+    for (const double norm : norms) CHECK(norm == Approx(norms[0]).epsilon(1e-4));
+
+    const auto moments = rank.state(0, StateKind::kNormuon);
+    REQUIRE(moments.size() == 61 * 4);
+    CHECK(*std::max_element(moments.begin(), moments.end()) > 0);
+    rank.fill_gradients(1);
+    const float bad = std::nanf("");
+    std::memcpy(rank.grad(0).data() + 400, &bad, 4);
+    CHECK(rank.step_only(1, report) == Status::kSkipped);
+    CHECK(rank.state(0, StateKind::kNormuon) == moments);
+    // Nor does a step that the parameter sits out.
+    c.without_grad = {{}, {}, {0}};
+    rank.fill_gradients(2);
+    CHECK(rank.step_only(2, report) == Status::kOk);
+    CHECK(rank.state(0, StateKind::kNormuon) == moments);
+  });
+}
+
+TEST_CASE("normuon: parts have axes of their own", "[unit][optimizer][normuon]") {
+  world::Case c = make_case(NormuonAxis::kRows);
+  c.world = 1;
+  c.mesh = {1};
+  c.params = {c.params[1]};
+  c.params[0].placements.clear();
+  c.params[0].parts = {{"top", {{0, 20}}, {{0, 24}}, 1.0, 1.0, NormuonAxis::kColumns},
+                       {"rest", {{20, 61}}, {{0, 24}}}};
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    REQUIRE(rank.step(0, report) == Status::kOk);
+    CHECK(rank.state(0, StateKind::kNormuon).size() == (24 + 41) * 4);
+  });
+  c.settings.groups[0].normuon = NormuonAxis::kOff;
+  CHECK_THROWS_WITH(world::run(c), Catch::Contains("normuon_axis is set"));
+}
+
+TEST_CASE("normuon: same bits on every mesh", "[bits][normuon]") {
+  for (const bool half : {false, true}) {
+    for (const NormuonAxis axis : {NormuonAxis::kRows, NormuonAxis::kLonger}) {
+      const auto prepared = [&](const bits::Factors& f) {
+        world::Case c = bits::make(f, half, 4);
+        if (c.settings.groups.empty()) c.settings.groups = world::default_groups();
+        c.settings.groups[0].normuon = axis;
+        return c;
+      };
+      const auto reference = world::run(prepared({})).tensors;
+      for (const bits::Factors& f : {bits::Factors{5, 1, 2, 0, 0, 2},
+                                     {3, 0, 1, 1, 1, 1},
+                                     {9, 5, 3, 0, 0, 1},
+                                     {10, 3, 3, 1, 0, 2}}) {
+        const world::Case c = prepared(f);
+        INFO(c.describe());
+        CHECK((world::run(c).tensors == reference));
+      }
+    }
+  }
+}

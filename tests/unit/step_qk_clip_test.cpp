@@ -1,0 +1,289 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "support/world.hpp"
+
+// QK-clip in whole steps: what a step does with the logits, over one without them.
+
+using namespace muonrt;
+
+namespace {
+
+constexpr float kNothing = -HUGE_VALF;
+constexpr int64_t kCols = 12;
+
+struct Weight {
+  QkKind kind;
+  std::vector<int32_t> sizes;  // heads, kv_heads, head_dim, nope, rope, v_dim
+  int64_t rows;
+};
+const Weight kWeights[] = {
+    {QkKind::kQuery, {4, 2, 3, 0, 0, 0}, 12},       {QkKind::kKey, {4, 2, 3, 0, 0, 0}, 6},
+    {QkKind::kMlaQuery, {4, 2, 0, 3, 2, 0}, 20},    {QkKind::kMlaKeyValue, {4, 2, 0, 3, 0, 5}, 16},
+    {QkKind::kMlaKeyValue, {4, 4, 0, 3, 0, 1}, 16}, {QkKind::kQkv, {4, 2, 3, 0, 0, 0}, 24},
+    {QkKind::kMlaQuery, {4, 4, 0, 1, 5, 0}, 24},    {QkKind::kKey, {4, 4, 5, 0, 0, 0}, 20}};
+
+QkClipSettings settings_of(const Weight& w, int32_t layer) {
+  QkClipSettings c;
+  c.kind = w.kind;
+  c.layer = layer;
+  c.heads = w.sizes[0];
+  c.kv_heads = w.sizes[1];
+  c.head_dim = w.sizes[2];
+  c.nope = w.sizes[3];
+  c.rope = w.sizes[4];
+  c.v_dim = w.sizes[5];
+  return c;
+}
+
+/// The factor of each row by the paper's loops: head by head, part by part.
+std::vector<double> factors(const Weight& w, const std::vector<double>& logits, double threshold,
+                            double alpha, const std::vector<bool>& may) {
+  std::vector<double> out(static_cast<size_t>(w.rows), 1.0), gamma(4, 1.0);
+  for (size_t h = 0; h < 4; ++h)
+    if (may[h] && logits[h] > threshold) gamma[h] = threshold / logits[h];
+  const int kv = w.sizes[1], each = 4 / kv, dim = w.sizes[2], nope = w.sizes[3], rope = w.sizes[4],
+            v_dim = w.sizes[5];
+  std::vector<double> group(static_cast<size_t>(kv), 1.0);
+  for (int h = 0; h < 4; ++h) {
+    double& smallest = group[static_cast<size_t>(h / each)];
+    smallest = std::min(smallest, gamma[static_cast<size_t>(h)]);
+  }
+  size_t row = 0;
+  const auto put = [&](int count, double factor) {
+    for (int i = 0; i < count; ++i) out[row++] = factor;
+  };
+  switch (w.kind) {
+    case QkKind::kQuery:
+      for (const double g : gamma) put(dim, std::pow(g, alpha));
+      break;
+    case QkKind::kKey:
+      for (const double g : group) put(dim, std::pow(g, 1 - alpha));
+      break;
+    case QkKind::kMlaQuery:
+      for (int h = 0; h < 4; ++h) {
+        const double g = group[static_cast<size_t>(h / each)];
+        put(nope, std::pow(g, alpha));
+        put(rope, g);
+      }
+      break;
+    case QkKind::kMlaKeyValue:
+      for (const double g : group) {
+        put(nope, std::pow(g, 1 - alpha));
+        put(v_dim, 1.0);
+      }
+      break;
+    case QkKind::kQkv:
+      for (int k = 0; k < kv; ++k) {
+        for (int h = k * each; h < (k + 1) * each; ++h)
+          put(dim, std::pow(gamma[static_cast<size_t>(h)], alpha));
+        put(dim, std::pow(group[static_cast<size_t>(k)], 1 - alpha));
+        put(dim, 1.0);
+      }
+      break;
+    case QkKind::kNone:
+      break;
+  }
+  REQUIRE(row == out.size());
+  return out;
+}
+
+/// Every weight in layer 7 but the last, which is in layer 9.
+world::Case make_case(std::vector<int64_t> mesh, int ranks, int scheme = 0) {
+  world::Case c;
+  c.mesh = std::move(mesh);
+  c.world = ranks;
+  c.steps = 1;
+  c.settings.groups = world::default_groups();
+  for (size_t i = 0; i < std::size(kWeights); ++i) {
+    world::Param p;
+    p.name = "w" + std::to_string(i);
+    p.shape = {kWeights[i].rows, kCols};
+    p.qk_clip = settings_of(kWeights[i], i + 1 == std::size(kWeights) ? 9 : 7);
+    const int dim = scheme == 1 ? 1 : 0;
+    p.placements.assign(c.mesh.size(), {PlacementKind::kShard, dim, 1});
+    if (scheme == 2) p.placements[0] = {PlacementKind::kStridedShard, 0, 2};
+    if (scheme == 3) p.placements[0] = {PlacementKind::kReplicate, 0, 1};
+    if (scheme == 4 && kWeights[i].kind == QkKind::kQkv) {
+      const auto rows = [](std::vector<int64_t> at) {
+        Runs runs;
+        for (const int64_t b : at) runs.push_back({b, b + 3});
+        return runs;
+      };
+      p.parts = {{"q", {{0, 6}, {12, 18}}, {{0, kCols}}},
+                 {"k", rows({6, 18}), {{0, kCols}}},
+                 {"v", rows({9, 21}), {{0, kCols}}}};
+    }
+    c.params.push_back(std::move(p));
+  }
+  return c;
+}
+
+std::vector<float> floats(const std::vector<unsigned char>& bytes) {
+  std::vector<float> out(bytes.size() / 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+void give(world::Case& c, const std::vector<float>& logits) {
+  c.arguments = [&logits](StepSettings& s, int64_t, int) {
+    s.qk_logits = logits.data();
+    s.n_qk_logits = static_cast<int64_t>(logits.size());
+  };
+}
+
+void check_factors(const world::Case& clipped, const std::vector<double>& logits, double threshold,
+                   double alpha, const std::vector<bool>& may) {
+  world::Case plain = clipped;
+  plain.arguments = nullptr;
+  const auto before = world::run(plain).tensors.params, after = world::run(clipped).tensors.params;
+  for (size_t i = 0; i + 1 < std::size(kWeights); ++i) {
+    INFO(clipped.params[i].name);
+    const auto expected = factors(kWeights[i], logits, threshold, alpha, may);
+    const auto a = floats(before[i]), b = floats(after[i]);
+    for (size_t e = 0; e < a.size(); ++e) {
+      const double factor = expected[e / kCols];
+      if (factor == 1.0) REQUIRE(b[e] == a[e]);
+      REQUIRE(std::abs(static_cast<double>(b[e]) - static_cast<double>(a[e]) * factor) <=
+              4e-7 * std::abs(static_cast<double>(a[e])));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("qk-clip: rows of queries and keys shrink as the paper's loops say, values never",
+          "[unit][optimizer][qkclip]") {
+  const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
+  for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
+    world::Case c = make_case({2}, 2);
+    for (auto& p : c.params) p.qk_clip.exponent = alpha;
+    give(c, logits);
+    check_factors(c, {50, 400, 100, 900}, 100, alpha, {true, true, true, true});
+  }
+}
+
+TEST_CASE(
+    "qk-clip: a key head takes the smallest gamma of its queries (the sample of seed 002 did "
+    "not)",
+    "[unit][optimizer][qkclip]") {
+  // 4 query heads on 2 key heads: the keys' factors are sqrt(100/400) and sqrt(100/900).
+  const auto expected =
+      factors(kWeights[1], {50, 400, 100, 900}, 100, 0.5, {true, true, true, true});
+  CHECK(expected[0] == 0.5);
+  CHECK(expected[5] == Approx(1.0 / 3));
+}
+
+TEST_CASE("qk-clip: the threshold itself does not clip, and a subset clips no other head",
+          "[unit][optimizer][qkclip]") {
+  const std::vector<float> exact = {100, 100, 100, 100, 100, 100, 100, 100};
+  world::Case c = make_case({1}, 1);
+  world::Case plain = c;
+  give(c, exact);
+  CHECK((world::run(c).tensors == world::run(plain).tensors));
+  const std::vector<float> logits = {200, 400, 300, 900, 1, 1, 1, 1};
+  for (auto& p : c.params) {
+    p.qk_clip.selects = true;
+    p.qk_clip.select = {0, 2};
+  }
+  give(c, logits);
+  check_factors(c, {200, 400, 300, 900}, 100, 0.5, {true, false, true, false});
+}
+
+TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every mesh, masters too",
+          "[bits][qkclip]") {
+  const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};
+  for (const MasterKind kind : {MasterKind::kNone, MasterKind::kOwned, MasterKind::kRemainder}) {
+    const auto prepared = [&](std::vector<int64_t> mesh, int ranks, int scheme) {
+      world::Case c = make_case(std::move(mesh), ranks, scheme);
+      c.steps = 3;
+      c.settings.transport = DType::kF32;
+      for (auto& p : c.params) {
+        p.dtype = kind == MasterKind::kNone ? DType::kF32 : DType::kBF16;
+        p.master_kind = kind;
+      }
+      return c;
+    };
+    world::Case one = prepared({1}, 1, 0);
+    give(one, logits);
+    const world::Outcome reference = world::run(one);
+    CHECK(reference.reports[0].clipped_heads == 4);
+    for (const auto& [mesh, ranks, scheme] : {std::tuple{std::vector<int64_t>{3}, 3, 0},
+                                              {{2, 2}, 4, 1},
+                                              {{2, 2}, 4, 2},
+                                              {{2, 3}, 6, 3}}) {
+      world::Case c = prepared(mesh, ranks, scheme);
+      std::vector<std::vector<float>> parts(static_cast<size_t>(ranks),
+                                            std::vector<float>(logits.size(), kNothing));
+      for (size_t h = 0; h < logits.size(); ++h) {
+        parts[h % parts.size()][h] = logits[h];
+        parts[(h + 1) % parts.size()][h] = parts.size() > 1 ? logits[h] / 2 : logits[h];
+      }
+      c.arguments = [&](StepSettings& s, int64_t, int rank) {
+        s.qk_logits = parts[static_cast<size_t>(rank)].data();
+        s.n_qk_logits = 8;
+      };
+      INFO(c.describe());
+      CHECK((world::run(c).tensors == reference.tensors));
+    }
+  }
+}
+
+TEST_CASE("qk-clip: parts of a fused weight are clipped by the rows of the whole",
+          "[unit][optimizer][qkclip]") {
+  const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
+  world::Case c = make_case({3}, 3, 4);
+  give(c, logits);
+  check_factors(c, {50, 400, 100, 900}, 100, 0.5, {true, true, true, true});
+}
+
+TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywhere does nothing",
+          "[unit][optimizer][qkclip]") {
+  world::Case c = make_case({2}, 2);
+  const std::vector<float> none(8, kNothing);
+  give(c, none);
+  world::Case plain = make_case({2}, 2);
+  CHECK((world::run(c).tensors == world::run(plain).tensors));
+  for (const float bad : {HUGE_VALF, std::nanf("")}) {
+    std::vector<float> logits(8, 1.0f);
+    logits[6] = bad;
+    c.arguments = [&](StepSettings& s, int64_t, int rank) {
+      s.qk_logits = rank == 1 ? logits.data() : none.data();
+      s.n_qk_logits = 8;
+    };
+    world::on_ranks(2, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      const auto before = rank.data(0);
+      StepReport report;
+      REQUIRE(rank.step(0, report) == Status::kSkipped);
+      REQUIRE(rank.data(0) == before);
+    });
+  }
+}
+
+TEST_CASE("qk-clip: sizes that do not fit the weight are refused by name",
+          "[unit][optimizer][qkclip]") {
+  const auto refused = [](const std::function<void(world::Case&)>& change, const char* text) {
+    world::Case c = make_case({1}, 1);
+    change(c);
+    CHECK_THROWS_WITH(world::run(c), Catch::Contains(text));
+  };
+  refused([](world::Case& c) { c.params[0].qk_clip.head_dim = 4; },
+          "'w0': qk_clip: 'q' has 16 rows");
+  refused([](world::Case& c) { c.params[1].qk_clip.kv_heads = 3; }, "kv_heads = 3");
+  refused([](world::Case& c) { c.params[0].qk_clip.threshold = 0; }, "threshold is 0");
+  refused([](world::Case& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2");
+  refused([](world::Case& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4");
+  refused(
+      [](world::Case& c) {
+        c.params[7].qk_clip.layer = 7;
+        c.params[7].qk_clip.heads = 5;
+        c.params[7].qk_clip.kv_heads = 5;
+        c.params[7].qk_clip.head_dim = 4;
+      },
+      "of the same layer 7");
+  refused([](world::Case& c) { c.params[0].role = Role::kAdamW; }, "only a Muon matrix is clipped");
+  const std::vector<float> few(3, 1.0f);
+  refused([&](world::Case& c) { give(c, few); }, "n_qk_logits is 3");
+}
