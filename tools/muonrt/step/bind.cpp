@@ -49,6 +49,11 @@ constexpr Word kDecays[] = {{"decoupled", MUONRT_WEIGHT_DECAY_DECOUPLED},
                             {"cautious", MUONRT_WEIGHT_DECAY_CAUTIOUS}};
 constexpr Word kReplicas[] = {
     {"once", MUONRT_REPLICAS_ONCE}, {"each", MUONRT_REPLICAS_EACH}, {"auto", MUONRT_REPLICAS_AUTO}};
+constexpr Word kQkKinds[] = {{"q", MUONRT_QK_CLIP_Q},
+                             {"k", MUONRT_QK_CLIP_K},
+                             {"mla_q", MUONRT_QK_CLIP_MLA_Q},
+                             {"mla_kv", MUONRT_QK_CLIP_MLA_KV},
+                             {"qkv", MUONRT_QK_CLIP_QKV}};
 constexpr Word kAdamForms[] = {{"torch", MUONRT_ADAM_TORCH}, {"folded", MUONRT_ADAM_FOLDED}};
 
 [[noreturn]] void refuse_value(const std::string& where, const char* key,
@@ -81,7 +86,7 @@ BoundRule::BoundRule(const std::string& file, const ParamConfig& config)
     : where_(file + ": " + config.rule), name_(config.rule) {
   const bool adamw = config.role == "adamw";
   muonrt_group_init(&group_, adamw ? MUONRT_ROLE_ADAMW : MUONRT_ROLE_MUON);
-  refuse_unsupported(config);
+  take_qk_clip(config);
   take_rates(config);
   if (!adamw) take_list(config);
 }
@@ -90,9 +95,29 @@ void BoundRule::refuse(const char* key, const std::string& value) const {
   refuse_value(where_, key, value);
 }
 
-void BoundRule::refuse_unsupported(const ParamConfig& c) const {
-  if (c.qk_clip) refuse("qk_clip", c.qk_clip->kind);
-  if (c.normuon && c.role != "adamw") refuse("normuon", c.normuon->axis);
+void BoundRule::take_qk_clip(const ParamConfig& c) {
+  if (!c.qk_clip) return;
+  const QkClipConfig& from = *c.qk_clip;
+  if (c.role == "adamw") refuse("qk_clip", from.kind + " of an AdamW parameter");
+  qk_clip_ = std::make_unique<muonrt_qk_clip_t>();
+  muonrt_qk_clip_t& q = *qk_clip_;
+  muonrt_qk_clip_init(&q);
+  take_word(q.kind, std::optional(from.kind), kQkKinds, where_, "qk_clip.kind");
+  q.layer = static_cast<int32_t>(from.layer);
+  q.heads = static_cast<int32_t>(from.heads);
+  q.kv_heads = static_cast<int32_t>(from.kv_heads);
+  q.head_dim = static_cast<int32_t>(from.head_dim);
+  q.nope = static_cast<int32_t>(from.nope);
+  q.rope = static_cast<int32_t>(from.rope);
+  q.v_dim = static_cast<int32_t>(from.v_dim);
+  select_.assign(from.select.begin(), from.select.end());
+  if (from.selected) {
+    static const int32_t kNone = 0;
+    q.select = select_.empty() ? &kNone : select_.data();
+    q.n_select = static_cast<int32_t>(select_.size());
+  }
+  q.threshold = from.threshold;
+  q.exponent = from.exponent;
 }
 
 void BoundRule::take_rates(const ParamConfig& c) {
@@ -151,6 +176,10 @@ void BoundRule::take_list(const ParamConfig& c) {
     group_.block_cols = static_cast<int32_t>(c.blocks->cols);
     group_.block_lr_factor = c.blocks->lr_factor;
   }
+  if (c.normuon) {
+    group_.normuon = bound_axis(c.normuon->axis);
+    group_.normuon_beta2 = c.normuon->beta2;
+  }
   take_word(group_.scale_rule, c.scale, kScales, where_, "scale");
   take(group_.scale_factor, c.scale_factor);
 }
@@ -202,12 +231,17 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config,
   take(out.window, config.window);
   take(out.chunk_bytes, config.chunk_bytes);
   out.seed = static_cast<int64_t>(config.seed);
-  if (config.clip_norm) refuse_value(config.file + ": top level", "clip_norm", "a number");
+  take(out.clip_norm, config.clip_norm);
   take_word(out.replicas, config.replicas, kReplicas, config.file + ": top level", "replicas");
   if (config.health_every > 0) {
     refuse_value(config.file + ": top level", "health_every", std::to_string(config.health_every));
   }
   return out;
+}
+
+int32_t bound_axis(const std::string& axis) {
+  if (axis == "columns") return MUONRT_NORMUON_COLUMNS;
+  return axis == "longer" ? MUONRT_NORMUON_LONGER : MUONRT_NORMUON_ROWS;
 }
 
 int32_t bound_master(const std::string& file, const ParamConfig& config) {

@@ -1,8 +1,48 @@
 #include "muonrt/step/owned.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace muonrt::tool {
+
+std::vector<int64_t> normuon_lines(const StepTensor& t) {
+  const std::string axis = t.config->normuon ? t.config->normuon->axis : "rows";
+  const auto lines = [&](int64_t rows, int64_t cols, const std::string& along) {
+    const bool columns = along == "columns" || (along == "longer" && cols > rows);
+    const int64_t out = columns ? cols : rows;
+    return out > 1 ? out : 0;  // one line alone is left as it is
+  };
+  const std::vector<int64_t>& shape = t.entry->shape;
+  const size_t first = t.stack() ? 1 : 0;
+  int64_t cols = 1;
+  for (size_t i = first + 1; i < shape.size(); ++i) cols *= shape[i];
+  std::vector<int64_t> one;
+  for (const MatrixPart& part : t.parts) {
+    int64_t length = 0;
+    for (const muonrt_run_t& run : part.runs) length += run.end - run.begin;
+    const std::string along = part.axis.value_or(axis);
+    one.push_back(part.columns ? lines(shape[first], length, along) : lines(length, cols, along));
+  }
+  if (one.empty()) one.push_back(lines(shape[first], cols, axis));
+  std::vector<int64_t> out;
+  for (int64_t e = 0; e < (t.stack() ? shape[0] : 1); ++e) {
+    out.insert(out.end(), one.begin(), one.end());
+  }
+  return out;
+}
+
+std::vector<Stretch> owned_lines(const StepTensor& t, const std::string& plan, int rank) {
+  const auto json = nlohmann::json::parse(plan);
+  const auto& owners = json.at("params").at(static_cast<size_t>(t.index)).at("owners");
+  std::vector<Stretch> out;
+  int64_t at = 0;
+  size_t matrix = 0;
+  for (const int64_t lines : normuon_lines(t)) {
+    if (owners.at(matrix++).get<int64_t>() == rank) out.push_back({at, at, lines});
+    at += lines;
+  }
+  return out;
+}
 
 namespace {
 

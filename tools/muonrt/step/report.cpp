@@ -91,7 +91,18 @@ double root_mean_square_change(std::string_view dtype, const std::vector<unsigne
 }
 
 void StepReporter::add_step(const muonrt_report_t& report, const std::string& file) {
-  steps_.push_back({report, file});
+  steps_.push_back({report, file, {}});
+}
+
+void StepReporter::add_clipped(const Optimizer& optimizer) {
+  Step& step = steps_.back();
+  if (step.report.skipped) return;
+  int64_t count = 0;
+  check(muonrt_optimizer_clipped_heads(optimizer.get(), nullptr, nullptr, 0, &count));
+  std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
+  check(
+      muonrt_optimizer_clipped_heads(optimizer.get(), layers.data(), heads.data(), count, &count));
+  for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
 }
 
 std::string StepReporter::skip_reason(const Step& step) const {
@@ -134,6 +145,15 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
     row["orthogonalized"] = r.orthogonalized;
     row["planned"] = r.planned;
     row["zero_matrices"] = r.zero_matrices;
+    row["grad_norm"] = config_.clip_norm ? Json(r.grad_norm) : Json();
+    row["clipped_heads"] = steps_[i].clipped;
+    if (!steps_[i].clipped.empty()) {
+      lines += fmt::format("step {} of {}: QK-clip acted on {} heads (layer.head):", i + 1,
+                           steps_.size(), steps_[i].clipped.size());
+      for (const auto& [layer, head] : steps_[i].clipped)
+        lines += fmt::format(" {}.{}", layer, head);
+      lines += "\n";
+    }
     if (!r.skipped) continue;
     row["reason"] = skip_reason(steps_[i]);
     lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),

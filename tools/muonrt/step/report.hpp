@@ -21,6 +21,8 @@ class StepReporter {
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
   void add_step(const muonrt_report_t& report, const std::string& file);
+  /// The heads that QK-clip acted on in the step that was added last.
+  void add_clipped(const Optimizer& optimizer);
   /// @param plan     as muonrt_optimizer_describe writes it, "" where nothing steps.
   /// @param updates  of each tensor.
   void print(const std::string& plan, const std::vector<double>& updates,
@@ -30,6 +32,7 @@ class StepReporter {
   struct Step {
     muonrt_report_t report;
     std::string file;
+    std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
   };
   std::string skip_reason(const Step& step) const;
   void print_notes() const;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "muonrt/step/gather.hpp"
+#include "muonrt/step/logits.hpp"
 #include "muonrt/step/report.hpp"
 #include "muonrt/step/session.hpp"
 #include "muonrt/step/state.hpp"
@@ -72,15 +73,15 @@ int run_step(Comm& comm, const StepArguments& a) {
   const TensorFile params(a.params);
   std::vector<std::unique_ptr<TensorFile>> grads;
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorFile>(path));
-  if (!a.logits.empty()) {
-    throw std::runtime_error("--logits: no rule has qk_clip; leave it out");
-  }
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.device == "cuda");
+  const StepLogits logits(config, session.used(), a.logits, grads.size());
   if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
   StepReporter report(tensors, config, a, comm.size());
-  for (const auto& file : grads) {
-    if (!session.empty()) report.add_step(session.step(*file), file->path());
+  for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
+    const std::vector<float> heads = logits.empty() ? std::vector<float>{} : logits.at(i);
+    report.add_step(session.step(*grads[i], heads), grads[i]->path());
+    if (!logits.empty()) report.add_clipped(session.optimizer());
   }
   std::vector<double> updates;
   const std::string digest = write_parameters(comm, session, params, tensors, a.out, updates);

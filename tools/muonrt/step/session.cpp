@@ -103,6 +103,7 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
     (part.columns ? p.cols : p.rows) = part.runs.data();
     (part.columns ? p.n_cols : p.n_rows) = std::ssize(part.runs);
     p.lr_factor = part.lr_factor;
+    if (part.axis && t.config->normuon) p.normuon_axis = bound_axis(*part.axis);
   }
   muonrt_param_t& p = params_.emplace_back(param());
   p.name = t.entry->name.c_str();
@@ -121,6 +122,7 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
                                                       : MUONRT_VIEW_PLAIN;
   p.parts = local.parts.empty() ? nullptr : local.parts.data();
   p.n_parts = std::ssize(local.parts);
+  p.qk_clip = rules_[static_cast<size_t>(p.group)].qk_clip();
 }
 
 void StepSession::make_optimizer(Comm& comm, bool cuda) {
@@ -144,7 +146,7 @@ void StepSession::load_gradient(const TensorFile& grads, Local& local) {
   }
 }
 
-muonrt_report_t StepSession::step(const TensorFile& grads) {
+muonrt_report_t StepSession::step(const TensorFile& grads, const std::vector<float>& logits) {
   for (size_t g = 0; g < rules_.size(); ++g) {
     if (!rules_[g].constant()) {
       optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(optimizer_->steps()));
@@ -154,6 +156,13 @@ muonrt_report_t StepSession::step(const TensorFile& grads) {
   muonrt_step_t args;
   muonrt_step_init(&args);
   args.lr = 1.0;  // every rule has its own
+  if (!logits.empty()) {
+    const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};
+    if (!logits_) logits_ = reinterpret_cast<float*>(memory_.allocate(bytes));
+    std::memcpy(logits_, logits.data(), static_cast<size_t>(bytes));
+    args.qk_logits = logits_;
+    args.n_qk_logits = std::ssize(logits);
+  }
   if (config_.grad_scale_inv) args.grad_scale_inv = *config_.grad_scale_inv;
   return optimizer_->step(args);
 }

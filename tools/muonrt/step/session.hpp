@@ -21,8 +21,11 @@ class StepSession {
               const std::vector<std::unique_ptr<TensorFile>>& grads, bool cuda);
 
   /// Collective: one step with the gradients of this file.
-  muonrt_report_t step(const TensorFile& grads);
+  /// @param logits  for QK-clip, as StepLogits gives them.
+  muonrt_report_t step(const TensorFile& grads, const std::vector<float>& logits);
 
+  /// Rules of the parameters that step, ascending.
+  const std::vector<size_t>& used() const { return used_; }
   bool empty() const { return params_.empty(); }
   Optimizer& optimizer() { return *optimizer_; }
   /// Local shard; valid as long as this object.
@@ -53,6 +56,7 @@ class StepSession {
   std::vector<size_t> used_;      // rules, ascending
   std::vector<BoundRule> rules_;  // of `used_`
   std::vector<muonrt_param_t> params_;
+  float* logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
 };
 

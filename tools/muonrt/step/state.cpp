@@ -1,6 +1,8 @@
 #include "muonrt/step/state.hpp"
 
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 
@@ -21,7 +23,17 @@ struct Piece {
   int32_t kind;
   std::string name;
   std::string dtype = "F32";
+  std::vector<int64_t> lines = {};  // NorMuon: of each matrix
 
+  bool normuon() const { return kind == MUONRT_STATE_NORMUON; }
+  std::vector<int64_t> shape() const {
+    if (!normuon()) return tensor->entry->shape;
+    return {std::accumulate(lines.begin(), lines.end(), int64_t{0})};
+  }
+  int64_t elements() const {
+    const auto sizes = shape();
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+  }
   int64_t element() const { return element_bytes(dtype); }
 };
 
@@ -34,6 +46,10 @@ std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepC
     const bool half = !t.adamw() && t.config->momentum_dtype == "bf16";
     out.push_back({&t, MUONRT_STATE_MOMENTUM, "momentum/" + name, half ? "BF16" : "F32"});
     if (t.adamw()) out.push_back({&t, MUONRT_STATE_VARIANCE, "variance/" + name});
+    if (!t.adamw() && t.config->normuon) {
+      Piece moments{&t, MUONRT_STATE_NORMUON, "normuon/" + name, "F32", normuon_lines(t)};
+      if (moments.elements() > 0) out.push_back(std::move(moments));
+    }
     if (!t.half()) continue;
     const int32_t master = bound_master(config.file, *t.config);
     if (master == MUONRT_MASTER_AUTO || master == MUONRT_MASTER_OWNED) {
@@ -80,10 +96,12 @@ int64_t step_of(const TensorFile& file) {
 }
 
 /// What of a piece lies in this rank's view, and where.
-std::vector<Stretch> held_of(Optimizer& optimizer, const Piece& p, int rank) {
+std::vector<Stretch> held_of(Optimizer& optimizer, const Piece& p, const std::string& plan,
+                             int rank) {
+  const StepTensor& t = *p.tensor;
+  if (p.normuon()) return owned_lines(t, plan, rank);
   const bool moment = p.kind == MUONRT_STATE_MOMENTUM || p.kind == MUONRT_STATE_VARIANCE;
-  return moment ? kept_elements(optimizer, *p.tensor, p.kind, rank)
-                : p.tensor->layout->stretches(rank);
+  return moment ? kept_elements(optimizer, t, p.kind, rank) : t.layout->stretches(rank);
 }
 
 }  // namespace
@@ -98,9 +116,9 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
   for (const Piece& p : pieces) {
     names.insert(p.name);
     const TensorEntry& entry = file.at(p.name);
-    if (entry.dtype != p.dtype || entry.shape != p.tensor->entry->shape) {
+    if (entry.dtype != p.dtype || entry.shape != p.shape()) {
       throw std::runtime_error(path + ": tensor " + shown(p.name) + ": it is not " + p.dtype +
-                               " of the parameter's shape");
+                               " of the shape it has here");
     }
   }
   for (const TensorEntry& entry : file.table().entries) {
@@ -110,11 +128,13 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     }
   }
   if (session.empty()) return;
+  const std::string plan = session.optimizer().describe(MUONRT_JSON);
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
     if (!view.data) continue;
+    // What the view has beyond that (lines of other owners) stays as it is.
     auto local = session.memory().read(view.data, view.numel * p.element());
-    for (const Stretch& s : held_of(session.optimizer(), p, rank)) {
+    for (const Stretch& s : held_of(session.optimizer(), p, plan, rank)) {
       const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
       std::memcpy(local.data() + s.local * p.element(), part.data(), part.size());
     }
@@ -132,20 +152,20 @@ void save_state(Comm& comm, StepSession& session, const std::vector<StepTensor>&
     std::map<std::string, std::string> metadata = {{"format", kFormat}};
     std::vector<TensorEntry> entries = {{"step", "I64", {}, 0, 8}};
     for (const Piece& p : pieces) {
-      const TensorEntry& entry = *p.tensor->entry;
-      entries.push_back({p.name, p.dtype, entry.shape, 0, entry.elements() * p.element()});
+      entries.push_back({p.name, p.dtype, p.shape(), 0, p.elements() * p.element()});
       if (p.kind == MUONRT_STATE_MOMENTUM) metadata[p.name] = momentum_kind(*p.tensor);
     }
     writer = std::make_unique<TensorWriter>(path, std::move(entries), metadata);
     const int64_t step = session.empty() ? 0 : session.optimizer().steps();
     writer->add(&step, 8);
   }
+  const std::string plan = session.empty() ? "" : session.optimizer().describe(MUONRT_JSON);
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
     const auto local = session.memory().read(view.data, view.data ? view.numel * p.element() : 0);
-    const auto whole = gather_elements(comm, p.tensor->entry->elements(), p.element(),
-                                       held_of(session.optimizer(), p, comm.rank()), local.data(),
-                                       "state " + shown(p.name));
+    const auto whole = gather_elements(comm, p.elements(), p.element(),
+                                       held_of(session.optimizer(), p, plan, comm.rank()),
+                                       local.data(), "state " + shown(p.name));
     if (root) writer->add(whole.data(), std::ssize(whole));
   }
   if (root) writer->finish();

@@ -8,8 +8,9 @@ namespace muonrt::tool {
 
 // State as one safetensors file of global tensors, which any mesh can go on from: `momentum/NAME`,
 // `variance/NAME` (AdamW), `master/NAME` (bf16 parameters with f32 master weights),
-// `remainder/NAME` (the lower halves of the f32 weights), and `step`, the number of steps that were
-// committed. The metadata keep how each momentum was formed.
+// `remainder/NAME` (the lower halves of the f32 weights), `normuon/NAME`
+// (second moments of the lines of all its matrices, expert by expert, part by part), and `step`,
+// the number of steps that were committed. The metadata keep how each momentum was formed.
 
 /// Collective. Throws where a tensor is missing, does not fit, or belongs to nothing.
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
