@@ -97,7 +97,7 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrix, const NormuonSt
                       const ParamView* params, const MuonScalars* groups) {
   host_stream(stream).enqueue(Task([=, this] {
     if (!params[state.param].active) return;
-    with_dtype(matrix.dtype, [&](auto element) {
+    with_iterate(matrix.dtype, [&](auto element) {
       using T = decltype(element);
       T* const data = static_cast<T*>(matrix.data);
       const int64_t length = state.stored_rows ? matrix.cols : matrix.rows;
