@@ -31,7 +31,9 @@ int capability_of(int device) {
          attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-void check_index(int index) {
+}  // namespace
+
+void require_device(int index) {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess) cudaGetLastError();
@@ -47,8 +49,6 @@ void check_index(int index) {
                  " (this build needs ", kOldest / 10, ".", kOldest % 10,
                  " or later); use another device");
 }
-
-}  // namespace
 
 CudaStream::CudaStream(int device, int priority) : device_(device) {
   const DeviceGuard guard(device_);
@@ -80,7 +80,7 @@ cudaStream_t handle_of(Stream& stream) { return cast_or_throw<CudaStream>(stream
 cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent>(event).handle(); }
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
-  check_index(options_.index);
+  require_device(options_.index);
   const DeviceGuard guard(options_.index);
   cudaDeviceProp properties = {};
   MUONRT_CUDA(cudaGetDeviceProperties(&properties, options_.index));

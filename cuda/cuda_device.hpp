@@ -58,6 +58,10 @@ class CudaEvent final : public Event {
   cudaEvent_t handle_ = nullptr;
 };
 
+/// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if there is none of that index, or it is too
+/// old.
+void require_device(int index);
+
 /// Errors: INTERNAL if it belongs to another kind of device.
 cudaStream_t handle_of(Stream& stream);
 cudaEvent_t handle_of(const Event& event);

@@ -106,4 +106,13 @@ void scale_add_identity(const Product& product, cudaStream_t stream);
 /// C(j, i) <- C(i, j) for all i < j, for each matrix.
 void mirror(const MatrixBatch& c, cudaStream_t stream);
 
+// deliver.cu; `closed`: host memory that the device reaches
+/// to <- from, unless *closed.
+void deliver(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
+             cudaStream_t stream);
+/// Values as integers of the same order, and back unless *closed.
+void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
+void deliver_floats(const int32_t* from, float* to, int64_t n, const int32_t* closed,
+                    cudaStream_t stream);
+
 }  // namespace muonrt::cuda

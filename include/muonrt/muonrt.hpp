@@ -66,6 +66,28 @@ class Comm {
     check(muonrt_comm_create_thread(&handle, group, rank));
     return Comm(handle);
   }
+  static Comm tcp(const muonrt_tcp_t& meeting) {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_tcp(&handle, &meeting));
+    return Comm(handle);
+  }
+  static Comm folder(const muonrt_folder_t& meeting) {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_folder(&handle, &meeting));
+    return Comm(handle);
+  }
+
+  /// For optimizers on a GPU; see muonrt/nccl.h.
+  static Comm nccl(const Comm& host, const muonrt_nccl_options_t& settings) {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_nccl(&handle, host.get(), &settings));
+    return Comm(handle);
+  }
+  static Comm staged(const Comm& host, int32_t device_index) {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_staged(&handle, host.get(), device_index));
+    return Comm(handle);
+  }
 
   int32_t rank() const {
     int32_t out = 0;
@@ -107,6 +129,21 @@ class ThreadGroup {
   std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
 };
 
+inline muonrt_tcp_t tcp_meeting() {
+  muonrt_tcp_t out;
+  muonrt_tcp_init(&out);
+  return out;
+}
+inline muonrt_folder_t folder_meeting() {
+  muonrt_folder_t out;
+  muonrt_folder_init(&out);
+  return out;
+}
+inline muonrt_nccl_options_t nccl_options() {
+  muonrt_nccl_options_t out;
+  muonrt_nccl_options_init(&out);
+  return out;
+}
 inline muonrt_group_t muon_group() {
   muonrt_group_t group;
   muonrt_group_init(&group, MUONRT_ROLE_MUON);

@@ -17,7 +17,7 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   return guard([&] {
     require_pointer(comm, function, "comm");
     *comm = nullptr;
-    *comm = new muonrt_comm{HostComm(make())};
+    *comm = new muonrt_comm(make());
     return Status::kOk;
   });
 }
@@ -70,7 +70,7 @@ muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
   return guard([&] {
     require_pointer(rank, "muonrt_comm_rank", "rank");
     require_pointer(comm, "muonrt_comm_rank", "comm");
-    *rank = comm->comm.rank();
+    *rank = comm->host.rank();
     return Status::kOk;
   });
 }
@@ -79,7 +79,7 @@ muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
   return guard([&] {
     require_pointer(size, "muonrt_comm_size", "size");
     require_pointer(comm, "muonrt_comm_size", "comm");
-    *size = comm->comm.size();
+    *size = comm->host.size();
     return Status::kOk;
   });
 }
@@ -87,7 +87,8 @@ muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
 muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds) {
   return guard([&] {
     require_pointer(comm, "muonrt_comm_set_timeout", "comm");
-    comm->comm.set_timeout_ms(milliseconds);
+    comm->host.set_timeout_ms(milliseconds);
+    if (comm->device) comm->device->set_timeout_ms(milliseconds);
     return Status::kOk;
   });
 }
@@ -99,7 +100,9 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
     MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT, Status::kInvalidArgument,
                    "muonrt_comm_abort: status is ", status,
                    " (not an error); pass MUONRT_ERROR_ABORTED");
-    comm->comm.abort(static_cast<Status>(status), message ? message : "aborted by the caller");
+    const char* const text = message ? message : "aborted by the caller";
+    if (comm->device) comm->device->abort(static_cast<Status>(status), text);
+    comm->host.abort(static_cast<Status>(status), text);
     return Status::kOk;
   });
 }
@@ -108,8 +111,8 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   return guard([&] {
     require_pointer(comm, "muonrt_comm_barrier", "comm");
     const char mine = 0;
-    std::vector<char> all(static_cast<size_t>(comm->comm.size()));
-    comm->comm.allgather(&mine, all.data(), 1);
+    std::vector<char> all(static_cast<size_t>(comm->host.size()));
+    comm->host.allgather(&mine, all.data(), 1);
     return Status::kOk;
   });
 }
@@ -120,12 +123,12 @@ muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, voi
     require_pointer(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    " (a size); pass 0 or more");
-    checked_mul(bytes, comm->comm.size());
+    checked_mul(bytes, comm->host.size());
     if (bytes > 0) {
       require_pointer(mine, "muonrt_comm_allgather", "mine");
       require_pointer(all, "muonrt_comm_allgather", "all");
     }
-    comm->comm.allgather(mine, all, bytes);
+    comm->host.allgather(mine, all, bytes);
     return Status::kOk;
   });
 }
@@ -146,7 +149,7 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t
     for (int64_t i = 0; i < n_receives; ++i) {
       in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
     }
-    comm->comm.transport().exchange(out, in);
+    comm->host.transport().exchange(out, in);
     return Status::kOk;
   });
 }

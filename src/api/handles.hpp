@@ -7,7 +7,12 @@
 #include "optimizer/optimizer.hpp"
 
 struct muonrt_comm {
-  muonrt::HostComm comm;
+  explicit muonrt_comm(std::unique_ptr<muonrt::Transport> transport) : host(std::move(transport)) {}
+
+  muonrt::HostComm host;                 // moves the caller's host memory
+  std::unique_ptr<muonrt::Comm> device;  // moves what an optimizer has on a GPU; null: host memory
+
+  muonrt::Comm& for_optimizer() { return device ? *device : host; }
 };
 
 struct muonrt_thread_group {

@@ -73,10 +73,10 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
     require_pointer(comm, "muonrt_optimizer_create", "comm");
     auto handle = std::make_unique<muonrt_optimizer>();
     handle->optimizer = Optimizer::create(
-        comm->comm,
+        comm->for_optimizer(),
         [&] {
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
-          return api::read_settings(options, groups, n_groups, params, n_params, comm->comm.size());
+          return api::read_settings(options, groups, n_groups, params, n_params, comm->host.size());
         },
         make_device);
     *optimizer = handle.release();

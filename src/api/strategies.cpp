@@ -172,12 +172,12 @@ muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage
   return guard([&] {
     require_pointer(comm, "muonrt_mesh_from_groups", "comm");
     GroupRanks mine;
-    together(comm->comm, [&] {
+    together(comm->host, [&] {
       check_storage("muonrt_mesh_from_groups", mesh, storage);
       mine = read_groups(groups);
     });
-    const auto all = exchange_groups(comm->comm, mine);
-    together(comm->comm, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
+    const auto all = exchange_groups(comm->host, mine);
+    together(comm->host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
     return Status::kOk;
   });
 }

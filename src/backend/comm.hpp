@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -55,6 +56,10 @@ class Comm {
 
   /// Publishes an error: pending and later operations of every rank end with it. Any thread.
   virtual void abort(Status status, const std::string& message) noexcept = 0;
+  /// What ended operations that have been enqueued, where the streams they were on do not know it
+  /// (a GPU's go on after an operation that was aborted, with buffers that hold anything). A
+  /// reduction that was ended has not written its output.
+  virtual std::optional<Error> error() const { return std::nullopt; }
 
   /// Bytes that exchanges of this rank have sent to other ranks so far.
   virtual int64_t bytes_sent() const = 0;

@@ -6,8 +6,8 @@
 #include <exception>
 #include <thread>
 
+#include "base/float_order.hpp"
 #include "base/text.hpp"
-#include "comm/float_order.hpp"
 #include "comm/mpi_check.hpp"
 
 namespace muonrt::mpi {

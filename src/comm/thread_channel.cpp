@@ -51,6 +51,11 @@ void ThreadChannel::leave(int rank) noexcept {
   for (Rank& r : ranks_) r.wake.notify_all();
 }
 
+std::optional<Error> ThreadChannel::published() {
+  const Lock lock(mutex_);
+  return error_;
+}
+
 void ThreadChannel::publish(int rank, Status status, const std::string& message) noexcept {
   if (family_->dead[static_cast<size_t>(rank)]) return;
   const Lock lock(mutex_);

@@ -61,6 +61,7 @@ class ThreadChannel {
   /// Peers that wait for this rank's messages end with COMM.
   void leave(int rank) noexcept;
   void publish(int rank, Status status, const std::string& message) noexcept;
+  std::optional<Error> published();
 
   /// Throws what Kill says about this operation, or about a rank that is dead already.
   void die_if_told(int rank, const Operation& operation);

@@ -19,6 +19,7 @@ class ThreadTransport final : public Transport {
   ~ThreadTransport() override { channel_->leave(rank()); }
 
   std::string name() const override { return "thread"; }
+  std::optional<Error> published() const override { return channel_->published(); }
 
  protected:
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {

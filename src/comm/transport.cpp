@@ -7,8 +7,8 @@
 
 #include "base/checked.hpp"
 #include "base/deadline.hpp"
+#include "base/float_order.hpp"
 #include "base/text.hpp"
-#include "comm/float_order.hpp"
 
 namespace muonrt {
 

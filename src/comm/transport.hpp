@@ -61,6 +61,9 @@ class Transport {
   void abort(Status status, const std::string& message) noexcept;
   /// The error that all operations return from now on, if there is one.
   std::optional<Error> error() const;
+  /// What a peer has published and no operation has met yet, where the transport can tell. Any
+  /// thread.
+  virtual std::optional<Error> published() const { return std::nullopt; }
 
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
   /// Errors: INVALID_ARGUMENT unless 1 <= ms <= 366 days. Any thread; concerns later operations.

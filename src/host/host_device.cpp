@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "base/checked.hpp"
+#include "base/signal_mask.hpp"
 #include "host/host_ops.hpp"
-#include "host/signal_mask.hpp"
 #include "host/stream_hub.hpp"
 
 namespace muonrt::host {

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/signal_mask.hpp"
 #include "host/fp_env.hpp"
-#include "host/signal_mask.hpp"
 
 namespace muonrt::host {
 

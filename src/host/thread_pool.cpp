@@ -6,8 +6,8 @@
 #include <system_error>
 
 #include "base/error.hpp"
+#include "base/signal_mask.hpp"
 #include "host/fp_env.hpp"
-#include "host/signal_mask.hpp"
 
 namespace muonrt::host {
 

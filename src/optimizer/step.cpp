@@ -167,6 +167,12 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   last_stamp_ = run.stamp;
   try {
     current_->enqueue(run);
+  } catch (const Error& e) {
+    comm_->abort(e.status(), e.message());
+    current_->abandon();
+    fail(e);
+  }
+  try {
     current_->wait();
   } catch (const Error& e) {
     fail(e);
@@ -259,7 +265,9 @@ void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSe
 
 void Optimizer::fail(const Error& error) {
   const Outcome& outcome = current_->outcome();
-  const bool entered = outcome.vote_entered, returned = outcome.vote_passed;
+  // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
+  const bool entered = outcome.vote_entered;
+  const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
   Error final_error = error;
   if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
     final_error =

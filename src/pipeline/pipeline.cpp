@@ -247,6 +247,20 @@ void Pipeline::enqueue(const StepRun& run) {
 void Pipeline::wait() {
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
+  if (const auto error = context_.comm->error()) throw *error;
+}
+
+// What a failed enqueue has left behind still reads and writes the caller's buffers.
+void Pipeline::abandon() noexcept {
+  constexpr int64_t kPatienceMs = 60'000;
+  try {
+    Device& device = *context_.device;
+    device.record(*voted_, *exchange_);
+    device.wait(*compute_, *voted_);
+    device.record(*finished_, *compute_);
+    device.synchronize(*finished_, Deadline::in_ms(kPatienceMs));
+  } catch (...) {  // a lost device has nothing left to wait for
+  }
 }
 
 void Pipeline::drain() {

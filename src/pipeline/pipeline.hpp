@@ -46,6 +46,8 @@ class Pipeline {
   void join(void* callers_stream) { context_.device->join(*compute_, callers_stream); }
   /// Blocks until the step has ended, however it did. Errors: those of the streams.
   void wait();
+  /// After `enqueue` has thrown: waits for what it had enqueued, for a minute at most.
+  void abandon() noexcept;
 
   const Outcome& outcome() const { return *outcome_; }
   const Guards& guards() const { return *guards_; }

@@ -70,14 +70,15 @@ Layout layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
                        : Layout::from_placements(mesh, p.shape, placements, p.reading);
 }
 
-Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
-    : case_(&of), rank_(comm.rank()) {
+Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mirror)
+    : case_(&of), rank_(comm.rank()), mirror_(mirror) {
   const auto mesh = std::make_shared<Mesh>(of.mesh, std::vector<std::string>{}, of.rank_array);
   for (const Param& p : of.params) {
     Layout layout = layout_of(p, mesh);
     layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
   }
   make_buffers();
+  if (mirror_) mirror_buffers();
   optimizer_ = Optimizer::create(
       comm,
       [&] {
@@ -91,8 +92,8 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device)
           param.dtype = p.dtype;
           param.grad_dtype = p.grad_dtype;
           param.layout = layouts_[i];
-          param.data = data_[i].data();
-          param.grad = grads_[i].data();
+          param.data = mirror_ ? far_data_[i] : data_[i].data();
+          param.grad = mirror_ ? far_grads_[i] : grads_[i].data();
           param.owner = p.owner;
           param.master_kind = p.master_kind;
           param.lr_factor = p.lr_factor;
@@ -204,6 +205,7 @@ void Rank::fill_gradients(int64_t step) {
       store(grads_[i].data() + local * size_of(dtype), dtype,
             gradient(static_cast<int64_t>(i), element, step));
     });
+    if (mirror_) mirror_->put(far_grads_[i], grads_[i].data(), std::ssize(grads_[i]));
   }
 }
 
@@ -230,11 +232,29 @@ std::vector<unsigned char> Rank::state(int64_t param, StateKind kind) {
   const StateView view = optimizer_->state(param, kind);
   const int64_t size = view.dtype == static_cast<int32_t>(DType::kF32) ? 4 : 2;
   std::vector<unsigned char> out(static_cast<size_t>(view.numel * size));
-  if (!out.empty()) std::memcpy(out.data(), view.data, out.size());
+  if (mirror_) {
+    mirror_->get(out.data(), view.data, std::ssize(out));
+  } else if (!out.empty()) {
+    std::memcpy(out.data(), view.data, out.size());
+  }
   return out;
 }
 
+void Rank::mirror_buffers() {
+  for (size_t i = 0; i < data_.size(); ++i) {
+    far_data_.push_back(mirror_->make(std::ssize(data_[i])));
+    far_grads_.push_back(mirror_->make(std::ssize(grads_[i])));
+    mirror_->put(far_data_[i], data_[i].data(), std::ssize(data_[i]));
+  }
+}
+
+void Rank::read_data() {
+  for (size_t i = 0; mirror_ && i < data_.size(); ++i)
+    mirror_->get(data_[i].data(), far_data_[i], std::ssize(data_[i]));
+}
+
 bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
+  read_data();
   const size_t count = case_->params.size();
   full.params.resize(count);
   full.momentum.resize(count);

@@ -82,10 +82,21 @@ float addend_value(int64_t param, int64_t element, int64_t step, int64_t addend,
 using MakeDevice = muonrt::Optimizer::MakeDevice;
 std::unique_ptr<muonrt::Device> host_device(const muonrt::OptimizerSettings& settings);
 
+/// Memory of a device that the host does not reach, for a rank's parameters and gradients.
+class Mirror {
+ public:
+  virtual ~Mirror() = default;
+  virtual void* make(int64_t bytes) = 0;  // null for 0; lives as long as the mirror
+  virtual void put(void* to, const void* from, int64_t bytes) = 0;
+  virtual void get(void* to, const void* from, int64_t bytes) = 0;
+};
+
 /// One rank's shards, and what a caller may look at between steps.
 class Rank {
  public:
-  Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device);
+  /// @param mirror  where the optimizer's buffers lie; null: in the shards themselves.
+  Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device,
+       Mirror* mirror = nullptr);
 
   /// Fills the gradients of `step` and steps.
   muonrt::Status step(int64_t step, muonrt::StepReport& report);
@@ -104,6 +115,8 @@ class Rank {
 
  private:
   void make_buffers();
+  void mirror_buffers();
+  void read_data();
   float gradient(int64_t param, int64_t element, int64_t step) const;
   bool keeps(int64_t param) const { return !layout(param).partial_dims().empty(); }
   void add_kept(int64_t param, Tensors& full);
@@ -113,6 +126,8 @@ class Rank {
 
   const Case* case_;
   int rank_;
+  Mirror* mirror_;
+  std::vector<void*> far_data_, far_grads_;  // with a mirror
   std::vector<muonrt::Layout> layouts_;
   std::vector<std::vector<unsigned char>> data_, grads_;
   std::unique_ptr<muonrt::Optimizer> optimizer_;

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "base/float_order.hpp"
 #include "base/text.hpp"
-#include "comm/float_order.hpp"
 #include "comm/self_transport.hpp"
 #include "comm/thread_transport.hpp"
 #include "support/thread_ranks.hpp"

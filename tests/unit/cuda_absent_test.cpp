@@ -4,6 +4,7 @@
 #include "backend/cuda_device.hpp"
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
+#include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"
 
 using namespace muonrt;
@@ -68,4 +69,50 @@ TEST_CASE("no GPU: the door says so without an error", "[unit][cuda]") {
     CHECK(e.status() == Status::kNotSupported);
     CHECK(e.message().find("no CUDA device") != std::string::npos);
   }
+}
+
+TEST_CASE("no GPU: communicators of GPU memory are refused on every rank, by name",
+          "[unit][cuda]") {
+  if (cuda_device_count() > 0) return;
+  muonrt_comm_t* host = nullptr;
+  REQUIRE(muonrt_comm_create_self(&host) == MUONRT_OK);
+  auto* comm = host;
+  CHECK(muonrt_comm_create_nccl(&comm, host, nullptr) == MUONRT_ERROR_NOT_SUPPORTED);
+  CHECK(std::string(muonrt_last_error()).find("no CUDA device") != std::string::npos);
+  CHECK(comm == nullptr);
+  comm = host;
+  CHECK(muonrt_comm_create_staged(&comm, host, 0) == MUONRT_ERROR_NOT_SUPPORTED);
+  CHECK(std::string(muonrt_last_error()).find("no CUDA device") != std::string::npos);
+  CHECK(comm == nullptr);
+  muonrt_comm_destroy(host);
+  int32_t version = -1;
+  const muonrt_status_t status = muonrt_nccl_version(&version);
+  if (!cuda_is_built()) {
+    CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
+    CHECK(std::string(muonrt_last_error()).find("no CUDA device") != std::string::npos);
+  } else {
+    CHECK((status == MUONRT_ERROR_NOT_SUPPORTED || version >= 21900));
+  }
+}
+
+TEST_CASE("no GPU: bad options of an NCCL communicator are told before anything is sent",
+          "[unit][cuda]") {
+  muonrt_comm_t *host = nullptr, *comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&host) == MUONRT_OK);
+  const auto refused = [&](const auto& change, const char* words) {
+    muonrt_nccl_options_t options;
+    muonrt_nccl_options_init(&options);
+    CHECK(options.max_ctas == 16);
+    change(options);
+    return muonrt_comm_create_nccl(&comm, host, &options) == MUONRT_ERROR_INVALID_ARGUMENT &&
+           std::string(muonrt_last_error()).find(words) != std::string::npos;
+  };
+  CHECK(refused([](auto& o) { o.max_ctas = 12; }, "max_ctas is 12"));
+  CHECK(refused([](auto& o) { o.max_ctas = 0; }, "max_ctas is 0"));
+  CHECK(refused([](auto& o) { o.channels_per_net_peer = 3; }, "channels_per_net_peer is 3"));
+  CHECK(refused([](auto& o) { o.borrow = 1; }, "nccl_comm is null"));
+  CHECK(refused([](auto& o) { o.struct_size = 8; }, "struct_size is 8"));
+  CHECK(muonrt_comm_create_nccl(nullptr, host, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_comm_create_nccl(&comm, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  muonrt_comm_destroy(host);
 }

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+
+#include "cuda_runtime.h"
 
 /// What tests may ask of the emulated GPU beyond the CUDA runtime.
 namespace emulator {
@@ -17,5 +20,19 @@ int64_t pending();
 /// Calls so far in which a real runtime waits, allocates or makes an object: none belongs in a
 /// step.
 int64_t slow_calls();
+
+/// Nothing is enqueued and nothing runs on other threads while one lives.
+class MachineLock {
+ public:
+  MachineLock();
+  ~MachineLock();
+  MachineLock(const MachineLock&) = delete;
+  MachineLock& operator=(const MachineLock&) = delete;
+};
+/// Work that may have to wait for other streams: while `attempt` says false it is tried again, and
+/// what follows on the stream waits. @return  its place in the stream.
+int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
+/// Runs what comes before a place, as far as that is possible now.
+bool reach(cudaStream_t stream, int64_t position);
 
 }  // namespace emulator

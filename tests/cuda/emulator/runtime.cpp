@@ -14,8 +14,9 @@
 namespace emulator {
 
 struct Stream {
-  std::deque<std::function<void()>> queue;
-  int64_t ran = 0;  // entries before the queue's first
+  std::deque<std::function<bool()>> queue;  // false: it cannot run yet
+  int64_t ran = 0;                          // entries before the queue's first
+  bool running = false;
   int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
 };
 
@@ -53,27 +54,71 @@ cudaError_t result(cudaError_t error) {
 
 Stream& of(cudaStream_t stream) { return stream ? *stream : machine().default_stream; }
 
-void run_until(Stream& stream, int64_t position) {
+/// False if an entry on the way cannot run yet.
+bool run_until(Stream& stream, int64_t position) {
   while (stream.ran < position) {
-    const auto entry = std::move(stream.queue.front());
+    if (stream.running) return false;
+    stream.running = true;
+    bool done = true;
+    try {
+      done = stream.queue.front()();
+    } catch (...) {
+      stream.running = false;
+      stream.queue.pop_front();
+      ++stream.ran;
+      throw;
+    }
+    stream.running = false;
+    if (!done) return false;
     stream.queue.pop_front();
-    entry();
     ++stream.ran;
   }
+  return true;
+}
+
+bool is_alive(Stream* stream) {
+  return stream == &machine().default_stream || machine().streams.count(stream) > 0;
+}
+
+/// Runs what can be run; true if that was all.
+bool run_all() {
+  bool all = true;
+  for (Stream* s : machine().streams) all = run_until(*s, s->end()) && all;
+  return run_until(machine().default_stream, machine().default_stream.end()) && all;
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   const Lock lock;
   if (machine().lost) return result(cudaErrorLaunchFailure);
   of(stream).queue.push_back([work = std::move(work)] {
-    if (machine().lost) return;
-    const DeviceMemoryInReach reach;
+    if (machine().lost) return true;
+    const DeviceMemoryInReach in_reach;
     work();
+    return true;
   });
   return cudaSuccess;
 }
 
 }  // namespace
+
+MachineLock::MachineLock() { machine().mutex.lock(); }
+MachineLock::~MachineLock() { machine().mutex.unlock(); }
+
+int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt) {
+  const Lock lock;
+  Stream& s = of(stream);
+  s.queue.push_back([attempt = std::move(attempt)] {
+    if (machine().lost) return true;
+    const DeviceMemoryInReach in_reach;
+    return attempt();
+  });
+  return s.end() - 1;
+}
+
+bool reach(cudaStream_t stream, int64_t position) {
+  const Lock lock;
+  return !is_alive(&of(stream)) || run_until(of(stream), position);
+}
 
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   const dim3 grid = config.gridDim, threads = config.blockDim;
@@ -167,11 +212,11 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  const Lock lock;
-  ++machine().slow_calls;
-  for (Stream* s : machine().streams) run_until(*s, s->end());
-  run_until(machine().default_stream, machine().default_stream.end());
-  return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+  while (true) {
+    const Lock lock;
+    ++machine().slow_calls;
+    if (run_all()) return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+  }
 }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
@@ -188,7 +233,8 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
 }
 cudaError_t cudaFree(void* memory) {
   const Lock lock;
-  cudaDeviceSynchronize();
+  ++machine().slow_calls;
+  run_all();  // a real one would wait for the rest, too: nobody frees in the midst of an exchange
   return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
@@ -219,19 +265,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  const Lock lock;
-  ++machine().slow_calls;
-  run_until(of(stream), of(stream).end());
-  return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+  while (true) {
+    const Lock lock;
+    ++machine().slow_calls;
+    if (run_until(of(stream), of(stream).end()))
+      return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
+  }
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock;
   const Event seen = *event;
   if (!seen.stream) return cudaSuccess;
-  of(stream).queue.push_back([seen] {
-    const bool is_default = seen.stream == &machine().default_stream;
-    if (is_default || machine().streams.count(seen.stream)) run_until(*seen.stream, seen.position);
-  });
+  of(stream).queue.push_back(
+      [seen] { return !is_alive(seen.stream) || run_until(*seen.stream, seen.position); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
@@ -260,8 +306,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!event->stream || event->stream->ran >= event->position) {
     return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
   }
-  if (machine().held) return result(cudaErrorNotReady);
-  run_until(*event->stream, event->position);
+  if (machine().held || !run_until(*event->stream, event->position))
+    return result(cudaErrorNotReady);
   return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
 }
 

@@ -9,7 +9,7 @@ namespace muonrt {
 /// Maps f32 values to integers of the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
 /// The maximum of the integers is the maximum of the values, whatever the order of the operands and
 /// the caller's floating-point mode.
-inline int32_t ordered_from_f32(float x) {
+constexpr int32_t ordered_from_f32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return std::numeric_limits<int32_t>::max();
   const uint32_t flipped = (u >> 31) ? u ^ 0x7fffffffu : u;
@@ -17,7 +17,7 @@ inline int32_t ordered_from_f32(float x) {
 }
 
 /// Inverse of ordered_from_f32; every NaN comes back as the quiet NaN 0x7fc00000.
-inline float f32_from_ordered(int32_t key) {
+constexpr float f32_from_ordered(int32_t key) {
   if (key == std::numeric_limits<int32_t>::max()) return std::bit_cast<float>(0x7fc00000u);
   const uint32_t u = std::bit_cast<uint32_t>(key);
   return std::bit_cast<float>(key < 0 ? u ^ 0x7fffffffu : u);

@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-namespace muonrt::host {
+namespace muonrt {
 
 /// Blocks signals in the calling thread from construction to destruction. Threads started in this
 /// scope inherit the mask, so the program's handlers keep running on the program's own threads.
@@ -26,4 +26,4 @@ class SignalMask {
   sigset_t saved_;
 };
 
-}  // namespace muonrt::host
+}  // namespace muonrt

@@ -1,0 +1,252 @@
+#include "cuda/nccl_comm.hpp"
+
+#include <atomic>
+#include <vector>
+
+#include "base/checked.hpp"
+#include "cuda/cuda_device.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/nccl_link.hpp"
+#include "cuda/nccl_meeting.hpp"
+#include "cuda/nccl_watch.hpp"
+#include "cuda/raw_memory.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr int64_t kFirstScratch = 4096;
+
+/// Operations are enqueued by one thread, in one order on all ranks that share them: an exchange is
+/// one group of sends and receives. The watch ends what does not end by itself.
+class NcclComm final : public Comm {
+ public:
+  NcclComm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
+           const NcclOptions& options)
+      : api_(api), bootstrap_(std::move(bootstrap)), options_(options) {
+    const NcclUniqueId id = nccl_meet(*bootstrap_, [this] { return prepare(); });
+    nccl_together(*bootstrap_, [&] {
+      const DeviceGuard guard(options_.device_index);
+      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, options_, id);
+      closed_ = std::make_unique<RawMemory>(options_.device_index, kFirstScratch, true);
+      *closed_->as<int32_t>() = 0;
+      scratch(kFirstScratch);
+    });
+    watch_ =
+        std::make_unique<NcclWatch>(options_.device_index, rank(),
+                                    NcclWatch::Calls{[this] { return link_->look(); },
+                                                     [this] { return bootstrap_->timeout_ms(); },
+                                                     [this](const Error& error) { close(error); }});
+  }
+  ~NcclComm() override {
+    watch_.reset();
+    link_.reset();
+  }
+
+  int rank() const override { return bootstrap_->rank(); }
+  int size() const override { return bootstrap_->size(); }
+  std::string describe() const override {
+    return cat("nccl ", nccl_version_text(version_), ", ", bootstrap_->describe());
+  }
+  StreamKind stream_kind() const override { return StreamKind::kComm; }
+  bool serves(const Device& device) const override {
+    const auto* const mine = dynamic_cast<const CudaDevice*>(&device);
+    return mine && mine->index() == options_.device_index;
+  }
+
+  void exchange(Stream& stream, std::span<const SendTo> sends,
+                std::span<const ReceiveFrom> receives) override {
+    run("exchange", stream, [&](cudaStream_t s) {
+      const int64_t own = check(sends, receives);
+      copy_own(sends, receives, s);
+      if (static_cast<int64_t>(sends.size() + receives.size()) > 2 * own) {
+        link_->issue(
+            "ncclGroupEnd",
+            [&](const NcclApi& api, NcclHandle handle) {
+              return group(api, handle, sends, receives, s);
+            },
+            deadline());
+      }
+      ++exchanges_;
+    });
+  }
+
+  void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
+    run("reduce_sum", stream, [&](cudaStream_t s) {
+      auto* const sum = static_cast<int64_t*>(scratch(checked_mul(n, 8)));
+      all_reduce(in, sum, n, kNcclInt64, kNcclSum, s);
+      deliver(sum, out, n, closed_->as<int32_t>(), s);
+    });
+  }
+
+  void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
+    run("reduce_max", stream, [&](cudaStream_t s) {
+      auto* const keys = static_cast<int32_t*>(scratch(checked_mul(n, 4)));
+      order_floats(in, keys, n, s);
+      all_reduce(keys, keys, n, kNcclInt32, kNcclMax, s);
+      deliver_floats(keys, out, n, closed_->as<int32_t>(), s);
+    });
+  }
+
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    bootstrap_->allgather(mine, all, bytes);
+  }
+  std::unique_ptr<Comm> duplicate() override {
+    return std::make_unique<NcclComm>(api_, bootstrap_->duplicate(), options_);
+  }
+  void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
+  void abort(Status status, const std::string& message) noexcept override {
+    try {
+      close(Error(status, message));
+    } catch (...) {  // no memory for the message
+    }
+  }
+  std::optional<Error> error() const override { return link_->error(); }
+  int64_t bytes_sent() const override { return bytes_sent_; }
+  int64_t exchanges() const override { return exchanges_; }
+
+ private:
+  NcclGuest prepare() {
+    NcclGuest out;
+    require_device(options_.device_index);
+    const NcclApi& api = api_();
+    const auto need = [&](NcclResult result, const char* call) {
+      if (result != kNcclSuccess) throw nccl_error(api, nullptr, result, call);
+    };
+    need(api.get_version(&version_), "ncclGetVersion");
+    out.nccl_version = version_;
+    out.library_version = options_.library_version;
+    if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
+    return out;
+  }
+
+  Deadline deadline() const { return Deadline::in_ms(bootstrap_->timeout_ms()); }
+
+  /// Every operation: an error ends the communicator on all ranks, and is thrown.
+  template <class Work>
+  void run(const char* what, Stream& stream, Work work) {
+    const DeviceGuard guard(options_.device_index);
+    try {
+      if (const auto first = link_->error()) throw *first;
+      work(handle_of(stream));
+      watch_->add(handle_of(stream), what);
+    } catch (const Error& error) {
+      close(error);
+      throw *link_->error();
+    }
+  }
+
+  // The flag is up before NCCL lets go of anything.
+  void close(const Error& error) noexcept {
+    link_->close(error, [this] { *closed_->as<volatile int32_t>() = 1; });
+  }
+
+  /// @return  messages of this rank to itself.
+  int64_t check(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+    int64_t to_self = 0, from_self = 0, own_out = 0, own_in = 0;
+    const auto look = [&](const auto& m, int64_t& own, int64_t& bytes) {
+      MUONRT_REQUIRE(m.peer >= 0 && m.peer < size() && m.bytes > 0 && m.data,
+                     Status::kInvalidArgument, "exchange of rank ", rank(),
+                     " (nccl): a message of ", m.bytes, " bytes with rank ", m.peer, " of ", size(),
+                     "; leave empty pairs out on both ranks");
+      if (m.peer != rank()) return;
+      ++own;
+      bytes = m.bytes;
+    };
+    for (const SendTo& s : sends) look(s, to_self, own_out);
+    for (const ReceiveFrom& r : receives) look(r, from_self, own_in);
+    MUONRT_REQUIRE(to_self == from_self && to_self <= 1 && own_out == own_in, Status::kMismatch,
+                   "exchange of rank ", rank(), " (nccl): it sends ", own_out,
+                   " bytes to itself and expects ", own_in, "; both must be equal");
+    return to_self;
+  }
+
+  void copy_own(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+                cudaStream_t stream) {
+    for (const SendTo& s : sends) {
+      if (s.peer != rank()) {
+        bytes_sent_ += s.bytes;
+        continue;
+      }
+      for (const ReceiveFrom& r : receives) {
+        if (r.peer != rank()) continue;
+        MUONRT_CUDA(cudaMemcpyAsync(r.data, s.data, static_cast<size_t>(s.bytes), cudaMemcpyDefault,
+                                    stream));
+      }
+    }
+  }
+
+  /// A group that has begun is ended, whatever happens in it.
+  NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
+                   std::span<const ReceiveFrom> receives, cudaStream_t stream) {
+    NcclResult first = api.group_start();
+    if (first != kNcclSuccess) return first;
+    const auto note = [&](NcclResult result) {
+      const bool good = result == kNcclSuccess || result == kNcclInProgress;
+      if (!good && first == kNcclSuccess) first = result;
+    };
+    for (const SendTo& s : sends) {
+      if (s.peer == rank()) continue;
+      note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
+    }
+    for (const ReceiveFrom& r : receives) {
+      if (r.peer == rank()) continue;
+      note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
+    }
+    const NcclResult last = api.group_end();
+    return first == kNcclSuccess ? last : first;
+  }
+
+  void all_reduce(const void* in, void* out, int64_t n, NcclType type, NcclOp op,
+                  cudaStream_t stream) {
+    link_->issue(
+        "ncclAllReduce",
+        [&](const NcclApi& api, NcclHandle handle) {
+          return api.all_reduce(in, out, static_cast<size_t>(n), type, op, handle, stream);
+        },
+        deadline());
+  }
+
+  /// Device memory; what an earlier operation may still use stays.
+  void* scratch(int64_t bytes) {
+    if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
+      scratch_.push_back(std::make_unique<RawMemory>(options_.device_index,
+                                                     round_up(bytes, kFirstScratch), false));
+    }
+    return scratch_.back()->data();
+  }
+
+  const NcclApi& (*const api_)();
+  const std::unique_ptr<Bootstrap> bootstrap_;
+  const NcclOptions options_;
+  int version_ = 0;
+  std::unique_ptr<RawMemory> closed_;                // one int32, 1 from the first error on
+  std::vector<std::unique_ptr<RawMemory>> scratch_;  // one stream uses it, in order
+  std::unique_ptr<NcclLink> link_;
+  std::unique_ptr<NcclWatch> watch_;
+  std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
+                                     const NcclOptions& options) {
+  return std::make_unique<NcclComm>(api, std::move(bootstrap), options);
+}
+
+}  // namespace muonrt::cuda
+
+namespace muonrt {
+
+int nccl_version() {
+  int version = 0;
+  cuda::nccl_api().get_version(&version);
+  return version;
+}
+
+std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
+                                     const NcclOptions& options) {
+  return cuda::make_nccl_comm(cuda::nccl_api, std::move(bootstrap), options);
+}
+
+}  // namespace muonrt

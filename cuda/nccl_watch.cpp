@@ -1,0 +1,103 @@
+#include "cuda/nccl_watch.hpp"
+
+#include "base/signal_mask.hpp"
+#include "cuda/guard.hpp"
+
+namespace muonrt::cuda {
+
+using Clock = Deadline::Clock;
+
+NcclWatch::NcclWatch(int device, int rank, Calls calls)
+    : device_(device), rank_(rank), calls_(std::move(calls)), progress_(Clock::now()) {
+  const SignalMask mask;
+  thread_ = std::thread([this] { run(); });
+}
+
+NcclWatch::~NcclWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void NcclWatch::add(cudaStream_t stream, const char* what) {
+  const std::lock_guard lock(mutex_);
+  if (reported_) return;
+  std::unique_ptr<CudaEvent> done;
+  if (spare_.empty()) {
+    done = std::make_unique<CudaEvent>(device_);
+  } else {
+    done = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
+  if (pending_.empty()) progress_ = Clock::now();
+  pending_.push_back({std::move(done), what, count_++});
+  wake_.notify_all();
+}
+
+int64_t NcclWatch::watched() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(pending_.size());
+}
+
+/// Puts aside what has ended. Whether anything had.
+bool NcclWatch::collect() {
+  bool any = false;
+  while (!pending_.empty()) {
+    const cudaError_t result = cudaEventQuery(pending_.front().done->handle());
+    if (result != cudaSuccess) {
+      cudaGetLastError();  // a lost context is reported by whoever waits for the device
+      break;
+    }
+    spare_.push_back(std::move(pending_.front().done));
+    pending_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+std::optional<Error> NcclWatch::problem() {
+  if (const auto seen = calls_.look()) return seen;
+  const auto allowed = std::chrono::milliseconds(calls_.timeout_ms());
+  const std::lock_guard lock(mutex_);
+  if (pending_.empty() || Clock::now() - progress_ < allowed) return std::nullopt;
+  const Operation& first = pending_.front();
+  return Error(Status::kTimeout,
+               cat(first.what, " #", first.number, " of rank ", rank_, " (nccl) did not end in ",
+                   allowed.count(), " ms, with ", pending_.size() - 1,
+                   " operations behind it; look for a rank that is late or gone"));
+}
+
+void NcclWatch::run() {
+  try {
+    const DeviceGuard guard(device_);
+    while (true) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return stop_ || (!pending_.empty() && !reported_); });
+        if (stop_) return;
+        if (collect()) progress_ = Clock::now();
+        if (pending_.empty()) continue;
+      }
+      if (const auto error = problem()) {
+        {
+          const std::lock_guard lock(mutex_);
+          reported_ = true;
+        }
+        calls_.report(*error);
+        continue;
+      }
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, std::chrono::milliseconds(1), [this] { return stop_; });
+    }
+  } catch (const Error& error) {  // the device is lost
+    calls_.report(error);
+  } catch (const std::exception& error) {
+    calls_.report(Error(Status::kInternal, error.what()));
+  }
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "cuda/cuda_device.hpp"
+
+namespace muonrt::cuda {
+
+/// A thread that sees to it that every operation on a GPU ends: it polls those that are under way,
+/// asks for errors meanwhile, and reports when none has ended for the time allowed. It waits
+/// without polling while there are none.
+class NcclWatch {
+ public:
+  struct Calls {
+    std::function<std::optional<Error>()> look;  // an error seen elsewhere
+    std::function<int64_t()> timeout_ms;
+    std::function<void(const Error&)> report;  // called once; nothing is watched afterwards
+  };
+  NcclWatch(int device, int rank, Calls calls);
+  ~NcclWatch();
+
+  /// Watches what has been enqueued on `stream`, until then. `what` is a literal.
+  void add(cudaStream_t stream, const char* what);
+  int64_t watched() const;
+
+ private:
+  struct Operation {
+    std::unique_ptr<CudaEvent> done;
+    const char* what;
+    int64_t number;
+  };
+  void run();
+  bool collect();
+  std::optional<Error> problem();
+
+  const int device_, rank_;
+  const Calls calls_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Operation> pending_;
+  std::vector<std::unique_ptr<CudaEvent>> spare_;
+  Deadline::Clock::time_point progress_;
+  int64_t count_ = 0;
+  bool stop_ = false, reported_ = false;
+  std::thread thread_;
+};
+
+}  // namespace muonrt::cuda

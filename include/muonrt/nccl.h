@@ -1,0 +1,59 @@
+/* muonrt/nccl.h - communicators for parameters in GPU memory. No NCCL header is needed: an
+ * ncclComm_t is passed as a pointer, and the library is looked for at run time (a copy that is in
+ * the process already comes first). */
+#ifndef MUONRT_NCCL_H
+#define MUONRT_NCCL_H
+
+#include "muonrt/base.h"
+#include "muonrt/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct muonrt_nccl_options {
+  uint32_t struct_size;
+  int32_t device_index; /* this rank's GPU; 0 */
+  int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 16 */
+  int32_t channels_per_net_peer; /* a power of two up to 32; 0: NCCL's choice */
+  int32_t traffic_class;         /* of the network; -1: NCCL's choice */
+  int32_t borrow;                /* 1: use `nccl_comm` itself, which an error or a deadline then
+                                    aborts (else work could wait for a lost peer forever); 0: one
+                                    split off it, which is muonrt's */
+  void* nccl_comm;               /* an ncclComm_t over the same ranks in the same order; NULL: a new
+                                    one is made */
+  const char* name;              /* for NCCL's own messages; NULL: "muonrt" */
+} muonrt_nccl_options_t;
+
+/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+MUONRT_API void muonrt_nccl_options_init(muonrt_nccl_options_t* options);
+
+/* NCCL's version as NCCL tells it: 22809 for 2.28.9. No GPU or driver is needed.
+ * Errors: NOT_SUPPORTED if there is no NCCL, or muonrt was built without CUDA. Threads: any. */
+MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
+
+/* A communicator for optimizers on MUONRT_DEVICE_CUDA: grouped NCCL sends and receives. `host`, any
+ * communicator of host memory (MPI, threads, TCP, folder, callbacks), brings the ranks together; a
+ * duplicate of it carries errors, agreements and host memory. Collective over its ranks, blocking;
+ * the timeout is that of `host`. What NCCL enqueues must have one order on all ranks: while a step
+ * runs, use no other NCCL communicator on this GPU from another thread.
+ * @param options  NULL: the defaults.
+ * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
+ * MISMATCH where versions of NCCL or of muonrt differ, naming the ranks; INVALID_ARGUMENT; COMM;
+ * TIMEOUT. */
+MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
+                                                   const muonrt_nccl_options_t* options);
+
+/* A communicator for optimizers on MUONRT_DEVICE_CUDA that copies through pinned host memory and
+ * lets `host` carry the messages: for an MPI that knows nothing of GPUs, for several ranks on one
+ * GPU. Slower than NCCL; the thread in muonrt_optimizer_step waits inside each exchange.
+ * Collective over the ranks of `host`, of which it takes a duplicate.
+ * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; COMM; TIMEOUT. */
+MUONRT_API muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
+                                                     int32_t device_index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_NCCL_H */

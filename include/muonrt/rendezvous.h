@@ -1,0 +1,68 @@
+/* muonrt/rendezvous.h - ranks that meet without MPI: over TCP, or in a shared folder. */
+#ifndef MUONRT_RENDEZVOUS_H
+#define MUONRT_RENDEZVOUS_H
+
+#include "muonrt/base.h"
+#include "muonrt/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Both give communicators of host memory, made to bring ranks together (muonrt/nccl.h takes one)
+ * and to serve tests and small runs; all messages pass rank 0, or the file system. Use MPI or NCCL
+ * for the bulk. */
+
+/* Rank 0 listens at `address`; the others come to it, and try again until it is there. */
+typedef struct muonrt_tcp {
+  uint32_t struct_size;
+  int32_t rank;               /* 0 <= rank < size; no default: -1 until set */
+  int32_t size;               /* >= 1; no default: 0 until set */
+  int32_t reserved;           /* 0 */
+  const char* address;        /* "host:port" or "[IPv6 address]:port" of rank 0; no default */
+  const char* interface_name; /* use this interface alone, by name ("eth0") or address; NULL: rank 0
+                                listens at `address`, the others use the one that fits */
+  const char* secret;         /* the same on all ranks, not to be guessed; no default */
+  int64_t secret_bytes;       /* >= 8; no default: 0 until set */
+  int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
+} muonrt_tcp_t;
+
+/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+MUONRT_API void muonrt_tcp_init(muonrt_tcp_t* tcp);
+
+/* Collective over all ranks, blocking. The ends prove that they know the secret without telling it;
+ * those who do not, port scanners included, are turned away and disturb nobody. What is said
+ * afterwards is neither encrypted nor signed: use a network that you trust. No environment variable
+ * is read. The ranks end when rank 0 does; destroy its communicator last.
+ * Errors: INVALID_ARGUMENT; COMM if the secrets differ, the address is taken, or something else
+ * answers there; MISMATCH, on all ranks, for unequal sizes or versions, or two ranks of one number;
+ * TIMEOUT naming the ranks that are missing. */
+MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp);
+
+/* Ranks that share a folder. */
+typedef struct muonrt_folder {
+  uint32_t struct_size;
+  int32_t rank;       /* 0 <= rank < size; no default: -1 until set */
+  int32_t size;       /* >= 1; no default: 0 until set */
+  int32_t reserved;   /* 0 */
+  const char* path;   /* an existing folder, reached by all ranks; no default */
+  const char* run_id; /* tells this run from all others: 1 to 64 of A-Z a-z 0-9 . - _; no default */
+  int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
+} muonrt_folder_t;
+
+/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+MUONRT_API void muonrt_folder_init(muonrt_folder_t* folder);
+
+/* Collective over all ranks, blocking. Files of the run lie in path/run_id, which rank 0 makes with
+ * access for its user alone, and the last rank removes. A peer that dies is noticed by timeouts
+ * alone.
+ * Errors: INVALID_ARGUMENT; INVALID_STATE if path/run_id is there already (an earlier run), or two
+ * processes say they are the same rank; MISMATCH for unequal sizes or versions; IO; TIMEOUT. */
+MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
+                                                     const muonrt_folder_t* folder);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_RENDEZVOUS_H */

@@ -1,0 +1,100 @@
+#include "muonrt/nccl.h"
+
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "api/structs.hpp"
+#include "backend/cuda_comm.hpp"
+#include "comm/transport_bootstrap.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+NcclOptions read_options(const muonrt_nccl_options_t* options) {
+  constexpr const char* kName = "muonrt_comm_create_nccl";
+  muonrt_nccl_options_t given;
+  muonrt_nccl_options_init(&given);
+  if (options) given = api::read_struct(options, given, kName);
+  const auto power = [](int32_t x, int32_t most) {
+    return x > 0 && x <= most && (x & (x - 1)) == 0;
+  };
+  MUONRT_REQUIRE(power(given.max_ctas, 64), Status::kInvalidArgument, kName, ": max_ctas is ",
+                 given.max_ctas, " (1, 2, 4 .. 64); correct it");
+  MUONRT_REQUIRE(given.channels_per_net_peer == 0 || power(given.channels_per_net_peer, 32),
+                 Status::kInvalidArgument, kName, ": channels_per_net_peer is ",
+                 given.channels_per_net_peer, " (0, or 1, 2, 4 .. 32); correct it");
+  MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
+                 Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
+                 " and nccl_comm is ", given.nccl_comm ? "given" : "null",
+                 " (0, or 1 with an ncclComm_t to be borrowed); correct them");
+  NcclOptions out;
+  out.device_index = given.device_index;
+  out.max_ctas = given.max_ctas;
+  out.channels_per_net_peer = given.channels_per_net_peer;
+  out.traffic_class = given.traffic_class;
+  out.name = given.name ? given.name : "";
+  out.from = given.nccl_comm;
+  out.borrow = given.borrow;
+  out.library_version = muonrt_version();
+  return out;
+}
+
+/// Two duplicates of the caller's communicator: one for host memory, one for `make`.
+template <class Make>
+std::unique_ptr<muonrt_comm> over(muonrt_comm_t* host, Make make) {
+  auto out = std::make_unique<muonrt_comm>(host->host.transport().duplicate());
+  out->device = make(make_bootstrap(out->host.transport().duplicate()));
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+void muonrt_nccl_options_init(muonrt_nccl_options_t* options) {
+  if (!options) return;
+  *options = {};
+  options->struct_size = sizeof *options;
+  options->max_ctas = NcclOptions().max_ctas;
+  options->traffic_class = -1;
+}
+
+muonrt_status_t muonrt_nccl_version(int32_t* version) {
+  return guard([&] {
+    require_pointer(version, "muonrt_nccl_version", "version");
+    *version = 0;
+    *version = nccl_version();
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
+                                        const muonrt_nccl_options_t* options) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_create_nccl", "comm");
+    *comm = nullptr;
+    require_pointer(host, "muonrt_comm_create_nccl", "host");
+    const NcclOptions settings = read_options(options);
+    *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
+              return make_nccl_comm(std::move(bootstrap), settings);
+            }).release();
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
+                                          int32_t device_index) {
+  return guard([&] {
+    require_pointer(comm, "muonrt_comm_create_staged", "comm");
+    *comm = nullptr;
+    require_pointer(host, "muonrt_comm_create_staged", "host");
+    *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
+              return make_staged_comm(std::move(bootstrap), device_index);
+            }).release();
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,92 @@
+#include "muonrt/rendezvous.h"
+
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "api/structs.hpp"
+#include "comm/folder_post.hpp"
+#include "comm/post_transport.hpp"
+#include "comm/tcp_post.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+constexpr int64_t kTimeoutMs = 60'000;
+
+void require_timeout(int64_t ms, const char* function) {
+  MUONRT_REQUIRE(ms >= 1 && ms <= kMaxTimeoutMs, Status::kInvalidArgument, function,
+                 ": timeout_ms is ", ms, " (1 to ", kMaxTimeoutMs, "); correct it");
+}
+
+}  // namespace
+
+extern "C" {
+
+void muonrt_tcp_init(muonrt_tcp_t* tcp) {
+  if (!tcp) return;
+  *tcp = {};
+  tcp->struct_size = sizeof *tcp;
+  tcp->rank = -1;
+  tcp->timeout_ms = kTimeoutMs;
+}
+
+muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp) {
+  constexpr const char* kName = "muonrt_comm_create_tcp";
+  return guard([&] {
+    require_pointer(comm, kName, "comm");
+    *comm = nullptr;
+    require_pointer(tcp, kName, "tcp");
+    muonrt_tcp_t given;
+    muonrt_tcp_init(&given);
+    given = api::read_struct(tcp, given, kName);
+    require_pointer(given.address, kName, "tcp.address");
+    require_pointer(given.secret, kName, "tcp.secret");
+    MUONRT_REQUIRE(given.secret_bytes >= 0 && given.secret_bytes <= 4096, Status::kInvalidArgument,
+                   kName, ": secret_bytes is ", given.secret_bytes, " (8 to 4096); correct it");
+    require_timeout(given.timeout_ms, kName);
+    TcpMeeting meeting;
+    meeting.rank = given.rank;
+    meeting.size = given.size;
+    meeting.address = given.address;
+    meeting.interface = given.interface_name ? given.interface_name : "";
+    meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
+    meeting.version = muonrt_version();
+    *comm = new muonrt_comm(make_post_transport(make_tcp_post(meeting, given.timeout_ms)));
+    return Status::kOk;
+  });
+}
+
+void muonrt_folder_init(muonrt_folder_t* folder) {
+  if (!folder) return;
+  *folder = {};
+  folder->struct_size = sizeof *folder;
+  folder->rank = -1;
+  folder->timeout_ms = kTimeoutMs;
+}
+
+muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_folder_t* folder) {
+  constexpr const char* kName = "muonrt_comm_create_folder";
+  return guard([&] {
+    require_pointer(comm, kName, "comm");
+    *comm = nullptr;
+    require_pointer(folder, kName, "folder");
+    muonrt_folder_t given;
+    muonrt_folder_init(&given);
+    given = api::read_struct(folder, given, kName);
+    require_pointer(given.path, kName, "folder.path");
+    require_pointer(given.run_id, kName, "folder.run_id");
+    require_timeout(given.timeout_ms, kName);
+    FolderMeeting meeting;
+    meeting.rank = given.rank;
+    meeting.size = given.size;
+    meeting.path = given.path;
+    meeting.run_id = given.run_id;
+    meeting.version = muonrt_version();
+    *comm = new muonrt_comm(make_post_transport(make_folder_post(meeting, given.timeout_ms)));
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

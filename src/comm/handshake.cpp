@@ -1,0 +1,54 @@
+#include "comm/handshake.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace muonrt {
+
+namespace {
+
+template <class T>
+void append_bytes(std::string& to, const T& value, size_t bytes = sizeof(T)) {
+  to.append(reinterpret_cast<const char*>(&value), bytes);
+}
+
+}  // namespace
+
+Nonce fresh_nonce() {
+  Nonce out;
+  const ssize_t got = getrandom(out.data(), out.size(), 0);
+  MUONRT_REQUIRE(got == static_cast<ssize_t>(out.size()), Status::kInternal,
+                 "rendezvous: the system gives no random numbers");
+  return out;
+}
+
+Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim) {
+  std::string text;
+  append_bytes(text, greeted);
+  append_bytes(text, claim, offsetof(Claim, proof));
+  return hmac_sha256(secret, text);
+}
+
+Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
+                const Answer& answer) {
+  std::string text;
+  append_bytes(text, claimed);
+  append_bytes(text, greeted);
+  append_bytes(text, answer, offsetof(Answer, proof));
+  return hmac_sha256(secret, text);
+}
+
+Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
+                   Status status, const std::string& message) {
+  Answer out{};
+  out.magic = kAnswer;
+  out.status = static_cast<int32_t>(status);
+  std::memcpy(out.message.data(), message.data(), std::min(message.size(), out.message.size() - 1));
+  out.proof = proof_of(secret, greeted, claimed, out);
+  return out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/hmac.hpp"
+
+namespace muonrt {
+
+// What is said at a rendezvous: rank 0's greeting, the newcomer's claim, rank 0's answer. Fixed
+// sizes, the machine's byte order (little on all that muonrt runs on).
+
+using Nonce = std::array<uint8_t, 32>;
+using Digest = Sha256::Digest;
+
+struct Greeting {
+  std::array<char, 8> magic;
+  Nonce nonce;
+};
+struct Claim {
+  std::array<char, 8> magic;
+  int32_t rank, size, version, reserved;
+  Nonce nonce;
+  Digest proof;
+};
+struct Answer {
+  std::array<char, 8> magic;
+  int32_t status, reserved;
+  std::array<char, 496> message;
+  Digest proof;
+};
+static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 88 && sizeof(Answer) == 544);
+
+constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
+constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
+constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
+
+/// From the system's source of random numbers. Errors: INTERNAL if it gives none.
+Nonce fresh_nonce();
+
+/// HMAC over both numbers and all of the claim, or the answer, but the proof itself.
+Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
+Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
+                const Answer& answer);
+
+/// With the message cut to its place.
+Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
+                   Status status, const std::string& message);
+
+}  // namespace muonrt

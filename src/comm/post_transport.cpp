@@ -1,0 +1,86 @@
+#include "comm/post_transport.hpp"
+
+#include <cstring>
+
+#include "base/hash.hpp"
+
+namespace muonrt {
+
+namespace {
+
+class PostTransport final : public Transport {
+ public:
+  PostTransport(std::shared_ptr<Post> post, uint64_t channel)
+      : Transport(post->rank(), post->size()), post_(std::move(post)), channel_(channel) {}
+  ~PostTransport() override { post_->leave(channel_); }
+
+  std::string name() const override { return post_->name(); }
+  std::optional<Error> published() const override { return post_->published(channel_); }
+
+ protected:
+  void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
+    const Deadline deadline = Deadline::in_ms(timeout_ms());
+    named([&] {
+      for (const SendTo& s : sends) {
+        if (s.peer != rank()) post_->send(channel_, s.peer, s.data, s.bytes, deadline);
+      }
+      for (const ReceiveFrom& r : receives) {
+        if (r.peer != rank()) post_->receive(channel_, r.peer, r.data, r.bytes, deadline);
+      }
+    });
+  }
+
+  void do_allgather(const void* mine, void* all, int64_t bytes) override {
+    const Deadline deadline = Deadline::in_ms(timeout_ms());
+    auto* const out = static_cast<char*>(all);
+    const int64_t total = bytes * size();
+    named([&] {
+      std::memcpy(out + rank() * bytes, mine, static_cast<size_t>(bytes));
+      if (rank() > 0) {
+        post_->send(channel_, 0, mine, bytes, deadline);
+        post_->receive(channel_, 0, out, total, deadline);
+        return;
+      }
+      for (int32_t r = 1; r < size(); ++r)
+        post_->receive(channel_, r, out + r * bytes, bytes, deadline);
+      for (int32_t r = 1; r < size(); ++r) post_->send(channel_, r, out, total, deadline);
+    });
+  }
+
+  std::unique_ptr<Transport> do_duplicate() override {
+    // The same on every rank, and another than that of any other duplicate.
+    Hash child;
+    child.value(static_cast<int64_t>(channel_));
+    child.value(operation().ordinal);
+    auto out = std::make_unique<PostTransport>(post_, child.digest());
+    char mine = 0;
+    std::vector<char> all(static_cast<size_t>(size()));
+    do_allgather(&mine, all.data(), 1);  // a rank that does not take part shows
+    return out;
+  }
+
+  void publish(Status status, const std::string& message) noexcept override {
+    post_->publish(channel_, status, message);
+  }
+
+ private:
+  template <class Body>
+  void named(Body body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      throw Error(error.status(), cat(where(), ": ", error.message()));
+    }
+  }
+
+  const std::shared_ptr<Post> post_;
+  const uint64_t channel_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_post_transport(std::shared_ptr<Post> post) {
+  return std::make_unique<PostTransport>(std::move(post), 1);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "comm/socket.hpp"
+
+namespace muonrt {
+
+/// How ranks of one run find each other over TCP: rank 0 listens, the others come to it.
+struct TcpMeeting {
+  int rank = 0, size = 1;
+  std::string address;    // "host:port" of rank 0
+  std::string interface;  // name or address of the one to use on this machine; empty: any that fits
+  std::string secret;     // the same on all ranks, at least kSecretBytes
+  int32_t version = 0;    // of the library; must be equal
+};
+constexpr size_t kSecretBytes = 8;
+
+/// Errors: INVALID_ARGUMENT.
+void check_meeting(const TcpMeeting& meeting);
+
+// The ends prove to each other that they know the secret, without telling it: each answers the
+// other's fresh random number with an HMAC over both numbers and what it claims to be. Whoever
+// cannot is turned away and changes nothing. The secret keeps strangers out; what is said
+// afterwards is neither encrypted nor signed.
+
+/// Rank 0: the connections of all others, by rank (that of rank 0 is empty). Strangers, port
+/// scanners and those with another secret are turned away while it goes on waiting.
+/// Errors, which the ranks that have come get too: MISMATCH if a rank believes in another number of
+/// ranks or runs another version, or if two say they are the same rank. TIMEOUT naming who is
+/// missing.
+std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline);
+
+/// The others: the connection to rank 0, once all ranks have come. Tries again while nobody
+/// listens. Errors: COMM if the secrets differ or something else listens there; what rank 0 says;
+/// TIMEOUT.
+Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline);
+
+}  // namespace muonrt

@@ -1,0 +1,135 @@
+#include "comm/tcp_hub.hpp"
+
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/signal_mask.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int kLingerMs = 2000;
+constexpr int64_t kMuch = int64_t{256} << 20;  // bytes that lie here before reading stops
+
+}  // namespace
+
+TcpHub::TcpHub(std::vector<Socket> connections) {
+  for (Socket& s : connections) {
+    ranks_.emplace_back();
+    ranks_.back().socket = std::move(s);
+  }
+  std::tie(wake_here_, wake_there_) = socket_pair();
+  const SignalMask mask;
+  thread_ = std::thread([this] { run(); });
+}
+
+TcpHub::~TcpHub() {
+  stop_ = true;
+  const char byte = 0;
+  [[maybe_unused]] const ssize_t n = send(wake_there_.fd(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  thread_.join();
+}
+
+void TcpHub::run() {
+  Deadline linger = Deadline::in_ms(kMaxTimeoutMs);
+  bool stopping = false;
+  while (true) {
+    if (!stopping && stop_) {
+      stopping = true;
+      linger = Deadline::in_ms(kLingerMs);
+    }
+    std::vector<pollfd> fds = {{wake_here_.fd(), POLLIN, 0}};
+    for (const Rank& r : ranks_) {
+      const int in = waiting_bytes_ < kMuch ? POLLIN : 0, out = r.out.empty() ? 0 : POLLOUT;
+      fds.push_back({r.socket.fd(), static_cast<short>(in | out), 0});
+    }
+    // Rank 0's own end is closed by now: what it had written is read, then nothing more comes.
+    if (stopping && (linger.passed() || (waiting_bytes_ == 0 && !ranks_[0].socket))) return;
+    poll(fds.data(), fds.size(), stopping ? 10 : 1000);
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const short seen = fds[r + 1].revents;
+      if (!ranks_[r].socket) continue;
+      if (seen & POLLOUT) write(static_cast<int32_t>(r));
+      if (ranks_[r].socket && (seen & (POLLIN | POLLHUP | POLLERR))) read(static_cast<int32_t>(r));
+    }
+  }
+}
+
+void TcpHub::read(int32_t rank) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  char buffer[1 << 16];
+  const ssize_t n = recv(r.socket.fd(), buffer, sizeof buffer, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) return drop(rank);
+  r.in.insert(r.in.end(), buffer, buffer + n);
+  while (cut_frame(rank)) {
+  }
+}
+
+bool TcpHub::cut_frame(int32_t rank) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  if (!r.socket || r.in.size() < sizeof(FrameHead)) return false;
+  FrameHead head;
+  std::memcpy(&head, r.in.data(), sizeof head);
+  if (!sound(head, static_cast<int>(ranks_.size())) || head.from != rank) {
+    drop(rank);
+    return false;
+  }
+  const size_t size = sizeof head + static_cast<size_t>(head.piece_bytes);
+  if (r.in.size() < size) return false;
+  Bytes frame(r.in.begin(), r.in.begin() + static_cast<std::ptrdiff_t>(size));
+  r.in.erase(r.in.begin(), r.in.begin() + static_cast<std::ptrdiff_t>(size));
+  hand_on(rank, std::move(frame));
+  return true;
+}
+
+void TcpHub::hand_on(int32_t from, Bytes frame) {
+  FrameHead head;
+  std::memcpy(&head, frame.data(), sizeof head);
+  for (size_t to = 0; to < ranks_.size(); ++to) {
+    const auto peer = static_cast<int32_t>(to);
+    const bool wanted = head.to == kToAll ? peer != from : peer == head.to;
+    if (!wanted || !ranks_[to].socket) continue;
+    ranks_[to].out.push_back(frame);
+    waiting_bytes_ += static_cast<int64_t>(frame.size());
+    write(peer);
+  }
+}
+
+void TcpHub::write(int32_t rank) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  while (!r.out.empty()) {
+    const Bytes& frame = r.out.front();
+    const ssize_t n = send(r.socket.fd(), frame.data() + r.sent, frame.size() - r.sent,
+                           MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    // Reading finds out that it has ended, once all that had come before is read.
+    if (n < 0) {
+      for (const Bytes& lost : r.out) waiting_bytes_ -= static_cast<int64_t>(lost.size());
+      r.out.clear();
+      r.sent = 0;
+      return;
+    }
+    r.sent += static_cast<size_t>(n);
+    if (r.sent < frame.size()) return;
+    waiting_bytes_ -= static_cast<int64_t>(frame.size());
+    r.out.pop_front();
+    r.sent = 0;
+  }
+}
+
+void TcpHub::drop(int32_t rank) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  for (const Bytes& lost : r.out) waiting_bytes_ -= static_cast<int64_t>(lost.size());
+  r = Rank();
+  const FrameHead head{
+      kFrameMagic, static_cast<int32_t>(FrameKind::kGone), 0, rank, kToAll, 0, 0, 0};
+  Bytes frame(sizeof head);
+  std::memcpy(frame.data(), &head, sizeof head);
+  hand_on(rank, std::move(frame));
+}
+
+}  // namespace muonrt

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "comm/post.hpp"
+#include "comm/rendezvous.hpp"
+
+namespace muonrt {
+
+/// A post over TCP connections to rank 0, which hands messages on. Collective over all ranks.
+/// When the connection of a rank ends, its peers' waits for it end with COMM; when that of rank 0
+/// does, all do. Rank 0's destructor delivers what has been sent, for two seconds at most.
+/// Errors: those of meet_all and meet_rank_0.
+std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_ms);
+
+}  // namespace muonrt

@@ -1,0 +1,52 @@
+#include "comm/transport_bootstrap.hpp"
+
+namespace muonrt {
+
+namespace {
+
+class TransportBootstrap final : public Bootstrap {
+ public:
+  explicit TransportBootstrap(std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)) {}
+
+  int rank() const override { return transport_->rank(); }
+  int size() const override { return transport_->size(); }
+  std::string describe() const override {
+    return cat(transport_->name(), ", ", size(), size() == 1 ? " rank" : " ranks");
+  }
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    transport_->allgather(mine, all, bytes);
+  }
+  void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
+    transport_->exchange(sends, receives);
+  }
+  void reduce_max(const float* in, float* out, int64_t n) override {
+    transport_->reduce_max(in, out, n);
+  }
+  void reduce_sum(const int64_t* in, int64_t* out, int64_t n) override {
+    transport_->reduce_sum(in, out, n);
+  }
+  std::unique_ptr<Bootstrap> duplicate() override {
+    return make_bootstrap(transport_->duplicate());
+  }
+  int64_t timeout_ms() const override { return transport_->timeout_ms(); }
+  void set_timeout_ms(int64_t ms) override { transport_->set_timeout_ms(ms); }
+  void abort(Status status, const std::string& message) noexcept override {
+    transport_->abort(status, message);
+  }
+  std::optional<Error> trouble() const override {
+    if (const auto own = transport_->error()) return own;
+    return transport_->published();
+  }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+};
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> make_bootstrap(std::unique_ptr<Transport> transport) {
+  return std::make_unique<TransportBootstrap>(std::move(transport));
+}
+
+}  // namespace muonrt

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/bootstrap.hpp"
+#include "comm/transport.hpp"
+
+namespace muonrt {
+
+/// A bootstrap over any transport.
+std::unique_ptr<Bootstrap> make_bootstrap(std::unique_ptr<Transport> transport);
+
+}  // namespace muonrt

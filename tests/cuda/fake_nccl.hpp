@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/nccl_api.hpp"
+
+/// NCCL among the threads of a test, over the emulated GPU: communicators that do not block, groups
+/// whose messages move when both ends' streams have come to them, sums over all ranks. It knows the
+/// rules that NCCL leaves to its users, and keeps what was done against them.
+namespace fake_nccl {
+
+const muonrt::cuda::NcclApi& api();
+
+/// The calling thread's version from now on; 22809 otherwise.
+void set_version(int version);
+/// Forgets all communicators and faults. Between tests, while there are none.
+void reset();
+
+/// Rules that were broken: messages that fit no other, two threads in one communicator, use after
+/// an abort. One text for each.
+std::vector<std::string> problems();
+/// What a rank's last communicator was given: "group: send 1 x 64, receive 1 x 64", "all_reduce 5".
+std::vector<std::string> log(int rank);
+/// Communicators made so far, how many were aborted and how many are left.
+struct Counts {
+  int64_t made = 0, aborted = 0, destroyed = 0;
+};
+Counts counts();
+
+/// NCCL tells this rank of an error of a peer from now on.
+void fail(int rank);
+/// This rank's all_reduce is never reached by its stream: the others wait for it.
+void stall_reductions(int rank, bool stalled);
+
+}  // namespace fake_nccl

@@ -1,0 +1,73 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "backend/cuda_comm.hpp"
+#include "comm/post_transport.hpp"
+#include "comm/self_transport.hpp"
+#include "comm/tcp_post.hpp"
+#include "comm/transport_bootstrap.hpp"
+#include "cuda/worlds.hpp"
+#include "support/bits_cases.hpp"
+
+// The real NCCL, which needs a GPU; on the emulated one it is left out (nccl_comm_test has a fake).
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+std::unique_ptr<Comm> real(std::unique_ptr<Transport> transport) {
+  return make_nccl_comm(make_bootstrap(std::move(transport)), {});
+}
+
+world::Case with_mesh(size_t mesh, int scheme) {
+  bits::Factors f;
+  f.mesh = mesh;
+  f.scheme = scheme;
+  return bits::make(f, false, 2);
+}
+
+}  // namespace
+
+TEST_CASE("nccl on a GPU: one rank's steps are those of a staged communicator", "[cuda]") {
+  if (is_emulated()) return;
+  const auto staged = [](std::unique_ptr<Transport> transport) {
+    return make_staged_comm(make_bootstrap(std::move(transport)), 0);
+  };
+  CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
+}
+
+// tools/gpu/nccl_processes starts one process for each rank, all on one GPU.
+TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one rank alone",
+          "[.nccl-process]") {
+  const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
+                                                                std::getenv("MUONRT_TEST_PORT");
+  REQUIRE(rank);
+  REQUIRE(port);
+  const world::Case c = with_mesh(1, 0);  // two ranks
+  const auto comm = real(make_post_transport(make_tcp_post(
+      {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
+      60000)));
+  comm->set_timeout_ms(60000);
+  Machine machine(world_device());
+  DeviceMirror mirror(machine);
+  world::Rank mine(c, *comm, world_device, &mirror);
+  for (int step = 0; step < c.steps; ++step) {
+    StepReport report;
+    REQUIRE(mine.step(step, report) == Status::kOk);
+    REQUIRE(report.orthogonalized == report.planned);
+  }
+  // What this rank holds, in its places of the whole; the rest stays zero in both.
+  world::Tensors got;
+  std::vector<std::vector<bool>> seen;
+  CHECK(mine.add_to(got, seen));
+  const world::Tensors alone = run_world(with_mesh(0, 0), real);
+  for (size_t p = 0; p < c.params.size(); ++p) {
+    const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
+    int64_t wrong = 0;
+    for (size_t i = 0; i < got.params[p].size(); ++i)
+      wrong += seen[p][i / size] && got.params[p][i] != alone.params[p][i];
+    INFO(c.params[p].name);
+    CHECK(wrong == 0);
+  }
+}

@@ -1,0 +1,343 @@
+#include "cuda/nccl_comm.hpp"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "comm/transport_bootstrap.hpp"
+#include "cuda/fake_nccl.hpp"
+#include "cuda/worlds.hpp"
+#include "support/bits_cases.hpp"
+
+// The communicator over a fake NCCL and the emulated GPU.
+
+using namespace muonrt;
+using namespace cuda_test;
+using transport_test::on_ranks;
+using transport_test::require_none;
+using transport_test::text_of;
+
+namespace {
+
+constexpr int64_t kLong = 60'000;
+
+std::unique_ptr<Comm> over_fake(std::unique_ptr<Transport> transport, NcclOptions options = {}) {
+  return cuda::make_nccl_comm(fake_nccl::api, make_bootstrap(std::move(transport)), options);
+}
+std::unique_ptr<Comm> plain(std::unique_ptr<Transport> transport) {
+  return over_fake(std::move(transport));
+}
+
+/// Ranks as threads, each with a communicator and a device.
+std::vector<std::optional<Error>> on_nccl(int size, int64_t timeout_ms,
+                                          const std::function<void(Comm&, Machine&)>& work) {
+  fake_nccl::reset();
+  ThreadGroup group(size);
+  return on_ranks(size, [&](int rank) {
+    auto transport = group.transport(rank);
+    transport->set_timeout_ms(kLong);
+    const auto comm = plain(std::move(transport));
+    comm->set_timeout_ms(timeout_ms);
+    Machine machine(world_device());
+    work(*comm, machine);
+  });
+}
+
+bool says(const std::optional<Error>& error, Status status, const std::string& words) {
+  return error && error->status() == status && error->message().find(words) != std::string::npos;
+}
+
+void check_rules() {
+  for (const std::string& problem : fake_nccl::problems()) FAIL_CHECK(problem);
+}
+
+world::Case small_case(size_t mesh, int scheme, bool eager) {
+  bits::Factors f;
+  f.mesh = mesh;
+  f.scheme = scheme;
+  f.commit = eager;
+  f.window = 2;
+  return bits::make(f, false, 2);
+}
+
+/// One step of three ranks; what each rank's step threw, and whether anything changed there.
+struct Faulty {
+  std::vector<std::optional<Error>> errors;
+  std::vector<bool> changed;
+};
+Faulty one_step(int64_t timeout_ms, const std::function<void(int, Comm&)>& before_step) {
+  fake_nccl::reset();
+  const world::Case c = small_case(3, 0, false);
+  ThreadGroup group(3);
+  Faulty out;
+  out.changed.resize(3);
+  std::mutex mutex;
+  out.errors = on_ranks(3, [&](int number) {
+    auto transport = group.transport(number);
+    transport->set_timeout_ms(kLong);
+    const auto comm = plain(std::move(transport));
+    Machine machine(world_device());
+    DeviceMirror mirror(machine);
+    world::Case mine = c;
+    mine.settings.timeout_ms = timeout_ms;
+    world::Rank rank(mine, *comm, world_device, &mirror);
+    const auto snapshot = [&] {
+      world::Tensors t;
+      std::vector<std::vector<bool>> seen;
+      rank.add_to(t, seen);
+      return t;
+    };
+    const world::Tensors before = snapshot();
+    before_step(number, *comm);
+    StepReport report;
+    std::optional<Error> error;
+    try {
+      rank.step(0, report);
+    } catch (const Error& e) {
+      error = e;
+    }
+    const bool changed = !(snapshot() == before);
+    const std::lock_guard lock(mutex);
+    out.changed[static_cast<size_t>(number)] = changed;
+    if (error) throw *error;
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: an exchange is one group, empty pairs are left out, its bytes arrive", "[nccl]") {
+  std::vector<std::string> logs[3];
+  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
+    const int rank = comm.rank();
+    const auto message = [](int from, int to) {
+      return values(static_cast<uint64_t>(from * 10 + to), DType::kF32, 16 + from + to);
+    };
+    // 0 -> 1, 1 -> 0, 2 -> 0, 2 -> 2; rank 1 gets nothing from 2.
+    const std::vector<std::pair<int, int>> pairs = {{0, 1}, {1, 0}, {2, 0}, {2, 2}};
+    std::vector<SendTo> sends;
+    std::vector<ReceiveFrom> receives;
+    for (const auto& [from, to] : pairs) {
+      const Bytes bytes = message(from, to);
+      if (from == rank) sends.push_back({to, machine.put(bytes), std::ssize(bytes)});
+      if (to == rank)
+        receives.push_back({from, machine.put(Bytes(bytes.size())), std::ssize(bytes)});
+    }
+    comm.exchange(machine.on(), sends, receives);
+    machine.finish();
+    for (const ReceiveFrom& r : receives) {
+      const Bytes got = machine.get(static_cast<const unsigned char*>(r.data), r.bytes);
+      if (difference(got, message(r.peer, rank)) != -1) require_none("bytes differ");
+    }
+    logs[rank] = fake_nccl::log(rank);
+    if (comm.exchanges() != 1) require_none("exchanges");
+    const int64_t sent[] = {17 * 4, 17 * 4, 18 * 4};
+    if (comm.bytes_sent() != sent[rank]) require_none("bytes_sent");
+    char all[3];
+    comm.allgather("", all, 1);
+  });
+  CHECK(text_of(errors) == "");
+  CHECK(logs[0] == std::vector<std::string>{"group: send 1 x 68 receive 1 x 68 receive 2 x 72"});
+  CHECK(logs[1] == std::vector<std::string>{"group: send 0 x 68 receive 0 x 68"});
+  CHECK(logs[2] == std::vector<std::string>{"group: send 0 x 72"});
+  check_rules();
+}
+
+TEST_CASE("nccl: exchanges of overlapping pairs in one order do not block, whoever comes late",
+          "[nccl]") {
+  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
+    const int rank = comm.rank();
+    // Slots of ranks {0, 1}, {0, 2}, {1, 2}, again and again; a rank passes over the others'.
+    const std::pair<int, int> slots[] = {{0, 1}, {0, 2}, {1, 2}};
+    for (int turn = 0; turn < 12; ++turn) {
+      const auto [a, b] = slots[turn % 3];
+      if (rank != a && rank != b) continue;
+      const int peer = rank == a ? b : a;
+      auto* const out = machine.put(std::vector<int64_t>{100 * turn + rank});
+      auto* const in = machine.put(std::vector<int64_t>{-1});
+      const SendTo send{peer, out, 8};
+      const ReceiveFrom receive{peer, in, 8};
+      comm.exchange(machine.on(), {&send, 1}, {&receive, 1});
+      if (machine.get_one(in) != 100 * turn + peer) require_none("value");
+    }
+    char all[3];
+    comm.allgather("", all, 1);
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl: reductions sum and compare as the host's do", "[nccl]") {
+  const auto errors = on_nccl(4, kLong, [&](Comm& comm, Machine& machine) {
+    const int rank = comm.rank();
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    auto* const integers = machine.put(std::vector<int64_t>{1, rank, kMax});
+    comm.reduce_sum(machine.on(), integers, integers, 3);
+    std::vector<float> mine = {static_cast<float>(-rank), rank == 2 ? std::nanf("") : 9.0f,
+                               rank == 1 ? 0.0f : -0.0f, -INFINITY};
+    auto* const floats = machine.put(mine);
+    comm.reduce_max(machine.on(), floats, floats, 4);
+    machine.finish();
+    const auto sums = machine.get(integers, 3);
+    if (sums != std::vector<int64_t>{4, 6, -4}) require_none("sum");
+    const auto most = machine.get(floats, 4);
+    if (most[0] != 0.0f || !std::isnan(most[1]) || std::signbit(most[2]) || most[3] != -INFINITY)
+      require_none("maximum");
+    char all[4];
+    comm.allgather("", all, 1);
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one", "[nccl]") {
+  fake_nccl::reset();
+  const world::Tensors alone = run_world(small_case(0, 0, false), plain);
+  for (const auto& [mesh, scheme, eager] :
+       {std::tuple{1, 0, false}, {3, 2, true}, {6, 1, false}, {4, 5, true}}) {
+    const world::Case c = small_case(static_cast<size_t>(mesh), scheme, eager);
+    INFO(c.describe());
+    CHECK(run_world(c, plain) == alone);
+  }
+  const auto counts = fake_nccl::counts();
+  CHECK(counts.aborted == 0);
+  CHECK(counts.destroyed == counts.made);
+  check_rules();
+}
+
+TEST_CASE("nccl: steps give the host's bits in momentum, and in all that AdamW has", "[nccl]") {
+  fake_nccl::reset();
+  const world::Case c = small_case(6, 1, false);
+  const world::Tensors gpu = run_world(c, plain);
+  const world::Tensors host = world::run(small_case(0, 0, false)).tensors;
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    INFO(c.params[i].name);
+    CHECK(gpu.momentum[i] == host.momentum[i]);
+    CHECK(gpu.variance[i] == host.variance[i]);
+    if (c.params[i].role == Role::kAdamW) CHECK(gpu.params[i] == host.params[i]);
+  }
+}
+
+TEST_CASE("nccl: an operation that a peer never joins ends at the deadline, on all ranks",
+          "[nccl]") {
+  std::atomic<int> ended = 0;
+  const auto errors = on_nccl(3, 300, [&](Comm& comm, Machine& machine) {
+    auto* const value = machine.put(std::vector<int64_t>{5});
+    while (comm.rank() == 2 && ended < 2) std::this_thread::yield();
+    comm.reduce_sum(machine.on(), value, value, 1);
+    while (!comm.error()) std::this_thread::yield();
+    ++ended;
+    machine.finish();
+    if (machine.get_one(value) != 5) require_none("an aborted sum was delivered");
+    throw *comm.error();
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "reduce_sum #0 of rank "));
+  check_rules();
+}
+
+TEST_CASE("nccl: a reduction cut short inside the vote commits nothing anywhere", "[nccl]") {
+  // Two ranks' streams have entered the sum, the third's never does. The fake then leaves behind
+  // what looks like everybody's consent.
+  const Faulty done = one_step(400, [](int number, Comm&) {
+    if (number == 1) fake_nccl::stall_reductions(1, true);
+  });
+  fake_nccl::stall_reductions(1, false);
+  for (size_t r = 0; r < 3; ++r) {
+    INFO("rank " << r);
+    REQUIRE(done.errors[r]);
+    INFO(done.errors[r]->message());
+    CHECK(done.errors[r]->status() == Status::kUndecided);
+    CHECK_FALSE(done.changed[r]);
+  }
+  check_rules();
+}
+
+TEST_CASE("nccl: an error that NCCL reports ends the step on all ranks, and nothing is committed",
+          "[nccl]") {
+  const Faulty done = one_step(kLong, [](int number, Comm&) {
+    if (number == 0) fake_nccl::fail(0);
+  });
+  for (size_t r = 0; r < 3; ++r) {
+    INFO("rank " << r);
+    REQUIRE(done.errors[r]);
+    INFO(done.errors[r]->message());
+    CHECK_FALSE(done.changed[r]);
+  }
+  CHECK(says(done.errors[0], Status::kComm, "NCCL failed in"));
+}
+
+TEST_CASE("nccl: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
+  for (const bool borrow : {false, true}) {
+    fake_nccl::reset();
+    ThreadGroup group(2);
+    cuda::NcclUniqueId id{};
+    fake_nccl::api().get_unique_id(&id);
+    const auto errors = on_ranks(2, [&](int rank) {
+      cuda::NcclHandle theirs = nullptr;
+      cuda::NcclConfig config;
+      config.blocking = 0;
+      fake_nccl::api().init(&theirs, 2, id, rank, &config);
+      {
+        NcclOptions options;
+        options.from = theirs;
+        options.borrow = borrow;
+        auto transport = group.transport(rank);
+        transport->set_timeout_ms(kLong);
+        const auto comm = over_fake(std::move(transport), options);
+        const auto twin = comm->duplicate();
+        Machine machine(world_device());
+        auto* const value = machine.put(std::vector<int64_t>{3});
+        twin->reduce_sum(machine.on(), value, value, 1);
+        if (machine.get_one(value) != 6) require_none("sum");
+        options.device_index = 1;
+        char all[2];
+        twin->allgather("", all, 1);
+      }
+      fake_nccl::api().destroy(theirs);
+    });
+    CHECK(text_of(errors) == "");
+    const auto counts = fake_nccl::counts();
+    CHECK(counts.made == (borrow ? 2 : 6));
+    CHECK(counts.destroyed == counts.made);
+    check_rules();
+  }
+}
+
+TEST_CASE("nccl: versions that differ are refused before anything is made", "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    fake_nccl::set_version(rank == 1 ? 22703 : 22809);
+    plain(group.transport(rank));
+  });
+  for (const auto& e : errors)
+    CHECK(says(e, Status::kMismatch, "2.27.3 on ranks [1]; 2.28.9 on ranks [0]"));
+  CHECK(fake_nccl::counts().made == 0);
+}
+
+TEST_CASE("nccl: a rank without its GPU is named on all ranks", "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    NcclOptions options;
+    options.device_index = rank == 1 ? 99 : 0;
+    over_fake(group.transport(rank), options);
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kDevice, "rank 1: "));
+}
+
+TEST_CASE("nccl: abort from another thread ends all ranks' operations", "[nccl]") {
+  const auto errors = on_nccl(2, kLong, [&](Comm& comm, Machine& machine) {
+    auto* const value = machine.put(std::vector<int64_t>{3});
+    if (comm.rank() == 1) {
+      comm.abort(Status::kAborted, "enough");
+    } else {
+      comm.reduce_sum(machine.on(), value, value, 1);
+      machine.finish();
+      if (machine.get_one(value) != 3) require_none("an aborted sum was delivered");
+    }
+    comm.reduce_sum(machine.on(), value, value, 1);
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+}

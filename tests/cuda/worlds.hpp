@@ -1,0 +1,80 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "comm/transport.hpp"
+#include "cuda/machine.hpp"
+#include "support/thread_ranks.hpp"
+#include "support/world.hpp"
+
+// Whole worlds over the CUDA device of this program: every rank a thread with a device of its own.
+namespace cuda_test {
+
+/// A rank's communicator over its transport of the thread group.
+using MakeComm = std::function<std::unique_ptr<muonrt::Comm>(std::unique_ptr<muonrt::Transport>)>;
+
+/// Copies between the host's shards and a rank's GPU memory.
+class DeviceMirror final : public world::Mirror {
+ public:
+  explicit DeviceMirror(Machine& machine) : machine_(machine) {}
+  void* make(int64_t bytes) override {
+    memory_.emplace_back(*machine_.device, bytes);
+    return memory_.back().data();
+  }
+  void put(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes, true); }
+  void get(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes, false); }
+
+ private:
+  void copy(void* to, const void* from, int64_t bytes, bool in) {
+    if (bytes == 0) return;
+    const auto staging = muonrt::Buffer::shared(*machine_.device, bytes);
+    const auto size = static_cast<size_t>(bytes);
+    if (in) std::memcpy(staging.data(), from, size);
+    machine_.ops().copy(machine_.on(), in ? to : staging.data(), in ? staging.data() : from, bytes);
+    machine_.finish();
+    if (!in) std::memcpy(to, staging.data(), size);
+  }
+  Machine& machine_;
+  std::vector<muonrt::Buffer> memory_;
+};
+
+inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSettings& = {}) {
+  return make_device(is_emulated());
+}
+
+/// Runs a case; the tensors put together. Throws the first rank's error, and std::runtime_error
+/// where replicas differ or a step was not whole.
+inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm) {
+  world::Tensors out;
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  bool whole = true;
+  muonrt::ThreadGroup group(of.world);
+  const auto failed = transport_test::on_ranks(of.world, [&](int number) {
+    auto transport = group.transport(number);
+    transport->set_timeout_ms(60000);
+    const auto comm = make_comm(std::move(transport));
+    Machine machine(world_device());
+    DeviceMirror mirror(machine);
+    world::Rank rank(of, *comm, world_device, &mirror);
+    for (int step = 0; step < of.steps; ++step) {
+      muonrt::StepReport report;
+      const muonrt::Status status = rank.step(step, report);
+      const std::lock_guard lock(mutex);
+      whole = whole && status == muonrt::Status::kOk && report.orthogonalized == report.planned;
+    }
+    const std::lock_guard lock(mutex);
+    whole = rank.add_to(out, seen) && whole;
+  });
+  for (const auto& e : failed) {
+    if (e) throw *e;
+  }
+  if (!whole) throw std::runtime_error("a step was not whole, or replicas differ");
+  return out;
+}
+
+}  // namespace cuda_test

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+// What tests of rendezvous need of this machine: ports, strangers, folders.
+namespace loopback {
+
+inline sockaddr_in address(int port) {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  out.sin_port = htons(static_cast<uint16_t>(port));
+  return out;
+}
+
+/// A port that was free a moment ago.
+inline int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at = address(0);
+  bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at);
+  socklen_t length = sizeof at;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&at), &length);
+  close(fd);
+  return ntohs(at.sin_port);
+}
+
+inline std::string at_port(int port) { return "127.0.0.1:" + std::to_string(port); }
+
+/// A connection, tried for ten seconds; -1 if nobody ever listens.
+inline int connect_to(int port) {
+  for (int i = 0; i < 1000; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const sockaddr_in to = address(port);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) return fd;
+    close(fd);
+    usleep(10000);
+  }
+  return -1;
+}
+
+/// An empty folder of its own, removed at the end with what lies in it.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/muonrt-test-XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~Folder() {
+    const std::string command = "rm -rf '" + path_ + "'";
+    [[maybe_unused]] const int result = std::system(command.c_str());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace loopback

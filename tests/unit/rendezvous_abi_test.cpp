@@ -1,0 +1,84 @@
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "muonrt/rendezvous.h"
+#include "support/loopback.hpp"
+#include "support/thread_ranks.hpp"
+
+namespace {
+
+/// Ranks as threads; what each rank's allgather gave, or its error.
+std::string gathered(int size, const std::function<muonrt_status_t(muonrt_comm_t**, int)>& make) {
+  return transport_test::text_of(transport_test::on_ranks(size, [&](int rank) {
+    muonrt_comm_t* comm = nullptr;
+    if (make(&comm, rank) != MUONRT_OK) transport_test::require_none(muonrt_last_error());
+    const auto mine = static_cast<int32_t>(rank * rank);
+    std::vector<int32_t> all(static_cast<size_t>(size));
+    const muonrt_status_t status = muonrt_comm_allgather(comm, &mine, all.data(), 4);
+    muonrt_comm_destroy(comm);
+    if (status != MUONRT_OK) transport_test::require_none(muonrt_last_error());
+    for (int r = 0; r < size; ++r) {
+      if (all[static_cast<size_t>(r)] != r * r) transport_test::require_none("another value");
+    }
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
+          "[unit][comm][rendezvous]") {
+  const std::string address = loopback::at_port(loopback::free_port());
+  const std::string secret = "this run's secret";
+  CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
+          muonrt_tcp_t tcp;
+          muonrt_tcp_init(&tcp);
+          tcp.rank = rank;
+          tcp.size = 3;
+          tcp.address = address.c_str();
+          tcp.interface_name = "lo";
+          tcp.secret = secret.data();
+          tcp.secret_bytes = std::ssize(secret);
+          return muonrt_comm_create_tcp(comm, &tcp);
+        }) == "");
+  const loopback::Folder folder;
+  CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
+          muonrt_folder_t meeting;
+          muonrt_folder_init(&meeting);
+          meeting.rank = rank;
+          meeting.size = 3;
+          meeting.path = folder.path().c_str();
+          meeting.run_id = "abi";
+          return muonrt_comm_create_folder(comm, &meeting);
+        }) == "");
+}
+
+TEST_CASE("rendezvous abi: what is not set is refused by name", "[unit][comm][rendezvous]") {
+  muonrt_comm_t* comm = nullptr;
+  const auto says = [](const char* words) {
+    return std::string(muonrt_last_error()).find(words) != std::string::npos;
+  };
+  muonrt_tcp_t tcp;
+  muonrt_tcp_init(&tcp);
+  CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("tcp.address is null"));
+  tcp.address = "localhost:1234";
+  CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("tcp.secret is null"));
+  tcp.secret = "12345678";
+  tcp.secret_bytes = 8;
+  CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("rank -1 of 0"));
+  tcp.timeout_ms = 0;
+  CHECK(muonrt_comm_create_tcp(&comm, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("timeout_ms is 0"));
+  CHECK(muonrt_comm_create_tcp(&comm, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_comm_create_tcp(nullptr, &tcp) == MUONRT_ERROR_INVALID_ARGUMENT);
+  muonrt_folder_t folder;
+  muonrt_folder_init(&folder);
+  CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("folder.path is null"));
+  folder.path = "/tmp";
+  CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("folder.run_id is null"));
+  CHECK(comm == nullptr);
+}
