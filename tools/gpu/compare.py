@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""What PyTorch and a Triton symmetric kernel take for the work of `muonrt bench gemm|ns`.
+
+  tools/gpu/compare.py --gemm 4096x4096,... --ns 768x2048x32,...
+
+The last line is JSON: rows of {what, shape, median_ms, tflops, wrong}. Random values. Exit status
+77 without PyTorch, or without a GPU that it sees.
+"""
+import argparse
+import json
+import statistics
+import sys
+
+try:
+    import torch
+except ImportError:
+    print("no PyTorch")
+    sys.exit(77)
+if not torch.cuda.is_available():
+    print("PyTorch sees no GPU")
+    sys.exit(77)
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
+TILE, DEPTH = 128, 64
+
+if triton:
+    @triton.jit
+    def gram_kernel(x, out, m, n, ldx, ldo, TILE: tl.constexpr, DEPTH: tl.constexpr):
+        """One tile of X X^T on or above the diagonal, and its mirror image."""
+        row, col = tl.program_id(0), tl.program_id(1)
+        if col < row:
+            return
+        rows = row * TILE + tl.arange(0, TILE)
+        cols = col * TILE + tl.arange(0, TILE)
+        total = tl.zeros((TILE, TILE), dtype=tl.float32)
+        for k in range(0, n, DEPTH):
+            depth = k + tl.arange(0, DEPTH)
+            left = tl.load(x + rows[:, None] * ldx + depth[None, :],
+                           mask=(rows[:, None] < m) & (depth[None, :] < n), other=0.0)
+            right = tl.load(x + cols[:, None] * ldx + depth[None, :],
+                            mask=(cols[:, None] < m) & (depth[None, :] < n), other=0.0)
+            total += tl.dot(left, tl.trans(right))
+        value = total.to(tl.bfloat16)
+        inside = (rows[:, None] < m) & (cols[None, :] < m)
+        tl.store(out + rows[:, None] * ldo + cols[None, :], value, mask=inside)
+        mirrored = (cols[:, None] < m) & (rows[None, :] < m)
+        tl.store(out + cols[:, None] * ldo + rows[None, :], tl.trans(value), mask=mirrored)
+
+    def symmetric_product(x):
+        m, n = x.shape
+        out = torch.empty((m, m), dtype=x.dtype, device=x.device)
+        tiles = triton.cdiv(m, TILE)
+        gram_kernel[(tiles, tiles)](x, out, m, n, x.stride(0), out.stride(0), TILE, DEPTH,
+                                    num_warps=8, num_stages=3)
+        return out
+
+
+def median_ms(work, warmup=3, iterations=10):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(iterations):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def numbers(text):
+    return [tuple(int(n) for n in shape.split("x")) for shape in text.split(",") if shape]
+
+
+def beyond(got, want):
+    """Elements further apart than two roundings to bf16 and the sum's own allow."""
+    allowed = want.abs() * 2.0 ** -7 + want.abs().max() * 2.0 ** -10
+    return int(((got.double() - want.double()).abs() > allowed.double()).sum())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gemm", default="")
+    parser.add_argument("--ns", default="")
+    arguments = parser.parse_args()
+    torch.manual_seed(1)
+    rows = []
+
+    def add(what, shape, flops, work, wrong):
+        ms = median_ms(work)
+        rows.append({"what": what, "shape": "x".join(map(str, shape)), "median_ms": round(ms, 4),
+                     "tflops": round(flops / ms * 1e-9, 2), "wrong": wrong})
+
+    for m, n in numbers(arguments.gemm):
+        x = torch.rand((m, n), device="cuda").mul_(2).sub_(1).bfloat16()
+        want = x.float() @ x.float().T
+        add("torch x @ x.T", (m, n), 2.0 * m * m * n, lambda: x @ x.T, beyond(x @ x.T, want))
+        if triton:
+            add("Triton symmetric", (m, n), 2.0 * m * m * n, lambda: symmetric_product(x),
+                beyond(symmetric_product(x), want))
+    if hasattr(torch.optim, "Muon"):
+        for m, n, count in numbers(arguments.ns):
+            parameters = [torch.nn.Parameter(torch.zeros((m, n), device="cuda").bfloat16())
+                          for _ in range(count)]
+            for p in parameters:
+                p.grad = torch.randn((m, n), device="cuda").bfloat16()
+            optimizer = torch.optim.Muon(parameters, lr=0.02)
+            flops = count * 5 * (4.0 * m * m * n + 2.0 * m ** 3)
+            add("torch.optim.Muon step", (m, n, count), flops, optimizer.step, 0)
+    wrong = sum(row["wrong"] for row in rows)
+    print(json.dumps({"torch": torch.__version__, "triton": triton.__version__ if triton else None,
+                      "wrong": wrong, "rows": rows}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+#include "muonrt/bench_device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backend/cuda_device.hpp"
+
+namespace muonrt::tool {
+
+void add_device_options(CLI::App& command, DeviceArguments& a) {
+  command.add_option("--device", a.device, "host or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  command.add_option("--index", a.index, "which GPU")->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", a.threads, "compute threads of the host")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command.add_option("--warmup", a.warmup, "runs that are not measured")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--iters", a.iters, "runs that are measured")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_flag("--json", a.json, "print JSON");
+}
+
+int skip_without_gpu(const DeviceArguments& a) {
+  if (a.device != "cuda" || cuda_device_count() > 0) return 0;
+  const std::string why =
+      cuda_is_built() ? "the driver lists none" : "this build has no CUDA backend";
+  if (a.json) {
+    fmt::print("{{\"skipped\":\"no CUDA device ({})\"}}\n", why);
+  } else {
+    fmt::print("skipped: no CUDA device ({})\n", why);
+  }
+  return kSkipped;
+}
+
+std::vector<Provider> present_providers(const std::string& device, int index, int threads) {
+  std::vector<Provider> out;
+  for (const Provider& provider : providers(device, index, threads)) {
+    try {
+      provider.make();
+      out.push_back(provider);
+    } catch (const Error& error) {
+      if (error.status() != Status::kNotSupported && error.status() != Status::kDevice) throw;
+    }
+  }
+  return out;
+}
+
+Workbench::Workbench(std::unique_ptr<Device> made)
+    : device_(std::move(made)),
+      stream_(device_->create_stream(StreamKind::kCompute)),
+      done_(device_->create_event()),
+      clock_(Buffer::shared(*device_, 2 * sizeof(int64_t))) {}
+
+void Workbench::finish() {
+  device_->record(*done_, *stream_);
+  device_->synchronize(*done_, Deadline::in_ms(600'000));
+  if (const auto error = device_->error()) throw Error(*error);
+}
+
+void* Workbench::take(int64_t bytes) {
+  memory_.emplace_back(*device_, bytes);
+  return memory_.back().data();
+}
+
+void Workbench::put(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  const Buffer staging = Buffer::shared(*device_, bytes);
+  std::memcpy(staging.data(), from, static_cast<size_t>(bytes));
+  ops().copy(*stream_, to, staging.data(), bytes);
+  finish();
+}
+
+void Workbench::get(void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  const Buffer staging = Buffer::shared(*device_, bytes);
+  ops().copy(*stream_, staging.data(), from, bytes);
+  finish();
+  std::memcpy(to, staging.data(), static_cast<size_t>(bytes));
+}
+
+std::vector<double> Workbench::time(int warmup, int iters, const std::function<void()>& enqueue) {
+  auto* const clock = clock_.as<int64_t>();
+  std::vector<double> out;
+  for (int i = -std::max(1, warmup); i < iters; ++i) {
+    device_->timestamp(*stream_, clock);
+    enqueue();
+    device_->timestamp(*stream_, clock + 1);
+    finish();
+    if (i >= 0) out.push_back(static_cast<double>(clock[1] - clock[0]) * 1e-6);
+  }
+  return out;
+}
+
+double median_of(std::vector<double> list) {
+  std::sort(list.begin(), list.end());
+  const size_t half = list.size() / 2;
+  return list.size() % 2 == 1 ? list[half] : (list[half - 1] + list[half]) / 2;
+}
+
+float bench_value(uint64_t seed, int64_t index) {
+  uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index) + 1;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  x ^= x >> 31;
+  const int32_t whole = static_cast<int32_t>(x >> 41) - (1 << 22);
+  return (static_cast<float>(whole) + 0.5f) * 0x1p-22f;
+}
+
+std::vector<unsigned char> bench_values(uint64_t seed, DType dtype, int64_t count) {
+  std::vector<unsigned char> out(static_cast<size_t>(count * size_of(dtype)));
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = bench_value(seed, i);
+    if (dtype == DType::kF32) {
+      std::memcpy(out.data() + 4 * i, &x, 4);
+    } else {
+      const bf16 half = to_bf16(x);
+      std::memcpy(out.data() + 2 * i, &half, 2);
+    }
+  }
+  return out;
+}
+
+float bench_load(const void* from, DType dtype, int64_t index) {
+  if (dtype == DType::kF32) return static_cast<const float*>(from)[index];
+  return to_f32(static_cast<const bf16*>(from)[index]);
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/device.hpp"
+#include "backend/ops.hpp"
+
+namespace muonrt::tool {
+
+/// Exit status where what was asked for needs a GPU and there is none.
+constexpr int kSkipped = 77;
+
+/// Where products come from, by name: a device whose Ops::multiply is that product.
+struct Provider {
+  std::string name;
+  std::function<std::unique_ptr<Device>()> make;
+};
+/// The CUDA list is where a new kernel for products adds itself (bench_providers.cpp).
+std::vector<Provider> providers(const std::string& device, int index, int threads);
+/// Those that this device has; the others are left out.
+std::vector<Provider> present_providers(const std::string& device, int index, int threads);
+
+/// The options that the benchmarks of one device share.
+struct DeviceArguments {
+  std::string device = "host";
+  int index = 0, threads = 1, warmup = 2, iters = 10;
+  bool json = false;
+};
+void add_device_options(CLI::App& command, DeviceArguments& arguments);
+
+/// Tells that there is no GPU, if one is asked for; then kSkipped, else 0.
+int skip_without_gpu(const DeviceArguments& arguments);
+
+/// A device, a stream, and memory that lives as long.
+class Workbench {
+ public:
+  explicit Workbench(std::unique_ptr<Device> made);
+  Device& device() { return *device_; }
+  Ops& ops() { return device_->ops(); }
+  Stream& stream() { return *stream_; }
+  void finish();
+
+  void* take(int64_t bytes);
+  void put(void* to, const void* from, int64_t bytes);
+  void get(void* to, const void* from, int64_t bytes);
+  template <class T>
+  T* put(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    void* const at = take(bytes);
+    put(at, static_cast<const void*>(values.data()), bytes);
+    return static_cast<T*>(at);
+  }
+
+  /// Milliseconds of each of `iters` runs on the device's clock, after `warmup` that are not
+  /// measured.
+  std::vector<double> time(int warmup, int iters, const std::function<void()>& enqueue);
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> done_;
+  std::vector<Buffer> memory_;
+  Buffer clock_;
+};
+
+double median_of(std::vector<double> list);
+
+/// In [-1, 1), not zero, of all exponents a bf16 has there; follows from (seed, index).
+float bench_value(uint64_t seed, int64_t index);
+/// `count` of them, rounded to bf16 or as they are, as bytes.
+std::vector<unsigned char> bench_values(uint64_t seed, DType dtype, int64_t count);
+float bench_load(const void* from, DType dtype, int64_t index);
+
+}  // namespace muonrt::tool
