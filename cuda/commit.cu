@@ -38,23 +38,10 @@ struct MuonBody {
   template <int N>
   __device__ void run(int row, int col) {
     const int64_t here = local + row * local_ld + col;
-    if (!weights.param) return run_momentum<N>(here);
-    if (!momentum)
-      return run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col);
-    const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
-    const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
-    const Raw<N> raw_o = load<N>(message, transport, packed + row * packed_ld + col);
-    Values<N> w = weights.read<N>(here);
-    const Values<N> g = widen(raw_g, grad_dtype), o = widen(raw_o, transport);
-    Values<N> m = widen(raw_m, momentum_dtype);
-    for (int i = 0; i < N; ++i) {
-      m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
-      w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
-    }
-    store(momentum, momentum_dtype, here, m);
-    const int64_t first = inside + row * packed_ld + col;
-    for (int i = 0; row_factors && i < N; ++i) w.x[i] *= row_factors[places.row(first + i)];
-    weights.write(here, w, [&](int i) { return places.at(first + i); });
+    // One after the other: together they need more registers than leave two blocks on a processor.
+    if (momentum) run_momentum<N>(here);
+    if (weights.param)
+      run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col);
   }
 
   template <int N>
