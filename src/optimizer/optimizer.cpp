@@ -240,7 +240,6 @@ void Optimizer::take_memory() {
   context.adam = tables.adam;
   context.gradient_tables = tables;
   normuon_ = NormuonMemory(*device_, settings_, *plan_, rank());
-  context.normuon = &normuon_.states();
   context.newton_schulz = &newton_schulz_;
   context.functions = settings_.functions;
   context.failure = &function_failure_;
@@ -248,6 +247,8 @@ void Optimizer::take_memory() {
   context.world = comm_->size();
   const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
     context.plan = &plan;
+    // By the matrices of the whole plan; NorMuon and blocks exclude each other.
+    context.normuon = &plan == plan_.get() ? &normuon_.states() : nullptr;
     return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all, guards,
                                       settings_.poison);
   };

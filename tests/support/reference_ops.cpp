@@ -27,13 +27,13 @@ void store(void* data, DType dtype, int64_t i, float x) {
     static_cast<bf16*>(data)[i] = to_bf16(x);
 }
 
-namespace {
-
 void note(Findings* findings, int32_t param) {
   findings->nonfinite = 1;
   if (param < 0) return;
   if (findings->first_param < 0 || param < findings->first_param) findings->first_param = param;
 }
+
+namespace {
 
 float gradient(const ParamView& p, int64_t i, float factor) {
   return load(p.grad, p.grad_dtype, i) * factor;
@@ -370,39 +370,6 @@ void ReferenceOps::commit_normuon(Stream&, const NormuonState& state, const Para
                                   const Ballot* sum, int64_t world, int64_t stamp) {
   if (!passes(*sum, world, stamp) || !params[state.param].active) return;
   for (int64_t line = 0; line < state.lines; ++line) state.moments[line] = state.staged[line];
-}
-
-void ReferenceOps::sum_squares(Stream&, std::span<const int32_t> list, const ParamView* params,
-                               int64_t* sums) {
-  for (const int32_t index : list) {
-    const ParamView& p = params[index];
-    for (int64_t i = 0; p.active && i < p.numel; ++i) {
-      const SquareTerm term = square_term(load(p.grad, p.grad_dtype, i));
-      sums[term.word] += term.low;
-      sums[term.word + 1] += term.high;
-    }
-  }
-}
-
-void ReferenceOps::scale_gradients(Stream&, const GradientFactors& factors, double clip_norm,
-                                   const int64_t* sums, const GradientTables& tables,
-                                   Findings* findings, double* norm) {
-  const GradientScale scale = gradient_scale(factors, clip_norm, sums);
-  for (int64_t i = 0; i < tables.param_count; ++i) tables.params[i].grad_scale = scale.factor;
-  for (int64_t i = 0; i < tables.adam_count; ++i) tables.adam[i].grad_scale = scale.factor;
-  for (int64_t i = 0; i < tables.group_count; ++i) tables.groups[i].grad_scale = scale.factor;
-  if (!scale.well) note(findings, -1);
-  *norm = scale.norm;
-}
-
-void ReferenceOps::take_logits(Stream&, const float* from, float* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = from ? from[i] : -HUGE_VALF;
-}
-
-void ReferenceOps::clip_heads(Stream&, const QkClip& clip, int32_t param, Findings* findings) {
-  for (int64_t head = 0; head < clip.heads; ++head)
-    if (qk_bad_logit(clip.logits[head])) note(findings, param);
-  for (int64_t row = 0; row < clip.rows; ++row) clip.factors[row] = qk_row_factor(clip, row);
 }
 
 }  // namespace reference

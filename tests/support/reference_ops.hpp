@@ -82,5 +82,7 @@ class ReferenceOps : public muonrt::Ops {
 /// Element i of an array of `dtype`, as f32.
 float load(const void* data, muonrt::DType dtype, int64_t i);
 void store(void* data, muonrt::DType dtype, int64_t i, float x);
+/// Notes a value that is not finite; `param` is -1 where it belongs to none.
+void note(muonrt::Findings* findings, int32_t param);
 
 }  // namespace reference
