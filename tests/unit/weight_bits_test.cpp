@@ -7,7 +7,7 @@
 using namespace muonrt;
 
 TEST_CASE("weight bits: a bf16 value and 16 more bits are every f32, bit for bit",
-          "[unit][backend]") {
+          "[unit][backend][nosan]") {
   uint64_t wrong = 0, far = 0;
   for (uint64_t high = 0; high < 1u << 16; ++high) {
     uint32_t wrong_here = 0, far_here = 0;
