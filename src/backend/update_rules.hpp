@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "backend/scalars.hpp"
 
@@ -23,8 +24,8 @@ MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScala
 /// What remains of a weight after decay. Cautious: only where update and weight do not differ in
 /// sign (an update of zero decays). Source: arXiv 2510.12402; reference numerics, section 11.
 MUONRT_HOST_DEVICE inline float decayed(float w, float update, float decay, int32_t cautious) {
-  const bool apart = (update > 0.0f && w < 0.0f) || (update < 0.0f && w > 0.0f);
-  return w * (1.0f - (cautious != 0 && apart ? 0.0f : decay));
+  const bool apart = ((update > 0.0f) & (w < 0.0f)) | ((update < 0.0f) & (w > 0.0f));
+  return w * ((cautious != 0) & apart ? 1.0f : 1.0f - decay);
 }
 
 /// Weight after decay and update. `scale` is the shape's scale rule times the piece's rate factor,
@@ -40,9 +41,11 @@ MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& 
                                              const AdamScalars& s) {
   m = s.beta1 * m + (1.0f - s.beta1) * g;
   v = s.beta2 * v + (1.0f - s.beta2) * (g * g);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float root = sqrtf(v * s.correction2) + s.eps;
-  // Without eps an element that never had a gradient has no step: 0 / 0 is 0 here.
-  const float step = root > 0.0f ? (m * s.correction1) / root : 0.0f;
+  // Without eps an element that never had a gradient has no step: 0 / 0 is 0 here. A divisor, not
+  // a branch: compilers do not vectorise a division behind one.
+  const float step = (m * s.correction1) / (root > 0.0f ? root : kInfinity);
   return decayed(w, step, s.decay, s.cautious) - s.rate * step;
 }
 
