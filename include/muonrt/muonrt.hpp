@@ -170,6 +170,17 @@ inline muonrt_optimizer_options_t options() {
   return out;
 }
 
+inline muonrt_distributed_config_t distributed_config() {
+  muonrt_distributed_config_t out;
+  muonrt_distributed_config_init(&out);
+  return out;
+}
+inline muonrt_step_t step_args() {
+  muonrt_step_t out;
+  muonrt_step_init(&out);
+  return out;
+}
+
 /// An optimizer; see muonrt/optimizer.h.
 class Optimizer {
  public:
@@ -194,8 +205,7 @@ class Optimizer {
 
   /// @return  what was done; `skipped` where a gradient was not finite.
   muonrt_report_t step(double lr, const std::vector<int64_t>& without_grad = {}) {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
+    muonrt_step_t args = step_args();
     args.lr = lr;
     args.without_grad = without_grad.data();
     args.n_without_grad = static_cast<int64_t>(without_grad.size());
