@@ -49,6 +49,14 @@ std::string text(Call call) {
   check(call(&out[0], needed + 1, &needed));
   return out;
 }
+
+/// A struct with every default.
+template <class T>
+T filled(void (*init)(T*)) {
+  T out;
+  init(&out);
+  return out;
+}
 }  // namespace detail
 
 /// A communicator; see muonrt/comm.h.
@@ -129,21 +137,9 @@ class ThreadGroup {
   std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
 };
 
-inline muonrt_tcp_t tcp_meeting() {
-  muonrt_tcp_t out;
-  muonrt_tcp_init(&out);
-  return out;
-}
-inline muonrt_folder_t folder_meeting() {
-  muonrt_folder_t out;
-  muonrt_folder_init(&out);
-  return out;
-}
-inline muonrt_nccl_options_t nccl_options() {
-  muonrt_nccl_options_t out;
-  muonrt_nccl_options_init(&out);
-  return out;
-}
+inline muonrt_tcp_t tcp_meeting() { return detail::filled(muonrt_tcp_init); }
+inline muonrt_folder_t folder_meeting() { return detail::filled(muonrt_folder_init); }
+inline muonrt_nccl_options_t nccl_options() { return detail::filled(muonrt_nccl_options_init); }
 inline muonrt_group_t muon_group() {
   muonrt_group_t group;
   muonrt_group_init(&group, MUONRT_ROLE_MUON);
@@ -154,32 +150,17 @@ inline muonrt_group_t adamw_group() {
   muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
   return group;
 }
-inline muonrt_param_t param() {
-  muonrt_param_t out;
-  muonrt_param_init(&out);
-  return out;
-}
-inline muonrt_qk_clip_t qk_clip() {
-  muonrt_qk_clip_t out;
-  muonrt_qk_clip_init(&out);
-  return out;
-}
+inline muonrt_param_t param() { return detail::filled(muonrt_param_init); }
+inline muonrt_part_t part() { return detail::filled(muonrt_part_init); }
+inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init); }
+inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init); }
 inline muonrt_optimizer_options_t options() {
-  muonrt_optimizer_options_t out;
-  muonrt_optimizer_options_init(&out);
-  return out;
+  return detail::filled(muonrt_optimizer_options_init);
 }
-
 inline muonrt_distributed_config_t distributed_config() {
-  muonrt_distributed_config_t out;
-  muonrt_distributed_config_init(&out);
-  return out;
+  return detail::filled(muonrt_distributed_config_init);
 }
-inline muonrt_step_t step_args() {
-  muonrt_step_t out;
-  muonrt_step_init(&out);
-  return out;
-}
+inline muonrt_step_t step_args() { return detail::filled(muonrt_step_init); }
 
 /// An optimizer; see muonrt/optimizer.h.
 class Optimizer {
@@ -212,8 +193,7 @@ class Optimizer {
     return step(args);
   }
   muonrt_report_t step(const muonrt_step_t& args) {
-    muonrt_report_t report;
-    muonrt_report_init(&report);
+    auto report = detail::filled(muonrt_report_init);
     check(muonrt_optimizer_step(get(), &args, &report));
     return report;
   }
@@ -225,8 +205,7 @@ class Optimizer {
   }
   /// View of MUONRT_STATE_...; borrowed.
   muonrt_state_view_t state(int64_t index, int32_t kind) {
-    muonrt_state_view_t view;
-    muonrt_state_view_init(&view);
+    auto view = detail::filled(muonrt_state_view_init);
     check(muonrt_optimizer_state(get(), index, kind, &view));
     return view;
   }
@@ -264,8 +243,7 @@ class Optimizer {
     });
   }
   muonrt_counters_t counters() const {
-    muonrt_counters_t out;
-    muonrt_counters_init(&out);
+    auto out = detail::filled(muonrt_counters_init);
     check(muonrt_optimizer_counters(get(), &out));
     return out;
   }
