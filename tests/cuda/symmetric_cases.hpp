@@ -24,7 +24,7 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  bool two_operands = false;  // A = R and B = 2 R + 3 I, R symmetric; k is n
+  bool two_operands = false;  // B = A S, S diagonal: another matrix, a symmetric result
   muonrt::DType dtype = muonrt::DType::kBF16;
 
   std::string name() const {
@@ -80,14 +80,62 @@ struct IntegerBatch {
   std::vector<int> values;
 };
 
+/// The numbers of a case: operands, and C by integers.
+struct SymmetricNumbers {
+  SymmetricNumbers(const SymmetricCase& c, uint64_t seed)
+      : a(c, c.k), b(c, c.k), d(c, c.n), out(c, c.n) {
+    const auto small = [&](int64_t index, int range) {
+      return static_cast<int>(bits_at(seed, index) >> 40) % (2 * range + 1) - range;
+    };
+    for (int64_t m = 0; m < c.count; ++m) {
+      for (int64_t r = 0; r < c.n; ++r) {
+        for (int64_t j = 0; j < c.k; ++j) {
+          a.at(m, r, j) = small((m * c.n + r) * c.k + j, 2);
+          b.at(m, r, j) = a.at(m, r, j) * (c.two_operands ? static_cast<int>(j % 5) - 1 : 1);
+        }
+        for (int64_t j = 0; c.with_d && j <= r; ++j)
+          d.at(m, r, j) = d.at(m, j, r) = small(-1 - (m * c.n + r) * c.n - j, 100);
+      }
+      multiply(c, m);
+    }
+  }
+
+  IntegerBatch a, b, d, out;
+
+ private:
+  /// Floats hold these sums, and add up faster.
+  void multiply(const SymmetricCase& c, int64_t m) {
+    std::vector<float> columns(static_cast<size_t>(c.k * c.n)), sums(static_cast<size_t>(c.n));
+    for (int64_t r = 0; r < c.n; ++r)
+      for (int64_t j = 0; j < c.k; ++j)
+        columns[static_cast<size_t>(j * c.n + r)] = static_cast<float>(b.at(m, r, j));
+    for (int64_t r = 0; r < c.n; ++r) {
+      std::fill(sums.begin(), sums.end(), 0.0f);
+      for (int64_t i = 0; i < c.k; ++i) {
+        const auto factor = static_cast<float>(a.at(m, r, i));
+        const float* column = columns.data() + i * c.n;
+        for (int64_t j = 0; j <= r; ++j) sums[static_cast<size_t>(j)] += factor * column[j];
+      }
+      for (int64_t j = 0; j <= r; ++j) {
+        int sum = static_cast<int>(c.alpha) * static_cast<int>(sums[static_cast<size_t>(j)]);
+        if (c.with_d) sum += static_cast<int>(c.beta) * d.at(m, r, j);
+        if (r == j) sum += static_cast<int>(c.gamma);
+        out.at(m, r, j) = out.at(m, j, r) = sum;
+      }
+    }
+  }
+};
+
 /// One product on a machine, and the memory of C as it must be afterwards, gaps included.
 class SymmetricTrial {
  public:
-  SymmetricTrial(Machine& machine, const SymmetricCase& c, uint64_t seed) : count_(c.count) {
+  SymmetricTrial(Machine& machine, const SymmetricCase& c, uint64_t seed)
+      : SymmetricTrial(machine, c, SymmetricNumbers(c, seed)) {}
+  SymmetricTrial(Machine& machine, const SymmetricCase& c, const SymmetricNumbers& numbers)
+      : count_(c.count) {
     // What is not an operand's is NaN, what is not C's must stay.
     constexpr uint16_t kNan = 0x7fff, kKeep = 0x5a5a;
-    IntegerBatch a(c, c.k), b(c, c.k), d(c, c.n), out(c, c.n);
-    fill(c, seed, a, b, d, out);
+    const IntegerBatch &a = numbers.a, &b = numbers.b, &d = numbers.d, &out = numbers.out;
     const auto exact = [&](int value) { return half_of(value, c.dtype); };
     const auto rounded = [&](int value) {
       const auto x = static_cast<float>(value);
@@ -122,35 +170,6 @@ class SymmetricTrial {
   muonrt::Product product;
 
  private:
-  static void fill(const SymmetricCase& c, uint64_t seed, IntegerBatch& a, IntegerBatch& b,
-                   IntegerBatch& d, IntegerBatch& out) {
-    const auto small = [&](int64_t index, int range) {
-      return static_cast<int>(bits_at(seed, index) >> 40) % (2 * range + 1) - range;
-    };
-    for (int64_t m = 0; m < c.count; ++m) {
-      for (int64_t r = 0; r < c.n; ++r) {
-        for (int64_t j = 0; j < c.k; ++j) {
-          const int64_t low = std::min(r, j), high = std::max(r, j);
-          a.at(m, r, j) = c.two_operands ? small((m * c.n + low) * c.k + high, 1)
-                                         : small((m * c.n + r) * c.k + j, 2);
-          b.at(m, r, j) = c.two_operands ? 2 * a.at(m, r, j) + 3 * (r == j) : a.at(m, r, j);
-        }
-        for (int64_t j = 0; j <= r; ++j)
-          d.at(m, r, j) = d.at(m, j, r) = small(-1 - (m * c.n + r) * c.n - j, 100);
-      }
-      for (int64_t r = 0; r < c.n; ++r) {
-        for (int64_t j = 0; j <= r; ++j) {
-          int sum = 0;
-          for (int64_t i = 0; i < c.k; ++i) sum += a.at(m, r, i) * b.at(m, j, i);
-          sum = static_cast<int>(c.alpha) * sum;
-          if (c.with_d) sum += static_cast<int>(c.beta) * d.at(m, r, j);
-          if (r == j) sum += static_cast<int>(c.gamma);
-          out.at(m, r, j) = out.at(m, j, r) = sum;
-        }
-      }
-    }
-  }
-
   int64_t count_;
   std::vector<uint16_t> expected_;
 };

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <random>
 #include <set>
 
 #include "cuda/symmetric/job_list.hpp"
@@ -126,10 +127,32 @@ TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000", "[e
 
 TEST_CASE("symmetric jobs: each cell is stored once, for every batch to 256", "[emulated]") {
   for (int64_t batch = 1; batch <= 256; ++batch) {
-    CAPTURE(batch);
-    for (const int64_t n : {1, 128, 129, 384, 513, 768, 1024, 2048}) {
-      REQUIRE(squares_cover({{n, 2048, batch}}));
-      REQUIRE(mixed_covers({{n, 2048, batch}}, 132));
+    for (int64_t cells = 1; cells <= 14; ++cells) {
+      CAPTURE(batch, cells);
+      REQUIRE(squares_cover({{cells * kCell, 2048, batch}}));
+      REQUIRE(mixed_covers({{cells * kCell, 2048, batch}}, 132));
+    }
+  }
+}
+
+TEST_CASE("symmetric jobs: each cell is stored once, for large n in batches", "[emulated]") {
+  // Fewer matrices the larger they are, and a few drawn from all.
+  std::mt19937_64 random(7);
+  for (int64_t cells = 15; cells <= cells_of(20000); ++cells) {
+    const int64_t drawn = cells % 16 == 0 ? 1 + static_cast<int64_t>(random() % 256) : 5;
+    for (const int64_t batch : {int64_t{2}, int64_t{3}, drawn}) {
+      CAPTURE(batch, cells);
+      REQUIRE(mixed_covers({{cells * kCell, 2048, batch}}, 132));
+    }
+  }
+}
+
+TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000 and batch to 256",
+          "[emulated][.full]") {
+  for (int64_t cells = 1; cells <= cells_of(20000); ++cells) {
+    for (int64_t batch = 1; batch <= 256; ++batch) {
+      CAPTURE(batch, cells);
+      REQUIRE(mixed_covers({{cells * kCell, 2048, batch}}, 132));
     }
   }
 }

@@ -19,22 +19,22 @@ namespace emulator {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10, kBroughtBytes = 256, kSharedAlignment = 1024;
-constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16;
+constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kMostTurns = 16;
 
-enum class State { kReady, kAtBarrier, kAtShuffle, kMeets, kWaits, kDone };
+enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kMeets, kWaits, kDone };
 
-/// One thread, with a stack of its own.
+/// One thread, with a stack of its own. It serves one block after another.
 struct Fiber {
   ucontext_t context;  // how it starts
   jmp_buf here;        // where it stopped
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
-  State state = State::kReady;
   unsigned given = 0, taken = 0;  // what it brings to a barrier or shuffle, and takes away
   unsigned delta = 0;             // of a shuffle
   size_t first = 0, count = 0;    // of those it meets
   size_t bytes = 0;
   unsigned char brought[kBroughtBytes];
+  void (*together)(const unsigned char*) = nullptr;
   bool (*come)(void*) = nullptr;
   void* context_of_come = nullptr;
 };
@@ -42,6 +42,7 @@ struct Fiber {
 struct Machine {
   jmp_buf scheduler;
   std::vector<std::unique_ptr<Fiber>> fibers;           // reused from block to block
+  std::vector<State> states;                            // of the fibers, side by side
   std::vector<std::vector<unsigned char>> all_brought;  // by first thread of a meeting
   std::vector<std::vector<unsigned char>> shared;       // by block
   std::vector<std::function<void()>> pending;
@@ -52,31 +53,38 @@ struct Machine {
   const Cluster* cluster = nullptr;
 };
 
-thread_local Machine machine;
+thread_local std::unique_ptr<Machine> owned_machine;
+constinit thread_local Machine* machine_here = nullptr;  // the owned one: found without a guard
 
-size_t threads_of_block() { return machine.cluster->threads.x; }
-Fiber& running() { return *machine.fibers[machine.current]; }
+/// Of the thread that runs clusters.
+Machine& machine() { return *machine_here; }
+
+size_t threads_of_block() { return machine().cluster->threads.x; }
+Fiber& running() { return *machine().fibers[machine().current]; }
+State& state_of_running() { return machine().states[machine().current]; }
 
 unsigned roll() {
-  machine.dice = machine.dice * 6364136223846793005ull + 1442695040888963407ull;
-  return static_cast<unsigned>(machine.dice >> 33);
+  machine().dice = machine().dice * 6364136223846793005ull + 1442695040888963407ull;
+  return static_cast<unsigned>(machine().dice >> 33);
 }
 
 void stop() {
-  if (_setjmp(running().here) == 0) _longjmp(machine.scheduler, 1);
+  if (_setjmp(running().here) == 0) _longjmp(machine().scheduler, 1);
 }
 
 void start() {
-  (*machine.thread)();
-  running().state = State::kDone;
-  _longjmp(machine.scheduler, 1);
+  while (true) {
+    (*machine().thread)();
+    state_of_running() = State::kDone;
+    stop();
+  }
 }
 
 void resume(size_t index) {
-  machine.current = index;
+  machine().current = index;
   threadIdx.x = static_cast<unsigned>(index % threads_of_block());
-  blockIdx = machine.cluster->blocks[index / threads_of_block()];
-  if (_setjmp(machine.scheduler) != 0) return;
+  blockIdx = machine().cluster->blocks[index / threads_of_block()];
+  if (_setjmp(machine().scheduler) != 0) return;
   Fiber& f = running();
   if (std::exchange(f.started, true)) _longjmp(f.here, 1);
   setcontext(&f.context);
@@ -85,7 +93,7 @@ void resume(size_t index) {
 /// The running thread stops in `state` until all that must meet have come.
 unsigned stop_at(State state, unsigned given, unsigned delta) {
   Fiber& me = running();
-  me.state = state;
+  state_of_running() = state;
   me.given = given;
   me.delta = delta;
   stop();
@@ -93,9 +101,9 @@ unsigned stop_at(State state, unsigned given, unsigned delta) {
 }
 
 bool all_in(size_t begin, size_t end, State state) {
-  for (size_t i = begin; i < end; ++i)
-    if (machine.fibers[i]->state != state) return false;
-  return true;
+  return std::all_of(machine().states.begin() + static_cast<ptrdiff_t>(begin),
+                     machine().states.begin() + static_cast<ptrdiff_t>(end),
+                     [state](State s) { return s == state; });
 }
 
 /// A barrier opens when every thread of the block that has not ended is there.
@@ -104,17 +112,15 @@ bool open_barrier(size_t begin) {
   bool waits = false;
   const size_t end = begin + threads_of_block();
   for (size_t i = begin; i < end; ++i) {
-    const Fiber& f = *machine.fibers[i];
-    if (f.state == State::kDone) continue;
-    if (f.state != State::kAtBarrier) return false;
+    if (machine().states[i] == State::kDone) continue;
+    if (machine().states[i] != State::kAtBarrier) return false;
     waits = true;
-    any |= f.given;
+    any |= machine().fibers[i]->given;
   }
   for (size_t i = begin; i < end; ++i) {
-    Fiber& f = *machine.fibers[i];
-    if (f.state != State::kAtBarrier) continue;
-    f.taken = any;
-    f.state = State::kReady;
+    if (machine().states[i] != State::kAtBarrier) continue;
+    machine().fibers[i]->taken = any;
+    machine().states[i] = State::kReady;
   }
   return waits;
 }
@@ -122,50 +128,55 @@ bool open_barrier(size_t begin) {
 /// A shuffle needs the whole warp.
 bool open_shuffle(size_t begin) {
   const size_t end = begin + kWarp;
-  if (end > machine.size || !all_in(begin, end, State::kAtShuffle)) return false;
+  if (end > machine().size || !all_in(begin, end, State::kAtShuffle)) return false;
   for (size_t i = begin; i < end; ++i) {
-    Fiber& f = *machine.fibers[i];
+    Fiber& f = *machine().fibers[i];
     const size_t from = i + f.delta;
-    f.taken = machine.fibers[from < end ? from : i]->given;
+    f.taken = machine().fibers[from < end ? from : i]->given;
   }
-  for (size_t i = begin; i < end; ++i) machine.fibers[i]->state = State::kReady;
+  std::fill_n(machine().states.begin() + static_cast<ptrdiff_t>(begin), kWarp, State::kReady);
   return true;
 }
 
 /// A meeting opens when all are there for the same one; its first thread keeps what they brought.
 bool open_meeting(size_t begin) {
-  const Fiber& leader = *machine.fibers[begin];
-  if (leader.state != State::kMeets || leader.first != begin) return false;
+  if (machine().states[begin] != State::kMeets) return false;
+  const Fiber& leader = *machine().fibers[begin];
+  if (leader.first != begin) return false;
   const size_t end = begin + leader.count;
   if (!all_in(begin, end, State::kMeets)) return false;
   for (size_t i = begin; i < end; ++i)
-    if (machine.fibers[i]->first != begin || machine.fibers[i]->count != leader.count) return false;
-  std::vector<unsigned char>& all = machine.all_brought[begin];
+    if (machine().fibers[i]->first != begin || machine().fibers[i]->count != leader.count)
+      return false;
+  std::vector<unsigned char>& all = machine().all_brought[begin];
   all.resize(leader.bytes * leader.count);
   for (size_t i = begin; i < end; ++i) {
-    Fiber& f = *machine.fibers[i];
+    Fiber& f = *machine().fibers[i];
     std::memcpy(all.data() + (i - begin) * leader.bytes, f.brought, leader.bytes);
-    f.state = State::kReady;
+    machine().states[i] = State::kReady;
   }
+  if (leader.together) leader.together(all.data());
   return true;
 }
 
-bool end_wait(Fiber& f) {
-  if (f.state != State::kWaits || !f.come(f.context_of_come)) return false;
-  f.state = State::kReady;
+bool end_wait(size_t index) {
+  if (machine().states[index] != State::kWaits) return false;
+  const Fiber& f = *machine().fibers[index];
+  if (!f.come(f.context_of_come)) return false;
+  machine().states[index] = State::kReady;
   return true;
 }
 
 /// Some of what is pending happens, in any order; one piece at least if nothing else can.
 bool do_pending(bool must) {
   bool moved = false;
-  for (size_t i = 0; i < machine.pending.size();) {
-    if (roll() % 4 != 0 && !(must && !moved && i + 1 == machine.pending.size())) {
+  for (size_t i = 0; i < machine().pending.size();) {
+    if (roll() % 4 != 0 && !(must && !moved && i + 1 == machine().pending.size())) {
       ++i;
       continue;
     }
-    const auto work = std::move(machine.pending[i]);
-    machine.pending.erase(machine.pending.begin() + static_cast<ptrdiff_t>(i));
+    const auto work = std::move(machine().pending[i]);
+    machine().pending.erase(machine().pending.begin() + static_cast<ptrdiff_t>(i));
     work();
     moved = true;
   }
@@ -173,21 +184,29 @@ bool do_pending(bool must) {
 }
 
 void prepare(const std::function<void()>& thread, const Cluster& cluster) {
-  machine.cluster = &cluster;
-  machine.thread = &thread;
-  machine.size = cluster.blocks.size() * cluster.threads.x;
-  machine.pending.clear();
-  machine.sleep.assign((machine.size + kWarp - 1) / kWarp, 0);
+  if (!machine_here) {
+    owned_machine = std::make_unique<Machine>();
+    machine_here = owned_machine.get();
+  }
+  machine().cluster = &cluster;
+  machine().thread = &thread;
+  machine().size = cluster.blocks.size() * cluster.threads.x;
+  machine().pending.clear();
+  machine().sleep.assign((machine().size + kWarp - 1) / kWarp, 0);
   gridDim = cluster.grid;
   blockDim = cluster.threads;
-  machine.shared.resize(cluster.blocks.size());
-  for (auto& memory : machine.shared)
+  machine().shared.resize(cluster.blocks.size());
+  for (auto& memory : machine().shared)
     memory.assign(cluster.shared_bytes + kSharedAlignment, 0xff);  // NaN in every type
-  machine.all_brought.resize(machine.size);
-  while (machine.fibers.size() < machine.size) machine.fibers.push_back(std::make_unique<Fiber>());
-  for (size_t i = 0; i < machine.size; ++i) {
-    Fiber& f = *machine.fibers[i];
-    f.state = State::kReady;
+  machine().all_brought.resize(machine().size);
+  while (machine().fibers.size() < machine().size)
+    machine().fibers.push_back(std::make_unique<Fiber>());
+  machine().states.resize(machine().fibers.size(), State::kDone);
+  for (size_t i = 0; i < machine().size; ++i) {
+    Fiber& f = *machine().fibers[i];
+    const bool at_rest = f.started && machine().states[i] == State::kDone;
+    machine().states[i] = State::kReady;
+    if (at_rest) continue;  // else a new one, or one that was left in the midst of a block
     f.started = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
@@ -197,33 +216,44 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   }
 }
 
+/// A warp's threads have a turn, and others while all that holds them up is each other.
+bool let_warp_run(size_t warp) {
+  const size_t first = warp * kWarp, end = std::min(first + kWarp, machine().size);
+  bool moved = false;
+  for (unsigned turns = roll() % kMostTurns + 1; turns > 0; --turns) {
+    for (size_t i = first; i < end; ++i) {
+      if (machine().states[i] != State::kReady) continue;
+      resume(i);
+      moved = true;
+    }
+    if (!open_meeting(first)) break;
+  }
+  return moved;
+}
+
 /// Every thread that can has a turn, but for warps that fall behind for a while: what is left
 /// unordered happens in many orders.
 bool let_all_run() {
   bool moved = false, slept = false;
-  const size_t warps = (machine.size + kWarp - 1) / kWarp, offset = roll() % warps;
+  const size_t warps = (machine().size + kWarp - 1) / kWarp, offset = roll() % warps;
   for (size_t n = 0; n < warps; ++n) {
     const size_t warp = (n + offset) % warps;
-    unsigned& rest = machine.sleep[warp];
+    unsigned& rest = machine().sleep[warp];
     if (rest == 0 && roll() % kRoundsBetweenSleeps == 0) rest = roll() % kLongestSleep;
     if (rest > 0) {
       slept = true;
       --rest;
       continue;
     }
-    for (size_t i = warp * kWarp; i < std::min((warp + 1) * kWarp, machine.size); ++i) {
-      if (machine.fibers[i]->state != State::kReady) continue;
-      resume(i);
-      moved = true;
-    }
+    moved |= let_warp_run(warp);
   }
   return moved || slept;
 }
 
 bool open_all() {
   bool moved = false;
-  for (size_t i = 0; i < machine.size; ++i) {
-    moved |= end_wait(*machine.fibers[i]);
+  for (size_t i = 0; i < machine().size; ++i) {
+    moved |= end_wait(i);
     moved |= open_meeting(i);
     if (i % kWarp == 0) moved |= open_shuffle(i);
     if (i % threads_of_block() == 0) moved |= open_barrier(i);
@@ -235,7 +265,7 @@ bool open_all() {
 
 void run_cluster(const std::function<void()>& thread, const Cluster& cluster) {
   prepare(thread, cluster);
-  while (!all_in(0, machine.size, State::kDone)) {
+  while (!all_in(0, machine().size, State::kDone)) {
     bool moved = let_all_run();
     moved |= do_pending(false);
     moved |= open_all();
@@ -243,15 +273,17 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster) {
     if (!moved)
       throw std::logic_error("threads of a block wait for each other in different places");
   }
-  if (!machine.pending.empty())
+  if (!machine().pending.empty())
     throw std::logic_error("a block ended while copies of its were under way");
 }
 
-size_t thread_in_cluster() { return machine.current; }
-unsigned block_in_cluster() { return static_cast<unsigned>(machine.current / threads_of_block()); }
+size_t thread_in_cluster() { return machine().current; }
+unsigned block_in_cluster() {
+  return static_cast<unsigned>(machine().current / threads_of_block());
+}
 
 unsigned char* shared_memory(unsigned block) {
-  const auto address = reinterpret_cast<uintptr_t>(machine.shared.at(block).data());
+  const auto address = reinterpret_cast<uintptr_t>(machine().shared.at(block).data());
   return reinterpret_cast<unsigned char*>((address + kSharedAlignment - 1) / kSharedAlignment *
                                           kSharedAlignment);
 }
@@ -261,23 +293,30 @@ bool block_runs(unsigned block) {
   return !all_in(first, first + threads_of_block(), State::kDone);
 }
 
-const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes) {
+void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
+              void (*together)(const unsigned char* all)) {
   if (bytes > kBroughtBytes) throw std::logic_error("a meeting of more than it can keep");
   Fiber& me = running();
-  me.state = State::kMeets;
-  me.first = machine.current / threads_of_block() * threads_of_block() + first;
+  me.together = together;
+  state_of_running() = State::kMeets;
+  me.first = machine().current / threads_of_block() * threads_of_block() + first;
   me.count = count;
   me.bytes = bytes;
   if (bytes > 0) std::memcpy(me.brought, brought, bytes);
   stop();
-  return machine.all_brought[me.first].data();
+}
+
+const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes) {
+  meet_for(first, count, brought, bytes, nullptr);
+  return machine().all_brought[running().first].data();
 }
 
 void meet_cluster() {
   Fiber& me = running();
-  me.state = State::kMeets;
+  me.together = nullptr;
+  state_of_running() = State::kMeets;
   me.first = 0;
-  me.count = machine.size;
+  me.count = machine().size;
   me.bytes = 0;
   stop();
 }
@@ -285,13 +324,13 @@ void meet_cluster() {
 void wait_until(bool (*come)(void*), void* context) {
   if (come(context)) return;
   Fiber& me = running();
-  me.state = State::kWaits;
+  state_of_running() = State::kWaits;
   me.come = come;
   me.context_of_come = context;
   stop();
 }
 
-void later(std::function<void()> work) { machine.pending.push_back(std::move(work)); }
+void later(std::function<void()> work) { machine().pending.push_back(std::move(work)); }
 
 }  // namespace emulator
 

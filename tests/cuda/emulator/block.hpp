@@ -34,6 +34,10 @@ bool block_runs(unsigned block);
 /// `bytes` (256 at most). What all brought, thread by thread; there until the same threads meet
 /// again.
 const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes);
+/// The same, and `together` runs once, over what all brought, before any of them goes on: for an
+/// instruction that the threads carry out as one.
+void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
+              void (*together)(const unsigned char* all));
 /// All threads of the cluster meet.
 void meet_cluster();
 /// The thread goes on when `come(context)`, which is asked between turns.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -63,28 +65,66 @@ inline void load_matrices(uint32_t (&words)[4], const void* row) {
     std::memcpy(&words[i], static_cast<const char*>(rows[8 * i + lane / 4]) + lane % 4 * 4, 4);
 }
 
-/// The 16 x 8 of a warp from all lanes' fragments, by the maps of layouts.hpp.
+/// A lane's part of a product.
+struct MmaOperands {
+  float* c;
+  uint32_t a[4], b[2];
+};
+/// The products of a warp whose lanes have not all come to them. A lane does not wait there: the
+/// product is made when the last one comes, which every barrier is later than.
+struct PendingMma {
+  struct Of {
+    std::array<MmaOperands, 32> lanes;
+    int come = 0;
+  };
+  std::deque<Of> products;
+  std::array<size_t, 32> next = {};  // of each lane: how many it has come to
+  size_t done = 0;
+};
+inline PendingMma& pending_mma() {
+  static thread_local std::vector<PendingMma> of_warp(64);
+  return of_warp[emulator::thread_in_cluster() / 32];
+}
+
+/// The 16 x 8 of a warp from all lanes' fragments, by the maps of layouts.hpp; one sum after the
+/// other along the depth.
+template <DType kElement>
+void multiply_warp(const std::array<MmaOperands, kLanes>& lanes) {
+  const auto low = [](uint32_t word) { return widened<kElement>(static_cast<uint16_t>(word)); };
+  float a[16][16], b[16][8], c[16][8];
+  for (int lane = 0; lane < static_cast<int>(kLanes); ++lane) {
+    const MmaOperands& mine = lanes[static_cast<size_t>(lane)];
+    for (int w = 0; w < 4; ++w) {
+      const Place2 at = mma_a(lane, w);
+      a[at.row][at.col] = low(mine.a[w]);
+      a[at.row][at.col + 1] = low(mine.a[w] >> 16);
+    }
+    for (int w = 0; w < 2; ++w) {
+      const Place2 at = mma_b(lane, w);
+      b[at.col][at.row] = low(mine.b[w]);
+      b[at.col + 1][at.row] = low(mine.b[w] >> 16);
+    }
+    for (int v = 0; v < 4; ++v) c[mma_c(lane, v).row][mma_c(lane, v).col] = mine.c[v];
+  }
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < 16; ++k)
+      for (int col = 0; col < 8; ++col) c[row][col] += a[row][k] * b[k][col];
+  for (int lane = 0; lane < static_cast<int>(kLanes); ++lane)
+    for (int v = 0; v < 4; ++v)
+      lanes[static_cast<size_t>(lane)].c[v] = c[mma_c(lane, v).row][mma_c(lane, v).col];
+}
+
 template <DType kElement>
 void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  const auto* all = reinterpret_cast<const uint32_t(*)[6]>(
-      emulator::meet(first_of_warp(), kLanes, mine, sizeof mine));
-  const int lane = static_cast<int>(threadIdx.x % kLanes);
-  // Rows and columns of this lane's values lie with the four lanes that share their quotient.
-  float rows[2][16], cols[2][16];
-  for (int quarter = 0; quarter < 4; ++quarter)
-    for (int half = 0; half < 2; ++half)
-      for (int deep = 0; deep < 2; ++deep) {
-        const int at = mma_a(quarter, 2 * deep).col;
-        const uint32_t word = all[lane / 4 * 4 + quarter][half + 2 * deep];
-        rows[half][at] = widened<kElement>(static_cast<uint16_t>(word));
-        rows[half][at + 1] = widened<kElement>(static_cast<uint16_t>(word >> 16));
-        const uint32_t other = all[(mma_c(lane, half).col) * 4 + quarter][4 + deep];
-        cols[half][at] = widened<kElement>(static_cast<uint16_t>(other));
-        cols[half][at + 1] = widened<kElement>(static_cast<uint16_t>(other >> 16));
-      }
-  for (int v = 0; v < 4; ++v)
-    for (int k = 0; k < 16; ++k) c[v] += rows[v / 2][k] * cols[v % 2][k];
+  PendingMma& pending = pending_mma();
+  const size_t lane = threadIdx.x % kLanes, at = pending.next[lane]++ - pending.done;
+  if (at == pending.products.size()) pending.products.emplace_back();
+  PendingMma::Of& product = pending.products[at];
+  product.lanes[lane] = {c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  if (++product.come < static_cast<int>(kLanes)) return;
+  multiply_warp<kElement>(product.lanes);
+  pending.products.pop_front();
+  ++pending.done;
 }
 
 }  // namespace muonrt::cuda

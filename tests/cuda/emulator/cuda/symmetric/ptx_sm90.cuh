@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
 #include "block.hpp"
+#include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/tensor_map.hpp"
 
 namespace muonrt::cuda {
@@ -96,18 +98,24 @@ inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int6
   return reinterpret_cast<uint16_t*>(map.words[0]) + matrix * static_cast<int64_t>(map.words[5]) +
          row * static_cast<int64_t>(map.words[4]) + col;
 }
+/// Calls visit(element of the matrix, byte in shared memory, elements) for each chunk of a box;
+/// only the first `elements` lie inside, none where the element is null.
 template <class Visit>
-void for_box(const TensorMap& map, const Visit& visit) {
-  for (int row = 0; row < static_cast<int>(map.words[6]); ++row)
-    for (int col = 0; col < kBoxCols; ++col) visit(row, col);
+void for_box(const TensorMap& map, uint32_t at, int col, int row, int matrix, const Visit& visit) {
+  for (int r = 0; r < static_cast<int>(map.words[6]); ++r)
+    for (int c = 0; c < kBoxCols; c += kChunk) {
+      uint16_t* const element = element_in(map, col + c, row + r, matrix);
+      const int64_t left = static_cast<int64_t>(map.words[1]) - (col + c);
+      visit(element, swizzled_address(at + static_cast<uint32_t>(r * 128 + c * 2)),
+            element ? static_cast<size_t>(std::min<int64_t>(left, kChunk)) : size_t{0});
+    }
 }
 
 inline void load_box(unsigned char* memory, uint32_t at, const TensorMap& map, int col, int row,
                      int matrix, uint64_t* barrier) {
-  for_box(map, [&](int r, int c) {
-    const uint16_t* from = element_in(map, col + c, row + r, matrix);
-    const uint16_t value = from ? *from : uint16_t{0};
-    std::memcpy(memory + swizzled_address(at + static_cast<uint32_t>(r * 128 + c * 2)), &value, 2);
+  for_box(map, at, col, row, matrix, [&](const uint16_t* from, uint32_t to, size_t elements) {
+    std::memset(memory + to, 0, 2 * kChunk);
+    if (from) std::memcpy(memory + to, from, 2 * elements);
   });
   EmulatedBarrier& b = emulated(barrier);
   b.bytes -= static_cast<int32_t>(map.words[6]) * kBoxCols * 2;
@@ -144,10 +152,8 @@ inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const
   int& mine = stores_under_way();
   ++mine;
   emulator::later([=, &map, &mine, memory = dynamic_shared()] {
-    for_box(map, [&](int r, int c) {
-      uint16_t* to = element_in(map, col + c, row + r, matrix);
-      if (to)
-        std::memcpy(to, memory + swizzled_address(at + static_cast<uint32_t>(r * 128 + c * 2)), 2);
+    for_box(map, at, col, row, matrix, [&](uint16_t* to, uint32_t there, size_t elements) {
+      if (to) std::memcpy(to, memory + there, 2 * elements);
     });
     --mine;
   });

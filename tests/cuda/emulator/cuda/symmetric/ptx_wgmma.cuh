@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <vector>
 
@@ -9,54 +10,98 @@
 
 namespace muonrt::cuda {
 
-/// Products of a thread that are under way: they happen where it waits for them, and not before.
+constexpr int kWarpgroup = 128, kWgmmaRows = 64, kWgmmaDepth = 16, kWgmmaCols = 256;
+
+/// A thread's part of a product that is under way.
+struct PendingProduct {
+  float* sums;
+  uint64_t a, b;
+  const unsigned char* memory;
+  int cols;
+  bool adds;
+  void (*multiply)(const PendingProduct* const (&of)[kWarpgroup]);
+};
+/// They happen where the warpgroup waits for them, and not before.
 struct PendingProducts {
-  std::deque<std::vector<std::function<void()>>> groups;
-  std::vector<std::function<void()>> open;
+  std::deque<std::vector<PendingProduct>> groups;
+  std::vector<PendingProduct> open;
 };
 inline PendingProducts& pending_products() {
   static thread_local std::vector<PendingProducts> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
 }
 
-/// The 16 elements of a row of an operand, read as its descriptor says.
+/// The 16 elements of a row of an operand, read as its descriptor says; `apart` from one to the
+/// next where they go.
 template <DType kElement>
-void read_row(float (&to)[16], const unsigned char* memory, uint64_t descriptor, int row) {
+void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t descriptor, int row) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
   if (descriptor >> 62 != 1) throw std::logic_error("a descriptor of another swizzle");
   const uint32_t first =
       start + static_cast<uint32_t>(row / 8) * group_stride + static_cast<uint32_t>(row % 8) * 128;
-  for (uint32_t k = 0; k < 16; ++k) {
-    uint16_t bits;
-    std::memcpy(&bits, memory + swizzled_address(first + 2 * k), 2);
-    to[k] = widened<kElement>(bits);
+  for (uint32_t chunk = 0; chunk < 2; ++chunk) {
+    uint16_t bits[kChunk];
+    std::memcpy(bits, memory + swizzled_address(first + 16 * chunk), sizeof bits);
+    for (size_t k = 0; k < kChunk; ++k)
+      to[(kChunk * chunk + k) * apart] = widened<kElement>(bits[k]);
   }
 }
 
-template <DType kElement, int kCols>
-void multiply_rows(float (&sums)[128], const unsigned char* memory, uint64_t a, uint64_t b,
-                   bool adds, int thread) {
-  float rows[2][16], col[16];
-  for (int half = 0; half < 2; ++half)
-    read_row<kElement>(rows[half], memory, a, wgmma_c(thread, 2 * half).row);
-  for (int value = 0; value < kCols / 2; ++value) {
-    if (value / 2 % 2 != 0) continue;  // the second row is done with the first
-    read_row<kElement>(col, memory, b, wgmma_c(thread, value).col);
-    for (int half = 0; half < 2; ++half) {
-      float& sum = sums[value + 2 * half];
-      if (!adds) sum = 0.0f;
-      for (int k = 0; k < 16; ++k) sum += rows[half][k] * col[k];
+/// 64 x cols of a warpgroup from shared memory, into all threads' sums; one sum after the other
+/// along the depth.
+template <DType kElement>
+void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
+  const PendingProduct& p = *of[0];
+  static thread_local float b[kWgmmaDepth][kWgmmaCols];
+  for (int col = 0; col < p.cols; ++col)
+    read_row<kElement>(&b[0][col], kWgmmaCols, p.memory, p.b, col);
+  for (int row = 0; row < kWgmmaRows; ++row) {
+    float a[kWgmmaDepth], sums[kWgmmaCols];
+    read_row<kElement>(a, 1, p.memory, p.a, row);
+    // The row lies with four threads, two neighbours of every eight columns with each.
+    const int first = row / 16 * 32 + row % 8 * 4, half = row / 8 % 2;
+    const auto for_values = [&](const auto& visit) {
+      for (int thread = first; thread < first + 4; ++thread)
+        for (int value = 2 * half; value < p.cols / 2; value += 4)
+          for (int v = value; v < value + 2; ++v)
+            visit(of[thread]->sums[v], sums[wgmma_c(thread, v).col]);
+    };
+    if (p.adds) {
+      for_values([](const float& theirs, float& sum) { sum = theirs; });
+    } else {
+      std::fill(sums, sums + p.cols, 0.0f);
     }
+    for (int k = 0; k < kWgmmaDepth; ++k)
+      for (int col = 0; col < p.cols; ++col) sums[col] += a[k] * b[k][col];
+    for_values([](float& theirs, const float& sum) { theirs = sum; });
+  }
+}
+
+/// All groups but the last kPending of a warpgroup, whose threads brought what they have under way.
+template <int kPending>
+void finish_groups(const unsigned char* all) {
+  const auto* threads = reinterpret_cast<PendingProducts* const*>(all);
+  const PendingProduct* of[kWarpgroup];
+  while (threads[0]->groups.size() > kPending) {
+    const size_t products = threads[0]->groups.front().size();
+    for (size_t i = 0; i < products; ++i) {
+      for (int t = 0; t < kWarpgroup; ++t) {
+        of[t] = &threads[t]->groups.front().at(i);
+        const bool same = of[t]->a == of[0]->a && of[t]->b == of[0]->b &&
+                          of[t]->cols == of[0]->cols && of[t]->adds == of[0]->adds;
+        if (!same) throw std::logic_error("a warpgroup's threads want different products");
+      }
+      of[0]->multiply(of);
+    }
+    for (int t = 0; t < kWarpgroup; ++t) threads[t]->groups.pop_front();
   }
 }
 
 template <DType kElement, int kCols>
 void wgmma(float (&sums)[128], uint64_t a, uint64_t b, bool adds) {
   pending_products().open.push_back(
-      [&sums, a, b, adds, memory = dynamic_shared(), thread = static_cast<int>(threadIdx.x % 128)] {
-        multiply_rows<kElement, kCols>(sums, memory, a, b, adds, thread);
-      });
+      {sums, a, b, dynamic_shared(), kCols, adds, multiply_warpgroup<kElement>});
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit() {
@@ -67,10 +112,9 @@ inline void wgmma_commit() {
 /// The whole warpgroup waits together, as the instruction does.
 template <int kPending>
 void wgmma_wait() {
-  auto& groups = pending_products().groups;
-  for (; groups.size() > kPending; groups.pop_front())
-    for (const auto& product : groups.front()) product();
-  warpgroup_sync(0);
+  PendingProducts* mine = &pending_products();
+  emulator::meet_for(threadIdx.x / kWarpgroup * kWarpgroup, kWarpgroup, &mine, sizeof mine,
+                     finish_groups<kPending>);
 }
 inline void wgmma_settle(float (&)[128]) {}
 
