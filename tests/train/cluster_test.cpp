@@ -1,60 +1,14 @@
+#include "train/cluster.hpp"
+
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <thread>
 
 #include "train/mesh.hpp"
-#include "train/run.hpp"
 #include "train/shards.hpp"
 
 using namespace muonrt;
 using namespace muonrt::train;
-
-namespace {
-
-Corpus tiny_corpus() {
-  Text text;
-  text.name = "made up";
-  const std::string words[] = {"and the lord ", "said unto ", "moses ", "in the beginning ", "\n"};
-  for (uint32_t i = 0; text.bytes.size() < 60000; ++i) {
-    for (const char c : words[(i * 2654435761u >> 16) % 5]) {
-      text.bytes.push_back(static_cast<uint8_t>(c));
-    }
-  }
-  return Corpus(std::move(text), preset("tiny").context);
-}
-
-Options tiny_options() {
-  Options o;
-  o.preset = "tiny";
-  o.steps = 12;
-  o.batch = 8;
-  o.eval_every = 4;
-  o.eval_windows = 12;
-  o.sample_bytes = 0;
-  return o;
-}
-
-RunResult train_on(int ranks, const std::string& mesh_text, const Options& options,
-                   const std::string& optimizer, const Corpus& corpus) {
-  ThreadGroup group(ranks);
-  std::vector<RunResult> results(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Comm comm = group.comm(rank);
-      const TrainMesh mesh(mesh_text, ranks);
-      RunPlan plan;
-      plan.optimizer = optimizer;
-      plan.lr = 0.02;
-      results[static_cast<size_t>(rank)] = run_training(comm, mesh, options, plan, corpus, nullptr);
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  for (const RunResult& r : results) CHECK(r.val_loss == results[0].val_loss);
-  return results[0];
-}
-
-}  // namespace
+using namespace muonrt::train::test;
 
 TEST_CASE("train: losses over any number of ranks and any mesh are equal to the bit", "[train]") {
   const Corpus corpus = tiny_corpus();

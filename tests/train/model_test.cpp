@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "train/gpt.hpp"
@@ -104,6 +105,29 @@ TEST_CASE("train model: loss and logits are the textbook's", "[unit][train]") {
   Workspace<float> single_ws(config);
   CHECK(Gpt<float>(config).evaluate(single.pointers().data(), tokens.data(), sequences,
                                     single_ws) == Approx(single_expected).epsilon(1e-6));
+}
+
+TEST_CASE("train model: the largest input of each head's softmax is the textbook's",
+          "[unit][train]") {
+  const Config config{2, 24, 3, 19, 256, 4};
+  const auto params = lively_params(config, 1);
+  const int64_t sequences = 5;
+  const auto tokens = some_tokens(config, sequences, 4);
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  std::vector<double> expected(6, kNone), first(6, kNone);
+  for (int64_t s = 0; s < sequences; ++s) {
+    const uint8_t* own = tokens.data() + s * (config.context + 1);
+    textbook_logits(config, params.values, own, config.context, expected.data());
+    if (s == 0) textbook_logits(config, params.values, own, config.context, first.data());
+  }
+  Workspace<double> ws(config, 2);  // several passes
+  CHECK(ws.attention_max == std::vector<double>(6, kNone));
+  Gpt<double>(config).evaluate(params.pointers().data(), tokens.data(), sequences, ws);
+  for (size_t i = 0; i < 6; ++i) CHECK(ws.attention_max[i] == Approx(expected[i]).epsilon(1e-12));
+  CHECK(expected != first);
+  ws.forget_attention_max();
+  Gpt<double>(config).evaluate(params.pointers().data(), tokens.data(), 1, ws);
+  for (size_t i = 0; i < 6; ++i) CHECK(ws.attention_max[i] == Approx(first[i]).epsilon(1e-12));
 }
 
 TEST_CASE("train model: no position sees the byte that it predicts", "[unit][train]") {

@@ -1,5 +1,6 @@
 #include "train/textbook_gpt.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace muonrt::train::test {
@@ -33,9 +34,9 @@ double gelu(double x) {
   return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-// What position t takes from positions 0..t, all heads.
+// What position t takes from positions 0..t, all heads; `most`: one for each head, or null.
 Vec attend(int64_t heads, size_t t, const std::vector<Vec>& q, const std::vector<Vec>& k,
-           const std::vector<Vec>& v) {
+           const std::vector<Vec>& v, double* most) {
   const size_t d = q[t].size();
   const size_t width = d / static_cast<size_t>(heads);
   Vec out(d, 0.0);
@@ -45,7 +46,9 @@ Vec attend(int64_t heads, size_t t, const std::vector<Vec>& q, const std::vector
     for (size_t s = 0; s <= t; ++s) {
       double dot = 0.0;
       for (size_t i = first; i < first + width; ++i) dot += q[t][i] * k[s][i];
-      weight[s] = std::exp(dot / std::sqrt(double(width)));
+      const double score = dot / std::sqrt(double(width));
+      if (most) most[first / width] = std::max(most[first / width], score);
+      weight[s] = std::exp(score);
       total += weight[s];
     }
     for (size_t s = 0; s <= t; ++s) {
@@ -58,7 +61,7 @@ Vec attend(int64_t heads, size_t t, const std::vector<Vec>& q, const std::vector
 }  // namespace
 
 std::vector<Vec> textbook_logits(const Config& config, const std::vector<Vec>& params,
-                                 const uint8_t* tokens, int64_t length) {
+                                 const uint8_t* tokens, int64_t length, double* attention_max) {
   const auto d = static_cast<size_t>(config.d_model);
   const auto count = static_cast<size_t>(length);
   auto next = params.begin();
@@ -80,7 +83,8 @@ std::vector<Vec> textbook_logits(const Config& config, const std::vector<Vec>& p
       v.push_back(times(wv, n));
     }
     for (size_t t = 0; t < count; ++t) {
-      add(x[t], times(wo, attend(config.heads, t, q, k, v)));
+      double* most = attention_max ? attention_max + layer * config.heads : nullptr;
+      add(x[t], times(wo, attend(config.heads, t, q, k, v, most)));
       Vec hidden = times(up, norm(x[t], norm2));
       for (double& h : hidden) h = gelu(h);
       add(x[t], times(down, hidden));

@@ -18,6 +18,7 @@ void add_bench_step(CLI::App& bench, Work& work);
 void add_info(CLI::App& app, Work& work);
 void add_info_coefficients(CLI::App& info, Work& work);
 void add_info_defaults(CLI::App& info, Work& work);
+void add_info_optimizers(CLI::App& info, Work& work);
 void add_layout(CLI::App& app, Work& work);
 void add_plan(CLI::App& app, Work& work);
 void add_step(CLI::App& app, Work& work);

@@ -32,6 +32,7 @@ void add_info(CLI::App& app, Work& work) {
   command->require_subcommand(0, 1);
   add_info_defaults(*command, work);
   add_info_coefficients(*command, work);
+  add_info_optimizers(*command, work);
   command->callback([=, &work] {
     if (command->get_subcommands().empty()) work = [=] { return run(*json); };
   });

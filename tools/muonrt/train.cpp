@@ -32,7 +32,19 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--mesh", o->mesh,
                       "name=size,...: fsdp and shard cut dimension 0, tp dimension 1 of matrices, "
                       "every other name replicates");
-  command->add_option("--optimizer", o->optimizer, "muon, adamw or both")->capture_default_str();
+  command
+      ->add_option("--optimizer", o->optimizer,
+                   "names of `muonrt info optimizers` or files of opt.json, with commas between; "
+                   "both: muon,adamw")
+      ->capture_default_str();
+  command
+      ->add_option("--lr", o->lr,
+                   "peak rates of the matrices, one for each optimizer or one for all; the others "
+                   "in proportion (default: their files')")
+      ->delimiter(',');
+  command->add_option("--qk-clip", o->qk_clip,
+                      "clip query and key heads whose largest attention logit is above this "
+                      "(0: as the optimizers say)");
   command->add_option("--preset", o->preset, "model: tiny, small or medium")->capture_default_str();
   command->add_option("--steps", o->steps, "steps of each run")->capture_default_str();
   command->add_option("--batch", o->batch, "sequences of a step, all ranks together")
@@ -44,8 +56,6 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--out", o->out, "folder for loss.csv, loss.svg, plan.txt, result.txt, ...");
   command->add_flag("--trace", o->trace,
                     "also trace.json: the stages of the last step on all ranks");
-  command->add_option("--muon-lr", o->muon_lr, "peak rate (default: the best of the sweep)");
-  command->add_option("--adamw-lr", o->adamw_lr, "peak rate (default: the best of the sweep)");
   command->add_option("--warmup", o->warmup, "share of the steps")->capture_default_str();
   command->add_option("--final-lr", o->final_lr, "rate of the last step, as a share of the peak")
       ->capture_default_str();
@@ -59,7 +69,7 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)")
       ->capture_default_str();
   command->add_option("--commit", o->commit, "atomic or eager")->capture_default_str();
-  command->add_option("--transport", o->transport, "bf16 or f32")->capture_default_str();
+  command->add_option("--transport", o->transport, "bf16 or f32 (default: as the optimizers say)");
   command->add_flag("--json", o->json, "print the result as JSON");
   command->footer("Example: mpirun -n 4 muonrt train --mesh dp=2,fsdp=2 --steps 100 --out run");
   command->callback([=, &work] { work = [=] { return run(*o, *ranks); }; });

@@ -106,7 +106,8 @@ void Gpt<T>::forward_attention(const Pass& pass, int64_t layer, Workspace<T>& ws
       T* prob = a.prob + (s * config_.heads + h) * length * length;
       gemm(Trans::kNo, Trans::kYes, length, length, head_dim, a.q + at, d, a.k + at, d, T{0}, prob,
            length);
-      causal_softmax(length, scale, prob);
+      T& largest = ws.attention_max[static_cast<size_t>(layer * config_.heads + h)];
+      largest = std::max(largest, causal_softmax(length, scale, prob));
       gemm(Trans::kNo, Trans::kNo, length, head_dim, length, prob, length, a.v + at, d, T{0},
            a.mixed + at, d);
     }

@@ -69,18 +69,21 @@ inline int64_t padded(int64_t used, int64_t length) {
 }
 
 template <class T>
-MUONRT_TRAIN_INLINE void causal_softmax_body(int64_t length, T scale, T* scores) {
+MUONRT_TRAIN_INLINE T causal_softmax_body(int64_t length, T scale, T* scores) {
+  T most = scores[0];
   for (int64_t i = 0; i < length; ++i) {
     T* row = scores + i * length;
     const int64_t used = i + 1;
     const int64_t width = padded(used, length);
     std::fill(row + used, row + width, row[0]);
     const T largest = max_lanes(row, width);
+    most = largest > most ? largest : most;
     for (int64_t j = 0; j < width; ++j) row[j] = fast_exp((row[j] - largest) * scale);
     std::fill(row + used, row + length, T{0});
     const T inverse = T{1} / sum_lanes<T>(width, [&](int64_t j) { return row[j]; });
     for (int64_t j = 0; j < width; ++j) row[j] *= inverse;
   }
+  return scale * most;
 }
 
 template <class T>
@@ -162,8 +165,8 @@ template void embed_backward<double>(const uint8_t*, int64_t, int64_t, int64_t, 
   MUONRT_TRAIN_CLONES void gelu_backward(int64_t n, const T* x, T* dy) {                         \
     gelu_backward_body(n, x, dy);                                                                \
   }                                                                                              \
-  MUONRT_TRAIN_CLONES void causal_softmax(int64_t length, T scale, T* scores) {                  \
-    causal_softmax_body(length, scale, scores);                                                  \
+  MUONRT_TRAIN_CLONES T causal_softmax(int64_t length, T scale, T* scores) {                     \
+    return causal_softmax_body(length, scale, scores);                                           \
   }                                                                                              \
   MUONRT_TRAIN_CLONES void causal_softmax_backward(int64_t length, T scale, const T* prob,       \
                                                    T* dprob) {                                   \

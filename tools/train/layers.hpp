@@ -38,9 +38,10 @@ void gelu_backward(int64_t n, const float* x, float* dy);
 void gelu_backward(int64_t n, const double* x, double* dy);
 
 /// Scores to probabilities, in place: row i of the length x length block is
-/// softmax(scale * s[i, 0..i]), zero to the right of it.
-void causal_softmax(int64_t length, float scale, float* scores);
-void causal_softmax(int64_t length, double scale, double* scores);
+/// softmax(scale * s[i, 0..i]), zero to the right of it. length >= 1, scale > 0.
+/// @return  the largest of scale * s[i, 0..i] over all rows.
+float causal_softmax(int64_t length, float scale, float* scores);
+double causal_softmax(int64_t length, double scale, double* scores);
 
 /// dprob becomes the gradient of the unscaled scores.
 void causal_softmax_backward(int64_t length, float scale, const float* prob, float* dprob);

@@ -1,9 +1,11 @@
 #include "train/options.hpp"
 
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 
 #include "train/format.hpp"
+#include "train/optimizer.hpp"
 
 namespace muonrt::train {
 
@@ -23,12 +25,36 @@ void one_of(const std::string& option, const std::string& value,
   require(false, option, "'" + value + "'", list.c_str());
 }
 
+void check_rates(const Options& o, size_t optimizers) {
+  require(o.lr.size() <= 1 || o.lr.size() == optimizers, "--lr",
+          "a list of " + std::to_string(o.lr.size()), "give one rate, or one for each optimizer");
+  for (const double rate : o.lr) {
+    require(std::isfinite(rate) && rate > 0, "--lr", shortest(rate), "use a number > 0");
+  }
+}
+
+void check_optimizers(const Options& o) {
+  bool clips = false;
+  for (const std::string& name : o.optimizers()) {
+    const TrainOptimizer optimizer(name, preset(o.preset), o.qk_clip);
+    clips = clips || !optimizer.clipped_layers().empty();
+  }
+  require(o.qk_clip == 0 || clips, "--qk-clip", shortest(o.qk_clip),
+          "but no optimizer has query or key matrices that Muon steps; add one that has");
+}
+
 }  // namespace
 
+std::vector<std::string> Options::optimizers() const {
+  std::vector<std::string> names;
+  std::istringstream words(optimizer == "both" ? "muon,adamw" : optimizer);
+  for (std::string word; std::getline(words, word, ',');) names.push_back(word);
+  return names;
+}
+
 void check_options(const Options& o) {
-  one_of("--optimizer", o.optimizer, {"muon", "adamw", "both"});
   one_of("--commit", o.commit, {"atomic", "eager"});
-  one_of("--transport", o.transport, {"bf16", "f32"});
+  if (!o.transport.empty()) one_of("--transport", o.transport, {"bf16", "f32"});
   preset(o.preset);
   require(o.steps >= 1, "--steps", std::to_string(o.steps), "use 1 or more");
   require(o.batch >= 1, "--batch", std::to_string(o.batch), "use 1 or more sequences");
@@ -36,9 +62,12 @@ void check_options(const Options& o) {
   require(o.eval_every >= 1, "--eval-every", std::to_string(o.eval_every), "use 1 or more steps");
   require(o.eval_windows >= 1, "--eval-windows", std::to_string(o.eval_windows), "use 1 or more");
   require(o.sample_bytes >= 0, "--sample", std::to_string(o.sample_bytes), "use 0 or more bytes");
-  const auto rate = [](double v) { return std::isfinite(v) && v >= 0; };
-  require(rate(o.muon_lr), "--muon-lr", shortest(o.muon_lr), "use a number >= 0");
-  require(rate(o.adamw_lr), "--adamw-lr", shortest(o.adamw_lr), "use a number >= 0");
+  require(std::isfinite(o.qk_clip) && o.qk_clip >= 0, "--qk-clip", shortest(o.qk_clip),
+          "use a number >= 0");
+  require(!o.optimizers().empty(), "--optimizer", "empty",
+          "use a name of `muonrt info optimizers`");
+  check_rates(o, o.optimizers().size());
+  check_optimizers(o);
   require(o.warmup >= 0 && o.warmup <= 1, "--warmup", shortest(o.warmup),
           "use a share from 0 to 1");
   require(o.final_lr >= 0 && o.final_lr <= 1, "--final-lr", shortest(o.final_lr),

@@ -10,7 +10,7 @@ namespace muonrt::train {
 
 /// Arguments of `muonrt train`.
 struct Options {
-  std::string optimizer = "both";  // muon, adamw or both
+  std::string optimizer = "both";  // names or files with commas between; both: muon,adamw
   std::string preset = "small";
   int64_t steps = 300;
   int64_t batch = 32;  // sequences of a step, all ranks together
@@ -21,10 +21,10 @@ struct Options {
   std::string out;   // folder; empty: no files are written
   bool trace = false;
   bool json = false;
-  double muon_lr = 0.0;  // 0: the best of the committed sweep
-  double adamw_lr = 0.0;
-  double warmup = 0.05;   // share of the steps
-  double final_lr = 0.1;  // share of the peak at the last step
+  std::vector<double> lr;  // peak rates: of each optimizer, or one for all; empty: their files'
+  double qk_clip = 0.0;    // threshold for the attention logits; 0: as the optimizers say
+  double warmup = 0.05;    // share of the steps
+  double final_lr = 0.1;   // share of the peak at the last step
   int64_t eval_every = 20;
   int64_t eval_windows = 128;  // of the validation text
   int64_t sample_bytes = 300;
@@ -32,7 +32,10 @@ struct Options {
   int64_t chunk_bytes =
       128 << 10;  // of a chunk; small, so that a small model has several in flight
   std::string commit = "atomic";
-  std::string transport = "bf16";
+  std::string transport;  // empty: as the optimizers say
+
+  /// The names in `optimizer`.
+  std::vector<std::string> optimizers() const;
 };
 
 /// Throws std::runtime_error naming the option, its value and what is allowed.

@@ -1,5 +1,7 @@
 #include "train/report.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -40,14 +42,14 @@ std::string pad(const std::string& text, size_t width) {
   return text.size() >= width ? text : text + std::string(width - text.size(), ' ');
 }
 
-std::string table_line(const Row& row) {
+std::string table_line(const Row& row, size_t width) {
   const Spread loss = spread(row.losses);
   std::string value = fixed(loss.mean, 4);
   if (row.losses.size() > 1) {
     value +=
         " +- " + fixed(loss.deviation, 4) + " (" + std::to_string(row.losses.size()) + " runs)";
   }
-  return pad(row.optimizer, 11) + pad(shortest(row.lr), 8) + pad(std::to_string(row.steps), 7) +
+  return pad(row.optimizer, width) + pad(shortest(row.lr), 8) + pad(std::to_string(row.steps), 7) +
          pad(value, 28) + pad(with_commas(std::llround(spread(row.rates).mean)), 10) +
          fixed(spread(row.optimizer_ms).mean, 1) + " (" + fixed(spread(row.exposed_ms).mean, 1) +
          ")\n";
@@ -55,16 +57,32 @@ std::string table_line(const Row& row) {
 
 std::string comparison(const std::vector<Row>& rows) {
   if (rows.size() != 2 || rows[0].steps != rows[1].steps) return "";
-  const double muon = spread(rows[0].losses).mean, adamw = spread(rows[1].losses).mean;
+  const double first = spread(rows[0].losses).mean, second = spread(rows[1].losses).mean;
   size_t lower = 0;
   for (size_t i = 0; i < rows[0].losses.size(); ++i) lower += rows[0].losses[i] < rows[1].losses[i];
-  std::string line = muon < adamw ? "Muon is lower by " : "Muon is NOT lower: the difference is ";
-  line += fixed(adamw - muon, 4) + " nats per byte";
+  std::string line = rows[0].optimizer;
+  line[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(line[0])));
+  line += first < second ? " is lower by " : " is NOT lower: the difference is ";
+  line += fixed(second - first, 4) + " nats per byte";
   if (rows[0].losses.size() > 1) {
     line += ", lower in " + std::to_string(lower) + " of " + std::to_string(rows[0].losses.size()) +
             " seeds";
   }
   return line + ".\n";
+}
+
+/// A line for each run in which a threshold was set.
+std::string clipping(const Options& o, const Outcome& outcome) {
+  std::string out;
+  for (size_t i = 0; i < outcome.results.size(); ++i) {
+    const RunResult& r = outcome.results[i];
+    if (r.max_logits.empty() || (o.qk_clip == 0 && r.clipped_heads == 0)) continue;
+    const float most = *std::max_element(r.max_logits.begin(), r.max_logits.end());
+    out += "QK-clip (" + outcome.plans[i].optimizer + "): " + std::to_string(r.clipped_heads) +
+           " heads clipped in " + std::to_string(r.steps) + " steps; largest attention logit " +
+           fixed(double{most}, 3) + ", at the end " + fixed(double{r.max_logits.back()}, 3) + "\n";
+  }
+  return out;
 }
 
 }  // namespace
@@ -87,10 +105,12 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
                     outcome.mesh + "), preset " + o.preset + ": " + with_commas(elements) +
                     " parameters; a step is " + std::to_string(o.batch) + " x " +
                     std::to_string(config.context) + " bytes\n\n";
-  out += pad("optimizer", 11) + pad("lr", 8) + pad("steps", 7) + pad("validation loss", 28) +
+  size_t width = 11;
+  for (const Row& row : rows) width = std::max(width, row.optimizer.size() + 2);
+  out += pad("optimizer", width) + pad("lr", 8) + pad("steps", 7) + pad("validation loss", 28) +
          pad("tokens/s", 10) + "optimizer ms (exposed)\n";
-  for (const Row& row : rows) out += table_line(row);
-  out += comparison(rows);
+  for (const Row& row : rows) out += table_line(row, width);
+  out += comparison(rows) + clipping(o, outcome);
   if (!o.out.empty()) {
     out += "loss curve: " + o.out + "/loss.csv, " + o.out + "/loss.svg\n";
     out += "plan: " + o.out + "/plan.txt\n";
@@ -122,6 +142,8 @@ std::string result_json(const Options& o, const Text& text, const Outcome& outco
                     {"tokens_per_second", r.tokens_per_second},
                     {"optimizer_ms", r.optimizer_ms},
                     {"exposed_ms", r.exposed_ms},
+                    {"max_logits", r.max_logits},
+                    {"clipped_heads", r.clipped_heads},
                     {"interrupted", r.interrupted}});
   }
   const nlohmann::json all = {{"text", text.name},      {"text_bytes", text.bytes.size()},

@@ -1,5 +1,6 @@
 #include "train/run.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -8,6 +9,7 @@
 
 #include "train/gpt.hpp"
 #include "train/init.hpp"
+#include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/sample.hpp"
 #include "train/shards.hpp"
@@ -52,6 +54,7 @@ class Trainer {
         plan_(plan),
         corpus_(corpus),
         config_(preset(options.preset)),
+        settings_(plan.optimizer, config_, options.qk_clip),
         gpt_(config_),
         work_(config_, kBlock),
         rank_(comm.rank()),
@@ -79,6 +82,8 @@ class Trainer {
   double train_step(int64_t step, muonrt_report_t& report);
   double validate();
   double rate(int64_t step) const;
+  muonrt_report_t step_optimizer(int64_t step);
+  float largest(float mine);
   bool anyone_stops();
   int64_t share(int64_t total, int rank) const { return total * rank / ranks_; }
 
@@ -87,21 +92,19 @@ class Trainer {
   const RunPlan& plan_;
   const Corpus& corpus_;
   Config config_;
+  TrainOptimizer settings_;
   Gpt<float> gpt_;
   Workspace<float> work_;
   int rank_, ranks_;
   Shards shards_;
   Tensors<float> full_, grads_;
   Tensors<int64_t> sums_;
-  std::vector<float> local_, local_grad_;
+  std::vector<float> local_, local_grad_, logits_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 
 std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
   const std::vector<ParamSpec>& specs = gpt_.params();
-  std::vector<muonrt_group_t> groups = {muon_group(), adamw_group()};
-  groups[0].name = "hidden matrices";
-  groups[1].name = "embeddings, head, gains";
   std::vector<std::vector<muonrt_placement_t>> placements;
   std::vector<std::vector<int64_t>> local_shapes;
   std::vector<muonrt_layout_t> layouts(specs.size());
@@ -114,7 +117,7 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     layouts[i].mesh = &mesh.c_mesh();
     muonrt_param_t& p = params[i] = param();
     p.name = specs[i].name.c_str();
-    p.group = plan_.optimizer == "muon" && specs[i].role == Role::kMatrix ? 0 : 1;
+    settings_.fill(p, index);
     p.ndim = static_cast<int32_t>(specs[i].shape.size());
     p.shape = specs[i].shape.data();
     p.data = local_.data() + shards_.local_offset(index);
@@ -125,13 +128,16 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     params[i].layout = &layouts[i];
     params[i].local_shape = local_shapes[i].data();
   }
-  muonrt_optimizer_options_t settings = options();
-  settings.window = options_.window;
-  settings.chunk_bytes = options_.chunk_bytes;
-  settings.commit = options_.commit == "eager" ? MUONRT_COMMIT_EAGER : MUONRT_COMMIT_ATOMIC;
-  settings.transport_dtype = options_.transport == "f32" ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16;
+  // What an opt.json says stands; the arguments are for what it leaves open, but for the transport.
+  muonrt_optimizer_options_t settings = settings_.options();
+  const tool::StepConfig& said = settings_.config();
+  if (!said.window) settings.window = options_.window;
+  if (!said.chunk_bytes) settings.chunk_bytes = options_.chunk_bytes;
+  if (!said.commit && options_.commit == "eager") settings.commit = MUONRT_COMMIT_EAGER;
+  if (options_.transport == "f32") settings.transport_dtype = MUONRT_DTYPE_F32;
+  if (options_.transport == "bf16") settings.transport_dtype = MUONRT_DTYPE_BF16;
   settings.trace = options_.trace;
-  return std::make_unique<Optimizer>(comm_, settings, groups, params);
+  return std::make_unique<Optimizer>(comm_, settings, settings_.groups(0), params);
 }
 
 int64_t Trainer::sum(int64_t mine) {
@@ -140,15 +146,23 @@ int64_t Trainer::sum(int64_t mine) {
   return std::accumulate(all.begin(), all.end(), int64_t{0});
 }
 
+float Trainer::largest(float mine) {
+  std::vector<float> all(static_cast<size_t>(ranks_));
+  comm_.allgather(&mine, all.data(), sizeof mine);
+  return *std::max_element(all.begin(), all.end());
+}
+
 bool Trainer::anyone_stops() { return sum(stop ? 1 : 0) > 0; }
 
+// What multiplies the rates of all parameters at a step.
 double Trainer::rate(int64_t step) const {
+  const double peak = plan_.lr / settings_.lr();
   const double warm = std::max(1.0, options_.warmup * static_cast<double>(options_.steps));
   const double at = static_cast<double>(step) + 1.0;
-  if (at < warm) return plan_.lr * at / warm;
+  if (at < warm) return peak * at / warm;
   const double left = (static_cast<double>(options_.steps) - at) /
                       std::max(1.0, static_cast<double>(options_.steps) - warm);
-  return plan_.lr * (options_.final_lr + (1.0 - options_.final_lr) * left);
+  return peak * (options_.final_lr + (1.0 - options_.final_lr) * left);
 }
 
 // Adds the gradient of one block of the global batch to the sums; returns its share of the mean
@@ -171,16 +185,39 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   return Sum::of(loss / tokens);
 }
 
+muonrt_report_t Trainer::step_optimizer(int64_t step) {
+  if (!settings_.constant()) {
+    const auto groups = settings_.groups(step);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      optimizer_->set_group(static_cast<int32_t>(g), groups[g]);
+    }
+  }
+  muonrt_step_t args = step_args();
+  args.lr = rate(step);
+  args.grad_scale_inv = settings_.config().grad_scale_inv.value_or(1.0);
+  logits_.clear();
+  for (const int32_t layer : settings_.clipped_layers()) {
+    const auto first = work_.attention_max.begin() + layer * config_.heads;
+    logits_.insert(logits_.end(), first, first + config_.heads);
+  }
+  if (!logits_.empty()) {
+    args.qk_logits = logits_.data();
+    args.n_qk_logits = static_cast<int64_t>(logits_.size());
+  }
+  return optimizer_->step(args);
+}
+
 double Trainer::train_step(int64_t step, muonrt_report_t& report) {
   const int64_t blocks = (options_.batch + kBlock - 1) / kBlock;
   shards_.gather(comm_, local_.data(), full_.pointers.data());
   std::fill(sums_.block.begin(), sums_.block.end(), 0);
+  work_.forget_attention_max();
   int64_t loss = 0;
   for (int64_t b = share(blocks, rank_); b < share(blocks, rank_ + 1); ++b) {
     loss += add_gradients(step, b);
   }
   shards_.reduce_scatter(comm_, sums_.pointers.data(), local_grad_.data());
-  report = optimizer_->step(rate(step));
+  report = step_optimizer(step);
   return Sum::value(sum(loss));
 }
 
@@ -223,6 +260,9 @@ RunResult Trainer::run(std::FILE* out) {
     const double began = now();
     result.train_loss = train_step(step, report);
     busy += now() - began;
+    result.max_logits.push_back(
+        largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
+    result.clipped_heads += report.clipped_heads;
     optimizer += report.seconds;
     exposed += report.exposed_seconds;
     result.steps = step + 1;

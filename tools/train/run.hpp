@@ -14,9 +14,9 @@ namespace muonrt::train {
 
 /// One training run: an optimizer and a seed.
 struct RunPlan {
-  std::string optimizer;  // "muon" or "adamw"
+  std::string optimizer;  // of Options::optimizers
   uint64_t seed = 1;
-  double lr = 0.0;
+  double lr = 0.0;          // peak rate of TrainOptimizer::lr; the others in proportion
   int number = 1, of = 1;   // among the runs of this optimizer
   int64_t later_steps = 0;  // of the runs behind this one, for the time left
 };
@@ -30,6 +30,10 @@ struct RunResult {
   double optimizer_ms = 0.0;  // mean of a step
   double exposed_ms = 0.0;
   int64_t steps = 0;  // done
+  /// Of each step: the largest input of any attention softmax over the whole batch, with the
+  /// weights before the step.
+  std::vector<float> max_logits;
+  int64_t clipped_heads = 0;  // by QK-clip, summed over the steps
   bool interrupted = false;
   std::string sample;  // rank 0
   std::string trace;   // this rank's, if asked for

@@ -6,7 +6,7 @@
 
 #include "train/curve.hpp"
 #include "train/mesh.hpp"
-#include "train/rates.hpp"
+#include "train/optimizer.hpp"
 #include "train/report.hpp"
 #include "train/run.hpp"
 
@@ -16,15 +16,14 @@ namespace {
 
 std::vector<RunPlan> plan_runs(const Options& o) {
   std::vector<RunPlan> plans;
-  for (const std::string optimizer : {"muon", "adamw"}) {
-    if (o.optimizer != "both" && o.optimizer != optimizer) continue;
-    const double given = optimizer == "muon" ? o.muon_lr : o.adamw_lr;
-    const double best = optimizer == "muon" ? kBestRates.muon : kBestRates.adamw;
+  const std::vector<std::string> optimizers = o.optimizers();
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const double given = o.lr.empty() ? 0.0 : o.lr[o.lr.size() > 1 ? i : 0];
     for (int run = 0; run < o.runs; ++run) {
       RunPlan plan;
-      plan.optimizer = optimizer;
+      plan.optimizer = optimizers[i];
       plan.seed = o.seed + static_cast<uint64_t>(run);
-      plan.lr = given > 0 ? given : best;
+      plan.lr = given > 0 ? given : TrainOptimizer(optimizers[i], preset(o.preset), o.qk_clip).lr();
       plan.number = run + 1;
       plan.of = o.runs;
       plans.push_back(plan);

@@ -1,6 +1,7 @@
 #include "train/workspace.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 
 namespace muonrt::train {
@@ -27,6 +28,13 @@ Workspace<T>::Workspace(const Config& config, int64_t sequences)
       static_cast<T*>(::operator new(static_cast<size_t>(elements_) * sizeof(T), kAlignment)));
   std::fill_n(block_.get(), elements_, T{0});
   place(block_.get());
+  attention_max.resize(static_cast<size_t>(config.layers * config.heads));
+  forget_attention_max();
+}
+
+template <class T>
+void Workspace<T>::forget_attention_max() {
+  std::fill(attention_max.begin(), attention_max.end(), -std::numeric_limits<T>::infinity());
 }
 
 // With a null base it only counts.

@@ -19,6 +19,7 @@ class Workspace {
 
   const Config& config() const { return config_; }
   int64_t sequences() const { return sequences_; }
+  void forget_attention_max();
   int64_t bytes() const { return static_cast<int64_t>(sizeof(T)) * elements_; }
 
   /// What the forward pass of a layer leaves for the backward pass.
@@ -39,6 +40,9 @@ class Workspace {
   };
 
   std::vector<Layer> layers;
+  /// layers x heads: the largest input of a head's softmax (scale included, over all queries and
+  /// the keys they see) in the passes since `forget_attention_max`; -infinity where there was none.
+  std::vector<T> attention_max;
   T* x = nullptr;       // rows x d_model: what leaves the last layer
   T* inv = nullptr;     // rows
   T* normed = nullptr;  // rows x d_model

@@ -78,6 +78,11 @@ const std::vector<Key<StepConfig>>& top_keys() {
             }};
   };
   static const std::vector<Key<S>> keys = {
+      {"about",
+       [](S&, const Value& v) {
+         v.require_object();
+         for (const auto& [name, unused] : v.json.items()) v.at(name).text();
+       }},
       {"defaults", later},
       {"rules", later},
       {"seed",

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "train/mesh.hpp"
+#include "train/run.hpp"
+
+namespace muonrt::train::test {
+
+/// A text with something to learn in it.
+inline Corpus tiny_corpus() {
+  Text text;
+  text.name = "made up";
+  const std::string words[] = {"and the lord ", "said unto ", "moses ", "in the beginning ", "\n"};
+  for (uint32_t i = 0; text.bytes.size() < 60000; ++i) {
+    for (const char c : words[(i * 2654435761u >> 16) % 5]) {
+      text.bytes.push_back(static_cast<uint8_t>(c));
+    }
+  }
+  return Corpus(std::move(text), preset("tiny").context);
+}
+
+inline Options tiny_options() {
+  Options o;
+  o.preset = "tiny";
+  o.steps = 12;
+  o.batch = 8;
+  o.eval_every = 4;
+  o.eval_windows = 12;
+  o.sample_bytes = 0;
+  return o;
+}
+
+/// One run on threads; all ranks must come to the same.
+/// @param lr  peak rate.
+inline RunResult train_on(int ranks, const std::string& mesh_text, const Options& options,
+                          const std::string& optimizer, const Corpus& corpus, double lr = 0.02) {
+  ThreadGroup group(ranks);
+  std::vector<RunResult> results(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Comm comm = group.comm(rank);
+      const TrainMesh mesh(mesh_text, ranks);
+      RunPlan plan;
+      plan.optimizer = optimizer;
+      plan.lr = lr;
+      results[static_cast<size_t>(rank)] = run_training(comm, mesh, options, plan, corpus, nullptr);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const RunResult& r : results) CHECK(r.val_loss == results[0].val_loss);
+  return results[0];
+}
+
+}  // namespace muonrt::train::test

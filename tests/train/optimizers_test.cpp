@@ -1,0 +1,164 @@
+#include "muonrt/optimizers.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "train/cluster.hpp"
+#include "train/optimizer.hpp"
+
+using namespace muonrt;
+using namespace muonrt::train;
+using namespace muonrt::train::test;
+
+namespace {
+
+void check_equal(const RunResult& one, const RunResult& many) {
+  REQUIRE(many.curve.points.size() == one.curve.points.size());
+  for (size_t i = 1; i < one.curve.points.size(); ++i) {
+    CHECK(many.curve.points[i].train_loss == one.curve.points[i].train_loss);
+  }
+  CHECK(many.val_loss == one.val_loss);
+  CHECK(many.max_logits == one.max_logits);
+  CHECK(many.clipped_heads == one.clipped_heads);
+}
+
+float largest(const std::vector<float>& values, size_t from = 0) {
+  return *std::max_element(values.begin() + static_cast<std::ptrdiff_t>(from), values.end());
+}
+
+std::string written(const std::string& text) {
+  const std::string path = "optimizers_test.opt.json";
+  std::ofstream(path) << text;
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("train optimizers: each lowers the loss, to the same bits on a mesh", "[train]") {
+  const Corpus corpus = tiny_corpus();
+  Options options = tiny_options();
+  options.steps = 20;
+  std::vector<double> losses;
+  for (const tool::NamedOptimizer& optimizer : tool::named_optimizers()) {
+    INFO(optimizer.name);
+    const std::string name(optimizer.name);
+    const RunResult one = train_on(1, "", options, name, corpus);
+    CHECK(one.steps == options.steps);
+    CHECK(one.curve.points.front().val_loss - one.val_loss > 0.15);
+    check_equal(one, train_on(4, "dp=2,fsdp=2", options, name, corpus));
+    losses.push_back(one.val_loss);
+  }
+  // No two of them are the same optimizer under two names.
+  std::sort(losses.begin(), losses.end());
+  CHECK(std::adjacent_find(losses.begin(), losses.end()) == losses.end());
+}
+
+TEST_CASE("train optimizers: QK-clip holds the attention logits, to the same bits on any mesh",
+          "[train]") {
+  const Corpus corpus = tiny_corpus();
+  Options options = tiny_options();
+  options.steps = 24;
+  options.warmup = 0;
+  options.final_lr = 1;
+  Options clipping = options;
+  clipping.qk_clip = 1.0;
+  struct Case {
+    std::string name;
+    double lr;
+  };
+  for (const auto& [name, lr] :
+       {Case{"muon", 0.02}, Case{"normuon", 0.02}, Case{"gram", 0.02}, Case{"emerging", 0.005}}) {
+    INFO(name);
+    const RunResult free = train_on(1, "", options, name, corpus, lr);
+    const RunResult held = train_on(1, "", clipping, name, corpus, lr);
+    // Before the first step both have the weights that they were given, and above the threshold.
+    CHECK(held.max_logits[0] == free.max_logits[0]);
+    CHECK(held.max_logits[0] > 1.0f);
+    CHECK(free.clipped_heads == 0);
+    CHECK(held.clipped_heads > 0);
+    // A head may pass the threshold by what one step and another batch add to it, not by more.
+    CHECK(largest(held.max_logits, 1) < 1.5f);
+    CHECK(largest(free.max_logits) > 1.6f);
+    CHECK(held.curve.points.front().val_loss - held.val_loss > 0.15);
+    for (const auto& [ranks, mesh] :
+         {std::pair{3, "fsdp=3"}, std::pair{4, "tp=2,fsdp=2"}, std::pair{8, "dp=2,fsdp=2,tp=2"}}) {
+      INFO(mesh);
+      check_equal(held, train_on(ranks, mesh, clipping, name, corpus, lr));
+    }
+  }
+}
+
+TEST_CASE(
+    "train optimizers: at a rate of nothing QK-clip alone moves the weights, to its threshold",
+    "[train]") {
+  const Corpus corpus = tiny_corpus();
+  Options options = tiny_options();
+  // One batch in every step: its largest logit is the threshold after one step.
+  options.batch = 2000;
+  options.steps = 2;
+  options.eval_windows = 2;
+  const RunResult free = train_on(2, "", options, "muon", corpus, 1e-12);
+  options.qk_clip = 0.5;
+  const RunResult held = train_on(2, "", options, "muon", corpus, 1e-12);
+  CHECK(free.max_logits[1] == Approx(free.max_logits[0]).epsilon(0.1));
+  CHECK(held.max_logits[0] == free.max_logits[0]);
+  CHECK(held.max_logits[1] == Approx(0.5).epsilon(0.1));
+  CHECK(held.clipped_heads >= 4);  // all of both layers in the first step
+}
+
+TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is refused by key",
+          "[train]") {
+  const Config model = preset("tiny");
+  const auto of = [&](const std::string& text) { TrainOptimizer(written(text), model, 0); };
+  using Catch::Matchers::Contains;
+  const std::string rest = R"({"name": "*", "role": "adamw", "lr": 0.01}]})";
+  const auto rules = [&](const std::string& more) {
+    return R"({"rules": [{"name": "h*.w*", "role": "matrix", "lr": 0.02, )" + more + "}, " + rest;
+  };
+  const TrainOptimizer good(written(rules(R"("steps": 7)")), model, 3.0);
+  CHECK(good.lr() == 0.02);
+  CHECK(good.groups(0).size() == 2);
+  CHECK(good.groups(0)[0].steps == 7);
+  CHECK(good.clipped_layers() == std::vector<int32_t>{0, 1});
+  muonrt_param_t param = muonrt::param();
+  good.fill(param, ParamIndex::layer(1, ParamIndex::kWk));
+  REQUIRE(param.qk_clip != nullptr);
+  CHECK(param.qk_clip->kind == MUONRT_QK_CLIP_K);
+  CHECK(param.qk_clip->layer == 1);
+  CHECK(param.qk_clip->heads == model.heads);
+  CHECK(param.qk_clip->head_dim == model.head_dim());
+  CHECK(param.qk_clip->threshold == 3.0);
+  good.fill(param, ParamIndex::layer(1, ParamIndex::kWv));
+  CHECK(param.qk_clip == nullptr);
+  CHECK_THROWS_WITH(of(rules(R"("placements": "R")")), Contains("rules[0].placements"));
+  CHECK_THROWS_WITH(of(rules(R"("parts": {"heads": 2})")), Contains("rules[0].parts"));
+  CHECK_THROWS_WITH(of(rules(R"("stepz": 2)")), Contains("stepz"));
+  CHECK_THROWS_WITH(of(R"({"rules": [{"name": "wte", "role": "frozen"}, )" + rest),
+                    Contains("rules[0].role: frozen"));
+  CHECK_THROWS_WITH(of(R"({"rules": [{"name": "*", "role": "matrix", "lr": 1}]})"),
+                    Contains("'h0.norm1' is a vector"));
+  CHECK_THROWS_WITH(
+      of(rules(R"("qk_clip": {"kind": "k", "layer": 0, "heads": 2, "head_dim": 16})")),
+      Contains("rules[0].qk_clip.kind: k, but layer 0's wq holds queries"));
+  std::remove("optimizers_test.opt.json");
+}
+
+TEST_CASE("train optimizers: arguments that contradict each other are refused by name", "[train]") {
+  using Catch::Matchers::Contains;
+  Options o = tiny_options();
+  o.optimizer = "muon,nothing";
+  CHECK_THROWS_WITH(check_options(o), Contains("'nothing' is not known; use one of adamw, "));
+  o.optimizer = "adamw";
+  o.qk_clip = 100;
+  CHECK_THROWS_WITH(check_options(o), Contains("--qk-clip is 100"));
+  o.optimizer = "adamw,normuon,muon";
+  CHECK_NOTHROW(check_options(o));
+  o.lr = {0.1, 0.2};
+  CHECK_THROWS_WITH(check_options(o), Contains("--lr is a list of 2"));
+  o.lr = {0};
+  CHECK_THROWS_WITH(check_options(o), Contains("--lr is 0"));
+  o.optimizer = "";
+  CHECK_THROWS_WITH(check_options(o), Contains("--optimizer is empty"));
+}

@@ -1,0 +1,120 @@
+#include "train/optimizer.hpp"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include "muonrt/optimizers.hpp"
+
+namespace muonrt::train {
+
+namespace {
+
+tool::StepConfig read(const std::string& name) {
+  const bool path = name.find('/') != std::string::npos || name.ends_with(".json");
+  return path ? tool::read_config(name) : tool::parse_config(tool::optimizer_json(name), name);
+}
+
+/// What a trainer's parameter cannot have.
+void check_rule(const std::string& file, const tool::ParamConfig& c) {
+  const auto refuse = [&](const char* key, const char* why) {
+    throw std::runtime_error(file + ": " + c.rule + "." + key + ": not in `muonrt train` (" + why +
+                             "); leave it out");
+  };
+  if (c.role == "frozen") refuse("role: frozen", "every parameter is trained");
+  if (c.role == "stack") refuse("role: stack", "the model has no experts");
+  const tool::LayoutConfig& l = c.layout;
+  for (const std::string* words :
+       {&l.placements, &l.grad_placements, &l.reading, &l.cuts, &l.row_bounds, &l.owner, &l.flat}) {
+    if (!words->empty()) refuse("placements", "layouts come from --mesh");
+  }
+  if (!c.parts.kind.empty()) refuse("parts", "no matrix is fused");
+  if (!(*c.lr > 0)) refuse("lr: 0", "the schedule multiplies it");
+}
+
+}  // namespace
+
+TrainOptimizer::TrainOptimizer(const std::string& name, const Config& model, double qk_clip)
+    : config_(read(name)) {
+  take_rules(model);
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    clip(model, layer, false, qk_clip);
+    clip(model, layer, true, qk_clip);
+  }
+}
+
+void TrainOptimizer::take_rules(const Config& model) {
+  const std::vector<ParamSpec> specs = param_specs(model);
+  std::vector<size_t> rule_of;
+  for (const ParamSpec& spec : specs) {
+    rule_of.push_back(config_.rule_of(spec.name));
+    const tool::ParamConfig& c = config_.rules[rule_of.back()].config;
+    check_rule(config_.file, c);
+    if (c.role == "matrix" && spec.shape.size() < 2) {
+      throw std::runtime_error(config_.file + ": " + c.rule + ".role: matrix, but '" + spec.name +
+                               "' is a vector; give it a rule with the role adamw");
+    }
+  }
+  const std::set<size_t> used(rule_of.begin(), rule_of.end());
+  used_.assign(used.begin(), used.end());
+  for (const size_t rule : used_) rules_.emplace_back(config_.file, config_.rules[rule].config);
+  lr_ = *config_.rules[rule_of.front()].config.lr;
+  bool matrices = false;
+  for (const size_t rule : rule_of) {
+    const tool::ParamConfig& c = config_.rules[rule].config;
+    if (c.role == "matrix" && !matrices) lr_ = *c.lr;
+    matrices = matrices || c.role == "matrix";
+    Param& p = params_.emplace_back();
+    p.group =
+        static_cast<int32_t>(std::lower_bound(used_.begin(), used_.end(), rule) - used_.begin());
+    muonrt_qk_clip_init(&p.clip);
+  }
+}
+
+void TrainOptimizer::clip(const Config& model, int64_t layer, bool keys, double threshold) {
+  const auto what = keys ? ParamIndex::kWk : ParamIndex::kWq;
+  Param& p = params_[static_cast<size_t>(ParamIndex::layer(layer, what))];
+  const size_t rule = used_[static_cast<size_t>(p.group)];
+  const tool::ParamConfig& c = config_.rules[rule].config;
+  const muonrt_qk_clip_t* from = rules_[static_cast<size_t>(p.group)].qk_clip();
+  const int32_t kind = keys ? MUONRT_QK_CLIP_K : MUONRT_QK_CLIP_Q;
+  if (c.role != "matrix" || (!from && threshold <= 0)) return;
+  if (from) p.clip = *from;
+  if (from && from->kind != kind) {
+    throw std::runtime_error(config_.file + ": " + c.rule + ".qk_clip.kind: " + c.qk_clip->kind +
+                             ", but layer " + std::to_string(layer) + "'s " +
+                             (keys ? "wk holds keys" : "wq holds queries"));
+  }
+  p.clipped = true;
+  p.clip.kind = kind;
+  p.clip.layer = static_cast<int32_t>(layer);
+  p.clip.heads = p.clip.kv_heads = static_cast<int32_t>(model.heads);
+  p.clip.head_dim = static_cast<int32_t>(model.head_dim());
+  if (threshold > 0) p.clip.threshold = threshold;
+  if (clipped_layers_.empty() || clipped_layers_.back() != layer) {
+    clipped_layers_.push_back(static_cast<int32_t>(layer));
+  }
+}
+
+muonrt_optimizer_options_t TrainOptimizer::options() const {
+  return tool::bound_options(config_, used_);
+}
+
+std::vector<muonrt_group_t> TrainOptimizer::groups(int64_t step) const {
+  std::vector<muonrt_group_t> out;
+  for (const tool::BoundRule& rule : rules_) out.push_back(rule.group(step));
+  return out;
+}
+
+bool TrainOptimizer::constant() const {
+  return std::all_of(rules_.begin(), rules_.end(),
+                     [](const tool::BoundRule& rule) { return rule.constant(); });
+}
+
+void TrainOptimizer::fill(muonrt_param_t& param, int64_t index) const {
+  const Param& p = params_[static_cast<size_t>(index)];
+  param.group = p.group;
+  param.qk_clip = p.clipped ? &p.clip : nullptr;
+}
+
+}  // namespace muonrt::train
