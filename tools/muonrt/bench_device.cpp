@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "backend/cuda_device.hpp"
+#include <optional>
 
 namespace muonrt::tool {
 
@@ -25,28 +24,19 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
   command.add_flag("--json", a.json, "print JSON");
 }
 
-int skip_without_gpu(const DeviceArguments& a) {
-  if (a.device != "cuda" || cuda_device_count() > 0) return 0;
-  const std::string why =
-      cuda_is_built() ? "the driver lists none" : "this build has no CUDA backend";
-  if (a.json) {
-    fmt::print("{{\"skipped\":\"no CUDA device ({})\"}}\n", why);
-  } else {
-    fmt::print("skipped: no CUDA device ({})\n", why);
-  }
-  return kSkipped;
-}
-
 std::vector<Provider> present_providers(const std::string& device, int index, int threads) {
   std::vector<Provider> out;
+  std::optional<Error> why_not;
   for (const Provider& provider : providers(device, index, threads)) {
     try {
       provider.make();
       out.push_back(provider);
     } catch (const Error& error) {
       if (error.status() != Status::kNotSupported && error.status() != Status::kDevice) throw;
+      why_not = error;
     }
   }
+  if (out.empty()) throw Error(*why_not);
   return out;
 }
 
@@ -94,6 +84,19 @@ std::vector<double> Workbench::time(int warmup, int iters, const std::function<v
     if (i >= 0) out.push_back(static_cast<double>(clock[1] - clock[0]) * 1e-6);
   }
   return out;
+}
+
+int finish_bench(const DeviceArguments& a, const std::string& title, const Fields& fields,
+                 const Table& table, int64_t wrong) {
+  if (a.json) {
+    Fields all = fields;
+    all.emplace_back("wrong", fmt::format("{}", wrong));
+    all.emplace_back("rows", table.json());
+    fmt::print("{}\n", json_object(all));
+  } else {
+    fmt::print("{}\n\n{}", title, table.text());
+  }
+  return wrong > 0 ? 1 : 0;
 }
 
 double median_of(std::vector<double> list) {

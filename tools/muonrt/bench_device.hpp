@@ -5,15 +5,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
+#include "muonrt/table.hpp"
 
 namespace muonrt::tool {
-
-/// Exit status where what was asked for needs a GPU and there is none.
-constexpr int kSkipped = 77;
 
 /// Where products come from, by name: a device whose Ops::multiply is that product.
 struct Provider {
@@ -22,7 +21,7 @@ struct Provider {
 };
 /// The CUDA list is where a new kernel for products adds itself (bench_providers.cpp).
 std::vector<Provider> providers(const std::string& device, int index, int threads);
-/// Those that this device has; the others are left out.
+/// Those that this device has, at least one; the others are left out. Throws why there is none.
 std::vector<Provider> present_providers(const std::string& device, int index, int threads);
 
 /// The options that the benchmarks of one device share.
@@ -32,9 +31,6 @@ struct DeviceArguments {
   bool json = false;
 };
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
-
-/// Tells that there is no GPU, if one is asked for; then kSkipped, else 0.
-int skip_without_gpu(const DeviceArguments& arguments);
 
 /// A device, a stream, and memory that lives as long.
 class Workbench {
@@ -67,6 +63,12 @@ class Workbench {
   std::vector<Buffer> memory_;
   Buffer clock_;
 };
+
+/// Of a JSON object: names and values as JSON.
+using Fields = std::vector<std::pair<std::string, std::string>>;
+/// Prints what was measured, under a title or as JSON. @return  the exit status.
+int finish_bench(const DeviceArguments& arguments, const std::string& title, const Fields& fields,
+                 const Table& table, int64_t wrong);
 
 double median_of(std::vector<double> list);
 

@@ -5,7 +5,7 @@
 #include "host/host_device.hpp"
 #include "muonrt/bench_device.hpp"
 #include "muonrt/command.hpp"
-#include "muonrt/table.hpp"
+#include "muonrt/gpu.hpp"
 
 namespace muonrt::tool {
 
@@ -132,9 +132,9 @@ int64_t wrong(const Arguments& a, const Provider& provider, const Pass& pass) {
 }
 
 int run(Arguments a) {
-  if (const int skipped = skip_without_gpu(a)) return skipped;
+  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   a.elements = std::max<int64_t>(1, a.elements / kCols) * kCols;
-  const Provider provider = providers(a.device, a.index, a.threads).front();
+  const Provider provider = present_providers(a.device, a.index, a.threads).front();
   Table table({{"pass", "pass", Table::Align::kLeft, 8},
                {"bytes_per_element", "B/element"},
                {"min_ms", "min ms", Table::Align::kRight, 9},
@@ -160,19 +160,13 @@ int run(Arguments a) {
                cell::number(middle, 4), cell::number(rate, 1), cell::number(rate / copy_rate, 3),
                cell::count(bad)});
   }
-  if (a.json) {
-    fmt::print("{}\n", json_object({{"device", json_text(described)},
-                                    {"elements", fmt::format("{}", a.elements)},
-                                    {"wrong", fmt::format("{}", total)},
-                                    {"rows", table.json()}}));
-  } else {
-    fmt::print(
-        "Elementwise passes over {} elements, bf16 with f32 masters, on {}\nof copy: of the rate "
-        "of a "
-        "copy on the device; #wrong bytes that differ from the host's\n\n{}",
-        a.elements, described, table.text());
-  }
-  return total > 0 ? 1 : 0;
+  return finish_bench(
+      a,
+      fmt::format("Elementwise passes over {} elements, bf16 with f32 masters, on {}\nof copy: of "
+                  "the rate of a copy on the device; #wrong bytes that differ from the host's",
+                  a.elements, described),
+      {{"device", json_text(described)}, {"elements", fmt::format("{}", a.elements)}}, table,
+      total);
 }
 
 }  // namespace

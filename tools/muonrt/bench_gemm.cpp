@@ -4,7 +4,7 @@
 
 #include "muonrt/bench_device.hpp"
 #include "muonrt/command.hpp"
-#include "muonrt/table.hpp"
+#include "muonrt/gpu.hpp"
 
 namespace muonrt::tool {
 
@@ -123,7 +123,7 @@ int64_t wrong(Workbench& bench, const Scene& s, DType dtype) {
 }
 
 int run(const Arguments& a) {
-  if (const int skipped = skip_without_gpu(a)) return skipped;
+  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   const DType dtype = a.dtype == "f32" ? DType::kF32 : DType::kBF16;
   Table table({{"provider", "provider", Table::Align::kLeft, 9},
                {"product", "product", Table::Align::kLeft, 12},
@@ -158,19 +158,12 @@ int run(const Arguments& a) {
       }
     }
   }
-  if (a.json) {
-    fmt::print("{}\n", json_object({{"device", json_text(described)},
-                                    {"dtype", json_text(a.dtype)},
-                                    {"wrong", fmt::format("{}", total)},
-                                    {"rows", table.json()}}));
-  } else {
-    fmt::print(
-        "Products of a Newton-Schulz step, {}, random values, on {}\nTFLOP/s as if no symmetric "
-        "half "
-        "were saved; #wrong of 400 elements beyond their roundings\n\n{}",
-        a.dtype, described, table.text());
-  }
-  return total > 0 ? 1 : 0;
+  return finish_bench(
+      a,
+      fmt::format("Products of a Newton-Schulz step, {}, random values, on {}\nTFLOP/s as if no "
+                  "symmetric half were saved; #wrong of 400 elements beyond their roundings",
+                  a.dtype, described),
+      {{"device", json_text(described)}, {"dtype", json_text(a.dtype)}}, table, total);
 }
 
 }  // namespace

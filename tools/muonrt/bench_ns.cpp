@@ -5,7 +5,7 @@
 #include "algo/newton_schulz.hpp"
 #include "muonrt/bench_device.hpp"
 #include "muonrt/command.hpp"
-#include "muonrt/table.hpp"
+#include "muonrt/gpu.hpp"
 
 namespace muonrt::tool {
 
@@ -57,7 +57,7 @@ int64_t wrong(Workbench& bench, const MatrixBatch& o) {
 }
 
 int run(const Arguments& a) {
-  if (const int skipped = skip_without_gpu(a)) return skipped;
+  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   const DType dtype = a.dtype == "f32" ? DType::kF32 : DType::kBF16;
   const NewtonSchulz settings =
       make_newton_schulz(CoefficientFamily::kPolarExpress, CoefficientSettings(), dtype);
@@ -112,19 +112,13 @@ int run(const Arguments& a) {
       }
     }
   }
-  if (a.json) {
-    fmt::print("{}\n", json_object({{"device", json_text(described)},
-                                    {"dtype", json_text(a.dtype)},
-                                    {"wrong", fmt::format("{}", total)},
-                                    {"rows", table.json()}}));
-  } else {
-    fmt::print(
-        "Newton-Schulz, {} steps, {}, random values, on {}\nTFLOP/s as if all products were made "
-        "in "
-        "full in the standard form; #wrong directions that are not near orthogonal\n\n{}",
-        steps, a.dtype, described, table.text());
-  }
-  return total > 0 ? 1 : 0;
+  return finish_bench(
+      a,
+      fmt::format("Newton-Schulz, {} steps, {}, random values, on {}\nTFLOP/s as if all products "
+                  "were made in full in the standard form; #wrong directions that are not near "
+                  "orthogonal",
+                  steps, a.dtype, described),
+      {{"device", json_text(described)}, {"dtype", json_text(a.dtype)}}, table, total);
 }
 
 }  // namespace

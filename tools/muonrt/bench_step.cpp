@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "muonrt/command.hpp"
+#include "muonrt/gpu.hpp"
 #include "muonrt/launch.hpp"
 #include "muonrt/progress.hpp"
 #include "muonrt/sharded.hpp"
@@ -24,6 +25,7 @@ struct Arguments {
   std::string shapes = "512x512x4,2048x512x2", mesh, commit = "atomic", transport = "bf16";
   std::string check = "shapes";
   int64_t chunk_bytes = 0;
+  RunDevice where;
   bool json = false;
 };
 
@@ -56,6 +58,7 @@ RunSettings settings_of(const Arguments& a) {
   out.commit = a.commit == "eager" ? MUONRT_COMMIT_EAGER : MUONRT_COMMIT_ATOMIC;
   out.threads = a.threads;
   out.chunk_bytes = a.chunk_bytes;
+  out.where = a.where;
   return out;
 }
 
@@ -71,10 +74,13 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   if (tensors.empty()) return out;
   RunSettings settings = settings_of(a);
   settings.threads = static_cast<int32_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
-  Comm comm = Comm::self();
-  Sharded alone(comm, tensors, {}, settings);
-  alone.step(0, kRate);
-  for (size_t t = 0; t < tensors.size(); ++t) out[tensors[t].name] = alone.whole(t);
+  Comm self = Comm::self();
+  on_device(self, a.where, [&](Comm& comm) {
+    Sharded alone(comm, tensors, {}, settings);
+    alone.step(0, kRate);
+    for (size_t t = 0; t < tensors.size(); ++t) out[tensors[t].name] = alone.whole(t);
+    return 0;
+  });
   return out;
 }
 
@@ -120,6 +126,7 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     comm.barrier();
     const muonrt_report_t report = sharded.step_only(kRate);
     if (i == -std::max(1, a.warmup)) {
+      sharded.fetch();
       for (size_t t = 0; t < group.tensors.size(); ++t) {
         const auto expected = truth.find(group.tensors[t].name);
         if (expected != truth.end()) mine.wrong += sharded.wrong_bits(t, expected->second);
@@ -250,10 +257,11 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
   Table table = make_table();
   if (talk) {
     fmt::print(
-        "{} ranks, mesh {}, {} threads a rank, window {}, commit {}, messages {}; {} warm-up, {} "
+        "{} ranks on {}, mesh {}, {} threads a rank, window {}, commit {}, messages {}; {} "
+        "warm-up, {} "
         "measured\n{}\n{}",
-        comm.size(), words.mesh, a.threads, a.window, a.commit, a.transport, a.warmup, a.iters,
-        kColumns, table.head());
+        comm.size(), a.where.device, words.mesh, a.threads, a.window, a.commit, a.transport,
+        a.warmup, a.iters, kColumns, table.head());
     std::fflush(stdout);
   }
   Progress progress(root);
@@ -269,6 +277,8 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
   if (root && a.json) {
     const auto text = [](int64_t x) { return fmt::format("{}", x); };
     fmt::print("{}\n", json_object({{"ranks", text(comm.size())},
+                                    {"device", json_text(a.where.device)},
+                                    {"link", json_text(a.where.cuda() ? a.where.link : "host")},
                                     {"mesh", json_text(words.mesh)},
                                     {"threads", text(a.threads)},
                                     {"window", text(a.window)},
@@ -283,10 +293,14 @@ int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, cons
 }
 
 int run(const Arguments& a) {
+  if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
-  return launch(ranks, [&](Comm& comm) { return bench(comm, a, groups, truth); });
+  return launch(ranks, [&](Comm& comm) {
+    return on_device(comm, a.where,
+                     [&](Comm& between) { return bench(between, a, groups, truth); });
+  });
 }
 
 }  // namespace
@@ -332,6 +346,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
                    "compared with one rank alone: one tensor of each of the shapes, all, or none")
       ->check(CLI::IsMember({"shapes", "all", "none"}))
       ->capture_default_str();
+  add_run_device_options(*command, a->where);
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: muonrt bench step --ranks 4 --shapes 768x768x4,3072x768 --iters 20");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

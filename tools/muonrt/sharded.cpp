@@ -54,7 +54,10 @@ float element_value(uint64_t seed, int64_t element, int64_t step) {
 
 Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
                  const std::vector<TensorLayout>& layouts, const RunSettings& settings)
-    : settings_(settings), rank_(comm.rank()), shards_(tensors.size()) {
+    : settings_(settings),
+      rank_(comm.rank()),
+      memory_(settings.where.cuda(), comm.rank()),
+      shards_(tensors.size()) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     make_shard(i, tensors[i], layouts.empty() ? nullptr : &layouts[i]);
   }
@@ -62,14 +65,32 @@ Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
   for (size_t i = 0; i < tensors.size(); ++i) {
     Shard& shard = shards_[i];
     const auto index = static_cast<int64_t>(i);
-    const muonrt_state_view_t momentum = optimizer_->state(index, MUONRT_STATE_MOMENTUM);
-    shard.keeps_state = momentum.place == MUONRT_PLACE_LOCAL;
-    if (shard.keeps_state) shard.momentum = static_cast<const float*>(momentum.data);
-    if (!tensors[i].muon && shard.keeps_state)
-      shard.variance =
-          static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_VARIANCE).data);
+    shard.keeps_state = optimizer_->state(index, MUONRT_STATE_MOMENTUM).place == MUONRT_PLACE_LOCAL;
+    if (shard.keeps_state) shard.momentum = take_state(i, MUONRT_STATE_MOMENTUM);
+    if (!tensors[i].muon && shard.keeps_state) {
+      shard.variance = take_state(i, MUONRT_STATE_VARIANCE);
+    }
     if (settings.numerics.data == MUONRT_DTYPE_BF16) {
-      shard.master = static_cast<const float*>(optimizer_->state(index, MUONRT_STATE_MASTER).data);
+      shard.master = take_state(i, MUONRT_STATE_MASTER);
+    }
+  }
+  fetch();
+}
+
+Sharded::State Sharded::take_state(size_t tensor, int32_t kind) {
+  const void* data = optimizer_->state(static_cast<int64_t>(tensor), kind).data;
+  if (memory_.on_host() || !data) return {static_cast<const float*>(data), nullptr, {}};
+  return {nullptr, data, {}};
+}
+
+void Sharded::fetch() {
+  if (memory_.on_host()) return;
+  for (Shard& shard : shards_) {
+    shard.data = memory_.read(shard.far_data, std::ssize(shard.data));
+    for (State* state : {&shard.momentum, &shard.variance, &shard.master}) {
+      if (!state->far) continue;
+      state->copy = memory_.read(state->far, shard.elements * int64_t{sizeof(float)});
+      state->at = reinterpret_cast<const float*>(state->copy.data());
     }
   }
 }
@@ -93,6 +114,13 @@ void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLa
     store(shard.data.data() + shard.data_at + local * bytes_of(n.data), n.data,
           element_value(shard.seed, element, -1));
   });
+  shard.far_data = shard.data.data();
+  shard.far_grad = shard.grad.data();
+  if (memory_.on_host()) return;
+  shard.far_data = memory_.allocate_far(std::ssize(shard.data));
+  shard.far_grad = memory_.allocate_far(std::ssize(shard.grad));
+  memory_.write(shard.far_data, shard.data);
+  memory_.write(shard.far_grad, shard.grad);
 }
 
 void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors,
@@ -121,8 +149,8 @@ void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors
     p.dtype = settings_.numerics.data;
     p.grad_dtype = settings_.numerics.grad;
     p.layout = layouts.empty() ? nullptr : layouts[i].c();
-    p.data = shards_[i].data.data() + shards_[i].data_at;
-    p.grad = shards_[i].grad.data() + shards_[i].grad_at;
+    p.data = shards_[i].far_data + shards_[i].data_at;
+    p.grad = shards_[i].far_grad + shards_[i].grad_at;
     p.view = t.stack()                      ? MUONRT_VIEW_STACK
              : t.muon && t.shape.size() > 3 ? MUONRT_VIEW_MATRIX
                                             : MUONRT_VIEW_PLAIN;
@@ -137,6 +165,7 @@ void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors
   o.commit = settings_.commit;
   o.threads = settings_.threads;
   o.poison = settings_.poison;
+  set_device(o, settings_.where, rank_);
   optimizer_ = std::make_unique<Optimizer>(
       comm, o, std::vector<muonrt_group_t>{muon_group(), adamw_group()}, params);
 }
@@ -151,6 +180,7 @@ void Sharded::fill_gradients(int64_t step) {
       store(grad + local * bytes_of(dtype), dtype,
             addend_of(value, shards_[i].addend, shards_[i].addends));
     });
+    if (!memory_.on_host()) memory_.write(shards_[i].far_grad, shards_[i].grad);
   }
 }
 
@@ -166,7 +196,9 @@ muonrt_report_t Sharded::step_only(double lr) {
 
 muonrt_report_t Sharded::step(int64_t step, double lr) {
   fill_gradients(step);
-  return step_only(lr);
+  const muonrt_report_t report = step_only(lr);
+  fetch();
+  return report;
 }
 
 float Sharded::data_at(size_t tensor, int64_t local) const {
@@ -185,8 +217,8 @@ float Sharded::data_at(size_t tensor, int64_t local) const {
 
 const float* Sharded::state(size_t tensor, int32_t kind) const {
   const Shard& shard = shards_[tensor];
-  if (kind == MUONRT_STATE_MOMENTUM) return shard.momentum;
-  return kind == MUONRT_STATE_VARIANCE ? shard.variance : shard.master;
+  if (kind == MUONRT_STATE_MOMENTUM) return shard.momentum.at;
+  return kind == MUONRT_STATE_VARIANCE ? shard.variance.at : shard.master.at;
 }
 
 float Sharded::state_at(size_t tensor, int32_t kind, int64_t local) const {
@@ -204,9 +236,9 @@ WholeTensor Sharded::whole(size_t tensor) const {
   };
   const unsigned char* data = shard.data.data() + shard.data_at;
   return {{data, data + numel * static_cast<size_t>(bytes_of(settings_.numerics.data))},
-          bytes(shard.momentum),
-          bytes(shard.variance),
-          bytes(shard.master)};
+          bytes(shard.momentum.at),
+          bytes(shard.variance.at),
+          bytes(shard.master.at)};
 }
 
 int64_t Sharded::wrong_bits(size_t tensor, const WholeTensor& expected) const {
@@ -221,9 +253,9 @@ int64_t Sharded::wrong_bits(size_t tensor, const WholeTensor& expected) const {
   visit(tensor, [&](int64_t element, int64_t local) {
     wrong += std::memcmp(data + local * size, expected.data.data() + element * size,
                          static_cast<size_t>(size)) != 0 ||
-             differs(shard.momentum, expected.momentum, local, element) ||
-             differs(shard.variance, expected.variance, local, element) ||
-             differs(shard.master, expected.master, local, element);
+             differs(shard.momentum.at, expected.momentum, local, element) ||
+             differs(shard.variance.at, expected.variance, local, element) ||
+             differs(shard.master.at, expected.master, local, element);
   });
   for (int64_t i = 0; i < shard.data_at; ++i)
     wrong += shard.data[static_cast<size_t>(i)] != kGuardByte;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
+#include "muonrt/rank_memory.hpp"
+#include "muonrt/run_device.hpp"
 #include "muonrt/tensor_layout.hpp"
 
 namespace muonrt::tool {
@@ -21,6 +23,7 @@ struct RunSettings {
   int32_t window = 3, commit = MUONRT_COMMIT_ATOMIC, threads = 1;
   int64_t chunk_bytes = 0;
   bool poison = false;
+  RunDevice where;
 };
 
 /// Value of an element of the tensor with this seed (`step` < 0) or of its gradient in a step: in
@@ -33,10 +36,11 @@ struct WholeTensor {
 };
 
 /// One rank's shards of some tensors between guards of NaN, their gradients, and the optimizer over
-/// them.
+/// them. On a GPU all of it lies in its memory, and what is read here are copies.
 class Sharded {
  public:
-  /// Collective. @param layouts  one for each tensor; none: every rank holds everything.
+  /// Collective. @param comm  as `on_device` gives it.
+  /// @param layouts  one for each tensor; none: every rank holds everything.
   Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
           const std::vector<TensorLayout>& layouts, const RunSettings& settings);
 
@@ -44,6 +48,8 @@ class Sharded {
   muonrt_report_t step(int64_t step, double lr);
   void fill_gradients(int64_t step);
   muonrt_report_t step_only(double lr);
+  /// Brings the copies up to date, if they are any; `step` does so.
+  void fetch();
 
   Optimizer& optimizer() { return *optimizer_; }
   size_t tensors() const { return shards_.size(); }
@@ -70,23 +76,31 @@ class Sharded {
   bool plant();
 
  private:
+  struct State {
+    const float* at = nullptr;  // null: there is none here
+    const void* far = nullptr;  // of the GPU; `copy` then holds what `at` points to
+    std::vector<unsigned char> copy;
+  };
   struct Shard {
     uint64_t seed = 0;
     int64_t elements = 0;
     int64_t addends = 1, addend = 0;  // of the gradient: how many, and which one lies here
     bool keeps_state = true;
     std::vector<Stretch> stretches;
-    std::vector<unsigned char> data, grad;  // guards included
-    int64_t data_at = 0, grad_at = 0;       // bytes before the first element
-    const float *momentum = nullptr, *variance = nullptr, *master = nullptr;
+    std::vector<unsigned char> data, grad;                   // guards included
+    int64_t data_at = 0, grad_at = 0;                        // bytes before the first element
+    unsigned char *far_data = nullptr, *far_grad = nullptr;  // of the GPU
+    State momentum, variance, master;
   };
   void make_shard(size_t index, const ModelTensor& tensor, const TensorLayout* layout);
   void make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors,
                       const std::vector<TensorLayout>& layouts);
+  State take_state(size_t tensor, int32_t kind);
   const float* state(size_t tensor, int32_t kind) const;
 
   RunSettings settings_;
   int rank_;
+  RankMemory memory_;
   std::vector<Shard> shards_;
   std::unique_ptr<Optimizer> optimizer_;
 };

@@ -23,9 +23,7 @@ void add_step(CLI::App& app, Work& work) {
   command->add_option("--state-out", a->state_out, "where the state is written");
   command->add_option("--logits", a->logits,
                       "safetensors file of attention logits for QK-clip; one for every step");
-  command->add_option("--device", a->device, "host or cuda")
-      ->check(CLI::IsMember({"host", "cuda"}))
-      ->capture_default_str();
+  add_run_device_options(*command, a->where);
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 1)")
       ->check(CLI::Range(1, 1024));
   command->add_flag("--verbose", a->verbose, "a line for each parameter: path, owner, update RMS");
@@ -35,7 +33,11 @@ void add_step(CLI::App& app, Work& work) {
       "Example: mpirun -n 4 muonrt step --params in.safetensors --grads g1.safetensors --config "
       "opt.json --mesh fsdp=2,tp=2 --out out.safetensors");
   command->callback([=, &work] {
-    work = [=] { return launch(a->ranks, [&](Comm& comm) { return run_step(comm, *a); }); };
+    work = [=] {
+      return launch(a->ranks, [&](Comm& comm) {
+        return on_device(comm, a->where, [&](Comm& between) { return run_step(between, *a); });
+      });
+    };
   });
 }
 

@@ -8,6 +8,7 @@
 #include "muonrt/catalogue.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/expected.hpp"
+#include "muonrt/gpu.hpp"
 #include "muonrt/launch.hpp"
 #include "muonrt/progress.hpp"
 #include "muonrt/table.hpp"
@@ -21,6 +22,7 @@ constexpr double kRate = 0.02;
 struct Arguments {
   int ranks = 0, steps = 3, plant = -1;
   std::string catalogue = "quick";
+  RunDevice where;
   bool list = false, json = false;
 };
 
@@ -37,14 +39,19 @@ struct Truth {
   std::vector<Expected> expected;
 };
 
-Truth make_truth(const std::vector<ModelTensor>& tensors, const Numerics& numerics, int steps) {
+Truth make_truth(const std::vector<ModelTensor>& tensors, const Numerics& numerics, int steps,
+                 const RunDevice& where) {
   Truth out;
-  Comm comm = Comm::self();
+  Comm self = Comm::self();
   RunSettings settings;
   settings.numerics = numerics;
-  Sharded alone(comm, tensors, {}, settings);
-  for (int step = 0; step < steps; ++step) alone.step(step, kRate);
-  for (size_t t = 0; t < tensors.size(); ++t) out.alone.push_back(alone.whole(t));
+  settings.where = where;
+  on_device(self, where, [&](Comm& comm) {
+    Sharded alone(comm, tensors, {}, settings);
+    for (int step = 0; step < steps; ++step) alone.step(step, kRate);
+    for (size_t t = 0; t < tensors.size(); ++t) out.alone.push_back(alone.whole(t));
+    return 0;
+  });
   const auto half = [](int32_t dtype) { return dtype == MUONRT_DTYPE_BF16; };
   out.expected = textbook_steps(tensors,
                                 {half(numerics.data), half(numerics.grad), half(numerics.transport),
@@ -171,7 +178,10 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
     while (std::string(all_numerics()[dtypes].name) != c.run.numerics.name) ++dtypes;
     Found mine;
     try {
-      mine = run_case(comm, c, tensors, truths[dtypes], a.steps, i == 0 && a.plant == comm.rank());
+      VerifyCase here = c;
+      here.run.where = a.where;
+      mine =
+          run_case(comm, here, tensors, truths[dtypes], a.steps, i == 0 && a.plant == comm.rank());
     } catch (const std::exception& e) {
       throw std::runtime_error(
           fmt::format("layout '{}' over {}: {}", c.layout.name, c.layout.mesh, e.what()));
@@ -232,19 +242,21 @@ int list_cases(const Arguments& a) {
 
 int run(const Arguments& a) {
   if (a.list) return list_cases(a);
+  if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
   const std::vector<ModelTensor> tensors = verify_tensors();
   std::vector<Truth> truths;
   {
     Progress progress(launcher_rank() == 0);
     for (const Numerics& n : all_numerics()) {
       progress.show(fmt::format("verify: one rank alone and the textbook, {}", n.name));
-      truths.push_back(make_truth(tensors, n, a.steps));
+      truths.push_back(make_truth(tensors, n, a.steps, a.where));
     }
   }
   const int ranks = a.ranks == 0 && !under_launcher() ? 4 : a.ranks;
   return launch(ranks, [&](Comm& comm) {
     const auto cases = verify_cases(comm.size(), a.catalogue == "full");
-    return verify(comm, a, tensors, cases, truths);
+    return on_device(comm, a.where,
+                     [&](Comm& between) { return verify(between, a, tensors, cases, truths); });
   });
 }
 
@@ -264,6 +276,7 @@ void add_verify(CLI::App& app, Work& work) {
                    "quick: every layout once; full: with every dtype and commit, on more meshes")
       ->check(CLI::IsMember({"quick", "full"}))
       ->capture_default_str();
+  add_run_device_options(*command, a->where);
   command->add_flag("--list", a->list, "print the catalogue for so many ranks, run nothing");
   command->add_flag("--json", a->json, "print JSON");
   // For the tests: flips a bit on this rank, which must be found.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "block.hpp"
@@ -34,6 +35,10 @@ struct Machine {
   bool held = false, capturing = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
   int64_t slow_calls = 0;
+  int locks = 0;  // that the owner of the mutex holds
+  // Opened by the first work under a lock, for all that runs under it: to open and close takes
+  // long.
+  std::optional<DeviceMemoryInReach> in_reach;
 };
 
 Machine& machine() {
@@ -43,9 +48,26 @@ Machine& machine() {
 
 thread_local int current_device = 0;
 
+void lock_machine() {
+  machine().mutex.lock();
+  ++machine().locks;
+}
+void unlock_machine() {
+  if (--machine().locks == 0) machine().in_reach.reset();
+  machine().mutex.unlock();
+}
+
 struct Lock {
-  std::lock_guard<std::recursive_mutex> guard{machine().mutex};
+  Lock() { lock_machine(); }
+  ~Lock() { unlock_machine(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
 };
+
+/// Until the last lock goes.
+void reach_device_memory() {
+  if (!machine().in_reach) machine().in_reach.emplace();
+}
 
 cudaError_t result(cudaError_t error) {
   if (error != cudaSuccess) machine().last = error;
@@ -92,7 +114,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   if (machine().lost) return result(cudaErrorLaunchFailure);
   of(stream).queue.push_back([work = std::move(work)] {
     if (machine().lost) return true;
-    const DeviceMemoryInReach in_reach;
+    reach_device_memory();
     work();
     return true;
   });
@@ -101,15 +123,15 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 
 }  // namespace
 
-MachineLock::MachineLock() { machine().mutex.lock(); }
-MachineLock::~MachineLock() { machine().mutex.unlock(); }
+MachineLock::MachineLock() { lock_machine(); }
+MachineLock::~MachineLock() { unlock_machine(); }
 
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt) {
   const Lock lock;
   Stream& s = of(stream);
   s.queue.push_back([attempt = std::move(attempt)] {
     if (machine().lost) return true;
-    const DeviceMemoryInReach in_reach;
+    reach_device_memory();
     return attempt();
   });
   return s.end() - 1;

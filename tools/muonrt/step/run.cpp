@@ -74,7 +74,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   std::vector<std::unique_ptr<TensorFile>> grads;
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorFile>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
-  StepSession session(comm, config, params, tensors, grads, a.device == "cuda");
+  StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());
   if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
   StepReporter report(tensors, config, a, comm.size());

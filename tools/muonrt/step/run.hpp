@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
+#include "muonrt/run_device.hpp"
 
 namespace muonrt::tool {
 
 /// The arguments of `muonrt step`.
 struct StepArguments {
-  std::string params, config, mesh, out, state_in, state_out, device = "host";
+  std::string params, config, mesh, out, state_in, state_out;
   std::vector<std::string> grads, logits;
+  RunDevice where;
   int ranks = 0;
   bool verbose = false, json = false;
 };

@@ -39,8 +39,9 @@ void check_gradient(const TensorFile& file, const StepTensor& t, const std::stri
 
 StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
                          std::vector<StepTensor>& tensors,
-                         const std::vector<std::unique_ptr<TensorFile>>& grads, bool cuda)
-    : config_(config), tensors_(tensors), rank_(comm.rank()), memory_(cuda, comm.rank()) {
+                         const std::vector<std::unique_ptr<TensorFile>>& grads,
+                         const RunDevice& where)
+    : config_(config), tensors_(tensors), rank_(comm.rank()), memory_(where.cuda(), comm.rank()) {
   for (StepTensor& t : tensors) {
     if (!t.steps()) continue;
     used_.push_back(t.rule);
@@ -52,7 +53,7 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorFile&
   check_gradients(grads);
   params_.reserve(locals_.size());
   for (Local& local : locals_) take_param(params, local);
-  if (!empty()) make_optimizer(comm, cuda);
+  if (!empty()) make_optimizer(comm, where);
 }
 
 void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads) {
@@ -125,10 +126,9 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
   p.qk_clip = rules_[static_cast<size_t>(p.group)].qk_clip();
 }
 
-void StepSession::make_optimizer(Comm& comm, bool cuda) {
+void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
   muonrt_optimizer_options_t o = bound_options(config_, used_);
-  o.device = cuda ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
-  o.device_index = memory_.device_index();
+  set_device(o, where, rank_);
   std::vector<muonrt_group_t> groups;
   for (const BoundRule& rule : rules_) groups.push_back(rule.group(0));
   optimizer_ = std::make_unique<Optimizer>(comm, o, groups, params_);

@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
+#include "muonrt/rank_memory.hpp"
+#include "muonrt/run_device.hpp"
 #include "muonrt/step/bind.hpp"
-#include "muonrt/step/memory.hpp"
 #include "muonrt/step/tensors.hpp"
 
 namespace muonrt::tool {
@@ -18,7 +19,7 @@ class StepSession {
   /// Throws where anything does not fit together.
   StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
               std::vector<StepTensor>& tensors,
-              const std::vector<std::unique_ptr<TensorFile>>& grads, bool cuda);
+              const std::vector<std::unique_ptr<TensorFile>>& grads, const RunDevice& where);
 
   /// Collective: one step with the gradients of this file.
   /// @param logits  for QK-clip, as StepLogits gives them.
@@ -33,7 +34,7 @@ class StepSession {
     return locals_[static_cast<size_t>(tensor.index)].data;
   }
   /// For views of state, which the device alone may reach.
-  StepMemory& memory() { return memory_; }
+  RankMemory& memory() { return memory_; }
 
  private:
   struct Local {
@@ -45,13 +46,13 @@ class StepSession {
   };
   void check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads);
   void take_param(const TensorFile& params, Local& local);
-  void make_optimizer(Comm& comm, bool cuda);
+  void make_optimizer(Comm& comm, const RunDevice& where);
   void load_gradient(const TensorFile& grads, Local& local);
 
   const StepConfig& config_;
   std::vector<StepTensor>& tensors_;
   int rank_;
-  StepMemory memory_;
+  RankMemory memory_;
   std::vector<Local> locals_;
   std::vector<size_t> used_;      // rules, ascending
   std::vector<BoundRule> rules_;  // of `used_`

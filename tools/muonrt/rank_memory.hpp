@@ -6,17 +6,20 @@
 
 namespace muonrt::tool {
 
-/// Memory that both this process and the device of a rank reach, and copies from and to memory that
-/// the device alone reaches.
-class StepMemory {
+/// Memory of a rank's device, memory that this process reaches too, and copies between them. On the
+/// host all of it is plain memory.
+class RankMemory {
  public:
   /// @param cuda  else the host. @param rank  takes the GPU of this number, counted round.
   /// Throws where there is no such device.
-  StepMemory(bool cuda, int rank);
-  ~StepMemory();
+  RankMemory(bool cuda, int rank);
+  ~RankMemory();
 
-  /// Zeros; given back with this object. Null for no bytes.
+  bool on_host() const;
+  /// Zeros that this process and the device reach; given back with this object. Null for no bytes.
   unsigned char* allocate(int64_t bytes);
+  /// Memory that the device alone may reach, holding anything; else the same.
+  unsigned char* allocate_far(int64_t bytes);
   std::vector<unsigned char> read(const void* from, int64_t bytes);
   void write(void* to, const std::vector<unsigned char>& from);
   /// Index of the GPU; 0 on the host.

@@ -1,47 +1,53 @@
-#include "muonrt/step/memory.hpp"
+#include "muonrt/rank_memory.hpp"
 
-#include <algorithm>
 #include <cstring>
 
 #include "backend/cuda_device.hpp"
 #include "backend/ops.hpp"
+#include "muonrt/gpu.hpp"
 
 namespace muonrt::tool {
 
-struct StepMemory::Inside {
+struct RankMemory::Inside {
   // On the host there is no device; buffers are plain.
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Event> done;
-  std::vector<Buffer> shared;
+  std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<unsigned char[]>> plain;
 };
 
-StepMemory::StepMemory(bool cuda, int rank) : inside_(std::make_unique<Inside>()) {
+RankMemory::RankMemory(bool cuda, int rank) : inside_(std::make_unique<Inside>()) {
   if (!cuda) return;
-  index_ = rank % std::max(1, cuda_device_count());
-  inside_->device = make_cuda_device(index_);
+  index_ = gpu_of(rank);
+  inside_->device = make_cuda_device(index_, /*naive_products=*/true);  // copies alone
   inside_->stream = inside_->device->create_stream(StreamKind::kCompute);
   inside_->done = inside_->device->create_event();
 }
 
-StepMemory::~StepMemory() = default;
+RankMemory::~RankMemory() = default;
 
-unsigned char* StepMemory::allocate(int64_t bytes) {
+bool RankMemory::on_host() const { return !inside_->device; }
+
+unsigned char* RankMemory::allocate(int64_t bytes) {
   if (bytes == 0) return nullptr;
-  unsigned char* out = nullptr;
-  if (inside_->device) {
-    inside_->shared.push_back(Buffer::shared(*inside_->device, bytes));
-    out = static_cast<unsigned char*>(inside_->shared.back().data());
-    std::memset(out, 0, static_cast<size_t>(bytes));
-  } else {
+  if (on_host()) {
     inside_->plain.push_back(std::make_unique<unsigned char[]>(static_cast<size_t>(bytes)));
-    out = inside_->plain.back().get();
+    return inside_->plain.back().get();
   }
+  inside_->buffers.push_back(Buffer::shared(*inside_->device, bytes));
+  auto* const out = inside_->buffers.back().as<unsigned char>();
+  std::memset(out, 0, static_cast<size_t>(bytes));
   return out;
 }
 
-void StepMemory::copy(void* to, const void* from, int64_t bytes) {
+unsigned char* RankMemory::allocate_far(int64_t bytes) {
+  if (bytes == 0 || on_host()) return allocate(bytes);
+  inside_->buffers.emplace_back(*inside_->device, bytes);
+  return inside_->buffers.back().as<unsigned char>();
+}
+
+void RankMemory::copy(void* to, const void* from, int64_t bytes) {
   constexpr int64_t kTimeoutMs = 60000;
   Device& device = *inside_->device;
   device.ops().copy(*inside_->stream, to, from, bytes);
@@ -50,10 +56,10 @@ void StepMemory::copy(void* to, const void* from, int64_t bytes) {
   if (const auto error = device.error()) throw *error;
 }
 
-std::vector<unsigned char> StepMemory::read(const void* from, int64_t bytes) {
+std::vector<unsigned char> RankMemory::read(const void* from, int64_t bytes) {
   std::vector<unsigned char> out(static_cast<size_t>(bytes));
   if (bytes == 0) return out;
-  if (!inside_->device) {
+  if (on_host()) {
     std::memcpy(out.data(), from, out.size());
     return out;
   }
@@ -63,9 +69,9 @@ std::vector<unsigned char> StepMemory::read(const void* from, int64_t bytes) {
   return out;
 }
 
-void StepMemory::write(void* to, const std::vector<unsigned char>& from) {
+void RankMemory::write(void* to, const std::vector<unsigned char>& from) {
   if (from.empty()) return;
-  if (!inside_->device) {
+  if (on_host()) {
     std::memcpy(to, from.data(), from.size());
     return;
   }

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "muonrt/muonrt.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace muonrt::tool {
+
+/// Where whole steps run, and how ranks on GPUs talk.
+struct RunDevice {
+  std::string device = "host", link = "staged";
+  bool portable = false;
+  bool cuda() const { return device == "cuda"; }
+};
+void add_run_device_options(CLI::App& command, RunDevice& where);
+
+/// Takes the device, the rank's GPU and the products over into an optimizer's options.
+void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank);
+
+/// Calls `work` with the communicator that optimizers on this device need. Collective.
+/// Throws Error where there is no such device, or no NCCL.
+int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work);
+
+}  // namespace muonrt::tool
