@@ -7,14 +7,22 @@ SIZES = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8, "I64": 8, "U8": 1}
 CODES = {"F32": "f", "F16": "e", "F64": "d", "I64": "q", "U8": "B"}
 
 
+def f32_bits(value):
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def f32_of(bits):
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
 def bf16_bits(value):
     """To nearest, ties to even."""
-    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    bits = f32_bits(value)
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
 def bf16(value):
-    return struct.unpack("<f", struct.pack("<I", bf16_bits(value) << 16))[0]
+    return f32_of(bf16_bits(value) << 16)
 
 
 def f32(value):
@@ -31,7 +39,7 @@ def decode(dtype, data):
     count = len(data) // SIZES[dtype]
     if dtype == "BF16":
         halves = struct.unpack(f"<{count}H", data)
-        return [struct.unpack("<f", struct.pack("<I", h << 16))[0] for h in halves]
+        return [f32_of(h << 16) for h in halves]
     return list(struct.unpack(f"<{count}{CODES[dtype]}", data))
 
 

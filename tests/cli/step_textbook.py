@@ -5,6 +5,11 @@ KELLER_JORDAN = [(3.4445, -4.7750, 2.0315)] * 5
 YOU = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
        (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]
 CLASSICAL = [(15 / 8, -10 / 8, 3 / 8)] * 5
+DEEPSEEK_V4 = [(3.4445, -4.7750, 2.0315)] * 8 + [(2.0, -1.5, 0.5)] * 2
+CUBIC = [(3.3656576, -3.3420992, 0), (2.5744352, -1.4957376, 0), (2.5368962, -1.4312570, 0),
+         (2.4418906, -1.2764040, 0), (2.2230472, -0.9630650, 0)]
+TURBO_MUON = [(4.6051, -9.6552, 5.6769), (4.7505, -6.0861, 2.1790), (2.7763, -2.3190, 0.5523),
+              (2.4231, -2.2861, 0.8193)]
 
 
 def solve(a, b):
@@ -56,6 +61,11 @@ def polar_express(steps=5, lower_bound=1e-3, cushion=0.02, safety=1.02):
     return out
 
 
+def divided(coefficients, safety):
+    """A finished list that takes its argument divided by `safety`."""
+    return [(a / safety, b / safety**3, c / safety**5) for a, b, c in coefficients]
+
+
 def product(a, b):
     columns = list(zip(*b))
     return [[math.fsum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
@@ -65,14 +75,23 @@ def transposed(a):
     return [list(column) for column in zip(*a)]
 
 
-def newton_schulz(u, coefficients, safety):
+def newton_schulz(u, coefficients, safety, normalize="prescaled", eps=0.0, aol=False):
+    """normalize: what a matrix is divided by; aol: its rows (short side) by the roots of the
+    absolute row sums of their Gram matrix instead (arXiv 2512.04632)."""
     norm = math.sqrt(math.fsum(x * x for row in u for x in row))
     if norm == 0:
         return [[0.0] * len(row) for row in u]
-    x = [[value / (safety * norm) for value in row] for row in u]
-    tall = len(x) > len(x[0])
-    if tall:
-        x = transposed(x)
+    tall = len(u) > len(u[0])
+    x = transposed(u) if tall else u
+    if aol:
+        gram = product(x, transposed(x))
+        sums = [math.fsum(abs(value) for value in row) for row in gram]
+        x = [[value / (safety * math.sqrt(max(s, 1e-7))) for value in row]
+             for row, s in zip(x, sums)]
+    else:
+        divisor = {"prescaled": safety * norm, "add_eps": safety * norm + eps,
+                   "max_eps": max(safety * norm, eps)}[normalize]
+        x = [[value / divisor for value in row] for row in x]
     for a, b, c in coefficients:
         gram = product(x, transposed(x))
         square = product(gram, gram)
@@ -117,24 +136,49 @@ def normuon_scaled(o, axis, beta2, moments):
     return [[x * f * n0 / (n1 + 1e-10) for x in row] for row, f in zip(o, q)]
 
 
+def chunks(indices, count):
+    """Ceil chunks, fewer where they would be empty."""
+    size = -(-len(indices) // count)
+    return [indices[i:i + size] for i in range(0, len(indices), size)]
+
+
+def cut_into(parts, grid):
+    """The blocks of a grid in every part."""
+    return [(r, c, *rest) for rows, cols, *rest in parts
+            for r in chunks(list(rows), grid[0]) for c in chunks(list(cols), grid[1])]
+
+
+def same(x):
+    return x
+
+
 def muon_step(w, m, g, lr, coefficients, safety=1.0, momentum=0.95, kind="ema", nesterov=True,
               scale="match_rms", scale_factor=1.0, weight_decay=0.1, decay_kind="decoupled",
-              parts=None, normuon=None, stats=None):
-    """Rows of w and m change in place. parts: [(rows, cols, factor)] of indices, or None.
-    normuon: (axis, beta2); its moments are kept in stats."""
+              parts=None, normuon=None, stats=None, normalize="prescaled", eps=0.0, aol=False,
+              grid=None, grid_factor=1.0, transport=same, stored=same):
+    """Rows of w and m change in place. parts: [(rows, cols, factor, NorMuon's axis)] of indices, the
+    axis may be left out; or None. normuon: (axis, beta2); its moments are kept in stats.
+    grid: blocks of a block step, whose updates take the rate times grid_factor.
+    transport, stored: rounding of what travels, and of the momentum that is kept."""
     new = 1 - momentum if kind == "ema" else 1.0
     rows, cols = len(w), len(w[0])
     u = []
     for i in range(rows):
         m[i] = [momentum * a + new * b for a, b in zip(m[i], g[i])]
         u.append([new * b + momentum * a for a, b in zip(m[i], g[i])] if nesterov else m[i][:])
-    for index, part in enumerate(parts or [(range(rows), range(cols), 1.0)]):
-        part_rows, part_cols, factor = part
-        o = newton_schulz([[u[i][j] for j in part_cols] for i in part_rows], coefficients, safety)
+        u[i] = [transport(x) for x in u[i]]
+        m[i] = [stored(x) for x in m[i]]
+    parts = parts or [(range(rows), range(cols), 1.0)]
+    for index, part in enumerate(cut_into(parts, grid) if grid else parts):
+        part_rows, part_cols, factor, *axis = part
+        o = newton_schulz([[u[i][j] for j in part_cols] for i in part_rows], coefficients, safety,
+                          normalize, eps, aol)
         if normuon:
-            o = normuon_scaled(o, *normuon, stats.setdefault(index, []))
+            o = normuon_scaled(o, *(axis or normuon[:1]), normuon[1], stats.setdefault(index, []))
+        o = [[transport(x) for x in line] for line in o]
         rate = lr * factor
         step = rate * scale_factor * SCALES[scale](len(part_rows), len(part_cols))
+        step *= grid_factor if grid else 1.0
         for i, line in zip(part_rows, o):
             for j, value in zip(part_cols, line):
                 w[i][j] -= decay(decay_kind, rate, weight_decay, w[i][j], value) + step * value
