@@ -11,22 +11,29 @@ constexpr int kThreads = 256;
 
 /// kernel<<<grid, threads, shared_bytes, stream>>>(arguments), checked; `arguments` is one struct
 /// by value.
-/// Blocks [i cluster, (i + 1) cluster) run side by side and reach each other's shared memory.
+/// Blocks [i cluster, (i + 1) cluster) run side by side and reach each other's shared memory. A
+/// programmatic one may begin before the kernel in front of it has ended, and waits for it itself
+/// (compute capability 9.0).
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
-            const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0,
-            int cluster = 1) {
+            const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,
+            bool programmatic = false) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  cudaLaunchAttribute beside = {};
-  beside.id = cudaLaunchAttributeClusterDimension;
-  beside.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
   if (cluster > 1) {
-    config.attrs = &beside;
-    config.numAttrs = 1;
+    cudaLaunchAttribute& beside = attributes[config.numAttrs++];
+    beside.id = cudaLaunchAttributeClusterDimension;
+    beside.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  if (programmatic) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
   }
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }

@@ -5,18 +5,26 @@
 
 namespace muonrt::cuda {
 
+/// D's elements (row, col) and (row, col + 1) as a word; zeros outside of the result.
+/// @param d  D's matrix of the batch, or null: zeros.
+__device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int64_t row,
+                                      int64_t col) {
+  if (!d || row >= p.n) return 0;
+  const uint16_t* at = d + row * p.d_ld + col;
+  return (col < p.n ? at[0] : 0u) | (col + 1 < p.n ? uint32_t{at[1]} << 16 : 0u);
+}
+
 /// Two neighbours of a row, from their sums to the bits that are stored: alpha acc + beta D + gamma
 /// I in f32, one rounding. The order of the operations is the naive product's.
-/// @param d  D's matrix of the batch; not read outside of the result.
+/// @param added  D's elements there; not looked at where the problem has no D.
 template <DType kElement>
-__device__ inline uint32_t finished(const SymmetricProblem& p, const uint16_t* d, int64_t row,
+__device__ inline uint32_t finished(const SymmetricProblem& p, uint32_t added, int64_t row,
                                     int64_t col, float low, float high) {
   low *= p.alpha;
   high *= p.alpha;
-  if (d && row < p.n) {
-    const uint16_t* at = d + row * p.d_ld + col;
-    if (col < p.n) low += p.beta * widened<kElement>(at[0]);
-    if (col + 1 < p.n) high += p.beta * widened<kElement>(at[1]);
+  if (p.d) {
+    low += p.beta * widened<kElement>(static_cast<uint16_t>(added));
+    high += p.beta * widened<kElement>(static_cast<uint16_t>(added >> 16));
   }
   if (p.gamma != 0.0f && row == col) low += p.gamma;
   if (p.gamma != 0.0f && row == col + 1) high += p.gamma;

@@ -28,7 +28,8 @@ void symmetric_sm80(const SymmetricArguments& args, DType element, int64_t jobs,
                     cudaStream_t stream);
 
 struct Sm90Arguments {
-  TensorMap a[kProblems], b[kProblems], c[kProblems];  // boxes of 128, 128 and 64 rows
+  // Boxes of 128 rows, of 64 for C; d where a problem has one.
+  TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // of mixed_jobs
   const int32_t* first;  // of its blocks

@@ -21,7 +21,7 @@ struct SymmetricProblem {
 };
 
 /// Products in one launch at most: what fits into a kernel's arguments.
-constexpr int kProblems = 8;
+constexpr int kProblems = 6;
 
 /// Whether the kernels compute it: a symmetric A B^T with all operands bf16 or all f16. A function
 /// of form and dtypes alone.

@@ -45,6 +45,14 @@ __device__ inline void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
+/// Until the launches before this one have ended and what they wrote is visible. Where a launch is
+/// not programmatic they have ended before it begins.
+__device__ inline void await_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// A programmatic launch after this one may begin when all blocks have come here or ended.
+__device__ inline void allow_successors() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 /// A barrier in shared memory: a phase ends when `arrivals` have come and all bytes that were
 /// announced.
 __device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
@@ -88,6 +96,10 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
+/// Brings a map near the copy engine.
+__device__ inline void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 /// A box of a matrix into shared memory; its bytes count at `barrier`.
 __device__ inline void bulk_load(void* to, const TensorMap& map, int col, int row, int matrix,
                                  uint64_t* barrier) {
@@ -97,14 +109,13 @@ __device__ inline void bulk_load(void* to, const TensorMap& map, int col, int ro
       "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier))
       : "memory");
 }
-/// Into the same place of both blocks of a cluster, counted at the barrier of each.
-__device__ inline void bulk_load_both(void* to, const TensorMap& map, int col, int row, int matrix,
-                                      uint64_t* barrier) {
-  constexpr uint16_t kBoth = 3;
+/// Into the same place of each block of a cluster whose bit is set, counted at the barrier of each.
+__device__ inline void bulk_load_blocks(void* to, const TensorMap& map, int col, int row,
+                                        int matrix, uint64_t* barrier, uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier)), "h"(kBoth)
+      "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier)), "h"(blocks)
       : "memory");
 }
 /// A box from shared memory into a matrix.

@@ -166,8 +166,9 @@ __device__ inline void store_job(const Sums& sums, const SymmetricProblem& p, co
   const uint16_t* d = p.d ? p.d + job.matrix * p.d_stride : nullptr;
   uint32_t words[Config::kDown][Config::kAcross][2];
   for_pairs([&](int i, int j, int half, int row, int col) {
-    words[i][j][half] = finished<kElement>(p, d, first_row + row, first_col + col,
-                                           sums[i][j][2 * half], sums[i][j][2 * half + 1]);
+    words[i][j][half] =
+        finished<kElement>(p, neighbours(p, d, first_row + row, first_col + col), first_row + row,
+                           first_col + col, sums[i][j][2 * half], sums[i][j][2 * half + 1]);
   });
   const auto mirror_word = [&](uint32_t word, int row, int col, bool strictly_above) {
     for (int e = 0; e < 2; ++e)

@@ -8,12 +8,17 @@
 // given back. Where two blocks of a cluster share the columns of a pair, each copies half of them
 // into both.
 //
-// Epilogue: 64 x 64 at a time, rounded once, written to shared memory straight (stmatrix) and
-// mirrored (stmatrix.trans) from the same registers and stored by the bulk engine, while the
-// producer fills the ring for the next job.
+// Epilogue: D comes through the ring behind the operands, so that it is there when the products
+// are. 64 x 64 at a time, rounded once, written to shared memory straight (stmatrix) and mirrored
+// (stmatrix.trans) from the same registers and stored by the bulk engine, while the producer fills
+// the ring for the next job.
 //
 // A stage: 128 rows of A, then 128 or 256 rows of B. Where B is A and a tile touches the diagonal,
-// its first 128 rows of B are A's, copied once: B begins where A does.
+// its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
+// of D: two boxes of 64 columns.
+//
+// A launch may begin before the one before it has ended (programmatic launch): up to
+// `await_predecessors` nothing is read but arguments and lists, which no kernel writes.
 
 #include "cuda/check.hpp"
 #include "cuda/launch.hpp"
@@ -44,6 +49,8 @@ struct Config {
 static_assert(Config::kSharedBytes <= 232448, "shared memory of a block on sm_90");
 static_assert(Config::kOperandBytes % 1024 == 0 && Config::kSquareBytes % 1024 == 0);
 
+constexpr uint16_t kBothBlocks = 3;
+
 struct Shared {
   unsigned char* memory;
 
@@ -72,6 +79,34 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row == job.col;
 }
 
+/// Waits until a fill's stage is free, and announces what comes.
+__device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
+  if (waits(fill)) {
+    barrier_wait(shared.empty(fill), parity_before(fill));
+    if (pair) barrier_wait(shared.peer_empty(fill), parity_before(fill));
+  }
+  barrier_arrive_and_expect(shared.full(fill), static_cast<uint32_t>(bytes));
+}
+
+/// D of a job's tile, a cell a stage. Of a pair each block's producer brings one box to both.
+__device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
+                                 const Shared& shared, int width, uint32_t rank, int& fill) {
+  const bool pair = job.kind == JobKind::kPair;
+  for (int half = 0; half < width; ++half, ++fill) {
+    open_stage(shared, fill, pair, 2 * Config::kOperandBytes);
+    const int first_col = (job.col + half) * kCell;
+    for (int i = 0; i < 2; ++i) {
+      // The i-th box of this block, or of a pair this producer's box of the i-th block.
+      const int box = pair ? static_cast<int>(rank) : i;
+      const int row = pair ? (job.row & ~1) + i : job.row;
+      const uint32_t block = pair ? static_cast<uint32_t>(i) : rank;
+      bulk_load_blocks(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
+                       first_col + box * Config::kSquare, row * kCell, job.matrix,
+                       shared.full(fill), static_cast<uint16_t>(1u << block));
+    }
+  }
+}
+
 /// Fills the ring for one job; one thread.
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job,
                                    const Shared& shared, uint32_t rank, int& fill) {
@@ -82,26 +117,22 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
   const int blocks = depth_blocks(p);
   for (int block = 0; block < blocks; ++block, ++fill) {
-    if (waits(fill)) {
-      barrier_wait(shared.empty(fill), parity_before(fill));
-      if (pair) barrier_wait(shared.peer_empty(fill), parity_before(fill));
-    }
+    open_stage(shared, fill, pair, (1 + width - once) * Config::kOperandBytes);
     uint64_t* full = shared.full(fill);
     unsigned char* stage = shared.stage(fill);
     const int k = block * Config::kDepth;
-    barrier_arrive_and_expect(full,
-                              static_cast<uint32_t>((1 + width - once) * Config::kOperandBytes));
     bulk_load(stage, a, k, job.row * kCell, job.matrix, full);
     if (pair) {
       const auto half = static_cast<int>(rank);
-      bulk_load_both(stage + (1 + half) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
-                     job.matrix, full);
+      bulk_load_blocks(stage + (1 + half) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
+                       job.matrix, full, kBothBlocks);
       continue;
     }
     for (int half = once; half < width; ++half)
       bulk_load(stage + (1 + half - once) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
                 job.matrix, full);
   }
+  if (p.d) produce_d(args, job, shared, width, rank, fill);
 }
 
 /// A consumer has read a stage: its block's producer hears it, and the other's where that copies
@@ -152,11 +183,11 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
 }
 
 /// Both copies of a square of a consumer's, from its 32 sums of it, into shared memory.
+/// @param d  the square's 64 x 64 of D, swizzled; not read where the problem has none.
 template <DType kElement>
-__device__ inline void stage_square(const float* sums, const SymmetricProblem& p, int matrix,
-                                    int first_row, int first_col, unsigned char* staging) {
+__device__ inline void stage_square(const float* sums, const SymmetricProblem& p, int first_row,
+                                    int first_col, const unsigned char* d, unsigned char* staging) {
   const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
-  const uint16_t* d = p.d ? p.d + matrix * p.d_stride : nullptr;
 #pragma unroll
   for (int q = 0; q < Config::kSquare / 16; ++q) {
     uint32_t words[4];
@@ -164,7 +195,11 @@ __device__ inline void stage_square(const float* sums, const SymmetricProblem& p
     for (int w = 0; w < 4; ++w) {
       const int value = 8 * q + 2 * w;
       const Place2 at = wgmma_c(thread, value);
-      words[w] = finished<kElement>(p, d, first_row + at.row, first_col + at.col, sums[value],
+      uint32_t added = 0;
+      if (p.d)
+        added = *reinterpret_cast<const uint32_t*>(d + swizzled128(at.row, at.col / kChunk) +
+                                                   at.col % kChunk * 2);
+      words[w] = finished<kElement>(p, added, first_row + at.row, first_col + at.col, sums[value],
                                     sums[value + 1]);
     }
     const Place2 s = stmatrix_straight(warp, lane, q), m = stmatrix_mirrored(warp, lane, q);
@@ -174,34 +209,52 @@ __device__ inline void stage_square(const float* sums, const SymmetricProblem& p
   }
 }
 
-/// Stores a job's tile of this consumer, square by square.
-template <DType kElement, int kCols>
-__device__ inline void store_job(const float (&sums)[128], const Sm90Arguments& args,
-                                 const TileJob& job, const Shared& shared, int consumer) {
+/// Stores a square, unless it lies outside of the result or is another one's mirror.
+template <DType kElement>
+__device__ inline void store_square(const float* sums, const Sm90Arguments& args,
+                                    const TileJob& job, const unsigned char* d,
+                                    unsigned char* staging, int consumer, int square) {
   const SymmetricProblem& p = args.problems[job.shape];
-  unsigned char* staging = shared.staging(consumer);
   const bool issues = threadIdx.x % 128 == 0;
   const int first_row = job.row * kCell + consumer * Config::kSquare;
+  const int first_col = job.col * kCell + square * Config::kSquare;
+  const Stored how = stored_as(first_row, first_col);
+  if (how == Stored::kNot || first_row >= p.n || first_col >= p.n) return;
+  if (issues) bulk_wait_read();
+  warpgroup_sync(consumer);
+  stage_square<kElement>(sums, p, first_row, first_col, d, staging);
+  if (how == Stored::kDiagonal) {
+    warpgroup_sync(consumer);
+    complete_diagonal(staging, staging + Config::kSquareBytes);
+  }
+  bulk_fence();
+  warpgroup_sync(consumer);
+  if (!issues) return;
+  bulk_store(args.c[job.shape], first_col, first_row, job.matrix, staging);
+  if (how == Stored::kBoth)
+    bulk_store(args.c[job.shape], first_row, first_col, job.matrix, staging + Config::kSquareBytes);
+  bulk_commit();
+}
+
+/// Stores a job's tile of this consumer, square by square; a stage of D serves two of them, and is
+/// given back when all have read it, or seen at least that it came: nobody may be a phase behind.
+template <DType kElement, int kCols>
+__device__ inline void store_job(const float (&sums)[128], const Sm90Arguments& args,
+                                 const TileJob& job, const Shared& shared, int consumer,
+                                 uint32_t rank, int& fill) {
+  const bool has_d = args.problems[job.shape].d != nullptr;
+  constexpr int kSquares = kCols / Config::kSquare;
 #pragma unroll
-  for (int square = 0; square < kCols / Config::kSquare; ++square) {
-    const int first_col = job.col * kCell + square * Config::kSquare;
-    const Stored how = stored_as(first_row, first_col);
-    if (how == Stored::kNot || first_row >= p.n || first_col >= p.n) continue;
-    if (issues) bulk_wait_read();
+  for (int square = 0; square < kSquares; ++square) {
+    if (has_d && square % 2 == 0) barrier_wait(shared.full(fill), parity_of(fill));
+    const unsigned char* d =
+        shared.stage(fill) + square % 2 * Config::kOperandBytes + consumer * Config::kSquareBytes;
+    store_square<kElement>(sums + 32 * square, args, job, d, shared.staging(consumer), consumer,
+                           square);
+    if (!has_d || square % 2 == 0) continue;
     warpgroup_sync(consumer);
-    stage_square<kElement>(sums + 32 * square, p, job.matrix, first_row, first_col, staging);
-    if (how == Stored::kDiagonal) {
-      warpgroup_sync(consumer);
-      complete_diagonal(staging, staging + Config::kSquareBytes);
-    }
-    bulk_fence();
-    warpgroup_sync(consumer);
-    if (!issues) continue;
-    bulk_store(args.c[job.shape], first_col, first_row, job.matrix, staging);
-    if (how == Stored::kBoth)
-      bulk_store(args.c[job.shape], first_row, first_col, job.matrix,
-                 staging + Config::kSquareBytes);
-    bulk_commit();
+    release(shared, fill, job.kind == JobKind::kPair, rank);
+    ++fill;
   }
 }
 
@@ -222,7 +275,7 @@ __device__ inline void work_off(const Sm90Arguments& args, const TileJob& job, c
                                 int consumer, uint32_t rank, int& fill) {
   float sums[128];
   consume_job<kElement, kCols>(sums, args.problems[job.shape], job, shared, consumer, rank, fill);
-  store_job<kElement, kCols>(sums, args, job, shared, consumer);
+  store_job<kElement, kCols>(sums, args, job, shared, consumer, rank, fill);
 }
 
 template <DType kElement>
@@ -233,11 +286,20 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   make_barriers(shared);
+  if (threadIdx.x == 0 && first < end) {
+    const int shape = args.jobs[first].shape;
+    for (const TensorMap* map : {&args.a[shape], &args.b[shape], &args.c[shape]})
+      prefetch_map(*map);
+  }
+  await_predecessors();
   int fill = 0;
   if (warpgroup == 0) {
     fewer_registers<Config::kProducerRegisters>();
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
       for (int i = first; i < end; ++i) produce_job(args, args.jobs[i], shared, rank, fill);
+      // Not before: blocks of the next launch would sit on the SMs that are left to a communicator.
+      allow_successors();
+    }
   } else {
     more_registers<Config::kConsumerRegisters>();
     const int consumer = warpgroup - 1;
@@ -268,7 +330,7 @@ void symmetric_sm90(const Sm90Arguments& args, DType element, int blocks, cudaSt
          element == DType::kBF16 ? symmetric_sm90_kernel<DType::kBF16>
                                  : symmetric_sm90_kernel<DType::kF16>,
          grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes,
-         /*cluster=*/2);
+         /*cluster=*/2, /*programmatic=*/true);
 }
 
 }  // namespace muonrt::cuda

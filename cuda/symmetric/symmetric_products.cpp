@@ -98,6 +98,7 @@ void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStrea
     args.a[i] = make_tensor_map(p.a, kCell);
     args.b[i] = make_tensor_map(p.b, kCell);
     args.c[i] = make_tensor_map(p.c, kStoredRows);
+    if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kCell);
   }
   const DeviceList& list = list_of(products, stream);
   if (list.count == 0) return;

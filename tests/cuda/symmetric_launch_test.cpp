@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "control.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_half.cuh"
@@ -114,6 +115,17 @@ TEST_CASE("symmetric launch: bits follow from neither grid, batch nor company", 
     machine.ops().fill(machine.on(), p.c.data, 0, 2 * 3 * n * c_ld);
     CHECK(run(12, true) == first);
   }
+}
+
+TEST_CASE("symmetric launch: products for sm_90a may begin early, and none touches memory then",
+          "[emulated]") {
+  // The stand-ins of the instructions throw where a thread that has not waited reaches memory.
+  int64_t wrong = 0, before = emulator::early_launches();
+  results(SymmetricProvider::kSm90, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong);
+  CHECK(emulator::early_launches() == before + 1);
+  results(SymmetricProvider::kSm80, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong);
+  CHECK(emulator::early_launches() == before + 1);
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("symmetric launch: more sums than the workspace holds take several launches",

@@ -23,6 +23,7 @@ enum class Fault {
   kEarlyRelease,   // a consumer gives a stage back before it has read it
   kWrongParity,    // a producer waits for the phase after the one it needs
   kNoFullWait,     // a consumer reads before the copies are there
+  kFillsAlone,     // a block fills a pair's stage without the other: it may get two phases ahead
   kNoLastMeeting,  // a block ends while the other still copies into it
 };
 
@@ -119,7 +120,7 @@ class Model {
     me.full[stage].bytes += 3;
     me.full[stage].arrive();
     copies_.push_back({b, stage, 0, fill});
-    if (pair) {
+    if (pair && !(fault_ == Fault::kFillsAlone && fill % 5 == 4)) {
       for (int to = 0; to < 2; ++to) copies_.push_back({to, stage, 1 + b, fill});
     } else {
       for (int part = 1; part < 3; ++part) copies_.push_back({b, stage, part, fill});
@@ -210,13 +211,13 @@ std::string first_wrong(Fault fault, int runs) {
 }  // namespace
 
 TEST_CASE("symmetric ring: no interleaving overwrites, misses or blocks", "[emulated]") {
-  CHECK(first_wrong(Fault::kNone, 20000).empty());
+  CHECK(first_wrong(Fault::kNone, 20000) == "");
 }
 
 TEST_CASE("symmetric ring: each planted fault is found", "[emulated]") {
   for (const Fault fault :
        {Fault::kNoEmptyWait, Fault::kNoPeerWait, Fault::kNoPeerArrival, Fault::kEarlyRelease,
-        Fault::kWrongParity, Fault::kNoFullWait, Fault::kNoLastMeeting}) {
+        Fault::kWrongParity, Fault::kNoFullWait, Fault::kFillsAlone, Fault::kNoLastMeeting}) {
     CAPTURE(static_cast<int>(fault));
     CHECK_FALSE(first_wrong(fault, 2000).empty());
   }

@@ -41,8 +41,9 @@ struct Fiber {
 
 struct Machine {
   jmp_buf scheduler;
-  std::vector<std::unique_ptr<Fiber>> fibers;           // reused from block to block
-  std::vector<State> states;                            // of the fibers, side by side
+  std::vector<std::unique_ptr<Fiber>> fibers;  // reused from block to block
+  std::vector<State> states;                   // of the fibers, side by side
+  std::vector<bool> behind;  // whether a thread may be behind the launches in front of it
   std::vector<std::vector<unsigned char>> all_brought;  // by first thread of a meeting
   std::vector<std::vector<unsigned char>> shared;       // by block
   std::vector<std::function<void()>> pending;
@@ -202,6 +203,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   while (machine().fibers.size() < machine().size)
     machine().fibers.push_back(std::make_unique<Fiber>());
   machine().states.resize(machine().fibers.size(), State::kDone);
+  machine().behind.assign(machine().size, !cluster.early);
   for (size_t i = 0; i < machine().size; ++i) {
     Fiber& f = *machine().fibers[i];
     const bool at_rest = f.started && machine().states[i] == State::kDone;
@@ -309,6 +311,12 @@ void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
 const unsigned char* meet(size_t first, size_t count, const void* brought, size_t bytes) {
   meet_for(first, count, brought, bytes, nullptr);
   return machine().all_brought[running().first].data();
+}
+
+void await_predecessors() { machine().behind[machine().current] = true; }
+void require_predecessors() {
+  if (!machine().behind[machine().current])
+    throw std::logic_error("memory is touched while the launch in front may still run");
 }
 
 void meet_cluster() {

@@ -13,6 +13,7 @@ struct Cluster {
   std::vector<uint3> blocks;  // their indices
   dim3 grid, threads;
   size_t shared_bytes = 0;  // of each block
+  bool early = false;       // its launch may begin before the one in front of it has ended
 };
 
 /// Runs a cluster: `thread` once for each of its threads, which take turns. Throws std::logic_error
@@ -38,6 +39,11 @@ const unsigned char* meet(size_t first, size_t count, const void* brought, size_
 /// instruction that the threads carry out as one.
 void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
               void (*together)(const unsigned char* all));
+/// The thread waits for the launches in front of its own.
+void await_predecessors();
+/// Throws std::logic_error where those may still be running: nothing may be read or written that
+/// they reach.
+void require_predecessors();
 /// All threads of the cluster meet.
 void meet_cluster();
 /// The thread goes on when `come(context)`, which is asked between turns.

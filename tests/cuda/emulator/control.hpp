@@ -15,6 +15,8 @@ void pretend_capture(bool capturing);
 /// The next launch ends with a launch failure, and so does everything after it.
 void fail_next_kernel();
 void forget_failure();
+/// Launches so far that may begin before the kernel in front of them has ended.
+int64_t early_launches();
 /// Kernels, copies and fills that have been enqueued and not run.
 int64_t pending();
 /// Calls so far in which a real runtime waits, allocates or makes an object: none belongs in a

@@ -34,7 +34,7 @@ struct Machine {
   Stream default_stream;
   bool held = false, capturing = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
-  int64_t slow_calls = 0;
+  int64_t slow_calls = 0, early_launches = 0;
   int locks = 0;  // that the owner of the mutex holds
   // Opened by the first work under a lock, for all that runs under it: to open and close takes
   // long.
@@ -145,11 +145,21 @@ bool reach(cudaStream_t stream, int64_t position) {
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   const dim3 grid = config.gridDim, threads = config.blockDim;
   const size_t shared_bytes = config.dynamicSmemBytes;
-  const unsigned side_by_side = config.numAttrs > 0 ? config.attrs->val.clusterDim.x : 1;
+  unsigned side_by_side = 1;
+  bool early = false;
+  for (const cudaLaunchAttribute* a = config.attrs; a < config.attrs + config.numAttrs; ++a) {
+    if (a->id == cudaLaunchAttributeClusterDimension) side_by_side = a->val.clusterDim.x;
+    if (a->id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      early = a->val.programmaticStreamSerializationAllowed != 0;
+  }
   const bool valid = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < (1u << 31) &&
                      grid.x % side_by_side == 0 && grid.y < 65536 && grid.z < 65536 &&
                      threads.x > 0 && threads.x <= 1024;
   if (!valid) return result(cudaErrorInvalidConfiguration);
+  if (early) {
+    const Lock lock;
+    ++machine().early_launches;
+  }
   return enqueue(config.stream, [=, thread = std::move(thread)] {
     if (std::exchange(machine().fail_next, false)) {
       machine().lost = true;
@@ -158,7 +168,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void(
     for (unsigned z = 0; z < grid.z; ++z)
       for (unsigned y = 0; y < grid.y; ++y)
         for (unsigned x = 0; x < grid.x; x += side_by_side) {
-          Cluster cluster{{}, grid, threads, shared_bytes};
+          Cluster cluster{{}, grid, threads, shared_bytes, early};
           for (unsigned i = 0; i < side_by_side; ++i) cluster.blocks.push_back({x + i, y, z});
           run_cluster(thread, cluster);
         }
@@ -185,6 +195,10 @@ void forget_failure() {
 int64_t slow_calls() {
   const Lock lock;
   return machine().slow_calls;
+}
+int64_t early_launches() {
+  const Lock lock;
+  return machine().early_launches;
 }
 int64_t pending() {
   const Lock lock;

@@ -28,6 +28,10 @@ void fewer_registers() {}
 template <int>
 void more_registers() {}
 
+inline void await_predecessors() { emulator::await_predecessors(); }
+inline void allow_successors() {}
+inline void prefetch_map(const TensorMap&) {}
+
 /// What an mbarrier's eight bytes hold.
 struct EmulatedBarrier {
   int32_t bytes;  // announced and not there yet
@@ -124,6 +128,7 @@ inline void load_box(unsigned char* memory, uint32_t at, const TensorMap& map, i
 inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int col, int row,
                            int matrix, uint64_t* barrier) {
   const uint32_t at = shared_address(to);
+  emulator::require_predecessors();
   if (at % 1024 != 0) throw std::logic_error("a bulk copy to where no swizzle begins");
   emulator::later(
       [=, &map, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
@@ -136,9 +141,10 @@ inline void bulk_load(void* to, const TensorMap& map, int col, int row, int matr
                       uint64_t* barrier) {
   bulk_load_into(cluster_rank(), to, map, col, row, matrix, barrier);
 }
-inline void bulk_load_both(void* to, const TensorMap& map, int col, int row, int matrix,
-                           uint64_t* barrier) {
-  for (const uint32_t block : {0u, 1u}) bulk_load_into(block, to, map, col, row, matrix, barrier);
+inline void bulk_load_blocks(void* to, const TensorMap& map, int col, int row, int matrix,
+                             uint64_t* barrier, uint16_t blocks) {
+  for (const uint32_t block : {0u, 1u})
+    if (blocks >> block & 1u) bulk_load_into(block, to, map, col, row, matrix, barrier);
 }
 
 /// Bulk stores of a thread that are under way: shared memory is read as late as it may be.
@@ -148,6 +154,7 @@ inline int& stores_under_way() {
 }
 inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const void* from) {
   const uint32_t at = shared_address(from);
+  emulator::require_predecessors();
   if (at % 1024 != 0) throw std::logic_error("a bulk store from where no swizzle begins");
   int& mine = stores_under_way();
   ++mine;
