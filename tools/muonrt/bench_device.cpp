@@ -73,15 +73,27 @@ void Workbench::get(void* to, const void* from, int64_t bytes) {
   std::memcpy(to, staging.data(), static_cast<size_t>(bytes));
 }
 
-std::vector<double> Workbench::time(int warmup, int iters, const std::function<void()>& enqueue) {
+double Workbench::time_once(const std::function<void()>& enqueue) {
   auto* const clock = clock_.as<int64_t>();
-  std::vector<double> out;
-  for (int i = -std::max(1, warmup); i < iters; ++i) {
-    device_->timestamp(*stream_, clock);
-    enqueue();
-    device_->timestamp(*stream_, clock + 1);
-    finish();
-    if (i >= 0) out.push_back(static_cast<double>(clock[1] - clock[0]) * 1e-6);
+  device_->timestamp(*stream_, clock);
+  enqueue();
+  device_->timestamp(*stream_, clock + 1);
+  finish();
+  return static_cast<double>(clock[1] - clock[0]) * 1e-6;
+}
+
+std::vector<double> Workbench::time(int warmup, int iters, const std::function<void()>& enqueue) {
+  return alternate(warmup, iters, {[&] { return time_once(enqueue); }})[0];
+}
+
+std::vector<std::vector<double>> alternate(int warmup, int iters,
+                                           const std::vector<std::function<double()>>& runs) {
+  std::vector<std::vector<double>> out(runs.size());
+  for (int round = -std::max(1, warmup); round < iters; ++round) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const double took = runs[i]();
+      if (round >= 0) out[i].push_back(took);
+    }
   }
   return out;
 }

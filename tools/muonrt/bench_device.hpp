@@ -18,6 +18,7 @@ namespace muonrt::tool {
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
+  bool plain = false;  // loops: left out of large products
 };
 /// The CUDA list is where a new kernel for products adds itself (bench_providers.cpp).
 std::vector<Provider> providers(const std::string& device, int index, int threads);
@@ -55,6 +56,8 @@ class Workbench {
   /// Milliseconds of each of `iters` runs on the device's clock, after `warmup` that are not
   /// measured.
   std::vector<double> time(int warmup, int iters, const std::function<void()>& enqueue);
+  /// The same of one run.
+  double time_once(const std::function<void()>& enqueue);
 
  private:
   std::unique_ptr<Device> device_;
@@ -63,6 +66,11 @@ class Workbench {
   std::vector<Buffer> memory_;
   Buffer clock_;
 };
+
+/// Times of runs that take turns, each once in a round, so that clocks and heat are the same for
+/// all: [run][round], after `warmup` rounds that are not measured.
+std::vector<std::vector<double>> alternate(int warmup, int iters,
+                                           const std::vector<std::function<double()>>& runs);
 
 /// Of a JSON object: names and values as JSON.
 using Fields = std::vector<std::pair<std::string, std::string>>;

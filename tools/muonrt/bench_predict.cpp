@@ -1,0 +1,102 @@
+#include "muonrt/bench_predict.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr int64_t kSms = 132, kBlocks = 124, kCell = 128;  // SMs, those of the persistent grid
+constexpr double kLaunchMs = 3.2e-3, kMirrorMs = 2e-3, kPeakOfSmall = 716, kCopyTb = 4.3;
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// TFLOP/s of executed work at n = 1024, 2048, ..., 16384; one matrix, k = n.
+using Rates = std::array<double, 5>;
+constexpr Rates kVendorRates = {346, 600, 750, 785, 780}, kOwnRates = {346, 618, 678, 742, 736};
+constexpr double kSm80Rate = 415;
+
+/// @param flops  of the dense product; a cube of as many has the size that is looked up.
+double rate_of(const Rates& rates, double flops) {
+  const double at = std::log2(std::cbrt(flops / 2)) - 10;
+  if (at <= 0) return flops / (kLaunchMs * 1e9 + flops / kPeakOfSmall);
+  const auto low = std::min(static_cast<size_t>(at), rates.size() - 2);
+  const double part = std::min(at - static_cast<double>(low), 1.0);
+  return rates[low] + part * (rates[low + 1] - rates[low]);
+}
+
+/// Longest block in cells, where `wide` jobs of two cells and then `squares` go to whoever has
+/// least.
+int64_t longest(int64_t wide, int64_t squares, int64_t blocks) {
+  const int64_t rounds = wide / blocks, more = wide % blocks, room = blocks - more;
+  if (squares > 2 * room) return ceil_of(2 * wide + squares, blocks);
+  return std::max(2 * (rounds + (more > 0)), 2 * rounds + ceil_of(squares, room));
+}
+
+double sm80_gain(int64_t n, int64_t count) {
+  const int64_t side = ceil_of(n, kCell), tiles = count * side * (side + 1) / 2;
+  const auto waves = static_cast<double>(ceil_of(tiles, kSms));
+  return static_cast<double>(count * n * n) / (waves * static_cast<double>(kSms * kCell * kCell));
+}
+
+}  // namespace
+
+double predicted_gain(int64_t n, int64_t count, int64_t blocks) {
+  const int64_t side = ceil_of(n, kCell), whole = side / 2, odd = side % 2;
+  const int64_t pairs = count * whole * (whole - 1) / 2, clusters = blocks / 2;
+  const int64_t wide = count * whole + 2 * (pairs % clusters);
+  const int64_t squares = count * (whole + odd * (2 * whole + 1));
+  const int64_t broken = wide % blocks;  // wide jobs that fill no round, as two squares each
+  const int64_t cells =
+      2 * (pairs / clusters) + std::min(longest(wide, squares, blocks),
+                                        longest(wide - broken, squares + 2 * broken, blocks));
+  return static_cast<double>(count * n * n) / static_cast<double>(cells * kSms * kCell * kCell);
+}
+
+std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& p) {
+  const auto m = static_cast<double>(p.m), count = static_cast<double>(p.count);
+  const double flops = 2 * m * static_cast<double>(p.n) * static_cast<double>(p.k) * count;
+  const auto ms = [&](double rate) { return flops / rate * 1e-9; };
+  const bool vendor = provider == "default" || provider == "cublaslt";
+  if (!vendor && provider != "sm80" && provider != "sm90") return std::nullopt;
+  const double dense = ms(rate_of(kVendorRates, flops));
+  if (!p.symmetric) return dense;
+  if (provider == "sm80") return ms(kSm80Rate * sm80_gain(p.m, p.count));
+  if (provider == "sm90")
+    return ms(rate_of(kOwnRates, flops) * predicted_gain(p.m, p.count, kBlocks));
+  return dense + kMirrorMs + 2 * m * m * count / kCopyTb * 1e-9;
+}
+
+std::optional<double> predicted_ms(const std::string& provider,
+                                   const std::vector<PredictedProduct>& products) {
+  double sum = 0;
+  for (const PredictedProduct& p : products) {
+    const auto one = predicted_ms(provider, p);
+    if (!one) return std::nullopt;
+    sum += *one;
+  }
+  return sum;
+}
+
+std::vector<PredictedProduct> predicted_products(int64_t m, int64_t n, int64_t count, int steps,
+                                                 const std::vector<int>* restarts) {
+  std::vector<PredictedProduct> out;
+  for (int begin = 0; begin < steps;) {
+    int end = begin + 1;
+    const auto rebuilt = [&](int i) {
+      return !restarts || std::find(restarts->begin(), restarts->end(), i) != restarts->end();
+    };
+    while (end < steps && !rebuilt(end)) ++end;
+    out.push_back({m, m, n, count, true});  // X X^T
+    // Z of every step; Q, W and R of all but the first.
+    const int small = 1 + 4 * (end - begin - 1);
+    out.insert(out.end(), static_cast<size_t>(small), {m, m, m, count, true});
+    out.push_back({m, n, m, count, false});  // Q X
+    begin = end;
+  }
+  return out;
+}
+
+}  // namespace muonrt::tool

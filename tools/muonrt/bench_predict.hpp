@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muonrt::tool {
+
+// What was predicted for one H200, bf16, random data, before any GPU ran it: reference kernels,
+// sections 4.3 and 8.2, the rates interpolated between the sizes given there.
+
+/// A product of a Newton-Schulz step: `count` results m x n, sums of k terms.
+struct PredictedProduct {
+  int64_t m = 0, n = 0, k = 0, count = 1;
+  bool symmetric = false;
+};
+
+/// Milliseconds by a provider of `muonrt bench`; nothing where none was predicted.
+std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& product);
+
+/// The products of Newton-Schulz on `count` matrices m x n, m <= n.
+/// @param restarts  steps before which the Gram form rebuilds X; null: the standard form.
+std::vector<PredictedProduct> predicted_products(int64_t m, int64_t n, int64_t count, int steps,
+                                                 const std::vector<int>* restarts);
+/// Their sum.
+std::optional<double> predicted_ms(const std::string& provider,
+                                   const std::vector<PredictedProduct>& products);
+
+/// How much faster than a dense product a symmetric one of n x n may be at equal rate on 132 SMs:
+/// the area that is left out, times how full the last round is. By the model of section 4.3: pairs
+/// of blocks off the diagonal, jobs of one block on it.
+/// @param blocks  of the grid; even.
+double predicted_gain(int64_t n, int64_t count, int64_t blocks);
+
+}  // namespace muonrt::tool
