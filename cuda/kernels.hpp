@@ -81,6 +81,15 @@ void scale_gradients(const GradientFactors& factors, double clip_norm, const int
 void take_logits(const float* from, float* to, int64_t count, cudaStream_t stream);
 void clip_heads(const QkClip& clip, int32_t param, Findings* findings, cudaStream_t stream);
 
+// tally.cu
+/// @param blocks  how many share a matrix, or the memory; changes no result.
+void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
+           cudaStream_t stream);
+void hash_memory(const void* memory, int64_t bytes, uint64_t* sum, int blocks, cudaStream_t stream);
+
+// lanczos.cu
+void lanczos(const MatrixBatch& x, float* workspace, Lanczos* out, cudaStream_t stream);
+
 // ballot.cu
 void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_t orthogonalized,
                  bool local_ok, cudaStream_t stream);

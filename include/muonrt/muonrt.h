@@ -4,6 +4,7 @@
 
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
+#include "muonrt/health.h"
 #include "muonrt/layout.h"
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"

@@ -162,6 +162,12 @@ inline muonrt_distributed_config_t distributed_config() {
 }
 inline muonrt_step_t step_args() { return detail::filled(muonrt_step_init); }
 
+/// What the last step that measured found; see muonrt/health.h.
+struct Health {
+  muonrt_health_t summary;
+  std::vector<muonrt_matrix_health_t> matrices;
+};
+
 /// An optimizer; see muonrt/optimizer.h.
 class Optimizer {
  public:
@@ -225,6 +231,14 @@ class Optimizer {
     check(muonrt_optimizer_clipped_heads(get(), layers.data(), heads.data(), count, &count));
     std::vector<std::pair<int32_t, int32_t>> out;
     for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
+    return out;
+  }
+  Health health() const {
+    Health out{detail::filled(muonrt_health_init), {}};
+    check(muonrt_optimizer_health(get(), &out.summary, nullptr, 0));
+    out.matrices.resize(static_cast<size_t>(out.summary.matrices),
+                        detail::filled(muonrt_matrix_health_init));
+    check(muonrt_optimizer_health(get(), &out.summary, out.matrices.data(), out.summary.matrices));
     return out;
   }
   int64_t steps() const {

@@ -195,6 +195,7 @@ typedef struct muonrt_optimizer_options {
   double
       clip_norm; /* gradients are multiplied so that their norm over all parameters that have one,
                     after grad_scale_inv, is at most this, by an exact sum; 0: not clipped */
+  int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0: none */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */
@@ -225,10 +226,10 @@ typedef struct muonrt_report {
   int64_t step;           /* committed steps so far */
   int64_t orthogonalized; /* matrices, summed over ranks; `planned` in a committed step */
   int64_t planned;
-  int64_t zero_matrices;  /* all zero, those announced without a gradient too */
-  int32_t nonfinite_rank; /* skipped: lowest rank with a non-finite gradient; where none has
-                                one (an update overflowed) an owner; else -1 */
-  int32_t reserved;
+  int64_t zero_matrices;   /* all zero, those announced without a gradient too */
+  int32_t nonfinite_rank;  /* skipped: lowest rank with a non-finite gradient; where none has
+                                 one (an update overflowed) an owner; else -1 */
+  int32_t health;          /* 1: this step measured; see muonrt_optimizer_health */
   int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
   int64_t bytes_sent;      /* to other ranks in this step */
   double seconds;          /* whole call */

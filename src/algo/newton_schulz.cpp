@@ -69,7 +69,9 @@ Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, 
 /// m x m iterates are symmetric bit for bit; so a backend needs one symmetric kernel only.
 class Products {
  public:
-  Products(Ops& ops, Stream& stream) : ops_(ops), stream_(stream) {}
+  /// @param watched  null, or where what `watch` is given is tallied.
+  Products(Ops& ops, Stream& stream, Tally* watched)
+      : ops_(ops), stream_(stream), watched_(watched) {}
 
   /// c = alpha a b^T + beta d + gamma I, symmetric.
   void symmetric(const MatrixBatch& c, double alpha, const MatrixBatch& a, const MatrixBatch& b,
@@ -97,10 +99,14 @@ class Products {
     p.beta = static_cast<float>(beta);
     ops_.multiply(stream_, p);
   }
+  void watch(const MatrixBatch& q) {
+    if (watched_) ops_.tally(stream_, q, nullptr, watched_);
+  }
 
  private:
   Ops& ops_;
   Stream& stream_;
+  Tally* watched_;
 };
 
 /// Z = b R + c R^2 of a step, as a scalar times a matrix: without the quintic term it is b times R
@@ -134,6 +140,7 @@ void run_segment(Products& products, Space& s, std::span<const Coefficients> ste
       products.symmetric(s.spare, z.factor, s.q, z.matrix, a, s.q);
       std::swap(s.q, s.spare);
     }
+    products.watch(s.q);
     if (i + 1 == steps.size()) break;
     // R <- (Z + a I) R (Z + a I), in two products; `a` stays in the epilogues, unrounded.
     products.symmetric(s.spare, z.factor, s.r, z.matrix, a, s.r);
@@ -241,14 +248,14 @@ int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, co
 
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
                           const Method& method, const MatrixBatch& raw, void* workspace,
-                          Findings* findings) {
+                          Findings* findings, Tally* q) {
   const CoefficientList& list = settings.list_of(method.form);
   MUONRT_CHECK_INTERNAL(static_cast<size_t>(method.steps) == list.steps.size(), method.steps,
                         " steps planned, list of ", list.steps.size());
   Space space = carve(ops, settings, method, raw.rows, raw.cols, raw.count, workspace);
   if (raw.rows == 0 || raw.count == 0) return space.x;
   ops.normalize(stream, raw, space.x, normalization_of(settings, list.input_safety), findings);
-  Products products(ops, stream);
+  Products products(ops, stream, q);
   const std::span<const Coefficients> steps = list.steps;
   for (size_t begin = 0; begin < steps.size();) {
     const size_t end = segment_end(method, steps.size(), begin);

@@ -67,12 +67,13 @@ int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, co
 /// Enqueues: raw -> approximation of its polar factor.
 /// @param raw        m x n with m <= n, transport dtype; read only.
 /// @param workspace  newton_schulz_workspace bytes, 256-byte aligned; overwritten.
+/// @param q  null, or one tally for each matrix: every Q of the Gram form is added to it.
 /// @return  where the result will lie, inside the workspace; dtype settings.iteration_of(form).
 /// A matrix's bits do not depend on `count` nor on its place in the batch. Allocates nothing on the
 /// device, waits for nothing.
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
                           const Method& method, const MatrixBatch& raw, void* workspace,
-                          Findings* findings);
+                          Findings* findings, Tally* q = nullptr);
 
 /// Reserves every product that orthogonalize uses for this shape.
 void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n);

@@ -92,6 +92,7 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->timeout_ms = d.timeout_ms;
   options->seed = d.seed;
   options->clip_norm = d.clip_norm;
+  options->health_every = d.health_every;
 }
 
 void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {

@@ -57,6 +57,7 @@ muonrt_report_t to_c(const StepReport& r) {
   out.exposed_seconds = r.exposed_seconds;
   out.grad_norm = r.grad_norm;
   out.clipped_heads = r.clipped_heads;
+  out.health = r.health;
   return out;
 }
 

@@ -270,6 +270,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   if (o.distributed) read_distributed(out, o.distributed, world);
   out.seed = o.seed;
   out.clip_norm = o.clip_norm;
+  out.health_every = o.health_every;
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");

@@ -5,6 +5,7 @@
 
 #include "backend/device.hpp"
 #include "backend/guards.hpp"
+#include "backend/health.hpp"
 #include "backend/normuon.hpp"
 #include "backend/qk_clip.hpp"
 #include "backend/scalars.hpp"
@@ -151,6 +152,21 @@ class Ops {
   /// clip.factors <- the factor of each row; notes logits that are not finite for `param`.
   virtual void clip_heads(Stream& stream, const QkClip& clip, int32_t param,
                           Findings* findings) = 0;
+
+  /// tallies[k] += the elements of matrix k; reads only.
+  /// @param low  null, or the lower halves of bf16 weights, at the same places (weight_bits.hpp).
+  virtual void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) = 0;
+
+  /// out[k] <- min(m, kLanczosSteps) steps of Lanczos's method on x x^T of matrix k, from one start
+  /// vector, with all of the basis kept orthogonal; in f32, sums as in scale_rows, those over rows
+  /// in blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section 10.1.
+  /// @param x          m x n, m <= n; reads only.
+  /// @param workspace  lanczos_space(m, n) for each matrix; overwritten.
+  virtual void lanczos(Stream& stream, const MatrixBatch& x, float* workspace, Lanczos* out) = 0;
+
+  /// *sum += the hash of the memory: hash_term of each of its words of 32 bits, a last one filled
+  /// up with zeros; wraps.
+  virtual void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) = 0;
 };
 
 }  // namespace muonrt

@@ -96,6 +96,23 @@ struct AbsoluteSumPass {
   }
 };
 
+/// Sum of x[i] y[i]: 32 chains, as AbsoluteSumPass. The arrays may be one.
+template <class T>
+struct DotPass {
+  static MUONRT_ALWAYS_INLINE float run(const T* x, const float* y, int64_t n) {
+    constexpr int64_t kLanes = 32;
+    float chain[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        chain[lane] += to_f32(x[i + lane]) * y[i + lane];
+    for (int64_t lane = 0; i + lane < n; ++lane) chain[lane] += to_f32(x[i + lane]) * y[i + lane];
+    for (int64_t width = kLanes / 2; width > 0; width /= 2)
+      for (int64_t lane = 0; lane < width; ++lane) chain[lane] += chain[lane + width];
+    return chain[0];
+  }
+};
+
 /// row <- row * factor.
 template <class T>
 struct FactorPass {

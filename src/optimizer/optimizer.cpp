@@ -250,7 +250,7 @@ void Optimizer::take_memory() {
     // By the matrices of the whole plan; NorMuon and blocks exclude each other.
     context.normuon = &plan == plan_.get() ? &normuon_.states() : nullptr;
     return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all, guards,
-                                      settings_.poison);
+                                      settings_.health_every > 0, settings_.poison);
   };
   pipeline_ = make_pipeline(*plan_, std::move(slots));
   if (block_plan_) block_pipeline_ = make_pipeline(*block_plan_, block_plan_->rank_slots(rank()));

@@ -27,6 +27,15 @@ struct StepReport {
   double exposed_seconds = 0;
   double grad_norm = 0;
   int64_t clipped_heads = 0;
+  bool health = false;  // measured in this step
+};
+
+/// What the last step that measured found.
+struct HealthReport {
+  int64_t step = -1;  // committed steps then; -1: none has measured yet
+  bool skipped = false;
+  std::vector<MatrixHealth> matrices;
+  ReplicaDifference difference;
 };
 
 /// Where state lies: with the local elements of the parameter; or, where gradients are addends,
@@ -73,6 +82,7 @@ class Optimizer {
   /// (layer, head) that QK-clip acted on in the last committed step.
   const std::vector<std::pair<int32_t, int32_t>>& clipped_heads() const { return clipped_; }
   void set_steps(int64_t steps);
+  const HealthReport& health() const { return health_; }
 
   const Plan& plan() const { return *plan_; }
   /// Of block steps; null where there are none.
@@ -95,6 +105,8 @@ class Optimizer {
   void take_memory();
   /// Whether the coming step takes blocks in place of whole matrices.
   bool in_blocks() const;
+  /// Whether it takes the health statistics.
+  bool measures() const;
   void take_state(int32_t param, char*& at);
   void take_kept(const std::vector<SlotPlan>& slots, char*& at);
   void bind_sums();
@@ -114,6 +126,7 @@ class Optimizer {
   [[noreturn]] void fail(const Error& error);
   [[noreturn]] void explain_rejection(const std::optional<Error>& mine, const StepSettings& step);
   void explain_skip(StepReport& report);
+  void take_health(StepReport& report);
   Findings findings() const;
   void finish(StepReport& report);
   void measure(StepReport& report, double seconds) const;
@@ -148,6 +161,7 @@ class Optimizer {
   Pipeline* current_ = nullptr;
   std::vector<std::pair<int32_t, int32_t>> clipped_;
   int64_t logits_ = 0;  // of all layers
+  HealthReport health_;
   int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
   std::optional<Error> poison_;
 };

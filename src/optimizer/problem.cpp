@@ -174,6 +174,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("options: portable_gemm", cat(s.portable_gemm));
   table.add("options: seed", cat(s.seed));
   table.add("options: clip_norm", text(s.clip_norm));
+  table.add("options: health_every", cat(s.health_every));
   table.add("number of groups", cat(s.groups.size()));
   table.add("number of parameters", cat(s.params.size()));
   for (size_t i = 0; i < s.groups.size(); ++i) {

@@ -148,12 +148,13 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  Assign assign;           // empty: the plan chooses owners
-  Functions functions;     // empty: the built-in exchanges
-  bool serial = false;     // one parameter and one stage at a time, for debugging; same bits
-  bool poison = false;     // messages and scratch are NaN before every step
-  int64_t seed = 0;        // of stochastic rounding
-  double clip_norm = 0.0;  // of all gradients; 0: not clipped
+  Assign assign;             // empty: the plan chooses owners
+  Functions functions;       // empty: the built-in exchanges
+  bool serial = false;       // one parameter and one stage at a time, for debugging; same bits
+  bool poison = false;       // messages and scratch are NaN before every step
+  int64_t seed = 0;          // of stochastic rounding
+  double clip_norm = 0.0;    // of all gradients; 0: not clipped
+  int64_t health_every = 0;  // steps that measure: every so many; 0: none
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
 };

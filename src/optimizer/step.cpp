@@ -158,7 +158,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   }
   function_failure_ = {};
   follow_params();
-  StepRun run{stamp(step), !mine, {}, nullptr};
+  StepRun run{stamp(step), !mine, {}, nullptr, measures()};
   if (!mine) {
     run.factors = {static_cast<float>(step.grad_scale_inv), step.device_grad_scale_inv,
                    step.grad_multiplier, step.found_inf};
@@ -203,6 +203,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     if (!rejected) fail(e);
     throw;
   }
+  if (run.health) take_health(report);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   measure(report, seconds.count());
   return report.skipped ? Status::kSkipped : Status::kOk;

@@ -226,6 +226,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
          static_cast<double>(kMaxTimeoutMs), false);
   number("options", "clip_norm", s.clip_norm, 0, 1e30, false);
+  number("options", "health_every", static_cast<double>(s.health_every), 0, 1e15, false);
   check_dtype("options", "transport_dtype", s.transport);
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
                  "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/checked.hpp"
+#include "pipeline/health.hpp"
 
 namespace muonrt {
 
@@ -33,6 +34,12 @@ bool same_work(const Matrix& a, const Matrix& b, int32_t group_a, int32_t group_
 
 int64_t Chunk::raw_bytes(const MatrixBatch& raw) {
   return round_up(raw.count * raw.stride * size_of(raw.dtype), 256);
+}
+
+int64_t Chunk::work_bytes(const Context& context, const Batch& batch) {
+  const MatrixBatch& raw = batch.raw;
+  return newton_schulz_workspace(context.ops(), *batch.settings, batch.method, raw.rows, raw.cols,
+                                 raw.count);
 }
 
 std::vector<Chunk::Batch> Chunk::make_batches(const Context& context, const SlotPlan& plan) {
@@ -82,9 +89,9 @@ int64_t Chunk::scratch_bytes(const Context& context, const SlotPlan& plan) {
   for (const Batch& batch : make_batches(context, plan)) {
     const MatrixBatch& raw = batch.raw;
     reserve(context.ops(), *batch.settings, batch.method, raw.rows, raw.cols);
-    const int64_t work = newton_schulz_workspace(context.ops(), *batch.settings, batch.method,
-                                                 raw.rows, raw.cols, raw.count);
-    most = std::max(most, raw_bytes(raw) + work);
+    const int64_t lanczos =
+        context.health ? raw.count * lanczos_space(raw.rows, raw.cols).floats * 4 : 0;
+    most = std::max(most, raw_bytes(raw) + work_bytes(context, batch) + lanczos);
   }
   return most;
 }
@@ -120,6 +127,9 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
 void Chunk::bind(Batch& batch, void* scratch) {
   batch.raw.data = scratch;
   batch.workspace = static_cast<char*>(scratch) + raw_bytes(batch.raw);
+  if (context_->health)
+    batch.lanczos = reinterpret_cast<float*>(static_cast<char*>(batch.workspace) +
+                                             work_bytes(*context_, batch));
   for (int64_t i = 0; i < batch.raw.count; ++i) {
     MatrixBatch one = batch.raw;
     one.data = static_cast<char*>(scratch) + i * one.stride * size_of(one.dtype);
@@ -223,10 +233,14 @@ void Chunk::run(Batch& batch) {
   c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(),
                  formed_here ? lane_.directions : lane_.gather_receive, c.transport());
   end(batch.span, *c.compute);
+  Health::Records health{};
+  if (c.health) health = c.health->records(batch.owned.front().matrix);
   begin(batch.span + 1, *c.compute);
-  const MatrixBatch result = muonrt::orthogonalize(
-      c.ops(), *c.compute, *batch.settings, batch.method, batch.raw, batch.workspace, c.findings);
+  const MatrixBatch result =
+      muonrt::orthogonalize(c.ops(), *c.compute, *batch.settings, batch.method, batch.raw,
+                            batch.workspace, c.findings, health.q);
   end(batch.span + 1, *c.compute);
+  if (health.lanczos) c.ops().lanczos(*c.compute, result, batch.lanczos, health.lanczos);
   for (size_t i = 0; i < batch.result_each.size(); ++i) {
     MatrixBatch one = result;
     one.data = static_cast<char*>(result.data) +
@@ -236,6 +250,7 @@ void Chunk::run(Batch& batch) {
     const NormuonState* state = c.normuon_of(batch.owned[i].matrix);
     if (state) c.ops().normuon(*c.compute, one, *state, c.params, c.muon);
   }
+  if (health.updates) c.ops().tally(*c.compute, result, nullptr, health.updates);
   begin(batch.span + 2, *c.compute);
   c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
                c.transport(), c.findings);

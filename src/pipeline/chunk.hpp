@@ -60,11 +60,13 @@ class Chunk {
     MatrixBatch raw;                   // short side first, transport dtype
     std::vector<MatrixBatch> raw_each, result_each;
     void* workspace = nullptr;
-    int32_t span = 0;  // first of its three spans
+    float* lanczos = nullptr;  // workspace, where steps may measure
+    int32_t span = 0;          // first of its three spans
   };
 
   static std::vector<Batch> make_batches(const Context& context, const SlotPlan& plan);
   static int64_t raw_bytes(const MatrixBatch& raw);
+  static int64_t work_bytes(const Context& context, const Batch& batch);
   void bind(Batch& batch, void* scratch);
   void resolve_messages(const Lane& lane, void* return_receive);
   void bind_functions();

@@ -13,6 +13,8 @@
 
 namespace muonrt {
 
+class Health;
+
 /// What every stage of every chunk works with; fixed when the optimizer is created. Tables are in
 /// memory that the device reads.
 struct Context {
@@ -33,6 +35,7 @@ struct Context {
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
   Functions functions;                 // the caller's, for slots that they carry
   FunctionFailure* failure = nullptr;  // where those report
+  Health* health = nullptr;            // null: no step measures
   bool serial = false;                 // one stage at a time, for debugging
   Findings* findings = nullptr;
   Ballot* verdict = nullptr;  // the summed ballots
@@ -54,6 +57,7 @@ struct StepRun {
   bool local_ok = true;              // false: this rank abstains, so that the step is voted down
   GradientFactors factors;           // this rank's
   const float* qk_logits = nullptr;  // this rank's, of all layers; null: none
+  bool health = false;               // measure; where the context has Health
 };
 
 }  // namespace muonrt

@@ -34,7 +34,7 @@ struct Sizes {
 }  // namespace
 
 Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
-                   std::vector<int32_t> all, GuardWork guards, bool poison)
+                   std::vector<int32_t> all, GuardWork guards, bool health, bool poison)
     : context_(context),
       rank_(rank),
       poison_(poison),
@@ -60,6 +60,8 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamW
   times_ = SpanTimes(device, spans_.size());
   mirror_ = Buffer::shared(device, sizeof(Outcome));
   outcome_ = new (mirror_.data()) Outcome{kReject, kReject, kNoFindings, 0, 0};
+  if (health) health_ = std::make_unique<Health>(context_, rank_, slots_);
+  context_.health = health_.get();
   make_chunks();
   guards_ = std::make_unique<Guards>(context_, std::move(guards));
 }
@@ -160,6 +162,7 @@ void Pipeline::prepare(const StepRun& run) {
     constexpr unsigned char kNan = 0xff;  // of every float and bf16
     ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
+  if (health_) health_->begin(run.health);
   guards_->enqueue(run);
 }
 

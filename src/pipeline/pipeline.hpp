@@ -7,6 +7,7 @@
 #include "pipeline/chunk.hpp"
 #include "pipeline/context.hpp"
 #include "pipeline/guards.hpp"
+#include "pipeline/health.hpp"
 #include "pipeline/schedule.hpp"
 
 namespace muonrt {
@@ -33,10 +34,11 @@ class Pipeline {
   /// Takes all memory of the step. `context` is completed here (findings, verdict, streams).
   /// @param slots  what this rank does in each, of the context's plan.
   /// @param all  every parameter of which something lies here.
+  /// @param health  steps may measure.
   /// @param poison  fill messages and scratch with NaN before every step, to find what is read
   ///     without having been written.
   Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
-           std::vector<int32_t> all, GuardWork guards, bool poison);
+           std::vector<int32_t> all, GuardWork guards, bool health, bool poison);
   ~Pipeline();
 
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
@@ -51,6 +53,8 @@ class Pipeline {
 
   const Outcome& outcome() const { return *outcome_; }
   const Guards& guards() const { return *guards_; }
+  /// Null where no step measures.
+  Health* health() const { return health_.get(); }
   const std::vector<Action>& order() const { return order_; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
@@ -78,6 +82,7 @@ class Pipeline {
   char* transient_ = nullptr;  // what a step writes before it reads
   AdamWork adamw_;
   std::unique_ptr<Guards> guards_;
+  std::unique_ptr<Health> health_;
   std::vector<int32_t> scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
   std::unique_ptr<Event> called_, voted_, verdict_in_, finished_;

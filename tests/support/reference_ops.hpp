@@ -68,6 +68,12 @@ class ReferenceOps : public muonrt::Ops {
   void take_logits(muonrt::Stream& stream, const float* from, float* to, int64_t count) override;
   void clip_heads(muonrt::Stream& stream, const muonrt::QkClip& clip, int32_t param,
                   muonrt::Findings* findings) override;
+  void tally(muonrt::Stream& stream, const muonrt::MatrixBatch& x, const uint16_t* low,
+             muonrt::Tally* tallies) override;
+  void lanczos(muonrt::Stream& stream, const muonrt::MatrixBatch& x, float* workspace,
+               muonrt::Lanczos* out) override;
+  void hash_memory(muonrt::Stream& stream, const void* memory, int64_t bytes,
+                   uint64_t* sum) override;
 
   /// What `multiply` was asked for, in order; for tests that count products.
   struct Asked {

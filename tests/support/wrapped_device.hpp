@@ -113,6 +113,17 @@ class Ops : public muonrt::Ops {
                   muonrt::Findings* findings) override {
     inner_.clip_heads(s, clip, param, findings);
   }
+  void tally(muonrt::Stream& s, const muonrt::MatrixBatch& x, const uint16_t* low,
+             muonrt::Tally* tallies) override {
+    inner_.tally(s, x, low, tallies);
+  }
+  void lanczos(muonrt::Stream& s, const muonrt::MatrixBatch& x, float* workspace,
+               muonrt::Lanczos* out) override {
+    inner_.lanczos(s, x, workspace, out);
+  }
+  void hash_memory(muonrt::Stream& s, const void* memory, int64_t bytes, uint64_t* sum) override {
+    inner_.hash_memory(s, memory, bytes, sum);
+  }
 
  protected:
   muonrt::Ops& inner_;

@@ -121,6 +121,7 @@ Table option_table() {
   add("timeout_ms", cell::count(o.timeout_ms));
   add("seed", cell::count(o.seed));
   add("clip_norm", plain(o.clip_norm));
+  add("health_every", cell::count(o.health_every));
   return table;
 }
 

@@ -23,10 +23,13 @@ void add_step(CLI::App& app, Work& work) {
   command->add_option("--state-out", a->state_out, "where the state is written");
   command->add_option("--logits", a->logits,
                       "safetensors file of attention logits for QK-clip; one for every step");
+  command->add_option("--health", a->health,
+                      "where the statistics of steps that measure are written, as JSON lines");
   add_run_device_options(*command, a->where);
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 1)")
       ->check(CLI::Range(1, 1024));
-  command->add_flag("--verbose", a->verbose, "a line for each parameter: path, owner, update RMS");
+  command->add_flag("--verbose", a->verbose,
+                    "a line for each parameter: path, owner, update RMS; and the statistics");
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
       "opt.json is described in tools/README.md.\n"

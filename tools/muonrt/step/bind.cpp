@@ -233,9 +233,7 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config,
   out.seed = static_cast<int64_t>(config.seed);
   take(out.clip_norm, config.clip_norm);
   take_word(out.replicas, config.replicas, kReplicas, config.file + ": top level", "replicas");
-  if (config.health_every > 0) {
-    refuse_value(config.file + ": top level", "health_every", std::to_string(config.health_every));
-  }
+  out.health_every = config.health_every;
   return out;
 }
 

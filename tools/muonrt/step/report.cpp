@@ -125,7 +125,7 @@ void StepReporter::print_notes() const {
 }
 
 void StepReporter::print(const std::string& plan, const std::vector<double>& updates,
-                         const std::string& digest) const {
+                         const std::string& digest, const HealthLog& health) const {
   const std::vector<Path> paths = paths_of(tensors_, plan);
   std::map<std::string, int64_t> counts;
   for (const Path& path : paths) ++counts[path.name];
@@ -167,11 +167,13 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
                                     {"skipped", fmt::format("{}", skipped)},
                                     {"paths", counts_text(counts, true)},
                                     {"sha256", json_text(digest)},
-                                    {"params", table.json()}}));
+                                    {"params", table.json()},
+                                    {"health", health.table().json()}}));
     return;
   }
   if (arguments_.verbose) fmt::print("{}\n", table.text());
-  fmt::print("{}", lines);
+  if (arguments_.verbose && !health.empty()) fmt::print("{}\n", health.table().text());
+  fmt::print("{}{}", lines, health.summary());
   fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
              std::ssize(steps_) - skipped, skipped, orthogonalized, planned);
   fmt::print("paths: {}\n", counts_text(counts, false));

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muonrt/step/health.hpp"
 #include "muonrt/step/run.hpp"
 #include "muonrt/step/tensors.hpp"
 
@@ -25,8 +26,8 @@ class StepReporter {
   void add_clipped(const Optimizer& optimizer);
   /// @param plan     as muonrt_optimizer_describe writes it, "" where nothing steps.
   /// @param updates  of each tensor.
-  void print(const std::string& plan, const std::vector<double>& updates,
-             const std::string& digest) const;
+  void print(const std::string& plan, const std::vector<double>& updates, const std::string& digest,
+             const HealthLog& health) const;
 
  private:
   struct Step {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "muonrt/step/gather.hpp"
+#include "muonrt/step/health.hpp"
 #include "muonrt/step/logits.hpp"
 #include "muonrt/step/report.hpp"
 #include "muonrt/step/session.hpp"
@@ -70,6 +71,10 @@ int run_step(Comm& comm, const StepArguments& a) {
   const bool root = comm.rank() == 0;
   check_mesh(a.mesh, comm.size());
   const StepConfig config = read_config(a.config);
+  if (!a.health.empty() && config.health_every == 0) {
+    throw std::runtime_error("--health: no step measures (health_every of " + config.file +
+                             " is 0 or missing); set it");
+  }
   const TensorFile params(a.params);
   std::vector<std::unique_ptr<TensorFile>> grads;
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorFile>(path));
@@ -77,17 +82,22 @@ int run_step(Comm& comm, const StepArguments& a) {
   StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());
   if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
+  HealthLog health(tensors);
   StepReporter report(tensors, config, a, comm.size());
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
     const std::vector<float> heads = logits.empty() ? std::vector<float>{} : logits.at(i);
-    report.add_step(session.step(*grads[i], heads), grads[i]->path());
+    const muonrt_report_t done = session.step(*grads[i], heads);
+    report.add_step(done, grads[i]->path());
+    health.add(session.optimizer(), done, static_cast<int64_t>(i) + 1);
     if (!logits.empty()) report.add_clipped(session.optimizer());
   }
   std::vector<double> updates;
   const std::string digest = write_parameters(comm, session, params, tensors, a.out, updates);
   if (!a.state_out.empty()) save_state(comm, session, tensors, config, a.state_out);
   if (root) {
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest);
+    if (!a.health.empty()) health.write(a.health);
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
+                 health);
   }
   return 0;
 }

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 
 /// The arguments of `muonrt step`.
 struct StepArguments {
-  std::string params, config, mesh, out, state_in, state_out;
+  std::string params, config, mesh, out, state_in, state_out, health;
   std::vector<std::string> grads, logits;
   RunDevice where;
   int ranks = 0;

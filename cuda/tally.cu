@@ -1,0 +1,147 @@
+// Exact tallies of matrices and hashes of memory; formulas in backend/health.hpp. A thread keeps
+// the limbs that it last added to in registers: elements of one matrix are of like sizes, so it
+// seldom changes them. Then limbs are added in shared memory, and once for each block in the
+// result. Matrices are rows x cols, any ld; one launch for a batch.
+
+#include "backend/health.hpp"
+#include "backend/weight_bits.hpp"
+#include "cuda/elements.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/launch.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr int64_t kMostDeep = 65535;  // of a grid
+
+struct TallyArguments {
+  MatrixBatch x;
+  const uint16_t* low;
+  Tally* tallies;
+};
+
+__device__ inline void add_to(int64_t* sum, int64_t value) {
+  if (value != 0)
+    atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+}
+
+/// The largest is a number of 32 bits in a field of 64: its lower half is enough.
+__device__ inline void raise(int64_t* largest, uint32_t value) {
+  static_assert(std::endian::native == std::endian::little);
+  if (value != 0) atomicMax(reinterpret_cast<unsigned*>(largest), value);
+}
+
+struct ThreadSums {
+  Tally* block;
+  int32_t limb = 0;
+  int64_t low = 0, middle = 0, high = 0, nonfinite = 0;
+  uint32_t largest = 0;
+
+  __device__ void flush() {
+    add_to(block->limbs + limb, low);
+    add_to(block->limbs + limb + 1, middle);
+    add_to(block->limbs + limb + 2, high);
+    low = middle = high = 0;
+  }
+  __device__ void add(float x) {
+    const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+    largest = size > largest ? size : largest;
+    if (size >= 0x7f800000u) {
+      ++nonfinite;
+      return;
+    }
+    const LimbTerm term = limb_term(x);
+    if (term.limb != limb) {
+      flush();
+      limb = term.limb;
+    }
+    low += term.low;
+    middle += term.middle;
+    high += term.high;
+  }
+  __device__ void finish() {
+    flush();
+    add_to(&block->nonfinite, nonfinite);
+    raise(&block->largest, largest);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) tally_kernel(TallyArguments a) {
+  __shared__ Tally block;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int64_t matrix = blockIdx.y; matrix < a.x.count; matrix += gridDim.y) {
+    if (thread == 0) block = Tally{};
+    __syncthreads();
+    ThreadSums sums{&block};
+    const int64_t elements = a.x.rows * a.x.cols, step = int64_t{gridDim.x} * kThreads;
+    for (int64_t i = int64_t{blockIdx.x} * kThreads + thread; i < elements; i += step) {
+      const int64_t at = matrix * a.x.stride + i / a.x.cols * a.x.ld + i % a.x.cols;
+      const Raw<1> raw = load<1>(a.x.data, a.x.dtype, at);
+      sums.add(a.low ? join_weight(static_cast<uint16_t>(raw.bits), a.low[at])
+                     : widen(raw, a.x.dtype).x[0]);
+    }
+    sums.finish();
+    __syncthreads();
+    Tally& out = a.tallies[matrix];
+    if (thread < kTallyLimbs) add_to(out.limbs + thread, block.limbs[thread]);
+    if (thread == 0) {
+      add_to(&out.nonfinite, block.nonfinite);
+      raise(&out.largest, static_cast<uint32_t>(block.largest));
+    }
+    __syncthreads();
+  }
+}
+
+struct HashArguments {
+  const unsigned char* memory;
+  int64_t bytes;
+  uint64_t* sum;
+};
+
+__device__ inline uint32_t word_at(const HashArguments& a, int64_t index) {
+  const int64_t at = 4 * index;
+  if (reinterpret_cast<uintptr_t>(a.memory) % 4 == 0 && at + 4 <= a.bytes)
+    return reinterpret_cast<const uint32_t*>(a.memory)[index];
+  uint32_t word = 0;
+  for (int64_t i = 0; i < 4 && at + i < a.bytes; ++i)
+    word |= static_cast<uint32_t>(a.memory[at + i]) << 8 * i;
+  return word;
+}
+
+__global__ void __launch_bounds__(kThreads) hash_kernel(HashArguments a) {
+  __shared__ int64_t block;
+  if (threadIdx.x == 0) block = 0;
+  __syncthreads();
+  uint64_t mine = 0;
+  const int64_t words = (a.bytes + 3) / 4, step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step)
+    mine += hash_term(word_at(a, i), i);
+  add_to(&block, static_cast<int64_t>(mine));
+  __syncthreads();
+  if (threadIdx.x == 0) add_to(reinterpret_cast<int64_t*>(a.sum), block);
+}
+
+/// Blocks for so many elements, several for each thread.
+int64_t blocks_for(int64_t elements, int64_t most) {
+  constexpr int64_t kEach = 16;
+  const int64_t blocks = (elements + kThreads * kEach - 1) / (kThreads * kEach);
+  return blocks < most ? blocks : most;
+}
+
+}  // namespace
+
+void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
+           cudaStream_t stream) {
+  const int64_t deep = x.count < kMostDeep ? x.count : kMostDeep;
+  launch("tally", tally_kernel, grid_of(blocks_for(x.rows * x.cols, blocks), deep), kThreads,
+         TallyArguments{x, low, tallies}, stream);
+}
+
+void hash_memory(const void* memory, int64_t bytes, uint64_t* sum, int blocks,
+                 cudaStream_t stream) {
+  launch("hash_memory", hash_kernel, grid_of(blocks_for((bytes + 3) / 4, blocks)), kThreads,
+         HashArguments{static_cast<const unsigned char*>(memory), bytes, sum}, stream);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,118 @@
+#include "muonrt/health.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "api/guard.hpp"
+#include "api/handles.hpp"
+#include "api/structs.hpp"
+
+using namespace muonrt;
+using api::guard;
+using api::require_pointer;
+
+namespace {
+
+int32_t to_c(Replicated kind) {
+  switch (kind) {
+    case Replicated::kData:
+      return MUONRT_HEALTH_DATA;
+    case Replicated::kMaster:
+      return MUONRT_STATE_MASTER;
+    case Replicated::kRemainder:
+      return MUONRT_STATE_REMAINDER;
+    case Replicated::kMomentum:
+      return MUONRT_STATE_MOMENTUM;
+    case Replicated::kVariance:
+      return MUONRT_STATE_VARIANCE;
+  }
+  return MUONRT_HEALTH_DATA;
+}
+
+muonrt_health_t to_c(const HealthReport& r) {
+  muonrt_health_t out;
+  muonrt_health_init(&out);
+  out.skipped = r.skipped;
+  out.step = r.step;
+  out.matrices = std::ssize(r.matrices);
+  out.replica_param = r.difference.param;
+  out.replica_rank = r.difference.rank;
+  out.replica_reference = r.difference.reference;
+  out.replica_kind = to_c(r.difference.kind);
+  return out;
+}
+
+muonrt_matrix_health_t to_c(const MatrixHealth& m) {
+  muonrt_matrix_health_t out;
+  muonrt_matrix_health_init(&out);
+  out.updated = m.updated;
+  out.param = m.param;
+  out.index = m.index;
+  out.rows = m.rows;
+  out.cols = m.cols;
+  out.update_rms = m.update_rms;
+  out.weight_rms = m.weight_rms;
+  out.sigma_min = m.sigma_min;
+  out.sigma_max = m.sigma_max;
+  out.deviation = m.deviation;
+  out.largest_q = m.largest_q;
+  out.nonfinite = m.nonfinite;
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+void muonrt_health_init(muonrt_health_t* health) {
+  if (!health) return;
+  *health = {};
+  health->struct_size = sizeof *health;
+  health->step = -1;
+  health->replica_param = -1;
+  health->replica_rank = -1;
+  health->replica_reference = -1;
+  health->replica_kind = MUONRT_HEALTH_DATA;
+}
+
+void muonrt_matrix_health_init(muonrt_matrix_health_t* matrix) {
+  if (!matrix) return;
+  *matrix = {};
+  matrix->struct_size = sizeof *matrix;
+  matrix->param = -1;
+  for (double* value : {&matrix->update_rms, &matrix->weight_rms, &matrix->sigma_min,
+                        &matrix->sigma_max, &matrix->deviation, &matrix->largest_q}) {
+    *value = std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+muonrt_status_t muonrt_optimizer_health(const muonrt_optimizer_t* optimizer,
+                                        muonrt_health_t* health, muonrt_matrix_health_t* matrices,
+                                        int64_t capacity) {
+  return guard([&] {
+    const char* const who = "muonrt_optimizer_health";
+    require_pointer(optimizer, who, "optimizer");
+    require_pointer(health, who, "health");
+    MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, who, ": capacity is ", capacity,
+                   " (a number of elements, >= 0); correct it");
+    if (capacity > 0) require_pointer(matrices, who, "matrices");
+    const Optimizer& o = *optimizer->optimizer;
+    MUONRT_REQUIRE(o.settings().health_every > 0, Status::kInvalidState, who,
+                   ": no step measures (options: health_every is 0); create the optimizer with "
+                   "health_every > 0");
+    api::struct_size_of(health, "health", sizeof *health);
+    const HealthReport& report = o.health();
+    const int64_t count = std::min(capacity, static_cast<int64_t>(report.matrices.size()));
+    const uint32_t stride =
+        capacity > 0 ? api::struct_size_of(matrices, "matrices", sizeof *matrices) : 0;
+    for (int64_t i = 0; i < count; ++i) {
+      auto* const at = reinterpret_cast<unsigned char*>(matrices) + i * stride;
+      std::memcpy(at, &stride, sizeof stride);  // an array may have its first element filled alone
+      api::write_struct(at, to_c(report.matrices[static_cast<size_t>(i)]), "matrices");
+    }
+    api::write_struct(health, to_c(report), "health");
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

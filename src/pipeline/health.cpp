@@ -1,0 +1,304 @@
+#include "pipeline/health.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "algo/spectrum.hpp"
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr int64_t kAlign = 256;
+
+// Words of a row in the sum over ranks: the limbs of the weights, non-finite gradients, then the
+// bits of what the owner alone measures.
+enum : int64_t { kNonfinite = kTallyLimbs, kUpdateRms, kSigmaMin, kSigmaMax, kLargestQ, kRowWords };
+
+/// The memory of a parameter's replicas, in Replicated's order.
+struct Held {
+  const void* memory;
+  int64_t bytes;
+};
+Held held(const ParamView& v, int64_t kind) {
+  const auto of = [&](const void* memory, int64_t size) { return Held{memory, v.numel * size}; };
+  switch (static_cast<Replicated>(kind)) {
+    case Replicated::kData:
+      return of(v.param, size_of(v.param_dtype));
+    case Replicated::kMaster:
+      return of(v.master, 4);
+    case Replicated::kRemainder:
+      return of(v.remainder, 2);
+    case Replicated::kMomentum:
+      return of(v.momentum, size_of(v.momentum_dtype));
+    case Replicated::kVariance:
+      return of(v.variance, 4);
+  }
+  return {nullptr, 0};
+}
+
+double update_scale(const ParamSpec& spec, int64_t index) {
+  if (spec.parts.empty()) return spec.update_scale;
+  return spec.parts[static_cast<size_t>(index % parts_of(spec))].update_scale;
+}
+
+double root_mean_square(const int64_t* limbs, double numel) {
+  return std::sqrt(sum_of_squares(limbs) / numel);
+}
+
+}  // namespace
+
+Health::Health(const Context& context, int rank, const std::vector<SlotPlan>& slots)
+    : context_(&context), rank_(rank), done_(context.device->create_event()) {
+  number_matrices();
+  const auto& params = context.plan->problem().params;
+  record_of_.assign(context.plan->matrices().size(), -1);
+  for (const SlotPlan& slot : slots) {
+    for (const Owned& owned : slot.owned)
+      record_of_[static_cast<size_t>(owned.matrix)] = static_cast<int32_t>(owned_++);
+    if (slot.kind == SlotKind::kSlices) continue;
+    for (const Piece& p : slot.return_pieces) {
+      if (params[static_cast<size_t>(p.param)].layout.full_replica_index(rank) != 0) continue;
+      pieces_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
+                         p.local_offset, p.local_ld});
+    }
+  }
+  take_memory();
+}
+
+// Where every replica orthogonalizes for itself, the first one's matrix stands for all.
+void Health::number_matrices() {
+  const auto& matrices = context_->plan->matrices();
+  std::map<std::pair<int32_t, int64_t>, int32_t> known;
+  for (size_t id = 0; id < matrices.size(); ++id) {
+    const Matrix& m = matrices[id];
+    const auto [at, is_new] =
+        known.emplace(std::pair(m.param, m.index), static_cast<int32_t>(rows_.size()));
+    row_of_.push_back(at->second);
+    if (!is_new) continue;
+    representative_.push_back(static_cast<int32_t>(id));
+    MatrixHealth row;
+    row.param = m.param;
+    row.index = m.index;
+    row.rows = m.rows;
+    row.cols = m.cols;
+    rows_.push_back(row);
+  }
+}
+
+void Health::take_memory() {
+  Device& device = *context_->device;
+  const auto params = static_cast<int64_t>(context_->plan->problem().params.size());
+  const int64_t rows = std::ssize(rows_);
+  int64_t bytes = 0;
+  const auto take = [&](int64_t count, size_t size) {
+    const int64_t at = bytes;
+    bytes = checked_add(bytes, round_up(checked_mul(count, static_cast<int64_t>(size)), kAlign));
+    return at;
+  };
+  const int64_t lanczos = take(owned_, sizeof(Lanczos)), updates = take(owned_, sizeof(Tally)),
+                q = take(owned_, sizeof(Tally)), weights = take(rows, sizeof(Tally)),
+                gradients = take(rows, sizeof(Tally)),
+                hashes = take(params * kReplicated, sizeof(uint64_t));
+  memory_ = Buffer(device, bytes);
+  mirror_ = Buffer::shared(device, bytes);
+  char* const at = memory_.as<char>();
+  lanczos_ = reinterpret_cast<Lanczos*>(at + lanczos);
+  updates_ = reinterpret_cast<Tally*>(at + updates);
+  q_ = reinterpret_cast<Tally*>(at + q);
+  weights_ = reinterpret_cast<Tally*>(at + weights);
+  gradients_ = reinterpret_cast<Tally*>(at + gradients);
+  hashes_ = reinterpret_cast<uint64_t*>(at + hashes);
+  words_ = checked_add(checked_mul(rows, kRowWords), params);
+  mine_ = Buffer(device, words_ * 8);
+  all_ = Buffer(device, words_ * 8);
+  exchanged_ = Buffer::shared(device, words_ * 8);
+}
+
+Health::Records Health::records(int32_t matrix) const {
+  if (!measures_) return {nullptr, nullptr, nullptr};
+  const int32_t at = record_of_[static_cast<size_t>(matrix)];
+  return {lanczos_ + at, updates_ + at, q_ + at};
+}
+
+void Health::begin(bool measures) {
+  measures_ = measures;
+  if (!measures) return;
+  context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
+}
+
+void Health::synchronize(Stream& stream) {
+  const Context& c = *context_;
+  c.device->record(*done_, stream);
+  c.device->synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
+  if (const auto error = c.device->error()) throw *error;
+  if (const auto error = c.comm->error()) throw *error;
+}
+
+void Health::finish(const ParamView* views, bool updated) {
+  const Context& c = *context_;
+  measure_local(views);
+  hash_replicas(views);
+  c.ops().copy(*c.compute, mirror_.data(), memory_.data(), memory_.bytes());
+  synchronize(*c.compute);
+  fill_words(views, updated);
+  reduce();
+  read_words(views, updated);
+}
+
+void Health::measure_local(const ParamView* views) {
+  Ops& ops = context_->ops();
+  Stream& s = *context_->compute;
+  for (const LocalPiece& p : pieces_) {
+    const ParamView& v = views[p.param];
+    const auto part = [&](const void* memory, DType dtype) {
+      auto* const at = static_cast<char*>(const_cast<void*>(memory)) + p.offset * size_of(dtype);
+      return MatrixBatch{at, dtype, p.rows, p.cols, p.ld, 1, 0};
+    };
+    // Addends of a gradient are counted each, weights once.
+    const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
+    if (layout.replica_index(rank_) == 0) {
+      if (v.form == WeightForm::kMaster) {
+        ops.tally(s, part(v.master, DType::kF32), nullptr, weights_ + p.row);
+      } else {
+        const bool split = v.form == WeightForm::kRemainder;
+        ops.tally(s, part(v.param, v.param_dtype), split ? v.remainder + p.offset : nullptr,
+                  weights_ + p.row);
+      }
+    }
+    if (v.active && v.grad) ops.tally(s, part(v.grad, v.grad_dtype), nullptr, gradients_ + p.row);
+  }
+}
+
+void Health::hash_replicas(const ParamView* views) {
+  const auto& params = context_->plan->problem().params;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (params[i].layout.replicas() < 2 || views[i].numel == 0) continue;
+    for (int64_t kind = 0; kind < kReplicated; ++kind) {
+      const auto [memory, bytes] = held(views[i], kind);
+      uint64_t* const sum = hashes_ + static_cast<int64_t>(i) * kReplicated + kind;
+      if (memory) context_->ops().hash_memory(*context_->compute, memory, bytes, sum);
+    }
+  }
+}
+
+/// A field of memory_ in its copy.
+template <class T>
+static const T* mirrored(const Buffer& mirror, const Buffer& memory, const T* field) {
+  return reinterpret_cast<const T*>(mirror.as<char>() +
+                                    (reinterpret_cast<const char*>(field) - memory.as<char>()));
+}
+
+void Health::fill_words(const ParamView* views, bool updated) {
+  const auto* const weights = mirrored(mirror_, memory_, weights_);
+  const auto* const gradients = mirrored(mirror_, memory_, gradients_);
+  const auto* const lanczos = mirrored(mirror_, memory_, lanczos_);
+  const auto* const updates = mirrored(mirror_, memory_, updates_);
+  const auto* const q = mirrored(mirror_, memory_, q_);
+  auto* const words = exchanged_.as<int64_t>();
+  std::memset(words, 0, static_cast<size_t>(words_) * 8);
+  const auto& plan = *context_->plan;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    int64_t* const row = words + static_cast<int64_t>(i) * kRowWords;
+    std::memcpy(row, weights[i].limbs, sizeof weights[i].limbs);
+    row[kNonfinite] = gradients[i].nonfinite;
+    const int32_t record = record_of_[static_cast<size_t>(representative_[i])];
+    if (record < 0 || !updated || !views[rows_[i].param].active) continue;
+    const Matrix& m = plan.matrices()[static_cast<size_t>(representative_[i])];
+    const ParamSpec& spec = plan.problem().params[static_cast<size_t>(m.param)];
+    const double numel = static_cast<double>(m.rows) * static_cast<double>(m.cols);
+    const Spectrum spectrum = spectrum_of(lanczos[record], std::min(m.rows, m.cols));
+    const float largest = std::bit_cast<float>(static_cast<uint32_t>(q[record].largest));
+    const auto put = [&](int64_t word, double value) { row[word] = std::bit_cast<int64_t>(value); };
+    put(kUpdateRms,
+        std::fabs(update_scale(spec, m.index)) * root_mean_square(updates[record].limbs, numel));
+    put(kSigmaMin, spectrum.smallest);
+    put(kSigmaMax, spectrum.largest);
+    // A Q is never zero: no Q was formed.
+    put(kLargestQ, largest == 0.0f ? kNan : static_cast<double>(largest));
+  }
+  add_replica_words(words + std::ssize(rows_) * kRowWords);
+}
+
+int64_t Health::hash_at(int64_t param, int64_t kind) const {
+  return static_cast<int64_t>(mirrored(mirror_, memory_, hashes_)[param * kReplicated + kind]);
+}
+
+// The first replica adds as often what the others subtract: a sum of zero, but for a chance of
+// 2^-64, says that all are equal.
+void Health::add_replica_words(int64_t* words) const {
+  const auto& params = context_->plan->problem().params;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Layout& layout = params[i].layout;
+    if (layout.replicas() < 2 || !layout.holds_mesh_rank(rank_)) continue;
+    auto hash = static_cast<uint64_t>(layout.shard_slot(rank_));
+    for (int64_t kind = 0; kind < kReplicated; ++kind)
+      hash = scrambled(hash) ^ static_cast<uint64_t>(hash_at(static_cast<int64_t>(i), kind));
+    hash = scrambled(hash);
+    const auto others = static_cast<uint64_t>(layout.replicas() - 1);
+    words[i] = static_cast<int64_t>(layout.replica_index(rank_) == 0 ? others * hash : 0 - hash);
+  }
+}
+
+void Health::reduce() {
+  const Context& c = *context_;
+  Stream& s = *c.exchange;
+  c.ops().copy(s, mine_.data(), exchanged_.data(), words_ * 8);
+  c.comm->reduce_sum(s, mine_.as<int64_t>(), all_.as<int64_t>(), words_);
+  c.ops().copy(s, exchanged_.data(), all_.data(), words_ * 8);
+  synchronize(s);
+}
+
+void Health::read_words(const ParamView* views, bool updated) {
+  const auto* const words = exchanged_.as<int64_t>();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const int64_t* const row = words + static_cast<int64_t>(i) * kRowWords;
+    MatrixHealth& out = rows_[i];
+    const auto get = [&](int64_t word) {
+      return out.updated ? std::bit_cast<double>(row[word]) : kNan;
+    };
+    out.updated = updated && views[out.param].active;
+    out.weight_rms =
+        root_mean_square(row, static_cast<double>(out.rows) * static_cast<double>(out.cols));
+    out.nonfinite = row[kNonfinite];
+    out.update_rms = get(kUpdateRms);
+    out.sigma_min = get(kSigmaMin);
+    out.sigma_max = get(kSigmaMax);
+    out.deviation = out.updated ? Spectrum{out.sigma_min, out.sigma_max}.deviation() : kNan;
+    out.largest_q = get(kLargestQ);
+  }
+  difference_ = {};
+  const int64_t* const sums = words + std::ssize(rows_) * kRowWords;
+  const auto params = static_cast<int64_t>(context_->plan->problem().params.size());
+  for (int64_t i = 0; i < params && difference_.param < 0; ++i) {
+    if (sums[i] != 0) difference_ = find_difference(i);
+  }
+}
+
+// Costs a message only here, where every rank knows that something is wrong.
+ReplicaDifference Health::find_difference(int64_t param) const {
+  std::vector<int64_t> mine(kReplicated);
+  for (int64_t kind = 0; kind < kReplicated; ++kind)
+    mine[static_cast<size_t>(kind)] = hash_at(param, kind);
+  std::vector<int64_t> all(static_cast<size_t>(context_->world * kReplicated));
+  context_->comm->allgather(mine.data(), all.data(), kReplicated * 8);
+  const Layout& layout = context_->plan->problem().params[static_cast<size_t>(param)].layout;
+  for (int32_t rank = 0; rank < context_->world; ++rank) {
+    if (!layout.holds_mesh_rank(rank)) continue;
+    const int reference = layout.rank_of(0, layout.shard_slot(rank));
+    for (int32_t kind = 0; kind < kReplicated; ++kind) {
+      if (all[static_cast<size_t>(rank * kReplicated + kind)] !=
+          all[static_cast<size_t>(reference * kReplicated + kind)])
+        return {param, rank, reference, static_cast<Replicated>(kind)};
+    }
+  }
+  throw Error(Status::kInternal,
+              "internal: hashes of replicas differ in their sum, but not in one");
+}
+
+}  // namespace muonrt

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pipeline/context.hpp"
+
+namespace muonrt {
+
+/// What a health step found of one matrix (an expert, a part, a block); the same on every rank.
+struct MatrixHealth {
+  int32_t param = 0;
+  int64_t index = 0;  // of its parameter's matrices: expert by expert, part by part
+  int64_t rows = 0, cols = 0;
+  bool updated = false;  // by this step; else only weights and gradients were measured
+  // NaN where there is nothing to tell.
+  double update_rms = 0, weight_rms = 0;
+  double sigma_min = 0, sigma_max = 0, deviation = 0;
+  double largest_q = 0;
+  int64_t nonfinite = 0;  // elements of the gradient
+};
+
+/// What of a parameter a replica holds, in the order in which they are compared.
+enum class Replicated : int32_t { kData, kMaster, kRemainder, kMomentum, kVariance };
+constexpr int kReplicated = 5;
+
+/// The first parameter whose replicas differ, and the lowest rank that holds something else than
+/// the first replica of its shard. `param` is -1 where there is none.
+struct ReplicaDifference {
+  int64_t param = -1;
+  int32_t rank = -1, reference = -1;
+  Replicated kind = Replicated::kData;
+};
+
+/// Statistics of the steps that ask for them. In the step the owners measure what Newton-Schulz
+/// gave; when it has ended, every rank its weights, gradients and replicas, and one exact sum over
+/// the ranks gives all of it to each. Memory is taken at creation.
+class Health {
+ public:
+  /// @param slots  this rank's.
+  Health(const Context& context, int rank, const std::vector<SlotPlan>& slots);
+
+  /// Where what the owner measures of a batch goes; matrices of a batch are neighbours.
+  struct Records {
+    Lanczos* lanczos;
+    Tally* updates;
+    Tally* q;  // of the Gram form
+  };
+  /// @param matrix  the batch's first, one that this rank owns. Null pointers in a step that does
+  ///     not measure.
+  Records records(int32_t matrix) const;
+  bool measures() const { return measures_; }
+
+  /// Enqueues what comes before a step.
+  void begin(bool measures);
+  /// After a step that measured. Collective; blocks.
+  /// @param views    the table of parameters as the host reads it.
+  /// @param updated  the step was committed.
+  /// Errors: those of the streams and of the communicator.
+  void finish(const ParamView* views, bool updated);
+
+  const std::vector<MatrixHealth>& matrices() const { return rows_; }
+  const ReplicaDifference& difference() const { return difference_; }
+
+ private:
+  struct LocalPiece {  // of a matrix, in the parameter's local buffers
+    int32_t param, row;
+    int64_t rows, cols, offset, ld;
+  };
+  void number_matrices();
+  void take_memory();
+  void measure_local(const ParamView* views);
+  void hash_replicas(const ParamView* views);
+  void fill_words(const ParamView* views, bool updated);
+  void add_replica_words(int64_t* words) const;
+  void reduce();
+  void read_words(const ParamView* views, bool updated);
+  ReplicaDifference find_difference(int64_t param) const;
+  int64_t hash_at(int64_t param, int64_t kind) const;
+  void synchronize(Stream& stream);
+
+  const Context* context_;
+  int rank_;
+  bool measures_ = false;
+  std::vector<MatrixHealth> rows_;
+  std::vector<int32_t> row_of_, representative_;  // by matrix: its row; by row: the matrix shown
+  std::vector<int32_t> record_of_;                // by matrix: -1 where another rank owns it
+  int64_t owned_ = 0;
+  std::vector<LocalPiece> pieces_;
+  Buffer memory_, mirror_;  // what the device measures, and its copy for the host
+  Lanczos* lanczos_ = nullptr;
+  Tally* updates_ = nullptr;  // by record
+  Tally* q_ = nullptr;
+  Tally* weights_ = nullptr;  // by row, this rank's part
+  Tally* gradients_ = nullptr;
+  uint64_t* hashes_ = nullptr;  // by parameter, kReplicated each
+  int64_t words_ = 0;           // of the sum
+  Buffer mine_, all_, exchanged_;
+  std::unique_ptr<Event> done_;
+  ReplicaDifference difference_;
+};
+
+}  // namespace muonrt

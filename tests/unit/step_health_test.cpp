@@ -1,0 +1,323 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "pipeline/trace.hpp"
+#include "support/bits_cases.hpp"
+#include "support/textbook.hpp"
+#include "support/world.hpp"
+
+// Health statistics: what they say is true, the same on every mesh, and costs nothing where off.
+
+using namespace muonrt;
+
+namespace {
+
+world::Case measured(const bits::Factors& f, int64_t every = 1, int steps = 2) {
+  world::Case c = bits::make(f, false, steps);
+  c.settings.health_every = every;
+  return c;
+}
+
+/// The reports of rank 0 after each step, and whether all ranks had the same bits.
+struct Told {
+  std::vector<HealthReport> reports;
+  world::Tensors tensors;
+  bool equal = true;
+};
+
+bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+bool same(const HealthReport& a, const HealthReport& b) {
+  bool equal = a.step == b.step && a.skipped == b.skipped &&
+               a.matrices.size() == b.matrices.size() && a.difference.param == b.difference.param &&
+               a.difference.rank == b.difference.rank;
+  for (size_t i = 0; equal && i < a.matrices.size(); ++i) {
+    const MatrixHealth &x = a.matrices[i], &y = b.matrices[i];
+    equal = x.param == y.param && x.index == y.index && x.rows == y.rows && x.cols == y.cols &&
+            x.updated == y.updated && x.nonfinite == y.nonfinite &&
+            same_bits(x.update_rms, y.update_rms) && same_bits(x.weight_rms, y.weight_rms) &&
+            same_bits(x.sigma_min, y.sigma_min) && same_bits(x.sigma_max, y.sigma_max) &&
+            same_bits(x.deviation, y.deviation) && same_bits(x.largest_q, y.largest_q);
+  }
+  return equal;
+}
+
+/// @param between  called on every rank after its gradients are filled.
+Told tell(const world::Case& c,
+          const std::function<void(world::Rank&, int, int64_t)>& between = {}) {
+  Told out;
+  std::vector<std::vector<HealthReport>> all(static_cast<size_t>(c.world));
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    comm.set_timeout_ms(60000);
+    world::Rank rank(c, comm);
+    auto& mine = all[static_cast<size_t>(comm.rank())];
+    for (int64_t step = 0; step < c.steps; ++step) {
+      rank.fill_gradients(step);
+      if (between) between(rank, comm.rank(), step);
+      StepReport report;
+      rank.step_only(step, report);
+      mine.push_back(rank.optimizer().health());
+    }
+    const std::lock_guard lock(mutex);
+    rank.add_to(out.tensors, seen);
+  });
+  out.reports = all[0];
+  for (const auto& reports : all)
+    for (size_t s = 0; s < reports.size(); ++s)
+      out.equal = out.equal && same(reports[s], all[0][s]);
+  return out;
+}
+
+std::vector<float> floats(const std::vector<unsigned char>& bytes) {
+  std::vector<float> out(bytes.size() / 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+double rms(const std::vector<double>& v) {
+  double sum = 0;
+  for (const double x : v) sum += x * x;
+  return std::sqrt(sum / static_cast<double>(v.size()));
+}
+
+}  // namespace
+
+TEST_CASE("health: every number has the same bits on every mesh, and the step's bits stay",
+          "[bits][health]") {
+  for (const int variant : {0, 1, 3}) {
+    bits::Factors alone;
+    alone.variant = variant;
+    const Told expected = tell(measured(alone));
+    REQUIRE(expected.equal);
+    CHECK((expected.tensors == bits::reference(false, 2, variant)));
+    for (bits::Factors f : {bits::Factors{4, 0, 3, 0, 0, 2},
+                            {6, 1, 1, 1, 1, 1},
+                            {8, 5, 2, 0, 0, 1},
+                            {10, 3, 3, 2, 0, 1},
+                            {9, 4, 3, 1, 1, 2}}) {
+      f.variant = variant;
+      const world::Case c = measured(f);
+      INFO(c.describe() << ", variant " << variant);
+      const Told told = tell(c);
+      CHECK(told.equal);
+      REQUIRE(told.reports.size() == expected.reports.size());
+      for (size_t s = 0; s < told.reports.size(); ++s)
+        CHECK(same(told.reports[s], expected.reports[s]));
+      CHECK((told.tensors == expected.tensors));
+    }
+  }
+}
+
+TEST_CASE("health: each replica's own orthogonalization tells what the shared one tells",
+          "[bits][health]") {
+  bits::Factors f{5, 1, 3, 0, 0, 1};
+  world::Case once = measured(f), each = measured(f);
+  each.settings.replicas = Replicas::kEach;
+  const Told a = tell(once), b = tell(each);
+  CHECK(b.equal);
+  for (size_t s = 0; s < a.reports.size(); ++s) CHECK(same(a.reports[s], b.reports[s]));
+}
+
+TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off the weights",
+          "[unit][optimizer][health]") {
+  world::Case c = measured({5, 1, 2, 0, 0, 1}, 1, 1);
+  c.settings.transport = DType::kF32;
+  c.settings.groups[0].weight_decay = 0;
+  c.lr = 0.125;  // the update's bits stand above those of the weights
+  c.without_grad = {{3}};
+  const Told told = tell(c);
+  REQUIRE(told.reports.size() == 1);
+  CHECK(told.reports[0].step == 1);
+  CHECK_FALSE(told.reports[0].skipped);
+  REQUIRE(told.reports[0].matrices.size() == 9);
+  for (size_t p = 0; p < 9; ++p) {
+    const MatrixHealth& m = told.reports[0].matrices[p];
+    INFO(c.params[p].name);
+    CHECK(m.param == static_cast<int32_t>(p));
+    const int64_t rows = c.params[p].shape[0], cols = c.params[p].shape[1];
+    CHECK(m.rows == rows);
+    CHECK(m.cols == cols);
+    std::vector<double> weights, updates;
+    textbook::Matrix o(rows, cols);
+    const double scale = textbook::scale_factor(textbook::Scale::kMatchRms, rows, cols);
+    for (const float w : floats(told.tensors.params[p])) {
+      const auto element = static_cast<int64_t>(weights.size());
+      const double before = static_cast<double>(world::value(static_cast<int64_t>(p), element, -1));
+      weights.push_back(static_cast<double>(w));
+      updates.push_back((before - static_cast<double>(w)) / c.lr);
+      o.v[static_cast<size_t>(element)] = updates.back() / scale;
+    }
+    CHECK(m.weight_rms == Approx(rms(weights)).epsilon(1e-12));
+    CHECK(m.nonfinite == 0);
+    CHECK(m.updated == (p != 3));
+    if (p == 3) {
+      CHECK(std::isnan(m.update_rms));
+      CHECK(std::isnan(m.deviation));
+      continue;
+    }
+    CHECK(m.update_rms == Approx(rms(updates)).epsilon(1e-4));
+    const auto sigmas = textbook::svd(o).s;
+    CHECK(m.sigma_max == Approx(sigmas.front()).epsilon(0.01));
+    const double deviation = std::max(sigmas.front() - 1, 1 - sigmas.back());
+    CHECK(m.deviation == Approx(deviation).epsilon(0.05).margin(1e-4));
+    CHECK(std::isnan(m.largest_q));  // standard form
+  }
+}
+
+TEST_CASE("health: the Gram form tells its largest Q, the standard form has none",
+          "[unit][optimizer][health]") {
+  world::Case c = measured({}, 1, 1);
+  c.settings.groups[0].form = FormChoice::kGram;
+  int formed = 0;
+  for (const MatrixHealth& m : tell(c).reports[0].matrices) {
+    if (m.rows == m.cols) continue;  // a row of one has Q = the slope
+    // Q maps singular values up to 1: its elements lie above 1 and below the list's slope at 0.
+    CHECK(m.largest_q > 1.0);
+    CHECK(m.largest_q < 2000.0);
+    ++formed;
+  }
+  CHECK(formed >= 5);
+}
+
+TEST_CASE(
+    "health: a skipped step counts the gradients' bad elements, by matrix, and tells no update",
+    "[unit][optimizer][health]") {
+  world::Case c = measured({8, 2, 2, 0, 0, 1}, 2, 2);
+  c.without_grad.clear();
+  // The second step would be the second committed one. Element 0 of each local shard of "wide".
+  const auto spoil = [&](world::Rank& rank, int, int64_t step) {
+    if (step != 1) return;
+    auto& grad = rank.grad(5);
+    if (grad.empty()) return;
+    const float bad = std::numeric_limits<float>::infinity();
+    std::memcpy(grad.data(), &bad, 4);
+  };
+  const Told told = tell(c, spoil);
+  CHECK(told.equal);
+  CHECK(told.reports[0].step == -1);
+  const HealthReport& r = told.reports[1];
+  CHECK(r.step == 1);
+  CHECK(r.skipped);
+  CHECK(r.difference.param == -1);
+  // "wide" lies in distinct shards on every rank that holds some of it.
+  const auto mesh = std::make_shared<Mesh>(c.mesh, std::vector<std::string>{}, c.rank_array);
+  const Layout layout = world::layout_of(c.params[5], mesh);
+  int64_t shards = 0;
+  for (int rank = 0; rank < c.world; ++rank)
+    shards += layout.local_numel(rank) > 0 && layout.replica_index(rank) == 0;
+  for (const MatrixHealth& m : r.matrices) {
+    CHECK_FALSE(m.updated);
+    CHECK(m.nonfinite == (m.param == 5 ? shards : 0));
+    CHECK(std::isnan(m.update_rms));
+    CHECK(std::isnan(m.sigma_max));
+    std::vector<double> weights;
+    for (const float w : floats(told.tensors.params[static_cast<size_t>(m.param)]))
+      weights.push_back(static_cast<double>(w));
+    CHECK(m.weight_rms == Approx(rms(weights)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("health: one bit that differs in one replica is named by parameter, rank and kind",
+          "[unit][optimizer][health]") {
+  struct Plant {
+    int64_t param;
+    int rank;
+    Replicated kind;
+  };
+  // HSDP over 2 x 4: rank r and r + 4 hold the same.
+  for (const Plant& plant : {Plant{6, 5, Replicated::kData},
+                             {4, 6, Replicated::kMomentum},
+                             {10, 4, Replicated::kVariance},
+                             {7, 1, Replicated::kData}}) {
+    world::Case c = measured({9, 1, 3, 0, 0, 1}, 2, 4);
+    c.mesh = {2, 4};
+    c.world = 8;
+    c.rank_array.clear();
+    for (size_t i = 0; i < c.params.size(); ++i)
+      c.params[i].placements = bits::placements(1, i, 2, c.params[i].shape, c.mesh);
+    c.without_grad.clear();
+    // The step in which it is planted leaves it as it is: the parameter sits out from there on.
+    c.without_grad = {{}, {}, {plant.param}, {plant.param}};
+    const Told told = tell(c, [&](world::Rank& rank, int number, int64_t step) {
+      if (step != 2 || number != plant.rank) return;
+      if (plant.kind == Replicated::kData) {
+        REQUIRE(!rank.data(plant.param).empty());
+        rank.data(plant.param).back() ^= 0x20;
+        return;
+      }
+      const StateKind kind =
+          plant.kind == Replicated::kMomentum ? StateKind::kMomentum : StateKind::kVariance;
+      const StateView view = rank.optimizer().state(plant.param, kind);
+      REQUIRE(view.numel > 0);
+      static_cast<unsigned char*>(view.data)[1] ^= 0x01;
+    });
+    INFO("param " << plant.param << ", rank " << plant.rank);
+    CHECK(told.equal);
+    CHECK(told.reports[1].step == 2);
+    CHECK(told.reports[1].difference.param == -1);
+    CHECK(told.reports[2].step == 2);  // step 3 does not measure
+    const ReplicaDifference& d = told.reports[3].difference;
+    CHECK(d.param == plant.param);
+    // The later replica is named, and compared with the first.
+    CHECK(d.rank == plant.rank % 4 + 4);
+    CHECK(d.reference == plant.rank % 4);
+    CHECK(d.kind == plant.kind);
+  }
+}
+
+TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered otherwise",
+          "[unit][optimizer][health]") {
+  struct Counts {
+    int64_t bytes, allocations, allocated, objects;
+    std::string order;
+  };
+  const auto count = [](int64_t every, int steps) {
+    world::Case c = measured({8, 1, 2, 0, 0, 1}, every, steps);
+    std::vector<std::vector<Counts>> out(static_cast<size_t>(c.world));
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      const Device& device = rank.optimizer().device();
+      for (int64_t step = 0; step < steps; ++step) {
+        StepReport report;
+        rank.step(step, report);
+        REQUIRE(report.health == (every > 0 && (step + 1) % every == 0));
+        out[static_cast<size_t>(comm.rank())].push_back(
+            {report.bytes_sent, device.allocations(), device.allocated_bytes(), device.objects(),
+             to_text(rank.optimizer().pipeline().order())});
+      }
+    });
+    return out;
+  };
+  const auto off = count(0, 4), on = count(3, 4), always = count(1, 4);
+  for (size_t rank = 0; rank < off.size(); ++rank) {
+    for (const size_t step : {0, 1, 3}) {
+      CHECK(on[rank][step].bytes == off[rank][step].bytes);
+      CHECK(on[rank][step].order == off[rank][step].order);
+    }
+    // What is taken at creation stays; the first step may make queues longer.
+    for (const auto& all : {on, always}) {
+      CHECK(all[rank][3].allocations == all[rank][0].allocations);
+      CHECK(all[rank][3].allocated == all[rank][0].allocated);
+    }
+    CHECK(always[rank][3].objects == always[rank][0].objects);
+    CHECK(off[rank][3].allocated < on[rank][3].allocated);
+  }
+}
+
+TEST_CASE("health: ranks that ask for different intervals are refused",
+          "[unit][optimizer][health]") {
+  world::Case c = measured({1, 0, 3, 0, 0, 1});
+  c.adjust = [](OptimizerSettings& s, int rank) { s.health_every = rank + 1; };
+  try {
+    world::run(c);
+    FAIL("different intervals were accepted");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kMismatch);
+    CHECK_THAT(e.message(), Catch::Contains("health_every"));
+  }
+}
