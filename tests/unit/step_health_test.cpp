@@ -270,6 +270,89 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
   }
 }
 
+TEST_CASE("health: experts, parts, addends, and every form of weights have true numbers on meshes",
+          "[bits][health]") {
+  const Placement r{PlacementKind::kReplicate, 0, 1}, p{PlacementKind::kPartial, 0, 1};
+  const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
+  const auto make = [&](std::vector<int64_t> mesh, const std::vector<Placement>& placements) {
+    world::Case c;
+    c.mesh = mesh;
+    c.world = 1;
+    for (const int64_t n : mesh) c.world *= static_cast<int>(n);
+    c.steps = 1;
+    c.settings.health_every = 1;
+    c.settings.poison = true;
+    const auto add = [&](const char* name, std::vector<int64_t> shape, MasterKind master,
+                         View view) {
+      world::Param param;
+      param.name = name;
+      param.shape = std::move(shape);
+      param.dtype = master == MasterKind::kNone ? DType::kF32 : DType::kBF16;
+      param.master_kind = master;
+      param.view = view;
+      param.placements = placements;
+      param.addends = 2;
+      c.params.push_back(std::move(param));
+    };
+    add("plain", {8, 12}, MasterKind::kNone, View::kPlain);
+    add("experts", {3, 6, 8}, MasterKind::kNone, View::kStack);
+    add("master", {10, 4}, MasterKind::kOwned, View::kPlain);
+    add("remainder", {6, 16}, MasterKind::kRemainder, View::kPlain);
+    add("stochastic", {8, 8}, MasterKind::kStochastic, View::kPlain);
+    PartSettings top, rest;
+    top.name = "top";
+    top.rows = {{0, 5}};
+    top.cols = {{0, 12}};
+    top.lr_factor = 2;
+    rest = top;
+    rest.name = "rest";
+    rest.rows = {{5, 8}};
+    c.params[0].parts = {top, rest};
+    return c;
+  };
+  const world::Case alone = make({1}, {r});
+  const Told expected = tell(alone);
+  REQUIRE(expected.reports[0].matrices.size() == 2 + 3 + 3);
+  // Weights of forms that the parameter's own bytes tell.
+  const auto& experts = expected.tensors.params[1];
+  for (size_t e = 0; e < 3; ++e) {
+    const MatrixHealth& m = expected.reports[0].matrices[2 + e];
+    CHECK(m.param == 1);
+    CHECK(m.index == static_cast<int64_t>(e));
+    std::vector<double> weights;
+    for (const float w : floats({experts.begin() + static_cast<int64_t>(e) * 192,
+                                 experts.begin() + static_cast<int64_t>(e + 1) * 192}))
+      weights.push_back(static_cast<double>(w));
+    CHECK(m.weight_rms == Approx(rms(weights)).epsilon(1e-12));
+  }
+  for (const world::Case& c : {make({3}, {shard(0)}), make({2, 2}, {r, shard(1)}),
+                               make({2, 2}, {p, shard(0)}), make({2, 3}, {p, r})}) {
+    INFO(c.describe());
+    const Told told = tell(c);
+    CHECK(told.equal);
+    CHECK(same(told.reports[0], expected.reports[0]));
+  }
+}
+
+TEST_CASE("health: master weights and remainders count as the f32 weights that they are",
+          "[unit][optimizer][health]") {
+  const auto rms_of = [](MasterKind master) {
+    world::Case c;
+    world::Param param;
+    param.name = "w";
+    param.shape = {24, 40};
+    param.dtype = DType::kBF16;
+    param.master_kind = master;
+    c.params = {param};
+    c.steps = 3;
+    c.settings.health_every = 3;
+    return tell(c).reports[2].matrices[0].weight_rms;
+  };
+  const double master = rms_of(MasterKind::kOwned);
+  CHECK(rms_of(MasterKind::kRemainder) == master);
+  CHECK(rms_of(MasterKind::kNone) != master);  // rounded to bf16
+}
+
 TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered otherwise",
           "[unit][optimizer][health]") {
   struct Counts {
