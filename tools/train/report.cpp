@@ -111,6 +111,7 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
          pad("tokens/s", 10) + "optimizer ms (exposed)\n";
   for (const Row& row : rows) out += table_line(row, width);
   out += comparison(rows) + clipping(o, outcome);
+  for (const RunResult& r : outcome.results) out += r.health;
   if (!o.out.empty()) {
     out += "loss curve: " + o.out + "/loss.csv, " + o.out + "/loss.svg\n";
     out += "plan: " + o.out + "/plan.txt\n";
@@ -144,6 +145,7 @@ std::string result_json(const Options& o, const Text& text, const Outcome& outco
                     {"exposed_ms", r.exposed_ms},
                     {"max_logits", r.max_logits},
                     {"clipped_heads", r.clipped_heads},
+                    {"health", nlohmann::json::parse(r.health_json.empty() ? "[]" : r.health_json)},
                     {"interrupted", r.interrupted}});
   }
   const nlohmann::json all = {{"text", text.name},      {"text_bytes", text.bytes.size()},

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "muonrt/step/health.hpp"
 #include "train/gpt.hpp"
 #include "train/init.hpp"
 #include "train/optimizer.hpp"
@@ -253,6 +254,9 @@ RunResult Trainer::run(std::FILE* out) {
   }
   const double start = now();
   double busy = 0.0, optimizer = 0.0, exposed = 0.0;
+  std::vector<std::string> names;
+  for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
+  tool::HealthLog health(names);
   result.val_loss = validate();
   result.curve.points.push_back({0, std::nan(""), result.val_loss, 0, 0.0});
   for (int64_t step = 0; step < options_.steps && !result.interrupted; ++step) {
@@ -260,6 +264,7 @@ RunResult Trainer::run(std::FILE* out) {
     const double began = now();
     result.train_loss = train_step(step, report);
     busy += now() - began;
+    if (report.health) health.add(optimizer_->health(), step + 1);
     result.max_logits.push_back(
         largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
     result.clipped_heads += report.clipped_heads;
@@ -286,6 +291,8 @@ RunResult Trainer::run(std::FILE* out) {
   if (options_.trace) result.trace = optimizer_->trace(MUONRT_JSON);
   if (rank_ == 0) {
     result.plan = optimizer_->describe();
+    result.health = health.summary();
+    result.health_json = health.json_list();
     SampleOptions sample;
     sample.bytes = options_.sample_bytes;
     result.sample = sample_text(gpt_, full_.pointers.data(), "", sample, work_);

@@ -35,9 +35,11 @@ struct RunResult {
   std::vector<float> max_logits;
   int64_t clipped_heads = 0;  // by QK-clip, summed over the steps
   bool interrupted = false;
-  std::string sample;  // rank 0
-  std::string trace;   // this rank's, if asked for
-  std::string plan;    // rank 0: the optimizer's plan
+  std::string health;       // rank 0: a line for each step that measured
+  std::string health_json;  // rank 0: a list of their matrices
+  std::string sample;       // rank 0
+  std::string trace;        // this rank's, if asked for
+  std::string plan;         // rank 0: the optimizer's plan
 };
 
 /// True once the user has asked to stop; may be set by a signal handler.

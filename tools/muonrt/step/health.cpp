@@ -1,8 +1,6 @@
 #include "muonrt/step/health.hpp"
 
-#include <fmt/format.h>
-
-#include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -12,11 +10,6 @@
 namespace muonrt::tool {
 
 namespace {
-
-/// "-" and null where there is nothing to tell.
-Cell measured(double value) {
-  return std::isfinite(value) ? cell::scientific(value) : cell::nothing();
-}
 
 const char* kind_name(int32_t kind) {
   switch (kind) {
@@ -35,51 +28,19 @@ const char* kind_name(int32_t kind) {
 
 }  // namespace
 
-const std::string& HealthLog::name_of(int64_t param) const {
-  for (const StepTensor& t : tensors_) {
-    if (t.steps() && t.index == param) return t.entry->name;
-  }
-  throw std::runtime_error("health: a parameter of no file");
-}
-
 void HealthLog::require_equal_replicas(const muonrt_health_t& found, int64_t number) const {
   if (found.replica_param < 0) return;
-  throw std::runtime_error(fmt::format(
-      "step {}: replicas differ: the {} of {} on rank {} are not those of rank {} (they were, "
-      "before the run); look for a faulty machine and repeat",
-      number, kind_name(found.replica_kind), shown(name_of(found.replica_param)),
-      found.replica_rank, found.replica_reference));
+  throw std::runtime_error("step " + std::to_string(number) + ": replicas differ: the " +
+                           kind_name(found.replica_kind) + " of " +
+                           shown(names_.at(static_cast<size_t>(found.replica_param))) +
+                           " on rank " + std::to_string(found.replica_rank) +
+                           " are not those of rank " + std::to_string(found.replica_reference) +
+                           " (they were, before the run); look for a faulty machine and repeat");
 }
 
-void HealthLog::add(const Optimizer& optimizer, const muonrt_report_t& report, int64_t number) {
-  if (!report.health) return;
-  steps_.push_back({number, optimizer.health()});
-  require_equal_replicas(steps_.back().found.summary, number);
-}
-
-Table HealthLog::table() const {
-  constexpr auto kLeft = Table::Align::kLeft;
-  Table table({{"step", "step"},
-               {"name", "parameter", kLeft},
-               {"matrix", "matrix"},
-               {"rows", "rows"},
-               {"cols", "columns"},
-               {"update_rms", "update RMS"},
-               {"weight_rms", "weight RMS"},
-               {"sigma_min", "least sigma"},
-               {"sigma_max", "largest"},
-               {"deviation", "|sigma - 1|"},
-               {"largest_q", "max |Q|"},
-               {"nonfinite", "not finite"}});
-  for (const Step& step : steps_) {
-    for (const muonrt_matrix_health_t& m : step.found.matrices) {
-      table.add({cell::count(step.number), cell::word(name_of(m.param)), cell::count(m.index),
-                 cell::count(m.rows), cell::count(m.cols), measured(m.update_rms),
-                 measured(m.weight_rms), measured(m.sigma_min), measured(m.sigma_max),
-                 measured(m.deviation), measured(m.largest_q), cell::count(m.nonfinite)});
-    }
-  }
-  return table;
+void HealthLog::add(Health found, int64_t number) {
+  require_equal_replicas(found.summary, number);
+  steps_.push_back({number, std::move(found)});
 }
 
 std::string HealthLog::summary() const {
@@ -91,21 +52,51 @@ std::string HealthLog::summary() const {
       if (m.updated && !(worst && worst->deviation >= m.deviation)) worst = &m;
       bad += m.nonfinite;
     }
-    out +=
-        fmt::format("health of step {}: {} matrices, ", step.number, step.found.summary.matrices);
+    out += "health of step " + std::to_string(step.number) + ": " +
+           std::to_string(step.found.summary.matrices) + " matrices, ";
     if (worst) {
-      out += fmt::format("|sigma - 1| up to {:.3g} ({}, matrix {}), ", worst->deviation,
-                         shown(name_of(worst->param)), worst->index);
+      char value[32];
+      std::snprintf(value, sizeof value, "%.3g", worst->deviation);
+      out += std::string("|sigma - 1| up to ") + value + " (" + shown(name_of(*worst)) +
+             ", matrix " + std::to_string(worst->index) + "), ";
     }
-    out += fmt::format("{} gradients not finite, replicas equal\n", bad);
+    out += std::to_string(bad) + " elements of gradients not finite, replicas equal\n";
   }
   return out;
 }
 
+std::vector<std::string> HealthLog::json() const {
+  std::vector<std::string> out;
+  for (const Step& step : steps_) {
+    for (const muonrt_matrix_health_t& m : step.found.matrices) {
+      // NaN is written as null.
+      const nlohmann::ordered_json row = {{"step", step.number},
+                                          {"name", name_of(m)},
+                                          {"matrix", m.index},
+                                          {"rows", m.rows},
+                                          {"cols", m.cols},
+                                          {"update_rms", m.update_rms},
+                                          {"weight_rms", m.weight_rms},
+                                          {"sigma_min", m.sigma_min},
+                                          {"sigma_max", m.sigma_max},
+                                          {"deviation", m.deviation},
+                                          {"largest_q", m.largest_q},
+                                          {"nonfinite", m.nonfinite}};
+      out.push_back(row.dump());
+    }
+  }
+  return out;
+}
+
+std::string HealthLog::json_list() const {
+  std::string out = "[";
+  for (const std::string& row : json()) out += (out.size() > 1 ? "," : "") + row;
+  return out + "]";
+}
+
 void HealthLog::write(const std::string& path) const {
   std::ofstream file(path, std::ios::trunc);
-  const auto rows = nlohmann::json::parse(table().json());
-  for (const auto& row : rows) file << row.dump() << '\n';
+  for (const std::string& row : json()) file << row << '\n';
   file.close();
   if (!file) throw std::runtime_error(path + ": cannot be written; check folder and free space");
 }

@@ -1,41 +1,45 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
-#include "muonrt/step/tensors.hpp"
-#include "muonrt/table.hpp"
 
 namespace muonrt::tool {
 
 /// What the steps that measured found; the same on every rank.
 class HealthLog {
  public:
-  explicit HealthLog(const std::vector<StepTensor>& tensors) : tensors_(tensors) {}
-
-  /// Takes what `report`'s step measured, if it did.
-  /// @param number  of the step in this run, from 1.
-  /// Throws where replicas differ, naming parameter, ranks and what differs.
-  void add(const Optimizer& optimizer, const muonrt_report_t& report, int64_t number);
-
-  bool empty() const { return steps_.empty(); }
-  /// One row for each matrix of each step that measured.
-  Table table() const;
-  /// One line for each step that measured.
-  std::string summary() const;
-  /// Writes the table as JSON lines. Throws where it cannot.
-  void write(const std::string& path) const;
-
- private:
   struct Step {
     int64_t number;
     Health found;
   };
-  const std::string& name_of(int64_t param) const;
+
+  /// @param names  of the optimizer's parameters, in their order.
+  explicit HealthLog(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  /// @param number  of the step in this run, from 1.
+  /// Throws where replicas differ, naming parameter, ranks and what differs.
+  void add(Health found, int64_t number);
+
+  const std::vector<Step>& steps() const { return steps_; }
+  const std::string& name_of(const muonrt_matrix_health_t& matrix) const {
+    return names_.at(static_cast<size_t>(matrix.param));
+  }
+  /// One line for each step.
+  std::string summary() const;
+  /// One JSON object for each matrix of each step.
+  std::vector<std::string> json() const;
+  /// Those as a list.
+  std::string json_list() const;
+  /// Writes them as lines. Throws where it cannot.
+  void write(const std::string& path) const;
+
+ private:
   void require_equal_replicas(const muonrt_health_t& found, int64_t number) const;
 
-  const std::vector<StepTensor>& tensors_;
+  std::vector<std::string> names_;
   std::vector<Step> steps_;
 };
 

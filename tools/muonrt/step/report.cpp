@@ -67,6 +67,36 @@ Table params_table(const std::vector<StepTensor>& tensors, const std::vector<Pat
   return table;
 }
 
+/// "-" where there is nothing to tell.
+Cell measured(double value) {
+  return std::isfinite(value) ? cell::scientific(value) : cell::nothing();
+}
+
+Table health_table(const HealthLog& log) {
+  constexpr auto kLeft = Table::Align::kLeft;
+  Table table({{"step", "step"},
+               {"name", "parameter", kLeft},
+               {"matrix", "matrix"},
+               {"rows", "rows"},
+               {"cols", "columns"},
+               {"update_rms", "update RMS"},
+               {"weight_rms", "weight RMS"},
+               {"sigma_min", "least sigma"},
+               {"sigma_max", "largest"},
+               {"deviation", "|sigma - 1|"},
+               {"largest_q", "max |Q|"},
+               {"nonfinite", "not finite"}});
+  for (const HealthLog::Step& step : log.steps()) {
+    for (const muonrt_matrix_health_t& m : step.found.matrices) {
+      table.add({cell::count(step.number), cell::word(log.name_of(m)), cell::count(m.index),
+                 cell::count(m.rows), cell::count(m.cols), measured(m.update_rms),
+                 measured(m.weight_rms), measured(m.sigma_min), measured(m.sigma_max),
+                 measured(m.deviation), measured(m.largest_q), cell::count(m.nonfinite)});
+    }
+  }
+  return table;
+}
+
 std::string counts_text(const std::map<std::string, int64_t>& counts, bool json) {
   if (json) return Json(counts).dump();
   std::string out;
@@ -168,11 +198,12 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
                                     {"paths", counts_text(counts, true)},
                                     {"sha256", json_text(digest)},
                                     {"params", table.json()},
-                                    {"health", health.table().json()}}));
+                                    {"health", health.json_list()}}));
     return;
   }
   if (arguments_.verbose) fmt::print("{}\n", table.text());
-  if (arguments_.verbose && !health.empty()) fmt::print("{}\n", health.table().text());
+  if (arguments_.verbose && !health.steps().empty())
+    fmt::print("{}\n", health_table(health).text());
   fmt::print("{}{}", lines, health.summary());
   fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
              std::ssize(steps_) - skipped, skipped, orthogonalized, planned);

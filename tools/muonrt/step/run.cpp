@@ -82,13 +82,17 @@ int run_step(Comm& comm, const StepArguments& a) {
   StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());
   if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
-  HealthLog health(tensors);
+  std::vector<std::string> names;
+  for (const StepTensor& t : tensors) {
+    if (t.steps()) names.push_back(t.entry->name);
+  }
+  HealthLog health(names);
   StepReporter report(tensors, config, a, comm.size());
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
     const std::vector<float> heads = logits.empty() ? std::vector<float>{} : logits.at(i);
     const muonrt_report_t done = session.step(*grads[i], heads);
     report.add_step(done, grads[i]->path());
-    health.add(session.optimizer(), done, static_cast<int64_t>(i) + 1);
+    if (done.health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
     if (!logits.empty()) report.add_clipped(session.optimizer());
   }
   std::vector<double> updates;
