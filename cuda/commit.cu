@@ -175,7 +175,7 @@ struct AdamPart {
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
   if (!a.verdict.consents()) return;
-  for_each_part(a.list, a.count, a.params, AdamPart{a.scalars});
+  for_each_part<false>(a.list, a.count, a.params, AdamPart{a.scalars});
 }
 
 struct AdamPieceArguments {

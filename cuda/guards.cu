@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(SquaresArguments 
   const int thread = static_cast<int>(threadIdx.x);
   for (int word = thread; word < kNormWords; word += kThreads) sums[word] = 0;
   __syncthreads();
-  for_each_part(a.list, a.count, a.params, SquaresPart{sums});
+  for_each_part<true>(a.list, a.count, a.params, SquaresPart{sums});
   __syncthreads();
   for (int word = thread; word < kNormWords; word += kThreads) add_to(a.sums + word, sums[word]);
 }

@@ -144,7 +144,7 @@ struct ScanPart {
 };
 
 __global__ void __launch_bounds__(kThreads) scan_kernel(ScanArguments a) {
-  for_each_part(a.list, a.count, a.params, ScanPart{a.findings});
+  for_each_part<true>(a.list, a.count, a.params, ScanPart{a.findings});
 }
 
 }  // namespace

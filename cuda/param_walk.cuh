@@ -21,9 +21,9 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
 }
 
 /// body(view, param, first element, count) for parts of at most kJobElements of every active
-/// parameter of the list: over all blocks each element comes once, all threads of a block together.
+/// parameter of the list, with kWatched of the watched ones too: over all blocks each element comes once, all threads of a block together.
 /// The sizes are read on the device; parts go to the blocks in turn.
-template <class Body>
+template <bool kWatched, class Body>
 __device__ inline void for_each_part(const int32_t* list, int64_t count, const ParamView* params,
                                      const Body& body) {
   __shared__ int64_t ends[kThreads];  // of each parameter of the window, in parts
@@ -35,7 +35,8 @@ __device__ inline void for_each_part(const int32_t* list, int64_t count, const P
     int64_t parts = 0;
     if (thread < window) {
       const ParamView& view = params[list[begin + thread]];
-      if (view.active) parts = (view.numel + kJobElements - 1) / kJobElements;
+      if (view.active || (kWatched && view.watched))
+        parts = (view.numel + kJobElements - 1) / kJobElements;
     }
     sum_up_to_each(parts, ends);
     const int64_t total = ends[window - 1];

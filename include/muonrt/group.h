@@ -30,7 +30,9 @@ enum {
 };
 enum { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
 enum {                          /* how safety against rounding above 1 is applied */
-       MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE */
+       MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE. In
+                                   bf16 and f16 INNER for CANS, and in the Gram form ALL for both
+                                   (with 1.05 where `safety` is 0). */
        MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
                                    list is made, and the input divided by safety x norm */
        MUONRT_SAFETY_ALL = 2,   /* the finished list divided; the input by its norm alone */
@@ -109,7 +111,8 @@ typedef struct muonrt_group {
   int32_t adam_form;         /* AdamW: TORCH; fixed */
   int32_t update_every;      /* AdamW: acts at every so many-th committed step, on the gradient of
                                 that step, without decay in between; 1; >= 1; fixed. Gradients of
-                                the other steps are not read and may be NULL. */
+                                the other steps may be NULL; else the guards alone read them: one
+                                that is not finite skips the step, and clip_norm counts them. */
   int32_t momentum_dtype;    /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
   int32_t normuon;           /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
                                 left as it is. */

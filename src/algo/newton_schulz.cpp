@@ -213,14 +213,18 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.normalize = options.normalize;
   out.normalize_eps = options.normalize_eps;
   out.row_scaling = options.row_scaling;
-  out.list = make_coefficients(family, settings);
+  CoefficientSettings standard = settings;
+  // As generated CANS has headroom for its input alone: roundings of its later steps would grow.
+  if (!options.mode_chosen && family == CoefficientFamily::kCans && iteration != DType::kF32)
+    standard.mode = SafetyMode::kInner;
+  out.list = make_coefficients(family, standard);
   out.gram_list = out.list;
   const bool generated =
       family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
   if (generated && out.gram_iteration != DType::kF32) {
     CoefficientSettings gram = settings;
-    gram.mode = SafetyMode::kAll;
-    gram.safety = kHalfGramSafety;
+    if (!options.mode_chosen) gram.mode = SafetyMode::kAll;
+    if (!options.safety_chosen) gram.safety = kHalfGramSafety;
     out.gram_list = make_coefficients(family, gram);
   }
   if (options.restarts) {

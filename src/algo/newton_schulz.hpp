@@ -45,12 +45,14 @@ struct NewtonSchulzOptions {
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
+  bool safety_chosen = false, mode_chosen = false;  // by the caller: no dtype changes it
   std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
 };
 
 /// The lists of a group and its restarts. In f32 the Gram form runs the standard list. In half
 /// precision generated families run their list without inner safety, all of it over 1.05, as Gram
-/// Newton-Schulz (Dao-AILab) does.
+/// Newton-Schulz (Dao-AILab) does, and CANS has inner safety in the standard form; a safety or mode
+/// that the caller chose stays.
 /// Errors: as make_coefficients; NOT_SUPPORTED for given restarts that leave the Gram form
 /// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,

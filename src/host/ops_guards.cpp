@@ -34,7 +34,7 @@ void HostOps::sum_squares(Stream& stream, std::span<const int32_t> list, const P
   host_stream(stream).enqueue(Task([=, this] {
     for (const int32_t index : list) {
       const ParamView& view = params[index];
-      if (!view.active) continue;
+      if (!view.active && !view.watched) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
         with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);

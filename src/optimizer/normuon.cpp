@@ -56,6 +56,12 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
     state.param = m.param;
     state.group = settings.params[static_cast<size_t>(m.param)].group;
+    // The copies that the replicas own, each one, follow each other: one place for all.
+    const Matrix* before = i > 0 ? &plan.matrices()[i - 1] : nullptr;
+    if (before && before->param == m.param && before->index == m.index) {
+      first[i] = first[i - 1];
+      continue;
+    }
     first[i] = lines_[static_cast<size_t>(m.param)];
     lines_[static_cast<size_t>(m.param)] += state.lines;
   }

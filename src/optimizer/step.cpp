@@ -57,7 +57,11 @@ void Optimizer::apply(const StepSettings& step) {
   for (int64_t i = 0; i < count; ++i) {
     ParamView& view = params_[i];
     const int64_t every = group_of(i).update_every;
-    if (steps_ % every != every - 1) view.active = 0;
+    view.watched = 0;
+    if (steps_ % every != every - 1) {
+      view.watched = view.active != 0 && view.grad != nullptr;
+      view.active = 0;
+    }
     MUONRT_REQUIRE(view.grad || view.numel == 0 || !view.active, Status::kInvalidArgument,
                    "param '", settings_.params[static_cast<size_t>(i)].name,
                    "': grad is null (it was not announced in without_grad, and this rank holds ",
@@ -154,7 +158,8 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   }
   if (mine) {
     // This rank still meets its peers in every exchange; it reads no gradient and votes no.
-    for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = 0;
+    for (size_t i = 0; i < settings_.params.size(); ++i)
+      params_[i].active = params_[i].watched = 0;
   }
   function_failure_ = {};
   follow_params();

@@ -20,6 +20,7 @@ struct ClippedWeight {
 struct GuardWork {
   double clip_norm = 0.0;              // 0: gradients are not clipped
   std::vector<int32_t> counted;        // parameters whose elements this rank adds to the norm
+  std::vector<int32_t> watched;        // packed, but not in every step: scanned then, too
   int64_t logits = 0;                  // of all layers
   std::vector<ClippedWeight> clipped;  // all, of other ranks' too
 };

@@ -44,7 +44,12 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamW
   const PlanOptions& options = context_.plan->problem().options;
   const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
   order_ = schedule(slot_count, options.window, options.commit);
-  scanned_ = options.commit == CommitMode::kAtomic ? unpacked(all) : std::move(all);
+  if (options.commit == CommitMode::kAtomic) {
+    scanned_ = unpacked(all);
+    scanned_.insert(scanned_.end(), guards.watched.begin(), guards.watched.end());
+  } else {
+    scanned_ = std::move(all);
+  }
   compute_ = device.create_stream(StreamKind::kCompute);
   exchange_ = device.create_stream(context_.comm->stream_kind());
   called_ = device.create_event();

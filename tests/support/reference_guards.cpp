@@ -10,7 +10,7 @@ void ReferenceOps::sum_squares(Stream&, std::span<const int32_t> list, const Par
                                int64_t* sums) {
   for (const int32_t index : list) {
     const ParamView& p = params[index];
-    for (int64_t i = 0; p.active && i < p.numel; ++i) {
+    for (int64_t i = 0; (p.active || p.watched) && i < p.numel; ++i) {
       const SquareTerm term = square_term(load(p.grad, p.grad_dtype, i));
       sums[term.word] += term.low;
       sums[term.word + 1] += term.high;

@@ -168,7 +168,7 @@ void ReferenceOps::scan(Stream&, std::span<const int32_t> list, const ParamView*
                         Findings* findings) {
   for (const int32_t index : list) {
     const ParamView& p = params[index];
-    if (!p.active) continue;
+    if (!p.active && !p.watched) continue;
     for (int64_t i = 0; i < p.numel; ++i) {
       const float x = load(p.grad, p.grad_dtype, i) * p.grad_scale;
       if (!std::isfinite(p.variance ? x * x : x)) note(findings, index);

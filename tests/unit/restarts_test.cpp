@@ -140,6 +140,16 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f32.gram_list.steps[0].a == f32.list.steps[0].a);
   CHECK(f32.gram_list.input_safety == 1.02);
 
+  NewtonSchulzOptions chosen;
+  chosen.safety_chosen = true;  // as is mode `all`, which this form has anyway
+  CoefficientSettings all = default_settings(pe, 5);
+  all.mode = SafetyMode::kAll;
+  all.safety = 1.1;
+  const NewtonSchulz kept = make_newton_schulz(pe, all, DType::kF16, chosen);
+  CHECK(kept.gram_list.steps[0].a == kept.list.steps[0].a);
+  CHECK(kept.gram_list.steps[0].a ==
+        Approx(textbook::polar_express(1e-3, 5, 0.02, 1.0)[0].a / 1.1).epsilon(1e-12));
+
   const NewtonSchulz f16 = make(pe, DType::kF16);
   CHECK(f16.gram_bounded);
   CHECK(f16.gram_restarts == std::vector<int>{2});

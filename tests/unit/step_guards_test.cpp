@@ -28,7 +28,7 @@ world::Case make_case(const bits::Factors& f = {5, 1, 2, 0, 0, 1}) {
 double norm_of_step(const world::Case& c, size_t step) {
   double sum = 0;
   for (size_t i = 0; i < c.params.size(); ++i) {
-    const auto& out = c.without_grad[step];
+    const auto out = step < c.without_grad.size() ? c.without_grad[step] : std::vector<int64_t>{};
     if (std::find(out.begin(), out.end(), static_cast<int64_t>(i)) != out.end()) continue;
     int64_t numel = 1;
     for (const int64_t n : c.params[i].shape) numel *= n;
@@ -136,6 +136,47 @@ TEST_CASE("guards: clipping multiplies every gradient by the quotient of the nor
   // A norm below the bound leaves everything as it is.
   c.settings.clip_norm = 1e6;
   CHECK((world::run(c).tensors == world::run(make_case()).tensors));
+}
+
+TEST_CASE("guards: a gradient of AdamW counts in the steps between its updates, too",
+          "[unit][optimizer][guards]") {
+  const Placement partial{PlacementKind::kPartial, 0, 1};
+  for (const bool addends : {false, true}) {
+    INFO("addends " << addends);
+    world::Case c;
+    c.world = 2;
+    c.mesh = {2};
+    c.settings.groups = world::default_groups();
+    c.settings.groups[1].update_every = 2;
+    c.settings.clip_norm = addends ? 0.0 : 1e3;  // sums are not clipped
+    for (const Role role : {Role::kMuon, Role::kAdamW}) {
+      world::Param p;
+      p.name = role == Role::kMuon ? "matrix" : "table";
+      p.shape = {12, 8};
+      p.role = role;
+      p.placements = {addends ? partial : Placement{PlacementKind::kShard, 0, 1}};
+      p.addends = addends ? 2 : 0;
+      c.params.push_back(std::move(p));
+    }
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      world::Tensors before, after;
+      std::vector<std::vector<bool>> seen, seen_after;
+      rank.add_to(before, seen);
+      rank.fill_gradients(0);
+      const float bad = std::nanf("");
+      if (comm.rank() == 1) std::memcpy(rank.grad(1).data() + 20, &bad, 4);
+      CHECK(rank.step_only(0, report) == Status::kSkipped);
+      CHECK(report.nonfinite_rank == 1);
+      CHECK(report.nonfinite_param == 1);
+      CHECK(report.step == 0);
+      rank.add_to(after, seen_after);
+      CHECK((before == after));
+      REQUIRE(rank.step(0, report) == Status::kOk);
+      if (!addends) CHECK(report.grad_norm == Approx(norm_of_step(c, 0)).epsilon(1e-13));
+    });
+  }
 }
 
 TEST_CASE("guards: clipping keeps the same bits on every mesh", "[bits][guards]") {

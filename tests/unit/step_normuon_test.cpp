@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "support/bits_cases.hpp"
 #include "support/textbook.hpp"
@@ -161,4 +162,42 @@ TEST_CASE("normuon: same bits on every mesh", "[bits][normuon]") {
       }
     }
   }
+}
+
+TEST_CASE("normuon: replicas that each orthogonalize have the moments of one rank, in their places",
+          "[unit][optimizer][normuon]") {
+  world::Case c = make_case(NormuonAxis::kRows);
+  c.params.resize(1);
+  c.params[0].parts.resize(2);
+  c.params[0].parts[0].rows = {{0, 10}};
+  c.params[0].parts[0].cols = {{0, 60}};
+  c.params[0].parts[1].rows = {{10, 24}};
+  c.params[0].parts[1].cols = {{0, 60}};
+  world::Case alone = c;
+  alone.world = 1;
+  alone.mesh = {1};
+  alone.params[0].placements.clear();
+  std::vector<unsigned char> expected;
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank rank(alone, comm);
+    StepReport report;
+    for (int step = 0; step < c.steps; ++step) rank.step(step, report);
+    expected = rank.state(0, StateKind::kNormuon);
+  });
+  REQUIRE(expected.size() == 24 * 4);
+  c.settings.replicas = Replicas::kEach;
+  std::mutex mutex;
+  std::vector<int> found(24, 0);
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    for (int step = 0; step < c.steps; ++step) rank.step(step, report);
+    const auto moments = rank.state(0, StateKind::kNormuon);
+    if (moments.empty()) return;
+    const std::lock_guard lock(mutex);
+    REQUIRE(moments.size() == expected.size());
+    for (size_t line = 0; line < 24; ++line)
+      found[line] += std::memcmp(&moments[line * 4], &expected[line * 4], 4) == 0;
+  });
+  for (const int owners : found) CHECK(owners == 2);  // one in every replica
 }

@@ -213,7 +213,7 @@ std::string TensorLayout::describe() const { return inside_->layout.describe(); 
 
 std::vector<Stretch> TensorLayout::stretches(int rank) const {
   const Layout& layout = inside_->layout;
-  if (!layout.holds_mesh_rank(rank)) return {};
+  if (!layout.holds_mesh_rank(rank) || layout.local_numel(rank) == 0) return {};
   Runs held = {{0, 1}};
   for (int d = 0; d < layout.dims(); ++d) {
     held = flatten(held, layout.runs_before_flat(rank, d), layout.shape()[static_cast<size_t>(d)]);

@@ -21,7 +21,7 @@ struct PartItem {
 /// `parts`: what a matrix falls into.
 struct PartsConfig {
   std::string kind;             // "": none; rows, cols, heads, qkv
-  std::vector<PartItem> items;  // rows, cols
+  std::vector<PartItem> items;  // rows, cols; heads, where they differ
   int64_t heads = 0;
   int64_t groups = 0, q_per_group = 0, head_dim = 0;
   PartItem each;  // heads, and what q, k, v do not say: lr_factor, axis

@@ -34,12 +34,16 @@ std::vector<int64_t> normuon_lines(const StepTensor& t) {
 std::vector<Stretch> owned_lines(const StepTensor& t, const std::string& plan, int rank) {
   const auto json = nlohmann::json::parse(plan);
   const auto& owners = json.at("params").at(static_cast<size_t>(t.index)).at("owners");
+  const std::vector<int64_t> all = normuon_lines(t);
+  // Each matrix has one owner, or one in every replica.
+  const size_t copies = owners.size() / std::max<size_t>(1, all.size());
   std::vector<Stretch> out;
   int64_t at = 0;
-  size_t matrix = 0;
-  for (const int64_t lines : normuon_lines(t)) {
-    if (owners.at(matrix++).get<int64_t>() == rank) out.push_back({at, at, lines});
-    at += lines;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t copy = 0; copy < copies; ++copy) {
+      if (owners.at(i * copies + copy).get<int64_t>() == rank) out.push_back({at, at, all[i]});
+    }
+    at += all[i];
   }
   return out;
 }

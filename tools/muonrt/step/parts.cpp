@@ -52,7 +52,8 @@ std::vector<MatrixPart> heads(const PartsConfig& config, int64_t rows, const std
   for (int64_t h = 0; h < config.heads; ++h) {
     MatrixPart& part = out.emplace_back();
     part.name = "head " + std::to_string(h);
-    take_rates(part, {}, config.each);
+    take_rates(part, config.items.empty() ? PartItem() : config.items[static_cast<size_t>(h)],
+               config.each);
     part.runs.push_back({h * size, (h + 1) * size});
   }
   return out;

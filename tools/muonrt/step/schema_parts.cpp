@@ -115,12 +115,15 @@ void spread(PartsConfig& out, const Value& v, Read read) {
     read(out.each, v);
     return;
   }
+  const auto given = static_cast<int64_t>(v.json.size());
+  if (out.kind == "heads" && given == out.heads) out.items.resize(v.json.size());
   std::vector<PartItem*> targets;
   for (PartItem& item : out.items) targets.push_back(&item);
   if (out.kind == "qkv") targets = {&out.q, &out.k, &out.v};
-  if (targets.size() != v.json.size()) {
-    v.refuse("a list of " + std::to_string(v.json.size()) + " (one value, or one for each of " +
-             std::to_string(targets.size()) + " listed parts, belongs there)");
+  const int64_t parts = out.kind == "heads" ? out.heads : std::ssize(targets);
+  if (parts != given) {
+    v.refuse("a list of " + std::to_string(given) + " (one value, or one for each of " +
+             std::to_string(parts) + " parts, belongs there)");
   }
   for (size_t i = 0; i < targets.size(); ++i) read(*targets[i], v.at(i));
 }
