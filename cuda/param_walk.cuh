@@ -21,8 +21,9 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
 }
 
 /// body(view, param, first element, count) for parts of at most kJobElements of every active
-/// parameter of the list, with kWatched of the watched ones too: over all blocks each element comes once, all threads of a block together.
-/// The sizes are read on the device; parts go to the blocks in turn.
+/// parameter of the list, with kWatched of the watched ones too: over all blocks each element comes
+/// once, all threads of a block together. The sizes are read on the device; parts go to the blocks
+/// in turn.
 template <bool kWatched, class Body>
 __device__ inline void for_each_part(const int32_t* list, int64_t count, const ParamView* params,
                                      const Body& body) {

@@ -89,7 +89,8 @@ MUONRT_API void muonrt_mesh_init(muonrt_mesh_t* mesh);
 MUONRT_API void muonrt_layout_init(muonrt_layout_t* layout);
 
 /* local_shape <- the shape of `rank`'s shard of a tensor of `ndim` dimensions and global `shape`.
- * An empty shard has a 0 in the dimension that ran out. A rank outside the mesh gets all zeros.
+ * An empty shard has a 0 in the dimension that ran out. Flat ranges have no such shape: theirs is
+ * {elements, 1, ..., 1}. A rank outside the mesh gets all zeros.
  * Errors: INVALID_ARGUMENT (null pointer, bad mesh, placement or shape; the message names it).
  * Threads: any. */
 MUONRT_API muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape,
@@ -100,7 +101,8 @@ MUONRT_API muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape,
 /* The global indices along tensor dimension `dim` that `rank` holds, as runs in local order.
  * @param runs    receives at most `capacity` runs; may be NULL if capacity is 0.
  * @param n_runs  receives how many there are.
- * Errors: as above. Threads: any. */
+ * Errors: as above; INVALID_ARGUMENT for flat ranges, which are no product of such lists. Threads:
+ * any. */
 MUONRT_API muonrt_status_t muonrt_layout_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
                                               const muonrt_layout_t* layout, int32_t world,
                                               int32_t ndim, const int64_t* shape, int32_t rank,

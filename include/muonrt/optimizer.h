@@ -112,14 +112,16 @@ typedef struct muonrt_param {
   int32_t dtype;                 /* MUONRT_DTYPE_F32 or _BF16 */
   const int64_t* shape;          /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
-  const int64_t* local_shape;    /* what lies here, compared with the layout; NULL: not compared */
+  const int64_t* local_shape;    /* what lies here, ndim sizes, compared with what
+                                    muonrt_layout_local_shape says; NULL: not compared */
   void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
   const void* grad;           /* local gradient, reduced over all replicas, or this rank's addend
                                  where the layout has partial dimensions; NULL: bound later */
   int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
   int32_t master_kind;        /* MUONRT_MASTER_AUTO */
   float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
-  int32_t owner;              /* rank that orthogonalizes it, or -1: chosen by the plan */
+  int32_t owner;              /* rank that orthogonalizes it, one that holds a part (of every
+                                 matrix of a stack), or -1: chosen by the plan */
   int32_t view;               /* MUONRT_VIEW_PLAIN */
   const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
   int64_t n_parts;
@@ -145,7 +147,8 @@ typedef struct muonrt_assignment {
  * return 0, or an error code: then the call (creation or step) returns MUONRT_ERROR_CALLBACK on
  * every rank, with nothing changed. Fill with muonrt_distributed_config_init first.
  * assign:  called once for each Muon parameter at creation, in their order; *owner <- the rank that
- *     orthogonalizes it, the same on every rank. Needed by the other two, else optional.
+ *     orthogonalizes it, the same on every rank. Needed by the other two, which allow any rank;
+ *     else optional, and the rank must hold a part (of every matrix of a stack).
  * gather, redistribute: both or neither (then the built-in exchanges run). Called in every step for
  *     each Muon parameter, on every rank of the communicator, in the same order (the parameters'),
  *     never two at once on a rank. `local` is this rank's shard as it was registered, row-major and
@@ -190,11 +193,12 @@ typedef struct muonrt_optimizer_options {
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
   int32_t replicas;        /* MUONRT_REPLICAS_ONCE; does not change a bit */
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
-  int64_t seed; /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
-                   and element, whatever the mesh. */
-  double
-      clip_norm; /* gradients are multiplied so that their norm over all parameters that have one,
-                    after grad_scale_inv, is at most this, by an exact sum; 0: not clipped */
+  int64_t seed;     /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
+                       and element, whatever the mesh. */
+  double clip_norm; /* gradients are multiplied so that their norm over all parameters that have
+                       one, after grad_scale_inv, is at most this, by an exact sum; 0: not clipped.
+                       Not for gradients that are addends: their norm is not known before they are
+                       summed */
   int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0: none */
 } muonrt_optimizer_options_t;
 

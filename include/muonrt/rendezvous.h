@@ -34,9 +34,10 @@ MUONRT_API void muonrt_tcp_init(muonrt_tcp_t* tcp);
  * those who do not, port scanners included, are turned away and disturb nobody. What is said
  * afterwards is neither encrypted nor signed: use a network that you trust. No environment variable
  * is read. The ranks end when rank 0 does; destroy its communicator last.
- * Errors: INVALID_ARGUMENT; COMM if the secrets differ, the address is taken, or something else
- * answers there; MISMATCH, on all ranks, for unequal sizes or versions, or two ranks of one number;
- * TIMEOUT naming the ranks that are missing. */
+ * Errors: INVALID_ARGUMENT; COMM if this rank's secret is not rank 0's (which waits for it and
+ * gets TIMEOUT), the address is taken, or something else answers there; MISMATCH, on all ranks, for
+ * unequal sizes or versions, or two ranks of one number; TIMEOUT naming the ranks that are missing.
+ */
 MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp);
 
 /* Ranks that share a folder. */

@@ -48,7 +48,8 @@ MUONRT_API void muonrt_mesh_storage_init(muonrt_mesh_storage_t* storage);
 MUONRT_API void muonrt_process_sizes_init(muonrt_process_sizes_t* sizes);
 MUONRT_API void muonrt_process_groups_init(muonrt_process_groups_t* groups);
 
-/* *mesh <- ranks 0, 1, 2, ... as an array of the sizes above 1, named pp, dp, fsdp, cp, ep, tp.
+/* *mesh <- ranks 0, 1, 2, ... as an array of the sizes above 1, named pp, dp, fsdp, cp, ep, tp;
+ * where none is above 1 (here, and in the functions below) one dimension of one rank, named "one".
  * Local. Errors: INVALID_ARGUMENT unless the sizes multiply to `world`. */
 MUONRT_API muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh,
                                                   muonrt_mesh_storage_t* storage,
@@ -75,8 +76,9 @@ MUONRT_API muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_st
 /* placements[0 .. mesh->ndim) <- by the customary names of mesh dimensions: fsdp, dp_shard, zero,
  * hsdp_shard, dp_shard_cp, efsdp cut tensor dimension 0; tp cuts `tp_dim`, -1: replicates; ep cuts
  * dimension 0 where `expert` is 1, else replicates; dp, ddp, dp_replicate, hsdp_replicate, cp, sp
- * replicate. Use MUONRT_READING_ORDERED where FSDP2 has cut what TP had cut before.
- * Errors: INVALID_ARGUMENT for pp (select a stage first), and for other names. */
+ * replicate, and so does every dimension of one rank. Use MUONRT_READING_ORDERED where FSDP2 has
+ * cut what TP had cut before. Errors: INVALID_ARGUMENT for pp (select a stage first), and for other
+ * names. */
 MUONRT_API muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements,
                                                      const muonrt_mesh_t* mesh, int32_t world,
                                                      int32_t tp_dim, int32_t expert);

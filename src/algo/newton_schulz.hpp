@@ -46,7 +46,7 @@ struct NewtonSchulzOptions {
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
   bool safety_chosen = false, mode_chosen = false;  // by the caller: no dtype changes it
-  std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
+  std::optional<std::vector<int>> restarts;         // of the Gram form; absent: searched
 };
 
 /// The lists of a group and its restarts. In f32 the Gram form runs the standard list. In half

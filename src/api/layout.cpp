@@ -35,7 +35,8 @@ muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_lay
     check_world(world, rank);
     const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
     if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_local_shape", "local_shape");
-    const auto local = l.local_shape(rank);
+    auto local = l.local_shape(rank);
+    local.resize(l.shape().size(), l.holds_mesh_rank(rank) ? 1 : 0);  // flat ranges: one number
     std::copy(local.begin(), local.end(), local_shape);
     return Status::kOk;
   });

@@ -134,6 +134,10 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   if (p.local_shape) {
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
+    // As muonrt_layout_local_shape gives it.
+    const bool line = std::all_of(out.local_shape.begin() + (p.ndim > 0), out.local_shape.end(),
+                                  [](int64_t size) { return size <= 1; });
+    if (!out.layout.product_form() && line && p.ndim > 0) out.local_shape.resize(1);
   }
   out.data = p.data;
   out.grad = p.grad;

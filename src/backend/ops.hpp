@@ -72,8 +72,8 @@ class Ops {
                           const AdamScalars* scalars, void* message, DType wire,
                           Findings* findings) = 0;
 
-  /// Notes gradients of the listed active or watched parameters that are not finite once scaled, or whose
-  /// square is not (AdamW parameters, which have a variance); reads only.
+  /// Notes gradients of the listed active or watched parameters that are not finite once scaled, or
+  /// whose square is not (AdamW parameters, which have a variance); reads only.
   virtual void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                     Findings* findings) = 0;
 
@@ -138,8 +138,8 @@ class Ops {
   virtual void commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
                               const Ballot* sum, int64_t world, int64_t stamp) = 0;
 
-  /// sums (kNormWords) += squares of the unscaled gradients of the listed active or watched parameters,
-  /// exact.
+  /// sums (kNormWords) += squares of the unscaled gradients of the listed active or watched
+  /// parameters, exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// The tables' grad_scale <- the factor that `factors` and clipping to `clip_norm` give. A factor

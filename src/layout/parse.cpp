@@ -69,6 +69,8 @@ Placement parse_placement(std::string_view piece, std::string_view context) {
   Placement out{strided ? PlacementKind::kStridedShard : PlacementKind::kShard, 0, 1};
   out.tensor_dim = small_number(inside[0], "placements", context);
   if (strided) out.split_factor = number(inside[1], "placements", context);
+  MUONRT_REQUIRE(out.split_factor >= 1, Status::kInvalidArgument, "placements '", context, "': '",
+                 piece, "' has the split factor ", out.split_factor, "; write 1 or more");
   return out;
 }
 

@@ -129,7 +129,12 @@ Mesh select(const Mesh& mesh, int dim, int64_t index) {
 
 std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert) {
   std::vector<Placement> out;
-  for (const std::string& given : mesh.names()) {
+  for (int d = 0; d < mesh.dims(); ++d) {
+    const std::string& given = mesh.names()[static_cast<size_t>(d)];
+    if (mesh.shape()[static_cast<size_t>(d)] == 1) {  // whatever it is called
+      out.push_back({});
+      continue;
+    }
     std::string name = given;
     std::replace(name.begin(), name.end(), '.', '_');
     Placement p;
@@ -178,6 +183,8 @@ std::vector<Placement> parse_dtensor_placements(std::string_view text) {
   replace("Shard(", "S(");
   replace("Replicate()", "R");
   replace("Partial(sum)", "P");
+  replace("P(sum)", "P");
+  replace("_S(", "SS(");
   replace("Partial()", "P");
   replace("dim=", "");
   replace("split_factor=", "");
@@ -185,7 +192,8 @@ std::vector<Placement> parse_dtensor_placements(std::string_view text) {
   try {
     return parse_placements(out);
   } catch (const Error& e) {
-    throw Error(e.status(), cat("placements '", whole, "': ", e.message()));
+    throw Error(e.status(), out == whole ? std::string(e.message())
+                                         : cat("placements '", whole, "': ", e.message()));
   }
 }
 

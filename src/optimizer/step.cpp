@@ -158,8 +158,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   }
   if (mine) {
     // This rank still meets its peers in every exchange; it reads no gradient and votes no.
-    for (size_t i = 0; i < settings_.params.size(); ++i)
-      params_[i].active = params_[i].watched = 0;
+    for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = params_[i].watched = 0;
   }
   function_failure_ = {};
   follow_params();

@@ -126,11 +126,21 @@ int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   return rank;
 }
 
+void check_count(int64_t matrices) {
+  MUONRT_REQUIRE(matrices <= INT32_MAX, Status::kInvalidArgument, "plan: ", matrices,
+                 " matrices are more than the planner can number; use fewer, larger ones");
+}
+
 }  // namespace
 
 Plan::Plan(Problem problem) : problem_(std::move(problem)) {
   check_options(problem_.options);
-  for (size_t p = 0; p < problem_.params.size(); ++p) check_param(problem_.params[p], p);
+  int64_t matrices = 0;
+  for (size_t p = 0; p < problem_.params.size(); ++p) {
+    check_param(problem_.params[p], p);
+    matrices = checked_add(matrices, matrices_in(problem_.params[p]));
+  }
+  check_count(matrices);
   const std::vector<int32_t> params_by_name = order_by_name(problem_.params);
   holders_ = HolderTable(problem_.params, problem_.options.world);
   if (problem_.options.replicas == Replicas::kAuto) {
@@ -176,8 +186,7 @@ void Plan::add_matrices() {
     const int64_t copies = matrices > 0 ? copies_of(static_cast<int32_t>(p), 0) : 0;
     count = checked_add(count, checked_mul(matrices, copies));
   }
-  MUONRT_REQUIRE(count <= INT32_MAX, Status::kInvalidArgument, "plan: ", count,
-                 " matrices are more than the planner can number; use fewer, larger ones");
+  check_count(count);
   matrices_.reserve(static_cast<size_t>(count));
   for (size_t p = 0; p < problem_.params.size(); ++p) {
     const ParamSpec& spec = problem_.params[p];

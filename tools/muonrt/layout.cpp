@@ -26,9 +26,14 @@ struct Arguments {
   bool json = false;
 };
 
+constexpr int kMostRanks = 1 << 20;
+
 int world_of(const Layout& layout, int asked) {
   const auto& ranks = layout.mesh().ranks();
-  const int least = *std::max_element(ranks.begin(), ranks.end()) + 1;
+  const int last = *std::max_element(ranks.begin(), ranks.end());
+  MUONRT_REQUIRE(last < kMostRanks, Status::kInvalidArgument, "--rank-array or --mesh: rank ", last,
+                 " is too large for a table; stay below ", kMostRanks);
+  const int least = last + 1;
   MUONRT_REQUIRE(asked == 0 || asked >= least, Status::kInvalidArgument, "--world is ", asked,
                  ", but the mesh has rank ", least - 1, "; give ", least, " or more");
   return std::max(asked, least);
@@ -152,8 +157,9 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
 }
 
 void write_picture(const Layout& layout, const std::string& file) {
+  const std::string picture = layout_picture(layout);  // before the file is opened: it may refuse
   std::ofstream out(file);
-  out << layout_picture(layout);
+  out << picture;
   MUONRT_REQUIRE(out.flush().good(), Status::kIo, "--picture: '", file,
                  "' cannot be written; give a file in a folder that exists");
 }
@@ -185,9 +191,10 @@ void add_layout(CLI::App& app, Work& work) {
   command->add_option("--rank-array", t.rank_array,
                       "ranks of the mesh, row-major (default: 0,1,2,...)");
   command->add_option("--world", a->world, "number of ranks (default: the mesh's largest + 1)")
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(CLI::Range(1, kMostRanks));
   command->add_option("--placements", t.placements,
-                      "one for each mesh dimension: S(dim), SS(dim,split), R, P");
+                      "one for each mesh dimension: S(dim), SS(dim,split), R, P; without any, and "
+                      "without cuts, all is replicated");
   command->add_option("--reading", t.reading, "of the placements: literal or ordered");
   command->add_option("--flat-dims", t.flat_dims,
                       "ordered: mesh dimensions that FSDP cuts as one, last: dp_shard*cp");

@@ -1,5 +1,6 @@
 #include <exception>
 #include <iostream>
+#include <new>
 
 #include "muonrt/command.hpp"
 #include "muonrt/launch.hpp"
@@ -27,6 +28,11 @@ int main(int argc, char** argv) {
   }
   try {
     return work();
+  } catch (const std::bad_alloc&) {
+    if (muonrt::tool::launcher_rank() == 0)
+      std::cerr
+          << "muonrt: memory is exhausted; what was asked for is too large for this machine\n";
+    return 1;
   } catch (const std::exception& e) {
     if (muonrt::tool::launcher_rank() == 0) std::cerr << "muonrt: " << e.what() << '\n';
     return 1;

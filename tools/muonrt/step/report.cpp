@@ -137,9 +137,9 @@ void StepReporter::add_clipped(const Optimizer& optimizer) {
 
 std::string StepReporter::skip_reason(const Step& step) const {
   const muonrt_report_t& r = step.report;
-  std::string name = "a value";
+  std::string name = "a gradient, logit or state";
   for (const StepTensor& t : tensors_) {
-    if (t.steps() && t.index == r.nonfinite_param) name = shown(t.entry->name);
+    if (t.steps() && t.index == r.nonfinite_param) name += " of " + shown(t.entry->name);
   }
   return fmt::format("{} is not finite (found by rank {})", name, r.nonfinite_rank);
 }

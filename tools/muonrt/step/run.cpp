@@ -70,6 +70,9 @@ std::string write_parameters(Comm& comm, StepSession& session, const TensorFile&
 int run_step(Comm& comm, const StepArguments& a) {
   const bool root = comm.rank() == 0;
   check_mesh(a.mesh, comm.size());
+  if (a.out == a.state_out) {
+    throw std::runtime_error("--state-out: " + a.out + " is the file of --out, too; name another");
+  }
   const StepConfig config = read_config(a.config);
   if (!a.health.empty() && config.health_every == 0) {
     throw std::runtime_error("--health: no step measures (health_every of " + config.file +
