@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -35,11 +36,25 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// The output file: every tensor of the input, in its order, those that step with new values.
+/// Both before the work, and that they are two.
+void check_outputs(const StepArguments& a) {
+  require_writable(a.out);
+  if (a.state_out.empty()) return;
+  require_writable(a.state_out);
+  namespace fs = std::filesystem;
+  if (fs::weakly_canonical(a.out) == fs::weakly_canonical(a.state_out)) {
+    throw std::runtime_error("--state-out: " + a.out + " is the file of --out, too; name another");
+  }
+}
+
+/// What is to become the output file: every tensor of the input, in its order, those that step with
+/// new values. Rank 0 gets it, the others null.
 /// @param updates  receives the root mean square of what each tensor moved by.
-std::string write_parameters(Comm& comm, StepSession& session, const TensorFile& params,
-                             const std::vector<StepTensor>& tensors, const std::string& path,
-                             std::vector<double>& updates) {
+std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
+                                               const TensorFile& params,
+                                               const std::vector<StepTensor>& tensors,
+                                               const std::string& path,
+                                               std::vector<double>& updates) {
   const bool root = comm.rank() == 0;
   std::unique_ptr<TensorWriter> writer;
   if (root) {
@@ -62,7 +77,7 @@ std::string write_parameters(Comm& comm, StepSession& session, const TensorFile&
     }
     updates.push_back(moved);
   }
-  return root ? writer->finish() : "";
+  return writer;
 }
 
 }  // namespace
@@ -70,9 +85,7 @@ std::string write_parameters(Comm& comm, StepSession& session, const TensorFile&
 int run_step(Comm& comm, const StepArguments& a) {
   const bool root = comm.rank() == 0;
   check_mesh(a.mesh, comm.size());
-  if (a.out == a.state_out) {
-    throw std::runtime_error("--state-out: " + a.out + " is the file of --out, too; name another");
-  }
+  if (root) check_outputs(a);
   const StepConfig config = read_config(a.config);
   if (!a.health.empty() && config.health_every == 0) {
     throw std::runtime_error("--health: no step measures (health_every of " + config.file +
@@ -99,10 +112,15 @@ int run_step(Comm& comm, const StepArguments& a) {
     if (!logits.empty()) report.add_clipped(session.optimizer());
   }
   std::vector<double> updates;
-  const std::string digest = write_parameters(comm, session, params, tensors, a.out, updates);
-  if (!a.state_out.empty()) save_state(comm, session, tensors, config, a.state_out);
+  const auto out = write_parameters(comm, session, params, tensors, a.out, updates);
+  std::unique_ptr<TensorWriter> state;
+  if (!a.state_out.empty()) state = save_state(comm, session, tensors, config, a.state_out);
   if (root) {
+    const std::string digest = out->finish();
     if (!a.health.empty()) health.write(a.health);
+    // Both are whole before the first takes its name.
+    out->publish();
+    if (state) state->publish();
     report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
                  health);
   }

@@ -9,7 +9,6 @@
 #include "muonrt/step/gather.hpp"
 #include "muonrt/step/owned.hpp"
 #include "muonrt/step/strict_json.hpp"
-#include "muonrt/step/writer.hpp"
 
 namespace muonrt::tool {
 
@@ -143,8 +142,9 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
   check(muonrt_optimizer_set_step(session.optimizer().get(), step));
 }
 
-void save_state(Comm& comm, StepSession& session, const std::vector<StepTensor>& tensors,
-                const StepConfig& config, const std::string& path) {
+std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
+                                         const std::vector<StepTensor>& tensors,
+                                         const StepConfig& config, const std::string& path) {
   const auto pieces = pieces_of(tensors, config);
   const bool root = comm.rank() == 0;
   std::unique_ptr<TensorWriter> writer;
@@ -169,6 +169,7 @@ void save_state(Comm& comm, StepSession& session, const std::vector<StepTensor>&
     if (root) writer->add(whole.data(), std::ssize(whole));
   }
   if (root) writer->finish();
+  return writer;
 }
 
 }  // namespace muonrt::tool

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "muonrt/step/session.hpp"
+#include "muonrt/step/writer.hpp"
 
 namespace muonrt::tool {
 
@@ -16,8 +18,9 @@ namespace muonrt::tool {
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
                 const StepConfig& config, const std::string& path, int rank);
 
-/// Collective; rank 0 writes.
-void save_state(Comm& comm, StepSession& session, const std::vector<StepTensor>& tensors,
-                const StepConfig& config, const std::string& path);
+/// Collective; rank 0 writes, and gets the file, whole but for its name.
+std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
+                                         const std::vector<StepTensor>& tensors,
+                                         const StepConfig& config, const std::string& path);
 
 }  // namespace muonrt::tool

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -52,7 +53,12 @@ TensorWriter::TensorWriter(std::string path, std::vector<TensorEntry> entries,
       entries_(std::move(entries)),
       inside_(std::make_unique<Inside>()) {
   file_ = std::fopen(temporary_.c_str(), "wb");
-  if (!file_) fail("cannot be written");
+  if (!file_) {
+    const int reason = errno;
+    temporary_.clear();
+    errno = reason;
+    fail("cannot be written");
+  }
   const std::string header = header_of(entries_, metadata);
   unsigned char length[8];
   for (size_t i = 0; i < 8; ++i) {
@@ -63,9 +69,8 @@ TensorWriter::TensorWriter(std::string path, std::vector<TensorEntry> entries,
 }
 
 TensorWriter::~TensorWriter() {
-  if (!file_) return;
-  std::fclose(file_);
-  std::remove(temporary_.c_str());
+  if (file_) std::fclose(file_);
+  if (!temporary_.empty()) std::remove(temporary_.c_str());
 }
 
 void TensorWriter::fail(const char* what) const {
@@ -92,13 +97,27 @@ std::string TensorWriter::finish() {
   if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) fail("cannot be written");
   std::FILE* file = file_;
   file_ = nullptr;
-  if (std::fclose(file) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    std::remove(temporary_.c_str());
-    errno = reason;
-    fail("cannot be written");
-  }
+  if (std::fclose(file) != 0) fail("cannot be written");
   return hex(inside_->sha.digest());
+}
+
+void TensorWriter::publish() {
+  if (file_ || temporary_.empty()) {
+    throw std::runtime_error(path_ + ": internal: published before it is whole, or twice");
+  }
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be written");
+  temporary_.clear();
+}
+
+void require_writable(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    throw std::runtime_error(path + ": is a folder; give the name of a file");
+  }
+  const std::string probe = path + ".tmp." + std::to_string(getpid());
+  std::FILE* file = std::fopen(probe.c_str(), "wb");
+  if (!file) throw std::runtime_error(path + ": cannot be written: " + std::strerror(errno));
+  std::fclose(file);
+  std::remove(probe.c_str());
 }
 
 }  // namespace muonrt::tool

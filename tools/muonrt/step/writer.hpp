@@ -10,8 +10,9 @@
 
 namespace muonrt::tool {
 
-/// Writes a safetensors file: to a temporary file beside it first, so that a run that ends early
-/// leaves what was there before.
+/// Writes a safetensors file in two halves: all of it to a temporary file beside it, then the name.
+/// A run that ends before the second, or that has another file still to write, leaves what was
+/// there before.
 class TensorWriter {
  public:
   /// The tensors of the file, in the order in which their data will lie; offsets are set here.
@@ -24,8 +25,10 @@ class TensorWriter {
 
   /// The data of the next tensor.
   void add(const void* data, int64_t bytes);
-  /// The file takes its name. @return  SHA-256 of all of its bytes, as hexadecimal digits.
+  /// The temporary file is whole and on disk. @return  SHA-256 of its bytes, as hexadecimal digits.
   std::string finish();
+  /// The file takes its name; after `finish`.
+  void publish();
 
  private:
   struct Inside;
@@ -38,5 +41,9 @@ class TensorWriter {
   std::FILE* file_ = nullptr;
   std::unique_ptr<Inside> inside_;
 };
+
+/// Throws std::runtime_error unless a file called `path` can be written: its folder takes one, and
+/// it is no folder itself.
+void require_writable(const std::string& path);
 
 }  // namespace muonrt::tool
