@@ -1,5 +1,6 @@
 #include "optimizer/normuon.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include "backend/ops.hpp"
@@ -31,7 +32,29 @@ int64_t lines_of(NormuonAxis axis, const Matrix& m) {
   return lines > 1 ? lines : 0;
 }
 
+/// Of the moments of a parameter, the staged ones, and the factors; each by itself.
+int64_t padded(int64_t lines) { return round_up(lines, 64); }
+
 }  // namespace
+
+int64_t normuon_bytes(const OptimizerSettings& settings, int32_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  if (settings.groups[static_cast<size_t>(p.group)].normuon == NormuonAxis::kOff) return 0;
+  const auto& shape = p.layout.shape();
+  const int64_t parts = std::max<int64_t>(1, std::ssize(p.parts));
+  int64_t lines = 0;
+  for (int64_t i = 0; i < parts; ++i) {
+    Matrix m{};
+    m.param = param;
+    m.index = i;
+    m.rows =
+        p.parts.empty() ? shape[shape.size() - 2] : length(p.parts[static_cast<size_t>(i)].rows);
+    m.cols = p.parts.empty() ? shape.back() : length(p.parts[static_cast<size_t>(i)].cols);
+    lines += lines_of(axis_of(settings, m), m);
+  }
+  if (p.view == View::kStack) lines = checked_mul(lines, shape[0]);
+  return checked_mul(3 * padded(lines), 4);
+}
 
 NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan,
                              int rank)
@@ -66,7 +89,7 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     lines_[static_cast<size_t>(m.param)] += state.lines;
   }
   int64_t total = 0;
-  for (size_t p = 0; p < here.size(); ++p) total += here[p] ? 3 * round_up(lines_[p], 64) : 0;
+  for (size_t p = 0; p < here.size(); ++p) total += here[p] ? 3 * padded(lines_[p]) : 0;
   for (size_t i = 0; i < states_.size(); ++i)
     if (!owned.count(static_cast<int32_t>(i))) states_[i].lines = 0;
   if (total == 0) return;
@@ -75,15 +98,15 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
   for (size_t p = 0; p < here.size(); ++p) {
     if (!here[p] || lines_[p] == 0) continue;
     moments_[p] = at;
-    at += 3 * round_up(lines_[p], 64);
+    at += 3 * padded(lines_[p]);
   }
   for (size_t i = 0; i < states_.size(); ++i) {
     NormuonState& state = states_[i];
     if (state.lines == 0) continue;
     const auto p = static_cast<size_t>(state.param);
     state.moments = moments_[p] + first[i];
-    state.staged = state.moments + round_up(lines_[p], 64);
-    state.factors = state.staged + round_up(lines_[p], 64);
+    state.staged = state.moments + padded(lines_[p]);
+    state.factors = state.staged + padded(lines_[p]);
   }
   const auto stream = device.create_stream(StreamKind::kCompute);
   const auto done = device.create_event();

@@ -10,6 +10,10 @@
 
 namespace muonrt {
 
+/// What a rank keeps that owns any matrix of a parameter: three numbers for each line of all of
+/// them (moments, staged moments, factors). 0 where nothing is normalized.
+int64_t normuon_bytes(const OptimizerSettings& settings, int32_t param);
+
 /// The second moments of NorMuon on one rank: those of the matrices that it owns.
 class NormuonMemory {
  public:

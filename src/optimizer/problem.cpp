@@ -4,6 +4,7 @@
 
 #include "base/checked.hpp"
 #include "build_info.hpp"
+#include "optimizer/normuon.hpp"
 #include "optimizer/qk_clip.hpp"
 #include "optimizer/settings.hpp"
 
@@ -119,6 +120,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.params.reserve(settings.params.size());
   for (const ParamSettings& p : settings.params) {
     const GroupSettings& g = settings.groups[p.group];
+    const auto index = static_cast<int32_t>(&p - settings.params.data());
     ParamSpec spec;
     spec.name = p.name;
     spec.role = g.role;
@@ -141,6 +143,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);
       spec.stack = p.view == View::kStack;
       spec.parts = parts_of(p, g, in_blocks && g.blocks.period > 1);
+      spec.owner_bytes = normuon_bytes(settings, index);
     }
     problem.params.push_back(std::move(spec));
   }

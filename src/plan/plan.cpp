@@ -330,6 +330,12 @@ MemoryPlan Plan::memory(int rank) const {
     if (!sums_gradients(spec))
       out.state_bytes += spec.layout.local_numel(rank) * state_bytes_per_element(spec.role);
   }
+  std::vector<bool> owned(problem_.params.size(), false);
+  for (const Matrix& m : matrices_) {
+    if (m.owner != rank || owned[static_cast<size_t>(m.param)]) continue;
+    owned[static_cast<size_t>(m.param)] = true;
+    out.state_bytes += problem_.params[static_cast<size_t>(m.param)].owner_bytes;
+  }
   return out;
 }
 

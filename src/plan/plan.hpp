@@ -43,7 +43,7 @@ struct Slot {
 struct MemoryPlan {
   int64_t message_bytes = 0;  // send and receive buffers of the window
   int64_t staged_bytes = 0;   // returned updates and summed gradients that wait for the vote
-  int64_t state_bytes = 0;    // momentum, AdamW moments
+  int64_t state_bytes = 0;    // momentum, AdamW moments, NorMuon's moments with owners
 };
 
 /// Optimizer state of a local element: momentum, or both AdamW moments, in f32.

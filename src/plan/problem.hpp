@@ -45,6 +45,7 @@ struct ParamSpec {
   bool carried = false;           // by the caller's functions, to `owner`, which may be any rank
   bool master = false;            // weights have an f32 value beside or within the parameter
   int32_t travel = 0;             // parameters of lower numbers travel first
+  int64_t owner_bytes = 0;        // state on every rank that owns any of its matrices (NorMuon's)
 };
 
 /// Whether ranks hold addends of the gradient: it is summed where the matrix (AdamW: the slice) is

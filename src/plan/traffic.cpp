@@ -1,6 +1,7 @@
 #include "plan/traffic.hpp"
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "base/checked.hpp"
@@ -238,6 +239,12 @@ class Measurement {
       memory.message_bytes = largest_[r].in_flight(options, out_.ranks[r].slots);
       for (size_t l = 0; l < layout.size(); ++l)
         memory.state_bytes += state_of[l] * layout[l]->local_numel(static_cast<int>(r));
+    }
+    std::set<std::pair<int32_t, int32_t>> owned;  // parameter, owner
+    for (const Matrix& m : plan_.matrices()) {
+      const int64_t bytes = plan_.problem().params[static_cast<size_t>(m.param)].owner_bytes;
+      if (bytes > 0 && owned.emplace(m.param, m.owner).second)
+        out_.ranks[static_cast<size_t>(m.owner)].memory.state_bytes += bytes;
     }
   }
 

@@ -39,6 +39,16 @@ struct Param {
   muonrt::QkClipSettings qk_clip;
 };
 
+/// A matrix for Muon that lies as `placements` say, all else by default.
+inline Param matrix(std::string name, std::vector<int64_t> shape,
+                    std::vector<muonrt::Placement> placements) {
+  Param p;
+  p.name = std::move(name);
+  p.shape = std::move(shape);
+  p.placements = std::move(placements);
+  return p;
+}
+
 struct Case {
   std::vector<int64_t> mesh = {1};
   std::vector<int32_t> rank_array;  // empty: 0, 1, 2, ...

@@ -94,6 +94,8 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
     Case c = plan_case::random_case();
     for (ParamSpec& spec : c.problem.params)
       if (random_layout::pick(0, 4) == 0) spec.role = Role::kAdamW;
+    for (ParamSpec& spec : c.problem.params)
+      if (spec.role == Role::kMuon) spec.owner_bytes = 100 * random_layout::pick(0, 2);
     const Plan plan(c.problem);
     const Traffic traffic = measure_traffic(plan);
     int64_t all_sent = 0, moved = 0;

@@ -37,19 +37,9 @@ world::Case make_case(NormuonAxis axis) {
   c.settings.groups[0].normuon_beta2 = 0.9;
   const Placement r{PlacementKind::kReplicate, 0, 1}, s0{PlacementKind::kShard, 0, 1},
       s1{PlacementKind::kShard, 1, 1};
-  const auto add = [&](const char* name, std::vector<int64_t> shape,
-                       std::vector<Placement> placements) {
-    world::Param p;
-    p.name = name;
-    p.shape = std::move(shape);
-    p.placements = std::move(placements);
-    c.params.push_back(std::move(p));
-  };
-  add("wide", {24, 60}, {r, s0});
-  add("tall", {61, 24}, {s0, s1});
-  add("square", {40, 40}, {s1, s0});
-  add("row", {1, 33}, {s0, s1});
-  add("column", {35, 1}, {s0, s0});
+  c.params = {world::matrix("wide", {24, 60}, {r, s0}), world::matrix("tall", {61, 24}, {s0, s1}),
+              world::matrix("square", {40, 40}, {s1, s0}), world::matrix("row", {1, 33}, {s0, s1}),
+              world::matrix("column", {35, 1}, {s0, s0})};
   return c;
 }
 
@@ -140,6 +130,26 @@ TEST_CASE("normuon: parts have axes of their own", "[unit][optimizer][normuon]")
   });
   c.settings.groups[0].normuon = NormuonAxis::kOff;
   CHECK_THROWS_WITH(world::run(c), Catch::Contains("normuon_axis is set"));
+}
+
+TEST_CASE("normuon: the plan states the memory of the moments, with their owners",
+          "[unit][optimizer][normuon]") {
+  world::Case c = make_case(NormuonAxis::kRows);
+  c.params[1].shape = {161, 24};
+  // Moments, staged ones and factors of all lines, each padded to 64 numbers. A row is one vector.
+  const int64_t bytes[] = {3 * 64 * 4, 3 * 192 * 4, 3 * 64 * 4, 0, 3 * 64 * 4};
+  std::vector<int64_t> stated(4), expected(4);
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    const Plan& plan = rank.optimizer().plan();
+    const auto r = static_cast<size_t>(comm.rank());
+    stated[r] = plan.memory(comm.rank()).state_bytes;
+    for (size_t i = 0; i < c.params.size(); ++i) {
+      expected[r] += 4 * rank.layout(static_cast<int64_t>(i)).local_numel(comm.rank());
+      if (plan.matrices()[i].owner == comm.rank()) expected[r] += bytes[i];
+    }
+  });
+  CHECK(stated == expected);
 }
 
 TEST_CASE("normuon: same bits on every mesh", "[bits][normuon]") {
