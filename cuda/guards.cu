@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(kThreads) scale_gradients_kernel(ScaleArgument
     a.tables.groups[i].grad_scale = scale.factor;
   if (thread == 0) {
     if (!scale.well) note_nonfinite(*a.findings);
+    a.findings->factor = scale.seen;
     *a.norm = scale.norm;
   }
 }

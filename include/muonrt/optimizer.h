@@ -211,8 +211,8 @@ typedef struct muonrt_step {
   const int64_t* without_grad; /* parameters (indices) that sit out in this step, the same list on
                                   every rank; their state stays as it is */
   int64_t n_without_grad;
-  /* One f32 each in memory of the device, equal on every rank, read when the step's work runs;
-     NULL: absent. */
+  /* One f32 each in memory of the device, equal on every rank (the factor that the first two make
+     is compared in the vote: MISMATCH), read when the step's work runs; NULL: absent. */
   const float* device_grad_scale_inv; /* multiplies every gradient, besides grad_scale_inv */
   const float* grad_multiplier;       /* the same, behind clip_norm: the caller's own clipping */
   const float* found_inf;             /* not 0 on any rank: the step is skipped on all */

@@ -65,21 +65,24 @@ MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
 
 struct GradientScale {
   float factor;
-  double norm;  // of the gradients after the inverse scale; 0 where nothing clips
-  bool well;    // no infinity was found, and the factor is finite
+  double norm;   // of the gradients after the inverse scale; 0 where nothing clips
+  bool well;     // no infinity was found, and the factor is finite
+  int64_t seen;  // Findings::factor
 };
 /// @param clip_norm  0: no clipping, `words` is not read.
 MUONRT_HOST_DEVICE inline GradientScale gradient_scale(const GradientFactors& in, double clip_norm,
                                                        const int64_t* words) {
   double factor = static_cast<double>(in.host);
   if (in.inverse_scale) factor *= static_cast<double>(*in.inverse_scale);
-  GradientScale out{0.0f, 0.0, true};
+  GradientScale out{0.0f, 0.0, true, 0};
   if (clip_norm > 0.0) {
     out.norm = norm_of(words) * (factor < 0.0 ? -factor : factor);
     if (out.norm > clip_norm) factor *= clip_norm / out.norm;
   }
   if (in.multiplier) factor *= static_cast<double>(*in.multiplier);
   out.factor = static_cast<float>(factor);
+  out.seen =
+      static_cast<int64_t>(std::bit_cast<uint32_t>(out.factor) ^ std::bit_cast<uint32_t>(in.host));
   const bool finite = (std::bit_cast<uint32_t>(out.factor) & 0x7fffffffu) < 0x7f800000u;
   out.well = finite && !(in.found_inf && !(*in.found_inf == 0.0f));
   return out;

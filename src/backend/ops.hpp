@@ -105,7 +105,7 @@ class Ops {
   virtual void multiply(Stream& stream, const Product& product) = 0;
 
   /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
-  /// local_ok and something non-finite.
+  /// local_ok and something non-finite, the findings' factor and its square.
   virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                            int64_t orthogonalized, bool local_ok) = 0;
 
@@ -143,7 +143,8 @@ class Ops {
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// The tables' grad_scale <- the factor that `factors` and clipping to `clip_norm` give. A factor
-  /// that is not finite, or an infinity found, is noted.
+  /// that is not finite, or an infinity found, is noted; findings->factor <- how it differs from
+  /// factors.host.
   virtual void scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
                                const int64_t* sums, const GradientTables& tables,
                                Findings* findings, double* norm) = 0;

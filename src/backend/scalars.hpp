@@ -71,6 +71,8 @@ struct Findings {
   int64_t first_param = -1;   // lowest parameter index where it was seen, or -1
   int64_t zero_matrices = 0;  // matrices that were all zero
   int64_t failed = 0;         // 1 if a function of the caller's returned an error
+  int64_t factor = 0;  // what device memory makes of the gradients' factor: the bits of both,
+                       // exclusive or; equal on every rank
 };
 
 /// A rank's ballot, summed over ranks word by word. Commit runs only if the sum says so.
@@ -80,16 +82,29 @@ struct Ballot {
   int64_t nonfinite = 0;       // 1: this rank is otherwise well, but found a non-finite value
   int64_t orthogonalized = 0;  // matrices
   int64_t zero_matrices = 0;
+  int64_t factor = 0;  // of the findings, and its square: 32 bits, modulo 2^64
+  int64_t factor_square = 0;
 };
 constexpr int64_t kBallotWords = sizeof(Ballot) / sizeof(int64_t);
 
-/// True if every rank of `world` consented to the same stamp. A preset or stale ballot never
-/// passes. Sums wrap, as the reduction's do.
+/// True if every rank's factor was the same: n sum x^2 - (sum x)^2 is the sum of the squares of all
+/// differences.
+constexpr bool same_factors(const Ballot& sum, int64_t world) {
+  const auto total = static_cast<uint64_t>(sum.factor);
+  return static_cast<uint64_t>(world) * static_cast<uint64_t>(sum.factor_square) == total * total;
+}
+/// True if every rank of `world` consented to the same stamp, with the same factor. A preset or
+/// stale ballot never passes. Sums wrap, as the reduction's do.
 constexpr bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
-  return sum.consent == world && static_cast<uint64_t>(sum.stamp) ==
-                                     static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp);
+  return sum.consent == world &&
+         static_cast<uint64_t>(sum.stamp) ==
+             static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp) &&
+         same_factors(sum, world);
+}
+constexpr int64_t square_of_factor(int64_t factor) {
+  return static_cast<int64_t>(static_cast<uint64_t>(factor) * static_cast<uint64_t>(factor));
 }
 /// What a ballot box holds before the reduction arrives.
-inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0}; }
+inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0, 0, 0}; }
 
 }  // namespace muonrt

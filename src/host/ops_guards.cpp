@@ -54,6 +54,7 @@ void HostOps::scale_gradients(Stream& stream, const GradientFactors& factors, do
     for (int64_t i = 0; i < tables.adam_count; ++i) tables.adam[i].grad_scale = scale.factor;
     for (int64_t i = 0; i < tables.group_count; ++i) tables.groups[i].grad_scale = scale.factor;
     if (!scale.well) note_nonfinite(*findings);
+    findings->factor = scale.seen;
     *norm = scale.norm;
   }));
 }

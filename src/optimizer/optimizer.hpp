@@ -120,6 +120,7 @@ class Optimizer {
   std::vector<Piece> adamw_pieces(int32_t param) const;
   GuardWork make_guards();
   void check_device_scalars(const StepSettings& step) const;
+  void agree_on_steps();
   void apply(const StepSettings& step);
   void fill_scalars(const StepSettings& step);
   int64_t stamp(const StepSettings& step) const;

@@ -1,3 +1,4 @@
+#include <bit>
 #include <chrono>
 #include <cmath>
 
@@ -128,6 +129,25 @@ int64_t Optimizer::stamp(const StepSettings& step) const {
   return static_cast<int64_t>(hash.digest());
 }
 
+// Another step number may mean another plan, whose exchanges would not meet those of the peers; so
+// it cannot wait for the vote.
+void Optimizer::agree_on_steps() {
+  std::vector<int64_t> all(static_cast<size_t>(comm_->size()));
+  try {
+    comm_->allgather(&steps_, all.data(), sizeof steps_);
+  } catch (const Error& e) {
+    comm_->abort(e.status(), e.message());
+    poison_ = e;
+    throw;
+  }
+  for (size_t r = 1; r < all.size(); ++r) {
+    MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
+                   all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with block_period ",
+                   block_period(settings_),
+                   " it says which steps take blocks); set the same on every rank");
+  }
+}
+
 Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& report) {
   if (poison_) {
     throw Error(Status::kInvalidState,
@@ -136,6 +156,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
                     "); destroy it and resume from a checkpoint"));
   }
   const auto start = std::chrono::steady_clock::now();
+  if (block_pipeline_) agree_on_steps();
   current_ = in_blocks() ? block_pipeline_.get() : pipeline_.get();
   current_plan_ = in_blocks() ? block_plan_.get() : plan_.get();
   report = StepReport{};
@@ -195,7 +216,8 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   try {
     if (passes(verdict, comm_->size(), run.stamp)) {
       finish(report);
-    } else if (same_stamps && !mine && verdict.consent + verdict.nonfinite == comm_->size()) {
+    } else if (same_stamps && !mine && verdict.nonfinite > 0 &&
+               verdict.consent + verdict.nonfinite == comm_->size()) {
       explain_skip(report);
     } else {
       explain_rejection(mine, step);
@@ -257,6 +279,10 @@ void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSe
   table.add("step: number of committed steps", cat(steps_));
   table.add("step: lr", cat(step.lr));
   table.add("step: grad_scale_inv", cat(step.grad_scale_inv));
+  const auto seen = static_cast<uint32_t>(current_->outcome().findings.factor);
+  const auto host = std::bit_cast<uint32_t>(static_cast<float>(step.grad_scale_inv));
+  table.add("step: factor of the gradients (device_grad_scale_inv, grad_multiplier)",
+            cat(double{std::bit_cast<float>(seen ^ host)}));
   for (size_t i = 0; i < settings_.params.size(); ++i) {
     table.add(cat("step: param '", settings_.params[i].name, "' takes part"),
               cat(params_[i].active));

@@ -132,9 +132,6 @@ void check_periods(const OptimizerSettings& s) {
                    g.name, "': block_period is ", g.blocks.period, " (group '", first->name,
                    "' has ", first->blocks.period,
                    "; the groups that have one share it); set the same, or 1");
-    MUONRT_REQUIRE(!s.functions, Status::kNotSupported, "group '", g.name, "': block_period is ",
-                   g.blocks.period,
-                   " (a caller's gather and redistribute move whole tensors); set 1");
     for (const GroupSettings& other : s.groups)
       MUONRT_REQUIRE(other.normuon == NormuonAxis::kOff, Status::kNotSupported, "group '",
                      other.name, "': normuon is on, and group '", g.name, "' has block_period ",

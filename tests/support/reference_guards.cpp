@@ -26,6 +26,7 @@ void ReferenceOps::scale_gradients(Stream&, const GradientFactors& factors, doub
   for (int64_t i = 0; i < tables.adam_count; ++i) tables.adam[i].grad_scale = scale.factor;
   for (int64_t i = 0; i < tables.group_count; ++i) tables.groups[i].grad_scale = scale.factor;
   if (!scale.well) note(findings, -1);
+  findings->factor = scale.seen;
   *norm = scale.norm;
 }
 

@@ -280,8 +280,13 @@ void ReferenceOps::multiply(Stream&, const Product& p) {
 void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings, int64_t step,
                                int64_t orthogonalized, bool local_ok) {
   const bool well = local_ok && findings->failed == 0;
-  *ballot = Ballot{well && findings->nonfinite == 0 ? 1 : 0, step, findings->nonfinite,
-                   orthogonalized, findings->zero_matrices};
+  *ballot = Ballot{well && findings->nonfinite == 0 ? 1 : 0,
+                   step,
+                   findings->nonfinite,
+                   orthogonalized,
+                   findings->zero_matrices,
+                   findings->factor,
+                   findings->factor * findings->factor};
 }
 
 void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const ParamView* params,

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "support/caller_functions.hpp"
 #include "support/textbook.hpp"
 #include "support/world.hpp"
 
@@ -53,17 +54,8 @@ world::Case make_case() {
   c.settings.groups[0].blocks = {kPeriod, kBlockRows, kBlockCols, kBlockRate};
   const Placement r{PlacementKind::kReplicate, 0, 1}, s0{PlacementKind::kShard, 0, 1},
       s1{PlacementKind::kShard, 1, 1};
-  const auto add = [&](const char* name, std::vector<int64_t> shape,
-                       std::vector<Placement> placements) {
-    world::Param p;
-    p.name = name;
-    p.shape = std::move(shape);
-    p.placements = std::move(placements);
-    c.params.push_back(std::move(p));
-  };
-  add("wide", {25, 61}, {r, s0});
-  add("tall", {61, 24}, {s0, s1});
-  add("row", {1, 32}, {s0, s1});
+  c.params = {world::matrix("wide", {25, 61}, {r, s0}), world::matrix("tall", {61, 24}, {s0, s1}),
+              world::matrix("row", {1, 32}, {s0, s1})};
   return c;
 }
 
@@ -119,11 +111,7 @@ TEST_CASE("step: blocks that are shards move nothing between ranks", "[unit][opt
   c.steps = 2;
   c.settings.groups = world::default_groups();
   c.settings.groups[0].blocks = {2, 2, 1, 1.0};
-  world::Param p;
-  p.name = "w";
-  p.shape = {16, 24};
-  p.placements = {{PlacementKind::kShard, 0, 1}};
-  c.params = {p};
+  c.params = {world::matrix("w", {16, 24}, {{PlacementKind::kShard, 0, 1}})};
   world::on_ranks(2, [&](Comm& comm) {
     world::Rank rank(c, comm);
     StepReport whole, blocks;
@@ -136,6 +124,50 @@ TEST_CASE("step: blocks that are shards move nothing between ranks", "[unit][opt
     CHECK(text.find("those between take blocks") != std::string::npos);
     CHECK(rank.optimizer().describe(true).find("\"block_plan\": {") != std::string::npos);
   });
+}
+
+TEST_CASE("step: step numbers that differ between ranks under blocks are a mismatch, not a hang",
+          "[unit][optimizer]") {
+  const world::Case c = make_case();
+  std::vector<std::string> problems(static_cast<size_t>(c.world));
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    std::string& problem = problems[static_cast<size_t>(comm.rank())];
+    StepReport report;
+    if (rank.step(0, report) != Status::kOk) problem += "first step; ";
+    world::Tensors before, after;
+    std::vector<std::vector<bool>> seen, seen_after;
+    rank.add_to(before, seen);
+    // Rank 2 takes the coming step for a whole one.
+    if (comm.rank() == 2) rank.optimizer().set_steps(2 * kPeriod);
+    try {
+      rank.step(1, report);
+      problem += "no error; ";
+    } catch (const Error& e) {
+      if (e.status() != Status::kMismatch) problem += cat(status_name(e.status()), "; ");
+      for (const char* word : {"committed steps is 6 on rank 2", "1 on rank 0", "block_period 3"})
+        if (std::string(e.message()).find(word) == std::string::npos) problem += e.message();
+    }
+    rank.add_to(after, seen_after);
+    if (!(before == after)) problem += "changed; ";
+    rank.optimizer().set_steps(1);
+    if (rank.step(1, report) != Status::kOk || report.step != 2) problem += "second step; ";
+  });
+  for (const std::string& problem : problems) CHECK(problem == "");
+}
+
+TEST_CASE("step: blocks that the caller's functions bring to an owner have the same bits",
+          "[bits][functions]") {
+  world::Case c = make_case();
+  const world::Outcome built_in = world::run(c);
+  world::Board board(c);
+  c.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
+  const world::Outcome carried = world::run(c);
+  CHECK((carried.tensors == built_in.tensors));
+  for (size_t step = 0; step < carried.reports.size(); ++step)
+    CHECK(carried.reports[step].orthogonalized == built_in.reports[step].orthogonalized);
+  // Whole tensors in every step: a gather and a redistribution of each on each rank.
+  CHECK(board.calls() == int64_t{2} * 3 * c.steps * c.world);
 }
 
 TEST_CASE("step: periods that differ between groups are refused by name", "[unit][optimizer]") {

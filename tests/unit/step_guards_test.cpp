@@ -119,6 +119,72 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("guards: sums of ballots pass for equal factors alone", "[unit][backend][guards]") {
+  const auto sum_of = [](const std::vector<uint32_t>& factors) {
+    Ballot sum;
+    for (const uint32_t f : factors) {
+      sum.consent += 1;
+      sum.stamp += 77;
+      sum.factor += int64_t{f};
+      sum.factor_square = static_cast<int64_t>(static_cast<uint64_t>(sum.factor_square) +
+                                               static_cast<uint64_t>(square_of_factor(f)));
+    }
+    return sum;
+  };
+  for (const int64_t ranks : {1, 2, 3, 64, 4096}) {
+    for (const uint32_t bits : {0u, 1u, 0x3f800000u, 0x7fffffffu, 0xffffffffu}) {
+      std::vector<uint32_t> factors(static_cast<size_t>(ranks), bits);
+      CHECK(passes(sum_of(factors), ranks, 77));
+      CHECK_FALSE(passes(sum_of(factors), ranks, 78));
+      for (const uint32_t change : {1u, 0x800000u, 0x80000000u}) {
+        if (ranks == 1) continue;
+        factors.back() = bits ^ change;
+        CHECK_FALSE(passes(sum_of(factors), ranks, 77));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "guards: a factor in device memory that differs between ranks is a mismatch and changes no bit",
+    "[unit][optimizer][guards]") {
+  static const float kMine = 0.25f, kOther = 0.2500001f, kOne = 1.0f;
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    for (const bool multiplier : {false, true}) {
+      world::Case c = make_case();
+      c.settings.commit = commit;
+      c.arguments = [&](StepSettings& s, int64_t step, int rank) {
+        if (step == 0 && rank == 1) s.grad_multiplier = &kOne;  // as good as none
+        if (step != 1) return;
+        (multiplier ? s.grad_multiplier : s.device_grad_scale_inv) = rank == 1 ? &kOther : &kMine;
+      };
+      std::vector<std::string> problems(static_cast<size_t>(c.world));
+      world::on_ranks(c.world, [&](Comm& comm) {
+        world::Rank rank(c, comm);
+        std::string& problem = problems[static_cast<size_t>(comm.rank())];
+        StepReport report;
+        if (rank.step(0, report) != Status::kOk) problem += "first step; ";
+        world::Tensors before, after;
+        std::vector<std::vector<bool>> seen, seen_after;
+        rank.add_to(before, seen);
+        try {
+          rank.step(1, report);
+          problem += "no error; ";
+        } catch (const Error& e) {
+          const std::string said = e.message();
+          if (e.status() != Status::kMismatch || said.find("grad_multiplier") == said.npos ||
+              said.find("0.25") == said.npos)
+            problem += said;
+        }
+        rank.add_to(after, seen_after);
+        if (!(before == after)) problem += "changed; ";
+        if (rank.step(2, report) != Status::kOk) problem += "third step; ";
+      });
+      for (const std::string& problem : problems) CHECK(problem == "");
+    }
+  }
+}
+
 TEST_CASE("guards: clipping multiplies every gradient by the quotient of the norms",
           "[unit][optimizer][guards]") {
   world::Case c = make_case();

@@ -230,6 +230,35 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
   }
 }
 
+TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with their sum",
+          "[bits][qkclip][partial]") {
+  const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};
+  const Placement partial{PlacementKind::kPartial, 0, 1}, rows{PlacementKind::kShard, 0, 1};
+  for (const MasterKind kind : {MasterKind::kNone, MasterKind::kOwned, MasterKind::kRemainder}) {
+    const auto outcome = [&](std::vector<int64_t> mesh, int ranks, std::vector<Placement> how,
+                             bool clips) {
+      world::Case c = make_case(std::move(mesh), ranks);
+      c.steps = 3;
+      for (auto& p : c.params) {
+        p.placements = how;
+        p.addends = 2;
+        p.dtype = kind == MasterKind::kNone ? DType::kF32 : DType::kBF16;
+        p.master_kind = kind;
+      }
+      if (clips) give(c, logits);
+      return world::run(c);
+    };
+    const world::Outcome one = outcome({1}, 1, {}, true);
+    CHECK(one.reports[0].clipped_heads == 4);
+    CHECK_FALSE((one.tensors == outcome({1}, 1, {}, false).tensors));
+    const world::Outcome two = outcome({2}, 2, {partial}, true);
+    CHECK((two.tensors == one.tensors));
+    CHECK(two.reports[0].clipped_heads == 4);
+    CHECK((outcome({2, 3}, 6, {partial, rows}, true).tensors == one.tensors));
+    CHECK((outcome({3, 2}, 6, {rows, partial}, true).tensors == one.tensors));
+  }
+}
+
 TEST_CASE("qk-clip: parts of a fused weight are clipped by the rows of the whole",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
