@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "cuda/graphs.hpp"
 #include "cuda/guard.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/ranges.hpp"
@@ -16,7 +17,7 @@ constexpr int kOldest = 80;  // compute capability x 10 that the kernels are com
 template <class To, class From>
 To& cast_or_throw(From& from) {
   auto* to = dynamic_cast<To*>(&from);
-  MUONRT_CHECK_INTERNAL(to != nullptr, "stream or event of another device");
+  MUONRT_CHECK_INTERNAL(to != nullptr, "stream, event or recording of another device");
   return *to;
 }
 
@@ -298,6 +299,30 @@ std::optional<Error> CudaDevice::error() const {
 void CudaDevice::clear_error() {
   const std::lock_guard lock(mutex_);
   error_.reset();
+}
+
+void CudaDevice::begin_recording(Stream& stream) {
+  const DeviceGuard guard(options_.index);
+  begin_capture(handle_of(stream));
+}
+
+std::unique_ptr<Recording> CudaDevice::end_recording(Stream& stream) {
+  const DeviceGuard guard(options_.index);
+  ++objects_;
+  return std::make_unique<GraphRecording>(options_.index, handle_of(stream));
+}
+
+void CudaDevice::drop_recording(Stream& stream) noexcept {
+  try {
+    const DeviceGuard guard(options_.index);
+    drop_capture(handle_of(stream));
+  } catch (const Error&) {  // the error that led here is the one to tell
+  }
+}
+
+void CudaDevice::replay(Stream& stream, const Recording& recording) {
+  const DeviceGuard guard(options_.index);
+  cast_or_throw<const GraphRecording>(recording).launch(handle_of(stream));
 }
 
 void CudaDevice::begin_range(const char* name, int64_t number) { push_range(name, number); }

@@ -9,6 +9,7 @@
 
 #include "backend/cuda_device.hpp"
 #include "backend/device.hpp"
+#include "backend/recorder.hpp"
 #include "cuda/cuda_ops.hpp"
 
 namespace muonrt::cuda {
@@ -26,6 +27,7 @@ struct CudaDeviceOptions {
   int index = 0;
   bool naive_products = false;  // plain loops for products: slow
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
+  bool graphs = false;  // whether it records (backend/recorder.hpp)
   Allocator allocator;  // null functions: cudaMalloc
 };
 
@@ -70,7 +72,7 @@ cudaEvent_t handle_of(const Event& event);
 /// of kind kComm get the highest priority, kCompute the lowest. A CUDA error is thrown where a call
 /// reports it; one of work that had been enqueued is latched by `synchronize`. After an error
 /// inside a kernel the process's CUDA context is lost, and every later call reports it again.
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public Recorder {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if there is none
   /// of that index or it is too old.
@@ -107,6 +109,12 @@ class CudaDevice final : public Device {
   std::optional<Error> error() const override;
   void clear_error() override;
   Ops& ops() override { return *ops_; }
+
+  bool records() const override { return options_.graphs; }
+  void begin_recording(Stream& stream) override;
+  std::unique_ptr<Recording> end_recording(Stream& stream) override;
+  void drop_recording(Stream& stream) noexcept override;
+  void replay(Stream& stream, const Recording& recording) override;
 
   void begin_range(const char* name, int64_t number) override;
   void end_range() noexcept override;

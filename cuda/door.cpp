@@ -13,11 +13,12 @@ int cuda_device_count() noexcept {
 }
 
 std::unique_ptr<Device> make_cuda_device(int index, bool naive_products,
-                                         SymmetricProvider symmetric) {
+                                         SymmetricProvider symmetric, bool graphs) {
   cuda::CudaDeviceOptions options;
   options.index = index;
   options.naive_products = naive_products;
   options.symmetric = symmetric;
+  options.graphs = graphs;
   return std::make_unique<cuda::CudaDevice>(options);
 }
 

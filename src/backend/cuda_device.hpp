@@ -39,10 +39,13 @@ constexpr const char* name_of(SymmetricProvider provider) {
 /// Device `index` as a rank's device.
 /// @param naive_products  plain loops in place of the vendor's products: slow.
 /// @param symmetric       with naive products kDefault and kVendor are naive too.
+/// @param graphs          Newton-Schulz of a batch is captured at its second run and replayed from
+///                        then on; not the default until a GPU has shown what it is worth.
 /// Errors: NOT_SUPPORTED in a build without CUDA and where there is no GPU at all or no library for
 /// products, and for symmetric products that the GPU cannot run; DEVICE if there is no GPU of that
 /// index or it is too old.
 std::unique_ptr<Device> make_cuda_device(int index, bool naive_products = false,
-                                         SymmetricProvider symmetric = SymmetricProvider::kDefault);
+                                         SymmetricProvider symmetric = SymmetricProvider::kDefault,
+                                         bool graphs = false);
 
 }  // namespace muonrt

@@ -226,6 +226,24 @@ void Chunk::sum() {
   end(kSum, *c.compute);
 }
 
+/// The first run is never recorded: it makes what products need where a shape is met first. Nor is
+/// one that measures. Raw, workspace and findings stay where they are.
+void Chunk::run_newton_schulz(Batch& batch, Tally* q) {
+  const Context& c = *context_;
+  const auto enqueue = [&] {
+    batch.result = muonrt::orthogonalize(c.ops(), *c.compute, *batch.settings, batch.method,
+                                         batch.raw, batch.workspace, c.findings, q);
+  };
+  Recorder* const recorder = recorder_of(*c.device);
+  if (!recorder || !batch.ran || q) {
+    enqueue();
+    batch.ran = true;
+    return;
+  }
+  if (!batch.recording) batch.recording = record_work(*recorder, *c.compute, enqueue);
+  recorder->replay(*c.compute, *batch.recording);
+}
+
 void Chunk::run(Batch& batch) {
   const Context& c = *context_;
   begin(batch.span, *c.compute);
@@ -236,21 +254,19 @@ void Chunk::run(Batch& batch) {
   Health::Records health{};
   if (c.health) health = c.health->records(batch.owned.front().matrix);
   begin(batch.span + 1, *c.compute);
-  const MatrixBatch result =
-      muonrt::orthogonalize(c.ops(), *c.compute, *batch.settings, batch.method, batch.raw,
-                            batch.workspace, c.findings, health.q);
+  run_newton_schulz(batch, health.q);
   end(batch.span + 1, *c.compute);
-  if (health.lanczos) c.ops().lanczos(*c.compute, result, batch.lanczos, health.lanczos);
+  if (health.lanczos) c.ops().lanczos(*c.compute, batch.result, batch.lanczos, health.lanczos);
   for (size_t i = 0; i < batch.result_each.size(); ++i) {
-    MatrixBatch one = result;
-    one.data = static_cast<char*>(result.data) +
-               static_cast<int64_t>(i) * result.stride * size_of(result.dtype);
+    MatrixBatch one = batch.result;
+    one.data =
+        static_cast<char*>(one.data) + static_cast<int64_t>(i) * one.stride * size_of(one.dtype);
     one.count = 1;
     batch.result_each[i] = one;
     const NormuonState* state = c.normuon_of(batch.owned[i].matrix);
     if (state) c.ops().normuon(*c.compute, one, *state, c.params, c.muon);
   }
-  if (health.updates) c.ops().tally(*c.compute, result, nullptr, health.updates);
+  if (health.updates) c.ops().tally(*c.compute, batch.result, nullptr, health.updates);
   begin(batch.span + 2, *c.compute);
   c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
                c.transport(), c.findings);

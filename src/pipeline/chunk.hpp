@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/recorder.hpp"
 #include "pipeline/context.hpp"
 #include "pipeline/span.hpp"
 #include "pipeline/span_times.hpp"
@@ -62,6 +63,9 @@ class Chunk {
     void* workspace = nullptr;
     float* lanczos = nullptr;  // workspace, where steps may measure
     int32_t span = 0;          // first of its three spans
+    MatrixBatch result;
+    bool ran = false;
+    std::unique_ptr<Recording> recording;  // of its Newton-Schulz, where the device records
   };
 
   static std::vector<Batch> make_batches(const Context& context, const SlotPlan& plan);
@@ -76,6 +80,8 @@ class Chunk {
   void exchange_return();
   void sum();
   void run(Batch& batch);
+  /// @param q  what the Gram form's Q is measured into; null: it is not.
+  void run_newton_schulz(Batch& batch, Tally* q);
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }
 

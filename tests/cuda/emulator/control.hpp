@@ -17,6 +17,8 @@ void fail_next_kernel();
 void forget_failure();
 /// Launches so far that may begin before the kernel in front of them has ended.
 int64_t early_launches();
+/// Graphs launched so far.
+int64_t graph_launches();
 /// Kernels, copies and fills that have been enqueued and not run.
 int64_t pending();
 /// Calls so far in which a real runtime waits, allocates or makes an object: none belongs in a

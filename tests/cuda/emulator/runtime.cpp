@@ -4,27 +4,18 @@
 
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "block.hpp"
 #include "control.hpp"
 #include "memory.hpp"
+#include "stream.hpp"
 
 namespace emulator {
-
-struct Stream {
-  std::deque<std::function<bool()>> queue;  // false: it cannot run yet
-  int64_t ran = 0;                          // entries before the queue's first
-  bool running = false;
-  int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
-};
-
-struct Event {
-  Stream* stream = nullptr;  // null: never recorded
-  int64_t position = 0;      // complete when the stream has run so many entries
-};
 
 namespace {
 
@@ -34,7 +25,7 @@ struct Machine {
   Stream default_stream;
   bool held = false, capturing = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
-  int64_t slow_calls = 0, early_launches = 0;
+  int64_t slow_calls = 0, early_launches = 0, graph_launches = 0;
   int locks = 0;  // that the owner of the mutex holds
   // Opened by the first work under a lock, for all that runs under it: to open and close takes
   // long.
@@ -76,28 +67,6 @@ cudaError_t result(cudaError_t error) {
 
 Stream& of(cudaStream_t stream) { return stream ? *stream : machine().default_stream; }
 
-/// False if an entry on the way cannot run yet.
-bool run_until(Stream& stream, int64_t position) {
-  while (stream.ran < position) {
-    if (stream.running) return false;
-    stream.running = true;
-    bool done = true;
-    try {
-      done = stream.queue.front()();
-    } catch (...) {
-      stream.running = false;
-      stream.queue.pop_front();
-      ++stream.ran;
-      throw;
-    }
-    stream.running = false;
-    if (!done) return false;
-    stream.queue.pop_front();
-    ++stream.ran;
-  }
-  return true;
-}
-
 bool is_alive(Stream* stream) {
   return stream == &machine().default_stream || machine().streams.count(stream) > 0;
 }
@@ -112,13 +81,29 @@ bool run_all() {
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   const Lock lock;
   if (machine().lost) return result(cudaErrorLaunchFailure);
-  of(stream).queue.push_back([work = std::move(work)] {
+  Stream& s = of(stream);
+  const auto entry = [work = std::move(work)] {
     if (machine().lost) return true;
     reach_device_memory();
     work();
     return true;
-  });
+  };
+  if (s.capture) {
+    s.capture->work.push_back(entry);
+  } else {
+    s.queue.push_back(entry);
+  }
   return cudaSuccess;
+}
+
+thread_local Stream* captured_here = nullptr;  // by the calling thread
+
+/// False, and the capture is spoilt, where the calling thread captures: what waits, allocates or
+/// reaches another stream.
+bool may_leave_capture() {
+  if (!captured_here) return true;
+  captured_here->capture->valid = false;
+  return false;
 }
 
 }  // namespace
@@ -196,6 +181,10 @@ int64_t slow_calls() {
   const Lock lock;
   return machine().slow_calls;
 }
+int64_t graph_launches() {
+  const Lock lock;
+  return machine().graph_launches;
+}
 int64_t early_launches() {
   const Lock lock;
   return machine().early_launches;
@@ -257,12 +246,14 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   const Lock lock;
+  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
   *memory = take_memory(bytes, current_device, false);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   const Lock lock;
+  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
   *memory = take_memory(bytes, current_device, true);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
@@ -301,6 +292,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
   while (true) {
     const Lock lock;
     ++machine().slow_calls;
@@ -310,6 +302,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock;
+  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
   const Event seen = *event;
   if (!seen.stream) return cudaSuccess;
   of(stream).queue.push_back(
@@ -319,6 +312,40 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   const Lock lock;
   *status = machine().capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const Lock lock;
+  if (captured_here || of(stream).capture) return result(cudaErrorStreamCaptureUnsupported);
+  captured_here = &of(stream);
+  captured_here->capture = std::make_unique<Graph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const Lock lock;
+  std::unique_ptr<Graph> captured = std::move(of(stream).capture);
+  captured_here = nullptr;
+  *graph = nullptr;
+  if (!captured || !captured->valid) return result(cudaErrorStreamCaptureUnsupported);
+  *graph = captured.release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  const Lock lock;
+  ++machine().slow_calls;
+  *ready = new Graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  const Lock lock;
+  ++machine().graph_launches;
+  for (const auto& work : graph->work) of(stream).queue.push_back(work);
   return cudaSuccess;
 }
 
@@ -334,6 +361,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock;
+  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
   *event = {&of(stream), of(stream).end()};
   return cudaSuccess;
 }

@@ -1,0 +1,40 @@
+#include "cuda/graphs.hpp"
+
+#include "base/error.hpp"
+#include "cuda/check.hpp"
+#include "cuda/guard.hpp"
+
+namespace muonrt::cuda {
+
+void begin_capture(cudaStream_t stream) {
+  MUONRT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+}
+
+void drop_capture(cudaStream_t stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream, &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
+GraphRecording::GraphRecording(int device, cudaStream_t stream) : device_(device) {
+  cudaGraph_t graph = nullptr;
+  MUONRT_CUDA(cudaStreamEndCapture(stream, &graph));
+  const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+  cudaGraphDestroy(graph);
+  check(made, "cudaGraphInstantiate", __func__, __LINE__);
+}
+
+GraphRecording::~GraphRecording() {
+  try {
+    const DeviceGuard guard(device_);
+    cudaGraphExecDestroy(graph_);
+  } catch (const Error&) {  // a lost context has no graphs
+  }
+}
+
+void GraphRecording::launch(cudaStream_t stream) const {
+  MUONRT_CUDA(cudaGraphLaunch(graph_, stream));
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/recorder.hpp"
+
+namespace muonrt::cuda {
+
+/// A stream's work as a graph, ready to be launched.
+class GraphRecording final : public Recording {
+ public:
+  /// Ends the capture of `stream`. Errors: DEVICE if something in it could not be captured.
+  GraphRecording(int device, cudaStream_t stream);
+  ~GraphRecording() override;
+  void launch(cudaStream_t stream) const;
+
+ private:
+  int device_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+/// Begins one; other threads may go on with what a capture forbids.
+void begin_capture(cudaStream_t stream);
+/// Ends one and forgets it.
+void drop_capture(cudaStream_t stream) noexcept;
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace emulator {
+
+/// Work in the order in which it was captured.
+struct Graph {
+  std::vector<std::function<bool()>> work;
+  bool valid = true;  // nothing was asked for that cannot be captured
+};
+
+struct Stream {
+  std::unique_ptr<Graph> capture;           // while its work is recorded
+  std::deque<std::function<bool()>> queue;  // false: it cannot run yet
+  int64_t ran = 0;                          // entries before the queue's first
+  bool running = false;
+  int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
+};
+
+struct Event {
+  Stream* stream = nullptr;  // null: never recorded
+  int64_t position = 0;      // complete when the stream has run so many entries
+};
+
+/// False if an entry on the way cannot run yet.
+inline bool run_until(Stream& stream, int64_t position) {
+  while (stream.ran < position) {
+    if (stream.running) return false;
+    stream.running = true;
+    bool done = true;
+    try {
+      done = stream.queue.front()();
+    } catch (...) {
+      stream.running = false;
+      stream.queue.pop_front();
+      ++stream.ran;
+      throw;
+    }
+    stream.running = false;
+    if (!done) return false;
+    stream.queue.pop_front();
+    ++stream.ran;
+  }
+  return true;
+}
+
+}  // namespace emulator
