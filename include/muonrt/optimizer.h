@@ -221,6 +221,9 @@ typedef struct muonrt_step {
                              that is not here; NULL: of none. The maximum over all ranks
                              decides; one that is not finite skips the step. */
   int64_t n_qk_logits;    /* heads of all layers that parameters name */
+  void* stream;           /* CUDA: the cudaStream_t on which gradients are written; the step's work
+                             waits for all that it holds now. NULL: the default stream. One that
+                             is being captured is NOT_SUPPORTED. Host: NULL. */
 } muonrt_step_t;
 
 /* What a step did. Times in seconds, of this rank. */

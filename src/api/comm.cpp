@@ -101,8 +101,7 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                    "muonrt_comm_abort: status is ", status,
                    " (not an error); pass MUONRT_ERROR_ABORTED");
     const char* const text = message ? message : "aborted by the caller";
-    if (comm->device) comm->device->abort(static_cast<Status>(status), text);
-    comm->host.abort(static_cast<Status>(status), text);
+    comm->abort(static_cast<Status>(status), text);
     return Status::kOk;
   });
 }

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "api/offspring.hpp"
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
@@ -11,8 +12,15 @@ struct muonrt_comm {
 
   muonrt::HostComm host;                 // moves the caller's host memory
   std::unique_ptr<muonrt::Comm> device;  // moves what an optimizer has on a GPU; null: host memory
+  std::shared_ptr<muonrt::api::Offspring> offspring = std::make_shared<muonrt::api::Offspring>();
+  muonrt::api::Membership membership;  // last: it ends first
 
   muonrt::Comm& for_optimizer() { return device ? *device : host; }
+  void abort(muonrt::Status status, const std::string& message) noexcept {
+    if (device) device->abort(status, message);
+    host.abort(status, message);
+    offspring->abort(status, message);
+  }
 };
 
 struct muonrt_thread_group {
@@ -21,4 +29,5 @@ struct muonrt_thread_group {
 
 struct muonrt_optimizer {
   std::unique_ptr<muonrt::Optimizer> optimizer;
+  muonrt::api::Membership membership;
 };

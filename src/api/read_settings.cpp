@@ -257,6 +257,8 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.device = read_enum<DeviceKind>(who, "device", o.device, {0, 1});
   out.device_index = o.device_index;
   const bool cuda = out.device == DeviceKind::kCuda;
+  MUONRT_REQUIRE(cuda || o.device_index == 0, kBad, who, ": device_index is ", o.device_index,
+                 " on the host (only GPUs have numbers); leave it 0");
   out.threads = o.threads;
   out.transport = read_dtype(who, "transport_dtype", o.transport_dtype);
   out.iteration = o.iteration_dtype ? read_dtype(who, "iteration_dtype", o.iteration_dtype)
@@ -313,6 +315,7 @@ StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
   out.found_inf = s.found_inf;
   out.qk_logits = s.qk_logits;
   out.n_qk_logits = s.n_qk_logits;
+  out.stream = s.stream;
   if (s.n_without_grad) out.without_grad.assign(s.without_grad, s.without_grad + s.n_without_grad);
   return out;
 }

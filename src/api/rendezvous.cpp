@@ -43,8 +43,10 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
     given = api::read_struct(tcp, given, kName);
     require_pointer(given.address, kName, "tcp.address");
     require_pointer(given.secret, kName, "tcp.secret");
-    MUONRT_REQUIRE(given.secret_bytes >= 0 && given.secret_bytes <= 4096, Status::kInvalidArgument,
-                   kName, ": secret_bytes is ", given.secret_bytes, " (8 to 4096); correct it");
+    const auto least = static_cast<int64_t>(kSecretBytes);
+    MUONRT_REQUIRE(given.secret_bytes >= least && given.secret_bytes <= 4096,
+                   Status::kInvalidArgument, kName, ": secret_bytes is ", given.secret_bytes, " (",
+                   least, " to 4096); correct it");
     require_timeout(given.timeout_ms, kName);
     TcpMeeting meeting;
     meeting.rank = given.rank;

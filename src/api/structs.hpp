@@ -22,6 +22,12 @@ inline uint32_t struct_size_of(const void* given, const char* who, size_t first_
   return size;
 }
 
+/// A field without a meaning yet, which a later version may give it one.
+inline void require_zero(int32_t value, const char* who, const char* field) {
+  MUONRT_REQUIRE(value == 0, Status::kInvalidArgument, who, ": ", field, " is ", value,
+                 " (nothing is known by that name yet); fill the struct with its _init function");
+}
+
 /// The caller's struct in our version's shape.
 template <class T>
 T read_struct(const void* given, const T& defaults, const char* who) {
@@ -34,6 +40,8 @@ T read_struct(const void* given, const T& defaults, const char* who) {
   T out = defaults;
   std::memcpy(&out, given, size < sizeof(T) ? size : sizeof(T));
   out.struct_size = sizeof(T);
+  if constexpr (requires { out.reserved; }) require_zero(out.reserved, who, "reserved");
+  if constexpr (requires { out.reserved_2; }) require_zero(out.reserved_2, who, "reserved_2");
   return out;
 }
 

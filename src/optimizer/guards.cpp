@@ -71,6 +71,9 @@ void Optimizer::check_device_scalars(const StepSettings& step) const {
                  "step: n_qk_logits is ", step.n_qk_logits,
                  " (the layers that parameters name have ", logits_,
                  " query heads); pass one logit for each");
+  MUONRT_REQUIRE(
+      !step.stream || settings_.device == DeviceKind::kCuda, Status::kInvalidArgument,
+      "step: stream is given on the host (which has none of the caller's); leave it null");
 }
 
 }  // namespace muonrt

@@ -3,8 +3,8 @@
 
   tools/gpu/compare.py --gemm 4096x4096,... --ns 768x2048x32,...
 
-The last line is JSON: rows of {what, shape, median_ms, tflops, wrong}. Random values. Exit status
-77 without PyTorch, or without a GPU that it sees.
+The last line is JSON: rows of {what, shape, median_ms, tflops, wrong}; wrong is null where nothing
+is compared. Random values. Exit status 77 without PyTorch, or without a GPU that it sees.
 """
 import argparse
 import json
@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
 try:
     import triton
     import triton.language as tl
-except ImportError:
+except Exception:  # whatever it lacks, the rest is worth having
     triton = None
 
 TILE, DEPTH = 128, 64
@@ -90,6 +90,7 @@ def main():
     parser.add_argument("--ns", default="")
     arguments = parser.parse_args()
     torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = False  # what is compared with
     rows = []
 
     def add(what, shape, flops, work, wrong):
@@ -112,8 +113,8 @@ def main():
                 p.grad = torch.randn((m, n), device="cuda").bfloat16()
             optimizer = torch.optim.Muon(parameters, lr=0.02)
             flops = count * 5 * (4.0 * m * m * n + 2.0 * m ** 3)
-            add("torch.optim.Muon step", (m, n, count), flops, optimizer.step, 0)
-    wrong = sum(row["wrong"] for row in rows)
+            add("torch.optim.Muon step", (m, n, count), flops, optimizer.step, None)
+    wrong = sum(row["wrong"] or 0 for row in rows)
     print(json.dumps({"torch": torch.__version__, "triton": triton.__version__ if triton else None,
                       "wrong": wrong, "rows": rows}))
     return 1 if wrong else 0
