@@ -37,7 +37,7 @@ __device__ inline void for_each_part(const int32_t* list, int64_t count, const P
     if (thread < window) {
       const ParamView& view = params[list[begin + thread]];
       if (view.active || (kWatched && view.watched))
-        parts = (view.numel + kJobElements - 1) / kJobElements;
+        parts = (view.grads() + kJobElements - 1) / kJobElements;
     }
     sum_up_to_each(parts, ends);
     const int64_t total = ends[window - 1];
@@ -54,7 +54,7 @@ __device__ inline void for_each_part(const int32_t* list, int64_t count, const P
       const int32_t param = list[begin + low];
       const ParamView& view = params[param];
       const int64_t first = (next - (low > 0 ? ends[low - 1] : 0)) * kJobElements;
-      const int64_t rest = view.numel - first;
+      const int64_t rest = view.grads() - first;
       body(view, param, first, static_cast<int>(rest < kJobElements ? rest : kJobElements));
     }
     next -= total;

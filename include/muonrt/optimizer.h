@@ -115,8 +115,9 @@ typedef struct muonrt_param {
   const int64_t* local_shape;    /* what lies here, ndim sizes, compared with what
                                     muonrt_layout_local_shape says; NULL: not compared */
   void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
-  const void* grad;           /* local gradient, reduced over all replicas, or this rank's addend
-                                 where the layout has partial dimensions; NULL: bound later */
+  const void* grad;           /* local gradient (of grad_layout), reduced over all replicas, or
+                                 this rank's addend where that layout has partial dimensions; NULL:
+                                 bound later */
   int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
   int32_t master_kind;        /* MUONRT_MASTER_AUTO */
   float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
@@ -130,6 +131,9 @@ typedef struct muonrt_param {
   int32_t normuon_axis;            /* 0: as the group */
   int32_t travel; /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
   int32_t reserved;
+  const muonrt_layout_t* grad_layout; /* where the gradient lies, if not as the parameter: cut in
+                                         another way, replicated, or with partial dimensions; then
+                                         its state lies with owners; NULL: as `layout` */
 } muonrt_param_t;
 
 /* What an assign function is told of a parameter; valid during the call. */
@@ -200,6 +204,15 @@ typedef struct muonrt_optimizer_options {
                        Not for gradients that are addends: their norm is not known before they are
                        summed */
   int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0: none */
+  int32_t max_peers; /* an owner that would return updates to more ranks than this sends them to
+                        few, which forward them to the equal holders of other replicas; 0: 64. Does
+                        not change a bit. */
+  int32_t reserved;
+  /* What the cost model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; they decide nothing
+     else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */
+  double machine_flops;           /* of products, per second */
+  double machine_bytes;           /* that a rank sends or receives, per second */
+  double machine_message_seconds; /* seconds of a message, beyond its bytes */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

@@ -130,6 +130,8 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.dtype = read_dtype(who, "dtype", p.dtype);
   out.grad_dtype = p.grad_dtype ? read_dtype(who, "grad_dtype", p.grad_dtype) : out.dtype;
   out.layout = layouts.read(p.layout, p.ndim, p.shape, who);
+  if (p.grad_layout)
+    take_grad_layout(out, layouts.read(p.grad_layout, p.ndim, p.shape, who + ": grad_layout"));
   out.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   if (p.local_shape) {
     out.local_shape_given = true;
@@ -150,6 +152,7 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.travel = p.travel;
   if (out.view == View::kMatrix) {
     out.layout = out.layout.as_matrix();
+    if (out.grad_layout) out.grad_layout = out.grad_layout->as_matrix();
     while (out.local_shape.size() > 2) {
       const int64_t last = out.local_shape.back();
       out.local_shape.pop_back();
@@ -277,6 +280,10 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.seed = o.seed;
   out.clip_norm = o.clip_norm;
   out.health_every = o.health_every;
+  out.max_peers = o.max_peers;
+  out.machine_flops = o.machine_flops;
+  out.machine_bytes = o.machine_bytes;
+  out.machine_message = o.machine_message_seconds;
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");

@@ -21,14 +21,15 @@ enum class WeightForm : int32_t {
 /// the optimizer rewrites `grad`, `active` and `watched` before a step, never while one is running.
 struct ParamView {
   void* param = nullptr;          // local_numel elements of param_dtype
-  const void* grad = nullptr;     // local_numel elements of grad_dtype
+  const void* grad = nullptr;     // grads() elements of grad_dtype
   float* master = nullptr;        // kMaster: f32 master weights, else null
   void* momentum = nullptr;       // Muon momentum, or AdamW first moment; null: elsewhere
   float* variance = nullptr;      // AdamW second moment
   uint16_t* remainder = nullptr;  // kRemainder: the lower half of each weight's bits
   /// By row of the whole tensor: multiplies the new weights (QK-clip), or null.
   const float* row_factors = nullptr;
-  int64_t numel = 0;  // local elements
+  int64_t numel = 0;        // local elements
+  int64_t grad_numel = -1;  // of the gradient, where it lies in another layout; else -1
   DType param_dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   DType momentum_dtype = DType::kF32;  // AdamW: f32
@@ -39,6 +40,7 @@ struct ParamView {
   float grad_scale = 1.0f;      // multiplies the gradient on reading, in this step
   int32_t scalars = 0;          // index into the step's AdamScalars (AdamW only)
   uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from
+  MUONRT_HOST_DEVICE int64_t grads() const { return grad_numel < 0 ? numel : grad_numel; }
 };
 
 /// A group's numbers in one step. Muon: W <- W (1 - decay) - rate * scale * O, where decay and

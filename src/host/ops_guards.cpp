@@ -35,7 +35,7 @@ void HostOps::sum_squares(Stream& stream, std::span<const int32_t> list, const P
     for (const int32_t index : list) {
       const ParamView& view = params[index];
       if (!view.active && !view.watched) continue;
-      spread_range(view.numel, [&](int64_t begin, int64_t end) {
+      spread_range(view.grads(), [&](int64_t begin, int64_t end) {
         with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);
           add_squares(static_cast<const Grad*>(view.grad) + begin, end - begin, sums);

@@ -68,7 +68,7 @@ void HostOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
     for (const int32_t index : list) {
       const ParamView& view = params[index];
       if (!view.active && !view.watched) continue;
-      spread_range(view.numel, [&](int64_t begin, int64_t end) {
+      spread_range(view.grads(), [&](int64_t begin, int64_t end) {
         const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);
           const auto* values = static_cast<const Grad*>(view.grad) + begin;

@@ -26,13 +26,40 @@ int64_t Layout::addend_index(int rank) const {
   return position < 0 ? -1 : mesh_->slot_over(partial_dims_, position);
 }
 
-int64_t Layout::full_replica_index(int rank) const {
-  const int64_t position = mesh_->position_of(rank);
-  if (position < 0) return -1;
+Layout Layout::with_partial(std::vector<int> partial_mesh_dims) const {
+  std::sort(partial_mesh_dims.begin(), partial_mesh_dims.end());
+  for (const int k : partial_mesh_dims) {
+    MUONRT_REQUIRE(std::binary_search(replica_dims_.begin(), replica_dims_.end(), k),
+                   Status::kInvalidArgument, "layout: mesh dimension ", k, " cannot hold addends (",
+                   describe(), "); name one that replicates");
+  }
+  Layout out = *this;
+  out.partial_dims_ = std::move(partial_mesh_dims);
+  return out;
+}
+
+std::vector<int> Layout::full_replica_dims() const {
   std::vector<int> full;
   std::set_difference(replica_dims_.begin(), replica_dims_.end(), partial_dims_.begin(),
                       partial_dims_.end(), std::back_inserter(full));
-  return mesh_->slot_over(full, position);
+  return full;
+}
+
+int64_t Layout::full_replica_index(int rank) const {
+  const int64_t position = mesh_->position_of(rank);
+  return position < 0 ? -1 : mesh_->slot_over(full_replica_dims(), position);
+}
+
+std::vector<int> Layout::equal_holders(int rank) const {
+  std::vector<int> out;
+  const int64_t position = mesh_->position_of(rank);
+  if (position < 0) return out;
+  const std::vector<int> full = full_replica_dims();
+  const int64_t count = mesh_->count_over(full);
+  const int64_t first = position - mesh_->offset_over(full, mesh_->slot_over(full, position));
+  for (int64_t i = 0; i < count; ++i)
+    out.push_back(mesh_->ranks()[static_cast<size_t>(first + mesh_->offset_over(full, i))]);
+  return out;
 }
 
 int Layout::rank_of(int64_t replica, int64_t slot) const {

@@ -82,6 +82,10 @@ class Layout {
                                 const std::vector<Placement>& placements, Reading reading,
                                 const std::vector<int>& flat_dims = {});
 
+  /// The same cuts, where the ranks along `partial_mesh_dims` (none of which cuts) hold addends.
+  /// Errors: INVALID_ARGUMENT for a dim that cuts or does not exist.
+  Layout with_partial(std::vector<int> partial_mesh_dims) const;
+
   /// An N-d tensor (N > 2) as its row-major matrix n_0 x (n_1 * n_2 * ...), for convolution
   /// weights. The buffers are the same; shape, runs and local_shape become 2-D.
   Layout as_matrix() const;
@@ -105,6 +109,8 @@ class Layout {
   const std::vector<int>& shard_dims() const { return shard_dims_; }
   const std::vector<int>& replica_dims() const { return replica_dims_; }
   const std::vector<int>& partial_dims() const { return partial_dims_; }
+  /// Replica dims that hold no addends, ascending.
+  std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return mesh_->position_of(rank) >= 0; }
   /// Indices of tensor dim `dim` that `rank` holds; empty outside the mesh. The rank owns the
@@ -144,6 +150,8 @@ class Layout {
   /// The combination over those of replica_dims that hold no addends: ranks of equal index hold all
   /// addends of a tensor between them.
   int64_t full_replica_index(int rank) const;
+  /// Ranks that hold what `rank` holds, and the same addend, by full replica index.
+  std::vector<int> equal_holders(int rank) const;
 
   /// One line: "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2".
   std::string describe() const;

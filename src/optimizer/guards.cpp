@@ -12,8 +12,9 @@ GuardWork Optimizer::make_guards() {
   int64_t rows = 0, heads = 0;
   for (int32_t i = 0; i < count; ++i) {
     const ParamSettings& p = settings_.params[static_cast<size_t>(i)];
-    if (params_[i].numel > 0 && p.layout.replica_index(rank()) == 0) out.counted.push_back(i);
-    if (params_[i].numel > 0 && sums(i) && group_of(i).update_every > 1) out.watched.push_back(i);
+    const bool any = params_[i].grads() > 0;
+    if (any && grad_layout(p).replica_index(rank()) == 0) out.counted.push_back(i);
+    if (any && sums(i) && group_of(i).update_every > 1) out.watched.push_back(i);
     if (p.qk_clip.kind == QkKind::kNone) continue;
     rows += p.layout.shape()[0];
     heads += p.qk_clip.heads;

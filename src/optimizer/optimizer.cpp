@@ -93,6 +93,7 @@ void Optimizer::take_state(int32_t index, char*& at) {
   view.param = p.data;
   view.grad = p.grad;
   view.numel = p.layout.local_numel(rank());
+  if (p.grad_layout) view.grad_numel = p.grad_layout->local_numel(rank());
   view.param_dtype = p.dtype;
   view.grad_dtype = p.grad_dtype;
   view.momentum_dtype = group.momentum_dtype;
@@ -206,8 +207,8 @@ void Optimizer::take_memory() {
   char* at = state_.as<char>();
   for (int32_t i = 0; i < params; ++i) {
     take_state(i, at);
+    if (params_[i].grads() > 0) all.push_back(i);
     if (params_[i].numel == 0) continue;
-    all.push_back(i);
     if (group_of(i).role != Role::kAdamW || sums(i)) continue;
     if (params_[i].form == WeightForm::kStochastic) {
       const auto pieces = adamw_pieces(i);
@@ -275,7 +276,7 @@ void Optimizer::check_grad(int64_t param, const void* grad) const {
   const ParamSettings& p = settings_.params[static_cast<size_t>(param)];
   const ParamView& view = params_[param];
   const auto begin = reinterpret_cast<uintptr_t>(grad);
-  const auto end = begin + static_cast<uintptr_t>(view.numel * size_of(view.grad_dtype));
+  const auto end = begin + static_cast<uintptr_t>(view.grads() * size_of(view.grad_dtype));
   MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(view.grad_dtype)) == 0,
                  Status::kInvalidArgument, "param '", p.name,
                  "': grad is misaligned (its address is no multiple of ", size_of(view.grad_dtype),

@@ -116,7 +116,12 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.window = settings.serial ? 1 : settings.window;
   problem.options.commit = settings.commit;
   problem.options.replicas = settings.replicas;
-  if (settings.device == DeviceKind::kCuda) problem.options.rates = {3e14, 5e10, 15e-6};
+  problem.options.max_peers = settings.max_peers;
+  MachineRates& rates = problem.options.rates;
+  if (settings.device == DeviceKind::kCuda) rates = {3e14, 5e10, 15e-6};
+  if (settings.machine_flops > 0) rates.flops = settings.machine_flops;
+  if (settings.machine_bytes > 0) rates.bytes = settings.machine_bytes;
+  if (settings.machine_message > 0) rates.message_seconds = settings.machine_message;
   problem.params.reserve(settings.params.size());
   for (const ParamSettings& p : settings.params) {
     const GroupSettings& g = settings.groups[p.group];
@@ -125,6 +130,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.name = p.name;
     spec.role = g.role;
     spec.layout = p.layout;
+    spec.grad_layout = p.grad_layout;
     spec.dtype = p.dtype;
     spec.grad_dtype = p.grad_dtype;
     spec.group = p.group;
@@ -172,6 +178,9 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
   table.add("options: commit", s.commit == CommitMode::kAtomic ? "atomic" : "eager");
   table.add("options: window", cat(s.window));
   table.add("options: replicas", cat(static_cast<int32_t>(s.replicas)));
+  table.add("options: max_peers", cat(s.max_peers));
+  table.add("options: machine's rates",
+            cat(s.machine_flops, ", ", s.machine_bytes, ", ", s.machine_message));
   table.add("options: chunk_bytes", cat(s.chunk_bytes));
   table.add("options: serial", cat(s.serial));
   table.add("options: distributed: assign", s.assign ? "given" : "none");
@@ -223,6 +232,8 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": group", cat(p.group));
     table.add(who + ": layout", p.layout.describe());
     table.add(who + ": layout digest", cat(p.layout.hash()));
+    table.add(who + ": gradient's layout", grad_layout(p).describe());
+    table.add(who + ": digest of the gradient's layout", cat(grad_layout(p).hash()));
     table.add(who + ": owner", cat(p.owner));
     table.add(who + ": travel", cat(p.travel));
     table.add(who + ": view", cat(static_cast<int32_t>(p.view)));

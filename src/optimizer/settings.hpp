@@ -112,8 +112,9 @@ struct ParamSettings {
   std::string name;
   int32_t group = 0;
   DType dtype = DType::kF32, grad_dtype = DType::kF32;
-  Layout layout;                     // carries the global shape
-  std::vector<int64_t> local_shape;  // what the caller says it holds; empty: not compared
+  Layout layout;                      // carries the global shape
+  std::optional<Layout> grad_layout;  // of the gradient, where it is cut in another way
+  std::vector<int64_t> local_shape;   // what the caller says it holds; empty: not compared
   bool local_shape_given = false;
   void* data = nullptr;
   const void* grad = nullptr;
@@ -144,6 +145,8 @@ struct OptimizerSettings {
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
   Replicas replicas = Replicas::kOnce;
+  int max_peers = 0;                                                 // as PlanOptions
+  double machine_flops = 0, machine_bytes = 0, machine_message = 0;  // 0: the device's default
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;
@@ -181,6 +184,16 @@ void assign_owners(OptimizerSettings& settings, int world);
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming parameter or group, field and values.
 void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
+
+/// Where the gradient lies.
+inline const Layout& grad_layout(const ParamSettings& p) {
+  return p.grad_layout ? *p.grad_layout : p.layout;
+}
+
+/// Takes `layout` as that of the gradient: where it differs by nothing but addends, `p.layout` says
+/// so; where it is cut in another way, it is kept beside it.
+/// Errors: INVALID_ARGUMENT where p.layout has addends, too.
+void take_grad_layout(ParamSettings& p, Layout layout);
 
 /// Whether muonrt keeps f32 master weights of its own for `param`.
 bool owns_master(const ParamSettings& param);

@@ -63,10 +63,10 @@ void Optimizer::apply(const StepSettings& step) {
       view.watched = view.active != 0 && view.grad != nullptr;
       view.active = 0;
     }
-    MUONRT_REQUIRE(view.grad || view.numel == 0 || !view.active, Status::kInvalidArgument,
+    MUONRT_REQUIRE(view.grad || view.grads() == 0 || !view.active, Status::kInvalidArgument,
                    "param '", settings_.params[static_cast<size_t>(i)].name,
                    "': grad is null (it was not announced in without_grad, and this rank holds ",
-                   view.numel, " elements); bind a gradient or announce it on every rank");
+                   view.grads(), " elements); bind a gradient or announce it on every rank");
   }
 }
 

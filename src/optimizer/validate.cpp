@@ -61,10 +61,14 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  " groups); use an index below that");
   check_dtype(who, "dtype", p.dtype);
   check_dtype(who, "grad_dtype", p.grad_dtype);
-  for (const int32_t r : p.layout.mesh().ranks()) {
-    MUONRT_REQUIRE(r < world, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
-                   world, " ranks); use ranks below that");
-  }
+  MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kBad, who,
+                 ": the gradient's layout is of ", grad_layout(p).shape(), " (the parameter has ",
+                 p.layout.shape(), "); give it the same shape");
+  for (const Layout* layout : {&p.layout, &grad_layout(p)})
+    for (const int32_t r : layout->mesh().ranks()) {
+      MUONRT_REQUIRE(r < world, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
+                     world, " ranks); use ranks below that");
+    }
   const auto local = p.layout.local_shape(rank);
   if (p.local_shape_given) {
     MUONRT_REQUIRE(p.local_shape == local, kBad, who, ": local_shape is ", p.local_shape,
@@ -74,14 +78,17 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   const int64_t numel = p.layout.local_numel(rank);
   MUONRT_REQUIRE(p.data || numel == 0, kBad, who, ": data is null (rank ", rank, " holds ", numel,
                  " elements); pass the local shard");
-  const bool slices = s.groups[p.group].role == Role::kAdamW && !p.layout.partial_dims().empty();
-  MUONRT_REQUIRE(!slices || p.master_kind != MasterKind::kStochastic, Status::kNotSupported, who,
-                 ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are addends (",
-                 p.layout.describe(),
-                 "), so that its owners send rounded values; keep master weights or a remainder");
-  MUONRT_REQUIRE(p.layout.partial_dims().empty() || s.clip_norm == 0, Status::kNotSupported, who,
-                 ": its layout holds partial sums (", p.layout.describe(), "), but clip_norm is ",
-                 s.clip_norm,
+  const bool partial = !grad_layout(p).partial_dims().empty();
+  const bool slices = s.groups[p.group].role == Role::kAdamW && (partial || p.grad_layout);
+  MUONRT_REQUIRE(
+      !slices || p.master_kind != MasterKind::kStochastic, Status::kNotSupported, who,
+      ": master_kind is MUONRT_MASTER_STOCHASTIC, but its gradients are addends or cut in "
+      "another way than it is (",
+      grad_layout(p).describe(),
+      "), so that its owners send rounded values; keep master weights or a remainder");
+  MUONRT_REQUIRE(!partial || s.clip_norm == 0, Status::kNotSupported, who,
+                 ": its layout holds partial sums (", grad_layout(p).describe(),
+                 "), but clip_norm is ", s.clip_norm,
                  " (the norm of a sum does not follow from its addends); clip the gradients "
                  "yourself and pass grad_multiplier, or reduce them first");
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
@@ -138,9 +145,10 @@ void check_periods(const OptimizerSettings& s) {
                      g.blocks.period,
                      " (blocks have other owners, and the statistic stays with one); set 1");
     for (const ParamSettings& p : s.params)
-      MUONRT_REQUIRE(p.layout.partial_dims().empty(), Status::kNotSupported, "param '", p.name,
-                     "': its gradients are addends, and group '", g.name, "' has block_period ",
-                     g.blocks.period,
+      MUONRT_REQUIRE(p.layout.partial_dims().empty() && !p.grad_layout, Status::kNotSupported,
+                     "param '", p.name,
+                     "': its gradients are addends, or cut in another way than it is, and group '",
+                     g.name, "' has block_period ", g.blocks.period,
                      " (their momentum lives with the owner of a whole matrix); reduce the "
                      "gradients first, or set 1");
   }
@@ -219,6 +227,11 @@ void validate(const GroupSettings& g, const std::string& who) {
 void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "threads", s.threads, 1, 256, false);
   number("options", "window", s.window, 1, 64, false);
+  number("options", "max_peers", s.max_peers, 0, 1 << 30, false);
+  for (const auto& [field, value] : {std::pair{"machine_flops", s.machine_flops},
+                                     {"machine_bytes", s.machine_bytes},
+                                     {"machine_message_seconds", s.machine_message}})
+    number("options", field, value, 0, 1e30, false);
   number("options", "chunk_bytes", static_cast<double>(s.chunk_bytes), 1, 1e18, false);
   number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
          static_cast<double>(kMaxTimeoutMs), false);
@@ -248,7 +261,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
     check_param(s, p, rank, world);
     const int64_t numel = p.layout.local_numel(rank);
     add_interval(buffers, p.data, numel, p.dtype, "data", p);
-    add_interval(buffers, p.grad, numel, p.grad_dtype, "grad", p);
+    add_interval(buffers, p.grad, grad_layout(p).local_numel(rank), p.grad_dtype, "grad", p);
     add_interval(buffers, p.master, numel, DType::kF32, "master", p);
   }
   check_overlaps(buffers);

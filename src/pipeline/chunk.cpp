@@ -10,7 +10,7 @@ namespace muonrt {
 namespace {
 
 // Spans that every chunk has; three more follow for each batch.
-enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kFirstBatch };
+enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kRelay, kFirstBatch };
 
 // Tiny matrices are batched up to this much; a bigger batch gains nothing and costs scratch.
 constexpr int64_t kBatchBytes = 4 << 20;
@@ -111,7 +111,8 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
             {"gather exchange", plan.slot, Work::kExchange},
             {"return exchange", plan.slot, Work::kExchange},
             {"commit", plan.slot, Work::kLocal},
-            {"sum", plan.slot, Work::kLocal}};
+            {"sum", plan.slot, Work::kLocal},
+            {"relay exchange", plan.slot, Work::kExchange}};
   for (Batch& batch : batches_) {
     batch.span = static_cast<int32_t>(spans_.size());
     spans_.push_back({"unpack", plan.slot, Work::kLocal});
@@ -144,6 +145,8 @@ void Chunk::resolve_messages(const Lane& lane, void* return_receive) {
   gather_receives_ = resolve<ReceiveFrom>(plan_->gather_receives, lane.gather_receive);
   return_sends_ = resolve<SendTo>(plan_->return_sends, lane.return_send);
   return_receives_ = resolve<ReceiveFrom>(plan_->return_receives, return_receive);
+  relay_sends_ = resolve<SendTo>(plan_->relay_sends, return_receive);
+  relay_receives_ = resolve<ReceiveFrom>(plan_->relay_receives, return_receive);
 }
 
 void Chunk::bind_functions() {
@@ -187,6 +190,15 @@ void Chunk::exchange_return() {
   } else {
     c.comm->exchange(*c.exchange, return_sends_, return_receives_);
   }
+}
+
+// What the return has brought goes on from where it lies; the stream keeps the two in order.
+void Chunk::relay() {
+  const Context& c = *context_;
+  if (relay_sends_.empty() && relay_receives_.empty()) return;
+  begin(kRelay, *c.exchange);
+  c.comm->exchange(*c.exchange, relay_sends_, relay_receives_);
+  end(kRelay, *c.exchange);
 }
 
 void Chunk::gather() {
@@ -288,6 +300,7 @@ void Chunk::orthogonalize() {
     exchange_return();
     end(kReturnExchange, *c.exchange);
   }
+  relay();
   c.device->record(*returned_, *c.exchange);
 }
 

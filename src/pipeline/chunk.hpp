@@ -37,8 +37,8 @@ class Chunk {
 
   /// momentum + pack of the local shard (or its addends), exchange to the owners.
   void gather();
-  /// unpack (or sum), Newton-Schulz, pack of the matrices this rank owns, exchange back; AdamW of
-  /// the slices it owns.
+  /// unpack (or sum), Newton-Schulz, pack of the matrices this rank owns, exchange back, forwarding
+  /// where the return has two levels; AdamW of the slices it owns.
   void orthogonalize();
   /// One pass over the local shard, and over what is kept here: momentum, decay, update, where the
   /// verdict says so.
@@ -78,6 +78,7 @@ class Chunk {
   bool moves_return() const;
   void exchange_gather();
   void exchange_return();
+  void relay();
   void sum();
   void run(Batch& batch);
   /// @param q  what the Gram form's Q is measured into; null: it is not.
@@ -93,6 +94,8 @@ class Chunk {
   std::vector<Batch> batches_;
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
+  std::vector<SendTo> relay_sends_;  // second level of the return
+  std::vector<ReceiveFrom> relay_receives_;
   FunctionCall gather_call_, return_call_;  // where the caller's functions carry the slot
   std::unique_ptr<Event> packed_, arrived_, produced_, returned_;
   std::vector<Span> spans_;

@@ -78,6 +78,9 @@ struct SlotPlan {
   std::vector<Placed> return_placed;                  // directions: begins with gather_placed
   std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
   std::vector<Piece> return_pieces;
+  // Second level of the return, inside the receive buffer: what owners sent here goes on to the
+  // equal holders of other replicas, and what theirs got comes from them.
+  std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
   // Addends, between the receive buffer and the matrices: receive buffer --accumulate--> sums, each
@@ -89,7 +92,7 @@ struct SlotPlan {
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {
     return !gather_sends.empty() || !gather_receives.empty() || !return_sends.empty() ||
-           !return_receives.empty();
+           !return_receives.empty() || !relay_receives.empty();
   }
 };
 

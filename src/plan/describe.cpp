@@ -46,7 +46,10 @@ std::string replicas_text(const Plan& plan) {
       plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
   if (plan.problem().options.replicas == Replicas::kAuto)
     out += cat(" (modelled: ", fixed(plan.once_seconds() * 1e3, 3), " ms once in the world, ",
-               fixed(plan.each_seconds() * 1e3, 3), " ms in every replica)");
+               fixed(plan.each_seconds() * 1e3, 3), " ms in every replica, at ",
+               plan.problem().options.rates.flops, " FLOP/s, ", plan.problem().options.rates.bytes,
+               " byte/s and ", plan.problem().options.rates.message_seconds,
+               " s a message of a rank)");
   return out;
 }
 
@@ -68,6 +71,17 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
+/// How many peers a return has, and where it takes two levels to keep them few.
+std::string return_line(const Plan& plan, const PlanReport& report) {
+  const int bound = max_peers(plan.problem().options);
+  std::string out = cat("return      to at most ", report.return_peers,
+                        " peers in one exchange (max_peers ", bound, ")");
+  if (report.relayed_slots > 0)
+    out += cat("; two levels in ", report.relayed_slots, " of ", plan.slots().size(),
+               " slots: owners return to one replica of each block, whose ranks forward");
+  return out + "\n";
+}
+
 std::string header(const Plan& plan, const PlanReport& report) {
   const PlanOptions& o = plan.problem().options;
   const auto& params = plan.problem().params;
@@ -86,8 +100,9 @@ std::string header(const Plan& plan, const PlanReport& report) {
              " GFLOP, ratio ", fixed(report.balance, 4), "\n", "traffic     ",
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
-             "memory      messages ", spread_text(report.message_bytes), "; staged ",
-             spread_text(report.staged_bytes), "; state ", spread_text(report.state_bytes), "\n");
+             return_line(plan, report), "memory      messages ", spread_text(report.message_bytes),
+             "; staged ", spread_text(report.staged_bytes), "; state ",
+             spread_text(report.state_bytes), "\n");
 }
 
 /// Rows of a table that are printed, and a line for those that are not.
@@ -131,7 +146,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
       owners = spec.layout.mesh().ranks();
     }
     const bool travels = row.matrices > 0;
-    table.add({spec.name, shape_text(spec.layout.shape()), spec.layout.describe(),
+    table.add({spec.name, shape_text(spec.layout.shape()), layout_text(spec),
                method_text(plan, p, row), ranges(std::move(owners), "ranks"),
                ranges(std::move(slots), "slots"), travels ? human_bytes(row.bytes) : "-",
                travels || sliced ? human_bytes(report.traffic.moved[p]) : "-",
@@ -143,6 +158,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
 std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
   TextTable table({{"slot"},
                    {"carries", Align::kLeft},
+                   {"return", Align::kLeft},
                    {"matrices"},
                    {"owners"},
                    {"bytes"},
@@ -152,9 +168,10 @@ std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_r
   const Limit limit(report.slots.size(), max_rows);
   for (size_t s = 0; s < limit.shown(); ++s) {
     const SlotReport& row = report.slots[s];
-    table.add({cat(s), carries(plan.slots()[s]), cat(plan.slots()[s].matrices.size()),
-               cat(row.owners), human_bytes(plan.slots()[s].bytes), gflop(row.flops),
-               gflop(row.largest_flops), gflop(row.owners > 0 ? row.flops / row.owners : 0)});
+    table.add({cat(s), carries(plan.slots()[s]), return_text(plan.slots()[s]),
+               cat(plan.slots()[s].matrices.size()), cat(row.owners),
+               human_bytes(plan.slots()[s].bytes), gflop(row.flops), gflop(row.largest_flops),
+               gflop(row.owners > 0 ? row.flops / row.owners : 0)});
   }
   return table.text() + limit.rest();
 }

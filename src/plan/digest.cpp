@@ -17,7 +17,7 @@ void feed(Hash& hash, const std::vector<int>& list) {
 
 void feed(Hash& hash, const PlanOptions& o) {
   for (const int64_t v : {number(o.world), number(o.transport), o.chunk_bytes, number(o.window),
-                          number(o.commit), number(o.replicas)})
+                          number(o.commit), number(o.replicas), number(o.max_peers)})
     hash.value(v);
   for (const double v : {o.rates.flops, o.rates.bytes, o.rates.message_seconds}) hash.value(v);
 }
@@ -25,6 +25,7 @@ void feed(Hash& hash, const PlanOptions& o) {
 void feed(Hash& hash, const ParamSpec& spec) {
   hash.bytes(spec.name);
   hash.value(number(spec.layout.hash()));
+  hash.value(number(spec.grad_layout ? spec.grad_layout->hash() : 0));
   for (const int64_t v :
        {number(spec.role), number(spec.dtype), number(spec.grad_dtype), number(spec.group),
         number(spec.stack), number(spec.form), number(spec.newton_schulz_steps), number(spec.owner),
@@ -44,8 +45,8 @@ void feed(Hash& hash, const ParamSpec& spec) {
 }
 
 void feed(Hash& hash, const Matrix& m) {
-  for (const int64_t v : {number(m.owner), number(m.replica), number(m.slot), number(m.method.form),
-                          number(m.method.steps)})
+  for (const int64_t v : {number(m.owner), number(m.replica), number(m.grad_replica),
+                          number(m.slot), number(m.method.form), number(m.method.steps)})
     hash.value(v);
   feed(hash, m.method.restarts);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plan/batch.hpp"
+#include "plan/relay.hpp"
 
 namespace muonrt {
 
@@ -17,34 +18,56 @@ using Content = std::vector<std::pair<int32_t, int32_t>>;
 /// The owner's side of one slot.
 class OwnerSide {
  public:
-  OwnerSide(const ExchangeContext& context, const std::vector<int32_t>& owned, SlotPlan& slot)
-      : context_(context), slot_(slot), cursor_(size_of(slot.return_dtype)) {
+  OwnerSide(const ExchangeContext& context, const std::vector<int32_t>& owned, const Slot& of,
+            SlotPlan& slot)
+      : context_(context), of_(of), slot_(slot), cursor_(size_of(slot.return_dtype)) {
     index_of_ = add_owned(context, owned, slot);
     if (slot.kind == SlotKind::kAddends) {
       add_kept();
-      add_addends(parts(owned, true));
+      add_addends(gathered(owned));
     } else {
-      add_gather(parts(owned, true));
+      add_gather(gathered(owned));
     }
-    add_return(parts(owned, false));
+    add_return(returned(owned));
   }
 
  private:
-  /// What peers hold of the matrices, by (peer, matrix): those of the owner's replica, or all.
-  std::vector<Part> parts(const std::vector<int32_t>& ids, bool own_replica) const {
+  /// What peers hold of the matrices' gradients in the replicas that are gathered, by (peer,
+  /// matrix).
+  std::vector<Part> gathered(const std::vector<int32_t>& ids) const {
     std::vector<Part> out;
     for (const int32_t id : ids) {
       const Matrix& m = context_.matrix(id);
-      for (const HolderPlace& place : context_.holders.group(m.param, m.index).places) {
-        const bool own_only = own_replica || context_.plan.each_replica();
-        if (own_only && place.replica != m.replica) continue;
+      for (const HolderPlace& place : context_.holders.grad_group(m.param, m.index).places) {
+        if (place.replica == m.grad_replica && !context_.grad_blocks_of(id, place).empty())
+          out.push_back({place.rank, id, place});
+      }
+    }
+    return sorted(std::move(out));
+  }
+
+  /// What peers hold of the matrices, of those to whom this owner returns.
+  std::vector<Part> returned(const std::vector<int32_t>& ids) const {
+    std::vector<Part> out;
+    for (const int32_t id : ids) {
+      const Matrix& m = context_.matrix(id);
+      const HolderGroup& group = context_.holders.group(m.param, m.index);
+      for (const HolderPlace& place : group.places) {
+        if (context_.plan.each_replica() && place.replica != m.replica) continue;
+        if (of_.relay > 0 &&
+            place.replica != head_replica(place.replica, m.replica, of_.relay, group.replicas))
+          continue;
         if (!context_.blocks_of(id, place).empty()) out.push_back({place.rank, id, place});
       }
     }
-    std::sort(out.begin(), out.end(), [](const Part& a, const Part& b) {
+    return sorted(std::move(out));
+  }
+
+  static std::vector<Part> sorted(std::vector<Part> parts) {
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
       return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
     });
-    return out;
+    return parts;
   }
 
   /// Calls `use(first, last)` for the parts of each peer.
@@ -117,7 +140,7 @@ class OwnerSide {
         const Kept& kept = slot_.kept[static_cast<size_t>(i)];
         const auto addend = static_cast<size_t>(first->place.addend);
         if (slot_.addends.size() <= addend) slot_.addends.resize(addend + 1);
-        for (const Block& b : context_.blocks_of(first->matrix, first->place)) {
+        for (const Block& b : context_.grad_blocks_of(first->matrix, first->place)) {
           slot_.addends[addend].push_back({kept.param, first->matrix, b.rows, b.cols,
                                            kept.sum_offset + b.row * o.cols + b.col, o.cols,
                                            cursor.take(b.numel()), b.row, b.col, 1.0f});
@@ -140,6 +163,7 @@ class OwnerSide {
   }
 
   const ExchangeContext& context_;
+  const Slot& of_;
   SlotPlan& slot_;
   MessageCursor cursor_;
   std::map<int32_t, int32_t> index_of_;  // matrix id -> index into slot_.owned
@@ -166,8 +190,8 @@ std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
 }
 
 void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
-                    SlotPlan& slot) {
-  OwnerSide(context, owned, slot);
+                    const Slot& of, SlotPlan& slot) {
+  OwnerSide(context, owned, of, slot);
 }
 
 }  // namespace muonrt

@@ -20,6 +20,15 @@ struct Part {
   HolderPlace place;  // of the rank that holds it, which may be either of the two
 };
 
+/// What a rank gets back in a slot, and from whom.
+struct Back {
+  std::vector<Part> direct;         // from owners
+  std::vector<Part> relayed;        // with the owner as peer; `head` says who forwards it
+  std::vector<int32_t> forward_to;  // ranks that get all of `direct`, ascending
+  /// Of relayed[i]: the rank that forwards it. `relayed` is sorted by (head, owner, matrix).
+  std::vector<int32_t> head;
+};
+
 /// Lays messages out in a buffer, one after the other.
 class MessageCursor {
  public:
@@ -49,15 +58,21 @@ struct ExchangeContext {
   const std::vector<Block>& blocks_of(int32_t id, const HolderPlace& place) const {
     return blocks.blocks(matrix(id).param, matrix(id).index, place);
   }
+  const std::vector<Block>& grad_blocks_of(int32_t id, const HolderPlace& place) const {
+    return blocks.grad_blocks(matrix(id).param, matrix(id).index, place);
+  }
   /// `block` of a matrix, with the factors on its update and its place in the tensor.
   Piece piece(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
 /// The holder's side of a slot: parts it sends to owners, and gets back.
-/// @param gather  parts of matrices that are gathered from this rank's replica.
-/// @param back    parts of all matrices that it holds. Both by (peer, matrix), none empty.
+/// @param gather  parts of gradients that are gathered from this rank.
+/// @param back    parts of all matrices that it holds. Lists by (peer, matrix), none empty.
 void add_holder_side(const ExchangeContext& context, const std::vector<Part>& gather,
-                     const std::vector<Part>& back, SlotPlan& slot);
+                     const Back& back, SlotPlan& slot);
+
+/// What `rank` gets back of the matrices of `slot`.
+Back back_of(const ExchangeContext& context, int rank, const Slot& slot);
 
 /// Fills SlotPlan::owned with `ids` (ascending), equal shapes adjacent.
 /// @return  for each matrix its index there.
@@ -67,6 +82,6 @@ std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
 /// The owner's side: where the parts lie in the matrices of `owned` (ascending ids) and in the
 /// messages. Fills SlotPlan::owned, and what is kept of them where the slot's kind is kAddends.
 void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
-                    SlotPlan& slot);
+                    const Slot& of, SlotPlan& slot);
 
 }  // namespace muonrt

@@ -36,6 +36,15 @@ void check_matrix(const ParamSpec& spec) {
                  shape.size() > 3 ? "view it as a matrix or use AdamW" : "use AdamW");
 }
 
+void check_grad_layout(const ParamSpec& spec) {
+  MUONRT_REQUIRE(spec.layout.partial_dims().empty(), Status::kInvalidArgument, "param '", spec.name,
+                 "': its layout holds addends (", spec.layout.describe(),
+                 "), and its gradient has a layout of its own; say in that one where addends are");
+  MUONRT_REQUIRE(spec.grad_layout->shape() == spec.layout.shape(), Status::kInvalidArgument,
+                 "param '", spec.name, "': the gradient's layout is of ", spec.grad_layout->shape(),
+                 " (the parameter has ", spec.layout.shape(), "); give it the same shape");
+}
+
 /// A tensor of any number of dims as one thing that its ranks hold.
 MatrixHolders whole_holders(const Layout& layout) {
   MatrixHolders out;
@@ -103,7 +112,16 @@ const HolderPlace* HolderGroup::find(int32_t rank) const {
 HolderTable::HolderTable(const std::vector<ParamSpec>& params, int32_t world) {
   std::unordered_map<uint64_t, int32_t> by_hash;
   layout_of_.reserve(params.size());
-  for (const ParamSpec& spec : params) layout_of_.push_back(enter(spec, by_hash, world));
+  grad_layout_of_.reserve(params.size());
+  for (const ParamSpec& spec : params) {
+    layout_of_.push_back(enter(spec, by_hash, world));
+    grad_layout_of_.push_back(layout_of_.back());
+    if (!spec.grad_layout) continue;
+    check_grad_layout(spec);
+    ParamSpec gradient = spec;
+    gradient.layout = *spec.grad_layout;
+    grad_layout_of_.back() = enter(gradient, by_hash, world);
+  }
 }
 
 int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
@@ -181,9 +199,17 @@ int32_t HolderTable::intern_candidates(std::vector<int32_t> ranks) {
   return id;
 }
 
-const HolderGroup& HolderTable::group(int32_t param, int64_t index) const {
-  const Entry& entry = layouts_[static_cast<size_t>(layout_of(param))];
+const HolderGroup& HolderTable::group_of(int32_t layout, int64_t index) const {
+  const Entry& entry = layouts_[static_cast<size_t>(layout)];
   return groups_[static_cast<size_t>(entry.groups[static_cast<size_t>(index)])];
+}
+
+const HolderGroup& HolderTable::group(int32_t param, int64_t index) const {
+  return group_of(layout_of(param), index);
+}
+
+const HolderGroup& HolderTable::grad_group(int32_t param, int64_t index) const {
+  return group_of(grad_layout_of_[static_cast<size_t>(param)], index);
 }
 
 const HolderGroup& HolderTable::whole_group(int32_t param) const {
@@ -194,15 +220,32 @@ int32_t HolderTable::kind(int32_t param, int64_t index) const {
   return layouts_[static_cast<size_t>(layout_of(param))].first_kind + static_cast<int32_t>(index);
 }
 
+int32_t HolderTable::grad_kind(int32_t param, int64_t index) const {
+  const auto layout = static_cast<size_t>(grad_layout_of_[static_cast<size_t>(param)]);
+  return layouts_[layout].first_kind + static_cast<int32_t>(index);
+}
+
 const std::vector<Block>& BlockTable::blocks(int32_t param, int64_t index,
                                              const HolderPlace& place) {
-  const auto kind = static_cast<uint64_t>(holders_.kind(param, index));
-  const auto [at, is_new] = known_.try_emplace(kind << 32 | static_cast<uint32_t>(place.slot));
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  return find(holders_.kind(param, index), spec, spec.layout, index, place);
+}
+
+const std::vector<Block>& BlockTable::grad_blocks(int32_t param, int64_t index,
+                                                  const HolderPlace& place) {
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  return find(holders_.grad_kind(param, index), spec, grad_layout(spec), index, place);
+}
+
+const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
+                                           const Layout& layout, int64_t index,
+                                           const HolderPlace& place) {
+  const auto [at, is_new] =
+      known_.try_emplace(static_cast<uint64_t>(kind) << 32 | static_cast<uint32_t>(place.slot));
   if (is_new) {
-    const ParamSpec& spec = params_[static_cast<size_t>(param)];
     const int64_t parts = parts_of(spec);
-    at->second = spec.stack ? blocks_of_matrix(spec.layout, place.rank, index / parts)
-                            : blocks_of(spec.layout, place.rank);
+    at->second = spec.stack ? blocks_of_matrix(layout, place.rank, index / parts)
+                            : blocks_of(layout, place.rank);
     if (!spec.parts.empty()) {
       const MatrixPart& part = spec.parts[static_cast<size_t>(index % parts)];
       at->second = blocks_of_part(at->second, part.rows, part.cols);

@@ -41,11 +41,14 @@ class HolderTable {
   int32_t layouts() const { return static_cast<int32_t>(layouts_.size()); }
   /// Holders of matrix `index` of a Muon parameter.
   const HolderGroup& group(int32_t param, int64_t index) const;
+  /// Holders of the gradient of matrix `index`: the same, or those of a layout of its own.
+  const HolderGroup& grad_group(int32_t param, int64_t index) const;
   /// Holders of an AdamW parameter whose gradients are addends.
   const HolderGroup& whole_group(int32_t param) const;
   /// Equal for matrices whose ranks hold equal blocks: dense, below kinds().
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
+  int32_t grad_kind(int32_t param, int64_t index) const;
   /// Ranks that may own, ascending; distinct sets.
   const std::vector<std::vector<int32_t>>& candidates() const { return candidates_; }
 
@@ -61,7 +64,9 @@ class HolderTable {
   int32_t add_group(const Layout& layout, const MatrixHolders& holders);
   int32_t intern_candidates(std::vector<int32_t> ranks);
 
-  std::vector<int32_t> layout_of_;
+  const HolderGroup& group_of(int32_t layout, int64_t index) const;
+
+  std::vector<int32_t> layout_of_, grad_layout_of_;
   std::vector<Entry> layouts_;
   std::vector<HolderGroup> groups_;
   std::vector<std::vector<int32_t>> candidates_;
@@ -75,10 +80,15 @@ class BlockTable {
   BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
       : params_(params), holders_(holders) {}
   const std::vector<Block>& blocks(int32_t param, int64_t index, const HolderPlace& place);
+  /// The same of the gradient; `place` is one of its holders.
+  const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const HolderPlace& place);
   /// Elements of the matrix that the rank holds.
   int64_t numel(int32_t param, int64_t index, const HolderPlace& place);
 
  private:
+  const std::vector<Block>& find(int32_t kind, const ParamSpec& spec, const Layout& layout,
+                                 int64_t index, const HolderPlace& place);
+
   const std::vector<ParamSpec>& params_;
   const HolderTable& holders_;
   std::unordered_map<uint64_t, std::vector<Block>> known_;  // by kind and slot

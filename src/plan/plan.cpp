@@ -24,6 +24,8 @@ void check_options(const PlanOptions& o) {
                  " (at least 1 rank is needed); give the number of ranks");
   MUONRT_REQUIRE(o.chunk_bytes >= 1, Status::kInvalidArgument, "plan: chunk budget of ",
                  o.chunk_bytes, " bytes (at least 1 is needed); give a larger one");
+  MUONRT_REQUIRE(o.max_peers >= 0, Status::kInvalidArgument, "plan: max_peers is ", o.max_peers,
+                 " (at least 1 peer is needed, and 0 is the default); give 0 or more");
   MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window of ", o.window,
                  " chunks (at least 1 has to be in flight); give 1 or more");
 }
@@ -40,9 +42,12 @@ void check_param(const ParamSpec& spec, size_t index) {
   }
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
-  MUONRT_REQUIRE(!spec.carried || !sums_gradients(spec), Status::kNotSupported, "param '",
-                 spec.name, "': the caller's functions carry it, but its gradients are addends (",
-                 spec.layout.describe(), "); reduce them first, or leave the functions out");
+  MUONRT_REQUIRE(
+      !spec.carried || !sums_gradients(spec), Status::kNotSupported, "param '", spec.name,
+      "': the caller's functions carry it, but its gradients are addends, or cut in another way "
+      "than it is (",
+      grad_layout(spec).describe(),
+      "); reduce them to its layout first, or leave the functions out");
   MUONRT_REQUIRE(!spec.carried || spec.owner >= 0, Status::kInvalidArgument, "param '", spec.name,
                  "': the caller's functions carry it, but it has no owner; give it one");
   MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
@@ -124,6 +129,12 @@ int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
       return place.rank;
   }
   return rank;
+}
+
+/// The owner's own; for an owner that holds nothing of the gradient one that depends on its rank.
+int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
+  const HolderPlace* place = group.find(owner);
+  return place ? place->replica : owner % group.replicas;
 }
 
 void check_count(int64_t matrices) {
@@ -249,6 +260,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     m.owner = owners.owner[i];
     const HolderPlace* place = holders_.group(m.param, m.index).find(m.owner);
     m.replica = place ? place->replica : 0;
+    m.grad_replica = gathered_replica(holders_.grad_group(m.param, m.index), m.owner);
   }
   load_.assign(owners.load.begin(), owners.load.end());
   makespan_ = static_cast<double>(owners.makespan);
@@ -294,21 +306,18 @@ void Plan::add_matrices_of(int rank, const ExchangeContext& context, const Slot&
   const auto by_owner = [](const Part& a, const Part& b) {
     return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
   };
-  std::vector<Part> gather, back;
+  std::vector<Part> gather;
   std::vector<int32_t> owned;
   for (const int32_t id : of.matrices) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     if (m.owner == rank) owned.push_back(id);
-    const HolderPlace* place = holders_.group(m.param, m.index).find(rank);
-    if (place == nullptr || context.blocks_of(id, *place).empty()) continue;
-    if (each_ && place->replica != m.replica) continue;
-    back.push_back({m.owner, id, *place});
-    if (place->replica == m.replica) gather.push_back(back.back());
+    const HolderPlace* place = holders_.grad_group(m.param, m.index).find(rank);
+    if (place == nullptr || place->replica != m.grad_replica) continue;
+    if (!context.grad_blocks_of(id, *place).empty()) gather.push_back({m.owner, id, *place});
   }
   std::sort(gather.begin(), gather.end(), by_owner);
-  std::sort(back.begin(), back.end(), by_owner);
-  add_holder_side(context, gather, back, slot);
-  add_owner_side(context, owned, slot);
+  add_holder_side(context, gather, back_of(context, rank, of), slot);
+  add_owner_side(context, owned, of, slot);
 }
 
 MemoryPlan Plan::memory(int rank) const {

@@ -19,8 +19,9 @@ struct Matrix {
   Method method;
   double flops;
   int32_t owner;    // rank
-  int32_t replica;  // which replica of the layout the owner gathers from; -1 until it is chosen
+  int32_t replica;  // the owner's replica of the layout; -1 until it is chosen
   int32_t slot;
+  int32_t grad_replica = 0;  // of the gradient's layout: the one that is gathered
 };
 
 /// Part `index` of `count` of what every rank holds of an AdamW parameter. The ranks that hold
@@ -37,6 +38,7 @@ struct Slot {
   std::vector<Segment> segments;  // kSlices: of parameters that lie over the same mesh dims
   int64_t bytes = 0;     // of the whole matrices, dtype of the gather (sums: f32); of the segments
   int32_t carried = -1;  // the one parameter in it, where the caller's functions carry it
+  int32_t relay = 0;     // replicas of a block, where the return takes two levels (relay.hpp)
 };
 
 /// Bytes a rank needs, by kind; stated before it is taken.

@@ -63,6 +63,13 @@ void write_options(JsonWriter& json, const Plan& plan) {
   json.field("chunk_bytes", o.chunk_bytes);
   json.field("window", o.window);
   json.field("replicas", plan.each_replica() ? "each" : "once");
+  json.field("max_peers", max_peers(o));
+  json.key("machine");
+  json.open('{');
+  json.field("flops_per_second", o.rates.flops);
+  json.field("bytes_per_second", o.rates.bytes);
+  json.field("message_seconds", o.rates.message_seconds);
+  json.close('}');
   if (o.replicas == Replicas::kAuto) {
     json.field("once_seconds", plan.once_seconds());
     json.field("each_seconds", plan.each_seconds());
@@ -83,6 +90,8 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("lower_bound_flops", plan.lower_bound());
   json.field("balance", report.balance);
   json.field("moved_bytes", report.traffic.moved_total);
+  json.field("return_peers", report.return_peers);
+  json.field("relayed_slots", report.relayed_slots);
   write_spread(json, "sent_bytes", report.sent);
   write_spread(json, "received_bytes", report.received);
   write_spread(json, "message_bytes", report.message_bytes);
@@ -104,6 +113,7 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("name", spec.name);
   json.field("shape", spec.layout.shape());
   json.field("layout", spec.layout.describe());
+  if (spec.grad_layout) json.field("grad_layout", spec.grad_layout->describe());
   json.field("dtype", name_of(spec.dtype));
   json.field("grad_dtype", name_of(spec.grad_dtype));
   json.field("group", spec.group);
@@ -116,7 +126,7 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("owners", owners);
   json.field("slots", slots);
   json.field("state", state_name(spec));
-  json.field("addends", spec.layout.addends());
+  json.field("addends", grad_layout(spec).addends());
   json.field("bytes", row.bytes);
   json.field("moved_bytes", report.traffic.moved[p]);
   json.field("flops", row.flops);
@@ -128,6 +138,7 @@ void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("slot", s);
   json.field("carries", carries(plan.slots()[s]));
   json.field("matrices", plan.slots()[s].matrices.size());
+  json.field("relay", plan.slots()[s].relay);
   json.field("owners", report.slots[s].owners);
   json.field("bytes", plan.slots()[s].bytes);
   json.field("flops", report.slots[s].flops);
@@ -142,6 +153,7 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("matrices", row.owned);
   json.field("flops", plan.load()[r]);
   json.field("slots", row.slots);
+  json.field("return_peers", row.peers);
   json.field("sent_bytes", row.sent);
   json.field("received_bytes", row.received);
   json.field("message_bytes", row.memory.message_bytes);

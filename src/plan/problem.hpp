@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct MatrixPart {
 struct ParamSpec {
   std::string name;
   Role role = Role::kMuon;
-  Layout layout;
+  Layout layout;                      // of the parameter; addends of the gradient included
+  std::optional<Layout> grad_layout;  // of the gradient, where it is cut in another way
   DType dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   int32_t group = 0;
@@ -48,9 +50,17 @@ struct ParamSpec {
   int64_t owner_bytes = 0;        // state on every rank that owns any of its matrices (NorMuon's)
 };
 
-/// Whether ranks hold addends of the gradient: it is summed where the matrix (AdamW: the slice) is
-/// owned, and the state lives there.
-inline bool sums_gradients(const ParamSpec& spec) { return !spec.layout.partial_dims().empty(); }
+/// Where the gradient lies.
+inline const Layout& grad_layout(const ParamSpec& spec) {
+  return spec.grad_layout ? *spec.grad_layout : spec.layout;
+}
+
+/// Whether ranks hold addends of the gradient, or other elements of it than of the parameter: it is
+/// put together (and summed) where the matrix (AdamW: the slice) is owned, and the state lives
+/// there.
+inline bool sums_gradients(const ParamSpec& spec) {
+  return spec.grad_layout || !spec.layout.partial_dims().empty();
+}
 
 /// Matrices of a Muon parameter are numbered expert by expert, part by part.
 inline int64_t parts_of(const ParamSpec& spec) {
@@ -64,6 +74,11 @@ struct MachineRates {
   double message_seconds = 20e-6;  // of a message, beyond its bytes
 };
 
+/// Past so many peers of a return it takes two levels, unless the caller says otherwise: queue
+/// pairs, channels and launches grow with peers, and a transport that likes 8 or 72 ranks does not
+/// like 1,024.
+constexpr int kMaxPeers = 64;
+
 struct PlanOptions {
   int world = 1;
   DType transport = DType::kBF16;
@@ -72,7 +87,13 @@ struct PlanOptions {
   CommitMode commit = CommitMode::kAtomic;
   Replicas replicas = Replicas::kOnce;
   MachineRates rates;
+  int max_peers = 0;  // that a rank sends to in one exchange of a return; 0: kMaxPeers
 };
+
+/// The bound on the peers of a return.
+inline int max_peers(const PlanOptions& options) {
+  return options.max_peers > 0 ? options.max_peers : kMaxPeers;
+}
 
 struct Problem {
   PlanOptions options;

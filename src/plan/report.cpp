@@ -124,6 +124,8 @@ PlanReport report_on(const Plan& plan) {
   out.message_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.message_bytes; });
   out.staged_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.staged_bytes; });
   out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
+  for (const RankTraffic& r : ranks) out.return_peers = std::max(out.return_peers, r.peers);
+  for (const Slot& slot : plan.slots()) out.relayed_slots += slot.relay > 0;
   add_warnings(plan, out);
   return out;
 }
@@ -131,6 +133,16 @@ PlanReport report_on(const Plan& plan) {
 const char* carries(const Slot& slot) {
   if (slot.kind == SlotKind::kSlices) return "slices";
   return slot.kind == SlotKind::kAddends ? "addends" : "directions";
+}
+
+std::string layout_text(const ParamSpec& spec) {
+  std::string out = spec.layout.describe();
+  if (spec.grad_layout) out += cat("; gradient ", spec.grad_layout->describe());
+  return out;
+}
+
+std::string return_text(const Slot& slot) {
+  return slot.relay > 0 ? cat("over blocks of ", slot.relay) : std::string("direct");
 }
 
 const char* state_name(const ParamSpec& spec) {

@@ -33,9 +33,10 @@ struct Spread {
 struct PlanReport {
   std::vector<ParamReport> params;
   std::vector<SlotReport> slots;
-  Traffic traffic;
+  PlanTraffic traffic;
   double flops = 0, flops_plain = 0;  // with symmetric products at half cost; all in full
-  double balance = 1;                 // makespan / lower bound
+  int64_t return_peers = 0, relayed_slots = 0;
+  double balance = 1;  // makespan / lower bound
   Spread sent, received, message_bytes, staged_bytes, state_bytes;
   std::vector<std::string> warnings;
 };
@@ -47,6 +48,12 @@ PlanReport report_on(const Plan& plan);
 
 /// What travels in a slot: "directions", "addends" (of matrices) or "slices".
 const char* carries(const Slot& slot);
+
+/// Where a parameter lies, and its gradient where that lies elsewhere.
+std::string layout_text(const ParamSpec& spec);
+
+/// "direct", or the replicas of a block.
+std::string return_text(const Slot& slot);
 
 /// Where a parameter's state lies: "local", with the "owners" of its matrices, or in "slices".
 const char* state_name(const ParamSpec& spec);

@@ -6,6 +6,7 @@
 #include "plan/batch.hpp"
 #include "plan/carried.hpp"
 #include "plan/chunks.hpp"
+#include "plan/relay.hpp"
 
 namespace muonrt {
 
@@ -16,19 +17,22 @@ namespace {
 constexpr int64_t kLeastSlice = 1024;
 
 /// What may share a slot: of one kind, in one dtype each way, in the caller's order. Slices also
-/// lie over the same mesh dims, so that every rank has the same peers for all of them.
+/// lie over the same mesh dims, so that every rank has the same peers for all of them; and so do
+/// the replicas of what returns in two levels.
 struct SlotClass {
   int32_t travel;
   bool carried;  // by the caller's functions: a slot for each parameter
   SlotKind kind;
   DType gather, back;
-  std::vector<int64_t> over;
+  std::vector<int64_t> over = {};
+  int32_t relay = 0;  // Slot::relay; then `relay_over` says which ranks forward to which
+  std::vector<int64_t> relay_over = {};
   auto operator<=>(const SlotClass&) const = default;
 };
 
 SlotClass class_of(const ParamSpec& spec, const PlanOptions& options) {
-  SlotClass out{spec.travel,       spec.carried,      SlotKind::kDirections,
-                options.transport, options.transport, {}};
+  SlotClass out{spec.travel, spec.carried, SlotKind::kDirections, options.transport,
+                options.transport};
   if (!sums_gradients(spec)) return out;
   out.kind = SlotKind::kAddends;
   out.gather = spec.grad_dtype;
@@ -46,6 +50,7 @@ SlotClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   };
   add(layout.replica_dims());
   add(layout.partial_dims());
+  out.over.push_back(spec.grad_layout ? 1 : 0);
   return out;
 }
 
@@ -62,21 +67,28 @@ int64_t largest_share(const HolderGroup& group, const Layout& layout) {
 }  // namespace
 
 void Plan::choose_slots(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
+  RelayChooser relays(problem_.params, problem_.options, holders_);
   std::map<SlotClass, std::vector<int32_t>> classes;  // matrices; of kSlices: parameters
   for (const int32_t id : by_name) {
     const int32_t param = matrices_[static_cast<size_t>(id)].param;
-    classes[class_of(problem_.params[static_cast<size_t>(param)], problem_.options)].push_back(id);
+    SlotClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);
+    of.relay = relays.block(param, matrices_[static_cast<size_t>(id)].index);
+    if (of.relay > 0) of.relay_over = relays.over(param);
+    classes[std::move(of)].push_back(id);
   }
   for (const int32_t p : params) {
     const ParamSpec& spec = problem_.params[static_cast<size_t>(p)];
-    if (spec.role == Role::kAdamW && sums_gradients(spec) && spec.layout.numel() > 0)
-      classes[class_of(spec, problem_.options)].push_back(p);
+    if (spec.role != Role::kAdamW || !sums_gradients(spec) || spec.layout.numel() == 0) continue;
+    SlotClass of = class_of(spec, problem_.options);
+    of.relay = relays.block(p, -1);
+    classes[std::move(of)].push_back(p);
   }
   for (const auto& [of, members] : classes) {
     Slot proto;
     proto.kind = of.kind;
     proto.gather_dtype = of.gather;
     proto.return_dtype = of.back;
+    proto.relay = of.relay;
     if (of.carried) {
       add_carried_slots(proto, members);
     } else if (of.kind == SlotKind::kSlices) {

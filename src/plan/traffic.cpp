@@ -1,12 +1,15 @@
 #include "plan/traffic.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_set>
 
 #include "base/checked.hpp"
 #include "base/hash.hpp"
 #include "plan/carried.hpp"
+#include "plan/relay.hpp"
+#include "plan/slice_sources.hpp"
 #include "plan/slices.hpp"
 #include "plan/slots.hpp"
 
@@ -31,17 +34,19 @@ class Measurement {
       : plan_(plan),
         blocks_(plan.problem().params, plan.holders()),
         sizes_(static_cast<size_t>(plan.holders().kinds())),
+        grad_sizes_(sizes_.size()),
         buffers_(ranks()),
         largest_(ranks()),
         gather_(ranks()),
-        back_(ranks()) {
+        back_(ranks()),
+        direct_(ranks()) {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
     for (const Slot& slot : plan.slots()) add_slot(slot);
     add_memory();
     for (const int64_t bytes : out_.moved) out_.moved_total += bytes;
   }
-  Traffic take() { return std::move(out_); }
+  PlanTraffic take() { return std::move(out_); }
 
  private:
   size_t ranks() const { return static_cast<size_t>(plan_.problem().options.world); }
@@ -71,6 +76,11 @@ class Measurement {
       const int32_t owner = matrix(ids[i]).owner;
       for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i]);
       end_owner(static_cast<size_t>(owner));
+    }
+    if (slot.relay > 0 && !ids.empty()) {
+      const Layout& layout =
+          plan_.problem().params[static_cast<size_t>(matrix(ids.front()).param)].layout;
+      add_relay(layout);
     }
     for (const size_t r : touched_) {
       SlotBytes& now = buffers_[r];
@@ -113,19 +123,51 @@ class Measurement {
       add_sum(owner, numel, 4);
       add(owner, kDirectionBytes, numel * size_of(slot_->return_dtype));
     }
+    add_gathered(id);
     for (const HolderPlace& p : group.places) {
       const int64_t numel = sizes[static_cast<size_t>(p.slot)];
       if (numel == 0 || (plan_.each_replica() && p.replica != m.replica)) continue;
       const auto r = static_cast<size_t>(p.rank);
-      if (back_[r].numel == 0) peers_.push_back(r);
-      back_[r].add(id, p.slot, numel);
-      const bool gathered = p.replica == m.replica;
-      if (gathered) gather_[r].add(id, p.slot, numel);
-      if (p.rank == m.owner) continue;
-      int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
-      moved += numel * size_of(slot_->return_dtype);
-      if (gathered) moved += numel * size_of(slot_->gather_dtype);
+      const bool direct =
+          slot_->relay == 0 ||
+          p.replica == head_replica(p.replica, m.replica, slot_->relay, group.replicas);
+      if (direct) {
+        meet(r);
+        back_[r].add(id, p.slot, numel);
+      }
+      if (p.rank != m.owner)
+        out_.moved[static_cast<size_t>(m.param)] += numel * size_of(slot_->return_dtype);
     }
+  }
+
+  void meet(size_t rank) {
+    if (back_[rank].numel == 0 && gather_[rank].numel == 0) peers_.push_back(rank);
+  }
+
+  void add_gathered(int32_t id) {
+    const Matrix& m = matrix(id);
+    for (const HolderPlace& p : plan_.holders().grad_group(m.param, m.index).places) {
+      if (p.replica != m.grad_replica) continue;
+      const int64_t numel = grad_numel(m, p);
+      if (numel == 0) continue;
+      const auto r = static_cast<size_t>(p.rank);
+      meet(r);
+      gather_[r].add(id, p.slot, numel);
+      if (p.rank != m.owner)
+        out_.moved[static_cast<size_t>(m.param)] += numel * size_of(slot_->gather_dtype);
+    }
+  }
+
+  int64_t grad_numel(const Matrix& m, const HolderPlace& place) {
+    const auto kind = static_cast<size_t>(plan_.holders().grad_kind(m.param, m.index));
+    const auto slot = static_cast<size_t>(place.slot);
+    std::vector<int64_t>& sizes = grad_sizes_[kind];
+    if (sizes.size() <= slot) sizes.resize(slot + 1, -1);
+    if (sizes[slot] < 0) {
+      sizes[slot] = 0;
+      for (const Block& b : blocks_.grad_blocks(m.param, m.index, place)) sizes[slot] += b.numel();
+    }
+    return sizes[slot];
   }
 
   /// Adds the messages between `owner` and its peers to the buffers of both.
@@ -143,19 +185,58 @@ class Measurement {
       if (bytes > 0) known.insert(gather_[r].content.digest());
       add(owner, kReturnSend, bytes);
     }
+    int64_t others = 0;
     for (const size_t r : peers_) {
       const int64_t gathered = gather_[r].numel * gather_size, bytes = back_[r].numel * back_size;
-      add(r, kReturnReceive, bytes);
+      if (r != owner) move(r, owner, gathered);
+      if (bytes == 0) {
+        gather_[r] = {};
+        continue;
+      }
+      receive(r, bytes);
       if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, bytes);
       if (r != owner) {
-        move(r, owner, gathered);
         move(owner, r, bytes);
+        ++others;
       }
       gather_[r] = back_[r] = {};
     }
+    send_to(owner, others);
     touched_.insert(touched_.end(), peers_.begin(), peers_.end());
     touched_.push_back(owner);
     peers_.clear();
+  }
+
+  /// A message of an owner's; in two levels it goes on with all others that the rank gets.
+  void receive(size_t rank, int64_t bytes) {
+    direct_[rank] = buffers_[rank][kReturnReceive] + bytes;
+    add(rank, kReturnReceive, bytes);
+    if (slot_->relay > 0) relaying_.push_back(rank);
+  }
+
+  void send_to(size_t rank, int64_t others) {
+    out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
+  }
+
+  /// The second level: ranks that owners sent to forward it to the others of their blocks.
+  void add_relay(const Layout& layout) {
+    std::sort(relaying_.begin(), relaying_.end());
+    relaying_.erase(std::unique(relaying_.begin(), relaying_.end()), relaying_.end());
+    std::vector<int64_t> received;
+    for (const size_t r : relaying_) received.push_back(direct_[r]);
+    for (size_t i = 0; i < relaying_.size(); ++i) {
+      const auto rank = static_cast<int32_t>(relaying_[i]);
+      const auto replica = static_cast<int32_t>(layout.full_replica_index(rank));
+      const auto mates = block_mates(layout.equal_holders(rank), rank, replica, slot_->relay);
+      for (const int32_t mate : mates) {
+        const auto to = static_cast<size_t>(mate);
+        add(to, kReturnReceive, received[i]);
+        move(relaying_[i], to, received[i]);
+        touched_.push_back(to);
+      }
+      send_to(relaying_[i], std::ssize(mates));
+    }
+    relaying_.clear();
   }
 
   void move(size_t from, size_t to, int64_t bytes) {
@@ -167,10 +248,43 @@ class Measurement {
   void add_slices() {
     const Layout& layout = layout_of(slot_->segments.front());
     for (int64_t s = 0; s < layout.shard_slots(); ++s) add_group(layout, layout.rank_of(0, s));
+    if (slot_->relay > 0) add_relay(layout);
+    if (spec_of(slot_->segments.front()).grad_layout) add_split_gather(layout);
   }
 
-  const Layout& layout_of(const Segment& s) const {
-    return plan_.problem().params[static_cast<size_t>(s.param)].layout;
+  const ParamSpec& spec_of(const Segment& s) const {
+    return plan_.problem().params[static_cast<size_t>(s.param)];
+  }
+  const Layout& layout_of(const Segment& s) const { return spec_of(s).layout; }
+
+  /// Gradients of layouts of their own, to the owners of slices.
+  void add_split_gather(const Layout& layout) {
+    const int64_t element = size_of(slot_->gather_dtype);
+    std::vector<SliceSources> sources;
+    for (const Segment& s : slot_->segments) sources.emplace_back(spec_of(s));
+    for (const int32_t owner : layout.mesh().ranks()) {
+      std::map<int, int64_t> numel;  // by holder
+      for (size_t i = 0; i < sources.size(); ++i) {
+        const Segment& s = slot_->segments[i];
+        const auto [begin, end] = slice_at(layout_of(s), s, owner);
+        if (begin == end) continue;
+        for (const int holder : sources[i].holders(sources[i].replica_for(owner))) {
+          int64_t count = 0;
+          for (const SharedBlock& b : sources[i].shared(owner, begin, end, holder))
+            count += b.rows * b.cols;
+          if (count > 0) numel[holder] += count;
+          if (holder != owner) out_.moved[static_cast<size_t>(s.param)] += count * element;
+        }
+      }
+      const auto to = static_cast<size_t>(owner);
+      for (const auto& [holder, count] : numel) {
+        const auto from = static_cast<size_t>(holder);
+        add(from, kGatherSend, count * element);
+        add(to, kGatherReceive, count * element);
+        if (from != to) move(from, to, count * element);
+        touched_.push_back(from);
+      }
+    }
   }
 
   /// The ranks that hold what `one` holds: each sends to the owners in its replica, each owner to
@@ -194,22 +308,41 @@ class Measurement {
       }
       touched_.push_back(owner);
     }
-    for (size_t o = 0; o < ranks.size(); ++o) {
+    const bool split = spec_of(slot_->segments.front()).grad_layout.has_value();
+    const auto replicas = static_cast<int32_t>(layout.replicas() / layout.addends());
+    const auto returns = [&](size_t o, size_t r) {
+      if (slot_->relay == 0) return o != r;
+      const auto to = static_cast<int32_t>(replica[r]);
+      return to == head_replica(to, static_cast<int32_t>(replica[o]), slot_->relay, replicas);
+    };
+    for (const size_t o : by_rank(ranks)) {
       if (owns[o] == 0) continue;
+      int64_t others = 0;
       const auto owner = static_cast<size_t>(ranks[o]);
       add(owner, kReturnSend, owns[o] * back_size);
       for (size_t r = 0; r < ranks.size(); ++r) {
         const auto rank = static_cast<size_t>(ranks[r]);
-        if (replica[r] == replica[o]) {
+        if (!split && replica[r] == replica[o]) {
           add(rank, kGatherSend, owns[o] * gather_size);
           add(owner, kGatherReceive, owns[o] * gather_size);
           if (r != o) move(rank, owner, owns[o] * gather_size);
         }
+        if (!returns(o, r)) continue;
+        receive(rank, owns[o] * back_size);
         if (r == o) continue;
-        add(rank, kReturnReceive, owns[o] * back_size);
         move(owner, rank, owns[o] * back_size);
+        ++others;
       }
+      send_to(owner, others);
     }
+  }
+
+  /// Places in `ranks` by ascending rank, the order in which messages lie.
+  static std::vector<size_t> by_rank(const std::vector<int>& ranks) {
+    std::vector<size_t> out(ranks.size());
+    for (size_t i = 0; i < out.size(); ++i) out[i] = i;
+    std::sort(out.begin(), out.end(), [&](size_t a, size_t b) { return ranks[a] < ranks[b]; });
+    return out;
   }
 
   /// A sum in f32, and the state that is kept with it.
@@ -238,7 +371,8 @@ class Measurement {
       if (!staged) memory.staged_bytes = 0;
       memory.message_bytes = largest_[r].in_flight(options, out_.ranks[r].slots);
       for (size_t l = 0; l < layout.size(); ++l)
-        memory.state_bytes += state_of[l] * layout[l]->local_numel(static_cast<int>(r));
+        if (layout[l] != nullptr)
+          memory.state_bytes += state_of[l] * layout[l]->local_numel(static_cast<int>(r));
     }
     std::set<std::pair<int32_t, int32_t>> owned;  // parameter, owner
     for (const Matrix& m : plan_.matrices()) {
@@ -250,16 +384,18 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<std::vector<int64_t>> sizes_;   // [kind][shard slot]
-  std::vector<SlotBytes> buffers_, largest_;  // of each rank: in this slot, in any slot
-  std::vector<Message> gather_, back_;        // of each peer, with the owner at hand
-  std::vector<size_t> peers_, touched_;       // ranks met for this owner, in this slot
+  std::vector<std::vector<int64_t>> sizes_, grad_sizes_;  // [kind][shard slot]
+  std::vector<SlotBytes> buffers_, largest_;              // of each rank: in this slot, in any slot
+  std::vector<Message> gather_, back_;                    // of each peer, with the owner at hand
+  std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
+  std::vector<size_t> relaying_;         // ranks that forward in this slot
+  std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot
   const Slot* slot_ = nullptr;
-  Traffic out_;
+  PlanTraffic out_;
 };
 
 }  // namespace
 
-Traffic measure_traffic(const Plan& plan) { return Measurement(plan).take(); }
+PlanTraffic measure_traffic(const Plan& plan) { return Measurement(plan).take(); }
 
 }  // namespace muonrt

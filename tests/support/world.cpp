@@ -70,12 +70,20 @@ Layout layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
                        : Layout::from_placements(mesh, p.shape, placements, p.reading);
 }
 
+Layout grad_layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
+  if (p.make_grad_layout) return p.make_grad_layout(mesh, p.shape);
+  if (p.grad_placements.empty()) return layout_of(p, mesh);
+  return Layout::from_placements(mesh, p.shape, p.grad_placements, p.reading);
+}
+
 Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mirror)
     : case_(&of), rank_(comm.rank()), mirror_(mirror) {
   const auto mesh = std::make_shared<Mesh>(of.mesh, std::vector<std::string>{}, of.rank_array);
   for (const Param& p : of.params) {
     Layout layout = layout_of(p, mesh);
     layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
+    layout = grad_layout_of(p, mesh);
+    grad_layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
   }
   make_buffers();
   if (mirror_) mirror_buffers();
@@ -92,6 +100,8 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mi
           param.dtype = p.dtype;
           param.grad_dtype = p.grad_dtype;
           param.layout = layouts_[i];
+          if (p.make_grad_layout || !p.grad_placements.empty())
+            take_grad_layout(param, grad_layouts_[i]);
           param.data = mirror_ ? far_data_[i] : data_[i].data();
           param.grad = mirror_ ? far_grads_[i] : grads_[i].data();
           param.owner = p.owner;
@@ -134,7 +144,8 @@ void Rank::make_buffers() {
     const Param& p = case_->params[i];
     const int64_t numel = layouts_[i].local_numel(rank_);
     data_.emplace_back(static_cast<size_t>(numel * size_of(p.dtype)));
-    grads_.emplace_back(static_cast<size_t>(numel * size_of(p.grad_dtype)));
+    grads_.emplace_back(
+        static_cast<size_t>(grad_layouts_[i].local_numel(rank_) * size_of(p.grad_dtype)));
     visit(static_cast<int64_t>(i), [&](int64_t element, int64_t local) {
       store(data_[i].data() + local * size_of(p.dtype), p.dtype,
             value(static_cast<int64_t>(i), element, -1));
@@ -145,8 +156,9 @@ void Rank::make_buffers() {
 float Rank::gradient(int64_t param, int64_t element, int64_t step) const {
   const Param& p = case_->params[static_cast<size_t>(param)];
   if (p.addends == 0) return value(param, element, step);
-  if (keeps(param))
-    return addend_value(param, element, step, layout(param).addend_index(rank_), p.addend_dtype);
+  if (grad_layout(param).addends() > 1)
+    return addend_value(param, element, step, grad_layout(param).addend_index(rank_),
+                        p.addend_dtype);
   float sum = addend_value(param, element, step, 0, p.addend_dtype);
   for (int a = 1; a < p.addends; ++a) sum += addend_value(param, element, step, a, p.addend_dtype);
   return sum;
@@ -201,7 +213,7 @@ void Rank::add_kept(int64_t param, Tensors& full) {
 void Rank::fill_gradients(int64_t step) {
   for (size_t i = 0; i < grads_.size(); ++i) {
     const DType dtype = case_->params[i].grad_dtype;
-    visit(static_cast<int64_t>(i), [&](int64_t element, int64_t local) {
+    for_each_element(grad_layouts_[i], rank_, [&](int64_t element, int64_t local) {
       store(grads_[i].data() + local * size_of(dtype), dtype,
             gradient(static_cast<int64_t>(i), element, step));
     });

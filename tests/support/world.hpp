@@ -24,13 +24,17 @@ struct Param {
   /// Other forms: in place of the placements, where given.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
+  /// Of the gradient, where it lies elsewhere than the parameter: placements or another form.
+  std::vector<muonrt::Placement> grad_placements;
+  std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
+      make_grad_layout;
   muonrt::View view = muonrt::View::kPlain;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
   int32_t travel = 0;
-  /// > 0: the gradient is a sum of so many addends, each of `addend_dtype`. Where the layout has
+  /// > 0: the gradient is a sum of so many addends, each of `addend_dtype`. Where its layout has
   /// partial dims (of that many ranks together) a rank holds its addend, else their sum, added one
   /// after the other in f32.
   int addends = 0;
@@ -68,6 +72,9 @@ struct Case {
 
 /// The parameter's layout, before a view of it is taken.
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
+
+/// That of its gradient.
+muonrt::Layout grad_layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
 /// Calls `visit(element of the whole tensor, local element)` for all that `rank` holds.
 void for_each_element(const muonrt::Layout& layout, int rank,
@@ -128,7 +135,13 @@ class Rank {
   void mirror_buffers();
   void read_data();
   float gradient(int64_t param, int64_t element, int64_t step) const;
-  bool keeps(int64_t param) const { return !layout(param).partial_dims().empty(); }
+  const muonrt::Layout& grad_layout(int64_t param) const {
+    return grad_layouts_[static_cast<size_t>(param)];
+  }
+  /// Whether state lies with owners.
+  bool keeps(int64_t param) const {
+    return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
+  }
   void add_kept(int64_t param, Tensors& full);
   void visit(int64_t param, const std::function<void(int64_t, int64_t)>& visit) const {
     for_each_element(layouts_[static_cast<size_t>(param)], rank_, visit);
@@ -138,7 +151,7 @@ class Rank {
   int rank_;
   Mirror* mirror_;
   std::vector<void*> far_data_, far_grads_;  // with a mirror
-  std::vector<muonrt::Layout> layouts_;
+  std::vector<muonrt::Layout> layouts_, grad_layouts_;
   std::vector<std::vector<unsigned char>> data_, grads_;
   std::unique_ptr<muonrt::Optimizer> optimizer_;
 };

@@ -26,9 +26,9 @@ std::set<int32_t> peers_of(const std::vector<Region>& sends, const std::vector<R
 }
 
 Meeting meeting(const SlotPlan& s, int32_t direction) {
-  return {s.slot, direction,
-          direction == 0 ? peers_of(s.gather_sends, s.gather_receives)
-                         : peers_of(s.return_sends, s.return_receives)};
+  if (direction == 0) return {s.slot, direction, peers_of(s.gather_sends, s.gather_receives)};
+  if (direction == 1) return {s.slot, direction, peers_of(s.return_sends, s.return_receives)};
+  return {s.slot, direction, peers_of(s.relay_sends, s.relay_receives)};
 }
 
 /// What a rank does when `window` chunks may be in flight: the gather of slot k + window - 1 comes
@@ -47,8 +47,9 @@ Calendar calendar(const std::vector<SlotPlan>& slots, int world_slots, int windo
     if (k < n && sequence[static_cast<size_t>(k)] != nullptr)
       out.push_back(meeting(*sequence[static_cast<size_t>(k)], 0));
     const int back = k - window + 1;
-    if (back >= 0 && sequence[static_cast<size_t>(back)] != nullptr)
-      out.push_back(meeting(*sequence[static_cast<size_t>(back)], 1));
+    if (back < 0 || sequence[static_cast<size_t>(back)] == nullptr) continue;
+    out.push_back(meeting(*sequence[static_cast<size_t>(back)], 1));
+    out.push_back(meeting(*sequence[static_cast<size_t>(back)], 2));
   }
   return out;
 }
@@ -94,6 +95,7 @@ Problem overlapping_groups() {
   Problem out;
   out.options.world = static_cast<int>(pick(2, 7));
   out.options.chunk_bytes = pick(1, 200);
+  out.options.max_peers = static_cast<int>(pick(0, 2));
   const int64_t params = pick(1, 12);
   for (int64_t p = 0; p < params; ++p) {
     std::vector<int32_t> ranks;

@@ -96,17 +96,18 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
       if (random_layout::pick(0, 4) == 0) spec.role = Role::kAdamW;
     for (ParamSpec& spec : c.problem.params)
       if (spec.role == Role::kMuon) spec.owner_bytes = 100 * random_layout::pick(0, 2);
+    c.problem.options.max_peers = static_cast<int>(random_layout::pick(0, 3));
     const Plan plan(c.problem);
-    const Traffic traffic = measure_traffic(plan);
+    const PlanTraffic traffic = measure_traffic(plan);
     int64_t all_sent = 0, moved = 0;
     for (int r = 0; r < plan.problem().options.world; ++r) {
       int64_t sent = 0, received = 0;
       int32_t owned = 0;
       const auto slots = plan.rank_slots(r);
       for (const SlotPlan& s : slots) {
-        for (const auto* list : {&s.gather_sends, &s.return_sends})
+        for (const auto* list : {&s.gather_sends, &s.return_sends, &s.relay_sends})
           for (const Region& region : *list) sent += region.peer == r ? 0 : region.bytes;
-        for (const auto* list : {&s.gather_receives, &s.return_receives})
+        for (const auto* list : {&s.gather_receives, &s.return_receives, &s.relay_receives})
           for (const Region& region : *list) received += region.peer == r ? 0 : region.bytes;
         owned += static_cast<int32_t>(s.owned.size());
       }
@@ -122,7 +123,11 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
       all_sent += sent;
     }
     for (const int64_t bytes : traffic.moved) moved += bytes;
-    RC_ASSERT(all_sent == traffic.moved_total);
+    // What is forwarded has gaps between the messages that it consists of.
+    const bool relayed = std::any_of(plan.slots().begin(), plan.slots().end(),
+                                     [](const Slot& s) { return s.relay > 0; });
+    if (relayed) RC_ASSERT(all_sent >= traffic.moved_total);
+    if (!relayed) RC_ASSERT(all_sent == traffic.moved_total);
     RC_ASSERT(moved == traffic.moved_total);
   }));
 }

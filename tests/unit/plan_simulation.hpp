@@ -84,8 +84,18 @@ class SlotRun {
          {check_regions(s.gather_sends, s.gather_send_bytes, false, "gather sends"),
           check_regions(s.gather_receives, s.gather_receive_bytes, false, "gather receives"),
           check_regions(s.return_sends, s.return_send_bytes, true, "return sends"),
-          check_regions(s.return_receives, s.return_receive_bytes, false, "return receives")}) {
+          check_regions(s.return_receives, s.return_receive_bytes, false, "return receives"),
+          check_regions(s.relay_sends, s.return_receive_bytes, true, "relay sends"),
+          check_regions(s.relay_receives, s.return_receive_bytes, false, "relay receives")}) {
       if (!c.empty()) return c;
+    }
+    for (const Region& relayed : s.relay_receives) {
+      for (const auto* list : {&s.return_receives, &s.relay_sends}) {
+        for (const Region& r : *list) {
+          if (relayed.offset < r.offset + r.bytes && r.offset < relayed.offset + relayed.bytes)
+            return "a relayed message overlaps what owners send";
+        }
+      }
     }
     if (s.return_placed.size() < s.gather_placed.size()) return "return list is too short";
     for (size_t i = 0; i < s.gather_placed.size(); ++i) {
@@ -112,10 +122,18 @@ class SlotRun {
                      std::vector<Region> SlotPlan::*sends, std::vector<Region> SlotPlan::*receives,
                      int64_t SlotPlan::*receive_bytes) {
     received.assign(plans_.size(), {});
+    for (size_t r = 0; r < plans_.size(); ++r) {
+      if (plans_[r] != nullptr)
+        received[r].assign(static_cast<size_t>(plans_[r]->*receive_bytes), 0xee);
+    }
+    return move(sent, received, sends, receives);
+  }
+
+  Complaint move(const std::vector<Bytes>& sent, std::vector<Bytes>& received,
+                 std::vector<Region> SlotPlan::*sends, std::vector<Region> SlotPlan::*receives) {
     std::map<std::pair<int, int>, Region> expected;  // (from, to)
     for (size_t r = 0; r < plans_.size(); ++r) {
       if (plans_[r] == nullptr) continue;
-      received[r].assign(static_cast<size_t>(plans_[r]->*receive_bytes), 0xee);
       for (const Region& region : plans_[r]->*receives)
         expected[{region.peer, static_cast<int>(r)}] = region;
     }
@@ -225,6 +243,10 @@ class SlotRun {
     }
     Complaint c = exchange(sent, received, &SlotPlan::return_sends, &SlotPlan::return_receives,
                            &SlotPlan::return_receive_bytes);
+    if (c.empty()) {
+      const std::vector<Bytes> arrived = received;
+      c = move(arrived, received, &SlotPlan::relay_sends, &SlotPlan::relay_receives);
+    }
     returned.assign(plans_.size(), {});
     for (size_t r = 0; r < plans_.size() && c.empty(); ++r) {
       if (plans_[r] == nullptr) continue;

@@ -122,6 +122,7 @@ Table option_table() {
   add("seed", cell::count(o.seed));
   add("clip_norm", plain(o.clip_norm));
   add("health_every", cell::count(o.health_every));
+  add("max_peers", cell::count(kMaxPeers));
   return table;
 }
 

@@ -10,8 +10,47 @@
 
 namespace muonrt::tool {
 
+namespace {
+
+/// Placements of dims that the tensor lacks become R.
+std::vector<Placement> fitting(const std::string& text, size_t dims) {
+  std::vector<Placement> out = parse_placements(text);
+  for (Placement& p : out) {
+    const bool cuts = p.kind == PlacementKind::kShard || p.kind == PlacementKind::kStridedShard;
+    if (cuts && p.tensor_dim >= static_cast<int>(dims)) p = {};
+  }
+  return out;
+}
+
+std::vector<Placement> by_names(const Mesh& mesh, const ModelTensor& tensor) {
+  std::vector<Placement> out = parse_placements(named_placements(mesh.names(), tensor));
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (mesh.names()[k] == "ddp") out[k] = {PlacementKind::kPartial, 0, 1};
+  }
+  return out;
+}
+
+/// Where a parameter and its gradient lie.
+void take_layouts(ParamSpec& spec, const std::shared_ptr<const Mesh>& mesh,
+                  const ModelTensor& tensor, const PlacementWords& words) {
+  const Reading reading = words.reading == "ordered" ? Reading::kOrdered : Reading::kLiteral;
+  const size_t dims = tensor.shape.size();
+  ParamSettings p;
+  p.name = tensor.name;
+  p.layout = Layout::from_placements(
+      mesh, tensor.shape,
+      words.params.empty() ? by_names(*mesh, tensor) : fitting(words.params, dims), reading);
+  if (!words.grads.empty())
+    take_grad_layout(
+        p, Layout::from_placements(mesh, tensor.shape, fitting(words.grads, dims), reading));
+  spec.layout = p.layout;
+  spec.grad_layout = p.grad_layout;
+}
+
+}  // namespace
+
 Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh_text,
-                      PlanOptions options) {
+                      PlanOptions options, const PlacementWords& words) {
   const auto mesh = std::make_shared<const Mesh>(parse_mesh(mesh_text));
   OptimizerSettings settings;
   settings.groups = {GroupSettings::defaults(muonrt::Role::kMuon)};
@@ -26,9 +65,7 @@ Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string
     spec.role = tensor.muon ? Role::kMuon : Role::kAdamW;
     spec.group = tensor.muon ? 0 : 1;
     spec.stack = tensor.muon && tensor.stack();
-    spec.layout = Layout::from_placements(mesh, tensor.shape,
-                                          parse_placements(named_placements(mesh->names(), tensor)),
-                                          Reading::kLiteral);
+    take_layouts(spec, mesh, tensor, words);
     if (tensor.muon) {
       spec.form = permitted_form(method, muon.form);
       spec.gram_restarts = method.gram_restarts;

@@ -18,6 +18,9 @@ struct Arguments {
   int64_t chunk_bytes = PlanOptions{}.chunk_bytes;
   int window = PlanOptions{}.window;
   std::string commit = "atomic", transport = "bf16", replicas = "once";
+  PlacementWords placements;
+  int max_peers = 0;
+  MachineRates rates;
   int64_t rows = 20;
   bool json = false;
 };
@@ -31,8 +34,10 @@ int run(const Arguments& a) {
   options.transport = a.transport == "f32" ? DType::kF32 : DType::kBF16;
   if (a.replicas == "each") options.replicas = Replicas::kEach;
   if (a.replicas == "auto") options.replicas = Replicas::kAuto;
+  options.max_peers = a.max_peers;
+  options.rates = a.rates;
   const double start = now();
-  const Plan plan(model_problem(tensors, a.mesh, options));
+  const Plan plan(model_problem(tensors, a.mesh, options, a.placements));
   const double seconds = now() - start;
   const ModelTotals total = totals(tensors);
   if (a.json) {
@@ -68,7 +73,38 @@ void add_plan(CLI::App& app, Work& work) {
   command
       ->add_option("--mesh", a->mesh,
                    "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
-                   "hands out experts, every other name replicates")
+                   "hands out experts, ddp holds addends of gradients, every other name replicates")
+      ->capture_default_str();
+  command->add_option("--placements", a->placements.params,
+                      "in place of the names: \"R,S(0)\" for each mesh dimension, of every tensor "
+                      "(a dimension that it lacks is not cut); P: its ranks hold addends of the "
+                      "gradients");
+  command->add_option("--grad-placements", a->placements.grads,
+                      "the same for the gradients, where they lie elsewhere than the parameters");
+  command->add_option("--reading", a->placements.reading, "of placements: literal or ordered")
+      ->check(CLI::IsMember({"literal", "ordered"}))
+      ->capture_default_str();
+  command
+      ->add_option("--max-peers", a->max_peers,
+                   fmt::format("bound on the peers of a return, past which it takes two levels; "
+                               "0: {}",
+                               kMaxPeers))
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--machine-flops", a->rates.flops,
+                   "for --replicas auto: FLOP/s of a rank in products")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--machine-bytes", a->rates.bytes,
+                   "for --replicas auto: bytes/s that a rank sends or receives")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--machine-message-seconds", a->rates.message_seconds,
+                   "for --replicas auto: seconds of a message, beyond its bytes")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
       ->check(CLI::PositiveNumber)

@@ -15,7 +15,7 @@ namespace {
 /// its number.
 std::string gradient_name(const TensorFile& file, const StepTensor& t, int64_t addend) {
   const std::string& name = t.entry->name;
-  const bool single = t.layout->addends() == 1 && !file.table().find(name + "@0");
+  const bool single = t.grads().addends() == 1 && !file.table().find(name + "@0");
   return t.partial && !single ? name + "@" + std::to_string(addend) : name;
 }
 
@@ -61,7 +61,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>
     size_t known = 0;
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
-      for (int64_t a = 0; a < t.layout->addends(); ++a) {
+      for (int64_t a = 0; a < t.grads().addends(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
         // One buffer serves all files: bf16 where all are, else f32, which holds every value.
@@ -77,7 +77,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>
       for (const StepTensor& t : tensors_) {
         // A frozen parameter may have a gradient, which nothing reads.
         if (!t.steps()) found = found || entry.name == t.entry->name;
-        for (int64_t a = 0; t.steps() && !found && a < t.layout->addends(); ++a) {
+        for (int64_t a = 0; t.steps() && !found && a < t.grads().addends(); ++a) {
           found = entry.name == gradient_name(*file, t, a);
         }
       }
@@ -95,7 +95,9 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
   const auto cut = cut_tensor(params, *t.entry, local.stretches, element_bytes(t.entry->dtype));
   local.data = memory_.allocate(std::ssize(cut));
   if (!cut.empty()) std::memcpy(local.data, cut.data(), cut.size());
-  const int64_t elements = std::ssize(cut) / element_bytes(t.entry->dtype);
+  local.grad_stretches = t.grads().stretches(rank_);
+  int64_t elements = 0;
+  for (const Stretch& s : local.grad_stretches) elements += s.count;
   local.grad = memory_.allocate(elements * element_bytes(local.grad_dtype));
   for (const MatrixPart& part : t.parts) {
     muonrt_part_t& p = local.parts.emplace_back();
@@ -115,6 +117,7 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
   p.dtype = t.half() ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
   p.grad_dtype = local.grad_dtype == "BF16" ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
   p.layout = t.layout->c();
+  p.grad_layout = t.grad_layout ? t.grad_layout->c() : nullptr;
   p.data = local.data;
   p.grad = local.grad;
   p.master_kind = t.half() ? bound_master(config_.file, *t.config) : MUONRT_MASTER_NONE;
@@ -136,9 +139,9 @@ void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
 
 void StepSession::load_gradient(const TensorFile& grads, Local& local) {
   const StepTensor& t = *local.tensor;
-  if (local.stretches.empty()) return;
-  const TensorEntry& entry = grads.at(gradient_name(grads, t, t.layout->addend(rank_)));
-  const auto cut = cut_tensor(grads, entry, local.stretches, element_bytes(entry.dtype));
+  if (local.grad_stretches.empty()) return;
+  const TensorEntry& entry = grads.at(gradient_name(grads, t, t.grads().addend(rank_)));
+  const auto cut = cut_tensor(grads, entry, local.grad_stretches, element_bytes(entry.dtype));
   if (entry.dtype == local.grad_dtype) {
     if (!cut.empty()) std::memcpy(local.grad, cut.data(), cut.size());
   } else {

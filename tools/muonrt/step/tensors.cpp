@@ -76,39 +76,26 @@ void take_parts(StepTensor& t) {
   t.parts = parts_of(t.config->parts, shape[first], cols, t.where + ": parts");
 }
 
-bool equal(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Stretch& x, const Stretch& y) {
-    return x.element == y.element && x.local == y.local && x.count == y.count;
-  });
-}
-
-/// A gradient lies as its parameter does, but that a mesh dimension over which the parameter is
-/// replicated may hold addends.
-void take_grad_placements(StepTensor& t, const std::string& mesh, int world) {
-  const std::string& words = t.config->layout.grad_placements;
-  auto layout = layout_of(t, mesh, words, "grad_placements");
-  for (int rank = 0; rank < world; ++rank) {
-    if (equal(layout->stretches(rank), t.layout->stretches(rank))) continue;
-    throw std::runtime_error(t.where + ": grad_placements: " + words + " give rank " +
-                             std::to_string(rank) +
-                             " other elements than the parameter's layout (they may differ by P "
-                             "where the parameter is R)");
-  }
-  t.partial = words.find('P') != std::string::npos;
-  t.layout = std::move(layout);
-}
-
 void take_layouts(StepTensor& t, const std::string& given, int world) {
   const LayoutConfig& l = t.config->layout;
-  const std::string mesh = !given.empty()                        ? given
-                           : world == 1 && !l.placements.empty() ? mesh_of_ones(l.placements)
-                                                                 : "world=" + std::to_string(world);
+  const std::string& placed = l.placements.empty() ? l.grad_placements : l.placements;
+  const std::string mesh = !given.empty()                  ? given
+                           : world == 1 && !placed.empty() ? mesh_of_ones(placed)
+                                                           : "world=" + std::to_string(world);
   t.layout = layout_of(t, mesh, l.placements, l.placements.empty() ? "layout" : "placements");
   if (l.placements.find('P') != std::string::npos) {
     throw std::runtime_error(t.where + ": placements: " + l.placements +
                              " hold P (a parameter is no sum; write P in grad_placements)");
   }
-  if (!l.grad_placements.empty()) take_grad_placements(t, mesh, world);
+  if (l.grad_placements.empty()) return;
+  // The gradient has these placements alone: row bounds and such are of the parameter.
+  ExactWords words{t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}};
+  try {
+    t.grad_layout = std::make_unique<TensorLayout>(words);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(t.where + ": grad_placements: " + e.what());
+  }
+  t.partial = l.grad_placements.find('P') != std::string::npos;
 }
 
 }  // namespace

@@ -21,9 +21,11 @@ struct StepTensor {
   std::string where;   // "opt.json: rules[1]: param 'x'", for messages
   int64_t index = -1;  // among the parameters of the optimizer; -1: it stays as it is
   std::unique_ptr<TensorLayout> layout;
-  bool partial = false;  // gradients are addends, in tensors called name@i
+  std::unique_ptr<TensorLayout> grad_layout;  // null: the gradient lies as the parameter does
+  bool partial = false;                       // gradients are addends, in tensors called name@i
   std::vector<MatrixPart> parts;
 
+  const TensorLayout& grads() const { return grad_layout ? *grad_layout : *layout; }
   bool steps() const { return index >= 0; }
   bool adamw() const { return *config->role == "adamw"; }
   bool stack() const { return *config->role == "stack"; }

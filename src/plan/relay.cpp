@@ -1,0 +1,75 @@
+#include "plan/relay.hpp"
+
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers) {
+  int64_t fewest = direct_peers(shares, replicas, owner_holds), best = 0;
+  if (fewest <= max_peers) return 0;
+  for (int64_t block = replicas; block > 1; --block) {
+    const int64_t heads = ceil_div(replicas, block);
+    const int64_t peers = std::max(direct_peers(shares, heads, owner_holds), block - 1);
+    if (peers < fewest) {
+      fewest = peers;
+      best = block;
+    }
+    if (block == replicas && peers <= max_peers) break;
+  }
+  return static_cast<int32_t>(best);
+}
+
+std::vector<int32_t> block_mates(const std::vector<int>& equal, int32_t rank, int32_t replica,
+                                 int32_t block) {
+  std::vector<int32_t> out;
+  const auto first = static_cast<size_t>(replica / block * block);
+  const size_t end = std::min(equal.size(), first + static_cast<size_t>(block));
+  for (size_t r = first; r < end; ++r) {
+    if (equal[r] != rank) out.push_back(equal[r]);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+RelayChooser::RelayChooser(const std::vector<ParamSpec>& params, const PlanOptions& options,
+                           const HolderTable& holders)
+    : params_(params),
+      max_peers_(max_peers(options)),
+      never_(options.replicas == Replicas::kEach || options.world <= max_peers_),
+      holders_(holders),
+      blocks_(params, holders),
+      block_of_kind_(static_cast<size_t>(holders.kinds()), -1),
+      over_(static_cast<size_t>(holders.layouts())) {}
+
+int32_t RelayChooser::block(int32_t param, int64_t index) {
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  if (never_ || spec.carried) return 0;
+  if (index < 0) {
+    const HolderGroup& group = holders_.whole_group(param);
+    return relay_block(group.addends, group.replicas, true, max_peers_);
+  }
+  int32_t& known = block_of_kind_[static_cast<size_t>(holders_.kind(param, index))];
+  if (known >= 0) return known;
+  const HolderGroup& group = holders_.group(param, index);
+  int64_t shares = 0, places = 0;
+  for (const HolderPlace& place : group.places) {
+    if (place.replica != 0) continue;
+    ++places;
+    if (blocks_.numel(param, index, place) > 0) ++shares;
+  }
+  return known = relay_block(shares, group.replicas, shares == places, max_peers_);
+}
+
+const std::vector<int64_t>& RelayChooser::over(int32_t param) {
+  std::vector<int64_t>& out = over_[static_cast<size_t>(holders_.layout_of(param))];
+  if (!out.empty()) return out;
+  const Layout& layout = params_[static_cast<size_t>(param)].layout;
+  const Mesh& mesh = layout.mesh();
+  out.push_back(static_cast<int64_t>(mesh.hash()));
+  for (const int k : layout.full_replica_dims()) {
+    if (mesh.shape()[static_cast<size_t>(k)] > 1) out.push_back(mesh.stride(k));
+  }
+  return out;
+}
+
+}  // namespace muonrt
