@@ -67,6 +67,13 @@ Health::Health(const Context& context, int rank, const std::vector<SlotPlan>& sl
       pieces_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
+    // Gradients of layouts of their own lie elsewhere: what is gathered of them, once.
+    for (const Piece& p : slot.gather_pieces) {
+      const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
+      if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
+      if (representative_[static_cast<size_t>(row)] == p.matrix)
+        elsewhere_.push_back({p.param, row, p.rows, p.cols, p.local_offset, p.local_ld});
+    }
   }
   take_memory();
 }
@@ -154,12 +161,19 @@ void Health::finish(const ParamView* views, bool updated) {
 void Health::measure_local(const ParamView* views) {
   Ops& ops = context_->ops();
   Stream& s = *context_->compute;
+  const auto part_of = [](const LocalPiece& p, const void* memory, DType dtype) {
+    auto* const at = static_cast<char*>(const_cast<void*>(memory)) + p.offset * size_of(dtype);
+    return MatrixBatch{at, dtype, p.rows, p.cols, p.ld, 1, 0};
+  };
+  const auto add_gradient = [&](const LocalPiece& p) {
+    const ParamView& v = views[p.param];
+    if (v.active && v.grad)
+      ops.tally(s, part_of(p, v.grad, v.grad_dtype), nullptr, gradients_ + p.row);
+  };
+  for (const LocalPiece& p : elsewhere_) add_gradient(p);
   for (const LocalPiece& p : pieces_) {
     const ParamView& v = views[p.param];
-    const auto part = [&](const void* memory, DType dtype) {
-      auto* const at = static_cast<char*>(const_cast<void*>(memory)) + p.offset * size_of(dtype);
-      return MatrixBatch{at, dtype, p.rows, p.cols, p.ld, 1, 0};
-    };
+    const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
     // Addends of a gradient are counted each, weights once.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
@@ -171,7 +185,7 @@ void Health::measure_local(const ParamView* views) {
                   weights_ + p.row);
       }
     }
-    if (v.active && v.grad) ops.tally(s, part(v.grad, v.grad_dtype), nullptr, gradients_ + p.row);
+    if (v.grad_numel < 0) add_gradient(p);
   }
 }
 

@@ -88,7 +88,8 @@ class Health {
   std::vector<int32_t> record_of_;                // by matrix: -1 where another rank owns it
   int64_t owned_ = 0;
   std::vector<LocalPiece> pieces_;
-  Buffer memory_, mirror_;  // what the device measures, and its copy for the host
+  std::vector<LocalPiece> elsewhere_;  // gradients that lie elsewhere than their parameters
+  Buffer memory_, mirror_;             // what the device measures, and its copy for the host
   Lanczos* lanczos_ = nullptr;
   Tally* updates_ = nullptr;  // by record
   Tally* q_ = nullptr;

@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -128,6 +129,7 @@ void check_forms(bool half) {
     c.settings.commit = turn % 2 ? CommitMode::kEager : CommitMode::kAtomic;
     c.settings.chunk_bytes = turn % 3 ? 2048 : 1 << 20;
     c.settings.max_peers = turn % 4 == 0 ? 1 : 0;
+    c.settings.health_every = turn % 2;
     c.settings.replicas = turn % 5 == 0 ? Replicas::kEach : Replicas::kOnce;
     INFO(f.name << ": " << c.describe());
     check_equal(c, at->second);
@@ -215,6 +217,28 @@ TEST_CASE("gradient layouts: the norm counts every element of the gradients once
   for (const Forms& f : {forms()[0], forms()[3], forms()[5], forms()[6]}) {
     INFO(f.name);
     check_equal(clipped(make(f, false, 1)), expected);
+  }
+}
+
+TEST_CASE("gradient layouts: health counts what is not finite where the gradient lies",
+          "[unit][grad_layout]") {
+  for (const Replicas replicas : {Replicas::kOnce, Replicas::kEach}) {
+    world::Case c = make(forms()[0], false, 1);
+    c.settings.health_every = 1;
+    c.settings.replicas = replicas;
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      StepReport report;
+      rank.fill_gradients(0);
+      // The last rank holds rows 30 to 36 of "tall".
+      if (comm.rank() == 3) std::memset(rank.grad(0).data() + 4 * 70, 0xff, 8);
+      if (rank.step_only(0, report) != Status::kSkipped) throw std::runtime_error("not skipped");
+      if (report.nonfinite_param != 0) throw std::runtime_error("not named");
+      for (const MatrixHealth& m : rank.optimizer().health().matrices) {
+        if (m.nonfinite != (m.param == 0 ? 2 : 0))
+          throw std::runtime_error(cat("param ", m.param, ": ", m.nonfinite, " not finite"));
+      }
+    });
   }
 }
 
