@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <unordered_set>
 
 #include "base/checked.hpp"
@@ -12,6 +11,7 @@
 #include "plan/slice_sources.hpp"
 #include "plan/slices.hpp"
 #include "plan/slots.hpp"
+#include "plan/state_memory.hpp"
 
 namespace muonrt {
 
@@ -358,27 +358,12 @@ class Measurement {
   void add_memory() {
     const PlanOptions& options = plan_.problem().options;
     const bool staged = options.commit == CommitMode::kAtomic;
-    std::vector<int64_t> state_of(static_cast<size_t>(plan_.holders().layouts()), 0);
-    std::vector<const Layout*> layout(state_of.size(), nullptr);
-    for (size_t p = 0; p < plan_.problem().params.size(); ++p) {
-      const ParamSpec& spec = plan_.problem().params[p];
-      const auto l = static_cast<size_t>(plan_.holders().layout_of(static_cast<int32_t>(p)));
-      layout[l] = &spec.layout;
-      if (!sums_gradients(spec)) state_of[l] += state_bytes_per_element(spec.role);
-    }
+    const std::vector<int64_t> state = local_state_bytes(plan_);
     for (size_t r = 0; r < ranks(); ++r) {
       MemoryPlan& memory = out_.ranks[r].memory;
       if (!staged) memory.staged_bytes = 0;
       memory.message_bytes = largest_[r].in_flight(options, out_.ranks[r].slots);
-      for (size_t l = 0; l < layout.size(); ++l)
-        if (layout[l] != nullptr)
-          memory.state_bytes += state_of[l] * layout[l]->local_numel(static_cast<int>(r));
-    }
-    std::set<std::pair<int32_t, int32_t>> owned;  // parameter, owner
-    for (const Matrix& m : plan_.matrices()) {
-      const int64_t bytes = plan_.problem().params[static_cast<size_t>(m.param)].owner_bytes;
-      if (bytes > 0 && owned.emplace(m.param, m.owner).second)
-        out_.ranks[static_cast<size_t>(m.owner)].memory.state_bytes += bytes;
+      memory.state_bytes += state[r];
     }
   }
 
