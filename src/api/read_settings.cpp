@@ -137,9 +137,12 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
     // As muonrt_layout_local_shape gives it.
-    const bool line = std::all_of(out.local_shape.begin() + (p.ndim > 0), out.local_shape.end(),
-                                  [](int64_t size) { return size <= 1; });
-    if (!out.layout.product_form() && line && p.ndim > 0) out.local_shape.resize(1);
+    const auto is_one = [&](int64_t size) {
+      return size == 1 || (size == 0 && p.local_shape[0] == 0);  // all zeros: outside the mesh
+    };
+    if (!out.layout.product_form() && p.ndim > 0 &&
+        std::all_of(out.local_shape.begin() + 1, out.local_shape.end(), is_one))
+      out.local_shape.resize(1);
   }
   out.data = p.data;
   out.grad = p.grad;

@@ -84,7 +84,7 @@ Runs Layout::runs_before_flat(int rank, int dim) const {
 Runs Layout::runs(int rank, int dim) const {
   MUONRT_REQUIRE(product_form(), Status::kInvalidArgument,
                  "a layout of flat ranges has no index lists for its dims (a range may begin and "
-                 "end inside a row); read flat_range or blocks_of");
+                 "end inside a row); the ranges themselves say what a rank holds");
   return runs_before_flat(rank, dim);
 }
 

@@ -70,6 +70,31 @@ TEST_CASE("strategies: sizes make a mesh, tensor parallelism innermost", "[unit]
   CHECK_THAT(muonrt_last_error(), Contains("11") && Contains("12"));
 }
 
+TEST_CASE("strategies: one rank alone, or stages alone, is a mesh that replicates",
+          "[unit][strategies]") {
+  muonrt_process_sizes_t sizes;
+  muonrt_process_sizes_init(&sizes);
+  int32_t ranks[2], stage_ranks[2];
+  muonrt_mesh_storage_t storage, stage_storage;
+  muonrt_mesh_storage_init(&storage);
+  muonrt_mesh_storage_init(&stage_storage);
+  storage.ranks = ranks, stage_storage.ranks = stage_ranks;
+  storage.capacity = stage_storage.capacity = 2;
+  muonrt_mesh_t mesh, stage;
+  muonrt_placement_t placement;
+  REQUIRE(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 1) == MUONRT_OK);
+  CHECK(names_of(mesh) == "one=1 ");
+  REQUIRE(muonrt_placements_by_name(&placement, &mesh, 1, 1, 0) == MUONRT_OK);
+  CHECK(placement.kind == MUONRT_PLACEMENT_REPLICATE);
+  sizes.pp = 2;
+  REQUIRE(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 2) == MUONRT_OK);
+  REQUIRE(muonrt_mesh_select(&stage, &stage_storage, &mesh, 2, "pp", 1) == MUONRT_OK);
+  CHECK(ranks_of(stage) == std::vector<int32_t>{1});
+  placement.kind = MUONRT_PLACEMENT_SHARD;
+  REQUIRE(muonrt_placements_by_name(&placement, &stage, 2, 1, 1) == MUONRT_OK);
+  CHECK(placement.kind == MUONRT_PLACEMENT_REPLICATE);
+}
+
 TEST_CASE("strategies: process groups are the lines of the mesh", "[unit][strategies]") {
   // A 2 x 3 array that is not iota: rows are tp groups, columns fsdp groups.
   const int32_t array[2][3] = {{4, 0, 2}, {5, 3, 1}};
@@ -164,4 +189,10 @@ TEST_CASE("strategies: what a DTensor prints is read", "[unit][strategies]") {
   CHECK(out[0].kind == MUONRT_PLACEMENT_REPLICATE);
   CHECK((out[1].kind == MUONRT_PLACEMENT_STRIDED_SHARD && out[1].dim == 1 &&
          out[1].split_factor == 3));
+  REQUIRE(muonrt_placements_parse(out, 2, &count, "(P(sum), _S(0, 2))") == MUONRT_OK);
+  CHECK(out[0].kind == MUONRT_PLACEMENT_PARTIAL);
+  CHECK((out[1].kind == MUONRT_PLACEMENT_STRIDED_SHARD && out[1].split_factor == 2));
+  CHECK(muonrt_placements_parse(out, 2, &count, "_StridedShard(0, split_factor=0)") ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("split factor 0"));
 }

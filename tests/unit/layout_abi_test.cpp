@@ -1,0 +1,63 @@
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "muonrt/muonrt.hpp"
+
+// Flat ranges at the C ABI: what muonrt_layout_local_shape says is what a parameter may claim.
+
+using Catch::Matchers::Contains;
+
+TEST_CASE("layout abi: flat ranges have the shape of their elements in one line",
+          "[unit][abi][layout]") {
+  const int64_t shape[] = {4, 4}, ranges[] = {0, 5, 5, 16, 16, 16};
+  muonrt_mesh_t mesh;
+  muonrt_mesh_init(&mesh);
+  const int64_t sizes[] = {3};
+  mesh.ndim = 1;
+  mesh.shape = sizes;
+  muonrt_layout_t layout = muonrt::layout();
+  layout.mesh = &mesh;
+  layout.kind = MUONRT_LAYOUT_FLAT;
+  layout.values = ranges;
+  layout.n_values = 6;
+  const auto shape_at = [&](int32_t rank) {
+    std::vector<int64_t> out = {-7, -7};
+    REQUIRE(muonrt_layout_local_shape(out.data(), &layout, 4, 2, shape, rank) == MUONRT_OK);
+    return out;
+  };
+  CHECK(shape_at(0) == std::vector<int64_t>{5, 1});
+  CHECK(shape_at(1) == std::vector<int64_t>{11, 1});
+  CHECK(shape_at(2) == std::vector<int64_t>{0, 1});
+  CHECK(shape_at(3) == std::vector<int64_t>{0, 0});
+}
+
+TEST_CASE("layout abi: a parameter of flat ranges may state its local shape",
+          "[unit][abi][layout]") {
+  const int64_t shape[] = {4, 4}, ranges[] = {0, 16};
+  std::vector<float> data(16, 1.0f), grad(16, 0.5f);
+  muonrt_layout_t layout = muonrt::layout();
+  layout.kind = MUONRT_LAYOUT_FLAT;
+  layout.values = ranges;
+  layout.n_values = 2;
+  for (const std::array<int64_t, 2> claim :
+       {std::array<int64_t, 2>{16, 1}, {16, 0}, {16, -1}, {4, 4}, {15, 1}}) {
+    INFO(claim[0] << ", " << claim[1]);
+    muonrt_param_t p = muonrt::param();
+    p.name = "w";
+    p.ndim = 2;
+    p.shape = shape;
+    p.dtype = MUONRT_DTYPE_F32;
+    p.layout = &layout;
+    p.local_shape = claim.data();
+    p.data = data.data();
+    p.grad = grad.data();
+    const auto make = [&] {
+      muonrt::Optimizer(muonrt::Comm::self(), muonrt::options(), {muonrt::muon_group()}, {p});
+    };
+    if (claim == std::array<int64_t, 2>{16, 1}) {
+      CHECK_NOTHROW(make());
+    } else {
+      CHECK_THROWS_WITH(make(), Contains("local_shape"));
+    }
+  }
+}
