@@ -61,7 +61,8 @@ TEST_CASE("health: the Gram form tells its largest Q, the standard form has none
   world::Case c = measured({}, 1, 1);
   c.settings.groups[0].form = FormChoice::kGram;
   int formed = 0;
-  for (const MatrixHealth& m : tell(c).reports[0].matrices) {
+  const Told told = tell(c);
+  for (const MatrixHealth& m : told.reports[0].matrices) {
     if (m.rows == m.cols) continue;  // a row of one has Q = the slope
     // Q maps singular values up to 1: its elements lie above 1 and below the list's slope at 0.
     CHECK(m.largest_q > 1.0);
