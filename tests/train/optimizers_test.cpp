@@ -36,7 +36,7 @@ std::string written(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("train optimizers: each lowers the loss, to the same bits on a mesh", "[train]") {
+TEST_CASE("train optimizers: each lowers the loss, to the same bits on a mesh", "[train][nosan]") {
   const Corpus corpus = tiny_corpus();
   Options options = tiny_options();
   options.steps = 20;

@@ -192,7 +192,7 @@ TEST_CASE("hash: changes with every bit and every place, and not with the thread
 }
 
 TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is within 5% of an SVD",
-          "[unit][backend][health]") {
+          "[unit][backend][health][nosan]") {
   auto all = backends::all();
   for (const auto& [name, spectrum] : eight_spectra(96)) {
     const textbook::Matrix x = textbook::rounded(
@@ -211,7 +211,7 @@ TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is with
 }
 
 TEST_CASE("lanczos: ends of known spectra of a thousand rows, those that run to zero too",
-          "[unit][backend][health]") {
+          "[unit][backend][health][nosan]") {
   auto b = backends::host(2);
   const int64_t m = 1024;
   auto spectra = eight_spectra(m);

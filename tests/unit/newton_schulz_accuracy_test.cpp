@@ -35,7 +35,7 @@ TEST_CASE("newton-schulz: equals the textbook over the catalogue of shapes",
 }
 
 TEST_CASE("newton-schulz: singular values go where p sends them, over eight spectra",
-          "[unit][newton-schulz]") {
+          "[unit][newton-schulz][nosan]") {
   auto backend = backends::host(1);
   const int64_t m = 128, n = 256;
   for (const auto& [name, spectrum] : eight_spectra(m)) {
@@ -57,7 +57,7 @@ TEST_CASE("newton-schulz: singular values go where p sends them, over eight spec
 }
 
 TEST_CASE("newton-schulz: the Gram form does what its list says under its searched restarts",
-          "[unit][newton-schulz]") {
+          "[unit][newton-schulz][nosan]") {
   auto backend = backends::host(1);
   const int64_t m = 128, n = 256;
   for (const auto& [name, spectrum] : eight_spectra(m)) {

@@ -54,7 +54,7 @@ Method method_of(const NewtonSchulz& made, Form form) {
 }  // namespace
 
 TEST_CASE("lists: singular values go where p sends them, for every list, dtype and form",
-          "[unit][newton-schulz]") {
+          "[unit][newton-schulz][nosan]") {
   auto backend = backends::host(1);
   const int64_t m = 128, n = 256;
   for (const auto& [name, spectrum] : eight_spectra(m)) {
