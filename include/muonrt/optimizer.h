@@ -205,8 +205,9 @@ typedef struct muonrt_optimizer_options {
                        summed */
   int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0: none */
   int32_t max_peers;    /* an owner that would return updates to more ranks than this sends them to
-                           few, which forward them to the equal holders of other replicas; 0: 64. Does
-                           not change a bit. */
+                           few, which forward them to the equal holders of other replicas, as far as
+                           two levels can; addends' holders are all met in one; 0: 64. Does not
+                           change a bit. */
   int32_t reserved;
   /* What the cost model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; they decide nothing
      else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */

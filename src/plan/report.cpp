@@ -96,6 +96,12 @@ void add_warnings(const Plan& plan, PlanReport& out) {
     out.warnings.push_back(cat(large.subject(), ": a matrix is larger than the chunk budget of ",
                                human_bytes(plan.problem().options.chunk_bytes),
                                ", so its owner takes it alone and needs memory for all of it"));
+  const int bound = max_peers(plan.problem().options);
+  if (out.return_peers > bound)
+    out.warnings.push_back(cat("return: to ", out.return_peers,
+                               " peers in one exchange, more than ", "max_peers ", bound,
+                               " (two levels cannot have fewer here; holders "
+                               "of addends are returned to in one)"));
   if (out.balance > kGoodBalance)
     out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
                                " x the proven lower bound (matrices are few or unlike each other); "

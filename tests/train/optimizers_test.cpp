@@ -159,6 +159,13 @@ TEST_CASE("train optimizers: arguments that contradict each other are refused by
   CHECK_THROWS_WITH(check_options(o), Contains("--lr is a list of 2"));
   o.lr = {0};
   CHECK_THROWS_WITH(check_options(o), Contains("--lr is 0"));
+  o.lr.clear();
+  o.optimizer = "muon,normuon,muon";
+  CHECK_THROWS_WITH(check_options(o), Contains("each once"));
+  for (const char* text : {"muon,", ",muon", "muon,,normuon"}) {
+    o.optimizer = text;
+    CHECK_THROWS_WITH(check_options(o), Contains("a name is empty"));
+  }
   o.optimizer = "";
   CHECK_THROWS_WITH(check_options(o), Contains("--optimizer is empty"));
 }

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
+#include <utility>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/model_plan.hpp"
@@ -35,6 +38,12 @@ int run(const Arguments& a) {
   if (a.replicas == "each") options.replicas = Replicas::kEach;
   if (a.replicas == "auto") options.replicas = Replicas::kAuto;
   options.max_peers = a.max_peers;
+  for (const auto& [option, rate] : {std::pair{"--machine-flops", a.rates.flops},
+                                     {"--machine-bytes", a.rates.bytes},
+                                     {"--machine-message-seconds", a.rates.message_seconds}}) {
+    MUONRT_REQUIRE(std::isfinite(rate), Status::kInvalidArgument, option, " is ", rate,
+                   "; give a finite number");
+  }
   options.rates = a.rates;
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements));

@@ -1,5 +1,6 @@
 #include "train/options.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
@@ -49,6 +50,7 @@ std::vector<std::string> Options::optimizers() const {
   std::vector<std::string> names;
   std::istringstream words(optimizer == "both" ? "muon,adamw" : optimizer);
   for (std::string word; std::getline(words, word, ',');) names.push_back(word);
+  if (optimizer.ends_with(',')) names.emplace_back();
   return names;
 }
 
@@ -66,7 +68,13 @@ void check_options(const Options& o) {
           "use a number >= 0");
   require(!o.optimizers().empty(), "--optimizer", "empty",
           "use a name of `muonrt info optimizers`");
-  check_rates(o, o.optimizers().size());
+  const std::vector<std::string> names = o.optimizers();
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    require(!name->empty(), "--optimizer", "'" + o.optimizer + "'", "a name is empty in it");
+    require(std::find(names.begin(), name, *name) == name, "--optimizer", "'" + o.optimizer + "'",
+            "name each once (--runs repeats with other seeds)");
+  }
+  check_rates(o, names.size());
   check_optimizers(o);
   require(o.warmup >= 0 && o.warmup <= 1, "--warmup", shortest(o.warmup),
           "use a share from 0 to 1");

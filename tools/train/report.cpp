@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "train/format.hpp"
+#include "train/optimizer.hpp"
 #include "train/sample.hpp"
 
 namespace muonrt::train {
@@ -78,9 +79,13 @@ std::string clipping(const Options& o, const Outcome& outcome) {
     const RunResult& r = outcome.results[i];
     if (r.max_logits.empty() || (o.qk_clip == 0 && r.clipped_heads == 0)) continue;
     const float most = *std::max_element(r.max_logits.begin(), r.max_logits.end());
-    out += "QK-clip (" + outcome.plans[i].optimizer + "): " + std::to_string(r.clipped_heads) +
-           " heads clipped in " + std::to_string(r.steps) + " steps; largest attention logit " +
-           fixed(double{most}, 3) + ", at the end " + fixed(double{r.max_logits.back()}, 3) + "\n";
+    const std::string& name = outcome.plans[i].optimizer;
+    const bool clips = !TrainOptimizer(name, preset(o.preset), o.qk_clip).clipped_layers().empty();
+    out += "QK-clip (" + name + "): " +
+           (clips ? "" : "no query or key matrix that Muon steps, so nothing is clipped; ") +
+           std::to_string(r.clipped_heads) + " heads clipped in " + std::to_string(r.steps) +
+           " steps; largest attention logit " + fixed(double{most}, 3) + ", at the end " +
+           fixed(double{r.max_logits.back()}, 3) + "\n";
   }
   return out;
 }
