@@ -110,10 +110,7 @@ inline std::vector<PartSettings> interleaved_qkv() {
 }
 
 inline world::Case make(const Form& form, int window, CommitMode commit, int64_t chunk) {
-  world::Case c;
-  c.mesh = form.mesh;
-  c.world = 1;
-  for (const int64_t n : form.mesh) c.world *= static_cast<int>(n);
+  world::Case c = world::on_mesh(form.mesh);
   c.settings.window = window;
   c.settings.commit = commit;
   c.settings.chunk_bytes = chunk;

@@ -63,6 +63,15 @@ std::vector<GroupSettings> default_groups() {
   return {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kAdamW)};
 }
 
+Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array) {
+  Case c;
+  c.world = 1;
+  for (const int64_t n : mesh) c.world *= static_cast<int>(n);
+  c.mesh = std::move(mesh);
+  c.rank_array = std::move(rank_array);
+  return c;
+}
+
 Layout layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
   std::vector<Placement> placements = p.placements;
   placements.resize(static_cast<size_t>(mesh->dims()));

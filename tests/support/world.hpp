@@ -70,6 +70,10 @@ struct Case {
   std::string describe() const;
 };
 
+/// A case without parameters whose ranks are those of a mesh.
+/// @param rank_array  the mesh's ranks; empty: 0, 1, 2, ...
+Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array = {});
+
 /// The parameter's layout, before a view of it is taken.
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 

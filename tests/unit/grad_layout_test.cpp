@@ -4,7 +4,8 @@
 #include <random>
 
 #include "plan/traffic.hpp"
-#include "support/world.hpp"
+#include "support/check_same.hpp"
+#include "support/gradient_cases.hpp"
 
 // Gradients that lie elsewhere than their parameters: replicated parameters with sharded gradients
 // (ZeRO), sharded ones with whole gradients, any two cuts, with addends or without. The bits are
@@ -18,12 +19,7 @@ const Placement kP{PlacementKind::kPartial, 0, 1}, kR{PlacementKind::kReplicate,
 Placement shard(int dim) { return {PlacementKind::kShard, dim, 1}; }
 Placement strided(int dim, int64_t factor) { return {PlacementKind::kStridedShard, dim, factor}; }
 
-struct Forms {
-  std::string name;
-  std::vector<int64_t> mesh;
-  std::vector<Placement> params, grads;
-  std::vector<int32_t> ranks;
-};
+using Forms = gradients::Lay;
 
 std::vector<Forms> forms() {
   return {{"ZeRO-1", {4}, {kR}, {shard(0)}, {}},
@@ -52,68 +48,12 @@ int addends_of(const Forms& f) {
   return out;
 }
 
-/// Placements that fit: no cut of a dim that a stack hands out unless it has so many.
-world::Case make(const Forms& f, bool half, int addends) {
-  world::Case c;
-  c.mesh = f.mesh;
-  c.rank_array = f.ranks;
-  c.world = 1;
-  for (const int64_t n : f.mesh) c.world *= static_cast<int>(n);
-  c.settings.chunk_bytes = 2048;
-  c.settings.poison = true;
-  c.steps = 3;
-  c.without_grad = {{}, {1, 6}, {}};
-  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role,
-                       View view = View::kPlain, std::vector<PartSettings> parts = {}) {
-    world::Param p;
-    p.name = name;
-    p.shape = std::move(shape);
-    p.role = role;
-    p.view = view;
-    p.parts = std::move(parts);
-    p.placements = f.params;
-    p.grad_placements = f.grads;
-    p.addends = addends;
-    if (half) {
-      p.addend_dtype = DType::kBF16;
-      if (!f.grads.empty() || addends == 1) p.grad_dtype = DType::kBF16;
-      if (c.params.size() % 2 == 0) p.dtype = DType::kBF16;
-    }
-    c.params.push_back(std::move(p));
-  };
-  add("tall", {37, 11}, Role::kMuon);
-  add("wide", {8, 40}, Role::kMuon);
-  add("experts", {3, 7, 6}, Role::kMuon, View::kStack);
-  add("gate_up", {18, 7}, Role::kMuon, View::kPlain,
-      {{"gate", Runs({{0, 9}}), whole(7), 1.0}, {"up", Runs({{9, 18}}), whole(7), 1.0}});
-  add("one", {1, 1}, Role::kMuon);
-  add("bias", {53}, Role::kAdamW);
-  add("embedding", {29, 12}, Role::kAdamW);
-  add("head", {70, 50}, Role::kAdamW);
-  add("cube", {4, 5, 6}, Role::kAdamW);
-  world::Param plain;
-  plain.name = "plain";
-  plain.shape = {12, 10};
-  plain.placements = f.params;
-  c.params.push_back(plain);
-  return c;
-}
-
-constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1;
-
 world::Tensors reference(int addends, bool half) {
-  return world::run(make({"alone", {1}, {}, {}, {}}, half, addends)).tensors;
+  return world::run(gradients::alone(half, addends)).tensors;
 }
 
 void check_equal(const world::Case& c, const world::Tensors& expected) {
-  const world::Outcome outcome = world::run(c);
-  for (size_t i = 0; i < c.params.size(); ++i) {
-    INFO(c.params[i].name);
-    CHECK((outcome.tensors.params[i] == expected.params[i]));
-    CHECK((outcome.tensors.momentum[i] == expected.momentum[i]));
-    CHECK((outcome.tensors.variance[i] == expected.variance[i]));
-  }
-  for (const StepReport& r : outcome.reports) CHECK(r.orthogonalized == r.planned);
+  world::check_same(c, world::run(c), expected);
 }
 
 void check_forms(bool half) {
@@ -123,7 +63,7 @@ void check_forms(bool half) {
     const int addends = addends_of(f);
     const auto [at, is_new] = expected.try_emplace(addends);
     if (is_new) at->second = reference(addends, half);
-    world::Case c = make(f, half, addends);
+    world::Case c = gradients::make(f, half, addends);
     ++turn;
     c.settings.window = 1 + turn % 3;
     c.settings.commit = turn % 2 ? CommitMode::kEager : CommitMode::kAtomic;
@@ -159,7 +99,7 @@ TEST_CASE("gradient layouts: flat gradients of whole parameters, and the other w
   const auto expected = reference(1, false);
   for (const bool param_flat : {false, true}) {
     for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{100}}) {
-      world::Case c = make({"flat", {3}, {}, {}, {}}, false, 1);
+      world::Case c = gradients::make({"flat", {3}, {}, {}, {}}, false, 1);
       for (size_t i = 0; i + 1 < c.params.size(); ++i) {
         const auto ranges = [first](std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
           return flat(mesh, std::move(shape), first);
@@ -200,7 +140,7 @@ TEST_CASE("gradient layouts: random draws of two placements", "[bits][grad_layou
             {}};
     f.params = draw(f.mesh.size());
     f.grads = draw(f.mesh.size());
-    world::Case c = make(f, false, 1);
+    world::Case c = gradients::make(f, false, 1);
     c.settings.max_peers = i % 4;
     INFO(c.describe() << " gradients " << to_text(f.grads));
     check_equal(c, expected);
@@ -213,17 +153,17 @@ TEST_CASE("gradient layouts: the norm counts every element of the gradients once
     c.settings.clip_norm = 0.5;
     return c;
   };
-  const auto expected = world::run(clipped(make({"alone", {1}, {}, {}, {}}, false, 1))).tensors;
+  const auto expected = world::run(clipped(gradients::alone(false, 1))).tensors;
   for (const Forms& f : {forms()[0], forms()[3], forms()[5], forms()[6]}) {
     INFO(f.name);
-    check_equal(clipped(make(f, false, 1)), expected);
+    check_equal(clipped(gradients::make(f, false, 1)), expected);
   }
 }
 
 TEST_CASE("gradient layouts: health counts what is not finite where the gradient lies",
           "[unit][grad_layout]") {
   for (const Replicas replicas : {Replicas::kOnce, Replicas::kEach}) {
-    world::Case c = make(forms()[0], false, 1);
+    world::Case c = gradients::make(forms()[0], false, 1);
     c.settings.health_every = 1;
     c.settings.replicas = replicas;
     world::on_ranks(c.world, [&](Comm& comm) {
@@ -343,7 +283,7 @@ TEST_CASE("gradient layouts: what differs by addends alone is said by the layout
 
 TEST_CASE("gradient layouts: what cannot be is refused on every rank", "[unit][grad_layout]") {
   const auto refused = [](const std::function<void(world::Case&)>& change, const char* words) {
-    world::Case c = make(forms()[0], false, 1);
+    world::Case c = gradients::make(forms()[0], false, 1);
     change(c);
     CHECK_THROWS_WITH(world::run(c), Catch::Contains(words));
   };

@@ -4,8 +4,9 @@
 #include <limits>
 #include <map>
 
+#include "support/check_same.hpp"
 #include "support/covering.hpp"
-#include "support/world.hpp"
+#include "support/gradient_cases.hpp"
 #include "support/wrapped_device.hpp"
 
 // "Same bits" where ranks hold addends of the gradients: for a fixed number of addends the bits are
@@ -54,79 +55,31 @@ struct Settings {
   int64_t chunk = 1 << 20;
 };
 
-world::Case make(const MeshCase& m, const Settings& s) {
-  world::Case c;
-  c.mesh = m.mesh;
-  c.rank_array = m.ranks;
-  c.world = 1;
-  for (const int64_t n : m.mesh) c.world *= static_cast<int>(n);
+void take(const Settings& s, world::Case& c) {
   c.settings.window = s.window;
   c.settings.commit = s.commit;
   c.settings.chunk_bytes = s.chunk;
   c.settings.transport = s.transport;
-  c.settings.poison = true;
-  c.steps = 3;
-  c.without_grad = {{}, {1, 6}, {}};
-  const bool reference = m.placements.empty();
-  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role,
-                       View view = View::kPlain, std::vector<PartSettings> parts = {}) {
-    world::Param p;
-    p.name = name;
-    p.shape = std::move(shape);
-    p.role = role;
-    p.view = view;
-    p.parts = std::move(parts);
-    p.placements = m.placements;
-    p.addends = m.addends;
-    if (s.half) {
-      p.addend_dtype = DType::kBF16;
-      if (!reference) p.grad_dtype = DType::kBF16;
-      if (c.params.size() % 2 == 0) p.dtype = DType::kBF16;
-    }
-    c.params.push_back(std::move(p));
-  };
-  add("tall", {37, 11}, Role::kMuon);
-  add("wide", {8, 40}, Role::kMuon);
-  add("experts", {3, 7, 6}, Role::kMuon, View::kStack);
-  add("gate_up", {18, 7}, Role::kMuon, View::kPlain,
-      {{"gate", Runs({{0, 9}}), whole(7), 1.0}, {"up", Runs({{9, 18}}), whole(7), 1.0}});
-  add("twin", {8, 40}, Role::kMuon);
-  add("bias", {53}, Role::kAdamW);
-  add("embedding", {29, 12}, Role::kAdamW);
-  add("head", {70, 50}, Role::kAdamW);
-  add("cube", {4, 5, 6}, Role::kAdamW);
-  // One that is not summed travels beside them.
-  world::Param plain;
-  plain.name = "reduced";
-  plain.shape = {12, 10};
-  plain.placements = m.placements;
-  for (Placement& p : plain.placements) {
-    if (p.kind == PlacementKind::kPartial) p = kR;
-  }
-  c.params.push_back(plain);
+}
+
+world::Case make(const MeshCase& m, const Settings& s) {
+  world::Case c = gradients::make({m.name, m.mesh, m.placements, {}, m.ranks}, s.half, m.addends);
+  take(s, c);
   return c;
 }
 
-constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1;
-
 world::Tensors reference(int addends, const Settings& s) {
-  return world::run(make({"alone", addends, {1}, {}, {}}, s)).tensors;
+  world::Case c = gradients::alone(s.half, addends);
+  take(s, c);
+  return world::run(c).tensors;
 }
 
 void check_equal(const MeshCase& m, const Settings& s, const world::Tensors& expected) {
   const world::Case c = make(m, s);
   INFO(m.name << ": " << c.describe());
   const world::Outcome outcome = world::run(c);
-  for (size_t i = 0; i < c.params.size(); ++i) {
-    INFO(c.params[i].name);
-    CHECK((outcome.tensors.params[i] == expected.params[i]));
-    CHECK((outcome.tensors.momentum[i] == expected.momentum[i]));
-    CHECK((outcome.tensors.variance[i] == expected.variance[i]));
-  }
-  for (const StepReport& r : outcome.reports) {
-    CHECK(r.planned == kMatrices);
-    CHECK(r.orthogonalized == kMatrices);
-  }
+  world::check_same(c, outcome, expected);
+  for (const StepReport& r : outcome.reports) CHECK(r.planned == gradients::kMatrices);
 }
 
 void covering_array(bool half) {

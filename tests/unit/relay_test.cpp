@@ -55,10 +55,7 @@ int64_t most_peers(const Plan& plan) {
 }
 
 world::Case hybrid(std::vector<int64_t> mesh, std::vector<Placement> placements, int max_peers) {
-  world::Case c;
-  c.world = 1;
-  for (const int64_t n : mesh) c.world *= static_cast<int>(n);
-  c.mesh = std::move(mesh);
+  world::Case c = world::on_mesh(std::move(mesh));
   c.params = bits::params(false);
   for (world::Param& p : c.params) p.placements = placements;
   c.settings.chunk_bytes = 8192;

@@ -48,10 +48,7 @@ TEST_CASE("health: experts, parts, addends, and every form of weights have true 
   const Placement r{PlacementKind::kReplicate, 0, 1}, p{PlacementKind::kPartial, 0, 1};
   const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
   const auto make = [&](std::vector<int64_t> mesh, const std::vector<Placement>& placements) {
-    world::Case c;
-    c.mesh = mesh;
-    c.world = 1;
-    for (const int64_t n : mesh) c.world *= static_cast<int>(n);
+    world::Case c = world::on_mesh(std::move(mesh));
     c.steps = 1;
     c.settings.health_every = 1;
     c.settings.poison = true;

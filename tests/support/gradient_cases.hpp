@@ -1,0 +1,68 @@
+#pragma once
+
+#include "support/world.hpp"
+
+/// Parameters of every kind whose gradients lie as they please: in other cuts, as addends.
+namespace gradients {
+
+using namespace muonrt;
+
+/// How the parameters lie, and their gradients: as they do where `grads` is empty.
+struct Lay {
+  std::string name;
+  std::vector<int64_t> mesh;
+  std::vector<Placement> params, grads;
+  std::vector<int32_t> ranks;
+};
+
+/// Of all parameters of `make`: tall, wide, three experts, gate and up, twin, one, plain.
+inline constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1 + 1;
+
+/// @param addends    of every gradient but the last parameter's, "plain", whose gradient is whole.
+/// @param half       bf16 gradients (addends too), and bf16 parameters with masters in turn.
+/// @param reference  one rank, handed the sum of the addends: in f32, however they are rounded.
+inline world::Case make(const Lay& lay, bool half, int addends, bool reference = false) {
+  world::Case c = world::on_mesh(lay.mesh, lay.ranks);
+  c.settings.chunk_bytes = 2048;
+  c.settings.poison = true;
+  c.steps = 3;
+  c.without_grad = {{}, {1, 6}, {}};
+  const auto add = [&](const char* name, std::vector<int64_t> shape, Role role,
+                       View view = View::kPlain, std::vector<PartSettings> parts = {}) {
+    world::Param p = world::matrix(name, std::move(shape), lay.params);
+    p.role = role;
+    p.view = view;
+    p.parts = std::move(parts);
+    p.grad_placements = lay.grads;
+    p.addends = addends;
+    if (half) {
+      p.addend_dtype = DType::kBF16;
+      if (!reference || addends == 1) p.grad_dtype = DType::kBF16;
+      if (c.params.size() % 2 == 0) p.dtype = DType::kBF16;
+    }
+    c.params.push_back(std::move(p));
+  };
+  add("tall", {37, 11}, Role::kMuon);
+  add("wide", {8, 40}, Role::kMuon);
+  add("experts", {3, 7, 6}, Role::kMuon, View::kStack);
+  add("gate_up", {18, 7}, Role::kMuon, View::kPlain,
+      {{"gate", Runs({{0, 9}}), whole(7), 1.0}, {"up", Runs({{9, 18}}), whole(7), 1.0}});
+  add("twin", {8, 40}, Role::kMuon);
+  add("bias", {53}, Role::kAdamW);
+  add("embedding", {29, 12}, Role::kAdamW);
+  add("head", {70, 50}, Role::kAdamW);
+  add("cube", {4, 5, 6}, Role::kAdamW);
+  add("one", {1, 1}, Role::kMuon);
+  c.params.push_back(world::matrix("plain", {12, 10}, lay.params));
+  for (Placement& p : c.params.back().placements) {
+    if (p.kind == PlacementKind::kPartial) p = {PlacementKind::kReplicate, 0, 1};
+  }
+  return c;
+}
+
+/// What one rank computes.
+inline world::Case alone(bool half, int addends) {
+  return make({"alone", {1}, {}, {}, {}}, half, addends, true);
+}
+
+}  // namespace gradients
