@@ -69,7 +69,7 @@ std::vector<unsigned char> RankMemory::read(const void* from, int64_t bytes) {
   return out;
 }
 
-void RankMemory::write(void* to, const std::vector<unsigned char>& from) {
+void RankMemory::write(void* to, std::span<const unsigned char> from) {
   if (from.empty()) return;
   if (on_host()) {
     std::memcpy(to, from.data(), from.size());

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace muonrt::tool {
@@ -21,7 +22,7 @@ class RankMemory {
   /// Memory that the device alone may reach, holding anything; else the same.
   unsigned char* allocate_far(int64_t bytes);
   std::vector<unsigned char> read(const void* from, int64_t bytes);
-  void write(void* to, const std::vector<unsigned char>& from);
+  void write(void* to, std::span<const unsigned char> from);
   /// Index of the GPU; 0 on the host.
   int device_index() const { return index_; }
 

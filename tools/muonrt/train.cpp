@@ -1,10 +1,14 @@
 #include "train/train.hpp"
 
+#include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstring>
 #include <memory>
 
 #include "muonrt/command.hpp"
 #include "muonrt/launch.hpp"
+#include "muonrt/rank_memory.hpp"
+#include "muonrt/run_device.hpp"
 #include "train/run.hpp"
 
 namespace muonrt::tool {
@@ -13,12 +17,45 @@ namespace {
 
 void on_signal(int) { train::request_stop(); }
 
-int run(const train::Options& options, int ranks) {
+/// A rank's GPU memory for the optimizer.
+class GpuMemory : public train::DeviceMemory {
+ public:
+  explicit GpuMemory(int rank) : memory_(/*cuda=*/true, rank) {}
+  float* make(int64_t elements) override {
+    return reinterpret_cast<float*>(memory_.allocate_far(elements * kFloat));
+  }
+  void put(float* to, const std::vector<float>& from) override {
+    memory_.write(
+        to, {reinterpret_cast<const unsigned char*>(from.data()), from.size() * sizeof(float)});
+  }
+  void get(std::vector<float>& to, const float* from) override {
+    const auto bytes = memory_.read(from, std::ssize(to) * kFloat);
+    if (!bytes.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
+  }
+
+ private:
+  static constexpr int64_t kFloat = sizeof(float);
+  RankMemory memory_;
+};
+
+int run_on_gpu(Comm& comm, const train::Options& options, const train::Corpus& corpus,
+               const RunDevice& where) {
+  return on_device(comm, where, [&](Comm& between) {
+    GpuMemory memory(comm.rank());
+    const auto set = [&](muonrt_optimizer_options_t& o) { set_device(o, where, comm.rank()); };
+    return train::train(comm, options, corpus, stderr, {&between, &memory, set});
+  });
+}
+
+int run(const train::Options& options, int ranks, const RunDevice& where) {
   train::check_options(options);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);  // what mpirun sends its ranks when it is interrupted
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
-  return launch(ranks, [&](Comm& comm) { return train::train(comm, options, corpus, stderr); });
+  return launch(ranks, [&](Comm& comm) {
+    return where.cuda() ? run_on_gpu(comm, options, corpus, where)
+                        : train::train(comm, options, corpus, stderr);
+  });
 }
 
 }  // namespace
@@ -27,6 +64,7 @@ void add_train(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("train", "train a byte-level GPT on a text, over ranks");
   auto o = std::make_shared<train::Options>();
   auto ranks = std::make_shared<int>(0);
+  auto where = std::make_shared<RunDevice>();
   command->add_option("--ranks", *ranks, "ranks as threads of this process (without mpirun)")
       ->check(CLI::Range(1, 1024));
   command->add_option("--mesh", o->mesh,
@@ -71,8 +109,9 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--commit", o->commit, "atomic or eager")->capture_default_str();
   command->add_option("--transport", o->transport, "bf16 or f32 (default: as the optimizers say)");
   command->add_flag("--json", o->json, "print the result as JSON");
+  add_run_device_options(*command, *where);
   command->footer("Example: mpirun -n 4 muonrt train --mesh dp=2,fsdp=2 --steps 100 --out run");
-  command->callback([=, &work] { work = [=] { return run(*o, *ranks); }; });
+  command->callback([=, &work] { work = [=] { return run(*o, *ranks, *where); }; });
 }
 
 }  // namespace muonrt::tool

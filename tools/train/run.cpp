@@ -49,8 +49,9 @@ struct Tensors {
 class Trainer {
  public:
   Trainer(Comm& comm, const TrainMesh& mesh, const Options& options, const RunPlan& plan,
-          const Corpus& corpus)
+          const Corpus& corpus, const Place& place)
       : comm_(comm),
+        place_(place),
         options_(options),
         plan_(plan),
         corpus_(corpus),
@@ -71,6 +72,11 @@ class Trainer {
       init_range(config_, plan.seed, index, 0, gpt_.params()[i].elements(), full_.pointers[i]);
     }
     shards_.extract(full_.pointers.data(), local_.data());
+    if (place.memory) {
+      far_ = place.memory->make(shards_.local_elements());
+      far_grad_ = place.memory->make(shards_.local_elements());
+      place.memory->put(far_, local_);
+    }
     optimizer_ = make_optimizer(mesh);
   }
 
@@ -89,6 +95,7 @@ class Trainer {
   int64_t share(int64_t total, int rank) const { return total * rank / ranks_; }
 
   Comm& comm_;
+  const Place& place_;
   const Options& options_;
   const RunPlan& plan_;
   const Corpus& corpus_;
@@ -101,6 +108,7 @@ class Trainer {
   Tensors<float> full_, grads_;
   Tensors<int64_t> sums_;
   std::vector<float> local_, local_grad_, logits_;
+  float *far_ = nullptr, *far_grad_ = nullptr;  // the same in the optimizer's memory, if not here
   std::unique_ptr<Optimizer> optimizer_;
 };
 
@@ -121,8 +129,8 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     settings_.fill(p, index);
     p.ndim = static_cast<int32_t>(specs[i].shape.size());
     p.shape = specs[i].shape.data();
-    p.data = local_.data() + shards_.local_offset(index);
-    p.grad = local_grad_.data() + shards_.local_offset(index);
+    p.data = (place_.memory ? far_ : local_.data()) + shards_.local_offset(index);
+    p.grad = (place_.memory ? far_grad_ : local_grad_.data()) + shards_.local_offset(index);
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     layouts[i].placements = placements[i].data();
@@ -138,7 +146,9 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
   if (options_.transport == "f32") settings.transport_dtype = MUONRT_DTYPE_F32;
   if (options_.transport == "bf16") settings.transport_dtype = MUONRT_DTYPE_BF16;
   settings.trace = options_.trace;
-  return std::make_unique<Optimizer>(comm_, settings, settings_.groups(0), params);
+  if (place_.set_device) place_.set_device(settings);
+  Comm& comm = place_.comm ? *place_.comm : comm_;
+  return std::make_unique<Optimizer>(comm, settings, settings_.groups(0), params);
 }
 
 int64_t Trainer::sum(int64_t mine) {
@@ -205,7 +215,11 @@ muonrt_report_t Trainer::step_optimizer(int64_t step) {
     args.qk_logits = logits_.data();
     args.n_qk_logits = static_cast<int64_t>(logits_.size());
   }
-  return optimizer_->step(args);
+  if (!place_.memory) return optimizer_->step(args);
+  place_.memory->put(far_grad_, local_grad_);
+  const muonrt_report_t report = optimizer_->step(args);
+  place_.memory->get(local_, far_);
+  return report;
 }
 
 double Trainer::train_step(int64_t step, muonrt_report_t& report) {
@@ -306,8 +320,9 @@ void request_stop() { stop = true; }
 bool stop_requested() { return stop; }
 
 RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
-                       const RunPlan& plan, const Corpus& corpus, std::FILE* out) {
-  return Trainer(comm, mesh, options, plan, corpus).run(out);
+                       const RunPlan& plan, const Corpus& corpus, std::FILE* out,
+                       const Place& place) {
+  return Trainer(comm, mesh, options, plan, corpus, place).run(out);
 }
 
 }  // namespace muonrt::train

@@ -8,6 +8,7 @@
 #include "train/curve.hpp"
 #include "train/mesh.hpp"
 #include "train/options.hpp"
+#include "train/place.hpp"
 #include "train/text.hpp"
 
 namespace muonrt::train {
@@ -48,6 +49,7 @@ bool stop_requested();
 
 /// Trains on all ranks of `comm`. Collective. @param out  progress of rank 0.
 RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
-                       const RunPlan& plan, const Corpus& corpus, std::FILE* out);
+                       const RunPlan& plan, const Corpus& corpus, std::FILE* out,
+                       const Place& place = {});
 
 }  // namespace muonrt::train

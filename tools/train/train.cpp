@@ -83,7 +83,8 @@ void write_files(const Options& o, const Text& text, const Outcome& outcome,
 
 }  // namespace
 
-int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen) {
+int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen,
+          const Place& place) {
   const TrainMesh mesh(options.mesh, comm.size());
   compare_texts(comm, corpus.text());
   const bool root = comm.rank() == 0;
@@ -95,7 +96,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   std::string trace;
   bool interrupted = false;
   for (const RunPlan& plan : outcome.plans) {
-    outcome.results.push_back(run_training(comm, mesh, options, plan, corpus, screen));
+    outcome.results.push_back(run_training(comm, mesh, options, plan, corpus, screen, place));
     if (options.trace && trace.empty()) trace = merge_traces(comm, outcome.results.back().trace);
     interrupted = outcome.results.back().interrupted;
     if (interrupted) break;

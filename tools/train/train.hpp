@@ -4,6 +4,7 @@
 
 #include "muonrt/muonrt.hpp"
 #include "train/options.hpp"
+#include "train/place.hpp"
 #include "train/text.hpp"
 
 namespace muonrt::train {
@@ -14,6 +15,7 @@ namespace muonrt::train {
 /// @param screen  where rank 0 shows progress. The result goes to standard output.
 /// @return  the program's exit code: 0, or 130 where the user stopped it.
 /// Throws std::runtime_error or muonrt::Error.
-int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen);
+int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen,
+          const Place& place = {});
 
 }  // namespace muonrt::train

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+
+namespace muonrt::train {
+
+/// Memory of an optimizer's device, as a rank sees it from the host, where the model is computed.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  /// Memory for so many floats, holding anything; lives as long as this. Null for none.
+  virtual float* make(int64_t elements) = 0;
+  virtual void put(float* to, const std::vector<float>& from) = 0;
+  virtual void get(std::vector<float>& to, const float* from) = 0;
+};
+
+/// Where a rank's optimizer runs. By default on the host, over the model's own communicator and
+/// shards.
+struct Place {
+  Comm* comm = nullptr;            // the optimizer's; null: the model's
+  DeviceMemory* memory = nullptr;  // of its device; null: the host's
+  std::function<void(muonrt_optimizer_options_t&)> set_device;
+};
+
+}  // namespace muonrt::train
