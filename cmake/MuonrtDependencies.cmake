@@ -57,9 +57,17 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
   if(NOT muonrt_cuda_sources)
     muonrt_leave_out(CUDA "no sources in cuda/" "take a checkout that has them")
   else()
-    # 80 also as PTX, which later devices translate when they first load it.
+    # 80 also as PTX, which later devices translate when they first load it; 100 (and 103, which runs
+    # its code) where nvcc knows it.
     if(NOT CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+      if(CMAKE_CUDA_COMPILER)
+        execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code
+          OUTPUT_VARIABLE muonrt_gpu_code ERROR_QUIET)
+      endif()
+      if(muonrt_gpu_code MATCHES "sm_100\n")
+        list(APPEND CMAKE_CUDA_ARCHITECTURES 100-real)
+      endif()
     endif()
     if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})

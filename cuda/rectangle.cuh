@@ -6,18 +6,36 @@
 
 namespace muonrt::cuda {
 
+/// work(row, col) for every row < rows and col < cols, each by one thread of the block, in turn.
+/// Steps by what it divides before the loop: on some devices a division is a call, which is dear,
+/// and around which registers are spilled.
+template <class Work>
+__device__ inline void deal(int rows, int cols, const Work& work) {
+  if (cols == 0) return;
+  const unsigned width = static_cast<unsigned>(cols);
+  const int down = static_cast<int>(blockDim.x / width),
+            across = static_cast<int>(blockDim.x % width);
+  int row = static_cast<int>(threadIdx.x / width), col = static_cast<int>(threadIdx.x % width);
+  while (row < rows) {
+    work(row, col);
+    row += down;
+    col += across;
+    if (col >= cols) {
+      col -= cols;
+      ++row;
+    }
+  }
+}
+
 /// Deals the elements of a rectangle to the threads of a block: body.run<kWidth>(row, col) for
 /// kWidth neighbours where `vectors`, body.run<1>(row, col) for what is left.
 /// rows x cols is at most 2^30.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int units = vectors ? cols / kWidth : 0;
-  for (int unit = thread; unit < rows * units; unit += threads)
-    body.template run<kWidth>(unit / units, unit % units * kWidth);
-  const int first = units * kWidth, rest = cols - first;
-  for (int each = thread; each < rows * rest; each += threads)
-    body.template run<1>(each / rest, first + each % rest);
+  deal(rows, units, [&](int row, int unit) { body.template run<kWidth>(row, unit * kWidth); });
+  const int first = units * kWidth;
+  deal(rows, cols - first, [&](int row, int col) { body.template run<1>(row, first + col); });
 }
 
 }  // namespace muonrt::cuda
