@@ -49,7 +49,11 @@ Work cut(std::span<const SymmetricShape> shapes) {
   for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     const int64_t cells = cells_of(shape.n);
-    for (int64_t m = 0; m < shape.count; ++m)
+    for (int64_t m = 0; shape.slices > 1 && m < shape.count; ++m)
+      raster(cells, [&](int64_t row, int64_t col) {
+        work.singles.push_back(job(s, m, row, col, JobKind::kSquare));
+      });
+    for (int64_t m = 0; shape.slices == 1 && m < shape.count; ++m)
       raster((cells + 1) / 2, [&](int64_t row, int64_t col) {
         const int64_t r = 2 * row, c = 2 * col;
         const bool last = c + 1 == cells;  // a column of squares that is one cell wide
@@ -139,6 +143,12 @@ int slices_of(int64_t n, int64_t k) {
   if (cells == 0 || cells > kFewCells) return 1;
   return static_cast<int>(
       std::clamp(std::min(kWantedJobs / cells, k / kShortestSlice), int64_t{1}, kMostSlices));
+}
+
+int slices_of_sm90(int64_t n, int64_t k, int64_t shortest) {
+  constexpr int64_t kWidest = 3 * kCell;
+  if (n > kWidest) return 1;
+  return k >= 4 * shortest ? 4 : k >= 2 * shortest ? 2 : 1;
 }
 
 std::vector<TileJob> square_jobs(std::span<const SymmetricShape> shapes) {

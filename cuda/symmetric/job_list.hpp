@@ -20,9 +20,10 @@ constexpr int kCell = 128;
 
 MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1) / kCell; }
 
-/// Results of one shape: `count` matrices n x n, each a sum of k terms.
+/// Results of one shape: `count` matrices n x n, each a sum of k terms in `slices` parts.
 struct SymmetricShape {
   int64_t n = 0, k = 0, count = 0;
+  int32_t slices = 1;  // looked at by the lists for sm_90a
   auto operator<=>(const SymmetricShape&) const = default;
 };
 
@@ -51,9 +52,26 @@ MUONRT_HOST_DEVICE constexpr Stored stored_as(int64_t row, int64_t col) {
   return row < col ? Stored::kBoth : row == col ? Stored::kDiagonal : Stored::kNot;
 }
 
-/// Into how many slices the depth of a small result is cut, so that one matrix has work for more
-/// blocks; 1 for all others.
+/// Into how many slices the depth of a small result is cut on sm_80, so that one matrix has work
+/// for more blocks; 1 for all others.
 int slices_of(int64_t n, int64_t k);
+
+/// Depth of a stage of the kernels for sm_90a; their slices end at multiples of it.
+constexpr int kStageDepth = 64;
+MUONRT_HOST_DEVICE constexpr int stages_of(int64_t k) {
+  return static_cast<int>((k + kStageDepth - 1) / kStageDepth);
+}
+/// The first of `stages` along the depth that belongs to a slice; that of slice `slices` is the
+/// end.
+MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) {
+  return static_cast<int>(int64_t{stages} * slice / slices);
+}
+
+constexpr int64_t kShortestSlice90 = 512;
+/// The same on sm_90a: 1, 2 or 4. Narrow results of a large depth alone: there tiles are too few
+/// for a GPU however small they are, and a batch loses little without tiles of two cells.
+/// @param shortest  terms in a slice at least; another one is for tests, it changes bits.
+int slices_of_sm90(int64_t n, int64_t k, int64_t shortest = kShortestSlice90);
 
 /// One job for each cell and slice, slices of a cell in a row; the deepest shapes first, and in the
 /// order of `raster` inside a matrix.
@@ -69,7 +87,8 @@ struct JobList {
 /// clusters (blocks 2i and 2i + 1, which meet the same pairs in the same order, before all else).
 /// The pairs of the last round, cut into two wide jobs each, and what lies on the diagonal go
 /// longest first to the block with the least work. Wide jobs of the last round there are cut once
-/// more where that ends sooner.
+/// more where that ends sooner. Shapes with slices have squares alone: the block that adds slices
+/// up keeps two sums of each element.
 /// @param blocks  of the grid; even.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks);
 

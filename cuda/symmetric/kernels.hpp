@@ -38,7 +38,22 @@ static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
 /// Once for a device, before the first launch.
 void symmetric_sm90_prepare();
+/// @param sliced  the depth of all problems is cut, or of none.
 /// @param blocks  those of the list; even.
-void symmetric_sm90(const Sm90Arguments& args, DType element, int blocks, cudaStream_t stream);
+void symmetric_sm90(const Sm90Arguments& args, DType element, bool sliced, int blocks,
+                    cudaStream_t stream);
+
+struct Sm90SmallArguments {
+  TensorMap a[kProblems], b[kProblems];  // boxes of 64 rows
+  SymmetricProblem problems[kProblems];
+  const TileJob* jobs;  // of small_jobs
+};
+static_assert(sizeof(Sm90SmallArguments) <= 4096, "arguments of a kernel");
+
+/// Once for a device, before the first launch.
+void symmetric_sm90_small_prepare();
+/// @param slices  of every problem: 1, 2 or 4.
+void symmetric_sm90_small(const Sm90SmallArguments& args, DType element, int slices, int64_t jobs,
+                          cudaStream_t stream);
 
 }  // namespace muonrt::cuda

@@ -96,6 +96,23 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
+/// Four floats at multiples of 16 bytes, into this block's shared memory.
+__device__ inline void store_four(float* to, const float* from) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)), "f"(from[0]),
+               "f"(from[1]), "f"(from[2]), "f"(from[3])
+               : "memory");
+}
+/// Four floats at the same place in block `rank` of the cluster.
+__device__ inline void load_four_of(float* to, const float* from, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+      : "r"(shared_address(from)), "r"(rank)
+      : "memory");
+}
+
 /// Brings a map near the copy engine.
 __device__ inline void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -9,6 +9,10 @@
 
 namespace muonrt::cuda {
 
+#define MUONRT_SUMS_32                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+
 #define MUONRT_SUMS_64                                                                     \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
@@ -28,6 +32,7 @@ namespace muonrt::cuda {
 #define MUONRT_OUT_8(i)                                                                      \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
       "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define MUONRT_OUT_32 MUONRT_OUT_8(0), MUONRT_OUT_8(8), MUONRT_OUT_8(16), MUONRT_OUT_8(24)
 #define MUONRT_OUT_64                                                                     \
   MUONRT_OUT_8(0), MUONRT_OUT_8(8), MUONRT_OUT_8(16), MUONRT_OUT_8(24), MUONRT_OUT_8(32), \
       MUONRT_OUT_8(40), MUONRT_OUT_8(48), MUONRT_OUT_8(56)
@@ -43,18 +48,22 @@ namespace muonrt::cuda {
                : outputs                                                                     \
                : "l"(a), "l"(b), "r"(adds ? 1 : 0))
 
-/// sums = A B^T, added to what they hold if `adds`; values of wgmma_c. kCols is 128 or 256; the
-/// first kCols / 2 sums are used.
+/// sums = A B^T, added to what they hold if `adds`; values of wgmma_c. kCols is 64, 128 or
+/// 256; the first kCols / 2 sums are used.
 /// @param a, b  wgmma_descriptor.
-template <DType kElement, int kCols>
-__device__ inline void wgmma(float (&sums)[128], uint64_t a, uint64_t b, bool adds) {
-  static_assert(kCols == 128 || kCols == 256);
+template <DType kElement, int kCols, int kSums>
+__device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
+  static_assert((kCols == 64 || kCols == 128 || kCols == 256) && kSums >= kCols / 2);
   constexpr bool kBf16 = kElement == DType::kBF16;
   if constexpr (kBf16 && kCols == 256) {
     MUONRT_WGMMA("m64n256k16.f32.bf16.bf16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129",
                  "%130");
   } else if constexpr (kCols == 256) {
     MUONRT_WGMMA("m64n256k16.f32.f16.f16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129", "%130");
+  } else if constexpr (kBf16 && kCols == 64) {
+    MUONRT_WGMMA("m64n64k16.f32.bf16.bf16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34");
+  } else if constexpr (kCols == 64) {
+    MUONRT_WGMMA("m64n64k16.f32.f16.f16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34");
   } else if constexpr (kBf16) {
     MUONRT_WGMMA("m64n128k16.f32.bf16.bf16", MUONRT_SUMS_64, MUONRT_OUT_64, "%64", "%65", "%66");
   } else {
@@ -65,9 +74,11 @@ __device__ inline void wgmma(float (&sums)[128], uint64_t a, uint64_t b, bool ad
 #undef MUONRT_WGMMA
 #undef MUONRT_OUT_128
 #undef MUONRT_OUT_64
+#undef MUONRT_OUT_32
 #undef MUONRT_OUT_8
 #undef MUONRT_SUMS_128
 #undef MUONRT_SUMS_64
+#undef MUONRT_SUMS_32
 
 /// Before the first product of a job: registers written otherwise are visible to it.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -80,9 +91,10 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 /// After the last wait: nothing that reads the sums moves up past it.
-__device__ inline void wgmma_settle(float (&sums)[128]) {
+template <int kSums>
+__device__ inline void wgmma_settle(float (&sums)[kSums]) {
 #pragma unroll
-  for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
 }  // namespace muonrt::cuda

@@ -35,8 +35,8 @@ namespace {
 
 struct Config {
   static constexpr int kThreads = 128 * (1 + kConsumers);
-  static constexpr int kDepth = 64;   // of a stage: a row of the swizzle
-  static constexpr int kSquare = 64;  // side of what is stored at once
+  static constexpr int kDepth = kStageDepth;  // of a stage: a row of the swizzle
+  static constexpr int kSquare = 64;          // side of what is stored at once
   static constexpr int kOperandBytes = kCell * kDepth * 2;
   static constexpr int kStageBytes = 3 * kOperandBytes;
   static constexpr int kSquareBytes = kSquare * kSquare * 2;
@@ -71,9 +71,6 @@ struct Shared {
   }
 };
 
-__device__ inline int depth_blocks(const SymmetricProblem& p) {
-  return (p.k + Config::kDepth - 1) / Config::kDepth;
-}
 /// Whether the first rows of B are those of A, and lie in shared memory once.
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   return p.same && job.row == job.col;
@@ -115,7 +112,7 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   const TensorMap& b = args.b[job.shape];
   const bool pair = job.kind == JobKind::kPair, once = loads_once(p, job);
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
-  const int blocks = depth_blocks(p);
+  const int blocks = stages_of(p.k);
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, (1 + width - once) * Config::kOperandBytes);
     uint64_t* full = shared.full(fill);
@@ -143,15 +140,15 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
   if (pair) barrier_arrive_at(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// sums = the job's products, 64 x kCols of this consumer.
+/// sums = the products of the next `stages` fills, 64 x kCols of this consumer.
 template <DType kElement, int kCols>
-__device__ inline void consume_job(float (&sums)[128], const SymmetricProblem& p,
-                                   const TileJob& job, const Shared& shared, int consumer,
-                                   uint32_t rank, int& fill) {
+__device__ inline void consume(float (&sums)[128], const SymmetricProblem& p, const TileJob& job,
+                               int stages, const Shared& shared, int consumer, uint32_t rank,
+                               int& fill) {
   const bool pair = job.kind == JobKind::kPair;
-  const int blocks = depth_blocks(p), b_at = loads_once(p, job) ? 0 : Config::kOperandBytes;
+  const int b_at = loads_once(p, job) ? 0 : Config::kOperandBytes;
   constexpr int kRowsBytes = 64 * Config::kDepth * 2;
-  for (int block = 0; block < blocks; ++block, ++fill) {
+  for (int block = 0; block < stages; ++block, ++fill) {
     barrier_wait(shared.full(fill), parity_of(fill));
     const uint32_t stage = shared_address(shared.stage(fill));
     const uint64_t a = wgmma_descriptor(stage + static_cast<uint32_t>(consumer * kRowsBytes));
@@ -273,12 +270,33 @@ __device__ inline void make_barriers(const Shared& shared) {
 template <DType kElement, int kCols>
 __device__ inline void work_off(const Sm90Arguments& args, const TileJob& job, const Shared& shared,
                                 int consumer, uint32_t rank, int& fill) {
+  const SymmetricProblem& p = args.problems[job.shape];
   float sums[128];
-  consume_job<kElement, kCols>(sums, args.problems[job.shape], job, shared, consumer, rank, fill);
+  consume<kElement, kCols>(sums, p, job, stages_of(p.k), shared, consumer, rank, fill);
   store_job<kElement, kCols>(sums, args, job, shared, consumer, rank, fill);
 }
 
+/// A square whose depth is cut: each slice has sums of its own, which are added up in order.
 template <DType kElement>
+__device__ inline void work_off_slices(const Sm90Arguments& args, const TileJob& job,
+                                       const Shared& shared, int consumer, uint32_t rank,
+                                       int& fill) {
+  const SymmetricProblem& p = args.problems[job.shape];
+  const int stages = stages_of(p.k);
+  float totals[128];
+  for (int slice = 0; slice < p.slices; ++slice) {
+    float sums[128];
+    const int end = slice_begin(stages, slice + 1, p.slices);
+    consume<kElement, 128>(sums, p, job, end - slice_begin(stages, slice, p.slices), shared,
+                           consumer, rank, fill);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) totals[i] = slice == 0 ? sums[i] : totals[i] + sums[i];
+  }
+  store_job<kElement, 128>(totals, args, job, shared, consumer, rank, fill);
+}
+
+/// @tparam kSliced  the depth of all problems is cut, and all jobs are squares; or of none.
+template <DType kElement, bool kSliced>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     symmetric_sm90_kernel(const __grid_constant__ Sm90Arguments args) {
   const Shared shared{dynamic_shared()};
@@ -305,7 +323,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     const int consumer = warpgroup - 1;
     for (int i = first; i < end; ++i) {
       const TileJob job = args.jobs[i];
-      if (job.kind == JobKind::kSquare) {
+      if constexpr (kSliced) {
+        work_off_slices<kElement>(args, job, shared, consumer, rank, fill);
+      } else if (job.kind == JobKind::kSquare) {
         work_off<kElement, 128>(args, job, shared, consumer, rank, fill);
       } else {
         work_off<kElement, 256>(args, job, shared, consumer, rank, fill);
@@ -316,21 +336,30 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   cluster_sync();  // the other block may still copy into this one's memory, or arrive there
 }
 
+using Kernel = void (*)(Sm90Arguments);
+
+Kernel kernel_of(DType element, bool sliced) {
+  if (element == DType::kBF16)
+    return sliced ? symmetric_sm90_kernel<DType::kBF16, true>
+                  : symmetric_sm90_kernel<DType::kBF16, false>;
+  return sliced ? symmetric_sm90_kernel<DType::kF16, true>
+                : symmetric_sm90_kernel<DType::kF16, false>;
+}
+
 }  // namespace
 
 void symmetric_sm90_prepare() {
-  for (const auto kernel :
-       {symmetric_sm90_kernel<DType::kBF16>, symmetric_sm90_kernel<DType::kF16>})
-    MUONRT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     Config::kSharedBytes));
+  for (const DType element : {DType::kBF16, DType::kF16})
+    for (const bool sliced : {false, true})
+      MUONRT_CUDA(cudaFuncSetAttribute(kernel_of(element, sliced),
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       Config::kSharedBytes));
 }
 
-void symmetric_sm90(const Sm90Arguments& args, DType element, int blocks, cudaStream_t stream) {
-  launch("symmetric_sm90",
-         element == DType::kBF16 ? symmetric_sm90_kernel<DType::kBF16>
-                                 : symmetric_sm90_kernel<DType::kF16>,
-         grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes,
-         /*cluster=*/2, /*programmatic=*/true);
+void symmetric_sm90(const Sm90Arguments& args, DType element, bool sliced, int blocks,
+                    cudaStream_t stream) {
+  launch("symmetric_sm90", kernel_of(element, sliced), grid_of(blocks), Config::kThreads, args,
+         stream, Config::kSharedBytes, /*cluster=*/2, /*programmatic=*/true);
 }
 
 }  // namespace muonrt::cuda

@@ -13,8 +13,6 @@ namespace {
 /// end.
 constexpr int kReservedSms = 8;
 
-int slices_in(const Product& p) { return slices_of(p.c.rows, p.a.cols); }
-
 template <class T>
 Buffer on_device(Device& device, const std::vector<T>& list, cudaStream_t stream) {
   const size_t bytes = list.size() * sizeof(T);
@@ -34,6 +32,7 @@ SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider,
       most_partials_(partials) {
   if (provider_ == SymmetricProvider::kSm90) {
     symmetric_sm90_prepare();
+    symmetric_sm90_small_prepare();
   } else {
     MUONRT_CHECK_INTERNAL(provider_ == SymmetricProvider::kSm80, "symmetric kernels of no kind");
     symmetric_sm80_prepare();
@@ -41,8 +40,14 @@ SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider,
 }
 
 std::string SymmetricProducts::identity() const {
-  return provider_ == SymmetricProvider::kSm90 ? "symmetric sm_90a kernels 1"
+  return provider_ == SymmetricProvider::kSm90 ? "symmetric sm_90a kernels 2"
                                                : "symmetric sm_80 kernels 1";
+}
+
+int SymmetricProducts::slices_in(const Product& p) const {
+  return provider_ == SymmetricProvider::kSm90
+             ? slices_of_sm90(p.c.rows, p.a.cols, tuning_.shortest_slice)
+             : slices_of(p.c.rows, p.a.cols);
 }
 
 void SymmetricProducts::reserve(int64_t n, int64_t k) {
@@ -54,13 +59,16 @@ void SymmetricProducts::reserve(int64_t n, int64_t k) {
 SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const SymmetricShape> shapes,
                                                            cudaStream_t stream) {
   JobList list;
+  Tiles tiles = Tiles::kLarge;
   if (provider_ == SymmetricProvider::kSm90) {
     list = mixed_jobs(shapes, blocks_);
+    tiles = tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
+    if (tiles != Tiles::kLarge) list = {small_jobs(shapes, tiles), {}};
   } else {
     list.jobs = square_jobs(shapes);
   }
   DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
-                  on_device(device_, list.first, stream)};
+                  on_device(device_, list.first, stream), tiles};
   MUONRT_CUDA(cudaStreamSynchronize(stream));  // the host's lists go
   return made;
 }
@@ -68,7 +76,10 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
 const SymmetricProducts::DeviceList& SymmetricProducts::list_of(std::span<const Product> products,
                                                                 cudaStream_t stream) {
   std::vector<SymmetricShape> shapes;
-  for (const Product& p : products) shapes.push_back(shape_of(p));
+  for (const Product& p : products) {
+    shapes.push_back(shape_of(p));
+    if (provider_ == SymmetricProvider::kSm90) shapes.back().slices = slices_in(p);
+  }
   const auto found = lists_.find(shapes);
   if (found != lists_.end()) return found->second;
   DeviceList made = make_list(shapes, stream);
@@ -89,27 +100,50 @@ void SymmetricProducts::launch_sm80(std::span<const Product> products, cudaStrea
   }
 }
 
-void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStream_t stream) {
+void SymmetricProducts::launch_large(std::span<const Product> products, const DeviceList& list,
+                                     cudaStream_t stream) {
   constexpr int kStoredRows = 64;
   Sm90Arguments args = {};
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
     args.problems[i] = problem_of(p);
+    args.problems[i].slices = slices_in(p);
     args.a[i] = make_tensor_map(p.a, kCell);
     args.b[i] = make_tensor_map(p.b, kCell);
     args.c[i] = make_tensor_map(p.c, kStoredRows);
     if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kCell);
   }
-  const DeviceList& list = list_of(products, stream);
-  if (list.count == 0) return;
   args.jobs = list.jobs.as<TileJob>();
   args.first = list.first.as<int32_t>();
-  symmetric_sm90(args, products[0].a.dtype, blocks_, stream);
+  symmetric_sm90(args, products[0].a.dtype, slices_in(products[0]) > 1, blocks_, stream);
+}
+
+void SymmetricProducts::launch_small(std::span<const Product> products, const DeviceList& list,
+                                     cudaStream_t stream) {
+  Sm90SmallArguments args = {};
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& p = products[i];
+    args.problems[i] = problem_of(p);
+    args.problems[i].slices = slices_in(p);
+    args.a[i] = make_tensor_map(p.a, kSmallCell);
+    args.b[i] = make_tensor_map(p.b, kSmallCell);
+  }
+  args.jobs = list.jobs.as<TileJob>();
+  symmetric_sm90_small(args, products[0].a.dtype, slices_in(products[0]), list.count, stream);
+}
+
+void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStream_t stream) {
+  const DeviceList& list = list_of(products, stream);
+  if (list.count == 0) return;
+  if (list.tiles == Tiles::kLarge) {
+    launch_large(products, list, stream);
+  } else {
+    launch_small(products, list, stream);
+  }
 }
 
 bool SymmetricProducts::together(const Product& a, const Product& b) const {
-  const bool sm90 = provider_ == SymmetricProvider::kSm90;
-  return a.a.dtype == b.a.dtype && (sm90 || slices_in(a) == slices_in(b));
+  return a.a.dtype == b.a.dtype && slices_in(a) == slices_in(b);
 }
 
 void SymmetricProducts::multiply(std::span<const Product> products, cudaStream_t stream) {

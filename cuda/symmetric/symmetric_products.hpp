@@ -4,14 +4,22 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "backend/cuda_device.hpp"
 #include "cuda/symmetric/kernels.hpp"
+#include "cuda/symmetric/small_jobs.hpp"
 
 namespace muonrt::cuda {
+
+/// What tests choose on sm_90a, so that small numbers reach every path.
+struct Sm90Tuning {
+  std::optional<Tiles> tiles;  // of every launch that can have them, whatever the model says
+  int64_t shortest_slice = kShortestSlice90;
+};
 
 /// Symmetric products by the kernels of this folder. The kernel follows from the device's kind and
 /// `provider`, how an element is summed from the shape: not from the batch, what else is in the
@@ -29,6 +37,8 @@ class SymmetricProducts {
   /// Takes the memory of sums that this shape needs; job lists are made where a list of shapes is
   /// met for the first time.
   void reserve(int64_t n, int64_t k);
+  /// Before the first product.
+  void tune(const Sm90Tuning& tuning) { tuning_ = tuning; }
   /// Products of any shapes, one dtype, in as few launches as kernels' arguments allow.
   /// Every one `symmetric_takes`, k > 0.
   void multiply(std::span<const Product> products, cudaStream_t stream);
@@ -38,18 +48,24 @@ class SymmetricProducts {
     Buffer jobs;
     int64_t count = 0;
     Buffer first;  // of a persistent grid's blocks
+    Tiles tiles = Tiles::kLarge;
   };
 
+  /// Of one matrix's depth, by this provider's kernels.
+  int slices_in(const Product& p) const;
   DeviceList make_list(std::span<const SymmetricShape> shapes, cudaStream_t stream);
   const DeviceList& list_of(std::span<const Product> products, cudaStream_t stream);
   bool together(const Product& a, const Product& b) const;
   void launch_sm80(std::span<const Product> products, cudaStream_t stream);
   void launch_sm90(std::span<const Product> products, cudaStream_t stream);
+  void launch_large(std::span<const Product> products, const DeviceList& list, cudaStream_t stream);
+  void launch_small(std::span<const Product> products, const DeviceList& list, cudaStream_t stream);
 
   Device& device_;
   SymmetricProvider provider_;
   int blocks_;  // of a persistent grid
   int64_t most_partials_;
+  Sm90Tuning tuning_;
   Buffer partials_;
   std::map<std::vector<SymmetricShape>, DeviceList> lists_;
 };

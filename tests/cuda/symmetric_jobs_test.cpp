@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <set>
 
@@ -96,6 +97,56 @@ bool mixed_covers(const std::vector<SymmetricShape>& shapes, int blocks) {
          pairs_match(list);
 }
 
+/// Whether lists of batches cover: much faster than Covering, by sums of random words that cells
+/// above the diagonal have, a sum for each matrix. Two different collections of cells have the same
+/// count and the same sum by chance alone, once in 2^64.
+class CoveringBySums {
+ public:
+  explicit CoveringBySums(int64_t side) : side_(side), words_(static_cast<size_t>(side * side)) {
+    std::mt19937_64 random(static_cast<uint64_t>(side));
+    for (int64_t row = 0; row < side; ++row)
+      for (int64_t col = row; col < side; ++col) whole_ += word(row, col) = random();
+  }
+  /// @param count  matrices.
+  bool is_exact(const JobList& list, int64_t count) const {
+    const auto matrices = static_cast<size_t>(count);
+    std::vector<uint64_t> sums(matrices);
+    std::vector<int64_t> cells(matrices);
+    for (const TileJob& job : list.jobs) {
+      const bool wide = job.kind != JobKind::kSquare;
+      if (job.shape != 0 || job.matrix < 0 || job.matrix >= count || job.row < 0 ||
+          job.col + wide >= side_)
+        return false;
+      const auto m = static_cast<size_t>(job.matrix);
+      // Below the diagonal lies the left half of a wide job at most, which is not stored.
+      const bool left = job.row <= job.col;
+      if (!left && !(wide && job.row == job.col + 1)) return false;
+      if (left) sums[m] += word(job.row, job.col);
+      if (wide) sums[m] += word(job.row, job.col + 1);
+      cells[m] += left + wide;
+    }
+    for (size_t m = 0; m < matrices; ++m)
+      if (sums[m] != whole_ || cells[m] != side_ * (side_ + 1) / 2) return false;
+    return true;
+  }
+
+ private:
+  uint64_t& word(int64_t row, int64_t col) {
+    return words_[static_cast<size_t>(row * side_ + col)];
+  }
+  uint64_t word(int64_t row, int64_t col) const {
+    return words_[static_cast<size_t>(row * side_ + col)];
+  }
+  int64_t side_;
+  std::vector<uint64_t> words_;
+  uint64_t whole_ = 0;
+};
+
+bool equal(const JobList& a, const JobList& b) {
+  return a.first == b.first && a.jobs.size() == b.jobs.size() &&
+         std::memcmp(a.jobs.data(), b.jobs.data(), a.jobs.size() * sizeof(TileJob)) == 0;
+}
+
 /// Speed over a dense product at equal rate, 132 SMs: reference kernels, 4.3.
 double gain(int64_t n, int64_t batch) {
   const std::vector<SymmetricShape> shapes = {{n, 1, batch}};
@@ -147,13 +198,49 @@ TEST_CASE("symmetric jobs: each cell is stored once, for large n in batches", "[
   }
 }
 
+TEST_CASE("symmetric jobs: n decides by its number of cells alone", "[emulated]") {
+  // So one n for each number of cells says it for all, below and above.
+  for (int64_t cells = 1; cells <= cells_of(20000); ++cells) {
+    const auto list = [&](int64_t less) {
+      return mixed_jobs(std::vector<SymmetricShape>{{cells * kCell - less, 64, 2}}, 132);
+    };
+    CAPTURE(cells);
+    const JobList whole = list(0);
+    for (const int64_t less : {int64_t{1}, cells % kCell, kCell - int64_t{1}})
+      REQUIRE(equal(list(less), whole));
+  }
+}
+
+// Each list is made by the function that makes it for the device, and walked once.
 TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000 and batch to 256",
           "[emulated][.full]") {
   for (int64_t cells = 1; cells <= cells_of(20000); ++cells) {
+    const CoveringBySums covering(cells);
     for (int64_t batch = 1; batch <= 256; ++batch) {
+      const JobList list =
+          mixed_jobs(std::vector<SymmetricShape>{{cells * kCell, 2048, batch}}, 132);
       CAPTURE(batch, cells);
-      REQUIRE(mixed_covers({{cells * kCell, 2048, batch}}, 132));
+      REQUIRE(covering.is_exact(list, batch));
+      REQUIRE(pairs_match(list));
     }
+  }
+}
+
+TEST_CASE("symmetric jobs: the check by sums notices what it must", "[emulated]") {
+  const std::vector<SymmetricShape> shapes = {{1500, 64, 3}};
+  const CoveringBySums covering(cells_of(1500));
+  const JobList list = mixed_jobs(shapes, 4);
+  CHECK(covering.is_exact(list, 3));
+  for (size_t i = 0; i < list.jobs.size(); i += 7) {
+    JobList missing = list, twice = list, moved = list, elsewhere = list;
+    missing.jobs.erase(missing.jobs.begin() + static_cast<ptrdiff_t>(i));
+    CHECK_FALSE(covering.is_exact(missing, 3));
+    twice.jobs.push_back(twice.jobs[i]);
+    CHECK_FALSE(covering.is_exact(twice, 3));
+    ++moved.jobs[i].col;
+    CHECK_FALSE(covering.is_exact(moved, 3));
+    elsewhere.jobs[i].matrix = (elsewhere.jobs[i].matrix + 1) % 3;
+    CHECK_FALSE(covering.is_exact(elsewhere, 3));
   }
 }
 

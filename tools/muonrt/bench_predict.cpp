@@ -35,6 +35,55 @@ int64_t longest(int64_t wide, int64_t squares, int64_t blocks) {
   return std::max(2 * (rounds + (more > 0)), 2 * rounds + ceil_of(squares, room));
 }
 
+// What fits into one round of 128 x 128 tiles is predicted by the clocks of a block: as
+// cuda/symmetric/small_jobs.cpp counts them, with the same constants and their sources. A launch
+// costs what the vendor's does, less what a programmatic one saves: 2 to 4 us by reference kernels,
+// 7.2, of which one is counted here. Stores that nothing hides take 48 bytes a clock of an SM: 32
+// to 64 by 4.3. Rectangular depths of the vendor are a cube's of equal work: too fast where n is
+// small.
+constexpr double kClocksPerMs = 1.83e6, kEarlyMs = 1e-3;
+constexpr double kPort = 56, kL2 = 38.0 * kBlocks, kBetweenBlocks = 14, kMeetings = 1000;
+constexpr double kStoreClocks = 4.0 / 48;  // an element, straight and mirrored
+constexpr int64_t kStage = 64, kSmallCell = 64;
+
+/// Clocks of `tiles` equal blocks that take in `rows` rows of a stage; kL2 gives `all_rows`.
+/// @param stored  elements of a block.
+double clocks_of(int64_t tiles, int64_t rows, double all_rows, double stages, double stored) {
+  const double port = static_cast<double>(ceil_of(tiles, kBlocks) * rows * 2 * kStage) / kPort;
+  return stages * std::max(port, all_rows * 2 * kStage / kL2) + kStoreClocks * stored;
+}
+
+/// The shortest of the three kinds of tiles, or of clusters with a slice of the depth each.
+double small_ms(int64_t n, int64_t k, int64_t count) {
+  const int64_t side = ceil_of(n, kCell), half = ceil_of(n, kSmallCell);
+  const auto stages = static_cast<double>(ceil_of(k, kStage));
+  // Of a triangle's tiles those on the diagonal read their rows once.
+  const int64_t cells = count * side * (side + 1) / 2, squares = count * half * (half + 1) / 2;
+  const int64_t wide = count * (half / 2) * (half / 2);
+  const int64_t single = squares - 2 * wide;  // of those beside the wide ones
+  const int64_t slices = n > 384 || k < 1024 ? 1 : k < 2048 ? 2 : 4;
+  const double foreign = slices > 1 ? kMeetings + 4.0 * kSmallCell * kSmallCell *
+                                                      static_cast<double>(slices - 1) /
+                                                      static_cast<double>(slices) / kBetweenBlocks
+                                    : 0;
+  const auto rows = [&](int64_t all, int64_t once) { return static_cast<double>(all - once); };
+  constexpr double kSquare = kSmallCell * kSmallCell;
+  double clocks = clocks_of(cells, 2 * kCell, rows(2 * kCell * cells, kCell * count * side), stages,
+                            4 * kSquare);
+  clocks = std::min(clocks, clocks_of(slices * squares, 2 * kSmallCell,
+                                      rows(2 * kSmallCell * squares, kSmallCell * count * half) *
+                                          static_cast<double>(slices),
+                                      stages / static_cast<double>(slices),
+                                      kSquare / static_cast<double>(slices)) +
+                                foreign);
+  if (slices == 1)
+    clocks = std::min(
+        clocks, clocks_of(wide + single, 3 * kSmallCell,
+                          rows(kSmallCell * (3 * wide + 2 * single), kSmallCell * count * half),
+                          stages, 2 * kSquare));
+  return kLaunchMs - kEarlyMs + clocks / kClocksPerMs;
+}
+
 double sm80_gain(int64_t n, int64_t count) {
   const int64_t side = ceil_of(n, kCell), tiles = count * side * (side + 1) / 2;
   const auto waves = static_cast<double>(ceil_of(tiles, kSms));
@@ -64,6 +113,9 @@ std::optional<double> predicted_ms(const std::string& provider, const PredictedP
   const double dense = ms(rate_of(kVendorRates, flops));
   if (!p.symmetric) return dense;
   if (provider == "sm80") return ms(kSm80Rate * sm80_gain(p.m, p.count));
+  const int64_t side = ceil_of(p.m, kCell);
+  if (provider == "sm90" && p.count * side * (side + 1) / 2 <= kBlocks)
+    return small_ms(p.m, p.k, p.count);
   if (provider == "sm90")
     return ms(rate_of(kOwnRates, flops) * predicted_gain(p.m, p.count, kBlocks));
   return dense + kMirrorMs + 2 * m * m * count / kCopyTb * 1e-9;

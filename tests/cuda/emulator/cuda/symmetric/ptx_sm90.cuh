@@ -89,6 +89,12 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       &wait);
 }
 
+inline void store_four(float* to, const float* from) { std::memcpy(to, from, 4 * sizeof(float)); }
+inline void load_four_of(float* to, const float* from, uint32_t rank) {
+  if (!emulator::block_runs(rank)) throw std::logic_error("a load from a block that has ended");
+  std::memcpy(to, in_block(from, rank), 4 * sizeof(float));
+}
+
 /// The 128-byte swizzle as the engines have it: by bits of the address.
 inline uint32_t swizzled_address(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
@@ -130,12 +136,12 @@ inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int c
   const uint32_t at = shared_address(to);
   emulator::require_predecessors();
   if (at % 1024 != 0) throw std::logic_error("a bulk copy to where no swizzle begins");
-  emulator::later(
-      [=, &map, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
-        if (!emulator::block_runs(block))
-          throw std::logic_error("a bulk copy into a block that has ended");
-        load_box(memory, at, map, col, row, matrix, counted);
-      });
+  // The map by value: the thread that asked may have ended.
+  emulator::later([=, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
+    if (!emulator::block_runs(block))
+      throw std::logic_error("a bulk copy into a block that has ended");
+    load_box(memory, at, map, col, row, matrix, counted);
+  });
 }
 inline void bulk_load(void* to, const TensorMap& map, int col, int row, int matrix,
                       uint64_t* barrier) {

@@ -98,8 +98,8 @@ void finish_groups(const unsigned char* all) {
   }
 }
 
-template <DType kElement, int kCols>
-void wgmma(float (&sums)[128], uint64_t a, uint64_t b, bool adds) {
+template <DType kElement, int kCols, int kSums>
+void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
   pending_products().open.push_back(
       {sums, a, b, dynamic_shared(), kCols, adds, multiply_warpgroup<kElement>});
 }
@@ -116,6 +116,7 @@ void wgmma_wait() {
   emulator::meet_for(threadIdx.x / kWarpgroup * kWarpgroup, kWarpgroup, &mine, sizeof mine,
                      finish_groups<kPending>);
 }
-inline void wgmma_settle(float (&)[128]) {}
+template <int kSums>
+void wgmma_settle(float (&)[kSums]) {}
 
 }  // namespace muonrt::cuda

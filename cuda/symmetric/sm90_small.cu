@@ -1,0 +1,305 @@
+// Symmetric products on compute capability 9.0a, small tiles: for few and small matrices, and for
+// narrow ones of a large depth. The sums and the epilogue of sm90.cu, hence its bits.
+//
+// A block computes 64 x 64 or 64 x 128 (small_jobs.hpp): one thread of its last warp has the bulk
+// copy engine fill a ring of stages, 64 rows of A and 64 or 128 of B, 64 deep; the warpgroup of
+// the other threads multiplies. Where B is A and a tile begins on the diagonal, A's rows are copied
+// once. Two blocks share an SM.
+//
+// Where the depth is cut, the blocks of a cluster compute a slice each of one 64 x 64. They leave
+// their sums in the ring's memory, meet, and each adds up columns of its own, 16 or 32 of them,
+// from all blocks' shared memory in the order of the slices. They meet again before they end, since
+// a block's memory lasts as long as the block.
+//
+// Epilogue: squares of 64 x 64 through shared memory, straight and mirrored from the same registers
+// (stmatrix), to global memory by plain stores of 16 bytes. On the diagonal the straight copy gives
+// what lies on it and above, the mirrored one what lies below.
+//
+// Programmatic launch as in sm90.cu.
+
+#include "cuda/launch.hpp"
+#include "cuda/symmetric/finish.cuh"
+#include "cuda/symmetric/kernels.hpp"
+#include "cuda/symmetric/layouts.hpp"
+#include "cuda/symmetric/ptx_sm90.cuh"
+#include "cuda/symmetric/ptx_wgmma.cuh"
+#include "cuda/symmetric/ring.hpp"
+#include "cuda/symmetric/small_jobs.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+struct Config {
+  static constexpr int kConsumerThreads = 128;
+  static constexpr int kThreads = kConsumerThreads + 32;
+  static constexpr int kBlocksOfSm = 2;
+  static constexpr int kOperandBytes = kSmallCell * kStageDepth * 2;
+  static constexpr int kStageBytes = 3 * kOperandBytes;
+  static constexpr int kSquareBytes = kSmallCell * kSmallCell * 2;
+  static constexpr int kStagingAt = kRingStages * kStageBytes;
+  static constexpr int kBarriersAt = kStagingAt + 2 * kSquareBytes;
+  static constexpr int kSharedBytes = kBarriersAt + 2 * kRingStages * 8;
+  static constexpr int kStrips = kSmallCell / 16;  // of 16 columns in a square
+};
+static_assert(Config::kBlocksOfSm * (Config::kSharedBytes + 1024) <= 233472, "memory of an SM");
+static_assert(kSmallCell * kSmallCell * 4 <= Config::kStagingAt, "sums in the ring's memory");
+
+struct Shared {
+  unsigned char* memory;
+
+  __device__ unsigned char* stage(int fill) const {
+    return memory + stage_of(fill) * Config::kStageBytes;
+  }
+  __device__ uint64_t* full(int fill) const {
+    return reinterpret_cast<uint64_t*>(memory + Config::kBarriersAt) + stage_of(fill);
+  }
+  __device__ uint64_t* empty(int fill) const { return full(fill) + kRingStages; }
+  __device__ unsigned char* straight() const { return memory + Config::kStagingAt; }
+  __device__ unsigned char* mirrored() const { return straight() + Config::kSquareBytes; }
+  /// Four sums of a thread, neighbours' side by side.
+  __device__ float* four_sums(int four) const {
+    return reinterpret_cast<float*>(memory) +
+           (four * Config::kConsumerThreads + static_cast<int>(threadIdx.x)) * 4;
+  }
+};
+
+/// Where a square of the tile lies in the result.
+struct Square {
+  int row, col;
+};
+
+__device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
+  return p.same && job.row == job.col;
+}
+
+/// Fills the ring with stages [begin, end) along the depth; one thread.
+__device__ inline void produce(const Sm90SmallArguments& args, const TileJob& job,
+                               const Shared& shared, int begin, int end) {
+  const int once = loads_once(args.problems[job.shape], job);
+  const int cells = job.kind == JobKind::kWide ? 2 : 1;
+  for (int fill = 0; fill < end - begin; ++fill) {
+    uint64_t* full = shared.full(fill);
+    if (waits(fill)) barrier_wait(shared.empty(fill), parity_before(fill));
+    barrier_arrive_and_expect(full,
+                              static_cast<uint32_t>((1 + cells - once) * Config::kOperandBytes));
+    unsigned char* stage = shared.stage(fill);
+    const int k = (begin + fill) * kStageDepth;
+    bulk_load(stage, args.a[job.shape], k, job.row * kSmallCell, job.matrix, full);
+    for (int cell = once; cell < cells; ++cell)
+      bulk_load(stage + (1 + cell - once) * Config::kOperandBytes, args.b[job.shape], k,
+                (job.col + cell) * kSmallCell, job.matrix, full);
+  }
+}
+
+/// sums = the products of `stages` fills of the ring.
+template <DType kElement, int kCols>
+__device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, int b_at,
+                               int stages) {
+  for (int fill = 0; fill < stages; ++fill) {
+    barrier_wait(shared.full(fill), parity_of(fill));
+    const uint32_t stage = shared_address(shared.stage(fill));
+    const uint64_t a = wgmma_descriptor(stage);
+    const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kStageDepth / 16; ++step)
+      wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
+                             b + static_cast<uint64_t>(2 * step), fill > 0 || step > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (fill > 0 && threadIdx.x == 0) barrier_arrive(shared.empty(fill - 1));
+  }
+  wgmma_wait<0>();
+  wgmma_settle(sums);
+}
+
+/// totals = the slices' sums, first to last, of this block's part of the columns. All threads of
+/// the cluster's consumers; the producers' threads meet them once.
+template <int kSlices>
+__device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&sums)[32],
+                                  const Shared& shared, uint32_t rank) {
+  constexpr int kFours = 8 / kSlices;
+  warpgroup_sync(0);  // every warp's products have read the ring
+#pragma unroll
+  for (int four = 0; four < 8; ++four) store_four(shared.four_sums(four), sums + 4 * four);
+  cluster_sync();
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    const float* at = shared.four_sums(static_cast<int>(rank) * kFours + i);
+    load_four_of(totals + 4 * i, at, 0);
+#pragma unroll
+    for (int slice = 1; slice < kSlices; ++slice) {
+      float part[4];
+      load_four_of(part, at, static_cast<uint32_t>(slice));
+#pragma unroll
+      for (int v = 0; v < 4; ++v) totals[4 * i + v] += part[v];
+    }
+  }
+}
+
+/// Both copies of kStrips strips of a square, from the first on, into shared memory.
+template <DType kElement, int kStrips>
+__device__ inline void stage_strips(const float* sums, const SymmetricProblem& p,
+                                    const TileJob& job, Square at, int first,
+                                    const Shared& shared) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const uint16_t* d = p.d ? p.d + job.matrix * p.d_stride : nullptr;
+#pragma unroll
+  for (int i = 0; i < kStrips; ++i) {
+    const int strip = first + i;
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const Place2 in = wgmma_c(thread, 8 * strip + 2 * w);
+      const int row = at.row + in.row, col = at.col + in.col;
+      words[w] = finished<kElement>(p, neighbours(p, d, row, col), row, col, sums[8 * i + 2 * w],
+                                    sums[8 * i + 2 * w + 1]);
+    }
+    const Place2 s = stmatrix_straight(warp, lane, strip), m = stmatrix_mirrored(warp, lane, strip);
+    store_matrices(shared.straight() + swizzled128(s.row, s.col), words[0], words[1], words[2],
+                   words[3]);
+    store_matrices_transposed(shared.mirrored() + swizzled128(m.row, m.col), words[0], words[1],
+                              words[2], words[3]);
+  }
+}
+
+struct alignas(16) Sixteen {
+  uint32_t word[4];
+};
+
+/// Eight neighbours of a row of C; of those only [from, to) and what lies inside.
+__device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
+                                   const unsigned char* chunk, int from, int to) {
+  if (row >= p.n || col >= p.n) return;
+  uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
+  if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {
+    *reinterpret_cast<Sixteen*>(c) = *reinterpret_cast<const Sixteen*>(chunk);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i)
+    if (i >= from && i < to && col + i < p.n) c[i] = reinterpret_cast<const uint16_t*>(chunk)[i];
+}
+
+/// From shared to global memory, what `stage_strips` left there.
+template <int kStrips>
+__device__ inline void store_strips(const SymmetricProblem& p, const TileJob& job, Square at,
+                                    int first, const Shared& shared) {
+  constexpr int kChunks = kSmallCell / kChunk;
+  const bool diagonal = stored_as(at.row, at.col) == Stored::kDiagonal;
+  for (int i = static_cast<int>(threadIdx.x); i < kSmallCell * 2 * kStrips;
+       i += Config::kConsumerThreads) {
+    const int row = i / (2 * kStrips), chunk = 2 * first + i % (2 * kStrips);
+    store_chunk(p, job.matrix, at.row + row, at.col + kChunk * chunk,
+                shared.straight() + swizzled128(row, chunk), diagonal ? row - kChunk * chunk : 0,
+                kChunk);
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < 16 * kStrips * kChunks;
+       i += Config::kConsumerThreads) {
+    const int row = 16 * first + i / kChunks, chunk = i % kChunks;
+    store_chunk(p, job.matrix, at.col + row, at.row + kChunk * chunk,
+                shared.mirrored() + swizzled128(row, chunk), 0,
+                diagonal ? row - kChunk * chunk : kChunk);
+  }
+}
+
+/// Stores strips of a square, unless it lies outside of the result.
+template <DType kElement, int kStrips>
+__device__ inline void store_square(const float* sums, const SymmetricProblem& p,
+                                    const TileJob& job, int square, int first,
+                                    const Shared& shared) {
+  const Square at{job.row * kSmallCell, (job.col + square) * kSmallCell};
+  if (square > 0) warpgroup_sync(0);  // the square before is on its way
+  stage_strips<kElement, kStrips>(sums, p, job, at, first, shared);
+  warpgroup_sync(0);
+  store_strips<kStrips>(p, job, at, first, shared);
+}
+
+template <DType kElement, int kSlices>
+__device__ inline void compute(const Sm90SmallArguments& args, const TileJob& job,
+                               const Shared& shared, uint32_t rank, int stages) {
+  const SymmetricProblem& p = args.problems[job.shape];
+  const int b_at = loads_once(p, job) ? 0 : Config::kOperandBytes;
+  if constexpr (kSlices > 1) {
+    constexpr int kStrips = Config::kStrips / kSlices;
+    float sums[32], totals[8 * kStrips];
+    consume<kElement, 64>(sums, shared, b_at, stages);
+    add_slices<kSlices>(totals, sums, shared, rank);
+    store_square<kElement, kStrips>(totals, p, job, 0, static_cast<int>(rank) * kStrips, shared);
+  } else if (job.kind == JobKind::kSquare) {
+    float sums[32];
+    consume<kElement, 64>(sums, shared, b_at, stages);
+    store_square<kElement, Config::kStrips>(sums, p, job, 0, 0, shared);
+  } else {
+    float sums[64];
+    consume<kElement, 128>(sums, shared, b_at, stages);
+    store_square<kElement, Config::kStrips>(sums, p, job, 0, 0, shared);
+    store_square<kElement, Config::kStrips>(sums + 32, p, job, 1, 0, shared);
+  }
+}
+
+__device__ inline void make_barriers(const Shared& shared) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kRingStages; ++stage) {
+      barrier_init(shared.full(stage), 1);
+      barrier_init(shared.empty(stage), 1);
+    }
+    barriers_made();
+  }
+  __syncthreads();
+}
+
+template <DType kElement, int kSlices>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocksOfSm)
+    symmetric_sm90_small_kernel(const __grid_constant__ Sm90SmallArguments args) {
+  const Shared shared{dynamic_shared()};
+  const uint32_t rank = kSlices > 1 ? cluster_rank() : 0;
+  const TileJob job = args.jobs[blockIdx.x / kSlices];
+  const int all = stages_of(args.problems[job.shape].k), slice = static_cast<int>(rank);
+  const int begin = slice_begin(all, slice, kSlices), end = slice_begin(all, slice + 1, kSlices);
+  make_barriers(shared);
+  if (threadIdx.x == 0) {
+    prefetch_map(args.a[job.shape]);
+    prefetch_map(args.b[job.shape]);
+  }
+  await_predecessors();
+  if (threadIdx.x < Config::kConsumerThreads) {
+    compute<kElement, kSlices>(args, job, shared, rank, end - begin);
+  } else {
+    if (threadIdx.x == Config::kConsumerThreads) {
+      produce(args, job, shared, begin, end);
+      allow_successors();
+    }
+    if constexpr (kSlices > 1) cluster_sync();  // with add_slices
+  }
+  if constexpr (kSlices > 1) cluster_sync();  // other blocks may still read this one's sums
+}
+
+using Kernel = void (*)(Sm90SmallArguments);
+
+template <DType kElement>
+Kernel kernel_of(int slices) {
+  return slices == 1   ? symmetric_sm90_small_kernel<kElement, 1>
+         : slices == 2 ? symmetric_sm90_small_kernel<kElement, 2>
+                       : symmetric_sm90_small_kernel<kElement, 4>;
+}
+
+}  // namespace
+
+void symmetric_sm90_small_prepare() {
+  for (const int slices : {1, 2, 4})
+    for (const Kernel kernel : {kernel_of<DType::kBF16>(slices), kernel_of<DType::kF16>(slices)})
+      MUONRT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       Config::kSharedBytes));
+}
+
+void symmetric_sm90_small(const Sm90SmallArguments& args, DType element, int slices, int64_t jobs,
+                          cudaStream_t stream) {
+  launch("symmetric_sm90_small",
+         element == DType::kBF16 ? kernel_of<DType::kBF16>(slices) : kernel_of<DType::kF16>(slices),
+         grid_of(jobs * slices), Config::kThreads, args, stream, Config::kSharedBytes,
+         /*cluster=*/slices, /*programmatic=*/true);
+}
+
+}  // namespace muonrt::cuda

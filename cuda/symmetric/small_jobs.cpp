@@ -1,0 +1,121 @@
+#include "cuda/symmetric/small_jobs.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+// Source: reference kernels, 4.2 and 4.3. A stage is 64 deep, 16 bits an element; 4,096 FLOP a
+// clock and SM. An SM takes in 64 bytes a clock by its port, 56 of them in practice; all of L2 gave
+// 3,942 to 4,472 (measured on an H800) or 6,100 (DeepGEMM's model): 38 an SM. Between blocks of a
+// cluster 14 (arXiv 2402.13499: 3.3 TB/s of all SMs). Stores take 48 bytes a clock of an SM (32 to
+// 64); behind a block's last job nothing hides them.
+constexpr double kStageClocksOfCell = 512, kPort = 56, kL2 = 38, kBetweenBlocks = 14;
+constexpr double kMeetings = 1000;         // of a cluster, and the sums' way through shared memory
+constexpr double kStoreClocks = 4.0 / 48;  // an element, straight and mirrored
+constexpr double kRowBytes = 2.0 * kStageDepth;
+constexpr int64_t kMostSmallJobs = 1 << 16;
+
+const SymmetricShape& shape_of(const TileJob& job, std::span<const SymmetricShape> shapes) {
+  return shapes[static_cast<size_t>(job.shape)];
+}
+
+/// Bytes of a stage: rows of A, and of B those that are not A's.
+double stage_bytes(int rows, int cols, bool diagonal) {
+  return kRowBytes * (rows + cols - (diagonal ? rows : 0));
+}
+
+}  // namespace
+
+std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles) {
+  MUONRT_CHECK_INTERNAL(tiles != Tiles::kLarge, "small jobs of large tiles");
+  std::vector<int32_t> order(shapes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return shapes[static_cast<size_t>(a)].k > shapes[static_cast<size_t>(b)].k;
+  });
+  std::vector<TileJob> jobs;
+  for (const int32_t s : order) {
+    const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
+    const int64_t side = (shape.n + kSmallCell - 1) / kSmallCell;
+    for (int64_t m = 0; m < shape.count; ++m)
+      for (int64_t row = 0; row < side; ++row)
+        for (int64_t col = row; col < side;) {
+          const bool wide =
+              tiles == Tiles::kSmallWide && shape.slices == 1 && col % 2 == 0 && col + 1 < side;
+          jobs.push_back({s, static_cast<int32_t>(m), static_cast<int16_t>(row),
+                          static_cast<int16_t>(col), wide ? JobKind::kWide : JobKind::kSquare, 0});
+          col += wide ? 2 : 1;
+        }
+  }
+  return jobs;
+}
+
+double clocks_of(std::span<const SymmetricShape> shapes, const JobList& large, int sms) {
+  double longest = 0, bytes = 0;
+  for (size_t b = 0; b + 1 < large.first.size(); ++b) {
+    double clocks = 0, stores = 0;
+    for (int32_t i = large.first[b]; i < large.first[b + 1]; ++i) {
+      const TileJob& job = large.jobs[static_cast<size_t>(i)];
+      const int cells = job.kind == JobKind::kSquare ? 1 : 2,
+                stages = stages_of(shape_of(job, shapes).k);
+      const double in = stage_bytes(kCell, cells * kCell, job.row == job.col);
+      clocks += stages * std::max(cells * kStageClocksOfCell, in / kPort);
+      stores = kStoreClocks * cells * kCell * kCell;
+      bytes += stages * (job.kind == JobKind::kPair ? in - kRowBytes * kCell : in);
+    }
+    longest = std::max(longest, clocks + stores);
+  }
+  return std::max(longest, bytes / (kL2 * sms));
+}
+
+double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJob>& small,
+                 int sms) {
+  // Blocks go to the SMs one after the other.
+  std::vector<double> load(static_cast<size_t>(sms));
+  double bytes = 0;
+  size_t next = 0;
+  for (const TileJob& job : small) {
+    const SymmetricShape& shape = shape_of(job, shapes);
+    const int cols = kSmallCell * (job.kind == JobKind::kWide ? 2 : 1);
+    const double in = stage_bytes(kSmallCell, cols, job.row == job.col);
+    const double of_slice = static_cast<double>(stages_of(shape.k)) / shape.slices;
+    const double foreign = shape.slices > 1 ? 4.0 * kSmallCell * kSmallCell / shape.slices *
+                                                      (shape.slices - 1) / kBetweenBlocks +
+                                                  kMeetings
+                                            : 0;
+    const double stores = kStoreClocks * kSmallCell * cols / shape.slices;
+    for (int slice = 0; slice < shape.slices; ++slice)
+      load[next++ % load.size()] +=
+          of_slice * std::max(kStageClocksOfCell * cols / (4.0 * kSmallCell), in / kPort) +
+          foreign + stores;
+    bytes += in * stages_of(shape.k);
+  }
+  return std::max(*std::max_element(load.begin(), load.end()), bytes / (kL2 * sms));
+}
+
+Tiles tiles_of(std::span<const SymmetricShape> shapes, const JobList& large, int sms) {
+  int64_t cells = 0;
+  for (const SymmetricShape& s : shapes) {
+    if (s.slices != shapes[0].slices) return Tiles::kLarge;
+    const int64_t side = (s.n + kSmallCell - 1) / kSmallCell;
+    cells += s.count * side * (side + 1) / 2;
+  }
+  if (cells > kMostSmallJobs) return Tiles::kLarge;
+  Tiles best = Tiles::kLarge;
+  double least = clocks_of(shapes, large, sms);
+  for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
+    if (tiles == Tiles::kSmallWide && shapes[0].slices > 1) continue;
+    const double clocks = clocks_of(shapes, small_jobs(shapes, tiles), sms);
+    if (clocks >= least) continue;
+    best = tiles;
+    least = clocks;
+  }
+  return best;
+}
+
+}  // namespace muonrt::cuda

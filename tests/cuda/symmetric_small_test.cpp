@@ -1,0 +1,205 @@
+// The small tiles for sm_90a, the depth that is cut, and that both give the large tiles' bits.
+
+#include <catch2/catch.hpp>
+
+#include "cuda/cuda_device.hpp"
+#include "cuda/symmetric/small_jobs.hpp"
+#include "cuda/symmetric/symmetric_products.hpp"
+#include "cuda/symmetric_cases.hpp"
+
+using namespace muonrt;
+using namespace muonrt::cuda;
+using namespace cuda_test;
+
+namespace {
+
+constexpr auto kProvider = SymmetricProvider::kSm90;
+constexpr int64_t kStage = 64;  // the shortest slice that there can be
+
+/// Runs one product with chosen tiles; slices as for `shortest`.
+void multiply(Machine& machine, const Product& product, Tiles tiles, int64_t shortest,
+              int sms = 12) {
+  SymmetricProducts products(*machine.device, kProvider, sms);
+  products.tune({tiles, shortest});
+  products.multiply({&product, 1}, handle_of(machine.on()));
+  machine.finish();
+}
+
+int64_t wrong(const SymmetricCase& c, Tiles tiles, int64_t shortest = kShortestSlice90) {
+  Machine machine(make_device(kProvider));
+  const SymmetricTrial trial(machine, c, static_cast<uint64_t>(c.n * 1000 + c.k));
+  multiply(machine, trial.product, tiles, shortest);
+  return trial.wrong(machine);
+}
+
+/// Every kind of epilogue and both dtypes in turn.
+SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
+  SymmetricCase c{n, k, count};
+  if (turn % 4 == 1) c.with_d = true, c.beta = 3.0f;
+  if (turn % 4 == 2) c.with_d = true, c.alpha = -2.0f, c.beta = 1.0f, c.gamma = 7.0f;
+  if (turn % 4 == 3) c.two_operands = true, c.gamma = -5.0f;
+  if (turn / 4 % 2 == 1) c.dtype = DType::kF16;
+  return c;
+}
+
+JobList mixed(const std::vector<SymmetricShape>& shapes) { return mixed_jobs(shapes, 124); }
+Tiles chosen(int64_t n, int64_t k, int64_t count) {
+  const std::vector<SymmetricShape> shapes = {{n, k, count, slices_of_sm90(n, k)}};
+  return tiles_of(shapes, mixed(shapes), 124);
+}
+
+/// Random real numbers, a batch of three, and the bits of its results.
+class RandomBatch {
+ public:
+  RandomBatch(int64_t n, int64_t k)
+      : n_(n), ld_((n + 31) / 32 * 32), machine_(make_device(kProvider)) {
+    const int64_t in_ld = (k + 31) / 32 * 32;
+    const auto operand = [&](uint64_t seed, int64_t cols, int64_t ld) {
+      return MatrixBatch{machine_.put(values(seed, DType::kBF16, kCount * n * ld)),
+                         DType::kBF16,
+                         n,
+                         cols,
+                         ld,
+                         kCount,
+                         n * ld};
+    };
+    product_.a = operand(3, k, in_ld);
+    product_.b = operand(4, k, in_ld);
+    product_.d = operand(5, n, ld_);
+    product_.c = operand(6, n, ld_);
+    product_.transpose_b = product_.symmetric = true;
+    product_.alpha = 0.37f;
+    product_.beta = 0.7f;
+  }
+  /// The last matrix, computed with the others or alone.
+  std::vector<uint16_t> last(Tiles tiles, int sms, bool alone = false) {
+    Product p = product_;
+    for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {
+      if (!alone) continue;
+      m->data = static_cast<char*>(m->data) + 2 * (kCount - 1) * m->stride;
+      m->count = 1;
+    }
+    const auto* out = static_cast<uint16_t*>(product_.c.data) + (kCount - 1) * n_ * ld_;
+    machine_.ops().fill(machine_.on(), product_.c.data, 0x5a, 2 * kCount * n_ * ld_);
+    multiply(machine_, p, tiles, kStage, sms);
+    return machine_.get(out, n_ * ld_);
+  }
+  bool is_symmetric(const std::vector<uint16_t>& c) const {
+    for (int64_t row = 0; row < n_; ++row)
+      for (int64_t col = 0; col < row; ++col)
+        if (c[static_cast<size_t>(row * ld_ + col)] != c[static_cast<size_t>(col * ld_ + row)])
+          return false;
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kCount = 3;
+  int64_t n_, ld_;
+  Machine machine_;
+  Product product_;
+};
+
+}  // namespace
+
+TEST_CASE("symmetric small: each square of 64 is stored once, in every number of them",
+          "[emulated]") {
+  int64_t bad = 0;
+  for (int64_t side = 1; side <= 64; ++side) {
+    for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
+      const std::vector<SymmetricShape> shapes = {
+          {side * kSmallCell - side % 64, 64, 1 + side % 3}};
+      std::vector<int> stored(static_cast<size_t>(side * side * shapes[0].count));
+      for (const TileJob& job : small_jobs(shapes, tiles)) {
+        bad += tiles == Tiles::kSmall && job.kind != JobKind::kSquare;
+        for (int64_t col = job.col; col < job.col + (job.kind == JobKind::kWide ? 2 : 1); ++col) {
+          bad += job.row > col || col >= side;
+          ++stored.at(static_cast<size_t>((job.matrix * side + job.row) * side + col));
+        }
+      }
+      for (size_t i = 0; i < stored.size(); ++i) {
+        const int64_t row = static_cast<int64_t>(i) / side % side;
+        bad += stored[i] != (static_cast<int64_t>(i) % side >= row);
+      }
+    }
+  }
+  CHECK(bad == 0);
+}
+
+TEST_CASE("symmetric small: few and small matrices have small tiles, others large ones",
+          "[emulated]") {
+  CHECK(chosen(512, 512, 1) == Tiles::kSmall);
+  CHECK(chosen(768, 768, 1) == Tiles::kSmall);
+  CHECK(chosen(1024, 1024, 1) == Tiles::kSmallWide);
+  CHECK(chosen(128, 4096, 1) == Tiles::kSmall);
+  CHECK(chosen(1536, 1536, 1) == Tiles::kLarge);
+  CHECK(chosen(4096, 4096, 1) == Tiles::kLarge);
+  CHECK(chosen(1024, 1024, 8) == Tiles::kLarge);
+  CHECK(chosen(768, 2048, 128) == Tiles::kLarge);
+  CHECK(chosen(128, 4096, 256) == Tiles::kLarge);
+}
+
+TEST_CASE(
+    "symmetric small: the depth of narrow and deep results is cut, into equal parts of stages",
+    "[emulated]") {
+  CHECK(slices_of_sm90(128, 2048) == 4);
+  CHECK(slices_of_sm90(384, 1024) == 2);
+  CHECK(slices_of_sm90(384, 1023) == 1);
+  CHECK(slices_of_sm90(385, 16384) == 1);
+  int64_t bad = 0;
+  for (int64_t k = 1024; k <= 20000; k += 7) {
+    const int slices = slices_of_sm90(100, k), stages = stages_of(k);
+    bad += slice_begin(stages, 0, slices) != 0 || slice_begin(stages, slices, slices) != stages;
+    for (int s = 0; s < slices; ++s) {
+      const int depth = slice_begin(stages, s + 1, slices) - slice_begin(stages, s, slices);
+      bad += depth * kStageDepth < kShortestSlice90 || depth - stages / slices > 1;
+    }
+  }
+  CHECK(bad == 0);
+}
+
+TEST_CASE("symmetric small: exact on integers for every n to 600, batches 1 to 4", "[emulated]") {
+  for (int64_t n = 1; n <= 600; ++n) {
+    const Tiles tiles = n % 2 == 0 ? Tiles::kSmall : Tiles::kSmallWide;
+    const SymmetricCase c = case_of(n, 1 + n * 7 % 36, 1 + n / 2 % 4, n / 8);
+    INFO(c.name());
+    REQUIRE(wrong(c, tiles) == 0);
+  }
+}
+
+TEST_CASE("symmetric small: exact on integers where the ring goes round", "[emulated]") {
+  for (const int64_t n : {64, 129, 200}) {
+    for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
+      const SymmetricCase c = case_of(n, 600 + n, 1, n);
+      INFO(c.name());
+      CHECK(wrong(c, tiles) == 0);
+    }
+  }
+}
+
+TEST_CASE("symmetric small: exact on integers where the depth is cut, all tiles", "[emulated]") {
+  int64_t turn = 0;
+  for (const int64_t n : {1, 8, 63, 64, 65, 100, 127, 128, 129, 191, 257, 384}) {
+    for (const int64_t k : {130, 260, 700}) {
+      const SymmetricCase c = case_of(n, k, 1 + turn % 3, turn);
+      INFO(c.name());
+      REQUIRE(slices_of_sm90(n, k, kStage) == (k < 4 * kStage ? 2 : 4));
+      REQUIRE(wrong(c, turn % 2 == 0 ? Tiles::kSmall : Tiles::kLarge, kStage) == 0);
+      ++turn;
+    }
+    turn += 2;
+  }
+}
+
+TEST_CASE("symmetric small: bits follow from neither tiles, grid nor batch", "[emulated]") {
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>(390, 150), {300, 190}, {257, 300}, {130, 600}}) {
+    CAPTURE(n, k);
+    RandomBatch batch(n, k);
+    const auto first = batch.last(Tiles::kLarge, 12);
+    CHECK(batch.is_symmetric(first));
+    CHECK(batch.last(Tiles::kLarge, 20, true) == first);
+    CHECK(batch.last(Tiles::kSmall, 12) == first);
+    CHECK(batch.last(Tiles::kSmall, 12, true) == first);
+    CHECK(batch.last(Tiles::kSmallWide, 12) == first);
+  }
+}
