@@ -1,0 +1,108 @@
+"""The rows of the tables in cuda/README.md that a run of tools/gpu-check has measured."""
+
+UNMEASURED = "no GPU has run this yet"
+
+
+def product(rows, provider, size, what="X X^T"):
+    """TFLOP/s, or None."""
+    return next((row["tflops"] for row in rows if row.get("provider") == provider and
+                 row.get("product") == what and row["rows"] == row["cols"] == size and
+                 row["count"] == 1), None)
+
+
+def fastest(rows, shape, providers):
+    """(ms, provider, form) of Newton-Schulz, or None."""
+    found = [(row["median_ms"], row["provider"], row["form"]) for row in rows
+             if (row["rows"], row["cols"], row["count"]) == shape and row["provider"] in providers]
+    return min(found, default=None)
+
+
+def row(*cells):
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+class Report:
+    """@param parts  by name: the `data` of each part that ran; absent where it did not."""
+
+    def __init__(self, gpu, date, parts):
+        self.where = f"{gpu}, {date}"
+        self.parts = parts
+
+    def rows(self, part):
+        return (self.parts.get(part) or {}).get("rows", [])
+
+    def measured(self, what, command, ours, reference, ratio, data="random"):
+        return row(what, self.where, command, ours, reference, ratio, data)
+
+    def elementwise(self):
+        rates = {r["pass"]: r["gbps"] for r in self.rows("elementwise")}
+        for what, passes in (("pack, bf16 gradients and transport, GB/s of copy", ["pack"]),
+                             ("commit, bf16 parameters with masters, GB/s of copy", ["commit"]),
+                             ("AdamW, GB/s of copy", ["adamw"]),
+                             ("unpack and pack of tall matrices, GB/s of copy",
+                              ["unpack tall", "pack tall"]),
+                             ("normalization of 4096 x 11008", ["normalize"])):
+            if "copy" not in rates or any(p not in rates for p in passes):
+                continue
+            yield self.measured(what, "bench elementwise", " and ".join(f"{rates[p]:.0f}" for p in passes),
+                                f"{rates['copy']:.0f}",
+                                " and ".join(f"{rates[p] / rates['copy']:.2f}" for p in passes))
+
+    def products(self):
+        torch = {r["shape"]: r["tflops"] for r in self.rows("torch") if r["what"] == "torch x @ x.T"}
+        for size in (4096, 8192):
+            ours = product(self.rows("gemm"), "cublaslt", size)
+            reference = torch.get(f"{size}x{size}")
+            if ours:
+                yield self.measured(
+                    f"X X^T, {size} x {size} bf16: the vendor's product and mirror", "bench gemm",
+                    f"{ours:.0f} TFLOP/s", f"{reference:.0f} (torch)" if reference else "none",
+                    f"{ours / reference:.2f}" if reference else "")
+
+    def batch(self):
+        shape = (768, 2048, 128)
+        vendor = fastest([r for r in self.rows("ns") if r["form"] == "standard"], shape, ["cublaslt"])
+        ours = fastest(self.rows("ns"), shape, ["sm80", "sm90"])
+        if vendor and ours:
+            yield self.measured("a batch of 128 x (768 x 2048) bf16, Newton-Schulz", "bench ns",
+                                f"{ours[0]:.2f} ms ({ours[1]}, {ours[2]})",
+                                f"{vendor[0]:.2f} ms (cublaslt, standard)",
+                                f"{vendor[0] / ours[0]:.2f}")
+
+    def correctness(self):
+        for part, what in (("processes", "steps of two NCCL ranks as processes on one GPU "
+                            "(`tools/gpu-check processes`): same bits"),
+                           ("nccl", "one rank's steps over the real NCCL: same bits as staged")):
+            status = (self.parts.get(part) or {}).get("status")
+            if status in ("ok", "failed"):
+                yield self.measured(what, f"tools/gpu-check {part}",
+                                    "yes" if status == "ok" else "no", "", "", "")
+
+    def symmetric(self):
+        """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
+        for provider, what in (("cublaslt", "cuBLASLt and `mirror`"), ("sm80", "`sm80.cu`"),
+                               ("sm90", "`sm90.cu` on 124, the default")):
+            rates = [product(self.rows("gemm"), provider, n) for n in (2048, 4096, 8192, 16384)]
+            if any(rates):
+                yield row(what, *(f"{rate:.0f}" if rate else UNMEASURED for rate in rates))
+
+    def newton_schulz(self):
+        """Milliseconds: cuBLASLt standard, sm90 standard, sm90 Gram."""
+        for shape, what in (((4096, 4096, 1), "1 x 4096 x 4096"), ((4096, 11008, 1), "1 x 4096 x 11008"),
+                            ((768, 2048, 128), "128 x 768 x 2048")):
+            cells = []
+            for provider, form in (("cublaslt", "standard"), ("sm90", "standard"), ("sm90", "gram")):
+                found = fastest([r for r in self.rows("ns") if r["form"] == form], shape, [provider])
+                cells.append(f"{found[0]:.2f}" if found else "")
+            if any(cells):
+                yield row(what, *cells)
+
+    def markdown(self):
+        head = row("what", "GPU, date", "command", "ours", "reference", "ratio", "data")
+        lines = ["Measurements:", "", head, "|---" * 7 + "|", *self.elementwise(), *self.products(),
+                 *self.batch(), *self.correctness(), "", "Symmetric products, TFLOP/s:", "",
+                 row("kernel", 2048, 4096, 8192, 16384), "|---" * 5 + "|", *self.symmetric(), "",
+                 "Newton-Schulz, ms:", "",
+                 row("batch", "cuBLASLt, standard", "`sm90.cu`, standard", "`sm90.cu`, Gram"),
+                 "|---" * 4 + "|", *self.newton_schulz()]
+        return "\n".join(lines) + "\n"
