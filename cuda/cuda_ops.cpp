@@ -1,7 +1,6 @@
 #include "cuda/cuda_ops.hpp"
 
-#include <cmath>
-
+#include "backend/op_checks.hpp"
 #include "base/error.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/guard.hpp"
@@ -176,13 +175,7 @@ void CudaOps::pack(Stream& stream, std::span<const Placed> placed, std::span<con
 
 void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                         const Normalization& how, Findings* findings) {
-  MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
-                 "normalization: safety is ", how.safety, " (must be a finite number above 0)");
-  MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
-                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
-  MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
-                        "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
-                        out.count, " of ", out.rows, " x ", out.cols);
+  check_normalize(in, out, how);
   if (empty(in)) return;
   check_dtype("normalization: the input", in.dtype);
   check_iterate("normalization: the output", out.dtype);
@@ -192,13 +185,7 @@ void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch
 
 void CudaOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                          const MatrixBatch& factors, float safety) {
-  const int64_t m = gram.rows;
-  MUONRT_CHECK_INTERNAL(gram.cols == m && x.rows == m && factors.cols == m && factors.rows == 1 &&
-                            factors.dtype == DType::kF32 && x.dtype == gram.dtype &&
-                            x.count == gram.count && factors.count == gram.count && safety > 0.0f &&
-                            std::isfinite(safety),
-                        "row factors of ", gram.count, " of ", x.rows, " x ", x.cols, ", Gram ",
-                        gram.rows, " x ", gram.cols, ", safety ", safety);
+  check_scale_rows(gram, x, factors, safety);
   if (empty(gram)) return;
   check_iterate("row factors: the Gram matrix", gram.dtype);
   const DeviceGuard guard(device_.index());

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/norm_rules.hpp"
+#include "backend/op_checks.hpp"
 #include "host/dtype_dispatch.hpp"
 #include "host/findings.hpp"
 #include "host/host_ops.hpp"
@@ -108,13 +109,7 @@ class Normalizer {
 
 void HostOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                         const Normalization& how, Findings* findings) {
-  MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
-                 "normalization: safety is ", how.safety, " (must be a finite number above 0)");
-  MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
-                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
-  MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
-                        "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
-                        out.count, " of ", out.rows, " x ", out.cols);
+  check_normalize(in, out, how);
   if (in.rows == 0 || in.cols == 0 || in.count == 0) return;
   host_stream(stream).enqueue(Task([=, this] {
     with_dtype(in.dtype, [&](auto from) {

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "backend/norm_rules.hpp"
+#include "backend/op_checks.hpp"
 #include "host/dtype_dispatch.hpp"
 #include "host/host_ops.hpp"
 #include "host/host_stream.hpp"
@@ -19,13 +20,8 @@ T* row_at(const MatrixBatch& batch, int64_t matrix, int64_t row) {
 
 void HostOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                          const MatrixBatch& factors, float safety) {
+  check_scale_rows(gram, x, factors, safety);
   const int64_t m = gram.rows;
-  MUONRT_CHECK_INTERNAL(gram.cols == m && x.rows == m && factors.cols == m && factors.rows == 1 &&
-                            factors.dtype == DType::kF32 && x.dtype == gram.dtype &&
-                            x.count == gram.count && factors.count == gram.count && safety > 0.0f &&
-                            std::isfinite(safety),
-                        "row factors of ", gram.count, " of ", x.rows, " x ", x.cols, ", Gram ",
-                        gram.rows, " x ", gram.cols, ", safety ", safety);
   if (gram.count == 0 || m == 0) return;
   host_stream(stream).enqueue(Task([=, this] {
     with_iterate(gram.dtype, [&](auto type) {

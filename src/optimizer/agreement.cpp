@@ -16,6 +16,19 @@ struct Report {
 
 }  // namespace
 
+std::optional<Error> error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return Error(Status::kOutOfMemory, "host memory is exhausted; use fewer or smaller buffers");
+  } catch (const std::exception& e) {
+    return Error(Status::kInternal, cat("internal: ", e.what()));
+  }
+  return std::nullopt;
+}
+
 void agree(Comm& comm, const std::optional<Error>& mine) {
   Report report{};
   if (mine) {
@@ -33,19 +46,7 @@ void agree(Comm& comm, const std::optional<Error>& mine) {
   }
 }
 
-void together(Comm& comm, const std::function<void()>& work) {
-  std::optional<Error> mine;
-  try {
-    work();
-  } catch (const Error& e) {
-    mine = e;
-  } catch (const std::bad_alloc&) {
-    mine = Error(Status::kOutOfMemory, "host memory is exhausted; use fewer or smaller buffers");
-  } catch (const std::exception& e) {
-    mine = Error(Status::kInternal, cat("internal: ", e.what()));
-  }
-  agree(comm, mine);
-}
+void together(Comm& comm, const std::function<void()>& work) { agree(comm, error_of(work)); }
 
 uint64_t Fingerprint::hash() const {
   Hash hash;

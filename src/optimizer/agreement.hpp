@@ -11,6 +11,9 @@
 
 namespace muonrt {
 
+/// What `work` throws, as an Error: of any other exception the status is OUT_OF_MEMORY or INTERNAL.
+std::optional<Error> error_of(const std::function<void()>& work);
+
 /// If any rank brings an error, every rank throws the same one: that of the lowest such rank, with
 /// the rank's number in front. Collective.
 void agree(Comm& comm, const std::optional<Error>& mine);

@@ -162,21 +162,14 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   report = StepReport{};
   report.step = steps_;
   bytes_before_ = comm_->bytes_sent();
-  std::optional<Error> mine;
   StepSettings step;
-  try {
+  std::optional<Error> mine = error_of([&] {
     step = read();
     current_->join(step.stream);
     apply(step);
     fill_scalars(step);
     check_device_scalars(step);
-  } catch (const Error& e) {
-    mine = e;
-  } catch (const std::bad_alloc&) {
-    mine = Error(Status::kOutOfMemory, "host memory is exhausted; use fewer or smaller buffers");
-  } catch (const std::exception& e) {
-    mine = Error(Status::kInternal, cat("internal: ", e.what()));
-  }
+  });
   if (mine) {
     // This rank still meets its peers in every exchange; it reads no gradient and votes no.
     for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = params_[i].watched = 0;

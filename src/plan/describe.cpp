@@ -134,22 +134,12 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
   for (size_t p = 0; p < limit.shown(); ++p) {
     const ParamSpec& spec = plan.problem().params[p];
     const ParamReport& row = report.params[p];
-    std::vector<int32_t> owners, slots;
-    for (int32_t i = 0; i < row.matrices; ++i) {
-      const Matrix& m = plan.matrices()[static_cast<size_t>(row.first_matrix + i)];
-      owners.push_back(m.owner);
-      slots.push_back(m.slot);
-    }
-    const bool sliced = !row.slice_slots.empty();
-    if (sliced) {
-      slots = row.slice_slots;
-      owners = spec.layout.mesh().ranks();
-    }
     const bool travels = row.matrices > 0;
     table.add({spec.name, shape_text(spec.layout.shape()), layout_text(spec),
-               method_text(plan, p, row), ranges(std::move(owners), "ranks"),
-               ranges(std::move(slots), "slots"), travels ? human_bytes(row.bytes) : "-",
-               travels || sliced ? human_bytes(report.traffic.moved[p]) : "-",
+               method_text(plan, p, row),
+               ranges(row.sliced ? spec.layout.mesh().ranks() : row.owners, "ranks"),
+               ranges(row.slots, "slots"), travels ? human_bytes(row.bytes) : "-",
+               travels || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",
                travels ? gflop(row.flops) : "-", state_name(spec)});
   }
   return table.text() + limit.rest();

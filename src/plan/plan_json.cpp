@@ -103,12 +103,6 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
 void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t p) {
   const ParamSpec& spec = plan.problem().params[p];
   const ParamReport& row = report.params[p];
-  std::vector<int32_t> owners, slots;
-  for (int32_t i = 0; i < row.matrices; ++i) {
-    const Matrix& m = plan.matrices()[static_cast<size_t>(row.first_matrix + i)];
-    owners.push_back(m.owner);
-    slots.push_back(m.slot);
-  }
   json.open('{');
   json.field("name", spec.name);
   json.field("shape", spec.layout.shape());
@@ -122,9 +116,8 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("experts", spec.stack ? spec.layout.shape()[0] : int64_t{0});
   json.field("parts", spec.parts.size());
   json.field("matrices", row.matrices);
-  if (!row.slice_slots.empty()) slots = row.slice_slots;
-  json.field("owners", owners);
-  json.field("slots", slots);
+  json.field("owners", row.owners);
+  json.field("slots", row.slots);
   json.field("state", state_name(spec));
   json.field("addends", grad_layout(spec).addends());
   json.field("bytes", row.bytes);

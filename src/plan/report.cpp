@@ -30,14 +30,19 @@ void add_params(const Plan& plan, PlanReport& out) {
     const Matrix& m = plan.matrices()[id];
     ParamReport& row = out.params[static_cast<size_t>(m.param)];
     if (row.matrices++ == 0) row.first_matrix = static_cast<int32_t>(id);
+    row.owners.push_back(m.owner);
+    row.slots.push_back(m.slot);
     row.bytes += m.rows * m.cols * element_bytes;
     row.flops += m.flops;
     out.flops += m.flops;
     out.flops_plain += orthogonalize_flops_plain(m.method, m.rows, m.cols);
   }
   for (size_t s = 0; s < plan.slots().size(); ++s) {
-    for (const Segment& segment : plan.slots()[s].segments)
-      out.params[static_cast<size_t>(segment.param)].slice_slots.push_back(static_cast<int32_t>(s));
+    for (const Segment& segment : plan.slots()[s].segments) {
+      ParamReport& row = out.params[static_cast<size_t>(segment.param)];
+      row.slots.push_back(static_cast<int32_t>(s));
+      row.sliced = true;
+    }
   }
 }
 

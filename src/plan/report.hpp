@@ -15,7 +15,8 @@ struct ParamReport {
   int32_t first_matrix = 0, matrices = 0;  // ids; 0 matrices for AdamW
   int64_t bytes = 0;                       // of its matrices, transport dtype
   double flops = 0;
-  std::vector<int32_t> slice_slots;  // AdamW whose gradients are addends: where its slices travel
+  std::vector<int32_t> owners, slots;  // of its matrices
+  bool sliced = false;  // AdamW with state in slices of all ranks: `slots` says where these travel
 };
 
 struct SlotReport {

@@ -4,9 +4,10 @@
 
 #include "algo/coefficients.hpp"
 #include "base/error.hpp"
-#include "support/textbook.hpp"
+#include "support/coefficient_cases.hpp"
 
 using namespace muonrt;
+using cases::polar;
 namespace lists = textbook::lists;
 
 namespace {
@@ -16,15 +17,6 @@ CoefficientSettings custom(const textbook::List& list, double safety = 1.0) {
       default_settings(CoefficientFamily::kCustom, static_cast<int>(list.size()));
   for (const auto& t : list) s.custom.push_back({t.a, t.b, t.c});
   s.safety = safety;
-  return s;
-}
-
-CoefficientSettings polar(int steps, double cushion, double safety,
-                          SafetyMode mode = SafetyMode::kInner) {
-  CoefficientSettings s = default_settings(CoefficientFamily::kPolarExpress, steps);
-  s.cushion = cushion;
-  s.safety = safety;
-  s.mode = mode;
   return s;
 }
 

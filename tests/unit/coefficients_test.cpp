@@ -8,29 +8,15 @@
 
 #include "algo/polar_express.hpp"
 #include "base/error.hpp"
-#include "support/textbook.hpp"
+#include "support/coefficient_cases.hpp"
 #include "support/tolerances.hpp"
 
 using namespace muonrt;
+using cases::as_is;
+using cases::polar;
 namespace lists = textbook::lists;
 
 namespace {
-
-CoefficientList as_is(const textbook::List& list, double safety = 1.0) {
-  CoefficientList out;
-  for (const auto& t : list) out.steps.push_back({t.a, t.b, t.c});
-  out.input_safety = safety;
-  return out;
-}
-
-CoefficientSettings polar(int steps, double cushion, double safety,
-                          SafetyMode mode = SafetyMode::kInner) {
-  CoefficientSettings s = default_settings(CoefficientFamily::kPolarExpress, steps);
-  s.cushion = cushion;
-  s.safety = safety;
-  s.mode = mode;
-  return s;
-}
 
 CoefficientList make(const CoefficientSettings& s) {
   return make_coefficients(CoefficientFamily::kPolarExpress, s);

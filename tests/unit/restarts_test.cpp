@@ -6,19 +6,13 @@
 
 #include "algo/newton_schulz.hpp"
 #include "base/error.hpp"
-#include "support/textbook.hpp"
+#include "support/coefficient_cases.hpp"
 
 using namespace muonrt;
+using cases::as_is;
 namespace lists = textbook::lists;
 
 namespace {
-
-CoefficientList as_is(const textbook::List& list, double safety = 1.0) {
-  CoefficientList out;
-  for (const auto& t : list) out.steps.push_back({t.a, t.b, t.c});
-  out.input_safety = safety;
-  return out;
-}
 
 /// The published simulation: eigenvalues shifted by 4e-4, singular values up to 1.
 RestartSearch published() {

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cmath>
+
+#include "backend/ops.hpp"
+#include "base/error.hpp"
+
+namespace muonrt {
+
+/// What every backend asks of the arguments of its ops (ops.hpp), before anything is enqueued.
+
+/// Errors: INVALID_ARGUMENT for factors that are not finite or negative; INTERNAL for shapes.
+inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
+                            const Normalization& how) {
+  MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,
+                 "normalization: safety is ", how.safety, " (must be a finite number above 0)");
+  MUONRT_REQUIRE(how.added >= 0.0f && how.least >= 0.0f, Status::kInvalidArgument,
+                 "normalization: eps is ", how.added, " or ", how.least, " (must be 0 or more)");
+  MUONRT_CHECK_INTERNAL(in.rows == out.rows && in.cols == out.cols && in.count == out.count,
+                        "normalize ", in.count, " of ", in.rows, " x ", in.cols, " into ",
+                        out.count, " of ", out.rows, " x ", out.cols);
+}
+
+/// Errors: INTERNAL.
+inline void check_scale_rows(const MatrixBatch& gram, const MatrixBatch& x,
+                             const MatrixBatch& factors, float safety) {
+  const int64_t m = gram.rows;
+  MUONRT_CHECK_INTERNAL(gram.cols == m && x.rows == m && factors.cols == m && factors.rows == 1 &&
+                            factors.dtype == DType::kF32 && x.dtype == gram.dtype &&
+                            x.count == gram.count && factors.count == gram.count && safety > 0.0f &&
+                            std::isfinite(safety),
+                        "row factors of ", gram.count, " of ", x.rows, " x ", x.cols, ", Gram ",
+                        gram.rows, " x ", gram.cols, ", safety ", safety);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "algo/coefficients.hpp"
+#include "support/textbook.hpp"
+
+/// Lists and settings of coefficients for tests.
+namespace cases {
+
+/// The textbook's list as the library's.
+inline muonrt::CoefficientList as_is(const textbook::List& list, double safety = 1.0) {
+  muonrt::CoefficientList out;
+  for (const auto& t : list) out.steps.push_back({t.a, t.b, t.c});
+  out.input_safety = safety;
+  return out;
+}
+
+inline muonrt::CoefficientSettings polar(int steps, double cushion, double safety,
+                                         muonrt::SafetyMode mode = muonrt::SafetyMode::kInner) {
+  auto s = muonrt::default_settings(muonrt::CoefficientFamily::kPolarExpress, steps);
+  s.cushion = cushion;
+  s.safety = safety;
+  s.mode = mode;
+  return s;
+}
+
+}  // namespace cases
