@@ -88,7 +88,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
   name_ = cat(properties.name, " sm_", properties.major, properties.minor, " ",
               properties.multiProcessorCount, " SMs");
   sms_ = properties.multiProcessorCount;
-  MUONRT_REQUIRE(options_.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
+  MUONRT_REQUIRE(options_.settings.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
                  Status::kNotSupported, "options: symmetric products for sm_90a on ", name_,
                  " (they use instructions of compute capability 9.0 alone); choose other ones");
   resident_blocks_ =
@@ -96,8 +96,9 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
   reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, options_.index) != 0;
   MUONRT_CUDA(cudaDeviceGetStreamPriorityRange(&lowest_priority_, &highest_priority_));
   joined_ = std::make_unique<CudaEvent>(options_.index);
+  const CudaSettings& settings = options_.settings;
   ops_ = std::make_unique<CudaOps>(
-      *this, options_.naive_products ? nullptr : make_vendor_products(*this), options_.symmetric);
+      *this, settings.naive_products ? nullptr : make_vendor_products(*this), settings);
 }
 
 CudaDevice::~CudaDevice() = default;

@@ -25,10 +25,8 @@ struct Allocator {
 
 struct CudaDeviceOptions {
   int index = 0;
-  bool naive_products = false;  // plain loops for products: slow
-  SymmetricProvider symmetric = SymmetricProvider::kDefault;
-  bool graphs = false;  // whether it records (backend/recorder.hpp)
-  Allocator allocator;  // null functions: cudaMalloc
+  CudaSettings settings;  // `graphs`: whether it records (backend/recorder.hpp)
+  Allocator allocator;    // null functions: cudaMalloc
 };
 
 /// Where a pointer points, as one device sees it.
@@ -110,7 +108,7 @@ class CudaDevice final : public Device, public Recorder {
   void clear_error() override;
   Ops& ops() override { return *ops_; }
 
-  bool records() const override { return options_.graphs; }
+  bool records() const override { return options_.settings.graphs; }
   void begin_recording(Stream& stream) override;
   std::unique_ptr<Recording> end_recording(Stream& stream) override;
   void drop_recording(Stream& stream) noexcept override;

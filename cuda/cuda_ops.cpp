@@ -22,6 +22,8 @@ void check_iterate(const char* what, DType dtype) {
 
 bool empty(const MatrixBatch& m) { return m.count == 0 || m.rows == 0 || m.cols == 0; }
 
+bool nothing_to_multiply(const Product& p) { return p.a.cols == 0 || p.alpha == 0.0f; }
+
 void check_product(const Product& p) {
   const MatrixBatch &a = p.a, &b = p.b, &c = p.c, &d = p.d;
   const int64_t b_rows = p.transpose_b ? b.cols : b.rows, b_cols = p.transpose_b ? b.rows : b.cols;
@@ -47,7 +49,7 @@ void check_product(const Product& p) {
 constexpr SymmetricProvider kDefaultSymmetric = SymmetricProvider::kVendor;
 
 CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
-                 SymmetricProvider symmetric)
+                 const CudaSettings& settings)
     : device_(device),
       vendor_(std::move(vendor)),
       normalize_scratch_(device, normalize_scratch_bytes()),
@@ -55,9 +57,11 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
       unpacked_(device),
       packed_(device),
       params_(device) {
-  if (symmetric == SymmetricProvider::kDefault) symmetric = kDefaultSymmetric;
+  const SymmetricProvider symmetric =
+      settings.symmetric == SymmetricProvider::kDefault ? kDefaultSymmetric : settings.symmetric;
   if (symmetric != SymmetricProvider::kVendor)
-    symmetric_ = std::make_unique<SymmetricProducts>(device, symmetric, device.sms());
+    symmetric_ = std::make_unique<SymmetricProducts>(device, symmetric,
+                                                     device.sms() - settings.reserved_sms);
 }
 
 std::string CudaOps::product_identity() const {
@@ -67,6 +71,12 @@ std::string CudaOps::product_identity() const {
 
 int64_t CudaOps::leading_dimension(int64_t cols, DType dtype) const {
   return padded_ld(cols, dtype);
+}
+
+/// Elements: what a chunk of the default size holds in half precision. Kernels of our own take
+/// several shapes in a launch, the vendor's and the naive ones do not.
+Together CudaOps::together() const {
+  return {.elements = int64_t{1} << 27, .shapes = symmetric_ != nullptr};
 }
 
 void CudaOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
@@ -198,24 +208,36 @@ bool CudaOps::vendor_computes(const Product& p) const {
   return vendor_ && one_dtype && p.gamma == 0.0f;
 }
 
-bool CudaOps::own_computes(const Product& p) const { return symmetric_ && symmetric_takes(p); }
+bool CudaOps::own_computes(const Product& p) const {
+  return symmetric_ && symmetric_takes(p) && !nothing_to_multiply(p);
+}
 
-void CudaOps::multiply(Stream& stream, const Product& product) {
-  check_product(product);
-  if (empty(product.c)) return;
+void CudaOps::multiply(Stream& stream, std::span<const Product> products) {
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  const bool nothing_to_multiply = product.a.cols == 0 || product.alpha == 0.0f;
+  std::vector<Product> own;
+  for (const Product& product : products) {
+    check_product(product);
+    if (empty(product.c)) continue;
+    if (own_computes(product)) {
+      own.push_back(product);
+    } else {
+      multiply_alone(product, handle);
+    }
+  }
+  if (!own.empty()) symmetric_->multiply(own, handle);
+}
+
+void CudaOps::multiply_alone(const Product& product, cudaStream_t stream) {
   // A symmetric D gives a symmetric sum; another one is read above the diagonal only.
-  if (nothing_to_multiply) {
-    scale_add_identity(product, handle);
-    if (product.symmetric) mirror(product.c, handle);
+  if (nothing_to_multiply(product)) {
+    scale_add_identity(product, stream);
+    if (product.symmetric) mirror(product.c, stream);
     return;
   }
-  if (own_computes(product)) return symmetric_->multiply({&product, 1}, handle);
-  if (!vendor_computes(product)) return naive_gemm(product, handle);
-  vendor_->multiply(product, handle);
-  if (product.symmetric) mirror(product.c, handle);
+  if (!vendor_computes(product)) return naive_gemm(product, stream);
+  vendor_->multiply(product, stream);
+  if (product.symmetric) mirror(product.c, stream);
 }
 
 void CudaOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,

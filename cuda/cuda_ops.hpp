@@ -18,12 +18,13 @@ class CudaDevice;
 class CudaOps final : public Ops {
  public:
   /// @param vendor  null: naive products.
-  CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, SymmetricProvider symmetric);
+  CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, const CudaSettings& settings);
 
   /// What computes products: names and versions.
   std::string product_identity() const;
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override;
+  Together together() const override;
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
@@ -49,7 +50,7 @@ class CudaOps final : public Ops {
                  const Normalization& how, Findings* findings) override;
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, float safety) override;
-  void multiply(Stream& stream, const Product& product) override;
+  void multiply(Stream& stream, std::span<const Product> products) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                    int64_t orthogonalized, bool local_ok) override;
   void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
@@ -79,6 +80,7 @@ class CudaOps final : public Ops {
  private:
   bool vendor_computes(const Product& product) const;
   bool own_computes(const Product& product) const;
+  void multiply_alone(const Product& product, cudaStream_t stream);
 
   CudaDevice& device_;
   std::unique_ptr<VendorProducts> vendor_;

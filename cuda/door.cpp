@@ -12,13 +12,10 @@ int cuda_device_count() noexcept {
   return 0;
 }
 
-std::unique_ptr<Device> make_cuda_device(int index, bool naive_products,
-                                         SymmetricProvider symmetric, bool graphs) {
+std::unique_ptr<Device> make_cuda_device(int index, const CudaSettings& settings) {
   cuda::CudaDeviceOptions options;
   options.index = index;
-  options.naive_products = naive_products;
-  options.symmetric = symmetric;
-  options.graphs = graphs;
+  options.settings = settings;
   return std::make_unique<cuda::CudaDevice>(options);
 }
 

@@ -49,6 +49,7 @@ class NcclComm final : public Comm {
     return cat("nccl ", nccl_version_text(version_), ", ", bootstrap_->describe());
   }
   StreamKind stream_kind() const override { return StreamKind::kComm; }
+  int occupied_sms() const override { return size() > 1 ? options_.max_ctas : 0; }
   bool serves(const Device& device) const override {
     const auto* const mine = dynamic_cast<const CudaDevice*>(&device);
     return mine && mine->index() == options_.device_index;

@@ -9,10 +9,6 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// What a persistent grid leaves to the blocks of a communicator, which would else wait for its
-/// end.
-constexpr int kReservedSms = 8;
-
 template <class T>
 Buffer on_device(Device& device, const std::vector<T>& list, cudaStream_t stream) {
   const size_t bytes = list.size() * sizeof(T);
@@ -28,7 +24,7 @@ SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider,
                                      int64_t partials)
     : device_(device),
       provider_(provider),
-      blocks_(std::max(2, (sms - kReservedSms) / 2 * 2)),
+      blocks_(std::max(2, sms / 2 * 2)),
       most_partials_(partials) {
   if (provider_ == SymmetricProvider::kSm90) {
     symmetric_sm90_prepare();
@@ -147,18 +143,18 @@ bool SymmetricProducts::together(const Product& a, const Product& b) const {
 }
 
 void SymmetricProducts::multiply(std::span<const Product> products, cudaStream_t stream) {
-  for (size_t begin = 0; begin < products.size();) {
-    size_t end = begin + 1;
-    while (end < products.size() && end - begin < kProblems &&
-           together(products[begin], products[end]))
-      ++end;
-    const auto group = products.subspan(begin, end - begin);
+  std::vector<Product> list(products.begin(), products.end());
+  for (auto begin = list.begin(); begin != list.end();) {
+    const auto fits = [&, first = *begin](const Product& p) { return together(first, p); };
+    const auto alike = std::stable_partition(begin, list.end(), fits) - begin;
+    const std::span<const Product> group(&*begin,
+                                         std::min<size_t>(static_cast<size_t>(alike), kProblems));
     if (provider_ == SymmetricProvider::kSm90) {
       launch_sm90(group, stream);
     } else {
       launch_sm80(group, stream);
     }
-    begin = end;
+    begin += std::ssize(group);
   }
 }
 

@@ -28,7 +28,7 @@ class SymmetricProducts {
  public:
   /// @param device      lends the memory of job lists and sums; outlives this.
   /// @param provider    kSm80 or kSm90.
-  /// @param sms         of the device; a few are left to communication (kSm90).
+  /// @param sms         that a persistent grid may fill (kSm90).
   /// @param partials    sums of slices that one launch leaves at most, 64 KiB each (kSm80).
   SymmetricProducts(Device& device, SymmetricProvider provider, int sms, int64_t partials = 512);
 

@@ -23,6 +23,13 @@ enum {
   MUONRT_REPLICAS_AUTO = 2  /* what the cost model calls cheaper; the printed plan compares them */
 };
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
+/* CUDA: what computes symmetric products in half precision; equal on every rank. */
+enum {
+  MUONRT_SYMMETRIC_DEFAULT = 0, /* cuBLASLt, until a GPU has run muonrt's own */
+  MUONRT_SYMMETRIC_VENDOR = 1,  /* cuBLASLt: the whole product, then a mirrored copy */
+  MUONRT_SYMMETRIC_SM80 = 2,    /* muonrt's own kernels, half the work; any GPU */
+  MUONRT_SYMMETRIC_SM90 = 3     /* muonrt's own for compute capability 9.0 alone */
+};
 enum {
   MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights, f32 ones none */
   MUONRT_MASTER_NONE = 1,
@@ -208,12 +215,18 @@ typedef struct muonrt_optimizer_options {
                            few, which forward them to the equal holders of other replicas, as far as
                            two levels can; addends' holders are all met in one; 0: 64. Does not
                            change a bit. */
-  int32_t reserved;
+  int32_t graphs;       /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
+                           replayed as a CUDA graph from then on; 0. Does not change a bit. */
   /* What the cost model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; they decide nothing
      else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */
   double machine_flops;           /* of products, per second */
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */
+  int32_t symmetric;              /* CUDA: MUONRT_SYMMETRIC_DEFAULT */
+  int32_t reserved_sms; /* CUDA: SMs that grids which fill the GPU leave to the exchanges, 0 .. 1024
+                           (two stay with the products); -1: as many as the communicator's
+                           operations fill (max_ctas of muonrt/nccl.h; none where it copies through
+                           host memory). Does not change a bit. */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "algo/lockstep.hpp"
 #include "algo/restarts.hpp"
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -65,13 +66,16 @@ Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, 
   return space;
 }
 
-/// The products of one batch. Every symmetric product is written A B^T, which is A B because all
-/// m x m iterates are symmetric bit for bit; so a backend needs one symmetric kernel only.
+/// The products of one batch, put down to be enqueued by run_in_lockstep. Every symmetric product
+/// is written A B^T, which is A B because all m x m iterates are symmetric bit for bit; so a
+/// backend needs one symmetric kernel only.
 class Products {
  public:
   /// @param watched  null, or where what `watch` is given is tallied.
   Products(Ops& ops, Stream& stream, Tally* watched)
       : ops_(ops), stream_(stream), watched_(watched) {}
+
+  std::vector<Round> rounds;
 
   /// c = alpha a b^T + beta d + gamma I, symmetric.
   void symmetric(const MatrixBatch& c, double alpha, const MatrixBatch& a, const MatrixBatch& b,
@@ -83,7 +87,7 @@ class Products {
     p.alpha = static_cast<float>(alpha);
     p.beta = static_cast<float>(beta);
     p.gamma = static_cast<float>(gamma);
-    ops_.multiply(stream_, p);
+    rounds.push_back({p, {}});
   }
   /// c = x x^T.
   void gram(const MatrixBatch& c, const MatrixBatch& x) {
@@ -97,10 +101,21 @@ class Products {
     if (beta != 0.0) p.d = x;
     p.alpha = static_cast<float>(alpha);
     p.beta = static_cast<float>(beta);
-    ops_.multiply(stream_, p);
+    rounds.push_back({p, {}});
   }
+  /// Behind the product that was put down last.
+  void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
+                  double safety) {
+    rounds.back().then = [&ops = ops_, &stream = stream_, gram, x, factors, safety] {
+      ops.scale_rows(stream, gram, x, factors, static_cast<float>(safety));
+    };
+  }
+  /// The same.
   void watch(const MatrixBatch& q) {
-    if (watched_) ops_.tally(stream_, q, nullptr, watched_);
+    if (!watched_) return;
+    rounds.back().then = [&ops = ops_, &stream = stream_, q, watched = watched_] {
+      ops.tally(stream, q, nullptr, watched);
+    };
   }
 
  private:
@@ -123,7 +138,7 @@ Scaled polynomial(Products& products, const Space& s, const Coefficients& step) 
 }
 
 /// X <- q(X X^T) X for some steps, R being X X^T; on the small side where there is more than one.
-void run_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
+void put_down_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
   if (steps.size() == 1) {
     const Scaled z = polynomial(products, s, steps[0]);
     products.apply(s.x_next, z.factor, z.matrix, steps[0].a, s.x);
@@ -250,27 +265,55 @@ int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, co
   return carve(ops, settings, method, m, n, count, nullptr).bytes;
 }
 
-MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
-                          const Method& method, const MatrixBatch& raw, void* workspace,
-                          Findings* findings, Tally* q) {
+namespace {
+
+/// The products of a batch whose X is normalized.
+void put_down(Products& products, Space& space, const NewtonSchulz& settings,
+              const Method& method) {
   const CoefficientList& list = settings.list_of(method.form);
-  MUONRT_CHECK_INTERNAL(static_cast<size_t>(method.steps) == list.steps.size(), method.steps,
-                        " steps planned, list of ", list.steps.size());
-  Space space = carve(ops, settings, method, raw.rows, raw.cols, raw.count, workspace);
-  if (raw.rows == 0 || raw.count == 0) return space.x;
-  ops.normalize(stream, raw, space.x, normalization_of(settings, list.input_safety), findings);
-  Products products(ops, stream, q);
   const std::span<const Coefficients> steps = list.steps;
   for (size_t begin = 0; begin < steps.size();) {
     const size_t end = segment_end(method, steps.size(), begin);
     products.gram(space.r, space.x);
     if (begin == 0 && settings.row_scaling == RowScaling::kAol)
-      ops.scale_rows(stream, space.r, space.x, space.factors,
-                     static_cast<float>(list.input_safety));
-    run_segment(products, space, steps.subspan(begin, end - begin));
+      products.scale_rows(space.r, space.x, space.factors, list.input_safety);
+    put_down_segment(products, space, steps.subspan(begin, end - begin));
     begin = end;
   }
-  return space.x;
+}
+
+}  // namespace
+
+std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
+                                       std::span<const OrthogonalizeArgs> batches,
+                                       Findings* findings) {
+  std::vector<MatrixBatch> results;
+  std::vector<std::vector<Round>> iterations;
+  for (const OrthogonalizeArgs& batch : batches) {
+    const MatrixBatch& raw = batch.raw;
+    const CoefficientList& list = batch.settings->list_of(batch.method->form);
+    MUONRT_CHECK_INTERNAL(static_cast<size_t>(batch.method->steps) == list.steps.size(),
+                          batch.method->steps, " steps planned, list of ", list.steps.size());
+    Space space =
+        carve(ops, *batch.settings, *batch.method, raw.rows, raw.cols, raw.count, batch.workspace);
+    if (raw.rows > 0 && raw.count > 0) {
+      ops.normalize(stream, raw, space.x, normalization_of(*batch.settings, list.input_safety),
+                    findings);
+      Products products(ops, stream, batch.q);
+      put_down(products, space, *batch.settings, *batch.method);
+      iterations.push_back(std::move(products.rounds));
+    }
+    results.push_back(space.x);
+  }
+  run_in_lockstep(ops, stream, iterations);
+  return results;
+}
+
+MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
+                          const Method& method, const MatrixBatch& raw, void* workspace,
+                          Findings* findings, Tally* q) {
+  const OrthogonalizeArgs batch{&settings, &method, raw, workspace, q};
+  return orthogonalize(ops, stream, std::span(&batch, 1), findings)[0];
 }
 
 void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n) {

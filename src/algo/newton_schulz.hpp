@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "algo/coefficients.hpp"
@@ -66,13 +67,24 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
 int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, const Method& method,
                                 int64_t m, int64_t n, int64_t count);
 
-/// Enqueues: raw -> approximation of its polar factor.
-/// @param raw        m x n with m <= n, transport dtype; read only.
-/// @param workspace  newton_schulz_workspace bytes, 256-byte aligned; overwritten.
-/// @param q  null, or one tally for each matrix: every Q of the Gram form is added to it.
-/// @return  where the result will lie, inside the workspace; dtype settings.iteration_of(form).
-/// A matrix's bits do not depend on `count` nor on its place in the batch. Allocates nothing on the
-/// device, waits for nothing.
+/// A batch of equal matrices and how it is orthogonalized.
+struct OrthogonalizeArgs {
+  const NewtonSchulz* settings = nullptr;
+  const Method* method = nullptr;
+  MatrixBatch raw;            // m x n with m <= n, transport dtype; read only
+  void* workspace = nullptr;  // newton_schulz_workspace bytes, 256-byte aligned; overwritten
+  Tally* q = nullptr;  // one for each matrix: every Q of the Gram form is added to it; or null
+};
+
+/// Enqueues: raw -> approximation of its polar factor, for all batches in lockstep, each with a
+/// workspace of its own (algo/lockstep.hpp).
+/// @return  where the results will lie, inside the workspaces; dtype settings.iteration_of(form).
+/// A matrix's bits depend neither on its batch, its place in it, nor the other batches. Allocates
+/// nothing on the device, waits for nothing.
+std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
+                                       std::span<const OrthogonalizeArgs> batches,
+                                       Findings* findings);
+/// The same of one batch.
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
                           const Method& method, const MatrixBatch& raw, void* workspace,
                           Findings* findings, Tally* q = nullptr);

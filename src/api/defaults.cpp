@@ -93,6 +93,7 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->seed = d.seed;
   options->clip_norm = d.clip_norm;
   options->health_every = d.health_every;
+  options->reserved_sms = d.reserved_sms;
 }
 
 void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {

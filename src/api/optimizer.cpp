@@ -19,7 +19,10 @@ namespace {
 
 std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
   if (settings.device == DeviceKind::kCuda) {
-    return make_cuda_device(settings.device_index, settings.portable_gemm);
+    return make_cuda_device(settings.device_index, {.naive_products = settings.portable_gemm,
+                                                    .symmetric = settings.symmetric,
+                                                    .graphs = settings.graphs,
+                                                    .reserved_sms = settings.reserved_sms});
   }
   return host::make_host_device({settings.threads, settings.portable_gemm});
 }

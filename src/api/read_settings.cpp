@@ -204,6 +204,21 @@ void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* 
   };
 }
 
+void read_gpu(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
+  const std::string who = "options";
+  to.graphs = read_bool(who, "graphs", o.graphs);
+  to.symmetric = read_enum<SymmetricProvider>(who, "symmetric", o.symmetric, {0, 1, 2, 3});
+  to.reserved_sms = o.reserved_sms;
+  if (to.device == DeviceKind::kCuda) return;
+  const auto on_host = [&](const char* field, int32_t value, int32_t none) {
+    MUONRT_REQUIRE(value == none, kBad, who, ": ", field, " is ", value,
+                   " on the host (it tells how a GPU works); leave it ", none);
+  };
+  on_host("graphs", o.graphs, 0);
+  on_host("symmetric", o.symmetric, 0);
+  on_host("reserved_sms", o.reserved_sms, -1);
+}
+
 }  // namespace
 
 GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bool with_lists) {
@@ -284,6 +299,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.clip_norm = o.clip_norm;
   out.health_every = o.health_every;
   out.max_peers = o.max_peers;
+  read_gpu(out, o);
   out.machine_flops = o.machine_flops;
   out.machine_bytes = o.machine_bytes;
   out.machine_message = o.machine_message_seconds;

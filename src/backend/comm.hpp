@@ -37,6 +37,9 @@ class Comm {
   virtual StreamKind stream_kind() const = 0;
   /// Whether its operations run on streams of this device and reach its memory.
   virtual bool serves(const Device& device) const { return device.host_reaches_memory(); }
+  /// SMs of that device that one of its operations fills at most; 0: its operations run no kernels
+  /// that wait for other ranks.
+  virtual int occupied_sms() const { return 0; }
 
   /// All-to-all-v. The spans must stay valid until the work has run.
   virtual void exchange(Stream& stream, std::span<const SendTo> sends,

@@ -12,7 +12,7 @@ namespace muonrt {
 
 struct NcclOptions {
   int device_index = 0;
-  int max_ctas = 16;              // thread blocks (SMs) of an operation at most; power of two
+  int max_ctas = 8;               // thread blocks (SMs) of an operation at most; power of two
   int channels_per_net_peer = 0;  // 0: NCCL's choice; else a power of two
   int traffic_class = -1;         // -1: NCCL's choice
   std::string name;               // for NCCL's messages; empty: "muonrt"

@@ -15,11 +15,12 @@ bool cuda_is_built() noexcept;
 int cuda_device_count() noexcept;
 
 /// What computes symmetric products in half precision; all others are the vendor's, or naive.
-enum class SymmetricProvider {
-  kDefault,  // cuda/README.md says which, and why
-  kVendor,   // the dense product and a mirror
-  kSm80,     // muonrt's own, mma.sync: compute capability 8.0 and later
-  kSm90,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 alone
+/// Public values.
+enum class SymmetricProvider : int32_t {
+  kDefault = 0,  // cuda/README.md says which, and why
+  kVendor = 1,   // the dense product and a mirror
+  kSm80 = 2,     // muonrt's own, mma.sync: compute capability 8.0 and later
+  kSm90 = 3,     // muonrt's own, wgmma and bulk copies: compute capability 9.0 alone
 };
 
 constexpr const char* name_of(SymmetricProvider provider) {
@@ -36,16 +37,23 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
+/// How a rank's GPU works; `symmetric` and `naive_products` alone change bits.
+struct CudaSettings {
+  bool naive_products = false;  // plain loops in place of the vendor's products: slow
+  /// With naive products kDefault and kVendor are naive too.
+  SymmetricProvider symmetric = SymmetricProvider::kDefault;
+  /// Newton-Schulz is captured at its second run and replayed from then on; not the default until a
+  /// GPU has shown what it is worth.
+  bool graphs = false;
+  /// SMs that persistent grids (kSm90) leave to a communicator's blocks, which would else wait for
+  /// the grid's end. At least two stay with the products.
+  int reserved_sms = 0;
+};
+
 /// Device `index` as a rank's device.
-/// @param naive_products  plain loops in place of the vendor's products: slow.
-/// @param symmetric       with naive products kDefault and kVendor are naive too.
-/// @param graphs          Newton-Schulz of a batch is captured at its second run and replayed from
-///                        then on; not the default until a GPU has shown what it is worth.
 /// Errors: NOT_SUPPORTED in a build without CUDA and where there is no GPU at all or no library for
 /// products, and for symmetric products that the GPU cannot run; DEVICE if there is no GPU of that
 /// index or it is too old.
-std::unique_ptr<Device> make_cuda_device(int index, bool naive_products = false,
-                                         SymmetricProvider symmetric = SymmetricProvider::kDefault,
-                                         bool graphs = false);
+std::unique_ptr<Device> make_cuda_device(int index, const CudaSettings& settings = {});
 
 }  // namespace muonrt

@@ -6,7 +6,7 @@ bool cuda_is_built() noexcept { return false; }
 
 int cuda_device_count() noexcept { return 0; }
 
-std::unique_ptr<Device> make_cuda_device(int, bool, SymmetricProvider, bool) {
+std::unique_ptr<Device> make_cuda_device(int, const CudaSettings&) {
   throw Error(Status::kNotSupported,
               "options: device is CUDA, but there is no CUDA device (this build has no CUDA "
               "backend); configure with -DMUONRT_CUDA=ON, or use MUONRT_DEVICE_HOST");

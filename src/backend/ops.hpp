@@ -30,6 +30,12 @@ struct Product {
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
 
+/// What of a slot's matrices is best given to products at the same time; changes no bit.
+struct Together {
+  int64_t elements = 0;  // of all matrices at most; one alone may have more
+  bool shapes = false;   // of different shapes, too; else equal ones alone
+};
+
 /// How the input of Newton-Schulz is scaled: divided by max(safety x its Frobenius norm + added,
 /// least). Source: reference numerics, section 3.
 struct Normalization {
@@ -48,6 +54,7 @@ class Ops {
 
   /// Leading dimension for a matrix with `cols` columns; a function of the shape alone.
   virtual int64_t leading_dimension(int64_t cols, DType dtype) const = 0;
+  virtual Together together() const = 0;
   /// Takes what products up to this size need once. m, n, k as in C (m x n) = A (m x k) op(B).
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
 
@@ -102,7 +109,12 @@ class Ops {
   virtual void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                           const MatrixBatch& factors, float safety) = 0;
 
-  virtual void multiply(Stream& stream, const Product& product) = 0;
+  /// Products of which none writes what another reads or writes, in any order or at once. Each has
+  /// the bits that it has alone.
+  virtual void multiply(Stream& stream, std::span<const Product> products) = 0;
+  void multiply(Stream& stream, const Product& product) {
+    multiply(stream, std::span<const Product>(&product, 1));
+  }
 
   /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
   /// local_ok and something non-finite, the findings' factor and its square.

@@ -24,6 +24,7 @@ class HostOps final : public Ops {
   std::string kernel_identity() const { return shared_.scratch.kernel().identity(); }
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override;
+  Together together() const override;
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
@@ -47,7 +48,7 @@ class HostOps final : public Ops {
                  const Normalization& how, Findings* findings) override;
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, float safety) override;
-  void multiply(Stream& stream, const Product& product) override;
+  void multiply(Stream& stream, std::span<const Product> products) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                    int64_t orthogonalized, bool local_ok) override;
   void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,

@@ -81,6 +81,10 @@ void HostOps::Products::reserve(Device& device, int threads, int64_t m, int64_t 
 
 int64_t HostOps::leading_dimension(int64_t cols, DType) const { return padded_ld(cols); }
 
+/// Tiny matrices keep all threads busy as batches; more of them, or shapes side by side, would only
+/// drive each other out of the caches.
+Together HostOps::together() const { return {.elements = 1 << 20, .shapes = false}; }
+
 void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   if (m == 0 || n == 0 || k == 0) return;
   const std::lock_guard lock(pool_mutex_);
@@ -91,13 +95,15 @@ void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   for (const auto& lane : lanes_) lane->products.reserve(device_, 1, m, n, k, dtype);
 }
 
-void HostOps::multiply(Stream& stream, const Product& product) {
-  const MatrixBatch &a = product.a, &b = product.b, &c = product.c, &d = product.d;
-  MUONRT_CHECK_INTERNAL(
-      a.count == c.count && b.count == c.count && (d.data == nullptr || d.count == c.count),
-      "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
-  if (c.count == 0 || c.rows == 0 || c.cols == 0) return;
-  host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
+void HostOps::multiply(Stream& stream, std::span<const Product> products) {
+  for (const Product& product : products) {
+    const MatrixBatch &a = product.a, &b = product.b, &c = product.c, &d = product.d;
+    MUONRT_CHECK_INTERNAL(
+        a.count == c.count && b.count == c.count && (d.data == nullptr || d.count == c.count),
+        "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
+    if (c.count == 0 || c.rows == 0 || c.cols == 0) continue;
+    host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
+  }
 }
 
 void HostOps::multiply_now(const Product& product) {

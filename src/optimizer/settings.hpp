@@ -9,6 +9,7 @@
 #include "algo/coefficients.hpp"
 #include "algo/newton_schulz.hpp"
 #include "algo/update_scale.hpp"
+#include "backend/cuda_device.hpp"
 #include "backend/qk_clip.hpp"
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
@@ -151,6 +152,10 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
+  // CUDA; as CudaSettings, -1: as many SMs as the communicator's operations fill.
+  SymmetricProvider symmetric = SymmetricProvider::kDefault;
+  bool graphs = false;
+  int reserved_sms = -1;
   Assign assign;             // empty: the plan chooses owners
   Functions functions;       // empty: the built-in exchanges
   bool serial = false;       // one parameter and one stage at a time, for debugging; same bits

@@ -228,6 +228,7 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "threads", s.threads, 1, 256, false);
   number("options", "window", s.window, 1, 64, false);
   number("options", "max_peers", s.max_peers, 0, 1 << 30, false);
+  number("options", "reserved_sms", s.reserved_sms, -1, 1024, false);
   for (const auto& [field, value] : {std::pair{"machine_flops", s.machine_flops},
                                      {"machine_bytes", s.machine_bytes},
                                      {"machine_message_seconds", s.machine_message}})

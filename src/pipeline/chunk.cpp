@@ -3,17 +3,13 @@
 #include <algorithm>
 
 #include "base/checked.hpp"
-#include "pipeline/health.hpp"
 
 namespace muonrt {
 
 namespace {
 
-// Spans that every chunk has; three more follow for each batch.
-enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kRelay, kFirstBatch };
-
-// Tiny matrices are batched up to this much; a bigger batch gains nothing and costs scratch.
-constexpr int64_t kBatchBytes = 4 << 20;
+// Spans that every chunk has; three more follow for each team.
+enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kRelay };
 
 template <class Message>
 std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
@@ -46,6 +42,7 @@ std::vector<Chunk::Batch> Chunk::make_batches(const Context& context, const Slot
   const auto& matrices = context.plan->matrices();
   const auto& params = context.plan->problem().params;
   const DType dtype = context.transport();
+  const int64_t most = context.ops().together().elements;
   std::vector<Batch> batches;
   std::vector<int32_t> batch_of(plan.owned.size()), index_in(plan.owned.size());
   for (size_t i = 0; i < plan.owned.size(); ++i) {
@@ -58,7 +55,7 @@ std::vector<Chunk::Batch> Chunk::make_batches(const Context& context, const Slot
     if (!batches.empty()) {
       const Matrix& first = matrices[batches.back().owned.front().matrix];
       joins = same_work(first, matrix, params[first.param].group, group) &&
-              (batches.back().raw.count + 1) * m * ld * 4 <= kBatchBytes;
+              (batches.back().raw.count + 1) * m * ld <= most;
     }
     if (!joins) {
       Batch batch;
@@ -84,14 +81,38 @@ std::vector<Chunk::Batch> Chunk::make_batches(const Context& context, const Slot
   return batches;
 }
 
+std::vector<Chunk::Team> Chunk::make_teams(const Context& context, const SlotPlan& plan) {
+  const Together together = context.ops().together();
+  std::vector<Team> teams;
+  int64_t elements = 0;
+  for (Batch& batch : make_batches(context, plan)) {
+    const int64_t more = batch.raw.count * batch.raw.stride;
+    if (teams.empty() || !together.shapes || elements + more > together.elements) {
+      teams.emplace_back();
+      elements = 0;
+    }
+    elements += more;
+    teams.back().batches.push_back(std::move(batch));
+  }
+  return teams;
+}
+
+int64_t Chunk::batch_bytes(const Context& context, const Batch& batch) {
+  const MatrixBatch& raw = batch.raw;
+  const int64_t lanczos =
+      context.health ? raw.count * lanczos_space(raw.rows, raw.cols).floats * 4 : 0;
+  return raw_bytes(raw) + work_bytes(context, batch) + round_up(lanczos, 256);
+}
+
 int64_t Chunk::scratch_bytes(const Context& context, const SlotPlan& plan) {
   int64_t most = 0;
-  for (const Batch& batch : make_batches(context, plan)) {
-    const MatrixBatch& raw = batch.raw;
-    reserve(context.ops(), *batch.settings, batch.method, raw.rows, raw.cols);
-    const int64_t lanczos =
-        context.health ? raw.count * lanczos_space(raw.rows, raw.cols).floats * 4 : 0;
-    most = std::max(most, raw_bytes(raw) + work_bytes(context, batch) + lanczos);
+  for (const Team& team : make_teams(context, plan)) {
+    int64_t bytes = 0;
+    for (const Batch& batch : team.batches) {
+      reserve(context.ops(), *batch.settings, batch.method, batch.raw.rows, batch.raw.cols);
+      bytes += batch_bytes(context, batch);
+    }
+    most = std::max(most, bytes);
   }
   return most;
 }
@@ -102,7 +123,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
       plan_(&plan),
       lane_(lane),
       return_receive_(return_receive),
-      batches_(make_batches(context, plan)),
+      teams_(make_teams(context, plan)),
       packed_(context.device->create_event()),
       arrived_(context.device->create_event()),
       produced_(context.device->create_event()),
@@ -113,12 +134,16 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
             {"commit", plan.slot, Work::kLocal},
             {"sum", plan.slot, Work::kLocal},
             {"relay exchange", plan.slot, Work::kExchange}};
-  for (Batch& batch : batches_) {
-    batch.span = static_cast<int32_t>(spans_.size());
+  for (Team& team : teams_) {
+    team.span = static_cast<int32_t>(spans_.size());
     spans_.push_back({"unpack", plan.slot, Work::kLocal});
     spans_.push_back({"newton-schulz", plan.slot, Work::kProducts});
     spans_.push_back({"pack update", plan.slot, Work::kLocal});
-    bind(batch, scratch);
+    auto* at = static_cast<char*>(scratch);
+    for (Batch& batch : team.batches) {
+      bind(batch, at);
+      at += batch_bytes(context, batch);
+    }
   }
   times_ = SpanTimes(*context.device, spans_.size());
   resolve_messages(lane, return_receive);
@@ -238,36 +263,39 @@ void Chunk::sum() {
   end(kSum, *c.compute);
 }
 
-/// The first run is never recorded: it makes what products need where a shape is met first. Nor is
-/// one that measures. Raw, workspace and findings stay where they are.
-void Chunk::run_newton_schulz(Batch& batch, Tally* q) {
-  const Context& c = *context_;
-  const auto enqueue = [&] {
-    batch.result = muonrt::orthogonalize(c.ops(), *c.compute, *batch.settings, batch.method,
-                                         batch.raw, batch.workspace, c.findings, q);
-  };
-  Recorder* const recorder = recorder_of(*c.device);
-  if (!recorder || !batch.ran || q) {
-    enqueue();
-    batch.ran = true;
-    return;
-  }
-  if (!batch.recording) batch.recording = record_work(*recorder, *c.compute, enqueue);
-  recorder->replay(*c.compute, *batch.recording);
+Health::Records Chunk::records(const Batch& batch) const {
+  const Health* health = context_->health;
+  return health ? health->records(batch.owned.front().matrix) : Health::Records{};
 }
 
-void Chunk::run(Batch& batch) {
+/// The first run is never recorded: it makes what products need where a shape is met first. Nor is
+/// one that measures. Raw, workspace and findings stay where they are.
+void Chunk::run_newton_schulz(Team& team) {
   const Context& c = *context_;
-  begin(batch.span, *c.compute);
-  const bool formed_here = plan_->kind == SlotKind::kAddends;
-  c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(),
-                 formed_here ? lane_.directions : lane_.gather_receive, c.transport());
-  end(batch.span, *c.compute);
-  Health::Records health{};
-  if (c.health) health = c.health->records(batch.owned.front().matrix);
-  begin(batch.span + 1, *c.compute);
-  run_newton_schulz(batch, health.q);
-  end(batch.span + 1, *c.compute);
+  std::vector<OrthogonalizeArgs> batches;
+  bool measures = false;
+  for (const Batch& batch : team.batches) {
+    Tally* const q = records(batch).q;
+    measures = measures || q;
+    batches.push_back({batch.settings, &batch.method, batch.raw, batch.workspace, q});
+  }
+  const auto enqueue = [&] {
+    const auto results = muonrt::orthogonalize(c.ops(), *c.compute, batches, c.findings);
+    for (size_t i = 0; i < results.size(); ++i) team.batches[i].result = results[i];
+  };
+  Recorder* const recorder = recorder_of(*c.device);
+  if (!recorder || !team.ran || measures) {
+    enqueue();
+    team.ran = true;
+    return;
+  }
+  if (!team.recording) team.recording = record_work(*recorder, *c.compute, enqueue);
+  recorder->replay(*c.compute, *team.recording);
+}
+
+void Chunk::finish(Batch& batch) {
+  const Context& c = *context_;
+  const Health::Records health = records(batch);
   if (health.lanczos) c.ops().lanczos(*c.compute, batch.result, batch.lanczos, health.lanczos);
   for (size_t i = 0; i < batch.result_each.size(); ++i) {
     MatrixBatch one = batch.result;
@@ -279,19 +307,35 @@ void Chunk::run(Batch& batch) {
     if (state) c.ops().normuon(*c.compute, one, *state, c.params, c.muon);
   }
   if (health.updates) c.ops().tally(*c.compute, batch.result, nullptr, health.updates);
-  begin(batch.span + 2, *c.compute);
-  c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
-               c.transport(), c.findings);
-  end(batch.span + 2, *c.compute);
+}
+
+void Chunk::run(Team& team) {
+  const Context& c = *context_;
+  const void* const message =
+      plan_->kind == SlotKind::kAddends ? lane_.directions : lane_.gather_receive;
+  begin(team.span, *c.compute);
+  for (const Batch& batch : team.batches)
+    c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(), message,
+                   c.transport());
+  end(team.span, *c.compute);
+  begin(team.span + 1, *c.compute);
+  run_newton_schulz(team);
+  end(team.span + 1, *c.compute);
+  for (Batch& batch : team.batches) finish(batch);
+  begin(team.span + 2, *c.compute);
+  for (const Batch& batch : team.batches)
+    c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
+                 c.transport(), c.findings);
+  end(team.span + 2, *c.compute);
 }
 
 void Chunk::orthogonalize() {
   const Context& c = *context_;
-  if (!batches_.empty() || !plan_->kept.empty()) {
+  if (!teams_.empty() || !plan_->kept.empty()) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
     if (!plan_->kept.empty()) sum();
-    for (Batch& batch : batches_) run(batch);
+    for (Team& team : teams_) run(team);
   }
   c.device->record(*produced_, *c.compute);
   c.device->wait(*c.exchange, *produced_);

@@ -6,6 +6,7 @@
 
 #include "backend/recorder.hpp"
 #include "pipeline/context.hpp"
+#include "pipeline/health.hpp"
 #include "pipeline/span.hpp"
 #include "pipeline/span_times.hpp"
 
@@ -52,7 +53,7 @@ class Chunk {
   std::vector<Span> spans() const { return times_.read(spans_); }
 
  private:
-  // Equal shapes with equal methods, orthogonalized together.
+  // Equal shapes with equal methods.
   struct Batch {
     const NewtonSchulz* settings = nullptr;
     Method method;
@@ -62,8 +63,12 @@ class Chunk {
     std::vector<MatrixBatch> raw_each, result_each;
     void* workspace = nullptr;
     float* lanczos = nullptr;  // workspace, where steps may measure
-    int32_t span = 0;          // first of its three spans
     MatrixBatch result;
+  };
+  // Batches that are orthogonalized in lockstep, side by side in the scratch.
+  struct Team {
+    std::vector<Batch> batches;
+    int32_t span = 0;  // first of its three spans
     bool ran = false;
     std::unique_ptr<Recording> recording;  // of its Newton-Schulz, where the device records
   };
@@ -71,6 +76,8 @@ class Chunk {
   static std::vector<Batch> make_batches(const Context& context, const SlotPlan& plan);
   static int64_t raw_bytes(const MatrixBatch& raw);
   static int64_t work_bytes(const Context& context, const Batch& batch);
+  static int64_t batch_bytes(const Context& context, const Batch& batch);
+  static std::vector<Team> make_teams(const Context& context, const SlotPlan& plan);
   void bind(Batch& batch, void* scratch);
   void resolve_messages(const Lane& lane, void* return_receive);
   void bind_functions();
@@ -80,9 +87,11 @@ class Chunk {
   void exchange_return();
   void relay();
   void sum();
-  void run(Batch& batch);
-  /// @param q  what the Gram form's Q is measured into; null: it is not.
-  void run_newton_schulz(Batch& batch, Tally* q);
+  void run(Team& team);
+  void run_newton_schulz(Team& team);
+  /// What is done to a batch's result before it is packed.
+  void finish(Batch& batch);
+  Health::Records records(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }
 
@@ -91,7 +100,7 @@ class Chunk {
   Lane lane_;
   void* return_receive_;
   const Chunk* previous_ = nullptr;
-  std::vector<Batch> batches_;
+  std::vector<Team> teams_;
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::vector<SendTo> relay_sends_;  // second level of the return

@@ -132,7 +132,7 @@ TEST_CASE("emulated cuda: memory comes from the caller's allocator and goes back
           "[emulated]") {
   Counts counts;
   cuda::CudaDeviceOptions options;
-  options.naive_products = true;
+  options.settings.naive_products = true;
   options.allocator.context = &counts;
   options.allocator.allocate = [](void* context, int64_t bytes, int) -> void* {
     void* memory = nullptr;

@@ -13,7 +13,7 @@ using namespace cuda_test;
 namespace {
 
 std::unique_ptr<Device> recording_device(SymmetricProvider provider = SymmetricProvider::kSm90) {
-  return make_cuda_device(0, /*naive_products=*/true, provider, /*graphs=*/true);
+  return make_cuda_device(0, {.naive_products = true, .symmetric = provider, .graphs = true});
 }
 
 /// Newton-Schulz of two matrices 40 x 100 on a machine.

@@ -6,10 +6,10 @@
 namespace cuda_test {
 
 std::unique_ptr<muonrt::Device> make_device(bool, int index) {
-  return muonrt::make_cuda_device(index, /*naive_products=*/true);
+  return muonrt::make_cuda_device(index, {.naive_products = true});
 }
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric) {
-  return muonrt::make_cuda_device(0, /*naive_products=*/true, symmetric);
+  return muonrt::make_cuda_device(0, {.naive_products = true, .symmetric = symmetric});
 }
 bool is_emulated() { return true; }
 int64_t slow_calls() { return emulator::slow_calls(); }

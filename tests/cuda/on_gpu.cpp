@@ -9,10 +9,10 @@
 namespace cuda_test {
 
 std::unique_ptr<muonrt::Device> make_device(bool naive, int index) {
-  return muonrt::make_cuda_device(index, naive);
+  return muonrt::make_cuda_device(index, {.naive_products = naive});
 }
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric) {
-  return muonrt::make_cuda_device(0, /*naive_products=*/false, symmetric);
+  return muonrt::make_cuda_device(0, {.symmetric = symmetric});
 }
 bool is_emulated() { return false; }
 int64_t slow_calls() { return 0; }

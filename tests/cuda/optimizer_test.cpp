@@ -150,7 +150,7 @@ TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", 
   Rig graphs(
       graph_memory,
       [&] {
-        auto made = make_cuda_device(0, is_emulated(), SymmetricProvider::kDefault, true);
+        auto made = make_cuda_device(0, {.naive_products = is_emulated(), .graphs = true});
         device = made.get();
         return made;
       },

@@ -18,7 +18,7 @@ constexpr int64_t kStage = 64;  // the shortest slice that there can be
 
 /// Runs one product with chosen tiles; slices as for `shortest`.
 void multiply(Machine& machine, const Product& product, Tiles tiles, int64_t shortest,
-              int sms = 12) {
+              int sms = 4) {
   SymmetricProducts products(*machine.device, kProvider, sms);
   products.tune({tiles, shortest});
   products.multiply({&product, 1}, handle_of(machine.on()));
@@ -195,11 +195,11 @@ TEST_CASE("symmetric small: bits follow from neither tiles, grid nor batch", "[e
        {std::pair<int64_t, int64_t>(390, 150), {300, 190}, {257, 300}, {130, 600}}) {
     CAPTURE(n, k);
     RandomBatch batch(n, k);
-    const auto first = batch.last(Tiles::kLarge, 12);
+    const auto first = batch.last(Tiles::kLarge, 4);
     CHECK(batch.is_symmetric(first));
-    CHECK(batch.last(Tiles::kLarge, 20, true) == first);
-    CHECK(batch.last(Tiles::kSmall, 12) == first);
-    CHECK(batch.last(Tiles::kSmall, 12, true) == first);
-    CHECK(batch.last(Tiles::kSmallWide, 12) == first);
+    CHECK(batch.last(Tiles::kLarge, 12, true) == first);
+    CHECK(batch.last(Tiles::kSmall, 4) == first);
+    CHECK(batch.last(Tiles::kSmall, 4, true) == first);
+    CHECK(batch.last(Tiles::kSmallWide, 4) == first);
   }
 }

@@ -66,7 +66,8 @@ Backend cuda(bool naive_products, SymmetricProvider symmetric) {
   const bool own = symmetric != SymmetricProvider::kDefault;
   return on_device(cat("cuda", naive_products ? ", naive products" : "", own ? ", symmetric: " : "",
                        own ? name_of(symmetric) : ""),
-                   false, make_cuda_device(0, naive_products, symmetric));
+                   false,
+                   make_cuda_device(0, {.naive_products = naive_products, .symmetric = symmetric}));
 }
 
 std::vector<Backend> all() {

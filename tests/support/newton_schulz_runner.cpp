@@ -42,53 +42,87 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(what);
 }
 
+/// A job's input and workspace on a backend.
+class Bench {
+ public:
+  Bench(backends::Backend& backend, const Job& job)
+      : job_(job),
+        raw_(shape(*backend.ops, job)),
+        input_(backend, raw_.count * raw_.stride * size_of(raw_.dtype)),
+        space_(backend, newton_schulz_workspace(*backend.ops, job.settings, job.method, raw_.rows,
+                                                raw_.cols, raw_.count)) {
+    raw_.data = input_.data();
+    for (int64_t k = 0; k < raw_.count; ++k)
+      for (int64_t i = 0; i < raw_.rows; ++i)
+        for (int64_t j = 0; j < raw_.cols; ++j)
+          reference::store(raw_.data, raw_.dtype, k * raw_.stride + i * raw_.ld + j,
+                           static_cast<float>(job.batch[static_cast<size_t>(k)](i, j)));
+    reserve(*backend.ops, job.settings, job.method, raw_.rows, raw_.cols);
+  }
+
+  OrthogonalizeArgs args() { return {&job_.settings, &job_.method, raw_, space_.data(), nullptr}; }
+
+  std::vector<textbook::Matrix> matrices(const MatrixBatch& out) {
+    const int64_t m = raw_.rows, n = raw_.cols, count = raw_.count;
+    require(space_.guards_are_intact(), "written outside the workspace");
+    require(out.rows == m && out.cols == n && out.count == count, "result of another shape");
+    const auto* first = static_cast<const unsigned char*>(out.data);
+    require(first >= space_.data() &&
+                first + count * out.stride * size_of(out.dtype) <= space_.data() + space_.bytes(),
+            "result outside the workspace");
+    require(
+        reinterpret_cast<uintptr_t>(first) % 256 == 0 && out.stride * size_of(out.dtype) % 256 == 0,
+        "a matrix of the result is not aligned to 256 bytes");
+    std::vector<textbook::Matrix> list;
+    for (int64_t k = 0; k < count; ++k) {
+      textbook::Matrix x(m, n);
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j)
+          x(i, j) = reference::load(out.data, out.dtype, k * out.stride + i * out.ld + j);
+      list.push_back(x);
+    }
+    return list;
+  }
+
+ private:
+  static MatrixBatch shape(const Ops& ops, const Job& job) {
+    MatrixBatch raw;
+    raw.dtype = job.transport;
+    raw.rows = job.batch.at(0).rows;
+    raw.cols = job.batch.at(0).cols;
+    raw.ld = ops.leading_dimension(raw.cols, raw.dtype);
+    raw.count = std::ssize(job.batch);
+    raw.stride = raw.rows * raw.ld;
+    return raw;
+  }
+  const Job& job_;
+  MatrixBatch raw_;
+  Guarded input_, space_;
+};
+
 }  // namespace
+
+std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs) {
+  std::vector<Bench> benches;
+  std::vector<OrthogonalizeArgs> args;
+  for (const Job& job : jobs) {
+    benches.emplace_back(backend, job);
+    args.push_back(benches.back().args());
+  }
+  const auto shared_findings = backend.memory(sizeof(Findings));
+  auto* findings = new (shared_findings.get()) Findings();
+  const auto out = muonrt::orthogonalize(*backend.ops, *backend.stream, args, findings);
+  backend.wait();
+  require(out.size() == jobs.size(), "another number of results");
+  std::vector<Result> results;
+  for (size_t i = 0; i < jobs.size(); ++i)
+    results.push_back({benches[i].matrices(out[i]), *findings});
+  return results;
+}
 
 Result orthogonalize(backends::Backend& backend, const NewtonSchulz& settings, const Method& method,
                      DType transport, const std::vector<textbook::Matrix>& batch) {
-  const int64_t m = batch.at(0).rows, n = batch.at(0).cols;
-  const auto count = static_cast<int64_t>(batch.size());
-  MatrixBatch raw;
-  raw.dtype = transport;
-  raw.rows = m;
-  raw.cols = n;
-  raw.ld = backend.ops->leading_dimension(n, transport);
-  raw.count = count;
-  raw.stride = m * raw.ld;
-  Guarded input(backend, count * raw.stride * size_of(transport));
-  raw.data = input.data();
-  for (int64_t k = 0; k < count; ++k)
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < n; ++j)
-        reference::store(raw.data, transport, k * raw.stride + i * raw.ld + j,
-                         static_cast<float>(batch[static_cast<size_t>(k)](i, j)));
-
-  reserve(*backend.ops, settings, method, m, n);
-  Guarded space(backend, newton_schulz_workspace(*backend.ops, settings, method, m, n, count));
-  Result result;
-  const auto shared_findings = backend.memory(sizeof(Findings));
-  auto* findings = new (shared_findings.get()) Findings();
-  const MatrixBatch out = muonrt::orthogonalize(*backend.ops, *backend.stream, settings, method,
-                                                raw, space.data(), findings);
-  backend.wait();
-  result.findings = *findings;
-  require(space.guards_are_intact(), "written outside the workspace");
-  require(out.rows == m && out.cols == n && out.count == count, "result of another shape");
-  const auto* first = static_cast<const unsigned char*>(out.data);
-  require(first >= space.data() &&
-              first + count * out.stride * size_of(out.dtype) <= space.data() + space.bytes(),
-          "result outside the workspace");
-  require(
-      reinterpret_cast<uintptr_t>(first) % 256 == 0 && out.stride * size_of(out.dtype) % 256 == 0,
-      "a matrix of the result is not aligned to 256 bytes");
-  for (int64_t k = 0; k < count; ++k) {
-    textbook::Matrix x(m, n);
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < n; ++j)
-        x(i, j) = reference::load(out.data, out.dtype, k * out.stride + i * out.ld + j);
-    result.matrices.push_back(x);
-  }
-  return result;
+  return orthogonalize(backend, {{settings, method, transport, batch}})[0];
 }
 
 textbook::Matrix orthogonalize(backends::Backend& backend, const NewtonSchulz& settings,

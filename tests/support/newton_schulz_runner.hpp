@@ -13,8 +13,18 @@ struct Result {
   muonrt::Findings findings;
 };
 
-/// Orthogonalizes a batch of equal matrices (rows <= cols, given in the precision of `transport`)
-/// on a backend. The workspace is filled with NaN before, and guards around it are checked.
+/// A batch of equal matrices (rows <= cols), given in the precision of `transport`.
+struct Job {
+  muonrt::NewtonSchulz settings;
+  muonrt::Method method;
+  muonrt::DType transport;
+  std::vector<textbook::Matrix> batch;
+};
+
+/// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN before, and
+/// guards around them are checked. All results have the findings of all.
+std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs);
+/// One batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                      const muonrt::Method& method, muonrt::DType transport,
                      const std::vector<textbook::Matrix>& batch);

@@ -254,7 +254,11 @@ void ReferenceOps::scale_rows(Stream&, const MatrixBatch& gram, const MatrixBatc
   }
 }
 
-void ReferenceOps::multiply(Stream&, const Product& p) {
+void ReferenceOps::multiply(Stream&, std::span<const Product> products) {
+  for (const Product& p : products) multiply(p);
+}
+
+void ReferenceOps::multiply(const Product& p) {
   const int64_t m = p.c.rows, n = p.c.cols, depth = p.a.cols;
   asked.push_back({m, n, depth, p.c.count, p.symmetric, p.alpha != 0.0f});
   const auto at = [](const MatrixBatch& b, int64_t k, int64_t i, int64_t j) {

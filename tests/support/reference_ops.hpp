@@ -15,6 +15,7 @@ class ImmediateStream : public muonrt::Stream {};
 class ReferenceOps : public muonrt::Ops {
  public:
   int64_t leading_dimension(int64_t cols, muonrt::DType dtype) const override;
+  muonrt::Together together() const override { return {}; }
   void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override;
   void fill(muonrt::Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
   void copy(muonrt::Stream& stream, void* to, const void* from, int64_t bytes) override;
@@ -40,7 +41,7 @@ class ReferenceOps : public muonrt::Ops {
   void scale_rows(muonrt::Stream& stream, const muonrt::MatrixBatch& gram,
                   const muonrt::MatrixBatch& x, const muonrt::MatrixBatch& factors,
                   float safety) override;
-  void multiply(muonrt::Stream& stream, const muonrt::Product& product) override;
+  void multiply(muonrt::Stream& stream, std::span<const muonrt::Product> products) override;
   void cast_ballot(muonrt::Stream& stream, muonrt::Ballot* ballot, const muonrt::Findings* findings,
                    int64_t step, int64_t orthogonalized, bool local_ok) override;
   void commit_muon(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
@@ -83,6 +84,9 @@ class ReferenceOps : public muonrt::Ops {
   };
   std::vector<Asked> asked;
   std::vector<Asked> reserved;
+
+ private:
+  void multiply(const muonrt::Product& product);
 };
 
 /// Element i of an array of `dtype`, as f32.

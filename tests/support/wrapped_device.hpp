@@ -18,6 +18,7 @@ class Ops : public muonrt::Ops {
   int64_t leading_dimension(int64_t cols, muonrt::DType dtype) const override {
     return inner_.leading_dimension(cols, dtype);
   }
+  muonrt::Together together() const override { return inner_.together(); }
   void reserve(int64_t m, int64_t n, int64_t k, muonrt::DType dtype) override {
     inner_.reserve(m, n, k, dtype);
   }
@@ -63,8 +64,8 @@ class Ops : public muonrt::Ops {
                   const muonrt::MatrixBatch& factors, float safety) override {
     inner_.scale_rows(s, gram, x, factors, safety);
   }
-  void multiply(muonrt::Stream& s, const muonrt::Product& product) override {
-    inner_.multiply(s, product);
+  void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
+    inner_.multiply(s, products);
   }
   void cast_ballot(muonrt::Stream& s, muonrt::Ballot* ballot, const muonrt::Findings* findings,
                    int64_t stamp, int64_t orthogonalized, bool local_ok) override {

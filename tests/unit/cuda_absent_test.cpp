@@ -102,7 +102,7 @@ TEST_CASE("no GPU: bad options of an NCCL communicator are told before anything 
   const auto refused = [&](const auto& change, const char* words) {
     muonrt_nccl_options_t options;
     muonrt_nccl_options_init(&options);
-    CHECK(options.max_ctas == 16);
+    CHECK(options.max_ctas == 8);
     change(options);
     return muonrt_comm_create_nccl(&comm, host, &options) == MUONRT_ERROR_INVALID_ARGUMENT &&
            std::string(muonrt_last_error()).find(words) != std::string::npos;

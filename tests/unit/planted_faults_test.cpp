@@ -70,22 +70,22 @@ class NormPerShard : public wrapped::Ops {
 class BlockedProducts : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
-  void multiply(Stream& s, const Product& p) override {
-    const int64_t block = block_of(p);
-    enqueue(s, host::Task([p, block] {
-              for (int64_t i = 0; i < p.c.count; ++i) {
-                for (int64_t r = 0; r < p.c.rows; ++r) {
-                  for (int64_t c = 0; c < p.c.cols; ++c)
-                    write(p.c, i, r, c, element(p, i, r, c, block));
-                }
-              }
-            }));
+  void multiply(Stream& s, std::span<const Product> products) override {
+    for (const Product& p : products)
+      enqueue(s, host::Task([p, block = block_of(p)] { multiply_now(p, block); }));
   }
 
  protected:
   virtual int64_t block_of(const Product& p) const = 0;
 
  private:
+  static void multiply_now(const Product& p, int64_t block) {
+    for (int64_t i = 0; i < p.c.count; ++i) {
+      for (int64_t r = 0; r < p.c.rows; ++r) {
+        for (int64_t c = 0; c < p.c.cols; ++c) write(p.c, i, r, c, element(p, i, r, c, block));
+      }
+    }
+  }
   static float element(const Product& p, int64_t i, int64_t r, int64_t c, int64_t block) {
     float total = 0;
     for (int64_t begin = 0; begin < p.a.cols; begin += block) {

@@ -15,6 +15,11 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
   command.add_option("--threads", a.threads, "compute threads of the host")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  command
+      .add_option("--reserved-sms", a.reserved_sms,
+                  "SMs that grids which fill the GPU leave free, as for a communicator")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command.add_option("--warmup", a.warmup, "runs that are not measured")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -24,10 +29,10 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
   command.add_flag("--json", a.json, "print JSON");
 }
 
-std::vector<Provider> present_providers(const std::string& device, int index, int threads) {
+std::vector<Provider> present_providers(const DeviceArguments& where) {
   std::vector<Provider> out;
   std::optional<Error> why_not;
-  for (const Provider& provider : providers(device, index, threads)) {
+  for (const Provider& provider : providers(where)) {
     try {
       provider.make();
       out.push_back(provider);

@@ -14,6 +14,15 @@
 
 namespace muonrt::tool {
 
+/// The options that the benchmarks of one device share.
+struct DeviceArguments {
+  std::string device = "host";
+  int index = 0, threads = 1, warmup = 2, iters = 10;
+  int reserved_sms = 8;  // as beside a communicator over NCCL
+  bool json = false;
+};
+void add_device_options(CLI::App& command, DeviceArguments& arguments);
+
 /// Where products come from, by name: a device whose Ops::multiply is that product.
 struct Provider {
   std::string name;
@@ -21,17 +30,9 @@ struct Provider {
   bool plain = false;  // loops: left out of large products
 };
 /// The CUDA list is where a new kernel for products adds itself (bench_providers.cpp).
-std::vector<Provider> providers(const std::string& device, int index, int threads);
+std::vector<Provider> providers(const DeviceArguments& where);
 /// Those that this device has, at least one; the others are left out. Throws why there is none.
-std::vector<Provider> present_providers(const std::string& device, int index, int threads);
-
-/// The options that the benchmarks of one device share.
-struct DeviceArguments {
-  std::string device = "host";
-  int index = 0, threads = 1, warmup = 2, iters = 10;
-  bool json = false;
-};
-void add_device_options(CLI::App& command, DeviceArguments& arguments);
+std::vector<Provider> present_providers(const DeviceArguments& where);
 
 /// A device, a stream, and memory that lives as long.
 class Workbench {

@@ -34,7 +34,7 @@ int64_t wrong(const Arguments& a, const Provider& provider, const ElementwisePas
 
 int run(Arguments a) {
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
-  const Provider provider = present_providers(a.device, a.index, a.threads).front();
+  const Provider provider = present_providers(a).front();
   Table table({{"pass", "pass", Table::Align::kLeft, 11},
                {"rows", "rows"},
                {"cols", "cols"},

@@ -205,8 +205,7 @@ int run(const Arguments& a) {
   Table table = make_table();
   int64_t total = 0;
   std::string described = a.predict ? "no device: predictions alone" : "";
-  const auto list = a.predict ? providers(a.device, a.index, a.threads)
-                              : present_providers(a.device, a.index, a.threads);
+  const auto list = a.predict ? providers(a) : present_providers(a);
   for (const BenchShape& shape : shapes) {
     for (const Kind kind : {Kind::kGram, Kind::kPolynomial, Kind::kApply}) {
       if (!a.predict) {

@@ -4,16 +4,23 @@
 
 namespace muonrt::tool {
 
-std::vector<Provider> providers(const std::string& device, int index, int threads) {
-  if (device == "cuda") {
+std::vector<Provider> providers(const DeviceArguments& where) {
+  const int index = where.index, threads = where.threads;
+  if (where.device == "cuda") {
+    // Able to record; what is not recorded is enqueued as by any device.
+    const auto settings = [reserved = where.reserved_sms](bool naive, SymmetricProvider symmetric) {
+      return CudaSettings{naive, symmetric, /*graphs=*/true, reserved};
+    };
     const auto with = [=](SymmetricProvider symmetric) {
-      return [=] { return make_cuda_device(index, false, symmetric); };
+      return [=] { return make_cuda_device(index, settings(false, symmetric)); };
     };
     return {{"default", with(SymmetricProvider::kDefault), false},
             {"cublaslt", with(SymmetricProvider::kVendor), false},
             {"sm80", with(SymmetricProvider::kSm80), false},
             {"sm90", with(SymmetricProvider::kSm90), false},
-            {"naive", [=] { return make_cuda_device(index, true); }, true}};
+            {"naive",
+             [=] { return make_cuda_device(index, settings(true, SymmetricProvider::kDefault)); },
+             true}};
   }
   return {{"onednn",
            [=] {

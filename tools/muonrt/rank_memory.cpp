@@ -20,7 +20,7 @@ struct RankMemory::Inside {
 RankMemory::RankMemory(bool cuda, int rank) : inside_(std::make_unique<Inside>()) {
   if (!cuda) return;
   index_ = gpu_of(rank);
-  inside_->device = make_cuda_device(index_, /*naive_products=*/true);  // copies alone
+  inside_->device = make_cuda_device(index_, {.naive_products = true});  // copies alone
   inside_->stream = inside_->device->create_stream(StreamKind::kCompute);
   inside_->done = inside_->device->create_event();
 }

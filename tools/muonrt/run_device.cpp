@@ -1,11 +1,20 @@
 #include "muonrt/run_device.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 
 #include "muonrt/gpu.hpp"
 #include "muonrt/nccl.h"
 
 namespace muonrt::tool {
+
+namespace {
+
+/// By the values of MUONRT_SYMMETRIC_*.
+constexpr std::array<const char*, 4> kSymmetric = {"default", "vendor", "sm80", "sm90"};
+
+}  // namespace
 
 void add_run_device_options(CLI::App& command, RunDevice& where) {
   command.add_option("--device", where.device, "host or cuda; ranks take the GPUs in turn")
@@ -17,12 +26,27 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
       ->check(CLI::IsMember({"staged", "nccl"}))
       ->capture_default_str();
   command.add_flag("--portable", where.portable, "plain products in place of the library's: slow");
+  command.add_flag("--graphs", where.graphs, "GPU: Newton-Schulz replayed from CUDA graphs");
+  command
+      .add_option("--symmetric", where.symmetric,
+                  "GPU: symmetric products by default, vendor, sm80 or sm90")
+      ->check(CLI::IsMember(std::vector<std::string>(kSymmetric.begin(), kSymmetric.end())))
+      ->capture_default_str();
+  command
+      .add_option("--reserved-sms", where.reserved_sms,
+                  "GPU: SMs left to the exchanges by grids that fill it (default: as many as the "
+                  "communicator's operations take)")
+      ->check(CLI::Range(0, 1024));
 }
 
 void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank) {
   options.device = where.cuda() ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
   options.device_index = where.cuda() ? gpu_of(rank) : 0;
   options.portable_gemm = where.portable;
+  options.graphs = where.graphs;
+  options.symmetric = static_cast<int32_t>(
+      std::find(kSymmetric.begin(), kSymmetric.end(), where.symmetric) - kSymmetric.begin());
+  options.reserved_sms = where.reserved_sms;
 }
 
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work) {

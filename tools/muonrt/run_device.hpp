@@ -15,6 +15,10 @@ namespace muonrt::tool {
 struct RunDevice {
   std::string device = "host", link = "staged";
   bool portable = false;
+  // Of a GPU, as in muonrt_optimizer_options_t.
+  bool graphs = false;
+  std::string symmetric = "default";
+  int reserved_sms = -1;
   bool cuda() const { return device == "cuda"; }
 };
 void add_run_device_options(CLI::App& command, RunDevice& where);

@@ -15,8 +15,15 @@ void pretend_capture(bool capturing);
 /// The next launch ends with a launch failure, and so does everything after it.
 void fail_next_kernel();
 void forget_failure();
-/// Launches so far that may begin before the kernel in front of them has ended.
-int64_t early_launches();
+/// Kernels launched so far.
+struct Launched {
+  int64_t kernels = 0, blocks = 0;
+  int64_t early = 0;  // that may begin before the kernel in front of them has ended
+};
+Launched launched();
+inline int64_t early_launches() { return launched().early; }
+/// SMs that the GPU says it has from now on; 2.
+void pretend_sms(int count);
 /// Graphs launched so far.
 int64_t graph_launches();
 /// Kernels, copies and fills that have been enqueued and not run.

@@ -25,7 +25,8 @@ struct Machine {
   Stream default_stream;
   bool held = false, capturing = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
-  int64_t slow_calls = 0, early_launches = 0, graph_launches = 0;
+  int64_t slow_calls = 0, graph_launches = 0, sms = 2;
+  Launched launched;
   int locks = 0;  // that the owner of the mutex holds
   // Opened by the first work under a lock, for all that runs under it: to open and close takes
   // long.
@@ -141,9 +142,10 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void(
                      grid.x % side_by_side == 0 && grid.y < 65536 && grid.z < 65536 &&
                      threads.x > 0 && threads.x <= 1024;
   if (!valid) return result(cudaErrorInvalidConfiguration);
-  if (early) {
+  {
     const Lock lock;
-    ++machine().early_launches;
+    auto& [kernels, blocks, begun_early] = machine().launched;
+    ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
   }
   return enqueue(config.stream, [=, thread = std::move(thread)] {
     if (std::exchange(machine().fail_next, false)) {
@@ -185,9 +187,13 @@ int64_t graph_launches() {
   const Lock lock;
   return machine().graph_launches;
 }
-int64_t early_launches() {
+Launched launched() {
   const Lock lock;
-  return machine().early_launches;
+  return machine().launched;
+}
+void pretend_sms(int count) {
+  const Lock lock;
+  machine().sms = count;
 }
 int64_t pending() {
   const Lock lock;
@@ -223,7 +229,8 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"emulated GPU", 9, 0, 2, 512};
+  const Lock lock;
+  *properties = {"emulated GPU", 9, 0, static_cast<int>(machine().sms), 512};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {

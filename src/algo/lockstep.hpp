@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/ops.hpp"
+
+namespace muonrt {
+
+/// A product of an iteration, and what else is enqueued behind it before the iteration's next.
+struct Round {
+  Product product;
+  std::function<void()> then;  // may be empty
+};
+
+/// Enqueues the rounds of several iterations that share no memory, each in its order. What is not a
+/// symmetric product goes ahead, until every iteration that is not at its end stands before one;
+/// those are then given to `multiply` together. So there are as many calls with symmetric products
+/// as the longest iteration has, whatever the others' forms and lengths.
+void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round>> iterations);
+
+}  // namespace muonrt

@@ -1,0 +1,149 @@
+// Settings of a GPU: refused by name where they mean nothing, taken from the communicator.
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "comm/host_comm.hpp"
+#include "comm/self_transport.hpp"
+#include "host/host_device.hpp"
+#include "muonrt/optimizer.h"
+#include "optimizer/optimizer.hpp"
+
+using namespace muonrt;
+
+namespace {
+
+/// The status and message of a creation with these options, on one rank.
+template <class Change>
+std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& change) {
+  muonrt_optimizer_options_t options;
+  muonrt_optimizer_options_init(&options);
+  CHECK(options.graphs == 0);
+  CHECK(options.symmetric == MUONRT_SYMMETRIC_DEFAULT);
+  CHECK(options.reserved_sms == -1);
+  options.device = device;
+  change(options);
+  muonrt_group_t group;
+  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  float data[6] = {}, grad[6] = {};
+  const int64_t shape[] = {2, 3};
+  muonrt_param_t param;
+  muonrt_param_init(&param);
+  param.name = "w";
+  param.ndim = 2;
+  param.shape = shape;
+  param.data = data;
+  param.grad = grad;
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  muonrt_optimizer_t* optimizer = nullptr;
+  const muonrt_status_t status =
+      muonrt_optimizer_create(&optimizer, comm, &options, &group, 1, &param, 1);
+  const std::string message = status == MUONRT_OK ? "" : muonrt_last_error();
+  muonrt_optimizer_destroy(optimizer);
+  muonrt_comm_destroy(comm);
+  return {status, message};
+}
+
+/// A communicator whose operations fill SMs.
+class Filling final : public Comm {
+ public:
+  int occupied_sms() const override { return 6; }
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  std::string describe() const override { return inner_.describe(); }
+  StreamKind stream_kind() const override { return inner_.stream_kind(); }
+  void exchange(Stream& s, std::span<const SendTo> sends,
+                std::span<const ReceiveFrom> receives) override {
+    inner_.exchange(s, sends, receives);
+  }
+  void reduce_max(Stream& s, const float* in, float* out, int64_t n) override {
+    inner_.reduce_max(s, in, out, n);
+  }
+  void reduce_sum(Stream& s, const int64_t* in, int64_t* out, int64_t n) override {
+    inner_.reduce_sum(s, in, out, n);
+  }
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    inner_.allgather(mine, all, bytes);
+  }
+  std::unique_ptr<Comm> duplicate() override { return inner_.duplicate(); }
+  void set_timeout_ms(int64_t ms) override { inner_.set_timeout_ms(ms); }
+  void abort(Status status, const std::string& message) noexcept override {
+    inner_.abort(status, message);
+  }
+  int64_t bytes_sent() const override { return inner_.bytes_sent(); }
+  int64_t exchanges() const override { return inner_.exchanges(); }
+
+ private:
+  HostComm inner_{make_self_transport()};
+};
+
+}  // namespace
+
+TEST_CASE("GPU settings: values that are none are refused by name, with a GPU or without",
+          "[unit][cuda][abi]") {
+  struct Bad {
+    int32_t muonrt_optimizer_options_t::*field;
+    int32_t value;
+    const char* words;
+  };
+  for (const Bad& bad :
+       {Bad{&muonrt_optimizer_options_t::graphs, 2, "graphs is 2"},
+        Bad{&muonrt_optimizer_options_t::symmetric, 4, "symmetric is 4"},
+        Bad{&muonrt_optimizer_options_t::symmetric, -1, "symmetric is -1"},
+        Bad{&muonrt_optimizer_options_t::reserved_sms, -2, "reserved_sms is -2"},
+        Bad{&muonrt_optimizer_options_t::reserved_sms, 1025, "reserved_sms is 1025"}}) {
+    const auto [status, message] =
+        create(MUONRT_DEVICE_CUDA, [&](auto& options) { options.*bad.field = bad.value; });
+    INFO(message);
+    CHECK(status == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK(message.find(bad.words) != std::string::npos);
+  }
+}
+
+TEST_CASE("GPU settings: on the host they are refused by name", "[unit][cuda][abi]") {
+  CHECK(create(MUONRT_DEVICE_HOST, [](auto&) {}).first == MUONRT_OK);
+  const auto refused = [](const auto& change, const std::string& field) {
+    const auto [status, message] = create(MUONRT_DEVICE_HOST, change);
+    return status == MUONRT_ERROR_INVALID_ARGUMENT && message.find(field) != std::string::npos &&
+           message.find("host") != std::string::npos;
+  };
+  CHECK(refused([](auto& o) { o.graphs = 1; }, "graphs is 1"));
+  CHECK(refused([](auto& o) { o.symmetric = MUONRT_SYMMETRIC_SM90; }, "symmetric is 3"));
+  CHECK(refused([](auto& o) { o.reserved_sms = 0; }, "reserved_sms is 0"));
+}
+
+TEST_CASE("GPU settings: SMs are reserved for the communicator, unless a number is given",
+          "[unit][pipeline]") {
+  const auto reserved = [](Comm& comm, int given) {
+    OptimizerSettings settings;
+    settings.groups = {GroupSettings::defaults(Role::kMuon)};
+    settings.reserved_sms = given;
+    float data[6] = {}, grad[6] = {};
+    ParamSettings p;
+    p.name = "w";
+    p.data = data;
+    p.grad = grad;
+    p.layout = Layout::from_placements(
+        std::make_shared<Mesh>(std::vector<int64_t>{1}, std::vector<std::string>{},
+                               std::vector<int32_t>{}),
+        {2, 3}, {Placement{}}, Reading::kLiteral);
+    settings.params = {p};
+    int seen = -1;
+    Optimizer::create(
+        comm, [&] { return settings; },
+        [&](const OptimizerSettings& s) {
+          seen = s.reserved_sms;
+          return host::make_host_device({.threads = 1, .portable_gemm = true});
+        });
+    return seen;
+  };
+  Filling filling;
+  HostComm quiet(make_self_transport());
+  CHECK(reserved(filling, -1) == 6);
+  CHECK(reserved(filling, 0) == 0);
+  CHECK(reserved(filling, 20) == 20);
+  CHECK(reserved(quiet, -1) == 0);
+  CHECK(reserved(quiet, 20) == 20);
+}
