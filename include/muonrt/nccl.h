@@ -14,8 +14,8 @@ extern "C" {
 typedef struct muonrt_nccl_options {
   uint32_t struct_size;
   int32_t device_index; /* this rank's GPU; 0 */
-  int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. As
-                           many SMs are kept free of products (options: reserved_sms). A borrowed
+  int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. The
+                           persistent products leave as many SMs (options: reserved_sms). A borrowed
                            communicator keeps the limit it was made with; tell it here */
   int32_t channels_per_net_peer; /* a power of two up to 32; 0: NCCL's choice */
   int32_t traffic_class;         /* of the network; -1: NCCL's choice */

@@ -223,10 +223,10 @@ typedef struct muonrt_optimizer_options {
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */
   int32_t symmetric;              /* CUDA: MUONRT_SYMMETRIC_DEFAULT */
-  int32_t reserved_sms; /* CUDA: SMs that grids which fill the GPU leave to the exchanges, 0 .. 1024
-                           (two stay with the products); -1: as many as the communicator's
-                           operations fill (max_ctas of muonrt/nccl.h; none where it copies through
-                           host memory). Does not change a bit. */
+  int32_t reserved_sms; /* CUDA: SMs that MUONRT_SYMMETRIC_SM90's persistent grids leave to the
+                           exchanges, 0 .. 1024 (two stay with them; no other kernel holds its SMs
+                           for long); -1: as many as the communicator's operations fill (max_ctas of
+                           muonrt/nccl.h; none through host memory). Does not change a bit. */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

@@ -159,3 +159,47 @@ TEST_CASE("symmetric product: infinities and NaN reach the result", "[cuda]") {
         REQUIRE(std::isnan(value_in(got, DType::kBF16, r * c_ld + j)) == (r == 3 || j == 3));
   }
 }
+
+// On random values: the tile that computes an element depends on the batch and on the grid, and all
+// tiles must add it up alike.
+TEST_CASE("symmetric product: a matrix has the same bits alone and in a batch", "[cuda]") {
+  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+  const Sizes sizes = is_emulated() ? Sizes{{130, 90}, {70, 1030}}
+                                    : Sizes{{128, 4096},  {384, 2048},  {512, 512},  {768, 2048},
+                                            {1024, 1024}, {1152, 4096}, {2048, 2048}};
+  const int64_t count = is_emulated() ? 5 : 64;
+  for (const SymmetricProvider provider : symmetric_providers()) {
+    for (const auto& [n, k] : sizes) {
+      CAPTURE(name_of(provider), n, k);
+      Machine machine(make_device(provider));
+      const int64_t ld = machine.ops().leading_dimension(k, DType::kBF16);
+      const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
+      const Bytes one = values(11, DType::kBF16, n * ld);
+      Bytes all;
+      for (int64_t i = 0; i < count; ++i) all.insert(all.end(), one.begin(), one.end());
+      Product p;
+      p.transpose_b = p.symmetric = true;
+      p.alpha = 0.37f;
+      p.a = {machine.put(all), DType::kBF16, n, k, ld, count, n * ld};
+      p.b = p.a;
+      p.c = {machine.put(Bytes(static_cast<size_t>(2 * count * n * c_ld))),
+             DType::kBF16,
+             n,
+             n,
+             c_ld,
+             count,
+             n * c_ld};
+      const auto result = [&](int64_t matrices) {
+        for (MatrixBatch* m : {&p.a, &p.b, &p.c}) m->count = matrices;
+        machine.ops().fill(machine.on(), p.c.data, 0x5a, 2 * count * n * c_ld);
+        machine.ops().multiply(machine.on(), p);
+        machine.finish();
+        return machine.get(static_cast<const unsigned char*>(p.c.data), 2 * matrices * n * c_ld);
+      };
+      const Bytes batch = result(count), alone = result(1);
+      for (int64_t i = 0; i < count; ++i)
+        REQUIRE(std::equal(alone.begin(), alone.end(),
+                           batch.begin() + static_cast<std::ptrdiff_t>(i) * std::ssize(alone)));
+    }
+  }
+}

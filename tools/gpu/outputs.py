@@ -29,14 +29,21 @@ def json_in(text):
         return None
 
 
+WORK = ("product", "rows", "cols", "count", "form", "mode")
+
+
+def work_of(row):
+    """What a row measures, and by whom."""
+    return tuple(row.get(key) for key in WORK + ("provider",))
+
+
 def add_ratios(rows):
     """of_cublaslt: that provider's time by this one's, for the same work."""
-    def work(row):
-        return tuple(row.get(key) for key in ("product", "rows", "cols", "count", "form"))
-    vendor = {work(row): row["median_ms"] for row in rows if row.get("provider") == "cublaslt"}
+    vendor = {work_of(row)[:-1]: row["median_ms"] for row in rows
+              if row.get("provider") == "cublaslt"}
     for row in rows:
-        if work(row) in vendor and "provider" in row:
-            row["of_cublaslt"] = round(vendor[work(row)] / row["median_ms"], 3)
+        if work_of(row)[:-1] in vendor and "provider" in row:
+            row["of_cublaslt"] = round(vendor[work_of(row)[:-1]] / row["median_ms"], 3)
 
 
 def verdict(status, text):

@@ -11,9 +11,10 @@ def product(rows, provider, size, what="X X^T"):
 
 
 def fastest(rows, shape, providers):
-    """(ms, provider, form) of Newton-Schulz, or None."""
+    """(ms, provider, form) of Newton-Schulz in plain launches, or None."""
     found = [(row["median_ms"], row["provider"], row["form"]) for row in rows
-             if (row["rows"], row["cols"], row["count"]) == shape and row["provider"] in providers]
+             if (row["rows"], row["cols"], row["count"]) == shape and row["provider"] in providers
+             and row.get("mode", "eager") == "eager"]
     return min(found, default=None)
 
 
@@ -81,7 +82,7 @@ class Report:
     def symmetric(self):
         """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
         for provider, what in (("cublaslt", "cuBLASLt and `mirror`"), ("sm80", "`sm80.cu`"),
-                               ("sm90", "`sm90.cu` on 124, the default")):
+                               ("sm90", "`sm90.cu`, 8 SMs left free")):
             rates = [product(self.rows("gemm"), provider, n) for n in (2048, 4096, 8192, 16384)]
             if any(rates):
                 yield row(what, *(f"{rate:.0f}" if rate else UNMEASURED for rate in rates))

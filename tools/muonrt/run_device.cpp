@@ -33,9 +33,10 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
       ->check(CLI::IsMember(std::vector<std::string>(kSymmetric.begin(), kSymmetric.end())))
       ->capture_default_str();
   command
-      .add_option("--reserved-sms", where.reserved_sms,
-                  "GPU: SMs left to the exchanges by grids that fill it (default: as many as the "
-                  "communicator's operations take)")
+      .add_option(
+          "--reserved-sms", where.reserved_sms,
+          "GPU: SMs left to the exchanges by sm90's persistent grids (default: as many as the "
+          "communicator's operations take)")
       ->check(CLI::Range(0, 1024));
 }
 

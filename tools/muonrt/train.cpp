@@ -38,12 +38,14 @@ class GpuMemory : public train::DeviceMemory {
   RankMemory memory_;
 };
 
-int run_on_gpu(Comm& comm, const train::Options& options, const train::Corpus& corpus,
-               const RunDevice& where) {
+int run_on(Comm& comm, const RunDevice& where, const train::Options& options,
+           const train::Corpus& corpus) {
   return on_device(comm, where, [&](Comm& between) {
-    GpuMemory memory(comm.rank());
-    const auto set = [&](muonrt_optimizer_options_t& o) { set_device(o, where, comm.rank()); };
-    return train::train(comm, options, corpus, stderr, {&between, &memory, set});
+    train::Place place;
+    place.comm = &between;
+    if (where.cuda()) place.make_memory = [&] { return std::make_unique<GpuMemory>(comm.rank()); };
+    place.set_device = [&](muonrt_optimizer_options_t& o) { set_device(o, where, comm.rank()); };
+    return train::train(comm, options, corpus, stderr, place);
   });
 }
 
@@ -52,10 +54,7 @@ int run(const train::Options& options, int ranks, const RunDevice& where) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);  // what mpirun sends its ranks when it is interrupted
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
-  return launch(ranks, [&](Comm& comm) {
-    return where.cuda() ? run_on_gpu(comm, options, corpus, where)
-                        : train::train(comm, options, corpus, stderr);
-  });
+  return launch(ranks, [&](Comm& comm) { return run_on(comm, where, options, corpus); });
 }
 
 }  // namespace

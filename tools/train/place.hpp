@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
@@ -21,8 +22,9 @@ class DeviceMemory {
 /// Where a rank's optimizer runs. By default on the host, over the model's own communicator and
 /// shards.
 struct Place {
-  Comm* comm = nullptr;            // the optimizer's; null: the model's
-  DeviceMemory* memory = nullptr;  // of its device; null: the host's
+  Comm* comm = nullptr;  // the optimizer's; null: the model's
+  /// Of its device, one for each run; empty: the host's.
+  std::function<std::unique_ptr<DeviceMemory>()> make_memory;
   std::function<void(muonrt_optimizer_options_t&)> set_device;
 };
 

@@ -72,10 +72,12 @@ class Trainer {
       init_range(config_, plan.seed, index, 0, gpt_.params()[i].elements(), full_.pointers[i]);
     }
     shards_.extract(full_.pointers.data(), local_.data());
-    if (place.memory) {
-      far_ = place.memory->make(shards_.local_elements());
-      far_grad_ = place.memory->make(shards_.local_elements());
-      place.memory->put(far_, local_);
+    if (place.make_memory) {
+      memory_ = place.make_memory();
+      far_ = memory_->make(shards_.local_elements());
+      far_grad_ = memory_->make(shards_.local_elements());
+      far_logits_ = memory_->make(config_.layers * config_.heads);
+      memory_->put(far_, local_);
     }
     optimizer_ = make_optimizer(mesh);
   }
@@ -108,7 +110,8 @@ class Trainer {
   Tensors<float> full_, grads_;
   Tensors<int64_t> sums_;
   std::vector<float> local_, local_grad_, logits_;
-  float *far_ = nullptr, *far_grad_ = nullptr;  // the same in the optimizer's memory, if not here
+  std::unique_ptr<DeviceMemory> memory_;  // the optimizer's, with the same in it; null: here
+  float *far_ = nullptr, *far_grad_ = nullptr, *far_logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
 };
 
@@ -129,8 +132,8 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     settings_.fill(p, index);
     p.ndim = static_cast<int32_t>(specs[i].shape.size());
     p.shape = specs[i].shape.data();
-    p.data = (place_.memory ? far_ : local_.data()) + shards_.local_offset(index);
-    p.grad = (place_.memory ? far_grad_ : local_grad_.data()) + shards_.local_offset(index);
+    p.data = (memory_ ? far_ : local_.data()) + shards_.local_offset(index);
+    p.grad = (memory_ ? far_grad_ : local_grad_.data()) + shards_.local_offset(index);
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     layouts[i].placements = placements[i].data();
@@ -212,13 +215,14 @@ muonrt_report_t Trainer::step_optimizer(int64_t step) {
     logits_.insert(logits_.end(), first, first + config_.heads);
   }
   if (!logits_.empty()) {
-    args.qk_logits = logits_.data();
+    if (memory_) memory_->put(far_logits_, logits_);
+    args.qk_logits = memory_ ? far_logits_ : logits_.data();
     args.n_qk_logits = static_cast<int64_t>(logits_.size());
   }
-  if (!place_.memory) return optimizer_->step(args);
-  place_.memory->put(far_grad_, local_grad_);
+  if (!memory_) return optimizer_->step(args);
+  memory_->put(far_grad_, local_grad_);
   const muonrt_report_t report = optimizer_->step(args);
-  place_.memory->get(local_, far_);
+  memory_->get(local_, far_);
   return report;
 }
 
