@@ -127,7 +127,9 @@ void* CudaDevice::raw_allocate(int64_t bytes, bool shared) {
 void* CudaDevice::take(int64_t bytes, bool shared) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
   if (bytes == 0) return nullptr;
+  MUONRT_CHECK_INTERNAL(!is_recording_, "memory taken while a graph is recorded");
   const DeviceGuard guard(options_.index);
+  const RelaxedCapture relaxed;
   void* memory = nullptr;
   try {
     memory = raw_allocate(bytes, shared);
@@ -162,6 +164,7 @@ void CudaDevice::release(void* memory) noexcept {
   allocated_bytes_ -= block.bytes;
   try {
     const DeviceGuard guard(options_.index);
+    const RelaxedCapture relaxed;
     if (block.shared) {
       cudaFreeHost(memory);
     } else if (options_.allocator.release) {
@@ -233,18 +236,14 @@ void CudaDevice::wait(Stream& stream, const Event& event) {
 void CudaDevice::join(Stream& stream, void* callers_stream) {
   const DeviceGuard guard(options_.index);
   const auto theirs = static_cast<cudaStream_t>(callers_stream);
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  const cudaError_t result = cudaStreamIsCapturing(theirs, &capture);
-  if (result == cudaErrorStreamCaptureImplicit) {
-    cudaGetLastError();
-    capture = cudaStreamCaptureStatusActive;
-  } else {
-    check(result, "cudaStreamIsCapturing", __func__, __LINE__);
-  }
-  MUONRT_REQUIRE(capture == cudaStreamCaptureStatusNone, Status::kNotSupported,
-                 "step: the caller's stream is being captured into a graph (a step waits for its "
-                 "peers and cannot be replayed); end the capture before the step");
-  MUONRT_CUDA(cudaEventRecord(joined_->handle(), theirs));
+  refuse_captured(theirs, "step: the caller's stream",
+                  "a step waits for its peers and cannot be replayed");
+  const cudaError_t recorded = cudaEventRecord(joined_->handle(), theirs);
+  if (recorded == cudaErrorInvalidResourceHandle) cudaGetLastError();
+  MUONRT_REQUIRE(recorded != cudaErrorInvalidResourceHandle, Status::kInvalidArgument,
+                 "step: the caller's stream is not one of CUDA device ", options_.index,
+                 " (where the optimizer is); pass a stream of that device");
+  check(recorded, "cudaEventRecord", __func__, __LINE__);
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
 }
 
@@ -265,6 +264,7 @@ void CudaDevice::timestamp(Stream& stream, int64_t* where) {
 
 void CudaDevice::synchronize(const Event& event, Deadline deadline) {
   const DeviceGuard guard(options_.index);
+  const RelaxedCapture relaxed;
   using Clock = Deadline::Clock;
   constexpr auto kSpin = std::chrono::microseconds(200), kSleep = std::chrono::microseconds(50);
   const auto spin_until = Clock::now() + kSpin;
@@ -305,15 +305,18 @@ void CudaDevice::clear_error() {
 void CudaDevice::begin_recording(Stream& stream) {
   const DeviceGuard guard(options_.index);
   begin_capture(handle_of(stream));
+  is_recording_ = true;
 }
 
 std::unique_ptr<Recording> CudaDevice::end_recording(Stream& stream) {
+  is_recording_ = false;
   const DeviceGuard guard(options_.index);
   ++objects_;
   return std::make_unique<GraphRecording>(options_.index, handle_of(stream));
 }
 
 void CudaDevice::drop_recording(Stream& stream) noexcept {
+  is_recording_ = false;
   try {
     const DeviceGuard guard(options_.index);
     drop_capture(handle_of(stream));

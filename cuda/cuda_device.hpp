@@ -135,6 +135,7 @@ class CudaDevice final : public Device, public Recorder {
   mutable std::mutex mutex_;  // the blocks and the error
   std::map<const char*, Block> blocks_;
   std::optional<Error> error_;
+  std::atomic<bool> is_recording_{false};
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   std::unique_ptr<CudaEvent> joined_;
   std::unique_ptr<CudaOps> ops_;  // last: it returns memory

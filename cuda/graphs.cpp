@@ -6,6 +6,22 @@
 
 namespace muonrt::cuda {
 
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t result = cudaStreamIsCapturing(stream, &status);
+  if (result == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return true;
+  }
+  check(result, "cudaStreamIsCapturing", __func__, __LINE__);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void refuse_captured(cudaStream_t stream, const char* what, const char* why) {
+  MUONRT_REQUIRE(!is_captured(stream), Status::kNotSupported, what,
+                 " is being captured into a graph (", why, "); end the capture first");
+}
+
 void begin_capture(cudaStream_t stream) {
   MUONRT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }

@@ -19,6 +19,12 @@ class GraphRecording final : public Recording {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+/// Whether work on a stream would be captured into a graph, or would spoil the capture of another.
+bool is_captured(cudaStream_t stream);
+/// Errors: NOT_SUPPORTED if it is; `what` a sentence's beginning, such as "step: the caller's
+/// stream", `why` what stands in the way.
+void refuse_captured(cudaStream_t stream, const char* what, const char* why);
+
 /// Begins one; other threads may go on with what a capture forbids.
 void begin_capture(cudaStream_t stream);
 /// Ends one and forgets it.

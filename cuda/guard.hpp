@@ -22,4 +22,17 @@ class DeviceGuard {
   int former_ = 0;
 };
 
+/// While one lives, the calling thread may allocate and look at events though the program captures
+/// a stream of its own: by default that forbids both, and the attempt would spoil the capture.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { MUONRT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the former one
+};
+
 }  // namespace muonrt::cuda

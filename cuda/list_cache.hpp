@@ -6,6 +6,7 @@
 
 #include "backend/device.hpp"
 #include "cuda/check.hpp"
+#include "cuda/guard.hpp"
 #include "cuda/kernels.hpp"
 
 namespace muonrt::cuda {
@@ -54,6 +55,7 @@ class ListCache {
                    static_cast<int64_t>(lists.jobs.size())};
     copy(to, lists.items.data(), item_bytes, stream);
     copy(to + jobs_at, lists.jobs.data(), job_bytes, stream);
+    const RelaxedCapture relaxed;
     MUONRT_CUDA(cudaStreamSynchronize(stream));
   }
 

@@ -5,6 +5,7 @@
 
 #include "base/checked.hpp"
 #include "cuda/cuda_device.hpp"
+#include "cuda/graphs.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
@@ -127,6 +128,7 @@ class NcclComm final : public Comm {
   template <class Work>
   void run(const char* what, Stream& stream, Work work) {
     const DeviceGuard guard(options_.device_index);
+    refuse_captured(handle_of(stream), "nccl: the stream", "each operation is watched to its end");
     try {
       if (const auto first = link_->error()) throw *first;
       work(handle_of(stream));

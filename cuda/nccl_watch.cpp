@@ -74,6 +74,7 @@ std::optional<Error> NcclWatch::problem() {
 void NcclWatch::run() {
   try {
     const DeviceGuard guard(device_);
+    const RelaxedCapture relaxed;
     while (true) {
       {
         std::unique_lock lock(mutex_);

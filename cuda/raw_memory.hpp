@@ -13,6 +13,7 @@ class RawMemory {
   RawMemory() = default;
   RawMemory(int device, int64_t bytes, bool pinned) : device_(device), pinned_(pinned) {
     const DeviceGuard guard(device_);
+    const RelaxedCapture relaxed;
     const auto size = static_cast<size_t>(bytes);
     if (pinned_) {
       MUONRT_CUDA(cudaHostAlloc(&data_, size, cudaHostAllocPortable | cudaHostAllocMapped));
@@ -25,6 +26,7 @@ class RawMemory {
     if (!data_) return;
     try {
       const DeviceGuard guard(device_);
+      const RelaxedCapture relaxed;
       pinned_ ? cudaFreeHost(data_) : cudaFree(data_);
     } catch (const Error&) {  // with its context the memory is gone
     }

@@ -7,6 +7,7 @@
 #include "backend/cuda_comm.hpp"
 #include "base/checked.hpp"
 #include "cuda/cuda_device.hpp"
+#include "cuda/graphs.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/raw_memory.hpp"
 
@@ -96,6 +97,8 @@ class StagedComm final : public Comm {
   template <class Work>
   void run(Stream& stream, Work work) {
     const DeviceGuard guard(device_);
+    refuse_captured(handle_of(stream), "staged: the stream",
+                    "the host moves the messages and cannot be replayed");
     try {
       work(handle_of(stream));
     } catch (const Error& error) {
@@ -125,6 +128,7 @@ class StagedComm final : public Comm {
   void wait(cudaStream_t stream) {
     MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
     const Deadline deadline = Deadline::in_ms(bootstrap_->timeout_ms());
+    const RelaxedCapture relaxed;
     for (int turn = 0;; ++turn) {
       const cudaError_t result = cudaEventQuery(ready_->handle());
       if (result == cudaSuccess) return;

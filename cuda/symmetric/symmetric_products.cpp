@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "cuda/check.hpp"
+#include "cuda/guard.hpp"
 
 namespace muonrt::cuda {
 
@@ -65,6 +66,7 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   }
   DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
                   on_device(device_, list.first, stream), tiles};
+  const RelaxedCapture relaxed;
   MUONRT_CUDA(cudaStreamSynchronize(stream));  // the host's lists go
   return made;
 }

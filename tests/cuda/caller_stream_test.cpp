@@ -1,87 +1,168 @@
-// Steps through the C ABI whose gradients are still being written on a stream of the caller's.
+// Steps through the C ABI of a program that has streams of its own, some of them under capture.
 
 #include <catch2/catch.hpp>
+#include <thread>
 
-#include "control.hpp"
-#include "cuda/machine.hpp"
-#include "muonrt/nccl.h"
-#include "muonrt/optimizer.h"
+#include "cuda/abi_rig.hpp"
 
 using namespace cuda_test;
 
 namespace {
 
-constexpr int64_t kNumel = 6;
+/// A caller's stream, by the ways in which one can be had.
+enum class Kind { kNull, kLegacy, kPerThread, kBlocking, kNonBlocking };
+constexpr const char* kNames[] = {"null", "legacy", "per thread", "blocking", "non-blocking"};
 
-/// An optimizer of one vector, all in memory of the GPU.
-struct Rig {
-  Rig() {
-    muonrt_comm_t* host = nullptr;
-    ok(muonrt_comm_create_self(&host));
-    const muonrt_status_t made = muonrt_comm_create_staged(&comm, host, 0);
-    muonrt_comm_destroy(host);
-    ok(made);
-    muonrt_optimizer_options_t options;
-    muonrt_optimizer_options_init(&options);
-    options.device = MUONRT_DEVICE_CUDA;
-    options.portable_gemm = 1;
-    muonrt_group_t group;
-    muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
-    const int64_t shape[] = {kNumel};
-    muonrt_param_t param;
-    muonrt_param_init(&param);
-    param.name = "bias";
-    param.ndim = 1;
-    param.shape = shape;
-    param.dtype = MUONRT_DTYPE_F32;
-    param.data = data = memory.put(std::vector<float>(kNumel, 1.0f));
-    param.grad = grad = memory.put(std::vector<float>(kNumel, NAN));
-    ok(muonrt_optimizer_create(&optimizer, comm, &options, &group, 1, &param, 1));
+class CallersStream {
+ public:
+  explicit CallersStream(Kind kind) : kind_(kind) {
+    if (kind == Kind::kLegacy) handle = cudaStreamLegacy;
+    if (kind == Kind::kPerThread) handle = cudaStreamPerThread;
+    if (kind == Kind::kBlocking || kind == Kind::kNonBlocking)
+      cudaStreamCreateWithPriority(&handle, kind == Kind::kBlocking ? 0 : cudaStreamNonBlocking, 0);
   }
-  ~Rig() {
-    muonrt_optimizer_destroy(optimizer);
-    muonrt_comm_destroy(comm);
+  ~CallersStream() {
+    if (kind_ == Kind::kBlocking || kind_ == Kind::kNonBlocking) cudaStreamDestroy(handle);
   }
-  static void ok(muonrt_status_t status) {
-    if (status != MUONRT_OK) throw std::runtime_error(muonrt_last_error());
-  }
-  muonrt_status_t step(cudaStream_t stream) {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
-    args.lr = 0.5;
-    args.stream = stream;
-    return muonrt_optimizer_step(optimizer, &args, nullptr);
-  }
+  CallersStream(const CallersStream&) = delete;
+  CallersStream& operator=(const CallersStream&) = delete;
 
-  Machine memory{make_device(true)};
-  muonrt_comm_t* comm = nullptr;
-  muonrt_optimizer_t* optimizer = nullptr;
-  float *data = nullptr, *grad = nullptr;
+  cudaStream_t handle = nullptr;
+
+ private:
+  Kind kind_;
 };
+
+/// Writes the gradient that the optimizer's vector lacks, behind work that takes a while.
+class Writer {
+ public:
+  explicit Writer(AbiRig& rig)
+      : rig_(rig),
+        ballast_(*rig.memory.device, is_emulated() ? 4096 : int64_t{1} << 30),
+        fresh_(rig.memory.put(std::vector<float>(kNumel, 2.0f))) {}
+  void write(cudaStream_t stream) {
+    for (int i = 0; i < 20; ++i)
+      cudaMemsetAsync(ballast_.data(), i, static_cast<size_t>(ballast_.bytes()), stream);
+    cudaMemcpyAsync(rig_.grad, fresh_, kNumel * sizeof(float), cudaMemcpyDefault, stream);
+  }
+
+ private:
+  AbiRig& rig_;
+  muonrt::Buffer ballast_;
+  float* fresh_;
+};
+
+/// Ends a capture. Whether it was whole to its end.
+bool end_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(stream, &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  return result == cudaSuccess && graph != nullptr;
+}
+
+constexpr cudaStreamCaptureMode kModes[] = {
+    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
 }  // namespace
 
-TEST_CASE("caller's stream: a step reads the gradients that it has yet to write", "[emulated]") {
-  Rig rig;
-  cudaStream_t stream = nullptr;
-  cudaStreamCreateWithPriority(&stream, 0, 0);
-  float* const fresh = rig.memory.put(std::vector<float>(kNumel, 2.0f));
-  cudaMemcpyAsync(rig.grad, fresh, kNumel * sizeof(float), cudaMemcpyDefault, stream);
-  REQUIRE(emulator::pending() > 0);
-  // Without the wait the gradient would be NaN, and the step skipped.
-  CHECK(rig.step(stream) == MUONRT_OK);
-  for (const float x : rig.memory.get(rig.data, kNumel)) CHECK(x < 0.6f);
-  cudaStreamDestroy(stream);
+TEST_CASE("caller's stream: a step reads the gradients that it has yet to write", "[cuda]") {
+  // {who writes, what is passed}; by the rules of the default stream the latter waits for the
+  // former.
+  const std::pair<Kind, Kind> cases[] = {
+      {Kind::kBlocking, Kind::kBlocking}, {Kind::kNonBlocking, Kind::kNonBlocking},
+      {Kind::kNull, Kind::kNull},         {Kind::kLegacy, Kind::kLegacy},
+      {Kind::kBlocking, Kind::kNull},     {Kind::kBlocking, Kind::kLegacy},
+      {Kind::kPerThread, Kind::kNull},    {Kind::kPerThread, Kind::kPerThread},
+      {Kind::kNull, Kind::kPerThread},    {Kind::kNull, Kind::kBlocking}};
+  for (const auto& [writes, passed] : cases) {
+    INFO(kNames[static_cast<int>(writes)] << " writes, " << kNames[static_cast<int>(passed)]
+                                          << " is passed");
+    AbiRig rig;
+    ok(rig.create());
+    Writer writer(rig);
+    const CallersStream theirs(writes), other(passed);
+    writer.write(theirs.handle);
+    // Without the wait the gradient would be NaN, and the step skipped.
+    CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
+    for (const float x : rig.vector()) CHECK(x < 0.6f);
+  }
+}
+
+TEST_CASE("caller's stream: null does not wait for a stream that waits for no default stream",
+          "[cuda]") {
+  if (!is_emulated()) return;  // who comes first is a GPU's choice
+  AbiRig rig;
+  ok(rig.create());
+  Writer writer(rig);
+  const CallersStream theirs(Kind::kNonBlocking);
+  writer.write(theirs.handle);
+  CHECK(rig.step(nullptr) == MUONRT_SKIPPED);
 }
 
 TEST_CASE("caller's stream: one under capture is refused by name, and nothing is committed",
-          "[emulated]") {
-  Rig rig;
-  const std::vector<float> before = rig.memory.get(rig.data, kNumel);
-  emulator::pretend_capture(true);
-  const muonrt_status_t status = rig.step(nullptr);
-  emulator::pretend_capture(false);
-  CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
-  CHECK(std::string(muonrt_last_error()).find("captured into a graph") != std::string::npos);
-  CHECK(rig.memory.get(rig.data, kNumel) == before);
+          "[cuda]") {
+  for (const Kind kind : {Kind::kPerThread, Kind::kBlocking, Kind::kNonBlocking}) {
+    for (const cudaStreamCaptureMode mode : kModes) {
+      INFO(kNames[static_cast<int>(kind)] << ", mode " << static_cast<int>(mode));
+      AbiRig rig;
+      ok(rig.create());
+      const CallersStream theirs(kind);
+      // Put off until after the capture: what reads the device's memory waits, too.
+      const std::vector<float> before = rig.whole();
+      REQUIRE(cudaStreamBeginCapture(theirs.handle, mode) == cudaSuccess);
+      const muonrt_status_t status = rig.step(theirs.handle);
+      const std::string said = muonrt_last_error();
+      CHECK(end_capture(theirs.handle));
+      CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
+      CHECK(said.find("captured into a graph") != std::string::npos);
+      CHECK(rig.whole() == before);
+    }
+  }
+}
+
+TEST_CASE("caller's stream: a default stream that a capture forbids is refused by name", "[cuda]") {
+  for (const Kind passed : {Kind::kNull, Kind::kLegacy}) {
+    AbiRig rig;
+    ok(rig.create());
+    const CallersStream captured(Kind::kBlocking), theirs(passed);
+    const std::vector<float> before = rig.whole();
+    REQUIRE(cudaStreamBeginCapture(captured.handle, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    const muonrt_status_t status = rig.step(theirs.handle);
+    const std::string said = muonrt_last_error();
+    CHECK(end_capture(captured.handle));
+    CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
+    CHECK(said.find("captured into a graph") != std::string::npos);
+    CHECK(rig.whole() == before);
+  }
+}
+
+TEST_CASE("caller's stream: a step beside the capture of another stream works and spoils nothing",
+          "[cuda]") {
+  for (const bool elsewhere : {false, true}) {
+    for (const cudaStreamCaptureMode mode : kModes) {
+      INFO("mode " << static_cast<int>(mode) << (elsewhere ? ", by another thread" : ""));
+      AbiRig rig;
+      ok(rig.create());
+      Writer writer(rig);
+      const CallersStream captured(Kind::kNonBlocking), theirs(Kind::kNonBlocking);
+      writer.write(theirs.handle);
+      REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first one allocates
+      REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
+      muonrt_status_t status = MUONRT_ERROR_INTERNAL;
+      std::string said;
+      const auto step = [&] {
+        status = rig.step(theirs.handle);
+        said = muonrt_last_error();
+      };
+      if (elsewhere) {
+        std::thread(step).join();
+      } else {
+        step();
+      }
+      CHECK(end_capture(captured.handle));
+      INFO(said);
+      CHECK(status == MUONRT_OK);
+    }
+  }
 }

@@ -67,20 +67,6 @@ TEST_CASE("emulated cuda: work waits for what the caller enqueued on its own str
   }
 }
 
-TEST_CASE("emulated cuda: a caller's stream under capture is refused by name", "[emulated]") {
-  Machine machine(make_device());
-  emulator::pretend_capture(true);
-  try {
-    machine.device->join(machine.on(), nullptr);
-    FAIL("joined");
-  } catch (const Error& e) {
-    CHECK(e.status() == Status::kNotSupported);
-    CHECK(e.message().find("captured into a graph") != std::string::npos);
-  }
-  emulator::pretend_capture(false);
-  CHECK_NOTHROW(machine.device->join(machine.on(), nullptr));
-}
-
 TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated]") {
   Machine machine(make_device());
   const Buffer findings(*machine.device, sizeof(Findings)), ballot(*machine.device, sizeof(Ballot));

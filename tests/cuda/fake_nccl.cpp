@@ -1,81 +1,15 @@
 #include "cuda/fake_nccl.hpp"
 
-#include <atomic>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <set>
 
 #include "control.hpp"
+#include "cuda/fake_nccl_world.hpp"
 
 namespace fake_nccl {
 
 using namespace muonrt::cuda;
 
 namespace {
-
-struct World;
-
-struct Member {
-  World* world = nullptr;
-  int rank = 0, device = 0, polls = 0;  // polls: how often it still says "in progress"
-  bool connected = false, aborted = false, gone = false;
-  std::atomic<bool> busy = false;
-  int splits = 0;
-  int64_t reductions = 0;
-  std::map<int, int64_t> sent, received;  // messages by peer
-  std::vector<std::string> log;
-};
-
-/// Work of one rank that others wait for.
-struct Part {
-  Member* member = nullptr;
-  cudaStream_t stream = nullptr;
-  int64_t position = -1;
-  bool reached = false;
-
-  bool reach() {
-    if (member->aborted) return false;
-    return reached = reached || emulator::reach(stream, position);
-  }
-};
-
-struct Message {
-  std::shared_ptr<Part> sender, receiver;
-  const void* from = nullptr;
-  void* to = nullptr;
-  size_t sent = 0, expected = 0;
-  bool done = false;
-};
-
-struct Reduction {
-  std::map<int, std::shared_ptr<Part>> parts;
-  std::map<int, std::pair<const void*, void*>> buffers;
-  size_t count = 0;
-  NcclType type = kNcclInt64;
-  NcclOp op = kNcclSum;
-  bool done = false;
-};
-
-struct World {
-  int size = 0, joined = 0;
-  std::map<std::pair<int, int>, std::map<int64_t, std::shared_ptr<Message>>> messages;
-  std::map<int64_t, std::shared_ptr<Reduction>> reductions;
-};
-
-struct State {
-  std::map<std::string, std::unique_ptr<World>> worlds;  // by id
-  std::vector<std::unique_ptr<Member>> members;
-  std::vector<std::string> problems;
-  std::set<int> failing, stalled;
-  int64_t ids = 0;
-  Counts counts;
-};
-
-State& state() {
-  static State instance;
-  return instance;
-}
 
 struct Pending {
   bool send;
@@ -234,12 +168,34 @@ NcclResult group_start() {
   return kNcclSuccess;
 }
 
+/// What a stream captures is sent anew whenever it is replayed: here, from a rank to itself.
+NcclResult capture_group(const std::vector<Pending>& list) {
+  std::vector<Pending> sends, receives;
+  for (const Pending& p : list) {
+    if (p.peer != p.member->rank) complain("a captured group with other ranks is not imitated");
+    (p.send ? sends : receives).push_back(p);
+  }
+  if (sends.size() != receives.size()) complain("a captured group sends what nobody receives");
+  for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
+    if (sends[i].bytes != receives[i].bytes) complain("a captured message of two sizes");
+    emulator::enqueue_operation(
+        list[0].stream, [to = receives[i].to, from = sends[i].from, bytes = sends[i].bytes] {
+          std::memcpy(to, from, bytes);
+          return true;
+        });
+  }
+  return kNcclSuccess;
+}
+
 NcclResult group_end() {
   if (--group_depth > 0 || open_group.empty()) return kNcclSuccess;
   const std::vector<Pending> list = std::exchange(open_group, {});
   Member* const member = list[0].member;
   const Visit visit(member);
   const emulator::MachineLock lock;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(list[0].stream, &capture);
+  if (capture != cudaStreamCaptureStatusNone) return capture_group(list);
   const auto part = std::make_shared<Part>();
   part->member = member;
   part->stream = list[0].stream;

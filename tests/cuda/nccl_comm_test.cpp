@@ -7,6 +7,7 @@
 
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/fake_nccl.hpp"
+#include "cuda/nccl_capture.hpp"
 #include "cuda/worlds.hpp"
 #include "support/bits_cases.hpp"
 
@@ -203,6 +204,35 @@ TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one", "[nccl]") {
   const auto counts = fake_nccl::counts();
   CHECK(counts.aborted == 0);
   CHECK(counts.destroyed == counts.made);
+  check_rules();
+}
+
+TEST_CASE("nccl: ranks on two GPUs give the bits of one rank on one", "[nccl]") {
+  fake_nccl::reset();
+  const world::Tensors alone = run_world(small_case(0, 0, false), plain);
+  const auto device_of = [](int rank) { return (rank + 1) % 2; };
+  const auto on_both = [&](std::unique_ptr<Transport> transport) {
+    NcclOptions options;
+    options.device_index = device_of(transport->rank());
+    return over_fake(std::move(transport), options);
+  };
+  for (const size_t mesh : {size_t{1}, size_t{3}})
+    CHECK(run_world(small_case(mesh, 0, mesh == 3), on_both, device_of) == alone);
+  check_rules();
+}
+
+TEST_CASE("nccl: a group to itself that was captured is replayed with new bytes", "[nccl]") {
+  fake_nccl::reset();
+  check_captured_exchange(fake_nccl::api());
+  check_rules();
+}
+
+TEST_CASE("nccl: operations on a stream under capture are refused by name, and spoil nothing",
+          "[nccl]") {
+  const auto errors = on_nccl(1, kLong, [&](Comm& comm, Machine& machine) {
+    check_capture_refused(comm, machine, "nccl: the stream is being captured");
+  });
+  CHECK(text_of(errors) == "");
   check_rules();
 }
 

@@ -45,10 +45,13 @@ class DeviceMirror final : public world::Mirror {
 inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSettings& = {}) {
   return make_device(is_emulated());
 }
+inline int first_device(int) { return 0; }
 
 /// Runs a case; the tensors put together. Throws the first rank's error, and std::runtime_error
 /// where replicas differ or a step was not whole.
-inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm) {
+/// @param device_of  rank: index of its device, that of its communicator.
+inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm,
+                                const std::function<int(int)>& device_of = first_device) {
   world::Tensors out;
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
@@ -58,9 +61,12 @@ inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm
     auto transport = group.transport(number);
     transport->set_timeout_ms(60000);
     const auto comm = make_comm(std::move(transport));
-    Machine machine(world_device());
+    const auto make = [&](const muonrt::OptimizerSettings&) {
+      return make_device(is_emulated(), device_of(number));
+    };
+    Machine machine(make({}));
     DeviceMirror mirror(machine);
-    world::Rank rank(of, *comm, world_device, &mirror);
+    world::Rank rank(of, *comm, make, &mirror);
     for (int step = 0; step < of.steps; ++step) {
       muonrt::StepReport report;
       const muonrt::Status status = rank.step(step, report);

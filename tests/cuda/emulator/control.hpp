@@ -10,8 +10,6 @@ namespace emulator {
 
 /// While `held`, nothing that is enqueued runs, and events that are not complete stay so.
 void hold(bool held);
-/// Makes every stream look as if it were being captured.
-void pretend_capture(bool capturing);
 /// The next launch ends with a launch failure, and so does everything after it.
 void fail_next_kernel();
 void forget_failure();

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <map>
+#include <utility>
 
 namespace emulator {
 
@@ -19,7 +20,7 @@ struct Mapping {
 
 struct Memory {
   std::map<const char*, Mapping> mappings;
-  int in_reach = 0;
+  unsigned in_reach = 0;  // a bit for each device
 };
 
 Memory& memory() {
@@ -27,9 +28,8 @@ Memory& memory() {
   return *instance;
 }
 
-void protect_devices(int protection) {
-  for (const auto& [start, m] : memory().mappings)
-    if (!m.block.host) mprotect(m.pages, m.page_bytes, protection);
+bool is_in_reach(const MemoryBlock& block) {
+  return block.host || (memory().in_reach >> block.device & 1) != 0;
 }
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -47,7 +47,7 @@ void* take_memory(size_t bytes, int device, bool host) {
   std::memset(pages, kNanByte, page_bytes);
   char* first = static_cast<char*>(pages);
   mprotect(first + page_bytes, page, PROT_NONE);
-  if (!host && memory().in_reach == 0) mprotect(pages, page_bytes, PROT_NONE);
+  if (!is_in_reach({device, host})) mprotect(pages, page_bytes, PROT_NONE);
   char* start = first + page_bytes - room;
   memory().mappings[start] = {{device, host}, bytes, first, page_bytes};
   return start;
@@ -71,12 +71,15 @@ std::optional<MemoryBlock> find_memory(const void* pointer) {
   return at->second.block;
 }
 
-DeviceMemoryInReach::DeviceMemoryInReach() {
-  if (memory().in_reach++ == 0) protect_devices(PROT_READ | PROT_WRITE);
+void set_reach(unsigned devices) {
+  const unsigned before = std::exchange(memory().in_reach, devices);
+  if (before == devices) return;
+  for (const auto& [start, m] : memory().mappings) {
+    if (m.block.host || ((before ^ devices) >> m.block.device & 1) == 0) continue;
+    mprotect(m.pages, m.page_bytes, is_in_reach(m.block) ? PROT_READ | PROT_WRITE : PROT_NONE);
+  }
 }
 
-DeviceMemoryInReach::~DeviceMemoryInReach() {
-  if (--memory().in_reach == 0) protect_devices(PROT_NONE);
-}
+unsigned reach() { return memory().in_reach; }
 
 }  // namespace emulator

@@ -1,134 +1,69 @@
-// Streams and events of the emulated GPU. Nothing runs until somebody waits, and then only what the
-// wait needs: work that is not tied to it by an event has not happened yet, so that a missing
-// dependency shows.
+// The rest of the runtime: devices, memory, kernels, copies.
 
 #include <cstring>
-#include <deque>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "block.hpp"
 #include "control.hpp"
-#include "memory.hpp"
-#include "stream.hpp"
+#include "machine.hpp"
 
 namespace emulator {
 
-namespace {
-
-struct Machine {
-  std::recursive_mutex mutex;
-  std::set<Stream*> streams;
-  Stream default_stream;
-  bool held = false, capturing = false, fail_next = false, lost = false;
-  cudaError_t last = cudaSuccess;
-  int64_t slow_calls = 0, graph_launches = 0, sms = 2;
-  Launched launched;
-  int locks = 0;  // that the owner of the mutex holds
-  // Opened by the first work under a lock, for all that runs under it: to open and close takes
-  // long.
-  std::optional<DeviceMemoryInReach> in_reach;
-};
+thread_local int current_device = 0;
 
 Machine& machine() {
   static Machine* const instance = new Machine();
   return *instance;
 }
 
-thread_local int current_device = 0;
+namespace {
+
+constexpr size_t kSharedUnasked = 48 * 1024;  // bytes that a block may have without a word
 
 void lock_machine() {
   machine().mutex.lock();
   ++machine().locks;
 }
 void unlock_machine() {
-  if (--machine().locks == 0) machine().in_reach.reset();
+  // Closed with the last lock: to open and close takes long.
+  if (--machine().locks == 0) set_reach(0);
   machine().mutex.unlock();
 }
 
-struct Lock {
-  Lock() { lock_machine(); }
-  ~Lock() { unlock_machine(); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-};
+unsigned bit_of(const MemoryBlock& block) { return block.host ? 0u : 1u << block.device; }
 
-/// Until the last lock goes.
-void reach_device_memory() {
-  if (!machine().in_reach) machine().in_reach.emplace();
+cudaError_t enqueue(Stream& stream, std::function<void()> work) {
+  if (machine().lost) return result(cudaErrorLaunchFailure);
+  if (const cudaError_t error = order(stream)) return result(error);
+  append(stream, [work = std::move(work)] {
+    const unsigned before = reach();
+    if (!machine().lost) work();
+    if (before != 0) set_reach(before);  // of the work that this one was run for
+    return true;
+  });
+  return cudaSuccess;
 }
+
+}  // namespace
+
+Lock::Lock() { lock_machine(); }
+Lock::~Lock() { unlock_machine(); }
+MachineLock::MachineLock() { lock_machine(); }
+MachineLock::~MachineLock() { unlock_machine(); }
 
 cudaError_t result(cudaError_t error) {
   if (error != cudaSuccess) machine().last = error;
   return error;
 }
 
-Stream& of(cudaStream_t stream) { return stream ? *stream : machine().default_stream; }
-
-bool is_alive(Stream* stream) {
-  return stream == &machine().default_stream || machine().streams.count(stream) > 0;
-}
-
-/// Runs what can be run; true if that was all.
-bool run_all() {
-  bool all = true;
-  for (Stream* s : machine().streams) all = run_until(*s, s->end()) && all;
-  return run_until(machine().default_stream, machine().default_stream.end()) && all;
-}
-
-cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+void grant_shared_bytes(const void* kernel, int bytes) {
   const Lock lock;
-  if (machine().lost) return result(cudaErrorLaunchFailure);
-  Stream& s = of(stream);
-  const auto entry = [work = std::move(work)] {
-    if (machine().lost) return true;
-    reach_device_memory();
-    work();
-    return true;
-  };
-  if (s.capture) {
-    s.capture->work.push_back(entry);
-  } else {
-    s.queue.push_back(entry);
-  }
-  return cudaSuccess;
+  machine().shared_bytes[{kernel, current_device}] = static_cast<size_t>(bytes);
 }
 
-thread_local Stream* captured_here = nullptr;  // by the calling thread
-
-/// False, and the capture is spoilt, where the calling thread captures: what waits, allocates or
-/// reaches another stream.
-bool may_leave_capture() {
-  if (!captured_here) return true;
-  captured_here->capture->valid = false;
-  return false;
-}
-
-}  // namespace
-
-MachineLock::MachineLock() { lock_machine(); }
-MachineLock::~MachineLock() { unlock_machine(); }
-
-int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt) {
-  const Lock lock;
-  Stream& s = of(stream);
-  s.queue.push_back([attempt = std::move(attempt)] {
-    if (machine().lost) return true;
-    reach_device_memory();
-    return attempt();
-  });
-  return s.end() - 1;
-}
-
-bool reach(cudaStream_t stream, int64_t position) {
-  const Lock lock;
-  return !is_alive(&of(stream)) || run_until(of(stream), position);
-}
-
-cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
+                           std::function<void()> thread) {
   const dim3 grid = config.gridDim, threads = config.blockDim;
   const size_t shared_bytes = config.dynamicSmemBytes;
   unsigned side_by_side = 1;
@@ -142,12 +77,17 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void(
                      grid.x % side_by_side == 0 && grid.y < 65536 && grid.z < 65536 &&
                      threads.x > 0 && threads.x <= 1024;
   if (!valid) return result(cudaErrorInvalidConfiguration);
-  {
-    const Lock lock;
-    auto& [kernels, blocks, begun_early] = machine().launched;
-    ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
-  }
-  return enqueue(config.stream, [=, thread = std::move(thread)] {
+  const Lock lock;
+  Stream& stream = of(config.stream);
+  if (stream.device != current_device) return result(cudaErrorInvalidResourceHandle);
+  const auto granted = machine().shared_bytes.find({kernel, current_device});
+  if (shared_bytes > kSharedUnasked &&
+      (granted == machine().shared_bytes.end() || shared_bytes > granted->second))
+    return result(cudaErrorInvalidValue);
+  auto& [kernels, blocks, begun_early] = machine().launched;
+  ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
+  return enqueue(stream, [=, device = stream.device, thread = std::move(thread)] {
+    set_reach(1u << device);
     if (std::exchange(machine().fail_next, false)) {
       machine().lost = true;
       return;
@@ -162,14 +102,6 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, std::function<void(
   });
 }
 
-void hold(bool held) {
-  const Lock lock;
-  machine().held = held;
-}
-void pretend_capture(bool capturing) {
-  const Lock lock;
-  machine().capturing = capturing;
-}
 void fail_next_kernel() {
   const Lock lock;
   machine().fail_next = true;
@@ -183,10 +115,6 @@ int64_t slow_calls() {
   const Lock lock;
   return machine().slow_calls;
 }
-int64_t graph_launches() {
-  const Lock lock;
-  return machine().graph_launches;
-}
 Launched launched() {
   const Lock lock;
   return machine().launched;
@@ -194,12 +122,6 @@ Launched launched() {
 void pretend_sms(int count) {
   const Lock lock;
   machine().sms = count;
-}
-int64_t pending() {
-  const Lock lock;
-  int64_t count = static_cast<int64_t>(machine().default_stream.queue.size());
-  for (const Stream* s : machine().streams) count += static_cast<int64_t>(s->queue.size());
-  return count;
 }
 
 }  // namespace emulator
@@ -216,7 +138,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulated GPU"; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 2;
+  *count = kDevices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -224,7 +146,7 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device > 1) return result(cudaErrorInvalidDevice);
+  if (device < 0 || device >= kDevices) return result(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
@@ -243,32 +165,27 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceSynchronize() {
-  while (true) {
-    const Lock lock;
-    ++machine().slow_calls;
-    if (run_all()) return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
-  }
-}
-
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   const Lock lock;
-  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
   *memory = take_memory(bytes, current_device, false);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   const Lock lock;
-  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
   *memory = take_memory(bytes, current_device, true);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* memory) {
   const Lock lock;
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
-  run_all();  // a real one would wait for the rest, too: nobody frees in the midst of an exchange
+  // What can run; a real one would wait for the rest, too: nobody frees in the midst of an
+  // exchange.
+  for_each_stream([](Stream& s) { run_until(s, s.end()); });
   return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
@@ -284,117 +201,33 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  const Lock lock;
-  ++machine().slow_calls;
-  *stream = new Stream();
-  machine().streams.insert(*stream);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const Lock lock;
-  run_until(*stream, stream->end());  // a destroyed stream's work still runs
-  machine().streams.erase(stream);
-  delete stream;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
-  while (true) {
-    const Lock lock;
-    ++machine().slow_calls;
-    if (run_until(of(stream), of(stream).end()))
-      return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
-  }
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const Lock lock;
-  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
-  const Event seen = *event;
-  if (!seen.stream) return cudaSuccess;
-  of(stream).queue.push_back(
-      [seen] { return !is_alive(seen.stream) || run_until(*seen.stream, seen.position); });
-  return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  const Lock lock;
-  *status = machine().capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  const Lock lock;
-  if (captured_here || of(stream).capture) return result(cudaErrorStreamCaptureUnsupported);
-  captured_here = &of(stream);
-  captured_here->capture = std::make_unique<Graph>();
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  const Lock lock;
-  std::unique_ptr<Graph> captured = std::move(of(stream).capture);
-  captured_here = nullptr;
-  *graph = nullptr;
-  if (!captured || !captured->valid) return result(cudaErrorStreamCaptureUnsupported);
-  *graph = captured.release();
-  return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
-  const Lock lock;
-  ++machine().slow_calls;
-  *ready = new Graph(*graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
-  const Lock lock;
-  ++machine().graph_launches;
-  for (const auto& work : graph->work) of(stream).queue.push_back(work);
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  const Lock lock;
-  ++machine().slow_calls;
-  *event = new Event();
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const Lock lock;
-  if (!may_leave_capture()) return result(cudaErrorStreamCaptureUnsupported);
-  *event = {&of(stream), of(stream).end()};
-  return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const Lock lock;
-  if (!event->stream || event->stream->ran >= event->position) {
-    return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
-  }
-  if (machine().held || !run_until(*event->stream, event->position))
-    return result(cudaErrorNotReady);
-  return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
-}
-
+// Copies and fills reach the memory of any device; a fill wants its stream's device to be current.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const Lock lock;
   const auto source = find_memory(from), target = find_memory(to);
   const bool both_host = source && source->host && target && target->host;
-  if (source && target && !both_host) return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  const unsigned devices = (source ? bit_of(*source) : 0u) | (target ? bit_of(*target) : 0u);
+  if (source && target && !both_host) {
+    return enqueue(of(stream), [=] {
+      set_reach(reach() | devices);
+      std::memcpy(to, from, bytes);
+    });
+  }
   ++machine().slow_calls;
   // From memory that is not pinned the runtime has read everything when it returns.
   const auto* first = static_cast<const unsigned char*>(from);
-  return enqueue(stream, [to, read = std::vector<unsigned char>(first, first + bytes)] {
+  return enqueue(of(stream), [=, read = std::vector<unsigned char>(first, first + bytes)] {
+    set_reach(reach() | devices);
     std::memcpy(to, read.data(), read.size());
   });
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return enqueue(stream, [=] { std::memset(to, value, bytes); });
+  const Lock lock;
+  if (of(stream).device != current_device) return result(cudaErrorInvalidResourceHandle);
+  const auto target = find_memory(to);
+  return enqueue(of(stream), [=, devices = target ? bit_of(*target) : 0u] {
+    set_reach(reach() | devices);
+    std::memset(to, value, bytes);
+  });
 }

@@ -4,7 +4,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
+
+#include "cuda_runtime.h"
 
 namespace emulator {
 
@@ -12,9 +15,13 @@ namespace emulator {
 struct Graph {
   std::vector<std::function<bool()>> work;
   bool valid = true;  // nothing was asked for that cannot be captured
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id owner;  // who began
 };
 
 struct Stream {
+  int device = 0;
+  bool blocking = true;                     // the default stream and it wait for one another
   std::unique_ptr<Graph> capture;           // while its work is recorded
   std::deque<std::function<bool()>> queue;  // false: it cannot run yet
   int64_t ran = 0;                          // entries before the queue's first
@@ -23,6 +30,7 @@ struct Stream {
 };
 
 struct Event {
+  int device = 0;
   Stream* stream = nullptr;  // null: never recorded
   int64_t position = 0;      // complete when the stream has run so many entries
 };
