@@ -15,6 +15,15 @@ struct RankMemory::Inside {
   std::unique_ptr<Event> done;
   std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<unsigned char[]>> plain;
+  Buffer staging;  // pinned, for copies; grows
+
+  void* staging_of(int64_t bytes) {
+    if (staging.bytes() < bytes) {
+      staging = Buffer();
+      staging = Buffer::shared(*device, bytes);
+    }
+    return staging.data();
+  }
 };
 
 RankMemory::RankMemory(bool cuda, int rank) : inside_(std::make_unique<Inside>()) {
@@ -63,9 +72,9 @@ std::vector<unsigned char> RankMemory::read(const void* from, int64_t bytes) {
     std::memcpy(out.data(), from, out.size());
     return out;
   }
-  const Buffer staging = Buffer::shared(*inside_->device, bytes);
-  copy(staging.data(), from, bytes);
-  std::memcpy(out.data(), staging.data(), out.size());
+  void* const staging = inside_->staging_of(bytes);
+  copy(staging, from, bytes);
+  std::memcpy(out.data(), staging, out.size());
   return out;
 }
 
@@ -75,9 +84,9 @@ void RankMemory::write(void* to, std::span<const unsigned char> from) {
     std::memcpy(to, from.data(), from.size());
     return;
   }
-  const Buffer staging = Buffer::shared(*inside_->device, std::ssize(from));
-  std::memcpy(staging.data(), from.data(), from.size());
-  copy(to, staging.data(), std::ssize(from));
+  void* const staging = inside_->staging_of(std::ssize(from));
+  std::memcpy(staging, from.data(), from.size());
+  copy(to, staging, std::ssize(from));
 }
 
 }  // namespace muonrt::tool
