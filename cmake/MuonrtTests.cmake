@@ -13,6 +13,28 @@ list(TRANSFORM muonrt_mpi_env REPLACE "^export " "")
 list(APPEND muonrt_mpi_env MPIEXEC_TIMEOUT=170)
 set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test under mpirun")
 
+# muonrt_compile_fast(targets...): programs that check do little themselves, and half of the time that
+# all tests take is compiling them. The library is as it ships.
+function(muonrt_compile_fast)
+  foreach(target ${ARGN})
+    target_compile_options(${target} PRIVATE
+      $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+    set_target_properties(${target} PROPERTIES MUONRT_FEWER_CHECKS ON)
+  endforeach()
+endfunction()
+
+# muonrt_keep_tagged(list tag): of a list of files with tests, those with cases of this tag.
+function(muonrt_keep_tagged list tag)
+  set(kept)
+  foreach(source ${${list}})
+    file(STRINGS ${source} tags REGEX "\\[${tag}\\]")
+    if(tags)
+      list(APPEND kept ${source})
+    endif()
+  endforeach()
+  set(${list} ${kept} PARENT_SCOPE)
+endfunction()
+
 # muonrt_add_catch_tests(target prefix sources...): one entry for each source file of a Catch2
 # program: <prefix>.<file> here, asan.<prefix>.<file> and tsan.<prefix>.<file> from the other trees,
 # with `_test` dropped from the names. Catch2 makes a tag of each file name with -#. Tags that decide

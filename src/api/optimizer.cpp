@@ -61,6 +61,7 @@ muonrt_report_t to_c(const StepReport& r) {
   out.grad_norm = r.grad_norm;
   out.clipped_heads = r.clipped_heads;
   out.health = r.health;
+  out.enqueue_seconds = r.enqueue_seconds;
   return out;
 }
 

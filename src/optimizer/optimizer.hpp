@@ -24,7 +24,7 @@ struct StepReport {
   int64_t nonfinite_param = -1;
   int64_t bytes_sent = 0;
   double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
-  double exposed_seconds = 0;
+  double exposed_seconds = 0, enqueue_seconds = 0;
   double grad_norm = 0;
   int64_t clipped_heads = 0;
   bool health = false;  // measured in this step

@@ -20,6 +20,10 @@ float as_float(const char* what, double value) {
   return out;
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 /// What a weight loses to decay, as a share of itself, at this rate.
 float decay_of(const GroupSettings& group, double rate) {
   const char* const what = "step: weight decay of a step";
@@ -190,6 +194,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     current_->abandon();
     fail(e);
   }
+  report.enqueue_seconds = seconds_since(start);
   try {
     current_->wait();
   } catch (const Error& e) {
@@ -223,8 +228,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     throw;
   }
   if (run.health) take_health(report);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  measure(report, seconds.count());
+  measure(report, seconds_since(start));
   return report.skipped ? Status::kSkipped : Status::kOk;
 }
 

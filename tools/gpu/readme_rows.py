@@ -79,6 +79,19 @@ class Report:
                 yield self.measured(what, f"tools/gpu-check {part}",
                                     "yes" if status == "ok" else "no", "", "", "")
 
+    def steps(self):
+        exchange = [r for r in self.rows("exchange") if r["bytes"] == 1 << 28]
+        if exchange:
+            copy = exchange[0]["bytes"] / exchange[0]["reference_ms"] * 1e-6
+            yield self.measured("exchange of 256 MiB by staged copies, GB/s", "bench exchange",
+                                f"{exchange[0]['gbps']:.1f}", f"{copy:.0f} (copy on the device)",
+                                f"{exchange[0]['of_reference']:.3f}")
+        if self.rows("step"):
+            last = self.rows("step")[-1]
+            yield self.measured("host time to enqueue a step", "bench step",
+                                f"{last['enqueue_ms']:.2f} ms", f"{last['median_ms']:.2f} ms (the step)",
+                                f"{last['enqueue_ms'] / last['median_ms']:.2f}")
+
     def symmetric(self):
         """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
         for provider, what in (("cublaslt", "cuBLASLt and `mirror`"), ("sm80", "`sm80.cu`"),
@@ -101,7 +114,7 @@ class Report:
     def markdown(self):
         head = row("what", "GPU, date", "command", "ours", "reference", "ratio", "data")
         lines = ["Measurements:", "", head, "|---" * 7 + "|", *self.elementwise(), *self.products(),
-                 *self.batch(), *self.correctness(), "", "Symmetric products, TFLOP/s:", "",
+                 *self.batch(), *self.correctness(), *self.steps(), "", "Symmetric products, TFLOP/s:", "",
                  row("kernel", 2048, 4096, 8192, 16384), "|---" * 5 + "|", *self.symmetric(), "",
                  "Newton-Schulz, ms:", "",
                  row("batch", "cuBLASLt, standard", "`sm90.cu`, standard", "`sm90.cu`, Gram"),

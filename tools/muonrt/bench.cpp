@@ -8,6 +8,7 @@ void add_bench(CLI::App& app, Work& work) {
   command->require_subcommand(1);
   add_bench_step(*command, work);
   add_bench_plan(*command, work);
+  add_bench_exchange(*command, work);
   add_bench_gemm(*command, work);
   add_bench_ns(*command, work);
   add_bench_elementwise(*command, work);

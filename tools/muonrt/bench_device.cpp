@@ -116,18 +116,15 @@ int finish_bench(const DeviceArguments& a, const std::string& title, const Field
   return wrong > 0 ? 1 : 0;
 }
 
-double median_of(std::vector<double> list) {
-  std::sort(list.begin(), list.end());
-  const size_t half = list.size() / 2;
-  return list.size() % 2 == 1 ? list[half] : (list[half - 1] + list[half]) / 2;
-}
-
-float bench_value(uint64_t seed, int64_t index) {
+uint64_t bench_word(uint64_t seed, int64_t index) {
   uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index) + 1;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  x ^= x >> 31;
-  const int32_t whole = static_cast<int32_t>(x >> 41) - (1 << 22);
+  return x ^ (x >> 31);
+}
+
+float bench_value(uint64_t seed, int64_t index) {
+  const int32_t whole = static_cast<int32_t>(bench_word(seed, index) >> 41) - (1 << 22);
   return (static_cast<float>(whole) + 0.5f) * 0x1p-22f;
 }
 

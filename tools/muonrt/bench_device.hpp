@@ -10,6 +10,7 @@
 
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
+#include "muonrt/median.hpp"
 #include "muonrt/table.hpp"
 
 namespace muonrt::tool {
@@ -79,8 +80,8 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 int finish_bench(const DeviceArguments& arguments, const std::string& title, const Fields& fields,
                  const Table& table, int64_t wrong);
 
-double median_of(std::vector<double> list);
-
+/// 64 random bits; they follow from (seed, index).
+uint64_t bench_word(uint64_t seed, int64_t index);
 /// In [-1, 1), not zero, of all exponents a bf16 has there; follows from (seed, index).
 float bench_value(uint64_t seed, int64_t index);
 /// `count` of them, rounded to bf16 or as they are, as bytes.

@@ -9,6 +9,7 @@
 #include "muonrt/command.hpp"
 #include "muonrt/gpu.hpp"
 #include "muonrt/launch.hpp"
+#include "muonrt/median.hpp"
 #include "muonrt/progress.hpp"
 #include "muonrt/sharded.hpp"
 #include "muonrt/table.hpp"
@@ -84,8 +85,9 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   return out;
 }
 
-enum Part { kStep, kLocal, kGemm, kExposed, kExchange, kParts };
-constexpr const char* kPartNames[kParts] = {"step", "local", "gemm", "exposed", "exchange"};
+enum Part { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kParts };
+constexpr const char* kPartNames[kParts] = {"step",    "local",    "gemm",
+                                            "exposed", "exchange", "enqueue"};
 using Sample = std::array<double, kParts>;  // seconds
 
 /// Of one rank.
@@ -110,7 +112,8 @@ double plain_flops(const ModelTensor& t) {
 }
 
 Sample sample_of(const muonrt_report_t& r) {
-  return {r.seconds, r.local_seconds, r.gemm_seconds, r.exposed_seconds, r.exchange_seconds};
+  return {r.seconds,         r.local_seconds,    r.gemm_seconds,
+          r.exposed_seconds, r.exchange_seconds, r.enqueue_seconds};
 }
 
 Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const Group& group,
@@ -152,12 +155,6 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
   return out;
 }
 
-double median(std::vector<double> list) {
-  std::sort(list.begin(), list.end());
-  const size_t half = list.size() / 2;
-  return list.size() % 2 == 1 ? list[half] : (list[half - 1] + list[half]) / 2;
-}
-
 /// Milliseconds of every iteration: of its slowest rank, and the mean over ranks.
 std::vector<double> slowest(const Measured& m, Part part) {
   std::vector<double> out;
@@ -189,15 +186,15 @@ Cell details(const Measured& m) {
     for (size_t r = 0; r < m.samples[0].size(); ++r) {
       std::vector<double> of_rank;
       for (const auto& ranks : m.samples) of_rank.push_back(ranks[r][part] * 1e3);
-      least_rank = std::min(least_rank, median(of_rank));
-      most_rank = std::max(most_rank, median(of_rank));
+      least_rank = std::min(least_rank, median_of(of_rank));
+      most_rank = std::max(most_rank, median_of(of_rank));
     }
     const auto text = [](double x) { return fmt::format("{}", x); };
     fields.emplace_back(kPartNames[p],
                         json_object({{"min_ms", text(*std::min_element(most.begin(), most.end()))},
-                                     {"median_ms", text(median(most))},
+                                     {"median_ms", text(median_of(most))},
                                      {"max_ms", text(*std::max_element(most.begin(), most.end()))},
-                                     {"mean_rank_ms", text(median(rank_mean(m, part)))},
+                                     {"mean_rank_ms", text(median_of(rank_mean(m, part)))},
                                      {"fastest_rank_ms", text(least_rank)},
                                      {"slowest_rank_ms", text(most_rank)}}));
   }
@@ -214,6 +211,7 @@ Table make_table() {
                 {"gemm_ms", "gemm", Table::Align::kRight, 8},
                 {"exposed_ms", "exposed", Table::Align::kRight, 8},
                 {"exchange_ms", "exchange", Table::Align::kRight, 8},
+                {"enqueue_ms", "enqueue", Table::Align::kRight, 8},
                 {"gflops", "GFLOP/s", Table::Align::kRight, 8},
                 {"sent_bytes", "sent", Table::Align::kRight, 9},
                 {"memory_bytes", "memory", Table::Align::kRight, 9},
@@ -223,12 +221,12 @@ Table make_table() {
 
 void add_row(Table& table, const Group& group, const Measured& m) {
   const std::vector<double> step = slowest(m, kStep);
-  const double middle = median(step);
-  const auto part = [&](Part p) { return cell::number(median(rank_mean(m, p)), 2); };
+  const double middle = median_of(step);
+  const auto part = [&](Part p) { return cell::number(median_of(rank_mean(m, p)), 2); };
   table.add({cell::word(group.name), cell::count(std::ssize(group.tensors)),
              cell::number(*std::min_element(step.begin(), step.end()), 2), cell::number(middle, 2),
              cell::number(*std::max_element(step.begin(), step.end()), 2), part(kLocal),
-             part(kGemm), part(kExposed), part(kExchange),
+             part(kGemm), part(kExposed), part(kExchange), part(kEnqueue),
              cell::number(middle > 0 ? m.flops / middle * 1e-6 : 0, 1), cell::bytes(m.counts.sent),
              cell::bytes(m.counts.memory), cell::count(m.counts.wrong), details(m)});
 }
@@ -236,10 +234,12 @@ void add_row(Table& table, const Group& group, const Measured& m) {
 constexpr const char* kColumns =
     "min, median, max ms: of the slowest rank, over iterations. local (packs, unpacks, commits), "
     "gemm,\n"
-    "exposed (waiting for exchanges), exchange (hidden or not): mean over ranks, median over\n"
-    "iterations. GFLOP/s: of all ranks, as if no symmetric half were saved. sent, memory: largest "
-    "over\n"
-    "ranks. #wrong: elements whose bytes are not those of one rank alone.\n";
+    "exposed (waiting for exchanges), exchange (hidden or not), enqueue (until the host only "
+    "waits):\n"
+    "mean over ranks, median over iterations. GFLOP/s: of all ranks, as if no symmetric half were\n"
+    "saved. sent, memory: largest over ranks. #wrong: elements whose bytes are not those of one "
+    "rank\n"
+    "alone.\n";
 
 LayoutWords words_of(const train::TrainMesh& mesh) {
   std::vector<std::string> names;

@@ -11,6 +11,7 @@ using Work = std::function<int()>;
 // Each adds its subcommand to `app`; once parsed, `work` is set to what it does.
 void add_bench(CLI::App& app, Work& work);
 void add_bench_elementwise(CLI::App& bench, Work& work);
+void add_bench_exchange(CLI::App& bench, Work& work);
 void add_bench_gemm(CLI::App& bench, Work& work);
 void add_bench_ns(CLI::App& bench, Work& work);
 void add_bench_plan(CLI::App& bench, Work& work);

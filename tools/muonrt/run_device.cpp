@@ -16,7 +16,7 @@ constexpr std::array<const char*, 4> kSymmetric = {"default", "vendor", "sm80", 
 
 }  // namespace
 
-void add_run_device_options(CLI::App& command, RunDevice& where) {
+void add_link_options(CLI::App& command, RunDevice& where) {
   command.add_option("--device", where.device, "host or cuda; ranks take the GPUs in turn")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
@@ -25,6 +25,10 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
                   "between GPUs: staged (through host memory; several ranks may share one) or nccl")
       ->check(CLI::IsMember({"staged", "nccl"}))
       ->capture_default_str();
+}
+
+void add_run_device_options(CLI::App& command, RunDevice& where) {
+  add_link_options(command, where);
   command.add_flag("--portable", where.portable, "plain products in place of the library's: slow");
   command.add_flag("--graphs", where.graphs, "GPU: Newton-Schulz replayed from CUDA graphs");
   command

@@ -21,6 +21,8 @@ struct RunDevice {
   int reserved_sms = -1;
   bool cuda() const { return device == "cuda"; }
 };
+/// --device and --link alone.
+void add_link_options(CLI::App& command, RunDevice& where);
 void add_run_device_options(CLI::App& command, RunDevice& where);
 
 /// Takes the device, the rank's GPU and the products over into an optimizer's options.

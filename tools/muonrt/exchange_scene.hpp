@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct muonrt_comm;
+
+namespace muonrt::tool {
+
+/// Bytes that each rank sends to each, itself included: [from][to].
+using ExchangeSizes = std::vector<std::vector<int64_t>>;
+
+/// Every rank sends `bytes`: equal shares, or shares drawn at random, of which some are empty.
+ExchangeSizes exchange_sizes(int ranks, int64_t bytes, bool uneven);
+
+/// A rank's part of one all-to-all-v, over what carries the exchanges of an optimizer, and memory
+/// that holds what it sends and receives. Every byte follows from sender, receiver and place.
+class ExchangeScene {
+ public:
+  /// @param comm   of this rank. @param gpu  its index; the host's memory where that is negative.
+  /// Throws Error where there is no such device.
+  ExchangeScene(muonrt_comm* comm, int gpu, const ExchangeSizes& sizes);
+  ~ExchangeScene();
+
+  /// Milliseconds until all has arrived on this rank. Collective.
+  double run();
+  /// Milliseconds of a copy of what this rank sends, on its device.
+  double copy();
+  /// Bytes that have not arrived as they were sent; then nothing has arrived.
+  int64_t take_wrong();
+  /// The device and what carries the messages.
+  std::string describe() const;
+
+ private:
+  struct Inside;
+  std::unique_ptr<Inside> inside_;
+};
+
+}  // namespace muonrt::tool
