@@ -69,13 +69,14 @@ __device__ inline void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-/// At the barrier that lies at the same place in block `rank` of the cluster.
+/// At the barrier that lies at the same place in block `rank` of the cluster. As in CUTLASS,
+/// .release.cta by default: .cluster would fence the memory of the whole GPU, and this says "has
+/// been read", no value goes to the other block with it.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
-          shared_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
 }
@@ -85,12 +86,14 @@ __device__ inline void barrier_arrive_and_expect(uint64_t* barrier, uint32_t byt
       "r"(bytes)
       : "memory");
 }
-/// Until the phase of this parity has ended, as the whole cluster sees it.
+/// Until the phase of this parity has ended. As in CUTLASS, .acquire.cta by default: .cluster
+/// would drop the L1 cache at each wait, and bulk copies make their bytes visible themselves when
+/// they count them; no thread of the other block writes any.
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "again%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again%=;\n}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
