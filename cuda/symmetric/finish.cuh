@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/problem.hpp"
 #include "cuda/symmetric/ptx_half.cuh"
 
@@ -29,6 +30,24 @@ __device__ inline uint32_t finished(const SymmetricProblem& p, uint32_t added, i
   if (p.gamma != 0.0f && row == col) low += p.gamma;
   if (p.gamma != 0.0f && row == col + 1) high += p.gamma;
   return packed<kElement>(low, high);
+}
+
+/// Stores eight neighbours of a row of C: those of [from, to) that lie inside of the result.
+/// @param chunk  the elements; at a multiple of 16 bytes, as is `col` in a row.
+__device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
+                                   const void* chunk, int from = 0, int to = kChunk) {
+  struct alignas(16) Sixteen {
+    uint32_t word[4];
+  };
+  if (row >= p.n || col >= p.n) return;
+  uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
+  if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {
+    *reinterpret_cast<Sixteen*>(c) = *static_cast<const Sixteen*>(chunk);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i)
+    if (i >= from && i < to && col + i < p.n) c[i] = static_cast<const uint16_t*>(chunk)[i];
 }
 
 }  // namespace muonrt::cuda

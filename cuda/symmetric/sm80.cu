@@ -141,19 +141,9 @@ __device__ inline void for_pairs(const Visit& visit) {
 __device__ inline void store_tile(const uint16_t* tile, const SymmetricProblem& p, int64_t matrix,
                                   int first_row, int first_col) {
   constexpr int kChunks = kCell / kChunk;
-  struct alignas(16) Sixteen {
-    uint32_t word[4];
-  };
   for (int i = static_cast<int>(threadIdx.x); i < kCell * kChunks; i += Config::kThreads) {
     const int row = i / kChunks, col = i % kChunks * kChunk;
-    if (first_row + row >= p.n) continue;
-    const uint16_t* from = tile + row * Config::kPitch + col;
-    uint16_t* to = p.c + matrix * p.c_stride + int64_t{first_row + row} * p.c_ld + first_col + col;
-    if (first_col + col + kChunk <= p.n) {
-      *reinterpret_cast<Sixteen*>(to) = *reinterpret_cast<const Sixteen*>(from);
-    } else {
-      for (int c = 0; first_col + col + c < p.n; ++c) to[c] = from[c];
-    }
+    store_chunk(p, matrix, first_row + row, first_col + col, tile + row * Config::kPitch + col);
   }
 }
 

@@ -11,7 +11,7 @@
 // Epilogue: D comes through the ring behind the operands, so that it is there when the products
 // are. 64 x 64 at a time, rounded once, written to shared memory straight (stmatrix) and mirrored
 // (stmatrix.trans) from the same registers and stored by the bulk engine, while the producer fills
-// the ring for the next job.
+// the ring for the next job. Where a row of the result ends inside of 16 bytes, plain stores.
 //
 // A stage: 128 rows of A, then 128 or 256 rows of B. Where B is A and a tile touches the diagonal,
 // its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
@@ -206,7 +206,21 @@ __device__ inline void stage_square(const float* sums, const SymmetricProblem& p
   }
 }
 
-/// Stores a square, unless it lies outside of the result or is another one's mirror.
+/// A staged square to where the result's last column lies, by all threads of its consumer.
+__device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
+                                  int first_col, const unsigned char* staging) {
+  constexpr int kChunks = Config::kSquare / kChunk;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < Config::kSquare * kChunks; i += 128) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    store_chunk(p, matrix, first_row + row, first_col + kChunk * chunk,
+                staging + swizzled128(row, chunk));
+  }
+}
+
+/// Stores a square, unless it lies outside of the result or is another one's mirror. Bulk stores
+/// write whole chunks, behind the last column too: a square with a part of one is stored plainly.
+/// Mirrored squares end before the column where the straight one begins.
 template <DType kElement>
 __device__ inline void store_square(const float* sums, const Sm90Arguments& args,
                                     const TileJob& job, const unsigned char* d,
@@ -226,8 +240,10 @@ __device__ inline void store_square(const float* sums, const Sm90Arguments& args
   }
   bulk_fence();
   warpgroup_sync(consumer);
+  const bool in_bulk = p.n % kChunk == 0 || first_col + Config::kSquare <= p.n;
+  if (!in_bulk) store_edge(p, job.matrix, first_row, first_col, staging);
   if (!issues) return;
-  bulk_store(args.c[job.shape], first_col, first_row, job.matrix, staging);
+  if (in_bulk) bulk_store(args.c[job.shape], first_col, first_row, job.matrix, staging);
   if (how == Stored::kBoth)
     bulk_store(args.c[job.shape], first_row, first_col, job.matrix, staging + Config::kSquareBytes);
   bulk_commit();

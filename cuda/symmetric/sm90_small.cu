@@ -164,24 +164,6 @@ __device__ inline void stage_strips(const float* sums, const SymmetricProblem& p
   }
 }
 
-struct alignas(16) Sixteen {
-  uint32_t word[4];
-};
-
-/// Eight neighbours of a row of C; of those only [from, to) and what lies inside.
-__device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
-                                   const unsigned char* chunk, int from, int to) {
-  if (row >= p.n || col >= p.n) return;
-  uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
-  if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {
-    *reinterpret_cast<Sixteen*>(c) = *reinterpret_cast<const Sixteen*>(chunk);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i)
-    if (i >= from && i < to && col + i < p.n) c[i] = reinterpret_cast<const uint16_t*>(chunk)[i];
-}
-
 /// From shared to global memory, what `stage_strips` left there.
 template <int kStrips>
 __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& job, Square at,
@@ -192,8 +174,7 @@ __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& jo
        i += Config::kConsumerThreads) {
     const int row = i / (2 * kStrips), chunk = 2 * first + i % (2 * kStrips);
     store_chunk(p, job.matrix, at.row + row, at.col + kChunk * chunk,
-                shared.straight() + swizzled128(row, chunk), diagonal ? row - kChunk * chunk : 0,
-                kChunk);
+                shared.straight() + swizzled128(row, chunk), diagonal ? row - kChunk * chunk : 0);
   }
   for (int i = static_cast<int>(threadIdx.x); i < 16 * kStrips * kChunks;
        i += Config::kConsumerThreads) {

@@ -153,7 +153,8 @@ inline void bulk_load_blocks(void* to, const TensorMap& map, int col, int row, i
     if (blocks >> block & 1u) bulk_load_into(block, to, map, col, row, matrix, barrier);
 }
 
-/// Bulk stores of a thread that are under way: shared memory is read as late as it may be.
+/// Bulk stores of a thread that are under way: shared memory is read as late as it may be, and
+/// whole chunks are written, as a GPU does it.
 inline int& stores_under_way() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
@@ -165,8 +166,8 @@ inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const
   int& mine = stores_under_way();
   ++mine;
   emulator::later([=, &map, &mine, memory = dynamic_shared()] {
-    for_box(map, at, col, row, matrix, [&](uint16_t* to, uint32_t there, size_t elements) {
-      if (to) std::memcpy(to, memory + there, 2 * elements);
+    for_box(map, at, col, row, matrix, [&](uint16_t* to, uint32_t there, size_t) {
+      if (to) std::memcpy(to, memory + there, 2 * kChunk);
     });
     --mine;
   });
