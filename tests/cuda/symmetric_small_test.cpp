@@ -138,6 +138,22 @@ TEST_CASE("symmetric small: few and small matrices have small tiles, others larg
   CHECK(chosen(128, 4096, 256) == Tiles::kLarge);
 }
 
+TEST_CASE("symmetric small: the cases for the large tiles of a GPU have them", "[emulated]") {
+  for (const int sms : {124, 132}) {
+    int64_t in_pairs = 0, sliced = 0;
+    for (const SymmetricCase& c : large_cases()) {
+      CAPTURE(c.name(), sms);
+      const std::vector<SymmetricShape> shapes = {{c.n, c.k, c.count, slices_of_sm90(c.n, c.k)}};
+      const JobList list = mixed_jobs(shapes, sms);
+      CHECK(tiles_of(shapes, list, sms) == Tiles::kLarge);
+      in_pairs += list.jobs[0].kind == JobKind::kPair;
+      sliced += shapes[0].slices > 1;
+    }
+    CHECK(in_pairs == 2);
+    CHECK(sliced == 1);
+  }
+}
+
 TEST_CASE(
     "symmetric small: the depth of narrow and deep results is cut, into equal parts of stages",
     "[emulated]") {
