@@ -7,11 +7,12 @@
 // The ring of stages between the copies and the products of a block, and who waits for what. Plain
 // C++: the kernel and the model of it in tests/cuda use these functions.
 //
-// Fill f goes to stage f % kRingStages. `full` ends a phase when its bytes have come; `empty` when
-// both consumers of the block have read it; `peer_empty` when both consumers of the other block of
-// the cluster have. The last counts fills of pairs alone, which come first in both blocks and have
-// the same numbers there: a copy into both blocks waits for both. Every fill of a pair takes bytes
-// from both producers, D's too: a block that could fill a stage alone might end two phases of
+// Fill f goes to stage f % kRingStages. `full` ends a phase when its bytes have come and a producer
+// has arrived twice; `empty` when both consumers of the block have read it; `peer_empty` when both
+// consumers of the other block of the cluster have. The last counts fills of pairs alone, which
+// come first in both blocks and have the same numbers there: a copy into both blocks waits for
+// both. Every fill of a pair needs both producers: operands take bytes from both, at D's the second
+// arrival is the other block's. A block that could fill a stage alone might end two phases of
 // `peer_empty` before the other one's producer looks.
 
 namespace muonrt::cuda {

@@ -76,7 +76,8 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row == job.col;
 }
 
-/// Waits until a fill's stage is free, and announces what comes.
+/// Waits until a fill's stage is free, and announces what comes. Two arrivals make it full: this
+/// one, and one more of a producer.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     barrier_wait(shared.empty(fill), parity_before(fill));
@@ -85,22 +86,19 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   barrier_arrive_and_expect(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// D of a job's tile, a cell a stage. Of a pair each block's producer brings one box to both.
+/// D of a job's tile, a cell a stage. Of a pair each producer arrives at the other block's stage,
+/// since nothing else comes from there (ring.hpp).
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
                                  const Shared& shared, int width, uint32_t rank, int& fill) {
   const bool pair = job.kind == JobKind::kPair;
   for (int half = 0; half < width; ++half, ++fill) {
     open_stage(shared, fill, pair, 2 * Config::kOperandBytes);
-    const int first_col = (job.col + half) * kCell;
-    for (int i = 0; i < 2; ++i) {
-      // The i-th box of this block, or of a pair this producer's box of the i-th block.
-      const int box = pair ? static_cast<int>(rank) : i;
-      const int row = pair ? (job.row & ~1) + i : job.row;
-      const uint32_t block = pair ? static_cast<uint32_t>(i) : rank;
-      bulk_load_blocks(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
-                       first_col + box * Config::kSquare, row * kCell, job.matrix,
-                       shared.full(fill), static_cast<uint16_t>(1u << block));
-    }
+    uint64_t* full = shared.full(fill);
+    barrier_arrive_at(full, pair ? rank ^ 1u : rank);
+    for (int box = 0; box < 2; ++box)
+      bulk_load(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
+                (job.col + half) * kCell + box * Config::kSquare, job.row * kCell, job.matrix,
+                full);
   }
 }
 
@@ -116,6 +114,7 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, (1 + width - once) * Config::kOperandBytes);
     uint64_t* full = shared.full(fill);
+    barrier_arrive(full);
     unsigned char* stage = shared.stage(fill);
     const int k = block * Config::kDepth;
     bulk_load(stage, a, k, job.row * kCell, job.matrix, full);
@@ -274,7 +273,7 @@ __device__ inline void store_job(const float (&sums)[128], const Sm90Arguments& 
 __device__ inline void make_barriers(const Shared& shared) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kRingStages; ++stage) {
-      barrier_init(shared.full(stage), 1);
+      barrier_init(shared.full(stage), 2);
       barrier_init(shared.empty(stage), kConsumers);
       barrier_init(shared.peer_empty(stage), kConsumers);
     }

@@ -23,7 +23,7 @@ enum class Fault {
   kEarlyRelease,   // a consumer gives a stage back before it has read it
   kWrongParity,    // a producer waits for the phase after the one it needs
   kNoFullWait,     // a consumer reads before the copies are there
-  kFillsAlone,     // a block fills a pair's stage without the other: it may get two phases ahead
+  kFillsAlone,     // D of a pair without the other block's arrival: it may get two phases ahead
   kNoLastMeeting,  // a block ends while the other still copies into it
 };
 
@@ -70,7 +70,7 @@ class Model {
     for (int b = 0; b < 2; ++b) {
       total_[b] = pairs + singles[b];
       for (int s = 0; s < kRingStages; ++s) {
-        blocks_[b].full[s] = Barrier(1);
+        blocks_[b].full[s] = Barrier(2);
         blocks_[b].empty[s] = Barrier(kConsumers);
         blocks_[b].peer_empty[s] = Barrier(kConsumers);
         blocks_[b].holds[s] = {-1, -1, -1};
@@ -120,11 +120,15 @@ class Model {
     me.full[stage].bytes += 3;
     me.full[stage].arrive();
     copies_.push_back({b, stage, 0, fill});
-    if (pair && !(fault_ == Fault::kFillsAlone && fill % 5 == 4)) {
+    const bool d = fill % 5 == 4;  // else operands
+    if (pair && !d) {
       for (int to = 0; to < 2; ++to) copies_.push_back({to, stage, 1 + b, fill});
     } else {
       for (int part = 1; part < 3; ++part) copies_.push_back({b, stage, part, fill});
     }
+    Block& second = pair && d && fault_ != Fault::kFillsAlone ? blocks_[b ^ 1] : me;
+    if (second.ended) wrong_ = "an arrival at a block that has ended";
+    second.full[stage].arrive();
     ++produced_[b];
     return true;
   }

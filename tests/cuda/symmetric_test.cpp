@@ -80,8 +80,7 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
   }
 }
 
-// The emulated program has them by way of small grids (symmetric_launch_test). Pairs with D copy it
-// into the other block alone, by a multicast whose mask leaves the sender out.
+// The emulated program has them by way of small grids (symmetric_launch_test).
 TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[cuda]") {
   if (is_emulated()) return;
   for (SymmetricCase c : large_cases()) {
