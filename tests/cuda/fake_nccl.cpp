@@ -11,39 +11,7 @@ using namespace muonrt::cuda;
 
 namespace {
 
-struct Pending {
-  bool send;
-  int peer;
-  const void* from;
-  void* to;
-  size_t bytes;
-  Member* member;
-  cudaStream_t stream;
-};
-thread_local std::vector<Pending> open_group;
-thread_local int group_depth = 0, version = 22809;
-
-Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
-
-void complain(const std::string& text) { state().problems.push_back(text); }
-
-/// Inside NCCL: one thread at a time in one communicator.
-class Visit {
- public:
-  explicit Visit(Member* member, bool ends = false) : member_(member) {
-    if (member_->busy.exchange(true)) {
-      const emulator::MachineLock lock;
-      complain("two threads in a communicator of rank " + std::to_string(member_->rank));
-    }
-    const emulator::MachineLock lock;
-    if (member_->gone || (member_->aborted && !ends))
-      complain("rank " + std::to_string(member_->rank) + " used a communicator after its end");
-  }
-  ~Visit() { member_->busy = false; }
-
- private:
-  Member* member_;
-};
+thread_local int version = 22809;
 
 NcclResult get_version(int* out) {
   *out = version;
@@ -58,7 +26,7 @@ NcclResult get_unique_id(NcclUniqueId* id) {
   return kNcclSuccess;
 }
 
-NcclHandle join(const std::string& key, int size, int rank) {
+NcclHandle join(const std::string& key, int size, int rank, const NcclConfig& config) {
   auto& world = state().worlds[key];
   if (!world) {
     world = std::make_unique<World>();
@@ -69,34 +37,79 @@ NcclHandle join(const std::string& key, int size, int rank) {
   member->world = world.get();
   member->rank = rank;
   member->polls = 2;
+  member->version = version;
+  member->config = config;
+  member->blocking = config.blocking == 1;
   cudaGetDevice(&member->device);
   ++state().counts.made;
   state().members.push_back(std::move(member));
   return reinterpret_cast<NcclHandle>(state().members.back().get());
 }
 
+bool complete(const Member* member) { return member->world->joined == member->world->size; }
+
 NcclResult init(NcclHandle* out, int size, NcclUniqueId id, int rank, NcclConfig* config) {
-  const emulator::MachineLock lock;
-  if (config->blocking != 0 || config->magic != 0xcafebeef) complain("init: a blocking config");
-  *out = join(id.internal, size, rank);
-  return kNcclInProgress;
+  Member* member = nullptr;
+  {
+    const emulator::MachineLock lock;
+    if (config->magic != 0xcafebeef) complain("init: no config");
+    expect_no_job();
+    *out = join(id.internal, size, rank, *config);
+    member = member_of(*out);
+    begin_job(member);
+  }
+  if (!member->blocking) return kNcclInProgress;
+  return block(member, [&] { return complete(member); }) ? kNcclSuccess : kNcclInternalError;
 }
 
-NcclResult split(NcclHandle parent, int, int key, NcclHandle* out, NcclConfig* config) {
-  const emulator::MachineLock lock;
-  Member* const member = member_of(parent);
-  if (config->blocking != 0 || config->split_share != 0) complain("split: a shared config");
-  const std::string name = "split " + std::to_string(member->splits++) + " of " +
-                           std::to_string(reinterpret_cast<uintptr_t>(member->world));
-  *out = join(name, member->world->size, key);
-  return kNcclInProgress;
+/// Writes the handles of splits that all ranks have come to.
+void give_birth(Member* parent) {
+  std::erase_if(parent->births, [](const Birth& b) {
+    if (!complete(b.child)) return false;
+    *b.out = reinterpret_cast<NcclHandle>(b.child);
+    return true;
+  });
 }
 
-NcclResult finalize(NcclHandle handle) { return Visit(member_of(handle)), kNcclSuccess; }
+// The parent decides whether it blocks, not the config.
+NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* config) {
+  Member* const parent = member_of(handle);
+  const Visit visit(parent);
+  Member* child = nullptr;
+  {
+    const emulator::MachineLock lock;
+    finish_job(parent);
+    expect_no_job();
+    const std::string name = "split " + std::to_string(parent->splits++) + " of " +
+                             std::to_string(reinterpret_cast<uintptr_t>(parent->world));
+    child = member_of(join(name, parent->world->size, key, *config));
+    *out = nullptr;
+    if (!parent->blocking) {
+      parent->births.push_back({out, child});
+      parent->polls = 2;
+      begin_job(parent);
+      return kNcclSuccess;  // so says NCCL, though it has only begun
+    }
+  }
+  if (!block(parent, [&] { return complete(child); })) return kNcclInternalError;
+  *out = reinterpret_cast<NcclHandle>(child);
+  return kNcclSuccess;
+}
+
+NcclResult finalize(NcclHandle handle) {
+  const Visit visit(member_of(handle));
+  const emulator::MachineLock lock;
+  finish_job(member_of(handle));
+  expect_no_job();
+  begin_job(member_of(handle));
+  return kNcclSuccess;
+}
 
 NcclResult destroy(NcclHandle handle) {
   const Visit visit(member_of(handle));
   const emulator::MachineLock lock;
+  finish_job(member_of(handle));
+  expect_no_job();
   member_of(handle)->gone = true;
   ++state().counts.destroyed;
   return kNcclSuccess;
@@ -105,6 +118,7 @@ NcclResult destroy(NcclHandle handle) {
 NcclResult abort_member(NcclHandle handle) {
   const Visit visit(member_of(handle), true);
   const emulator::MachineLock lock;
+  finish_job(member_of(handle));
   member_of(handle)->aborted = member_of(handle)->gone = true;
   ++state().counts.aborted;
   return kNcclSuccess;
@@ -114,197 +128,41 @@ NcclResult async_error(NcclHandle handle, NcclResult* out) {
   Member* const member = member_of(handle);
   const Visit visit(member);
   const emulator::MachineLock lock;
+  give_birth(member);
   *out = kNcclSuccess;
   if (state().failing.count(member->rank)) {
     *out = kNcclRemoteError;
-  } else if (member->world->joined < member->world->size) {
+  } else if (!complete(member) || !member->births.empty()) {
     *out = kNcclInProgress;
-  } else if (member->polls > 0) {
+  } else if (member->polls > 0 && !member->blocking) {
     --member->polls;
     *out = kNcclInProgress;
   }
   return kNcclSuccess;
 }
 
-NcclResult count(NcclHandle handle, int* out) {
-  return *out = member_of(handle)->world->size, kNcclSuccess;
-}
-NcclResult user_rank(NcclHandle handle, int* out) {
-  *out = member_of(handle)->rank;
-  return kNcclSuccess;
-}
-NcclResult device(NcclHandle handle, int* out) {
-  *out = member_of(handle)->device;
-  return kNcclSuccess;
-}
-const char* error_string(NcclResult) { return "an error of the fake"; }
-const char* last_error(NcclHandle) { return ""; }
-
-NcclResult send(const void* from, size_t bytes, NcclType, int peer, NcclHandle handle,
-                cudaStream_t stream) {
-  open_group.push_back({true, peer, from, nullptr, bytes, member_of(handle), stream});
-  return kNcclSuccess;
-}
-NcclResult receive(void* to, size_t bytes, NcclType, int peer, NcclHandle handle,
-                   cudaStream_t stream) {
-  open_group.push_back({false, peer, nullptr, to, bytes, member_of(handle), stream});
-  return kNcclSuccess;
-}
-
-bool move_message(Message& m) {
-  if (m.done) return true;
-  if (!m.sender || !m.receiver || !m.sender->reach() || !m.receiver->reach()) return false;
-  if (m.sent != m.expected) {
-    complain("a message of " + std::to_string(m.sent) + " bytes, expected " +
-             std::to_string(m.expected));
-    return false;
-  }
-  std::memcpy(m.to, m.from, m.sent);
-  return m.done = true;
-}
-
-NcclResult group_start() {
-  ++group_depth;
-  return kNcclSuccess;
-}
-
-/// What a stream captures is sent anew whenever it is replayed: here, from a rank to itself.
-NcclResult capture_group(const std::vector<Pending>& list) {
-  std::vector<Pending> sends, receives;
-  for (const Pending& p : list) {
-    if (p.peer != p.member->rank) complain("a captured group with other ranks is not imitated");
-    (p.send ? sends : receives).push_back(p);
-  }
-  if (sends.size() != receives.size()) complain("a captured group sends what nobody receives");
-  for (size_t i = 0; i < std::min(sends.size(), receives.size()); ++i) {
-    if (sends[i].bytes != receives[i].bytes) complain("a captured message of two sizes");
-    emulator::enqueue_operation(
-        list[0].stream, [to = receives[i].to, from = sends[i].from, bytes = sends[i].bytes] {
-          std::memcpy(to, from, bytes);
-          return true;
-        });
-  }
-  return kNcclSuccess;
-}
-
-NcclResult group_end() {
-  if (--group_depth > 0 || open_group.empty()) return kNcclSuccess;
-  const std::vector<Pending> list = std::exchange(open_group, {});
-  Member* const member = list[0].member;
-  const Visit visit(member);
-  const emulator::MachineLock lock;
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(list[0].stream, &capture);
-  if (capture != cudaStreamCaptureStatusNone) return capture_group(list);
-  const auto part = std::make_shared<Part>();
-  part->member = member;
-  part->stream = list[0].stream;
-  std::vector<std::shared_ptr<Message>> messages;
-  std::string text = "group:";
-  for (const Pending& p : list) {
-    if (p.member != member || p.stream != part->stream) complain("a group over two streams");
-    text += std::string(p.send ? " send " : " receive ") + std::to_string(p.peer) + " x " +
-            std::to_string(p.bytes);
-    const std::pair<int, int> pair =
-        p.send ? std::pair(member->rank, p.peer) : std::pair(p.peer, member->rank);
-    const int64_t number = p.send ? member->sent[p.peer]++ : member->received[p.peer]++;
-    auto& message = member->world->messages[pair][number];
-    if (!message) message = std::make_shared<Message>();
-    if (p.send) {
-      message->sender = part;
-      message->from = p.from;
-      message->sent = p.bytes;
-    } else {
-      message->receiver = part;
-      message->to = p.to;
-      message->expected = p.bytes;
-    }
-    messages.push_back(message);
-  }
-  member->log.push_back(text);
-  part->position = emulator::enqueue_operation(part->stream, [part, messages] {
-    if (part->member->aborted) return true;
-    part->reached = true;
-    bool all = true;
-    for (const auto& m : messages) all = move_message(*m) && all;
-    return all;
-  });
-  if (member->connected) return kNcclSuccess;
-  member->connected = true;  // the first group makes the connections
-  member->polls = 2;
-  return kNcclInProgress;
-}
-
-template <class T>
-void reduce(const Reduction& r) {
-  std::vector<T> result(r.count);
-  bool first = true;
-  for (const auto& [rank, buffer] : r.buffers) {
-    const T* const in = static_cast<const T*>(buffer.first);
-    for (size_t i = 0; i < r.count; ++i) {
-      if (first) {
-        result[i] = in[i];
-      } else if (r.op == kNcclSum) {
-        result[i] = static_cast<T>(static_cast<uint64_t>(result[i]) + static_cast<uint64_t>(in[i]));
-      } else {
-        result[i] = std::max(result[i], in[i]);
-      }
-    }
-    first = false;
-  }
-  for (const auto& [rank, buffer] : r.buffers)
-    std::memcpy(buffer.second, result.data(), r.count * sizeof(T));
-}
-
-bool attempt(Reduction& r, const std::shared_ptr<Part>& part, int size) {
-  const int rank = part->member->rank;
-  const auto [in, out] = r.buffers.at(rank);
-  if (part->member->aborted) {
-    // The worst that an operation cut short may leave behind: what looks like everybody's consent.
-    if (!r.done && r.type == kNcclInt64) {
-      for (size_t i = 0; i < r.count; ++i)
-        static_cast<int64_t*>(out)[i] =
-            static_cast<int64_t>(static_cast<uint64_t>(size) *
-                                 static_cast<uint64_t>(static_cast<const int64_t*>(in)[i]));
-    }
-    return true;
-  }
-  if (state().stalled.count(rank)) return false;
-  part->reached = true;
-  if (r.done) return true;
-  if (std::ssize(r.parts) < size) return false;
-  for (const auto& [other, p] : r.parts) {
-    if (state().stalled.count(other) || !p->reach()) return false;
-  }
-  r.type == kNcclInt64 ? reduce<int64_t>(r) : reduce<int32_t>(r);
-  return r.done = true;
-}
-
-NcclResult all_reduce(const void* in, void* out, size_t n, NcclType type, NcclOp op,
-                      NcclHandle handle, cudaStream_t stream) {
+/// A call that asks for a property.
+NcclResult ask(NcclHandle handle, int* out, int Member::*property) {
   Member* const member = member_of(handle);
   const Visit visit(member);
   const emulator::MachineLock lock;
-  auto& slot = member->world->reductions[member->reductions++];
-  if (!slot) {
-    slot = std::make_shared<Reduction>();
-    slot->count = n;
-    slot->type = type;
-    slot->op = op;
-  }
-  if (slot->count != n || slot->type != type || slot->op != op)
-    complain("reductions of two kinds meet");
-  member->log.push_back("all_reduce " + std::to_string(n));
-  const auto part = std::make_shared<Part>();
-  part->member = member;
-  part->stream = stream;
-  slot->parts[member->rank] = part;
-  slot->buffers[member->rank] = {in, out};
-  part->position =
-      emulator::enqueue_operation(stream, [reduction = slot, part, size = member->world->size] {
-        return attempt(*reduction, part, size);
-      });
+  if (!member->blocking && (!complete(member) || !member->births.empty() || member->polls > 0))
+    return kNcclInvalidArgument;
+  finish_job(member);
+  *out = property ? member->*property : member->world->size;
   return kNcclSuccess;
+}
+NcclResult count(NcclHandle handle, int* out) { return ask(handle, out, nullptr); }
+NcclResult user_rank(NcclHandle handle, int* out) { return ask(handle, out, &Member::rank); }
+NcclResult device(NcclHandle handle, int* out) { return ask(handle, out, &Member::device); }
+const char* error_string(NcclResult) { return "an error of the fake"; }
+const char* last_error(NcclHandle) { return ""; }
+
+const Member* last_of(int rank) {
+  for (auto at = state().members.rbegin(); at != state().members.rend(); ++at) {
+    if ((*at)->rank == rank) return at->get();
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -331,15 +189,34 @@ std::vector<std::string> problems() {
 
 std::vector<std::string> log(int rank) {
   const emulator::MachineLock lock;
-  for (auto at = state().members.rbegin(); at != state().members.rend(); ++at) {
-    if ((*at)->rank == rank) return (*at)->log;
-  }
-  return {};
+  const Member* const member = last_of(rank);
+  return member ? member->log : std::vector<std::string>();
 }
 
 Counts counts() {
   const emulator::MachineLock lock;
   return state().counts;
+}
+
+NcclConfig config(int rank) {
+  const emulator::MachineLock lock;
+  const Member* const member = last_of(rank);
+  return member ? member->config : NcclConfig();
+}
+
+int64_t most_under_way(int rank) {
+  const emulator::MachineLock lock;
+  const Member* const member = last_of(rank);
+  return member ? member->most_under_way : 0;
+}
+
+std::vector<const void*> unwritten() {
+  const emulator::MachineLock lock;
+  std::vector<const void*> out;
+  for (const auto& member : state().members) {
+    for (const Birth& b : member->births) out.push_back(b.out);
+  }
+  return out;
 }
 
 void fail(int rank) {

@@ -6,20 +6,23 @@
 
 #include "cuda/nccl_api.hpp"
 
-/// NCCL among the threads of a test, over the emulated GPU: communicators that do not block, groups
-/// whose messages move when both ends' streams have come to them, sums over all ranks. It knows the
-/// rules that NCCL leaves to its users, and keeps what was done against them.
+/// NCCL among the threads of a test, over the emulated GPU: groups whose messages move when both
+/// ends' streams have come to them, sums over all ranks. Communicators that block wait inside calls
+/// for their peers, as NCCL does: to be made, to be split, in their first group. It knows the rules
+/// that NCCL leaves to its users, and keeps what was done against them.
 namespace fake_nccl {
 
 const muonrt::cuda::NcclApi& api();
 
-/// The calling thread's version from now on; 22809 otherwise.
+/// The calling thread's version from now on; 22809 otherwise. Before 2.26 work that was given to a
+/// communicator that does not block leaves a job with the thread, which has to be finished there by
+/// a call that asks more than for errors.
 void set_version(int version);
 /// Forgets all communicators and faults. Between tests, while there are none.
 void reset();
 
 /// Rules that were broken: messages that fit no other, two threads in one communicator, use after
-/// an abort. One text for each.
+/// an abort, a second abort, a thread's job left unfinished. One text for each.
 std::vector<std::string> problems();
 /// What a rank's last communicator was given: "group: send 1 x 64, receive 1 x 64", "all_reduce 5".
 std::vector<std::string> log(int rank);
@@ -28,6 +31,12 @@ struct Counts {
   int64_t made = 0, aborted = 0, destroyed = 0;
 };
 Counts counts();
+/// What the communicator made or split last was asked for by this rank.
+muonrt::cuda::NcclConfig config(int rank);
+/// Messages that a rank's last communicator had under way at once.
+int64_t most_under_way(int rank);
+/// Where splits that nobody has seen the end of will write.
+std::vector<const void*> unwritten();
 
 /// NCCL tells this rank of an error of a peer from now on.
 void fail(int rank);

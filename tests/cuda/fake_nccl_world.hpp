@@ -1,11 +1,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,15 +20,29 @@ namespace fake_nccl {
 using namespace muonrt::cuda;
 
 struct World;
+struct Member;
+
+/// A split off a parent that does not block: the handle is written when all ranks have come.
+struct Birth {
+  NcclHandle* out = nullptr;
+  Member* child = nullptr;
+};
 
 struct Member {
   World* world = nullptr;
   int rank = 0, device = 0, polls = 0;  // polls: how often it still says "in progress"
-  bool connected = false, aborted = false, gone = false;
-  std::atomic<bool> busy = false;
+  int version = 0;                      // of NCCL, for its maker
+  NcclConfig config;
+  bool blocking = false;
+  bool connected = false, gone = false;
+  std::atomic<bool> aborted = false;
+  std::atomic<bool> busy = false, connecting = false;
+  Member** job = nullptr;  // before 2.26: where the thread that gave the last work keeps its job
+  std::vector<Birth> births;
   int splits = 0;
   int64_t reductions = 0;
-  std::map<int, int64_t> sent, received;  // messages by peer
+  int64_t under_way = 0, most_under_way = 0;  // messages
+  std::map<int, int64_t> sent, received;      // messages by peer
   std::vector<std::string> log;
 };
 
@@ -36,7 +52,12 @@ struct Part {
   cudaStream_t stream = nullptr;
   int64_t position = -1;
   bool reached = false;
+  int64_t messages = 0;  // that are still under way
 
+  void ended() {
+    member->under_way -= messages;
+    messages = 0;
+  }
   bool reach() {
     if (member->aborted) return false;
     return reached = reached || emulator::reach(stream, position);
@@ -62,6 +83,7 @@ struct Reduction {
 
 struct World {
   int size = 0, joined = 0;
+  std::set<int> connecting;  // ranks that have come to their first group
   std::map<std::pair<int, int>, std::map<int64_t, std::shared_ptr<Message>>> messages;
   std::map<int64_t, std::shared_ptr<Reduction>> reductions;
 };
@@ -79,5 +101,82 @@ inline State& state() {
   static State instance;
   return instance;
 }
+
+inline Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
+
+inline void complain(const std::string& text) { state().problems.push_back(text); }
+
+/// Before 2.26: the calling thread's job, in thread-local variables.
+struct Job {
+  ~Job() {
+    const emulator::MachineLock lock;
+    if (!member) return;
+    complain("a thread ended with a job of rank " + std::to_string(member->rank));
+    member->job = nullptr;
+  }
+  Member* member = nullptr;
+};
+inline thread_local Job job;
+
+/// Work that an own thread of NCCL does: it stays with the calling thread until it is finished.
+inline void begin_job(Member* member) {
+  if (member->version >= 22600 || member->blocking) return;
+  job.member = member;
+  member->job = &job.member;
+}
+inline void finish_job(Member* member) {
+  if (!member->job) return;
+  *member->job = nullptr;
+  member->job = nullptr;
+}
+inline void expect_no_job() {
+  if (!job.member) return;
+  complain("NCCL finds a job of rank " + std::to_string(job.member->rank) + " unfinished");
+}
+
+/// A call that blocks: until `come` says true, `member` is aborted, or for so long that it is lost.
+template <class Come>
+bool block(Member* member, Come come) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (true) {
+    {
+      const emulator::MachineLock lock;
+      if (member->aborted) return false;
+      if (come()) return true;
+      if (std::chrono::steady_clock::now() > end) {
+        complain("rank " + std::to_string(member->rank) + " blocks in NCCL for ever");
+        return false;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+/// Inside NCCL: one thread at a time in one communicator.
+class Visit {
+ public:
+  /// @param ends  an abort, which may come while another thread is stuck inside.
+  explicit Visit(Member* member, bool ends = false) : member_(member) {
+    if (member_->busy.exchange(true) && !(ends && member_->connecting)) {
+      const emulator::MachineLock lock;
+      complain("two threads in a communicator of rank " + std::to_string(member_->rank));
+    }
+    const emulator::MachineLock lock;
+    if (member_->gone || (member_->aborted && !ends))
+      complain("rank " + std::to_string(member_->rank) + " used a communicator after its end");
+  }
+  ~Visit() { member_->busy = false; }
+
+ private:
+  Member* member_;
+};
+
+// The calls that give work; the others are in fake_nccl.cpp.
+NcclResult send(const void* from, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
+NcclResult receive(void* to, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
+NcclResult group_start();
+NcclResult group_end();
+NcclResult all_reduce(const void* in, void* out, size_t n, NcclType, NcclOp, NcclHandle,
+                      cudaStream_t);
 
 }  // namespace fake_nccl

@@ -1,57 +1,18 @@
-#include "cuda/nccl_comm.hpp"
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
-#include "comm/transport_bootstrap.hpp"
-#include "cuda/fake_nccl.hpp"
 #include "cuda/nccl_capture.hpp"
-#include "cuda/worlds.hpp"
+#include "cuda/nccl_ranks.hpp"
 #include "support/bits_cases.hpp"
 
 // The communicator over a fake NCCL and the emulated GPU.
 
 using namespace muonrt;
 using namespace cuda_test;
-using transport_test::on_ranks;
-using transport_test::require_none;
-using transport_test::text_of;
 
 namespace {
-
-constexpr int64_t kLong = 60'000;
-
-std::unique_ptr<Comm> over_fake(std::unique_ptr<Transport> transport, NcclOptions options = {}) {
-  return cuda::make_nccl_comm(fake_nccl::api, make_bootstrap(std::move(transport)), options);
-}
-std::unique_ptr<Comm> plain(std::unique_ptr<Transport> transport) {
-  return over_fake(std::move(transport));
-}
-
-/// Ranks as threads, each with a communicator and a device.
-std::vector<std::optional<Error>> on_nccl(int size, int64_t timeout_ms,
-                                          const std::function<void(Comm&, Machine&)>& work) {
-  fake_nccl::reset();
-  ThreadGroup group(size);
-  return on_ranks(size, [&](int rank) {
-    auto transport = group.transport(rank);
-    transport->set_timeout_ms(kLong);
-    const auto comm = plain(std::move(transport));
-    comm->set_timeout_ms(timeout_ms);
-    Machine machine(world_device());
-    work(*comm, machine);
-  });
-}
-
-bool says(const std::optional<Error>& error, Status status, const std::string& words) {
-  return error && error->status() == status && error->message().find(words) != std::string::npos;
-}
-
-void check_rules() {
-  for (const std::string& problem : fake_nccl::problems()) FAIL_CHECK(problem);
-}
 
 world::Case small_case(size_t mesh, int scheme, bool eager) {
   bits::Factors f;
@@ -295,43 +256,6 @@ TEST_CASE("nccl: an error that NCCL reports ends the step on all ranks, and noth
     CHECK_FALSE(done.changed[r]);
   }
   CHECK(says(done.errors[0], Status::kComm, "NCCL failed in"));
-}
-
-TEST_CASE("nccl: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
-  for (const bool borrow : {false, true}) {
-    fake_nccl::reset();
-    ThreadGroup group(2);
-    cuda::NcclUniqueId id{};
-    fake_nccl::api().get_unique_id(&id);
-    const auto errors = on_ranks(2, [&](int rank) {
-      cuda::NcclHandle theirs = nullptr;
-      cuda::NcclConfig config;
-      config.blocking = 0;
-      fake_nccl::api().init(&theirs, 2, id, rank, &config);
-      {
-        NcclOptions options;
-        options.from = theirs;
-        options.borrow = borrow;
-        auto transport = group.transport(rank);
-        transport->set_timeout_ms(kLong);
-        const auto comm = over_fake(std::move(transport), options);
-        const auto twin = comm->duplicate();
-        Machine machine(world_device());
-        auto* const value = machine.put(std::vector<int64_t>{3});
-        twin->reduce_sum(machine.on(), value, value, 1);
-        if (machine.get_one(value) != 6) require_none("sum");
-        options.device_index = 1;
-        char all[2];
-        twin->allgather("", all, 1);
-      }
-      fake_nccl::api().destroy(theirs);
-    });
-    CHECK(text_of(errors) == "");
-    const auto counts = fake_nccl::counts();
-    CHECK(counts.made == (borrow ? 2 : 6));
-    CHECK(counts.destroyed == counts.made);
-    check_rules();
-  }
 }
 
 TEST_CASE("nccl: versions that differ are refused before anything is made", "[nccl]") {
