@@ -118,6 +118,11 @@ class NcclComm final : public Comm {
     need(api.get_version(&version_), "ncclGetVersion");
     out.nccl_version = version_;
     out.library_version = options_.library_version;
+    out.max_ctas = options_.max_ctas;
+    out.channels_per_net_peer = options_.channels_per_net_peer;
+    out.origin = !options_.from    ? NcclOrigin::kNew
+                 : options_.borrow ? NcclOrigin::kBorrowed
+                                   : NcclOrigin::kSplit;
     if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
     return out;
   }

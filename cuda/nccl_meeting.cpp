@@ -11,9 +11,10 @@ namespace muonrt::cuda {
 namespace {
 
 struct Card {
-  int32_t status, nccl_version, library_version, reserved;
+  int32_t status, nccl_version, library_version, max_ctas, channels_per_net_peer;
+  NcclOrigin origin;
   NcclUniqueId id;
-  char message[880];
+  char message[872];
 };
 
 NcclGuest attempt(const std::function<NcclGuest()>& prepare) {
@@ -35,6 +36,9 @@ std::vector<Card> exchange_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   Card card{};
   card.nccl_version = mine.nccl_version;
   card.library_version = mine.library_version;
+  card.max_ctas = mine.max_ctas;
+  card.channels_per_net_peer = mine.channels_per_net_peer;
+  card.origin = mine.origin;
   card.id = mine.id;
   if (mine.error) {
     card.status = static_cast<int32_t>(mine.error->status());
@@ -53,32 +57,47 @@ std::vector<Card> exchange_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   return all;
 }
 
-/// `version` -> ranks that have it.
-void require_equal(const std::map<int32_t, std::vector<int32_t>>& ranks, const char* what,
-                   std::string (*text)(int)) {
+/// @param what  "versions of NCCL differ".
+void require_equal(const std::vector<Card>& all, const char* what,
+                   const std::function<std::string(const Card&)>& text, const char* remedy) {
+  std::map<std::string, std::vector<int32_t>> ranks;
+  for (size_t r = 0; r < all.size(); ++r) ranks[text(all[r])].push_back(static_cast<int32_t>(r));
   if (ranks.size() == 1) return;
   std::string list;
-  for (const auto& [version, who] : ranks)
-    list += cat(list.empty() ? "" : "; ", text(version), " on ranks ", who);
-  throw Error(Status::kMismatch, cat("NCCL communicator: versions of ", what, " differ (", list,
-                                     "); load the same one on all ranks"));
+  for (const auto& [value, who] : ranks)
+    list += cat(list.empty() ? "" : "; ", value, " on ranks ", who);
+  throw Error(Status::kMismatch, cat("NCCL communicator: ", what, " (", list, "); ", remedy));
 }
 
 std::string library_text(int version) {
   return cat(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
+std::string origin_text(NcclOrigin origin) {
+  if (origin == NcclOrigin::kNew) return "none";
+  return origin == NcclOrigin::kSplit ? "one to split" : "one to borrow";
+}
+
 }  // namespace
 
 NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare) {
   const std::vector<Card> all = exchange_cards(bootstrap, attempt(prepare));
-  std::map<int32_t, std::vector<int32_t>> nccl, library;
-  for (size_t r = 0; r < all.size(); ++r) {
-    nccl[all[r].nccl_version].push_back(static_cast<int32_t>(r));
-    library[all[r].library_version].push_back(static_cast<int32_t>(r));
-  }
-  require_equal(library, "muonrt", library_text);
-  require_equal(nccl, "NCCL", [](int v) { return nccl_version_text(v); });
+  const char *const load = "load the same one on all ranks", *const give =
+                                                                 "give all ranks the same";
+  require_equal(
+      all, "versions of muonrt differ",
+      [](const Card& c) { return library_text(c.library_version); }, load);
+  require_equal(
+      all, "versions of NCCL differ",
+      [](const Card& c) { return nccl_version_text(c.nccl_version); }, load);
+  require_equal(
+      all, "nccl_comm and borrow differ", [](const Card& c) { return origin_text(c.origin); },
+      give);
+  require_equal(
+      all, "max_ctas differs", [](const Card& c) { return cat(c.max_ctas); }, give);
+  require_equal(
+      all, "channels_per_net_peer differs",
+      [](const Card& c) { return cat(c.channels_per_net_peer); }, give);
   return all[0].id;
 }
 

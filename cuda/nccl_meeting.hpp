@@ -8,17 +8,24 @@
 
 namespace muonrt::cuda {
 
-/// What one rank brings to a meeting.
+/// Where a rank's ncclComm_t comes from.
+enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
+
+/// What one rank brings to a meeting. NCCL gives each rank as many channels as its own options
+/// allow, and ranks with other numbers wait for one another.
 struct NcclGuest {
   std::optional<Error> error;  // why it cannot take part
   int nccl_version = 0, library_version = 0;
+  int max_ctas = 0, channels_per_net_peer = 0;
+  NcclOrigin origin = NcclOrigin::kNew;
   NcclUniqueId id{};  // rank 0's counts
 };
 
 /// Prepares, then compares with all ranks; the same outcome on each. Collective.
 /// @param prepare  this rank's part; an Error it throws is told to the others.
 /// @return  rank 0's id.
-/// Errors: the first rank's error, with its number; MISMATCH naming the ranks of each version.
+/// Errors: the first rank's error, with its number; MISMATCH naming the ranks of each version or
+/// option.
 NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare);
 
 /// Runs `work`; throws the first rank's error on all of them. Collective.

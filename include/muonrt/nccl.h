@@ -41,8 +41,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * runs, use no other NCCL communicator on this GPU from another thread.
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
- * MISMATCH where versions of NCCL or of muonrt differ, naming the ranks; INVALID_ARGUMENT; COMM;
- * TIMEOUT. */
+ * MISMATCH where versions of NCCL or of muonrt, max_ctas, channels_per_net_peer, borrow or whether
+ * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT; COMM; TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                    const muonrt_nccl_options_t* options);
 

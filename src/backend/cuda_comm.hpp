@@ -27,7 +27,8 @@ int nccl_version();
 
 /// A communicator over NCCL. Collective over the bootstrap's ranks, which takes part in errors and
 /// whatever is exchanged in host memory. Errors, on every rank: NOT_SUPPORTED where a rank has no
-/// CUDA device, no NCCL or one that is too old; MISMATCH if versions differ; COMM; TIMEOUT.
+/// CUDA device, no NCCL or one that is too old; MISMATCH if versions or options differ; COMM;
+/// TIMEOUT.
 std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options);
 

@@ -110,3 +110,33 @@ TEST_CASE("nccl modes: a caller's communicator is split, or borrowed and left al
     check_rules();
   }
 }
+
+TEST_CASE("nccl modes: options that would make ranks wait for one another are compared", "[nccl]") {
+  const auto made_with = [](const std::function<void(int, NcclOptions&)>& change) {
+    fake_nccl::reset();
+    ThreadGroup group(2);
+    const auto id = new_id();
+    return on_ranks(2, [&](int rank) {
+      Theirs theirs(id, 2, rank, false);
+      NcclOptions options;
+      options.from = theirs.handle();
+      change(rank, options);
+      over_fake(timed(group, rank, 2000), options);
+    });
+  };
+  const auto ctas = made_with([](int rank, NcclOptions& o) { o.max_ctas = rank == 0 ? 4 : 8; });
+  for (const auto& e : ctas)
+    CHECK(says(e, Status::kMismatch, "max_ctas differs (4 on ranks [0]; 8 on ranks [1])"));
+  const auto channels =
+      made_with([](int rank, NcclOptions& o) { o.channels_per_net_peer = 2 * rank; });
+  for (const auto& e : channels)
+    CHECK(says(e, Status::kMismatch, "channels_per_net_peer differs (0 on ranks [0]; 2 on"));
+  const auto from = made_with([](int rank, NcclOptions& o) {
+    if (rank == 0) o.from = nullptr;
+  });
+  for (const auto& e : from)
+    CHECK(says(e, Status::kMismatch,
+               "nccl_comm and borrow differ (none on ranks [0]; one to split on ranks [1])"));
+  const auto borrow = made_with([](int rank, NcclOptions& o) { o.borrow = rank == 1; });
+  for (const auto& e : borrow) CHECK(says(e, Status::kMismatch, "one to borrow on ranks [1]"));
+}
