@@ -22,22 +22,22 @@ constexpr int64_t kFirstScratch = 4096;
 /// one group of sends and receives. The watch ends what does not end by itself.
 class NcclComm final : public Comm {
  public:
+  /// @param borrowed  of the communicator that this one duplicates, if it borrows; else null.
   NcclComm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
-           const NcclOptions& options)
+           const NcclOptions& options, const std::shared_ptr<NcclShared>& borrowed)
       : api_(api), bootstrap_(std::move(bootstrap)), options_(options) {
-    const NcclUniqueId id = nccl_meet(*bootstrap_, [this] { return prepare(); });
+    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed.get()); });
     nccl_together(*bootstrap_, [&] {
       const DeviceGuard guard(options_.device_index);
-      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, options_, id);
-      closed_ = std::make_unique<RawMemory>(options_.device_index, kFirstScratch, true);
-      *closed_->as<int32_t>() = 0;
+      shared_ = borrowed ? borrowed : std::make_shared<NcclShared>(options_.device_index);
+      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, options_, id, shared_);
       scratch(kFirstScratch);
     });
-    watch_ =
-        std::make_unique<NcclWatch>(options_.device_index, rank(),
-                                    NcclWatch::Calls{[this] { return link_->look(); },
-                                                     [this] { return bootstrap_->timeout_ms(); },
-                                                     [this](const Error& error) { close(error); }});
+    watch_ = std::make_unique<NcclWatch>(
+        options_.device_index, rank(),
+        NcclWatch::Calls{[this] { return link_->look(); },
+                         [this] { return bootstrap_->timeout_ms(); },
+                         [this](const Error& error) { link_->close(error); }});
   }
   ~NcclComm() override {
     watch_.reset();
@@ -77,7 +77,7 @@ class NcclComm final : public Comm {
     run("reduce_sum", stream, [&](cudaStream_t s) {
       auto* const sum = static_cast<int64_t*>(scratch(checked_mul(n, 8)));
       all_reduce(in, sum, n, kNcclInt64, kNcclSum, s);
-      deliver(sum, out, n, closed_->as<int32_t>(), s);
+      deliver(sum, out, n, shared_->closed(), s);
     });
   }
 
@@ -86,7 +86,7 @@ class NcclComm final : public Comm {
       auto* const keys = static_cast<int32_t*>(scratch(checked_mul(n, 4)));
       order_floats(in, keys, n, s);
       all_reduce(keys, keys, n, kNcclInt32, kNcclMax, s);
-      deliver_floats(keys, out, n, closed_->as<int32_t>(), s);
+      deliver_floats(keys, out, n, shared_->closed(), s);
     });
   }
 
@@ -94,12 +94,13 @@ class NcclComm final : public Comm {
     bootstrap_->allgather(mine, all, bytes);
   }
   std::unique_ptr<Comm> duplicate() override {
-    return std::make_unique<NcclComm>(api_, bootstrap_->duplicate(), options_);
+    return std::make_unique<NcclComm>(api_, bootstrap_->duplicate(), options_,
+                                      options_.borrow ? shared_ : nullptr);
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
     try {
-      close(Error(status, message));
+      link_->close(Error(status, message));
     } catch (...) {  // no memory for the message
     }
   }
@@ -108,8 +109,11 @@ class NcclComm final : public Comm {
   int64_t exchanges() const override { return exchanges_; }
 
  private:
-  NcclGuest prepare() {
+  /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
+  /// a rank that has refused.
+  NcclGuest prepare(const NcclShared* borrowed) {
     NcclGuest out;
+    if (borrowed) borrowed->require_open();
     require_device(options_.device_index);
     const NcclApi& api = api_();
     const auto need = [&](NcclResult result, const char* call) {
@@ -123,6 +127,8 @@ class NcclComm final : public Comm {
     out.origin = !options_.from    ? NcclOrigin::kNew
                  : options_.borrow ? NcclOrigin::kBorrowed
                                    : NcclOrigin::kSplit;
+    if (options_.from && !borrowed)
+      check_ranks(api, static_cast<NcclHandle>(options_.from), *bootstrap_, options_.device_index);
     if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
     return out;
   }
@@ -135,18 +141,13 @@ class NcclComm final : public Comm {
     const DeviceGuard guard(options_.device_index);
     refuse_captured(handle_of(stream), "nccl: the stream", "each operation is watched to its end");
     try {
-      if (const auto first = link_->error()) throw *first;
+      shared_->require_open();
       work(handle_of(stream));
       watch_->add(handle_of(stream), what);
     } catch (const Error& error) {
-      close(error);
+      link_->close(error);
       throw *link_->error();
     }
-  }
-
-  // The flag is up before NCCL lets go of anything.
-  void close(const Error& error) noexcept {
-    link_->close(error, [this] { *closed_->as<volatile int32_t>() = 1; });
   }
 
   /// @return  messages of this rank to itself.
@@ -228,7 +229,7 @@ class NcclComm final : public Comm {
   const std::unique_ptr<Bootstrap> bootstrap_;
   const NcclOptions options_;
   int version_ = 0;
-  std::unique_ptr<RawMemory> closed_;                // one int32, 1 from the first error on
+  std::shared_ptr<NcclShared> shared_;  // what is enqueued looks at its flag: it goes last
   std::vector<std::unique_ptr<RawMemory>> scratch_;  // one stream uses it, in order
   std::unique_ptr<NcclLink> link_;
   std::unique_ptr<NcclWatch> watch_;
@@ -239,7 +240,7 @@ class NcclComm final : public Comm {
 
 std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options) {
-  return std::make_unique<NcclComm>(api, std::move(bootstrap), options);
+  return std::make_unique<NcclComm>(api, std::move(bootstrap), options, nullptr);
 }
 
 }  // namespace muonrt::cuda

@@ -1,36 +1,25 @@
 #include "cuda/nccl_link.hpp"
 
-#include <thread>
+#include <chrono>
+
+#include "cuda/patience.hpp"
 
 namespace muonrt::cuda {
 
 namespace {
 
-constexpr int64_t kPartingMs = 2000;
+constexpr int64_t kPartingMs = 2000, kStuckMs = 1000;
 
-/// A wait of polls: at first without sleep.
-class Patience {
- public:
-  void pause() {
-    if (++turns_ < 64) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-  }
-
- private:
-  int turns_ = 0;
-};
-
-NcclConfig config_of(const NcclOptions& options) {
+NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   NcclConfig out;
   out.blocking = 0;
   out.split_share = 0;
+  // Else 4 on a GPU that has clusters, which need as many free SMs within one of its parts (GPC).
+  out.cga_cluster_size = 0;
   out.max_ctas = options.max_ctas;
   if (options.channels_per_net_peer > 0) out.channels_per_net_peer = options.channels_per_net_peer;
   if (options.traffic_class >= 0) out.traffic_class = options.traffic_class;
-  out.comm_name = options.name.empty() ? "muonrt" : options.name.c_str();
+  out.comm_name = name.c_str();
   return out;
 }
 
@@ -45,81 +34,137 @@ Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const
                    "; set NCCL_DEBUG=WARN for its own account"));
 }
 
-NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,
-                   const NcclUniqueId& id)
-    : api_(api), bootstrap_(bootstrap), borrowed_(options.from && options.borrow) {
-  connect(options, id);
+void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device) {
+  int size = -1, rank = -1, gpu = -1;
+  for (const NcclResult result :
+       {api.count(handle, &size), api.user_rank(handle, &rank), api.device(handle, &gpu)}) {
+    if (result != kNcclSuccess) throw nccl_error(api, nullptr, result, "ncclCommCount");
+  }
+  MUONRT_REQUIRE(size == bootstrap.size() && rank == bootstrap.rank() && gpu == device,
+                 Status::kInvalidArgument, "nccl_comm has rank ", rank, " of ", size,
+                 " on CUDA device ", gpu, ", but the host communicator has rank ", bootstrap.rank(),
+                 " of ", bootstrap.size(), " and device_index is ", device,
+                 "; pass communicators over the same ranks in the same order");
 }
 
-void NcclLink::connect(const NcclOptions& options, const NcclUniqueId& id) {
+NcclShared::NcclShared(int device) : closed_(device, sizeof(int32_t), true) {
+  *closed_.as<int32_t>() = 0;
+}
+
+bool NcclShared::fail(const Error& error) noexcept {
+  const std::lock_guard lock(error_mutex_);
+  if (error_) return false;
+  error_ = error;
+  *closed_.as<volatile int32_t>() = 1;
+  return true;
+}
+
+std::optional<Error> NcclShared::error() const {
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+void NcclShared::require_open() const {
+  if (const auto first = error()) throw *first;
+}
+
+void NcclShared::abort(const NcclApi& api) noexcept {
+  const std::unique_lock lock(nccl, std::chrono::milliseconds(kStuckMs));
+  if (handle) api.abort(handle);
+}
+
+NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,
+                   const NcclUniqueId& id, std::shared_ptr<NcclShared> shared)
+    : api_(api),
+      bootstrap_(bootstrap),
+      borrowed_(options.from && options.borrow),
+      shared_(std::move(shared)) {
+  if (borrowed_) {
+    const std::lock_guard lock(shared_->nccl);
+    shared_->handle = static_cast<NcclHandle>(options.from);
+  } else {
+    make(options, id);
+  }
+}
+
+void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id) {
   const Deadline deadline = Deadline::in_ms(bootstrap_.timeout_ms());
   const auto from = static_cast<NcclHandle>(options.from);
-  if (from) check_ranks(from, options.device_index);
-  if (borrowed_) {
-    handle_ = from;
-    return;
-  }
-  NcclConfig config = config_of(options);
-  const char* const what = from ? "ncclCommSplit" : "ncclCommInitRankConfig";
+  shared_->name = options.name.empty() ? "muonrt" : options.name;
+  NcclConfig config = config_of(options, shared_->name);
+  const char* const what = "ncclCommInitRankConfig";
+  if (from) return split(from, config, deadline);
   try {
     const NcclResult result =
-        from ? api_.split(from, 0, bootstrap_.rank(), &handle_, &config)
-             : api_.init(&handle_, bootstrap_.size(), id, bootstrap_.rank(), &config);
+        api_.init(&shared_->handle, bootstrap_.size(), id, bootstrap_.rank(), &config);
     if (result != kNcclSuccess && result != kNcclInProgress)
       throw nccl_error(api_, nullptr, result, what);
-    if (from) settle(from, what, deadline);
-    MUONRT_CHECK_INTERNAL(handle_ != nullptr, "a communicator from ", what);
-    settle(handle_, what, deadline);
+    settle(shared_->handle, what, deadline);
   } catch (...) {
-    if (handle_) api_.abort(handle_);
+    if (shared_->handle) api_.abort(shared_->handle);
     throw;
   }
 }
 
-void NcclLink::check_ranks(NcclHandle handle, int device) const {
-  int size = -1, rank = -1, gpu = -1;
-  for (const NcclResult result :
-       {api_.count(handle, &size), api_.user_rank(handle, &rank), api_.device(handle, &gpu)}) {
-    if (result != kNcclSuccess) throw nccl_error(api_, nullptr, result, "ncclCommCount");
+void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline) {
+  const char* const what = "ncclCommSplit";
+  const NcclResult result = api_.split(from, 0, bootstrap_.rank(), &shared_->handle, &config);
+  if (result != kNcclSuccess && result != kNcclInProgress)
+    throw nccl_error(api_, nullptr, result, what);
+  try {
+    settle(from, what, deadline);
+  } catch (...) {
+    // The split goes on as long as its parent lives, and then writes the handle: never freed.
+    new std::shared_ptr<NcclShared>(shared_);
+    throw;
   }
-  MUONRT_REQUIRE(size == bootstrap_.size() && rank == bootstrap_.rank() && gpu == device,
-                 Status::kInvalidArgument, "nccl_comm has rank ", rank, " of ", size,
-                 " on CUDA device ", gpu, ", but the host communicator has rank ",
-                 bootstrap_.rank(), " of ", bootstrap_.size(), " and device_index is ", device,
-                 "; pass communicators over the same ranks in the same order");
+  MUONRT_CHECK_INTERNAL(shared_->handle, "a communicator from ", what);
+  try {
+    settle(shared_->handle, what, deadline);
+  } catch (...) {
+    api_.abort(shared_->handle);
+    throw;
+  }
 }
 
 NcclLink::~NcclLink() {
-  if (borrowed_ || ended_ || !handle_) return;
-  NcclResult state = api_.finalize(handle_);
+  if (borrowed_ || error() || !shared_->handle) return;
+  const NcclHandle handle = shared_->handle;
+  NcclResult state = api_.finalize(handle);
   const Deadline deadline = Deadline::in_ms(kPartingMs);
   Patience patience;
   while (state == kNcclInProgress && !deadline.passed()) {
     patience.pause();
-    if (api_.async_error(handle_, &state) != kNcclSuccess) state = kNcclInternalError;
+    if (api_.async_error(handle, &state) != kNcclSuccess) state = kNcclInternalError;
   }
   if (state == kNcclSuccess) {
-    api_.destroy(handle_);
+    api_.destroy(handle);
   } else {
-    api_.abort(handle_);
+    api_.abort(handle);
   }
 }
 
-void NcclLink::require_open() const {
-  if (const auto error = this->error()) throw *error;
+/// Before 2.26 the work leaves a job in thread-local variables of the thread that gave it, which
+/// the next call of NCCL there trips over, and only a call that asks more than for errors ends it.
+bool NcclLink::finished(NcclHandle asked, const char* what) const {
+  NcclResult state = kNcclSuccess;
+  NcclResult result = api_.async_error(asked, &state);
+  if (result != kNcclSuccess) throw nccl_error(api_, asked, result, "ncclCommGetAsyncError");
+  if (state == kNcclInProgress) return false;
+  if (state != kNcclSuccess) throw nccl_error(api_, asked, state, what);
+  int size = 0;
+  result = api_.count(asked, &size);
+  if (result != kNcclSuccess) throw nccl_error(api_, asked, result, what);
+  return true;
 }
 
 void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline) {
   for (Patience patience;; patience.pause()) {
-    NcclResult state = kNcclSuccess;
     {
-      const std::lock_guard lock(nccl_mutex_);
-      require_open();
-      const NcclResult result = api_.async_error(asked, &state);
-      if (result != kNcclSuccess) throw nccl_error(api_, asked, result, "ncclCommGetAsyncError");
+      const std::lock_guard lock(shared_->nccl);
+      shared_->require_open();
+      if (finished(asked, what)) return;
     }
-    if (state == kNcclSuccess) return;
-    if (state != kNcclInProgress) throw nccl_error(api_, asked, state, what);
     if (const auto trouble = bootstrap_.trouble()) throw *trouble;
     MUONRT_REQUIRE(
         !deadline.passed(), Status::kTimeout, what, " of rank ", bootstrap_.rank(),
@@ -130,34 +175,26 @@ void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline) {
 
 std::optional<Error> NcclLink::look() {
   if (const auto own = error()) return own;
-  {
-    const std::lock_guard lock(nccl_mutex_);
-    if (ended_) return error();
+  // A thread that is stuck inside NCCL must not keep the watch from its deadline.
+  if (const std::unique_lock lock(shared_->nccl, std::try_to_lock); lock) {
+    if (const auto own = error()) return own;
     NcclResult state = kNcclSuccess;
-    const NcclResult result = api_.async_error(handle_, &state);
-    if (result != kNcclSuccess) return nccl_error(api_, handle_, result, "ncclCommGetAsyncError");
+    const NcclHandle handle = shared_->handle;
+    const NcclResult result = api_.async_error(handle, &state);
+    if (result != kNcclSuccess) return nccl_error(api_, handle, result, "ncclCommGetAsyncError");
     if (state != kNcclSuccess && state != kNcclInProgress)
-      return nccl_error(api_, handle_, state, "work on the GPU");
+      return nccl_error(api_, handle, state, "work on the GPU");
   }
   return bootstrap_.trouble();
 }
 
-void NcclLink::close(const Error& error, const std::function<void()>& before) noexcept {
-  {
-    const std::lock_guard lock(error_mutex_);
-    if (error_) return;
-    error_ = error;
+void NcclLink::close(const Error& error) noexcept {
+  const bool first = shared_->fail(error);
+  if (!told_.exchange(true)) {
+    const auto cause = shared_->error();
+    bootstrap_.abort(cause->status(), cause->message());
   }
-  before();
-  bootstrap_.abort(error.status(), error.message());
-  const std::lock_guard lock(nccl_mutex_);
-  ended_ = true;
-  api_.abort(handle_);
-}
-
-std::optional<Error> NcclLink::error() const {
-  const std::lock_guard lock(error_mutex_);
-  return error_;
+  if (first) shared_->abort(api_);
 }
 
 }  // namespace muonrt::cuda

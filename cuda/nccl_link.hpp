@@ -2,27 +2,61 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "backend/bootstrap.hpp"
 #include "backend/cuda_comm.hpp"
 #include "cuda/nccl_api.hpp"
+#include "cuda/raw_memory.hpp"
 
 namespace muonrt::cuda {
 
 /// Turns NCCL's result into an Error, with NCCL's own words. COMM but for CUDA's errors (DEVICE).
 Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call);
 
-/// Owner of one ncclComm_t that does not block, and the first error that ended it. NCCL sees one
-/// thread at a time. Threads: any.
+/// Errors: INVALID_ARGUMENT if the caller's communicator has other ranks or another device than the
+/// bootstrap and `device`; COMM.
+void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
+
+/// One ncclComm_t, and what all links over it have in common: NCCL sees one thread at a time, one
+/// error ends them all, and NCCL is told so once. Threads: any.
+class NcclShared {
+ public:
+  explicit NcclShared(int device);
+
+  /// Remembers the first error and raises the flag. Whether it was the first.
+  bool fail(const Error& error) noexcept;
+  std::optional<Error> error() const;
+  void require_open() const;
+  /// Ends NCCL's work, once, after `fail`. A call that is stuck inside NCCL is waited for a second;
+  /// NCCL's waits for a peer look at the abort.
+  void abort(const NcclApi& api) noexcept;
+  /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.
+  const int32_t* closed() const { return closed_.as<int32_t>(); }
+
+  NcclHandle handle = nullptr;
+  std::string name;       // NCCL keeps a pointer to it
+  std::timed_mutex nccl;  // held for single calls, never while waiting
+
+ private:
+  const RawMemory closed_;
+  mutable std::mutex error_mutex_;
+  std::optional<Error> error_;
+};
+
+/// One communicator's way into an ncclComm_t of its own, that does not block, or a borrowed one.
+/// Threads: any.
 class NcclLink {
  public:
   /// Makes a new one, splits one off `options.from`, or borrows it. Blocks up to the bootstrap's
-  /// timeout. Not the caller's device but `options.device_index` must be current.
-  /// Errors: COMM, TIMEOUT, INVALID_ARGUMENT if `from` has other ranks or another device.
+  /// timeout, unless `from` blocks. `options.device_index` must be current.
+  /// @param shared  new, or that of the links over the same borrowed handle.
+  /// Errors: COMM, TIMEOUT.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,
-           const NcclUniqueId& id);
+           const NcclUniqueId& id, std::shared_ptr<NcclShared> shared);
   /// Not collective: waits two seconds for the peers at most, then aborts.
   ~NcclLink();
 
@@ -31,37 +65,35 @@ class NcclLink {
   template <class Calls>
   void issue(const char* what, Calls calls, Deadline deadline) {
     {
-      const std::lock_guard lock(nccl_mutex_);
-      require_open();
-      const NcclResult result = calls(api_, handle_);
-      if (result == kNcclSuccess) return;
-      if (result != kNcclInProgress) throw nccl_error(api_, handle_, result, what);
+      const std::lock_guard lock(shared_->nccl);
+      shared_->require_open();
+      const NcclResult result = calls(api_, shared_->handle);
+      shared_->require_open();  // an abort that did not wait for this call has freed the handle
+      if (result != kNcclSuccess && result != kNcclInProgress)
+        throw nccl_error(api_, shared_->handle, result, what);
+      if (result == kNcclSuccess && finished(shared_->handle, what)) return;
     }
-    settle(handle_, what, deadline);
+    settle(shared_->handle, what, deadline);
   }
   /// An error that NCCL reports of work that it has taken, or that a peer has published.
   std::optional<Error> look();
 
-  /// Ends everything; the first error counts. `before` runs between remembering the error and
-  /// ending NCCL's work.
-  void close(const Error& error, const std::function<void()>& before) noexcept;
-  std::optional<Error> error() const;
+  /// Ends everything; the first error counts, on all links over the handle.
+  void close(const Error& error) noexcept;
+  std::optional<Error> error() const { return shared_->error(); }
 
  private:
-  void connect(const NcclOptions& options, const NcclUniqueId& id);
-  void check_ranks(NcclHandle handle, int device) const;
-  void require_open() const;
+  void make(const NcclOptions& options, const NcclUniqueId& id);
+  void split(NcclHandle from, NcclConfig& config, Deadline deadline);
+  bool finished(NcclHandle asked, const char* what) const;
   /// Until NCCL is done with what it was given.
   void settle(NcclHandle asked, const char* what, Deadline deadline);
 
   const NcclApi& api_;
   Bootstrap& bootstrap_;
   const bool borrowed_;
-  NcclHandle handle_ = nullptr;
-  std::mutex nccl_mutex_;  // held for single calls, never while waiting
-  mutable std::mutex error_mutex_;
-  std::optional<Error> error_;
-  bool ended_ = false;
+  const std::shared_ptr<NcclShared> shared_;
+  std::atomic<bool> told_ = false;  // the peers, of the error
 };
 
 }  // namespace muonrt::cuda

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cuda/cuda_device.hpp"
+#include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_ranks.hpp"
 
 // What NCCL's versions, and communicators of the caller's, ask of one over the fake NCCL.
@@ -81,6 +82,23 @@ void meet(Comm& comm) {
   comm.allgather("", all.data(), 1);
 }
 
+/// Two ranks whose communicator borrows one of the caller's that blocks; it is lost at the end.
+std::vector<std::optional<Error>> on_borrowed(const std::function<void(Comm&, Machine&)>& work) {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto id = new_id();
+  return on_ranks(2, [&](int rank) {
+    Theirs theirs(id, 2, rank, true);
+    theirs.lost = true;
+    NcclOptions options;
+    options.from = theirs.handle();
+    options.borrow = true;
+    const auto comm = over_fake(timed(group, rank, kLong), options);
+    Machine machine(world_device());
+    work(*comm, machine);
+  });
+}
+
 }  // namespace
 
 TEST_CASE("nccl modes: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
@@ -107,6 +125,166 @@ TEST_CASE("nccl modes: a caller's communicator is split, or borrowed and left al
     const auto counts = fake_nccl::counts();
     CHECK(counts.made == (borrow ? 2 : 6));
     CHECK(counts.destroyed == counts.made);
+    check_rules();
+  }
+}
+
+TEST_CASE("nccl modes: before 2.26 no job stays with the calling thread", "[nccl]") {
+  for (const bool split : {false, true}) {
+    fake_nccl::reset();
+    ThreadGroup group(2);
+    const auto id = new_id();
+    const auto errors = on_ranks(2, [&](int rank) {
+      fake_nccl::set_version(22501);
+      Theirs theirs(id, 2, rank, !split);
+      Machine machine(world_device());
+      NcclOptions options;
+      options.from = split ? theirs.handle() : nullptr;
+      const auto comm = over_fake(timed(group, rank, kLong), options);
+      exchange_with_all(*comm, machine);
+      theirs.use(machine);  // finds the thread as it was
+      auto* const value = machine.put(std::vector<int64_t>{3});
+      comm->reduce_sum(machine.on(), value, value, 1);
+      theirs.use(machine);
+      if (machine.get_one(value) != 6) require_none("sum");
+      meet(*comm);
+    });
+    CHECK(text_of(errors) == "");
+    check_rules();
+  }
+}
+
+TEST_CASE("nccl modes: a borrowed communicator is aborted once, whoever ends first", "[nccl]") {
+  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
+    const auto first = comm.duplicate(), second = comm.duplicate();
+    meet(comm);
+    first->abort(Status::kTimeout, "the first step was late");
+    second->abort(Status::kAborted, "enough");
+    comm.abort(Status::kAborted, "enough");
+    for (Comm* const ended : {first.get(), second.get(), &comm}) {
+      if (!says(ended->error(), Status::kTimeout, "the first step was late"))
+        require_none("another error");
+      try {
+        exchange_with_all(*ended, machine);
+        require_none("it went on");
+      } catch (const Error& e) {
+        if (e.status() != Status::kTimeout) throw;
+      }
+    }
+  });
+  CHECK(text_of(errors) == "");
+  CHECK(fake_nccl::counts().aborted == 2);
+  check_rules();
+}
+
+TEST_CASE("nccl modes: what has lost its borrowed communicator makes no duplicate", "[nccl]") {
+  const auto errors = on_borrowed([&](Comm& comm, Machine&) {
+    const auto twin = comm.duplicate();
+    meet(comm);
+    twin->abort(Status::kTimeout, "a step was late");
+    comm.duplicate();
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "a step was late"));
+  check_rules();
+}
+
+TEST_CASE("nccl modes: a sibling's abort delivers nothing to the other's reduction", "[nccl]") {
+  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
+    const auto twin = comm.duplicate();
+    auto* const value = machine.put(std::vector<int64_t>{5});
+    meet(comm);
+    if (comm.rank() == 0) {
+      comm.reduce_sum(machine.on(), value, value, 1);  // rank 1 never comes
+      twin->abort(Status::kAborted, "enough");
+      machine.finish();
+      if (machine.get_one(value) != 5) require_none("an aborted sum was delivered");
+    }
+    twin->abort(Status::kAborted, "enough");
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl modes: ranks of another world are refused before a parent that blocks is split",
+          "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto id = new_id();
+  const auto errors = on_ranks(2, [&](int rank) {
+    Theirs theirs(id, 2, rank, true);
+    NcclOptions options;
+    options.from = theirs.handle();
+    options.device_index = rank;  // rank 1's is on 0
+    over_fake(timed(group, rank, kLong), options);
+  });
+  for (const auto& e : errors)
+    CHECK(says(e, Status::kInvalidArgument, "rank 1: nccl_comm has rank 1 of 2 on CUDA device 0"));
+  CHECK(fake_nccl::counts().made == 2);
+  check_rules();
+}
+
+TEST_CASE("nccl modes: a split that is given up finds memory when it ends at last", "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto id = new_id();
+  std::atomic<bool> late = false;
+  const auto errors = on_ranks(2, [&](int rank) {
+    Theirs theirs(id, 2, rank, false);
+    theirs.lost = true;
+    NcclOptions options;
+    options.from = theirs.handle();
+    if (rank == 1) {  // comes to the meeting, and not to the split
+      const auto bootstrap = make_bootstrap(timed(group, rank, kLong));
+      cuda::nccl_meet(*bootstrap, [] {
+        cuda::NcclGuest guest;
+        guest.nccl_version = 22809;
+        guest.max_ctas = NcclOptions().max_ctas;
+        guest.origin = cuda::NcclOrigin::kSplit;
+        return guest;
+      });
+      while (!late) std::this_thread::yield();
+      return;
+    }
+    try {
+      over_fake(timed(group, rank, 200), options);
+    } catch (const Error& e) {
+      late = true;
+      // Blocks as they were just given back are handed out again: none may be the split's.
+      std::vector<std::unique_ptr<char[]>> blocks;
+      for (size_t size = 16; size <= 2048; size += 16) {
+        for (int i = 0; i < 8; ++i) {
+          blocks.push_back(std::make_unique<char[]>(size));
+          const char* const begin = blocks.back().get();
+          for (const void* out : fake_nccl::unwritten()) {
+            if (out >= begin && out < begin + size) require_none("NCCL will write into a block");
+          }
+        }
+      }
+      if (fake_nccl::unwritten().size() != 1) require_none("no split is open");
+      throw;
+    }
+  });
+  INFO(text_of(errors));
+  CHECK(says(errors[0], Status::kTimeout, "of rank 0"));
+  CHECK_FALSE(errors[1]);
+}
+
+TEST_CASE("nccl modes: blocks are not launched as clusters, which the SMs left free may not hold",
+          "[nccl]") {
+  for (const bool split : {false, true}) {
+    fake_nccl::reset();
+    ThreadGroup group(1);
+    const auto id = new_id();
+    const auto errors = on_ranks(1, [&](int rank) {
+      Theirs theirs(id, 1, rank, true);
+      NcclOptions options;
+      options.from = split ? theirs.handle() : nullptr;
+      const auto comm = over_fake(timed(group, rank, kLong), options);
+      const cuda::NcclConfig config = fake_nccl::config(rank);
+      if (config.cga_cluster_size != 0 || config.max_ctas != 8 || config.blocking != 0)
+        require_none("config");
+    });
+    CHECK(text_of(errors) == "");
     check_rules();
   }
 }
