@@ -10,13 +10,14 @@
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_watch.hpp"
+#include "cuda/patience.hpp"
 #include "cuda/raw_memory.hpp"
 
 namespace muonrt::cuda {
 
 namespace {
 
-constexpr int64_t kFirstScratch = 4096;
+constexpr int64_t kFirstScratch = 4096, kMostMessages = 256;
 
 /// Operations are enqueued by one thread, in one order on all ranks that share them: an exchange is
 /// one group of sends and receives. The watch ends what does not end by itself.
@@ -58,13 +59,15 @@ class NcclComm final : public Comm {
 
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
-    run("exchange", stream, [&](cudaStream_t s) {
+    const auto messages = static_cast<int64_t>(sends.size() + receives.size());
+    run("exchange", messages, stream, [&](cudaStream_t s) {
       const int64_t own = check(sends, receives);
       copy_own(sends, receives, s);
-      if (static_cast<int64_t>(sends.size() + receives.size()) > 2 * own) {
+      if (messages > 2 * own) {
         link_->issue(
             "ncclGroupEnd",
             [&](const NcclApi& api, NcclHandle handle) {
+              const NcclWatch::Inside inside(*watch_, "exchange");
               return group(api, handle, sends, receives, s);
             },
             deadline());
@@ -74,7 +77,7 @@ class NcclComm final : public Comm {
   }
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
-    run("reduce_sum", stream, [&](cudaStream_t s) {
+    run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
       auto* const sum = static_cast<int64_t*>(scratch(checked_mul(n, 8)));
       all_reduce(in, sum, n, kNcclInt64, kNcclSum, s);
       deliver(sum, out, n, shared_->closed(), s);
@@ -82,7 +85,7 @@ class NcclComm final : public Comm {
   }
 
   void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
-    run("reduce_max", stream, [&](cudaStream_t s) {
+    run("reduce_max", options_.max_ctas, stream, [&](cudaStream_t s) {
       auto* const keys = static_cast<int32_t*>(scratch(checked_mul(n, 4)));
       order_floats(in, keys, n, s);
       all_reduce(keys, keys, n, kNcclInt32, kNcclMax, s);
@@ -137,17 +140,28 @@ class NcclComm final : public Comm {
 
   /// Every operation: an error ends the communicator on all ranks, and is thrown.
   template <class Work>
-  void run(const char* what, Stream& stream, Work work) {
+  void run(const char* what, int64_t messages, Stream& stream, Work work) {
     const DeviceGuard guard(options_.device_index);
     refuse_captured(handle_of(stream), "nccl: the stream", "each operation is watched to its end");
     try {
       shared_->require_open();
+      wait_for_room(messages);
       work(handle_of(stream));
-      watch_->add(handle_of(stream), what);
+      watch_->add(handle_of(stream), what, messages);
     } catch (const Error& error) {
       link_->close(error);
       throw *link_->error();
     }
+  }
+
+  /// NCCL hands the network's messages to a thread of its own in a pool of 1024 parts (2048 from
+  /// 2.25 on), several to a message. Once that thread has met an error, a call that finds the pool
+  /// empty waits for ever, and an abort for the call. So few are ever under way that the pool does
+  /// not run dry before the watch sees the error, which also ends this wait.
+  void wait_for_room(int64_t messages) {
+    const RelaxedCapture relaxed;
+    for (Patience patience; !watch_->room(messages, kMostMessages); patience.pause())
+      shared_->require_open();
   }
 
   /// @return  messages of this rank to itself.
@@ -211,6 +225,7 @@ class NcclComm final : public Comm {
     link_->issue(
         "ncclAllReduce",
         [&](const NcclApi& api, NcclHandle handle) {
+          const NcclWatch::Inside inside(*watch_, "reduction");
           return api.all_reduce(in, out, static_cast<size_t>(n), type, op, handle, stream);
         },
         deadline());

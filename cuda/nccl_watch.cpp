@@ -22,7 +22,7 @@ NcclWatch::~NcclWatch() {
   thread_.join();
 }
 
-void NcclWatch::add(cudaStream_t stream, const char* what) {
+void NcclWatch::add(cudaStream_t stream, const char* what, int64_t messages) {
   const std::lock_guard lock(mutex_);
   if (reported_) return;
   std::unique_ptr<CudaEvent> done;
@@ -34,7 +34,8 @@ void NcclWatch::add(cudaStream_t stream, const char* what) {
   }
   MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
   if (pending_.empty()) progress_ = Clock::now();
-  pending_.push_back({std::move(done), what, count_++});
+  pending_.push_back({std::move(done), what, count_++, messages});
+  messages_ += messages;
   wake_.notify_all();
 }
 
@@ -43,9 +44,21 @@ int64_t NcclWatch::watched() const {
   return static_cast<int64_t>(pending_.size());
 }
 
-/// Puts aside what has ended. Whether anything had.
-bool NcclWatch::collect() {
-  bool any = false;
+bool NcclWatch::room(int64_t messages, int64_t most) {
+  const std::lock_guard lock(mutex_);
+  if (pending_.size() >= 2) collect();
+  return pending_.size() < 2 || messages_ + messages <= most;
+}
+
+void NcclWatch::enter(const char* what) {
+  const std::lock_guard lock(mutex_);
+  inside_ = what;
+  entered_ = Clock::now();
+  if (what) wake_.notify_all();
+}
+
+/// Puts aside what has ended.
+void NcclWatch::collect() {
   while (!pending_.empty()) {
     const cudaError_t result = cudaEventQuery(pending_.front().done->handle());
     if (result != cudaSuccess) {
@@ -53,16 +66,22 @@ bool NcclWatch::collect() {
       break;
     }
     spare_.push_back(std::move(pending_.front().done));
+    messages_ -= pending_.front().messages;
     pending_.pop_front();
-    any = true;
+    progress_ = Clock::now();
   }
-  return any;
 }
 
 std::optional<Error> NcclWatch::problem() {
   if (const auto seen = calls_.look()) return seen;
   const auto allowed = std::chrono::milliseconds(calls_.timeout_ms());
   const std::lock_guard lock(mutex_);
+  if (inside_ && Clock::now() - entered_ >= allowed) {
+    return Error(Status::kTimeout,
+                 cat(inside_, " of rank ", rank_, " (nccl) is inside NCCL since ", allowed.count(),
+                     " ms, with ", pending_.size(),
+                     " operations before it; look for a rank that is late or gone"));
+  }
   if (pending_.empty() || Clock::now() - progress_ < allowed) return std::nullopt;
   const Operation& first = pending_.front();
   return Error(Status::kTimeout,
@@ -78,10 +97,11 @@ void NcclWatch::run() {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stop_ || (!pending_.empty() && !reported_); });
+        wake_.wait(lock,
+                   [this] { return stop_ || ((!pending_.empty() || inside_) && !reported_); });
         if (stop_) return;
-        if (collect()) progress_ = Clock::now();
-        if (pending_.empty()) continue;
+        collect();
+        if (pending_.empty() && !inside_) continue;
       }
       if (const auto error = problem()) {
         {

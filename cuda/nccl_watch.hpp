@@ -29,17 +29,35 @@ class NcclWatch {
   ~NcclWatch();
 
   /// Watches what has been enqueued on `stream`, until then. `what` is a literal.
-  void add(cudaStream_t stream, const char* what);
+  /// @param messages  that go out and come in with it.
+  void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
+  /// Whether `messages` more would be `most` at most with those under way, or one operation at most
+  /// is. The calling thread's captures are relaxed.
+  bool room(int64_t messages, int64_t most);
+
+  /// The calling thread is inside NCCL while one lives. There it may wait for a peer without end,
+  /// if the communicator is one that blocks.
+  class Inside {
+   public:
+    Inside(NcclWatch& watch, const char* what) : watch_(watch) { watch_.enter(what); }
+    ~Inside() { watch_.enter(nullptr); }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    NcclWatch& watch_;
+  };
 
  private:
   struct Operation {
     std::unique_ptr<CudaEvent> done;
     const char* what;
-    int64_t number;
+    int64_t number, messages;
   };
+  void enter(const char* what);
   void run();
-  bool collect();
+  void collect();
   std::optional<Error> problem();
 
   const int device_, rank_;
@@ -49,7 +67,9 @@ class NcclWatch {
   std::deque<Operation> pending_;
   std::vector<std::unique_ptr<CudaEvent>> spare_;
   Deadline::Clock::time_point progress_;
-  int64_t count_ = 0;
+  int64_t count_ = 0, messages_ = 0;  // messages of those pending
+  const char* inside_ = nullptr;
+  Deadline::Clock::time_point entered_;
   bool stop_ = false, reported_ = false;
   std::thread thread_;
 };

@@ -223,6 +223,37 @@ TEST_CASE("nccl modes: ranks of another world are refused before a parent that b
   check_rules();
 }
 
+TEST_CASE("nccl modes: a peer that does not come to the first group of one that blocks ends it",
+          "[nccl]") {
+  std::atomic<bool> ended = false;
+  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
+    comm.set_timeout_ms(300);
+    while (comm.rank() == 1 && !ended) std::this_thread::yield();
+    if (comm.rank() == 1) meet(comm);  // throws what rank 0 has told
+    try {
+      exchange_with_all(comm, machine);
+    } catch (const Error&) {
+      ended = true;
+      throw;
+    }
+  });
+  INFO(text_of(errors));
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "exchange of rank 0 (nccl)"));
+  check_rules();
+}
+
+TEST_CASE("nccl modes: an abort ends a call that is stuck inside one that blocks", "[nccl]") {
+  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      comm.abort(Status::kAborted, "enough");
+    }
+    exchange_with_all(comm, machine);
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+  check_rules();
+}
+
 TEST_CASE("nccl modes: a split that is given up finds memory when it ends at last", "[nccl]") {
   fake_nccl::reset();
   ThreadGroup group(2);
@@ -287,6 +318,41 @@ TEST_CASE("nccl modes: blocks are not launched as clusters, which the SMs left f
     CHECK(text_of(errors) == "");
     check_rules();
   }
+}
+
+TEST_CASE("nccl modes: messages under way are bounded, and a late rank still ends them all",
+          "[nccl]") {
+  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
+    // The others run ahead as far as they are let.
+    if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    exchange_with_all(comm, machine, 150);
+    machine.finish();
+    meet(comm);
+  });
+  CHECK(text_of(errors) == "");
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(fake_nccl::most_under_way(rank) > 100);
+    CHECK(fake_nccl::most_under_way(rank) <= 256);
+  }
+  check_rules();
+}
+
+TEST_CASE("nccl modes: a rank that waits for messages to end is told when a peer is lost",
+          "[nccl]") {
+  std::atomic<bool> ended = false;
+  const auto errors = on_nccl(2, 300, [&](Comm& comm, Machine& machine) {
+    while (comm.rank() == 1 && !ended) std::this_thread::yield();
+    if (comm.rank() == 1) meet(comm);
+    try {
+      exchange_with_all(comm, machine, 300);
+    } catch (const Error&) {
+      ended = true;
+      throw;
+    }
+  });
+  INFO(text_of(errors));
+  CHECK(says(errors[0], Status::kTimeout, "exchange #0 of rank 0"));
+  check_rules();
 }
 
 TEST_CASE("nccl modes: options that would make ranks wait for one another are compared", "[nccl]") {
