@@ -20,10 +20,10 @@ typedef struct muonrt_nccl_options {
   int32_t channels_per_net_peer; /* a power of two up to 32; 0: NCCL's choice */
   int32_t traffic_class;         /* of the network; -1: NCCL's choice */
   int32_t borrow;                /* 1: use `nccl_comm` itself, which an error or a deadline then
-                                    aborts (else work could wait for a lost peer forever); 0: one
-                                    split off it, which is muonrt's */
-  void* nccl_comm;               /* an ncclComm_t over the same ranks in the same order; NULL: a new
-                                    one is made */
+                                    aborts (else work could wait for a lost peer forever); 0: ones
+                                    split off it, which are muonrt's */
+  void* nccl_comm;               /* an ncclComm_t over the same ranks in the same order (rules:
+                                    below); NULL: new ones are made */
   const char* name;              /* for NCCL's own messages; NULL: "muonrt" */
 } muonrt_nccl_options_t;
 
@@ -37,8 +37,26 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
 /* A communicator for optimizers on MUONRT_DEVICE_CUDA: grouped NCCL sends and receives. `host`, any
  * communicator of host memory (MPI, threads, TCP, folder, callbacks), brings the ranks together; a
  * duplicate of it carries errors, agreements and host memory. Collective over its ranks, blocking;
- * the timeout is that of `host`. What NCCL enqueues must have one order on all ranks: while a step
- * runs, use no other NCCL communicator on this GPU from another thread.
+ * the timeout is that of `host`. While more than 256 messages of one rank are under way, a step
+ * waits for some to end before it enqueues the next.
+ *
+ * What NCCL enqueues must have one order on all ranks and on their GPUs: while a step runs, use no
+ * other NCCL communicator on this GPU from another thread, and where collectives of another one are
+ * still running on a stream, let the step's stream wait for them by an event (or, from NCCL 2.26
+ * on, set NCCL_LAUNCH_ORDER_IMPLICIT=1).
+ *
+ * An `nccl_comm` is ready, with nothing outstanding on it. It is split here and again for each
+ * optimizer made over the communicator, so it must be there then; borrowed, as long as they are.
+ * - One that blocks, as NCCL's and PyTorch's do by default, knows no deadline while it is split.
+ *   NCCL_COMM_BLOCKING=1 makes all of them block, muonrt's own too: leave it unset.
+ * - One made with splitShare = 1, or under NCCL_COMM_SPLIT_SHARE_RESOURCES=1, is aborted together
+ *   with what was split off it: pass NULL instead.
+ * - After a failure of this function its split may still be under way: abort it.
+ * - Borrow it for one muonrt communicator, which may serve several optimizers, and use it elsewhere
+ *   only while no work of theirs is under way. Make it with maxCTAs = max_ctas and cgaClusterSize =
+ *   0: clusters of blocks may not fit the SMs that were left free, and an exchange then waits for
+ *   the products to end.
+ *
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
  * MISMATCH where versions of NCCL or of muonrt, max_ctas, channels_per_net_peer, borrow or whether
