@@ -230,7 +230,7 @@ TEST_CASE("nccl: an operation that a peer never joins ends at the deadline, on a
 TEST_CASE("nccl: a reduction cut short inside the vote commits nothing anywhere", "[nccl]") {
   // Two ranks' streams have entered the sum, the third's never does. The fake then leaves behind
   // what looks like everybody's consent.
-  const Faulty done = one_step(400, [](int number, Comm&) {
+  const Faulty done = one_step(1500, [](int number, Comm&) {
     if (number == 1) fake_nccl::stall_reductions(1, true);
   });
   fake_nccl::stall_reductions(1, false);

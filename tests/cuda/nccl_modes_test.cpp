@@ -277,7 +277,7 @@ TEST_CASE("nccl modes: a split that is given up finds memory when it ends at las
       return;
     }
     try {
-      over_fake(timed(group, rank, 200), options);
+      over_fake(timed(group, rank, 600), options);
     } catch (const Error& e) {
       late = true;
       // Blocks as they were just given back are handed out again: none may be the split's.
@@ -340,7 +340,7 @@ TEST_CASE("nccl modes: messages under way are bounded, and a late rank still end
 TEST_CASE("nccl modes: a rank that waits for messages to end is told when a peer is lost",
           "[nccl]") {
   std::atomic<bool> ended = false;
-  const auto errors = on_nccl(2, 300, [&](Comm& comm, Machine& machine) {
+  const auto errors = on_nccl(2, 600, [&](Comm& comm, Machine& machine) {
     while (comm.rank() == 1 && !ended) std::this_thread::yield();
     if (comm.rank() == 1) meet(comm);
     try {
