@@ -71,8 +71,8 @@ Work cut(std::span<const SymmetricShape> shapes) {
   return work;
 }
 
-/// The wide jobs that fill no whole round become two squares each.
-void break_last_wide(std::vector<TileJob>& singles, size_t blocks) {
+/// The wide jobs that fill no whole round become two squares each. @return  whether there are any.
+bool break_last_wide(std::vector<TileJob>& singles, size_t blocks) {
   const auto is_wide = [](const TileJob& j) { return j.kind == JobKind::kWide; };
   const auto wide = static_cast<size_t>(std::count_if(singles.begin(), singles.end(), is_wide));
   size_t keep = wide / blocks * blocks;
@@ -84,6 +84,7 @@ void break_last_wide(std::vector<TileJob>& singles, size_t blocks) {
     ++halves.back().col;
   }
   singles.insert(singles.end(), halves.begin(), halves.end());
+  return !halves.empty();
 }
 
 TileJob lower_of(TileJob pair) {
@@ -175,8 +176,8 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks) {
   Work work = cut(shapes);
   break_last_round(work, count / 2);
   JobList list = deal(work, shapes, count);
-  break_last_wide(work.singles, count);
-  JobList finer = deal(work, shapes, count);
+  if (!break_last_wide(work.singles, count)) return list;
+  JobList finer = deal(std::move(work), shapes, count);
   return makespan_of(finer, shapes) < makespan_of(list, shapes) ? finer : list;
 }
 

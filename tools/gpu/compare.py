@@ -3,13 +3,16 @@
 
   tools/gpu/compare.py --gemm 4096x4096,... --ns 768x2048x32,...
 
-The last line is JSON: rows of {what, shape, median_ms, tflops, wrong}; wrong is null where nothing
-is compared. Random values. Exit status 77 without PyTorch, or without a GPU that it sees.
+Rows of {what, shape, median_ms, tflops, wrong}, as lines {"row": ...} when they are measured; the
+last line is JSON with all of them. wrong is null where nothing is compared. What fails is said in a
+line {"failed": ...}, and the rest goes on. Random values. Exit status 77 without PyTorch, or without
+a GPU that it sees.
 """
 import argparse
 import json
 import statistics
 import sys
+import time
 
 try:
     import torch
@@ -60,18 +63,25 @@ if triton:
         return out
 
 
-def median_ms(work, warmup=3, iterations=10):
-    for _ in range(warmup):
+def region_ms(work, repeats, ahead):
+    """Of one run: `repeats` in a row behind work that lets the host run ahead."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    ahead.zero_()
+    begin.record()
+    for _ in range(repeats):
         work()
-    times = []
-    for _ in range(iterations):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / repeats
+
+
+def median_ms(work, iterations=10):
+    ahead = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")  # some 300 us
+    warm = time.monotonic() + 0.05
+    while time.monotonic() < warm:
+        once = region_ms(work, 1, ahead)
+    repeats = max(1, min(100, int(0.5 / max(once, 1e-3))))
+    return statistics.median(region_ms(work, repeats, ahead) for _ in range(iterations))
 
 
 def numbers(text):
@@ -94,17 +104,25 @@ def main():
     rows = []
 
     def add(what, shape, flops, work, wrong):
-        ms = median_ms(work)
+        """@param wrong  () -> elements that differ, or None."""
+        name = f"{what} {'x'.join(map(str, shape))}"
+        try:
+            different, ms = wrong(), median_ms(work)
+        except Exception as error:
+            print(json.dumps({"failed": f"{name}: {type(error).__name__}: {error}"[:300]}), flush=True)
+            return
         rows.append({"what": what, "shape": "x".join(map(str, shape)), "median_ms": round(ms, 4),
-                     "tflops": round(flops / ms * 1e-9, 2), "wrong": wrong})
+                     "tflops": round(flops / ms * 1e-9, 2), "wrong": different})
+        print(json.dumps({"row": rows[-1]}), flush=True)
 
     for m, n in numbers(arguments.gemm):
         x = torch.rand((m, n), device="cuda").mul_(2).sub_(1).bfloat16()
         want = x.float() @ x.float().T
-        add("torch x @ x.T", (m, n), 2.0 * m * m * n, lambda: x @ x.T, beyond(x @ x.T, want))
+        add("torch x @ x.T", (m, n), 2.0 * m * m * n, lambda: x @ x.T,
+            lambda: beyond(x @ x.T, want))
         if triton:
             add("Triton symmetric", (m, n), 2.0 * m * m * n, lambda: symmetric_product(x),
-                beyond(symmetric_product(x), want))
+                lambda: beyond(symmetric_product(x), want))
     if hasattr(torch.optim, "Muon"):
         for m, n, count in numbers(arguments.ns):
             parameters = [torch.nn.Parameter(torch.zeros((m, n), device="cuda").bfloat16())
@@ -113,7 +131,7 @@ def main():
                 p.grad = torch.randn((m, n), device="cuda").bfloat16()
             optimizer = torch.optim.Muon(parameters, lr=0.02)
             flops = count * 5 * (4.0 * m * m * n + 2.0 * m ** 3)
-            add("torch.optim.Muon step", (m, n, count), flops, optimizer.step, None)
+            add("torch.optim.Muon step", (m, n, count), flops, optimizer.step, lambda: None)
     wrong = sum(row["wrong"] or 0 for row in rows)
     print(json.dumps({"torch": torch.__version__, "triton": triton.__version__ if triton else None,
                       "wrong": wrong, "rows": rows}))

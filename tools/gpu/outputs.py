@@ -1,4 +1,4 @@
-"""What programs print and return, as tools/gpu-check reads it."""
+"""What programs print, as tools/gpu-check reads it."""
 import ctypes
 import json
 
@@ -20,32 +20,44 @@ def counted_by_driver():
     return ""
 
 
+def objects_in(text):
+    """All objects that are printed whole, whatever stands between them."""
+    out, decoder, at = [], json.JSONDecoder(), text.find('{"')
+    while at >= 0:
+        try:
+            found, at = decoder.raw_decode(text, at)
+            out.append(found)
+        except ValueError:
+            at += 1
+        at = text.find('{"', at)
+    return out
+
+
 def json_in(text):
-    """The object that a command has printed, progress before it left out; None for none."""
-    begin, end = text.find('{"'), text.rfind("}")
-    try:
-        return json.loads(text[begin:end + 1]) if begin >= 0 else None
-    except ValueError:
-        return None
+    """The object with rows that a command has printed. Where it did not come to that: the rows that it
+    has printed one by one ({"row": ...}), as {"rows", "wrong", "cut": true}; None for none."""
+    found = objects_in(text)
+    rows = [o["row"] for o in found if set(o) == {"row"}]
+    whole = [o for o in found if "rows" in o]
+    if whole:
+        return whole[-1]
+    return {"rows": rows, "wrong": sum(row.get("wrong") or 0 for row in rows), "cut": True} \
+        if rows else None
 
 
-WORK = ("product", "rows", "cols", "count", "form", "mode")
+WORK = ("product", "rows", "cols", "count", "form", "mode", "dtype")
 
 
 def work_of(row):
     """What a row measures, and by whom."""
-    return tuple(row.get(key) for key in WORK + ("provider",))
+    return tuple(row.get(key) for key in WORK + ("provider", "reserved_sms"))
 
 
 def add_ratios(rows):
     """of_cublaslt: that provider's time by this one's, for the same work."""
-    vendor = {work_of(row)[:-1]: row["median_ms"] for row in rows
-              if row.get("provider") == "cublaslt"}
+    def work(row):
+        return tuple(row.get(key) for key in WORK)
+    vendor = {work(row): row["median_ms"] for row in rows if row.get("provider") == "cublaslt"}
     for row in rows:
-        if work_of(row)[:-1] in vendor and "provider" in row:
-            row["of_cublaslt"] = round(vendor[work_of(row)[:-1]] / row["median_ms"], 3)
-
-
-def verdict(status, text):
-    name = {0: "ok", 77: "skipped", 124: "late"}.get(status, "failed")
-    return name, last(text), None if name == "ok" else {"output": text[-8000:]}
+        if row.get("median_ms") and vendor.get(work(row)):
+            row["of_cublaslt"] = round(vendor[work(row)] / row["median_ms"], 3)

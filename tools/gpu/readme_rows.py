@@ -3,18 +3,18 @@
 UNMEASURED = "no GPU has run this yet"
 
 
-def product(rows, provider, size, what="X X^T"):
+def product(rows, provider, size, what="X X^T", reserved=None):
     """TFLOP/s, or None."""
     return next((row["tflops"] for row in rows if row.get("provider") == provider and
                  row.get("product") == what and row["rows"] == row["cols"] == size and
-                 row["count"] == 1), None)
+                 row["count"] == 1 and row.get("reserved_sms") == reserved), None)
 
 
-def fastest(rows, shape, providers):
+def fastest(rows, shape, providers, dtype=None):
     """(ms, provider, form) of Newton-Schulz in plain launches, or None."""
     found = [(row["median_ms"], row["provider"], row["form"]) for row in rows
              if (row["rows"], row["cols"], row["count"]) == shape and row["provider"] in providers
-             and row.get("mode", "eager") == "eager"]
+             and row.get("mode", "eager") == "eager" and row.get("dtype") == dtype]
     return min(found, default=None)
 
 
@@ -94,22 +94,46 @@ class Report:
 
     def symmetric(self):
         """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
-        for provider, what in (("cublaslt", "cuBLASLt and `mirror`"), ("sm80", "`sm80.cu`"),
-                               ("sm90", "`sm90.cu`, 8 SMs left free")):
-            rates = [product(self.rows("gemm"), provider, n) for n in (2048, 4096, 8192, 16384)]
+        for provider, what, reserved in (("cublaslt", "cuBLASLt and `mirror`", None),
+                                         ("sm80", "`sm80.cu`", None),
+                                         ("sm90", "`sm90.cu` on all SMs", 0),
+                                         ("sm90", "`sm90.cu`, 8 SMs left free", None)):
+            rates = [product(self.rows("gemm"), provider, n, reserved=reserved)
+                     for n in (2048, 4096, 8192, 16384)]
             if any(rates):
                 yield row(what, *(f"{rate:.0f}" if rate else UNMEASURED for rate in rates))
 
     def newton_schulz(self):
         """Milliseconds: cuBLASLt standard, sm90 standard, sm90 Gram."""
-        for shape, what in (((4096, 4096, 1), "1 x 4096 x 4096"), ((4096, 11008, 1), "1 x 4096 x 11008"),
-                            ((768, 2048, 128), "128 x 768 x 2048")):
+        kimi = [(2048, 7168, 216), (7168, 18432, 1)]
+        for shapes, what, dtype in (([(4096, 4096, 1)], "1 x 4096 x 4096", None),
+                                    ([(4096, 11008, 1)], "1 x 4096 x 11008", None),
+                                    (kimi, "Kimi K2 stage: 216 x 2048 x 7168 and 7168 x 18432", None),
+                                    (kimi, "the same in fp16", "f16"),
+                                    ([(768, 2048, 128)], "128 x 768 x 2048", None),
+                                    ([(8192, 28672, 9)], "9 x 8192 x 28672", None)):
             cells = []
             for provider, form in (("cublaslt", "standard"), ("sm90", "standard"), ("sm90", "gram")):
-                found = fastest([r for r in self.rows("ns") if r["form"] == form], shape, [provider])
-                cells.append(f"{found[0]:.2f}" if found else "")
+                found = [fastest([r for r in self.rows("ns") if r["form"] == form], shape, [provider],
+                                 dtype) for shape in shapes]
+                cells.append(f"{sum(f[0] for f in found):.2f}" if all(found) else "")
             if any(cells):
                 yield row(what, *cells)
+
+    def summary(self):
+        """What is looked at first, in a few lines."""
+        lines = []
+        torch = {r["shape"]: r["tflops"] for r in self.rows("torch")
+                 if r["what"] == "torch x @ x.T"}
+        for size in (512, 1024, 2048, 4096, 8192, 16384):
+            rates = {p: product(self.rows("gemm"), p, size) for p in ("cublaslt", "sm80", "sm90")}
+            rates["sm90, all SMs"] = product(self.rows("gemm"), "sm90", size, reserved=0)
+            rates["torch"] = torch.get(f"{size}x{size}")
+            known = [f"{name} {rate:.0f}" for name, rate in rates.items() if rate]
+            if known:
+                lines.append(f"X X^T {size}, TFLOP/s: {', '.join(known)}")
+        lines += ["Newton-Schulz, ms: " + line for line in self.newton_schulz()]
+        return "".join(line + "\n" for line in lines)
 
     def markdown(self):
         head = row("what", "GPU, date", "command", "ours", "reference", "ratio", "data")

@@ -1,0 +1,153 @@
+"""The parts of tools/gpu-check that measure, each result checked."""
+import csv
+import sys
+import time
+
+from outputs import add_ratios, json_in, objects_in, work_of
+from runner import ROOT, Missing, verdict
+
+# Lists of `muonrt bench` and options, measured one after the other while their part's time lasts.
+LISTS_GEMM = ["4096x4096,8192x8192,4096x11008", "4096x4096,8192x8192 --reserved-sms 0",
+              "256x256,512x512,768x768,1024x1024,1536x1536,2048x2048,16384x16384", "batches",
+              "ratios", "llama3-8b"]
+LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "2048x7168x216,7168x18432",
+            "2048x7168x216,7168x18432 --dtype f16", "8192x28672x9",
+            "128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios"]
+SHAPES_TORCH_GEMM = "1024x1024,2048x2048,4096x4096,4096x11008,8192x8192,16384x16384"
+SHAPES_TORCH_NS = "768x2048x32,1024x4096x8,4096x4096x1"
+PROFILED = ["2048x2048", "4096x4096", "8192x8192"]
+COUNTERS = ["gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+            "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"]
+SHAPES_STEP = "768x768x12,768x3072x6,4096x1024,32768"
+DEADLINE = 10  # seconds that the device may take for one thing
+
+
+class Benches:
+    """@param checks  which knows the programs and what is broken. @param sizes  arguments of the
+    command: gemm, ns, step, exchange, elements."""
+
+    def __init__(self, run, checks, sizes):
+        self.run, self.checks, self.sizes = run, checks, sizes
+
+    def bench(self, *words, most):
+        status, text = self.run.run(self.checks.program("muonrt"), "bench", *words, "--device", "cuda",
+                                    "--json", most=most)
+        data = json_in(text)
+        if not data or "rows" not in data:
+            return verdict(status or 1, text)
+        add_ratios(data["rows"])
+        said = f"{len(data['rows'])} rows, #wrong {data['wrong']}"
+        if status == 124:
+            return "late", said, dict(data, output=text[-3000:])
+        lost = {name: why for name, why in (data.get("left_out") or {}).items()
+                if not (name == "sm90" and "compute capability" in why)}
+        for name, why in lost.items():
+            said += f"; no {name}: {why}"
+        if data.get("failed"):
+            said += f"; {data['failed']}"
+        good = status == 0 and data["rows"] and data["wrong"] == 0 and not lost
+        return ("ok" if good else "failed"), said, data if good else dict(data, output=text[-3000:])
+
+    def lists(self, kind, lists, seconds):
+        """What does not fit into the part's time is left out, and said; what fails too."""
+        end, ended, problems = time.monotonic() + seconds, [], []
+        whole = {"rows": [], "wrong": 0}
+        worst = "ok"
+        providers = [p for p in ("cublaslt", "sm80", "sm90", "naive") if p not in self.checks.broken]
+        keep = ["--providers", ",".join(providers)] if self.checks.broken else []
+        for words in lists:
+            left = end - time.monotonic()
+            if left < 2:
+                problems.append(f"no time for {words}")
+                worst = "late" if worst == "ok" else worst
+                continue
+            name, text, data = self.bench(kind, "--shapes", *words.split(), "--stream", "--deadline",
+                                          DEADLINE, *keep, most=left)
+            options = words.split()
+            for row in (data or {}).get("rows", []):
+                if "--reserved-sms" in options:
+                    row["reserved_sms"] = int(options[options.index("--reserved-sms") + 1])
+                if "--dtype" in options:
+                    row["dtype"] = options[options.index("--dtype") + 1]
+                if work_of(row) not in map(work_of, whole["rows"]):
+                    whole["rows"].append(row)
+                    whole["wrong"] += row.get("wrong") or 0
+            if (data or {}).get("device"):
+                whole["device"] = data["device"]
+            if name == "ok":
+                ended.append(words)
+            else:
+                problems.append(f"{words}: {name}, {text}")
+                worst = name if worst != "failed" else worst
+                whole["output"] = whole.get("output", "") + f"-- {words}\n" + \
+                    (data or {}).get("output", "")
+        said = f"{len(whole['rows'])} rows of {len(ended)} lists, #wrong {whole['wrong']}"
+        return worst, said + "".join("; " + p for p in problems), whole
+
+    def gemm(self, seconds):
+        return self.lists("gemm", self.sizes.gemm or LISTS_GEMM, seconds)
+
+    def ns(self, seconds):
+        return self.lists("ns", self.sizes.ns or LISTS_NS, seconds)
+
+    def elementwise(self, seconds):
+        return self.bench("elementwise", "--elements", self.sizes.elements, most=seconds)
+
+    def step(self, seconds):
+        """With the vendor's products, our own, and replayed."""
+        end, whole, said = time.monotonic() + seconds, {"rows": [], "wrong": 0}, []
+        own = ["--symmetric", "sm80"] if "sm90" in self.checks.broken else ["--symmetric", "sm90"]
+        for words in ([], own, own + ["--graphs"]):
+            name, text, data = self.bench("step", "--shapes", self.sizes.step or SHAPES_STEP, "--ranks",
+                                          1, *words, most=max(2, end - time.monotonic()))
+            if "compute capability" in text or "compute capability" in str(data):
+                continue
+            for row in (data or {}).get("rows", []):
+                row["options"] = " ".join(words)
+                whole["rows"].append(row)
+            whole["wrong"] += (data or {}).get("wrong", 0)
+            said.append(f"{' '.join(words) or 'default'}: {text}")
+            if name != "ok":
+                return name, "; ".join(said), dict(whole, output=(data or {}).get("output", ""))
+        return "ok", "; ".join(said), whole
+
+    def exchange(self, seconds):
+        return self.bench("exchange", "--ranks", 2, "--min-bytes", "1MiB", "--max-bytes",
+                          self.sizes.exchange, "--factor", 16, most=seconds)
+
+    def profile(self, seconds):
+        """Nsight Compute's counters of the symmetric kernels: all in the JSON file, a few in the line."""
+        if not self.run.find("ncu"):
+            raise Missing("ncu is not installed")
+        end, kernels, said = time.monotonic() + seconds, {}, []
+        for shape in PROFILED:
+            status, text = self.run.run(
+                "ncu", "--clock-control", "none", "--set", "full", "--kernel-name", "regex:symmetric",
+                "--launch-skip", 2, "--launch-count", 1, "--csv", "--page", "raw",
+                self.checks.program("muonrt"), "bench", "gemm", "--device", "cuda", "--providers",
+                "sm90", "--shapes", shape, "--warmup", 1, "--iters", 1, "--json",
+                most=max(2, end - time.monotonic()))
+            table = [line for line in text.splitlines() if line.startswith('"')]
+            if status != 0 or len(table) < 3:
+                return verdict(status or 1, text)
+            names, units, values = list(csv.reader(table))[:3]
+            kernels[shape] = {name: f"{value} {unit}".strip()
+                              for name, unit, value in zip(names, units, values)}
+            said.append(f"{shape}: " + ", ".join(
+                kernels[shape].get(name, "?") for name in COUNTERS))
+        return "ok", f"{' / '.join(COUNTERS)}: {'; '.join(said)}", {"kernels": kernels}
+
+    def torch(self, seconds):
+        status, text = self.run.run(sys.executable, ROOT / "tools/gpu/compare.py", "--gemm",
+                                    SHAPES_TORCH_GEMM, "--ns", SHAPES_TORCH_NS, most=seconds)
+        if status == 77:
+            return "missing", text.strip(), None
+        data = json_in(text)
+        if not data or "rows" not in data:
+            return verdict(status or 1, text)
+        failed = [o["failed"] for o in objects_in(text) if set(o) == {"failed"}]
+        said = f"{len(data['rows'])} rows" + "".join(f"; {f}" for f in failed)
+        if status == 124:
+            return "late", said, data
+        return ("ok" if status == 0 else "failed"), said, dict(data, output=text[-3000:]) \
+            if status else data

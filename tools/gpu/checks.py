@@ -1,0 +1,243 @@
+"""The parts of tools/gpu-check that ask whether results are right."""
+import os
+import sys
+import time
+from pathlib import Path
+
+from outputs import counted_by_driver, json_in
+from runner import ROOT, Missing, verdict
+
+TESTS = ROOT / "tests/cuda"
+OWN_KERNELS = ("cublaslt", "sm80", "sm90")
+SMOKE_SHAPES = "64x64,300x520,1081x1096x12,512x2048"
+# Cases small enough for compute-sanitizer, those of the kernels that are hardest to get right first.
+SANITIZED = ["symmetric product: exact on integers, odd sizes*", "symmetric product: a depth cut*",
+             "symmetric product: real numbers*", "cuda lockstep: shapes*", "cuda unpack:*",
+             "cuda pack:*", "cuda normalize:*", "cuda sum:*", "cuda commit:*", "cuda normuon:*"]
+
+
+class Checks:
+    """@param run  a Runner. @param build  the build folder.
+
+    Each part takes the seconds that it may last, and gives (status, text, data).
+    """
+
+    def __init__(self, run, build):
+        self.run, self.folder = run, build
+        self.gpus = ""
+        self.broken = set()  # kernels that the smoke test has found to fail
+
+    def program(self, name):
+        path = self.folder / "bin" / name
+        if not path.exists():
+            raise Missing(f"{path} was not built")
+        return path
+
+    def env(self, seconds):
+        run = self.run.run
+        status, gpus = run("nvidia-smi", "--query-gpu=name,driver_version,memory.total",
+                           "--format=csv,noheader", most=30)
+        self.gpus = gpus.strip() if status == 0 else counted_by_driver()
+        _, clocks = run("nvidia-smi", "--query-gpu=clocks.sm,clocks.max.sm,power.draw,power.limit,"
+                        "clocks_throttle_reasons.active", "--format=csv,noheader", most=30)
+        _, nvcc = run("nvcc", "--version", most=30)
+        there = {name: bool(self.run.find(name)) for name in
+                 ("nvcc", "cmake", "ninja", "c++", "compute-sanitizer", "mpiexec")}
+        _, libraries = run("ldconfig", "-p", most=30)
+        folders = self.run.environment.get("LD_LIBRARY_PATH", "").split(":")
+        for library in ("libcublasLt.so", "libnccl.so"):
+            there[library] = library in libraries or any(
+                list(Path(folder).glob(library + "*")) for folder in folders if folder)
+        there["torch"] = run(sys.executable, "-c", "import torch", most=60)[0] == 0
+        missing = [name for name, found in there.items() if not found]
+        release = next((word for word in nvcc.split(",") if "release" in word), "").strip()
+        text = f"{self.gpus or 'no GPU'}; CUDA {release or 'none'}"
+        if missing:
+            text += "; missing: " + ", ".join(missing)
+        return ("ok" if self.gpus else "skipped"), text, {
+            "gpus": self.gpus, "cuda": release, "there": there,
+            "clocks": clocks.strip() if status == 0 else None}
+
+    def build(self, seconds):
+        if not self.run.find("nvcc") or not self.run.find("cmake"):
+            raise Missing("nvcc and cmake are needed")
+        generator = ["-G", "Ninja"] if self.run.find("ninja") else []
+        targets = {"muonrt_gpu": ["MUONRT_TESTS"], "muonrt_cli": ["MUONRT_TOOLS"]}
+        on = {"MUONRT_TESTS": "ON", "MUONRT_TOOLS": "ON"}
+        # Found where the toolkit has none, as after an installation by Python packages.
+        headers = [f"-DCMAKE_INCLUDE_PATH={';'.join(str(f / 'include') for f in self.run.wheels)}"] \
+            if self.run.wheels else []
+        said = []
+        while True:  # without what is missing
+            options = [f"-D{name}={value}" for name, value in on.items()] + headers
+            status, text = self.run.run("cmake", "-S", ROOT, "-B", self.folder, *generator,
+                                        "-DCMAKE_BUILD_TYPE=Release", "-DMUONRT_CUDA=ON",
+                                        "-DMUONRT_INSTALL=OFF", *options)
+            if status == 0:
+                break
+            lost = "MUONRT_TESTS" if "tests need" in text else \
+                "MUONRT_TOOLS" if "command needs" in text else None
+            if not lost or on[lost] == "OFF":
+                return verdict(status, text)
+            on[lost] = "OFF"
+            said.append("no Catch2 or rapidcheck: no tests" if lost == "MUONRT_TESTS" else
+                        "no CLI11, fmt or nlohmann-json: no benchmarks")
+        wanted = [t for t, needs in targets.items() if all(on[n] == "ON" for n in needs)]
+        status, text = self.run.run("cmake", "--build", self.folder, "--parallel", os.cpu_count(),
+                                    "--target", *(wanted or ["muonrt"]), most=seconds)
+        if status == 124:
+            return "late", "the time was over; run tools/gpu-check build with more --seconds", None
+        if status != 0:
+            return verdict(status, text)
+        note = ", ".join(wanted or ["muonrt"]) + "".join("; " + s for s in said)
+        return ("missing" if said else "ok"), note, None
+
+    def smoke(self, seconds):
+        """Each source of products in a process of its own; one that hangs is left out from here on."""
+        program, said, output = self.program("muonrt"), [], ""
+        end = time.monotonic() + seconds
+        for name in OWN_KERNELS:
+            status, text = self.run.run(
+                program, "bench", "gemm", "--device", "cuda", "--providers", name, "--shapes",
+                SMOKE_SHAPES, "--warmup", 1, "--iters", 2, "--deadline", 10, "--json",
+                most=min(30, end - time.monotonic()))
+            data = json_in(text) or {}
+            why = (data.get("left_out") or {}).get(name)
+            if why and name == "sm90" and "compute capability" in why:
+                said.append("sm90 not on this GPU")
+            elif status == 0 and not why and data.get("wrong") == 0 and data.get("rows"):
+                said.append(f"{name} ok")
+            else:
+                self.broken.add(name)
+                said.append(f"{name} FAILED ({why or data.get('failed') or verdict(status, text)[1]})")
+                output += f"-- {name}\n{text[-3000:]}\n"
+        return ("failed" if self.broken else "ok"), ", ".join(said), {"output": output} if output \
+            else None
+
+    def test_files(self):
+        files = sorted(TESTS.glob("*_test.cpp"))
+        return [f.stem for f in files if '"[cuda]' in f.read_text(encoding="utf-8")]
+
+    def tests(self, seconds):
+        """File by file, so that one that hangs takes no other with it."""
+        program, ended, bad, output = self.program("muonrt_gpu"), 0, [], ""
+        runs = [(f"[#{name}][cuda]~[.]~[every]", 60) for name in self.test_files()]
+        end = time.monotonic() + seconds
+        for case, most in runs + [("[every]", 90), ("[.gpu-only]", 100)]:
+            left = end - time.monotonic()
+            if left < 2:
+                bad.append(f"{case}: no time was left")
+                continue
+            status, text = self.run.run(program, "-#", "-d", "yes", case, most=min(most, left))
+            ended += status == 0
+            if status == 124 and left < most:
+                bad.append(f"{case}: no time was left")
+            elif status not in (0, 77):
+                absent = "NCCL cannot be loaded" in text
+                bad.append(f"{case}: " + ("no NCCL" if absent else verdict(status, text)[1]))
+                output += f"-- {case} (status {status})\n{text[-3000:]}\n"
+        text = f"{ended} files of tests" + "".join("; " + b for b in bad)
+        if not bad:
+            return "ok", text, None
+        alone = all("no NCCL" in b for b in bad)
+        late = all("no NCCL" in b or "no time was left" in b for b in bad)
+        return "missing" if alone else "late" if late else "failed", text, {"output": output}
+
+    def commands(self, seconds):
+        """The scripts of tests/cli with the command on the GPU: bench, step, its rules, training."""
+        program, said, end = self.program("muonrt"), [], time.monotonic() + seconds
+        scripts = ROOT / "tests/cli"
+        for name, words in (("bench", [scripts / "bench", program, "--device", "cuda"]),
+                            ("step", [TESTS / "on_cuda", scripts / "step", program]),
+                            ("step_rules", [TESTS / "on_cuda", scripts / "step_rules", program]),
+                            ("train", [scripts / "train_device", program])):
+            status, text = self.run.run(*words, most=max(1, end - time.monotonic()))
+            if status not in (0, 77):
+                return "failed" if status != 124 else "late", f"{name}: {verdict(status, text)[1]}", \
+                    {"output": text[-8000:]}
+            said.append(name + (" skipped" if status == 77 else ""))
+        return "ok", ", ".join(said), None
+
+    def verified(self, *words, most, launcher=()):
+        """(verdict's name, text, data) of one run over the catalogue."""
+        status, text = self.run.run(*launcher, self.program("muonrt"), "verify", "--device", "cuda",
+                                    "--json", *words, most=most)
+        data = json_in(text)
+        if status not in (0, 1) or not data:
+            return verdict(status or 1, text)
+        return ("ok" if status == 0 else "failed"), f"{data['ranks']} ranks, {len(data['rows'])} " \
+            f"layouts, #wrong {data['wrong']}, #bits {data['wrong_bits']}", data
+
+    def verify(self, seconds):
+        """The ends first, then the kernels of our own, then what lies between while time lasts."""
+        end, done, layouts = time.monotonic() + seconds, [], 0
+        own = [(2, "--symmetric", name) for name in ("sm90", "sm80") if name not in self.broken]
+        between = [(ranks,) for ranks in (4, 3, 5, 6, 7)]
+        for ranks, *words in [(1,), (2,), (8,), *own, (2, "--graphs"), *between]:
+            what = " ".join([f"{ranks} ranks", *words])
+            left = end - time.monotonic()
+            if left < 2:
+                return "late", f"after {', '.join(done)}; run it alone", None
+            name, text, data = self.verified("--ranks", ranks, *words, most=left)
+            if "sm90" in words and name != "ok" and "compute capability" in text:
+                continue
+            if name != "ok":
+                return name, f"{what}: {text}", data
+            layouts += len(data["rows"])
+            done.append(what)
+        return "ok", f"{layouts} layouts over {', '.join(done)}: #wrong 0, #bits 0", None
+
+    def nccl(self, seconds):
+        name, text, data = self.verified("--link", "nccl", "--ranks", 1, most=seconds)
+        return ("missing" if "NCCL cannot be loaded" in text else name), text, data
+
+    def processes(self, seconds):
+        status, text = self.run.run(sys.executable, ROOT / "tools/gpu/nccl_processes",
+                                    self.program("muonrt_gpu"), most=seconds)
+        if status != 0 and "NCCL cannot be loaded" in text:
+            raise Missing("NCCL cannot be loaded")
+        return verdict(status, text)
+
+    def mpi(self, seconds):
+        if not self.run.find("mpiexec"):
+            raise Missing("mpiexec is not installed")
+        for line in (ROOT / "tools/mpienv").read_text(encoding="utf-8").splitlines():
+            words = line.removeprefix("export ").split("=", 1)
+            if line.startswith("export ") and len(words) == 2:
+                self.run.environment[words[0]] = words[1].strip("\"'")
+        name, text, data = self.verified(launcher=(self.run.find("mpiexec"), "-n", 2), most=seconds)
+        return ("missing" if "built without MPI" in text else name), text, data
+
+    def memcheck(self, seconds):
+        return self.sanitizer("memcheck", seconds)
+
+    def racecheck(self, seconds):
+        return self.sanitizer("racecheck", seconds)
+
+    def synccheck(self, seconds):
+        return self.sanitizer("synccheck", seconds)
+
+    def sanitizer(self, tool, seconds):
+        program = self.program("muonrt_gpu")
+        if not self.run.find("compute-sanitizer"):
+            raise Missing("compute-sanitizer is not installed")
+        # What fails on purpose is no finding. The two slow tools look at the symmetric kernels alone.
+        options = ["--tool", tool, "--error-exitcode", 9]
+        options += ["--report-api-errors", "no"] if tool == "memcheck" else \
+            ["--kernel-regex", "kns=symmetric"]
+        cases = SANITIZED if tool == "memcheck" else SANITIZED[:4]
+        end, ended = time.monotonic() + seconds, []
+        for case in cases:
+            left = end - time.monotonic()
+            status, text = (124, "") if left < 2 else self.run.run(
+                "compute-sanitizer", *options, program, "-d", "yes", case, most=left)
+            if "Device not supported" in text:
+                raise Missing(f"{tool} does not run on this machine: Device not supported")
+            if status == 124:
+                return "late", f"after {'; '.join(ended) or 'nothing'}; run it alone", \
+                    {"output": text[-3000:]}
+            if status != 0:
+                name, said, data = verdict(status, text)
+                return name, f"{case}: {said}", data
+            ended.append(case)
+        return "ok", f"{len(ended)} groups of cases", None
