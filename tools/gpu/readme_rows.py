@@ -83,12 +83,12 @@ class Report:
         exchange = [r for r in self.rows("exchange") if r["bytes"] == 1 << 28]
         if exchange:
             copy = exchange[0]["bytes"] / exchange[0]["reference_ms"] * 1e-6
-            yield self.measured("exchange of 256 MiB by staged copies, GB/s", "bench exchange",
+            yield self.measured("exchange of 256 MiB by staged copies, GB/s (`bench exchange`)", "bench exchange",
                                 f"{exchange[0]['gbps']:.1f}", f"{copy:.0f} (copy on the device)",
                                 f"{exchange[0]['of_reference']:.3f}")
         if self.rows("step"):
             last = self.rows("step")[-1]
-            yield self.measured("host time to enqueue a step", "bench step",
+            yield self.measured("host time to enqueue a step (`enqueue` of `bench step`)", "bench step",
                                 f"{last['enqueue_ms']:.2f} ms", f"{last['median_ms']:.2f} ms (the step)",
                                 f"{last['enqueue_ms'] / last['median_ms']:.2f}")
 
