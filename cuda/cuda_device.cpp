@@ -51,14 +51,24 @@ void require_device(int index) {
                  " or later); use another device");
 }
 
-CudaStream::CudaStream(int device, int priority) : device_(device) {
+void StreamList::finish() const {
+  const RelaxedCapture relaxed;
+  const std::lock_guard lock(mutex_);
+  for (const cudaStream_t stream : streams_) MUONRT_CUDA(cudaStreamSynchronize(stream));
+}
+
+CudaStream::CudaStream(int device, int priority, StreamList& all) : device_(device), all_(all) {
   const DeviceGuard guard(device_);
   MUONRT_CUDA(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority));
+  all_.add(handle_);
 }
 
 CudaStream::~CudaStream() {
+  all_.remove(handle_);
   try {
     const DeviceGuard guard(device_);
+    const RelaxedCapture relaxed;
+    cudaStreamSynchronize(handle_);
     cudaStreamDestroy(handle_);
   } catch (const Error&) {  // a lost context has no streams
   }
@@ -153,6 +163,20 @@ void* CudaDevice::allocate_shared(int64_t bytes) { return take(bytes, true); }
 
 void CudaDevice::release(void* memory) noexcept {
   if (memory == nullptr) return;
+void CudaDevice::raw_release(void* memory, const Block& block) {
+  if (block.shared) {
+    cudaFreeHost(memory);
+  } else if (options_.allocator.release) {
+    try {
+      streams_.finish();
+    } catch (const Error&) {  // a lost context runs nothing any more
+    }
+    options_.allocator.release(options_.allocator.context, memory, block.bytes, options_.index);
+  } else {
+    cudaFree(memory);
+  }
+}
+
   Block block;
   {
     const std::lock_guard lock(mutex_);
@@ -165,14 +189,7 @@ void CudaDevice::release(void* memory) noexcept {
   try {
     const DeviceGuard guard(options_.index);
     const RelaxedCapture relaxed;
-    if (block.shared) {
-      cudaFreeHost(memory);
-    } else if (options_.allocator.release) {
-      cudaDeviceSynchronize();
-      options_.allocator.release(options_.allocator.context, memory, block.bytes, options_.index);
-    } else {
-      cudaFree(memory);
-    }
+    raw_release(memory, block);
   } catch (const Error&) {  // with its context the memory is gone
   }
 }
@@ -215,7 +232,8 @@ bool CudaDevice::reaches(const void* memory) const {
 std::unique_ptr<Stream> CudaDevice::create_stream(StreamKind kind) {
   ++objects_;
   return std::make_unique<CudaStream>(
-      options_.index, kind == StreamKind::kCompute ? lowest_priority_ : highest_priority_);
+      options_.index, kind == StreamKind::kCompute ? lowest_priority_ : highest_priority_,
+      streams_);
 }
 
 std::unique_ptr<Event> CudaDevice::create_event() {

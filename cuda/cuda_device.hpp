@@ -11,6 +11,7 @@
 #include "backend/device.hpp"
 #include "backend/recorder.hpp"
 #include "cuda/cuda_ops.hpp"
+#include "cuda/stream_list.hpp"
 
 namespace muonrt::cuda {
 
@@ -38,12 +39,15 @@ enum class Place {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(int device, int priority);
+  /// @param all  lists it while it lives.
+  CudaStream(int device, int priority, StreamList& all);
+  /// Blocks until its work has run, which may use memory that is given back next.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
  private:
   int device_;
+  StreamList& all_;
   cudaStream_t handle_ = nullptr;
 };
 
@@ -82,6 +86,7 @@ class CudaDevice final : public Device, public Recorder {
   /// Blocks of kThreads that the device holds at once at most.
   int resident_blocks() const { return resident_blocks_; }
   Place place_of(const void* memory) const;
+  const StreamList& streams() const { return streams_; }
 
   std::string describe() const override;
   void* allocate(int64_t bytes) override;
@@ -125,6 +130,7 @@ class CudaDevice final : public Device, public Recorder {
   void* take(int64_t bytes, bool shared);
   void* raw_allocate(int64_t bytes, bool shared);
   void latch(cudaError_t result);
+  void raw_release(void* memory, const Block& block);
 
   CudaDeviceOptions options_;
   std::string name_;
@@ -138,6 +144,7 @@ class CudaDevice final : public Device, public Recorder {
   std::atomic<bool> is_recording_{false};
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   std::unique_ptr<CudaEvent> joined_;
+  StreamList streams_;
   std::unique_ptr<CudaOps> ops_;  // last: it returns memory
 };
 

@@ -53,10 +53,10 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
     : device_(device),
       vendor_(std::move(vendor)),
       normalize_scratch_(device, normalize_scratch_bytes()),
-      pieces_(device),
-      unpacked_(device),
-      packed_(device),
-      params_(device) {
+      pieces_(device, device.streams()),
+      unpacked_(device, device.streams()),
+      packed_(device, device.streams()),
+      params_(device, device.streams()) {
   const SymmetricProvider symmetric =
       settings.symmetric == SymmetricProvider::kDefault ? kDefaultSymmetric : settings.symmetric;
   if (symmetric != SymmetricProvider::kVendor)

@@ -36,6 +36,7 @@ void drop_capture(cudaStream_t stream) noexcept {
 GraphRecording::GraphRecording(int device, cudaStream_t stream) : device_(device) {
   cudaGraph_t graph = nullptr;
   MUONRT_CUDA(cudaStreamEndCapture(stream, &graph));
+  const RelaxedCapture relaxed;
   const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
   cudaGraphDestroy(graph);
   check(made, "cudaGraphInstantiate", __func__, __LINE__);

@@ -8,6 +8,7 @@
 #include "cuda/check.hpp"
 #include "cuda/guard.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/stream_list.hpp"
 
 namespace muonrt::cuda {
 
@@ -22,15 +23,15 @@ class ListCache {
  public:
   using Item = typename Source::Item;
 
-  explicit ListCache(Device& device) : device_(device) {}
+  /// @param streams  whose kernels read the tables.
+  ListCache(Device& device, const StreamList& streams) : device_(device), streams_(streams) {}
 
   template <class... Given>
   const Table<Item>& find(const void* address, cudaStream_t stream, const Given&... given) {
     const auto at = entries_.find(address);
     if (at != entries_.end()) {
       if (at->second.source.is(given...)) return at->second.table;
-      // Kernels that read the former list may still be pending.
-      MUONRT_CUDA(cudaDeviceSynchronize());
+      streams_.finish();  // kernels that read the former list may still be pending
       entries_.erase(at);
     }
     Entry entry{Source(given...), Buffer(), {}};
@@ -46,6 +47,7 @@ class ListCache {
   };
 
   void upload(Entry& entry, const ItemList<Item>& lists, cudaStream_t stream) {
+    const RelaxedCapture relaxed;
     const size_t item_bytes = lists.items.size() * sizeof(Item);
     const size_t job_bytes = lists.jobs.size() * sizeof(Job);
     const size_t jobs_at = (item_bytes + alignof(Job) - 1) / alignof(Job) * alignof(Job);
@@ -55,7 +57,6 @@ class ListCache {
                    static_cast<int64_t>(lists.jobs.size())};
     copy(to, lists.items.data(), item_bytes, stream);
     copy(to + jobs_at, lists.jobs.data(), job_bytes, stream);
-    const RelaxedCapture relaxed;
     MUONRT_CUDA(cudaStreamSynchronize(stream));
   }
 
@@ -64,6 +65,7 @@ class ListCache {
   }
 
   Device& device_;
+  const StreamList& streams_;
   std::map<const void*, Entry> entries_;
 };
 

@@ -55,6 +55,7 @@ void SymmetricProducts::reserve(int64_t n, int64_t k) {
 
 SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const SymmetricShape> shapes,
                                                            cudaStream_t stream) {
+  const RelaxedCapture relaxed;
   JobList list;
   Tiles tiles = Tiles::kLarge;
   if (provider_ == SymmetricProvider::kSm90) {
@@ -66,7 +67,6 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   }
   DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
                   on_device(device_, list.first, stream), tiles};
-  const RelaxedCapture relaxed;
   MUONRT_CUDA(cudaStreamSynchronize(stream));  // the host's lists go
   return made;
 }

@@ -29,6 +29,9 @@ int64_t pending();
 /// Calls so far in which a real runtime waits, allocates or makes an object: none belongs in a
 /// step.
 int64_t slow_calls();
+/// Devices that have a context since `forget_contexts`, a bit for each.
+unsigned contexts();
+void forget_contexts();
 
 /// Nothing is enqueued and nothing runs on other threads while one lives.
 class MachineLock {

@@ -21,6 +21,7 @@ struct Machine {
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
   std::map<std::pair<const void*, int>, size_t> shared_bytes;  // granted, by kernel and device
+  unsigned contexts = 0;  // devices that have one, a bit for each
   bool held = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
   int64_t slow_calls = 0, graph_launches = 0, sms = 2;
@@ -45,6 +46,9 @@ struct Lock {
 
 /// Keeps an error for cudaGetLastError.
 cudaError_t result(cudaError_t error);
+
+/// Gives the current device a context, as nearly every call of the runtime does.
+void touch();
 
 /// The stream that a handle names to the calling thread on its current device.
 Stream& of(cudaStream_t stream);

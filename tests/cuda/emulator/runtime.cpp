@@ -59,6 +59,7 @@ cudaError_t result(cudaError_t error) {
 
 void grant_shared_bytes(const void* kernel, int bytes) {
   const Lock lock;
+  touch();
   machine().shared_bytes[{kernel, current_device}] = static_cast<size_t>(bytes);
 }
 
@@ -115,6 +116,15 @@ int64_t slow_calls() {
   const Lock lock;
   return machine().slow_calls;
 }
+unsigned contexts() {
+  const Lock lock;
+  return machine().contexts;
+}
+void forget_contexts() {
+  const Lock lock;
+  machine().contexts = 0;
+}
+void touch() { machine().contexts |= 1u << current_device; }
 Launched launched() {
   const Lock lock;
   return machine().launched;
@@ -147,7 +157,9 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kDevices) return result(cudaErrorInvalidDevice);
+  const Lock lock;
   current_device = device;
+  touch();
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -160,6 +172,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  const Lock lock;
+  touch();
   *least = 0;
   *greatest = -5;
   return cudaSuccess;
@@ -192,6 +206,7 @@ cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
   const Lock lock;
+  touch();
   const auto found = find_memory(memory);
   *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, const_cast<void*>(memory)};
   if (!found) return cudaSuccess;
@@ -215,6 +230,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     });
   }
   ++machine().slow_calls;
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   // From memory that is not pinned the runtime has read everything when it returns.
   const auto* first = static_cast<const unsigned char*>(from);
   return enqueue(of(stream), [=, read = std::vector<unsigned char>(first, first + bytes)] {

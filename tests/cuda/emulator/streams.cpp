@@ -11,6 +11,18 @@ namespace {
 
 thread_local cudaStreamCaptureMode interaction = cudaStreamCaptureModeGlobal;
 
+/// Whether a stream of the device is captured: to wait for the device then spoils that, in any
+/// mode.
+bool spoil_captures(int device) {
+  bool any = false;
+  for_each_stream([&](Stream& s) {
+    if (s.device != device || !s.capture) return;
+    any = true;
+    s.capture->valid = false;
+  });
+  return any;
+}
+
 /// Runs what a device can run; true if that was all.
 bool run_all(int device) {
   bool all = true;
@@ -21,6 +33,7 @@ bool run_all(int device) {
 }  // namespace
 
 Stream& of(cudaStream_t stream) {
+  touch();
   if (!stream || stream == cudaStreamLegacy) return machine().default_streams[current_device];
   if (stream != cudaStreamPerThread) return *stream;
   auto& mine = machine().of_threads[{std::this_thread::get_id(), current_device}];
@@ -72,6 +85,7 @@ void append(Stream& stream, std::function<bool()> entry) {
 }
 
 bool may_wait() {
+  touch();
   if (interaction == cudaStreamCaptureModeRelaxed) return true;
   bool allowed = true;
   for_each_stream([&](Stream& s) {
@@ -124,7 +138,8 @@ cudaError_t cudaDeviceSynchronize() {
   while (true) {
     const Lock lock;
     ++machine().slow_calls;
-    if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
+    if (!may_wait() || spoil_captures(current_device))
+      return result(cudaErrorStreamCaptureUnsupported);
     if (run_all(current_device))
       return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
   }
@@ -133,6 +148,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   const Lock lock;
   ++machine().slow_calls;
+  touch();
   *stream = new Stream();
   (*stream)->device = current_device;
   (*stream)->blocking = (flags & cudaStreamNonBlocking) == 0;
@@ -141,6 +157,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock;
+  touch();
   run_until(*stream, stream->end());  // a destroyed stream's work still runs
   machine().streams.erase(stream);
   delete stream;
@@ -151,6 +168,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     const Lock lock;
     ++machine().slow_calls;
     if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
+    if (of(stream).capture) {
+      of(stream).capture->valid = false;
+      return result(cudaErrorStreamCaptureUnsupported);
+    }
     if (const cudaError_t error = order(of(stream))) return result(error);
     if (run_until(of(stream), of(stream).end()))
       return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
@@ -183,6 +204,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return common && implicit ? result(cudaErrorStreamCaptureImplicit) : cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  const Lock lock;
+  touch();
   std::swap(*mode, interaction);
   return cudaSuccess;
 }
@@ -207,6 +230,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
   const Lock lock;
   ++machine().slow_calls;
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   *ready = new Graph(*graph);
   return cudaSuccess;
 }
@@ -227,6 +251,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   const Lock lock;
   ++machine().slow_calls;
+  touch();
   *event = new Event{current_device};
   return cudaSuccess;
 }
