@@ -12,6 +12,10 @@ int cuda_device_count() noexcept {
   return 0;
 }
 
+void use_cuda_device(int index) noexcept {
+  if (cudaSetDevice(index) != cudaSuccess) cudaGetLastError();
+}
+
 std::unique_ptr<Device> make_cuda_device(int index, const CudaSettings& settings) {
   cuda::CudaDeviceOptions options;
   options.index = index;

@@ -1,25 +1,30 @@
 #pragma once
 
 #include "cuda/check.hpp"
+#include "cuda/primary_context.hpp"
 
 namespace muonrt::cuda {
 
-/// Makes a device the calling thread's current one, and the former one again at the end.
+/// Makes a device the calling thread's current one, and the former one again at the end. Not by
+/// cudaSetDevice: to give a thread back the device that it has never used (0, at first) would make
+/// a context there, which takes hundreds of megabytes.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device) : device_(device) {
-    MUONRT_CUDA(cudaGetDevice(&former_));
-    if (former_ != device_) MUONRT_CUDA(cudaSetDevice(device_));
+  explicit DeviceGuard(int device) {
+    int former = 0;
+    MUONRT_CUDA(cudaGetDevice(&former));
+    if (former == device) return;
+    push_context(device);
+    pushed_ = true;
   }
   ~DeviceGuard() {
-    if (former_ != device_) cudaSetDevice(former_);
+    if (pushed_) pop_context();
   }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int device_;
-  int former_ = 0;
+  bool pushed_ = false;
 };
 
 /// While one lives, the calling thread may allocate and look at events though the program captures

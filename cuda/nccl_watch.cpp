@@ -92,7 +92,7 @@ std::optional<Error> NcclWatch::problem() {
 
 void NcclWatch::run() {
   try {
-    const DeviceGuard guard(device_);
+    MUONRT_CUDA(cudaSetDevice(device_));  // for the thread's life
     const RelaxedCapture relaxed;
     while (true) {
       {

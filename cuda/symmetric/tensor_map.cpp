@@ -1,12 +1,8 @@
 #include "cuda/symmetric/tensor_map.hpp"
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
-
 #include <cstring>
 
-#include "base/error.hpp"
-#include "cuda/check.hpp"
+#include "cuda/driver_api.hpp"
 
 namespace muonrt::cuda {
 
@@ -16,19 +12,8 @@ constexpr uint32_t kBoxCols = 64;
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-/// By way of the runtime, so that nothing links the driver's library.
 Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    constexpr unsigned kSince = 12000;  // the CUDA version whose signature is meant
-    MUONRT_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kSince,
-                                                 cudaEnableDefault, &result));
-    MUONRT_REQUIRE(result == cudaDriverEntryPointSuccess && function, Status::kNotSupported,
-                   "symmetric products for sm_90a: the driver has no cuTensorMapEncodeTiled; "
-                   "update it, or choose other products");
-    return reinterpret_cast<Encode>(function);
-  }();
+  static const Encode found = driver_function<Encode>("cuTensorMapEncodeTiled");
   return found;
 }
 

@@ -14,6 +14,10 @@ bool cuda_is_built() noexcept;
 /// GPUs that this process sees; 0 without driver or GPU.
 int cuda_device_count() noexcept;
 
+/// Makes GPU `index` the calling thread's current one, where there is such a GPU: a library that
+/// puts the thread's first one back (0) would leave a context there.
+void use_cuda_device(int index) noexcept;
+
 /// What computes symmetric products in half precision; all others are the vendor's, or naive.
 /// Public values.
 enum class SymmetricProvider : int32_t {

@@ -6,6 +6,8 @@ bool cuda_is_built() noexcept { return false; }
 
 int cuda_device_count() noexcept { return 0; }
 
+void use_cuda_device(int) noexcept {}
+
 std::unique_ptr<Device> make_cuda_device(int, const CudaSettings&) {
   throw Error(Status::kNotSupported,
               "options: device is CUDA, but there is no CUDA device (this build has no CUDA "

@@ -24,4 +24,6 @@ int skip_without_gpu(const std::string& device, bool json) {
 
 int gpu_of(int rank) { return rank % std::max(1, cuda_device_count()); }
 
+void use_gpu(int index) { use_cuda_device(index); }
+
 }  // namespace muonrt::tool

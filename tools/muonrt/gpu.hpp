@@ -13,4 +13,7 @@ int skip_without_gpu(const std::string& device, bool json);
 /// Index of a rank's GPU: the GPUs that this process sees, counted round.
 int gpu_of(int rank);
 
+/// Makes it the calling thread's current one: backend/cuda_device.hpp says why.
+void use_gpu(int index);
+
 }  // namespace muonrt::tool

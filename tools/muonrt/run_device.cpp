@@ -57,6 +57,7 @@ void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work) {
   if (!where.cuda()) return work(comm);
   const int gpu = gpu_of(comm.rank());
+  use_gpu(gpu);
   muonrt_nccl_options_t nccl;
   muonrt_nccl_options_init(&nccl);
   nccl.device_index = gpu;
