@@ -109,6 +109,8 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
   const CudaSettings& settings = options_.settings;
   ops_ = std::make_unique<CudaOps>(
       *this, settings.naive_products ? nullptr : make_vendor_products(*this), settings);
+  load_deliveries();
+  load_tallies();
 }
 
 CudaDevice::~CudaDevice() = default;
@@ -161,8 +163,6 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
 void* CudaDevice::allocate(int64_t bytes) { return take(bytes, false); }
 void* CudaDevice::allocate_shared(int64_t bytes) { return take(bytes, true); }
 
-void CudaDevice::release(void* memory) noexcept {
-  if (memory == nullptr) return;
 void CudaDevice::raw_release(void* memory, const Block& block) {
   if (block.shared) {
     cudaFreeHost(memory);
@@ -177,6 +177,8 @@ void CudaDevice::raw_release(void* memory, const Block& block) {
   }
 }
 
+void CudaDevice::release(void* memory) noexcept {
+  if (memory == nullptr) return;
   Block block;
   {
     const std::lock_guard lock(mutex_);

@@ -112,6 +112,7 @@ class CudaDevice final : public Device, public Recorder {
   std::optional<Error> error() const override;
   void clear_error() override;
   Ops& ops() override { return *ops_; }
+  bool wants_rehearsal() const override { return true; }
 
   bool records() const override { return options_.settings.graphs; }
   void begin_recording(Stream& stream) override;
@@ -129,8 +130,8 @@ class CudaDevice final : public Device, public Recorder {
   };
   void* take(int64_t bytes, bool shared);
   void* raw_allocate(int64_t bytes, bool shared);
-  void latch(cudaError_t result);
   void raw_release(void* memory, const Block& block);
+  void latch(cudaError_t result);
 
   CudaDeviceOptions options_;
   std::string name_;
@@ -143,8 +144,8 @@ class CudaDevice final : public Device, public Recorder {
   std::optional<Error> error_;
   std::atomic<bool> is_recording_{false};
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
-  std::unique_ptr<CudaEvent> joined_;
   StreamList streams_;
+  std::unique_ptr<CudaEvent> joined_;
   std::unique_ptr<CudaOps> ops_;  // last: it returns memory
 };
 

@@ -47,6 +47,12 @@ __global__ void restore_kernel(RestoreArguments a) {
 
 }  // namespace
 
+void load_deliveries() {
+  load("deliver", deliver_kernel);
+  load("order_floats", order_kernel);
+  load("deliver_floats", restore_kernel);
+}
+
 void deliver(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
              cudaStream_t stream) {
   launch("deliver", deliver_kernel, grid_of(1), kThreads, DeliverArguments{from, to, n, closed},

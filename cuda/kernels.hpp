@@ -82,6 +82,8 @@ void take_logits(const float* from, float* to, int64_t count, cudaStream_t strea
 void clip_heads(const QkClip& clip, int32_t param, Findings* findings, cudaStream_t stream);
 
 // tally.cu
+/// As load_deliveries.
+void load_tallies();
 /// @param blocks  how many share a matrix, or the memory; changes no result.
 void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
            cudaStream_t stream);
@@ -116,6 +118,8 @@ void scale_add_identity(const Product& product, cudaStream_t stream);
 void mirror(const MatrixBatch& c, cudaStream_t stream);
 
 // deliver.cu; `closed`: host memory that the device reaches
+/// Loads the kernels of this file, none of which is reached before ranks meet.
+void load_deliveries();
 /// to <- from, unless *closed.
 void deliver(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
              cudaStream_t stream);

@@ -9,6 +9,13 @@ namespace muonrt::cuda {
 /// Threads of a block, unless a kernel says otherwise.
 constexpr int kThreads = 256;
 
+/// Loads a kernel now: else its first launch does, and may wait for what runs on the GPU.
+template <class Arguments>
+void load(const char* name, void (*kernel)(Arguments)) {
+  cudaFuncAttributes attributes = {};
+  check(cudaFuncGetAttributes(&attributes, kernel), name, "load", __LINE__);
+}
+
 /// kernel<<<grid, threads, shared_bytes, stream>>>(arguments), checked; `arguments` is one struct
 /// by value.
 /// Blocks [i cluster, (i + 1) cluster) run side by side and reach each other's shared memory. A

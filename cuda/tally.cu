@@ -131,6 +131,11 @@ int64_t blocks_for(int64_t elements, int64_t most) {
 
 }  // namespace
 
+void load_tallies() {
+  load("tally", tally_kernel);
+  load("hash_memory", hash_kernel);
+}
+
 void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
            cudaStream_t stream) {
   const int64_t deep = x.count < kMostDeep ? x.count : kMostDeep;

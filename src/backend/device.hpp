@@ -85,6 +85,10 @@ class Device {
   virtual void clear_error() = 0;
 
   virtual Ops& ops() = 0;
+  /// Whether work that is met for the first time makes what it needs there (kernels, tables,
+  /// algorithms), which may hold up other ranks of the process, and wait for exchanges under way:
+  /// then a step is rehearsed before the ranks meet in one.
+  virtual bool wants_rehearsal() const { return false; }
 
   /// A range of the enqueuing thread's time as profilers show it: `name`, or `name number` where
   /// that is not negative. Ranges nest.

@@ -36,7 +36,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   });
   self.comm_ = comm.duplicate();
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
-  together(*self.comm_, [&] { self.take_memory(); });
+  together(*self.comm_, [&] { self.take_memory(), self.rehearse(); });
   return out;
 }
 

@@ -117,6 +117,7 @@ class Optimizer {
   int64_t kept_bytes(const std::vector<SlotPlan>& slots) const;
   bool sums(int64_t param) const;
   void start_state();
+  void rehearse();
   void require_reach(int64_t param, const char* what, const void* memory) const;
   int64_t state_bytes() const;
   std::vector<Piece> adamw_pieces(int32_t param) const;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -48,6 +49,17 @@ void check_step(const StepSettings& step) {
 }
 
 }  // namespace
+
+// Nothing of the caller's is read: gradients need not be there yet. The agreement that ends the
+// creation is what no rank's first exchange overtakes.
+void Optimizer::rehearse() {
+  if (!device_->wants_rehearsal()) return;
+  for (size_t i = 0; i < settings_.params.size() + kept_.size(); ++i) params_[i].active = 0;
+  std::fill_n(muon_, settings_.groups.size(), MuonScalars{});
+  std::fill_n(adam_, settings_.params.size(), AdamScalars{});
+  pipeline_->rehearse();
+  if (block_pipeline_) block_pipeline_->rehearse();
+}
 
 bool Optimizer::in_blocks() const {
   return block_pipeline_ && steps_ % block_period(settings_) != 0;

@@ -201,6 +201,7 @@ bool Chunk::moves_return() const {
 
 void Chunk::exchange_gather() {
   const Context& c = *context_;
+  if (c.rehearses) return;
   if (plan_->carried >= 0) {
     c.device->call(*c.exchange, &FunctionCall::run, &gather_call_, &c.findings->failed);
   } else {
@@ -210,6 +211,7 @@ void Chunk::exchange_gather() {
 
 void Chunk::exchange_return() {
   const Context& c = *context_;
+  if (c.rehearses) return;
   if (plan_->carried >= 0) {
     c.device->call(*c.exchange, &FunctionCall::run, &return_call_, &c.findings->failed);
   } else {
@@ -220,7 +222,7 @@ void Chunk::exchange_return() {
 // What the return has brought goes on from where it lies; the stream keeps the two in order.
 void Chunk::relay() {
   const Context& c = *context_;
-  if (relay_sends_.empty() && relay_receives_.empty()) return;
+  if (c.rehearses || (relay_sends_.empty() && relay_receives_.empty())) return;
   begin(kRelay, *c.exchange);
   c.comm->exchange(*c.exchange, relay_sends_, relay_receives_);
   end(kRelay, *c.exchange);

@@ -41,6 +41,9 @@ class Pipeline {
            std::vector<int32_t> all, GuardWork guards, bool health, bool poison);
   ~Pipeline();
 
+  /// A step, or two where the device records, that sends nothing and commits nothing: a device
+  /// makes what work needs where it meets it first. Every parameter sits out in the tables. Blocks.
+  void rehearse();
   /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
   void enqueue(const StepRun& run);
   /// Work of the coming step starts after what the caller has enqueued on a stream of its own.

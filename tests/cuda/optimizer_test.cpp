@@ -37,7 +37,7 @@ std::vector<Param> params() {
 class Rig {
  public:
   Rig(Machine& memory, const std::function<std::unique_ptr<Device>()>& make, CommitMode commit,
-      Comm& comm)
+      Comm& comm, int64_t health_every = 0)
       : memory_(memory) {
     const auto mesh = std::make_shared<Mesh>(std::vector<int64_t>{1}, std::vector<std::string>{},
                                              std::vector<int32_t>{});
@@ -46,6 +46,7 @@ class Rig {
     settings.chunk_bytes = 4000;
     settings.window = 2;
     settings.poison = true;
+    settings.health_every = health_every;
     uint64_t seed = 1;
     for (const Param& p : params()) {
       ParamSettings s;
@@ -155,15 +156,14 @@ TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", 
         return made;
       },
       CommitMode::kAtomic, graph_comm);
-  int64_t objects[4];
+  // Recorded at creation, once for each batch; nothing is made after that.
+  const int64_t objects = device->objects();
+  CHECK(objects > eager.optimizer->device().objects());
   for (uint64_t step = 0; step < 4; ++step) {
     CHECK(eager.step(step) == Status::kOk);
     CHECK(graphs.step(step) == Status::kOk);
-    objects[step] = device->objects();
   }
-  // Recorded at the second step, once for each batch; nothing is made after that.
-  CHECK(objects[1] > objects[0]);
-  CHECK(objects[3] == objects[1]);
+  CHECK(device->objects() == objects);
   for (size_t i = 0; i < params().size(); ++i) {
     INFO(params()[i].name);
     CHECK(difference(graphs.data(i), eager.data(i)) == -1);
@@ -228,6 +228,34 @@ TEST_CASE("cuda step: after the first it takes no memory and makes no object", "
     const int64_t slow = slow_calls();
     for (int step = 0; step < 3; ++step) REQUIRE(rig.step_only() == Status::kOk);
     CHECK(slow_calls() == slow);
+  }
+}
+
+TEST_CASE("cuda step: the first one finds all that it needs, so ranks wait for one another alone",
+          "[cuda]") {
+  struct Form {
+    CommitMode commit;
+    bool graphs;
+    int64_t health_every;
+  };
+  for (const Form form : {Form{CommitMode::kAtomic, false, 0}, Form{CommitMode::kEager, false, 1},
+                          Form{CommitMode::kAtomic, true, 2}}) {
+    Machine memory(cuda_device());
+    SelfComm comm;
+    const auto make = [&] {
+      return make_cuda_device(0, {.naive_products = is_emulated(), .graphs = form.graphs});
+    };
+    Rig rig(memory, make, form.commit, comm, form.health_every);
+    const Device& device = rig.optimizer->device();
+    const int64_t allocations = device.allocations(), objects = device.objects();
+    const int64_t slow = slow_calls();
+    for (int step = 0; step < 3; ++step) {
+      REQUIRE(rig.step_only() == Status::kOk);
+      CHECK(rig.report.orthogonalized == 4);
+    }
+    CHECK(slow_calls() == slow);
+    CHECK(device.allocations() == allocations);
+    CHECK(device.objects() == objects);
   }
 }
 

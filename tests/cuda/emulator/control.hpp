@@ -26,8 +26,8 @@ void pretend_sms(int count);
 int64_t graph_launches();
 /// Kernels, copies and fills that have been enqueued and not run.
 int64_t pending();
-/// Calls so far in which a real runtime waits, allocates or makes an object: none belongs in a
-/// step.
+/// Calls so far in which a real runtime waits, allocates, makes an object or loads a kernel: none
+/// belongs in a step.
 int64_t slow_calls();
 /// Devices that have a context since `forget_contexts`, a bit for each.
 unsigned contexts();

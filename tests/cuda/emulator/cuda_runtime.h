@@ -95,6 +95,9 @@ struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor;
 };
+struct cudaFuncAttributes {
+  int numRegs;
+};
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
@@ -170,12 +173,20 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
                            std::function<void()> thread);
 /// What a block of the kernel may ask for on the current device.
 void grant_shared_bytes(const void* kernel, int bytes);
+/// Loads it to the current device, as else its first launch does.
+void load_kernel(const void* kernel);
 
 }  // namespace emulator
 
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
   emulator::grant_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+  return cudaSuccess;
+}
+
+template <class Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel* kernel) {
+  emulator::load_kernel(reinterpret_cast<const void*>(kernel));
   return cudaSuccess;
 }
 

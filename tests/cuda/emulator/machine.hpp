@@ -21,6 +21,7 @@ struct Machine {
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
   std::map<std::pair<const void*, int>, size_t> shared_bytes;  // granted, by kernel and device
+  std::set<std::pair<const void*, int>> loaded;                // kernels, by device
   unsigned contexts = 0;  // devices that have one, a bit for each
   bool held = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;

@@ -57,9 +57,15 @@ cudaError_t result(cudaError_t error) {
   return error;
 }
 
-void grant_shared_bytes(const void* kernel, int bytes) {
+void load_kernel(const void* kernel) {
   const Lock lock;
   touch();
+  if (machine().loaded.insert({kernel, current_device}).second) ++machine().slow_calls;
+}
+
+void grant_shared_bytes(const void* kernel, int bytes) {
+  const Lock lock;
+  load_kernel(kernel);
   machine().shared_bytes[{kernel, current_device}] = static_cast<size_t>(bytes);
 }
 
@@ -85,6 +91,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
   if (shared_bytes > kSharedUnasked &&
       (granted == machine().shared_bytes.end() || shared_bytes > granted->second))
     return result(cudaErrorInvalidValue);
+  load_kernel(kernel);
   auto& [kernels, blocks, begun_early] = machine().launched;
   ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
   return enqueue(stream, [=, device = stream.device, thread = std::move(thread)] {
