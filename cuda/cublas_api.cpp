@@ -49,6 +49,7 @@ CublasApi load() {
   resolve(library, api.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   resolve(library, api.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   resolve(library, api.cap_get, "cublasLtMatmulAlgoCapGetAttribute");
+  resolve(library, api.algo_check, "cublasLtMatmulAlgoCheck");
   return api;
 }
 

@@ -23,6 +23,7 @@ struct CublasApi {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
   decltype(&cublasLtMatmulAlgoCapGetAttribute) cap_get;
+  decltype(&cublasLtMatmulAlgoCheck) algo_check;
 };
 
 /// Errors: NOT_SUPPORTED if the library or one of the functions is not there.

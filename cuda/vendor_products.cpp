@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "cuda/cublas_api.hpp"
+#include "cuda/guard.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/padding.hpp"
 
@@ -80,7 +81,8 @@ struct Recipe {
   Owner<cublasLtMatmulDesc_t> desc;
   Layout a, b, c, d;
   std::optional<cublasLtMatmulAlgo_t> algorithm;
-  bool batches = false;  // the algorithm takes many matrices in one launch
+  bool batches = false;                // the algorithm has launches of many matrices at all
+  std::map<int64_t, bool> takes = {};  // so many in one; asked once
 };
 
 void choose_algorithm(cublasLtHandle_t handle, Recipe& recipe) {
@@ -114,6 +116,16 @@ void choose_algorithm(cublasLtHandle_t handle, Recipe& recipe) {
   recipe.batches = supports != 0;
 }
 
+/// Whether the algorithm, chosen for one matrix, computes as many in one launch as the layouts say:
+/// more may want another workspace.
+bool takes_together(cublasLtHandle_t handle, const Recipe& recipe) {
+  cublasLtMatmulHeuristicResult_t found = {};
+  const cublasStatus_t status =
+      cublas_api().algo_check(handle, recipe.desc.get(), recipe.b.get(), recipe.a.get(),
+                              recipe.d.get(), recipe.c.get(), &*recipe.algorithm, &found);
+  return status == CUBLAS_STATUS_SUCCESS && found.workspaceSize <= size_t{kWorkspaceBytes};
+}
+
 Recipe make_recipe(cublasLtHandle_t handle, const Shape& s) {
   const CublasApi& api = cublas_api();
   Recipe recipe;
@@ -144,6 +156,7 @@ class CublasProducts final : public VendorProducts {
   explicit CublasProducts(Device& device) : workspace_(device, kWorkspaceBytes) {
     const CublasApi& api = cublas_api();
     cublasLtHandle_t handle = nullptr;
+    const RelaxedCapture relaxed;
     MUONRT_CUBLAS(api.create(&handle));
     handle_ = Owner<cublasLtHandle_t>(handle, api.destroy);
   }
@@ -161,7 +174,7 @@ class CublasProducts final : public VendorProducts {
   void multiply(const Product& p, cudaStream_t stream) override {
     const bool reads_d = p.d.data != nullptr && p.beta != 0.0f;
     const MatrixBatch& d = reads_d ? p.d : p.c;
-    const Recipe& recipe = recipe_of(
+    Recipe& recipe = recipe_of(
         {p.c.rows, p.c.cols, p.a.cols, p.a.ld, p.b.ld, p.c.ld, d.ld, p.a.dtype, p.transpose_b});
     if (!recipe.algorithm) return naive_gemm(p, stream);
     for (const MatrixBatch* m : {&p.a, &p.b, &p.c, &d})
@@ -170,12 +183,16 @@ class CublasProducts final : public VendorProducts {
                             "operands at multiples of ", kOperandAlignment, " bytes");
     const float beta = reads_d ? p.beta : 0.0f;
     MatrixBatch a = p.a, b = p.b, c = p.c, from = d;
-    const int64_t launches = recipe.batches ? 1 : p.c.count;
-    for (MatrixBatch* m : {&a, &b, &c, &from}) m->count = p.c.count / launches;
-    set_batch(recipe.a, a);
-    set_batch(recipe.b, b);
-    set_batch(recipe.c, c);
-    set_batch(recipe.d, from);
+    const auto set_layouts = [&](int64_t count) {
+      for (MatrixBatch* m : {&a, &b, &c, &from}) m->count = count;
+      set_batch(recipe.a, a);
+      set_batch(recipe.b, b);
+      set_batch(recipe.c, c);
+      set_batch(recipe.d, from);
+    };
+    set_layouts(p.c.count);
+    const int64_t launches = takes(recipe, p.c.count) ? 1 : p.c.count;
+    if (launches > 1) set_layouts(1);
     for (int64_t i = 0; i < launches; ++i)
       MUONRT_CUBLAS(cublas_api().matmul(handle_.get(), recipe.desc.get(), &p.alpha, at(b, i),
                                         recipe.b.get(), at(a, i), recipe.a.get(), &beta,
@@ -185,9 +202,19 @@ class CublasProducts final : public VendorProducts {
   }
 
  private:
-  const Recipe& recipe_of(const Shape& shape) {
+  /// Of so many matrices, for which the layouts are set.
+  bool takes(Recipe& recipe, int64_t count) {
+    if (count == 1 || !recipe.batches) return count == 1;
+    const auto found = recipe.takes.find(count);
+    if (found != recipe.takes.end()) return found->second;
+    const RelaxedCapture relaxed;
+    return recipe.takes[count] = takes_together(handle_.get(), recipe);
+  }
+
+  Recipe& recipe_of(const Shape& shape) {
     const auto found = recipes_.find(shape);
     if (found != recipes_.end()) return found->second;
+    const RelaxedCapture relaxed;  // the library allocates where it likes
     return recipes_.emplace(shape, make_recipe(handle_.get(), shape)).first->second;
   }
 
