@@ -79,7 +79,12 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
       # The header alone: the library is opened at run time.
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
       mark_as_advanced(MUONRT_CUBLAS_INCLUDE)
-      if(MUONRT_CUBLAS_INCLUDE)
+      # The first with cudaGetDriverEntryPointByVersion.
+      set(muonrt_oldest_cuda 12.5)
+      if(CUDAToolkit_VERSION VERSION_LESS muonrt_oldest_cuda)
+        muonrt_leave_out(CUDA "CUDA ${CUDAToolkit_VERSION} is older than ${muonrt_oldest_cuda}"
+          "install CUDA ${muonrt_oldest_cuda} or later")
+      elseif(MUONRT_CUBLAS_INCLUDE)
         set(MUONRT_WITH_CUDA ON)
         set(MUONRT_WHY_CUDA "nvcc ${CMAKE_CUDA_COMPILER_VERSION}, sm ${CMAKE_CUDA_ARCHITECTURES}")
       else()
