@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "cuda/check.hpp"
 #include "cuda/primary_context.hpp"
 
@@ -25,6 +27,21 @@ class DeviceGuard {
 
  private:
   bool pushed_ = false;
+};
+
+/// The same for ways out that cannot fail: where the device cannot be had any more, the thread
+/// keeps its own.
+class QuietDeviceGuard {
+ public:
+  explicit QuietDeviceGuard(int device) noexcept {
+    try {
+      guard_.emplace(device);
+    } catch (...) {
+    }
+  }
+
+ private:
+  std::optional<DeviceGuard> guard_;
 };
 
 /// While one lives, the calling thread may allocate and look at events though the program captures

@@ -23,25 +23,35 @@ __device__ inline void add_to(int64_t* sum, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 
+/// A sum of 64 bits in shared memory, whose atomic additions the hardware has for 32 bits alone.
+struct SplitSum {
+  uint32_t low, high;
+  /// @param value  of 32 bits, or zero.
+  __device__ void add(uint32_t value) {
+    if (value != 0 && atomicAdd(&low, value) > ~value) atomicAdd(&high, 1u);
+  }
+  __device__ int64_t whole() const { return static_cast<int64_t>(uint64_t{high} << 32 | low); }
+};
+
 struct SquaresBody {
   const void* grad;
   DType dtype;
   int64_t first;
-  int64_t* sums;
+  SplitSum* sums;
 
   template <int N>
   __device__ void run(int, int col) {
     const Values<N> g = widen(load<N>(grad, dtype, first + col), dtype);
     for (int i = 0; i < N; ++i) {
       const SquareTerm term = square_term(g.x[i]);
-      add_to(sums + term.word, term.low);
-      add_to(sums + term.word + 1, term.high);
+      sums[term.word].add(static_cast<uint32_t>(term.low));
+      sums[term.word + 1].add(static_cast<uint32_t>(term.high));
     }
   }
 };
 
 struct SquaresPart {
-  int64_t* sums;  // of the block
+  SplitSum* sums;  // of the block
   __device__ void operator()(const ParamView& view, int32_t, int64_t first, int n) const {
     SquaresBody body{view.grad, view.grad_dtype, first, sums};
     for_elements(1, n, aligned(view.grad, view.grad_dtype, first), body);
@@ -49,13 +59,14 @@ struct SquaresPart {
 };
 
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(SquaresArguments a) {
-  __shared__ int64_t sums[kNormWords];
+  __shared__ SplitSum sums[kNormWords];
   const int thread = static_cast<int>(threadIdx.x);
-  for (int word = thread; word < kNormWords; word += kThreads) sums[word] = 0;
+  for (int word = thread; word < kNormWords; word += kThreads) sums[word] = {0, 0};
   __syncthreads();
   for_each_part<true>(a.list, a.count, a.params, SquaresPart{sums});
   __syncthreads();
-  for (int word = thread; word < kNormWords; word += kThreads) add_to(a.sums + word, sums[word]);
+  for (int word = thread; word < kNormWords; word += kThreads)
+    add_to(a.sums + word, sums[word].whole());
 }
 
 struct ScaleArguments {

@@ -1,7 +1,9 @@
 #include "cuda/nccl_link.hpp"
 
+#include <atomic>
 #include <chrono>
 
+#include "cuda/guard.hpp"
 #include "cuda/patience.hpp"
 
 namespace muonrt::cuda {
@@ -47,7 +49,7 @@ void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstr
                  "; pass communicators over the same ranks in the same order");
 }
 
-NcclShared::NcclShared(int device) : closed_(device, sizeof(int32_t), true) {
+NcclShared::NcclShared(int device) : device_(device), closed_(device, sizeof(int32_t), true) {
   *closed_.as<int32_t>() = 0;
 }
 
@@ -55,7 +57,9 @@ bool NcclShared::fail(const Error& error) noexcept {
   const std::lock_guard lock(error_mutex_);
   if (error_) return false;
   error_ = error;
-  *closed_.as<volatile int32_t>() = 1;
+  // Before NCCL's own flag, on machines whose stores may overtake one another, too.
+  std::atomic_ref(*closed_.as<int32_t>()).store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
 }
 
@@ -69,6 +73,7 @@ void NcclShared::require_open() const {
 }
 
 void NcclShared::abort(const NcclApi& api) noexcept {
+  const QuietDeviceGuard guard(device_);
   const std::unique_lock lock(nccl, std::chrono::milliseconds(kStuckMs));
   if (handle) api.abort(handle);
 }
@@ -129,6 +134,7 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline) {
 
 NcclLink::~NcclLink() {
   if (borrowed_ || error() || !shared_->handle) return;
+  const QuietDeviceGuard guard(shared_->device());
   const NcclHandle handle = shared_->handle;
   NcclResult state = api_.finalize(handle);
   const Deadline deadline = Deadline::in_ms(kPartingMs);

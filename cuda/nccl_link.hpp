@@ -36,12 +36,14 @@ class NcclShared {
   void abort(const NcclApi& api) noexcept;
   /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.
   const int32_t* closed() const { return closed_.as<int32_t>(); }
+  int device() const { return device_; }
 
   NcclHandle handle = nullptr;
   std::string name;       // NCCL keeps a pointer to it
   std::timed_mutex nccl;  // held for single calls, never while waiting
 
  private:
+  const int device_;
   const RawMemory closed_;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;

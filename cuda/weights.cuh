@@ -48,7 +48,7 @@ struct Weights {
     auto* high = static_cast<uint16_t*>(param);
     for (int i = 0; i < N; ++i) {
       if (form == WeightForm::kRemainder) {
-        const SplitWeight split = split_weight(w.x[i]);
+        const SplitWeight split = split_updated(w.x[i]);
         high[at + i] = split.high;
         remainder[at + i] = split.low;
       } else {

@@ -299,7 +299,9 @@ MUONRT_API void muonrt_report_init(muonrt_report_t* report);
 MUONRT_API void muonrt_counters_init(muonrt_counters_t* counters);
 
 /* *optimizer <- a complete optimizer: everything is planned, compared between the ranks and taken
- * from memory here; state starts at zero, owned master weights from the parameters.
+ * from memory here; state starts at zero, owned master weights from the parameters, which must have
+ * been written by then (CUDA: or be under way on the default stream or one that it waits for; a
+ * stream created as non-blocking must be synchronized first).
  * Collective over `comm`; every rank passes the same parameters in the same order, with its own
  * buffers. `groups` and `params` are arrays; the first element's struct_size is the stride of all.
  * Blocking. `comm` may be used again, or destroyed, afterwards. On a GPU a step is rehearsed, which

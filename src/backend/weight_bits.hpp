@@ -24,6 +24,12 @@ MUONRT_HOST_DEVICE inline float join_weight(uint16_t high, uint16_t low) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + low - rounded_up);
 }
 
+/// Of a weight that was computed: a NaN, whose bits are each device's own (a GPU's 0x7fffffff would
+/// leave -0 in the parameter), becomes the one that is NaN in bf16, too.
+MUONRT_HOST_DEVICE inline SplitWeight split_updated(float w) {
+  return split_weight(w == w ? w : std::bit_cast<float>(0x7fc00000u));
+}
+
 /// 32 random bits for one element of one parameter in one step, whoever holds it: the first word of
 /// Philox4x32-10. Source: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
 MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param,

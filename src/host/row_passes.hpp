@@ -138,7 +138,7 @@ struct SplitPass {
   static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict high,
                                        uint16_t* __restrict low, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-      const SplitWeight w = split_weight(in[i]);
+      const SplitWeight w = split_updated(in[i]);
       high[i].bits = w.high;
       low[i] = w.low;
     }

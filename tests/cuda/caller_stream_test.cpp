@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "cuda/abi_rig.hpp"
+#include "muonrt/state.h"
 
 using namespace cuda_test;
 
@@ -86,6 +87,28 @@ TEST_CASE("caller's stream: a step reads the gradients that it has yet to write"
     // Without the wait the gradient would be NaN, and the step skipped.
     CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
     for (const float x : rig.vector()) CHECK(x < 0.6f);
+  }
+}
+
+TEST_CASE("caller's stream: masters begin as weights that the default stream has yet to write",
+          "[cuda]") {
+  for (const Kind writes : {Kind::kNull, Kind::kBlocking}) {
+    INFO(kNames[static_cast<int>(writes)]);
+    AbiRig rig;
+    uint16_t* const weights = rig.memory.put(std::vector<uint16_t>(kNumel, 0x7fc0));  // NaN
+    const uint16_t* const fresh = rig.memory.put(std::vector<uint16_t>(kNumel, 0x4000));
+    rig.params[1].data = weights;
+    rig.params[1].dtype = MUONRT_DTYPE_BF16;
+    Writer writer(rig);
+    const CallersStream theirs(writes);
+    writer.write(theirs.handle);
+    cudaMemcpyAsync(weights, fresh, kNumel * sizeof(uint16_t), cudaMemcpyDefault, theirs.handle);
+    ok(rig.create());
+    muonrt_state_view_t master;
+    muonrt_state_view_init(&master);
+    ok(muonrt_optimizer_state(rig.optimizer, 1, MUONRT_STATE_MASTER, &master));
+    for (const float x : rig.memory.get(static_cast<const float*>(master.data), kNumel))
+      CHECK(x == 2.0f);
   }
 }
 

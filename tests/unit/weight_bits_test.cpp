@@ -37,6 +37,17 @@ TEST_CASE("weight bits: the bf16 half is the rounding of a master weight but for
   CHECK(split_weight(-1.00390625f).high == 0xbf81);
 }
 
+TEST_CASE("weight bits: every NaN stays one in both halves, and becomes the same",
+          "[unit][backend]") {
+  for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00000u, 0x7f800001u, 0xffbfffffu}) {
+    const SplitWeight split = split_updated(std::bit_cast<float>(bits));
+    CHECK(split.high == 0x7fc0);
+    CHECK(split.low == 0);
+  }
+  CHECK(split_updated(-0.0f).high == 0x8000);
+  CHECK(split_updated(INFINITY).high == 0x7f80);
+}
+
 TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
   // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds), first words.
   CHECK(random_bits(0, 0, 0, 0) == 0x6627e8d5u);

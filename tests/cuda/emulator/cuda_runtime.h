@@ -42,6 +42,7 @@ inline unsigned long long atomicExch(unsigned long long* at, unsigned long long 
 inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
   return std::exchange(*at, *at + value);
 }
+inline unsigned atomicAdd(unsigned* at, unsigned value) { return std::exchange(*at, *at + value); }
 inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
   return std::exchange(*at, value < *at ? value : *at);
 }
