@@ -1,0 +1,201 @@
+// What an optimizer takes from memory, once: state, tables, pipelines.
+
+#include "base/checked.hpp"
+#include "layout/blocks.hpp"
+#include "optimizer/optimizer.hpp"
+#include "optimizer/problem.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int64_t kStateAlign = 256;
+
+int64_t padded_bytes(int64_t numel, int64_t element_bytes) {
+  return round_up(checked_mul(numel, element_bytes), kStateAlign);
+}
+
+/// Where the weights of a parameter have their f32 value.
+WeightForm weight_form(const ParamSettings& p) {
+  if (p.master_kind == MasterKind::kRemainder) return WeightForm::kRemainder;
+  if (p.master_kind == MasterKind::kStochastic) return WeightForm::kStochastic;
+  const bool master = p.master_kind == MasterKind::kCaller || owns_master(p);
+  return master ? WeightForm::kMaster : WeightForm::kPlain;
+}
+
+}  // namespace
+
+int64_t Optimizer::state_bytes() const {
+  int64_t total = 0;
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    const ParamSettings& p = settings_.params[i];
+    const GroupSettings& g = group_of(static_cast<int64_t>(i));
+    const int64_t numel = p.layout.local_numel(rank());
+    if (!sums(static_cast<int64_t>(i))) {
+      total = checked_add(total, padded_bytes(numel, size_of(g.momentum_dtype)));
+      if (g.role == Role::kAdamW) total = checked_add(total, padded_bytes(numel, 4));
+    }
+    if (owns_master(p)) total = checked_add(total, padded_bytes(numel, 4));
+    if (weight_form(p) == WeightForm::kRemainder)
+      total = checked_add(total, padded_bytes(numel, 2));
+  }
+  return total;
+}
+
+void Optimizer::take_state(int32_t index, char*& at) {
+  const ParamSettings& p = settings_.params[static_cast<size_t>(index)];
+  const GroupSettings& group = group_of(index);
+  ParamView& view = params_[index];
+  view = ParamView{};
+  view.param = p.data;
+  view.grad = p.grad;
+  view.numel = p.layout.local_numel(rank());
+  if (p.grad_layout) view.grad_numel = p.grad_layout->local_numel(rank());
+  view.param_dtype = p.dtype;
+  view.grad_dtype = p.grad_dtype;
+  view.momentum_dtype = group.momentum_dtype;
+  view.form = weight_form(p);
+  view.group = p.group;
+  view.scalars = index;
+  view.seed = static_cast<uint64_t>(settings_.seed);
+  const auto take = [&](int64_t element_bytes) -> void* {
+    char* here = view.numel ? at : nullptr;
+    at += padded_bytes(view.numel, element_bytes);
+    return here;
+  };
+  if (!sums(index)) {
+    view.momentum = take(size_of(group.momentum_dtype));
+    if (group.role == Role::kAdamW) view.variance = static_cast<float*>(take(4));
+  }
+  if (p.master_kind == MasterKind::kCaller) view.master = p.master;
+  if (owns_master(p)) view.master = static_cast<float*>(take(4));
+  if (view.form == WeightForm::kRemainder) view.remainder = static_cast<uint16_t*>(take(2));
+  require_reach(index, "data", p.data);
+  require_reach(index, "grad", p.grad);
+  require_reach(index, "master", view.master);
+}
+
+// What a rank holds of an AdamW parameter, by rectangles that know their place in the tensor.
+std::vector<Piece> Optimizer::adamw_pieces(int32_t param) const {
+  const Layout& layout = settings_.params[static_cast<size_t>(param)].layout;
+  std::vector<Piece> out;
+  const Layout matrix = layout.dims() > 2 ? layout.as_matrix() : layout;
+  const int64_t width = matrix_shape(matrix).second;
+  for (const Block& b : blocks_of(matrix, rank())) {
+    Piece piece{};
+    piece.param = param;
+    piece.rows = b.rows;
+    piece.cols = b.cols;
+    piece.local_offset = b.local_offset;
+    piece.local_ld = b.local_ld;
+    piece.tensor_index = b.row * width + b.col;
+    piece.tensor_ld = width;
+    out.push_back(piece);
+  }
+  return out;
+}
+
+// State is zero, owned masters are the parameters' values, which the caller's default stream may
+// have yet to write. On the device, whose memory the host need not reach.
+void Optimizer::start_state() {
+  if (!state_.data()) return;
+  const auto stream = device_->create_stream(StreamKind::kCompute);
+  const auto done = device_->create_event();
+  const Buffer findings(*device_, sizeof(Findings));  // a non-finite weight is no error here
+  std::vector<Owned> owned;
+  std::vector<MatrixBatch> sources;
+  std::vector<Placed> placed;
+  for (size_t i = 0; i < settings_.params.size(); ++i) {
+    const ParamView& view = params_[i];
+    if (!owns_master(settings_.params[i]) || view.numel == 0) continue;
+    const auto index = static_cast<int32_t>(owned.size());
+    owned.push_back({index, 1, view.numel});
+    sources.push_back({view.param, view.param_dtype, 1, view.numel, view.numel, 1, view.numel});
+    placed.push_back({index, 1, view.numel, 0, 0, view.master - state_.as<float>()});
+  }
+  if (!owned.empty()) device_->join(*stream, nullptr);
+  Ops& ops = device_->ops();
+  ops.fill(*stream, state_.data(), 0, state_.bytes());
+  ops.fill(*stream, findings.data(), 0, findings.bytes());
+  ops.pack(*stream, placed, owned, sources.data(), state_.data(), DType::kF32,
+           findings.as<Findings>());
+  device_->record(*done, *stream);
+  device_->synchronize(*done, Deadline::in_ms(settings_.timeout_ms));
+  if (const auto error = device_->error()) throw *error;
+}
+
+void Optimizer::take_memory() {
+  const auto params = static_cast<int64_t>(settings_.params.size());
+  const auto groups = static_cast<int64_t>(settings_.groups.size());
+  std::vector<SlotPlan> slots = plan_->rank_slots(rank());
+  state_ = Buffer(*device_, checked_add(state_bytes(), kept_bytes(slots)));
+  int64_t views = params;
+  for (const SlotPlan& slot : slots) views += std::ssize(slot.kept);
+  const int64_t param_bytes = round_up(views * static_cast<int64_t>(sizeof(ParamView)), 64);
+  const int64_t muon_bytes = round_up(groups * static_cast<int64_t>(sizeof(MuonScalars)), 64);
+  const int64_t adam_bytes = round_up(params * static_cast<int64_t>(sizeof(AdamScalars)), 64);
+  tables_ = Buffer::shared(*device_, param_bytes + muon_bytes + adam_bytes);
+  params_ = tables_.as<ParamView>();
+  muon_ = reinterpret_cast<MuonScalars*>(tables_.as<char>() + param_bytes);
+  adam_ = reinterpret_cast<AdamScalars*>(tables_.as<char>() + param_bytes + muon_bytes);
+  adam_steps_.assign(static_cast<size_t>(params), 0);
+
+  AdamWork adam;
+  std::vector<int32_t> all;
+  char* at = state_.as<char>();
+  for (int32_t i = 0; i < params; ++i) {
+    take_state(i, at);
+    if (params_[i].grads() > 0) all.push_back(i);
+    if (params_[i].numel == 0) continue;
+    if (group_of(i).role != Role::kAdamW || sums(i)) continue;
+    if (params_[i].form == WeightForm::kStochastic) {
+      const auto pieces = adamw_pieces(i);
+      adam.placed.push_back(i);
+      adam.pieces.insert(adam.pieces.end(), pieces.begin(), pieces.end());
+    } else {
+      adam.whole.push_back(i);
+    }
+  }
+  take_kept(slots, at);
+  start_state();
+  GuardWork guards = make_guards();
+
+  Context context;
+  context.device = device_.get();
+  context.comm = comm_.get();
+  GradientTables tables{params_, views, muon_, groups, adam_, params};
+  if (!device_->host_reaches_memory()) {
+    device_tables_ = Buffer(*device_, tables_.bytes());
+    char* const there = device_tables_.as<char>();
+    tables.params = device_tables_.as<ParamView>();
+    tables.groups = reinterpret_cast<MuonScalars*>(there + param_bytes);
+    tables.adam = reinterpret_cast<AdamScalars*>(there + param_bytes + muon_bytes);
+    context.tables = there;
+    context.host_tables = tables_.data();
+    context.table_bytes = tables_.bytes();
+  }
+  context.params = tables.params;
+  context.muon = tables.groups;
+  context.adam = tables.adam;
+  context.gradient_tables = tables;
+  normuon_ = NormuonMemory(*device_, settings_, *plan_, rank());
+  context.newton_schulz = &newton_schulz_;
+  context.functions = settings_.functions;
+  context.failure = &function_failure_;
+  context.serial = settings_.serial;
+  context.world = comm_->size();
+  const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
+    context.plan = &plan;
+    // By the matrices of the whole plan; NorMuon and blocks exclude each other.
+    context.normuon = &plan == plan_.get() ? &normuon_.states() : nullptr;
+    return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all, guards,
+                                      settings_.health_every > 0, settings_.poison);
+  };
+  pipeline_ = make_pipeline(*plan_, std::move(slots));
+  if (block_plan_) block_pipeline_ = make_pipeline(*block_plan_, block_plan_->rank_slots(rank()));
+  current_ = pipeline_.get();
+  current_plan_ = plan_.get();
+  bind_sums();
+}
+
+}  // namespace muonrt
