@@ -5,8 +5,10 @@
 #include "host/host_device.hpp"
 #include "muonrt/bench_device.hpp"
 #include "muonrt/bench_scenes.hpp"
+#include "muonrt/bench_timer.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/gpu.hpp"
+#include "muonrt/median.hpp"
 
 namespace muonrt::tool {
 
@@ -17,59 +19,70 @@ struct Arguments : DeviceArguments {
 };
 
 /// Bytes that one run of the pass leaves otherwise than the host's plain pass does.
-int64_t wrong(const Arguments& a, const Provider& provider, const ElementwisePass& pass) {
-  const int64_t elements = std::min<int64_t>(a.elements, int64_t{1} << 20);
+int64_t wrong(BenchReport& report, int64_t elements, const Provider& provider,
+              const ElementwisePass& pass) {
+  const Provider host = {"host", [] { return host::make_host_device({1, true}); }};
   std::vector<unsigned char> results[2];
-  for (const bool host : {true, false}) {
-    Workbench bench(host ? host::make_host_device({1, true}) : provider.make());
-    ElementwiseScene scene(bench, pass.data, elements);
+  for (const bool reference : {true, false}) {
+    Workbench bench(reference ? host : provider, report);
+    ElementwiseScene scene(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
     (scene.*pass.enqueue)();
     bench.finish();
-    results[host] = scene.result();
+    results[reference] = scene.result();
   }
   int64_t out = 0;
   for (size_t i = 0; i < results[0].size(); ++i) out += results[0][i] != results[1][i];
   return out;
 }
 
-int run(Arguments a) {
-  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
-  const Provider provider = present_providers(a).front();
-  Table table({{"pass", "pass", Table::Align::kLeft, 11},
-               {"rows", "rows"},
-               {"cols", "cols"},
-               {"bytes_per_element", "B/element"},
-               {"min_ms", "min ms", Table::Align::kRight, 9},
-               {"median_ms", "median ms", Table::Align::kRight, 9},
-               {"gbps", "GB/s", Table::Align::kRight, 8},
-               {"of_copy", "of copy", Table::Align::kRight, 7},
-               {"wrong", "#wrong"}});
-  int64_t total = 0;
+Table make_table() {
+  std::vector<Table::Column> columns = {{"pass", "pass", Table::Align::kLeft, 11},
+                                        {"rows", "rows"},
+                                        {"cols", "cols"},
+                                        {"bytes_per_element", "B/element"}};
+  for (const Table::Column& column : time_columns()) columns.push_back(column);
+  columns.push_back({"gbps", "GB/s", Table::Align::kRight, 8});
+  columns.push_back({"of_copy", "of copy", Table::Align::kRight, 7});
+  columns.push_back({"wrong", "#wrong"});
+  return Table(columns);
+}
+
+void measure(const Arguments& a, BenchReport& report) {
+  const Provider provider = present_providers(report).front();
+  Workbench common(provider, report);
+  const Filler filler(common);
   double copy_rate = 0;
-  std::string described;
   for (const ElementwisePass& pass : elementwise_passes()) {
-    Workbench bench(provider.make());
-    if (described.empty()) described = bench.device().describe();
+    Workbench bench(provider, report);
     ElementwiseScene scene(bench, pass.data, a.elements);
-    const auto times = bench.time(a.warmup, a.iters, [&] { (scene.*pass.enqueue)(); });
-    const int64_t bad = wrong(a, provider, pass);
-    const double middle = median_of(times);
-    const double rate = static_cast<double>(pass.bytes * scene.elements()) / middle * 1e-6;
+    std::vector<TimedWork> works;
+    works.emplace_back(
+        bench, filler, [&](int64_t) { (scene.*pass.enqueue)(); }, Provider{pass.name, {}});
+    time_in_turns(a.warmup, a.iters, filler, works);
+    const Times& times = works.front().times();
+    const int64_t bad = wrong(report, a.elements, provider, pass);
+    const double rate =
+        static_cast<double>(pass.bytes * scene.elements()) / median_of(times.ms) * 1e-6;
     if (copy_rate == 0) copy_rate = rate;
-    total += bad;
-    table.add({cell::word(pass.name), cell::count(scene.rows()), cell::count(scene.cols()),
-               cell::count(pass.bytes),
-               cell::number(*std::min_element(times.begin(), times.end()), 4),
-               cell::number(middle, 4), cell::number(rate, 1), cell::number(rate / copy_rate, 3),
-               cell::count(bad)});
+    std::vector<Cell> row = {cell::word(pass.name), cell::count(scene.rows()),
+                             cell::count(scene.cols()), cell::count(pass.bytes)};
+    for (const Cell& time : time_cells(&times)) row.push_back(time);
+    row.push_back(cell::number(rate, 1));
+    row.push_back(cell::number(rate / copy_rate, 3));
+    row.push_back(cell::count(bad));
+    report.add(row, bad);
   }
-  return finish_bench(
-      a,
-      fmt::format("Elementwise passes over {} elements, bf16 with f32 masters, on {}\nof copy: of "
-                  "the rate of a copy on the device; #wrong bytes that differ from the host's",
-                  a.elements, described),
-      {{"device", json_text(described)}, {"elements", fmt::format("{}", a.elements)}}, table,
-      total);
+}
+
+int run(const Arguments& a) {
+  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
+  BenchReport report(a, make_table());
+  report.title =
+      fmt::format("Elementwise passes over {} elements, bf16 with f32 masters,", a.elements);
+  report.notes =
+      "of copy: of the rate of a copy on the device; #wrong bytes that differ from the host's";
+  report.fields = {{"elements", fmt::format("{}", a.elements)}};
+  return report.run([&] { measure(a, report); });
 }
 
 }  // namespace

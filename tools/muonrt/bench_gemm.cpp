@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.hpp"
 #include "muonrt/bench_device.hpp"
+#include "muonrt/bench_gemm_check.hpp"
 #include "muonrt/bench_predict.hpp"
 #include "muonrt/bench_shapes.hpp"
+#include "muonrt/bench_timer.hpp"
+#include "muonrt/bench_values.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/gpu.hpp"
+#include "muonrt/median.hpp"
 
 namespace muonrt::tool {
 
@@ -22,20 +27,7 @@ struct Arguments : DeviceArguments {
 /// The three products of a Newton-Schulz step: A = X X^T, B = b A + c A A, X' = a X + B X.
 enum class Kind { kGram, kPolynomial, kApply };
 constexpr const char* kNames[] = {"X X^T", "b A + c A A", "a X + B X"};
-constexpr double kMostPlainFlops = 2e11;  // of plain loops, which are slow
 constexpr float kB = -1.5f, kC = 0.5f, kA = 1.875f;
-
-/// What X and A hold, the same for all providers.
-struct Values {
-  std::vector<unsigned char> x, a;
-};
-
-struct Scene {
-  std::string provider;
-  std::unique_ptr<Workbench> bench;
-  MatrixBatch x, a, out;
-  Product product;
-};
 
 PredictedProduct predicted(Kind kind, const BenchShape& s) {
   const bool apply = kind == Kind::kApply;
@@ -46,182 +38,185 @@ double flops_of(const PredictedProduct& p) {
          static_cast<double>(p.count);
 }
 
-MatrixBatch matrix(Workbench& bench, int64_t rows, int64_t cols, int64_t count, DType dtype) {
-  MatrixBatch out;
-  out.dtype = dtype;
-  out.rows = rows;
-  out.cols = cols;
-  out.ld = bench.ops().leading_dimension(cols, dtype);
-  out.count = count;
-  out.stride = rows * out.ld;
-  out.data = bench.take(count * out.stride * size_of(dtype));
-  return out;
+/// A dense product differs from others where the result is symmetric alone.
+bool differs(const Provider& provider, Kind kind) {
+  return !provider.dense || kind != Kind::kApply;
 }
 
-/// Puts values into a batch, made where `values` is empty.
-void fill(Workbench& bench, const MatrixBatch& to, uint64_t seed, bool symmetric,
-          std::vector<unsigned char>& values) {
-  const auto size = static_cast<size_t>(size_of(to.dtype));
-  if (values.empty()) {
-    values = bench_values(seed, to.dtype, to.count * to.stride);
-    for (int64_t i = 0; symmetric && i < to.count * to.rows; ++i) {
-      const int64_t row = i % to.rows, first = (i - row) * to.ld;
-      for (int64_t j = 0; j < row; ++j)
-        std::memcpy(values.data() + static_cast<size_t>(first + row * to.ld + j) * size,
-                    values.data() + static_cast<size_t>(first + j * to.ld + row) * size, size);
+/// Batches of one size at as many places, so that none is in a cache when its turn comes again.
+struct Operand {
+  MatrixBatch first;
+  int64_t bytes = 0;  // from one to the next
+  Buffer memory;
+
+  Operand(Workbench& bench, int64_t rows, int64_t cols, int64_t count, DType dtype, int64_t sets) {
+    first = {nullptr, dtype, rows, cols, bench.ops().leading_dimension(cols, dtype), count, 0};
+    first.stride = rows * first.ld;
+    bytes = round_up(count * first.stride * size_of(dtype), 256);
+    memory = Buffer(bench.device(), sets * bytes);
+    first.data = memory.data();
+  }
+  MatrixBatch set(int64_t index) const {
+    MatrixBatch out = first;
+    out.data = static_cast<unsigned char*>(out.data) + index * bytes;
+    return out;
+  }
+};
+
+/// X and A, made once for all providers and products; their devices reach the same memory.
+struct Inputs {
+  int64_t sets;
+  Operand x, a;
+
+  Inputs(Workbench& bench, const Filler& filler, const BenchShape& s, DType dtype)
+      : sets(filler.there()
+                 ? std::clamp<int64_t>(
+                       kColdBytes / (s.count * s.rows * (s.rows + s.cols) * size_of(dtype)) + 1, 1,
+                       kMostRepeats)
+                 : 1),
+        x(bench, s.rows, s.cols, s.count, dtype, sets),
+        a(bench, s.rows, s.rows, s.count, dtype, sets) {
+    fill(bench, x, general_value);
+    fill(bench, a, symmetric_value);
+  }
+
+ private:
+  void fill(Workbench& bench, const Operand& to, ValueOf value) const {
+    const MatrixBatch m = to.first;
+    bench.put_values(m.data, m.dtype, m.count * m.stride,
+                     [&](int64_t index) { return value(m, index); });
+    for (int64_t i = 1; i < sets; ++i)
+      bench.ops().copy(bench.stream(), to.set(i).data, m.data, to.bytes);
+    bench.finish();
+  }
+};
+
+/// One provider's.
+struct Scene {
+  const Provider* provider;
+  std::unique_ptr<Workbench> bench;
+  std::unique_ptr<Operand> out;
+  std::vector<Product> products;  // by set
+
+  Scene(const Provider& from, BenchReport& report, Kind kind, const BenchShape& s,
+        const Inputs& inputs)
+      : provider(&from), bench(std::make_unique<Workbench>(from, report)) {
+    const PredictedProduct sizes = predicted(kind, s);
+    const DType dtype = inputs.x.first.dtype;
+    out = std::make_unique<Operand>(*bench, sizes.m, sizes.n, s.count, dtype, inputs.sets);
+    // NaN: memory may hold what another provider has left there.
+    bench->ops().fill(bench->stream(), out->first.data, 0xff, inputs.sets * out->bytes);
+    for (int64_t i = 0; i < inputs.sets; ++i) {
+      const MatrixBatch x = inputs.x.set(i), a = inputs.a.set(i);
+      Product p;
+      p.c = out->set(i);
+      p.symmetric = sizes.symmetric && !from.dense;
+      p.alpha = kind == Kind::kPolynomial ? kC : 1.0f;
+      p.a = kind == Kind::kGram ? x : a;
+      p.b = kind == Kind::kPolynomial ? a : x;
+      p.transpose_b = sizes.symmetric;
+      if (kind != Kind::kGram) {
+        p.d = kind == Kind::kPolynomial ? a : x;
+        p.beta = kind == Kind::kPolynomial ? kB : kA;
+      }
+      products.push_back(p);
     }
+    bench->ops().reserve(sizes.m, sizes.n, sizes.k, dtype);
   }
-  bench.put(to.data, values.data(), std::ssize(values));
-}
-
-Scene make_scene(const Provider& provider, Kind kind, const BenchShape& s, DType dtype,
-                 Values& values) {
-  Scene out;
-  out.provider = provider.name;
-  out.bench = std::make_unique<Workbench>(provider.make());
-  Workbench& bench = *out.bench;
-  const PredictedProduct sizes = predicted(kind, s);
-  out.x = matrix(bench, s.rows, s.cols, s.count, dtype);
-  out.a = matrix(bench, s.rows, s.rows, s.count, dtype);
-  out.out = matrix(bench, sizes.m, sizes.n, s.count, dtype);
-  fill(bench, out.x, 1, false, values.x);
-  fill(bench, out.a, 2, true, values.a);
-  Product& p = out.product;
-  p.c = out.out;
-  p.symmetric = sizes.symmetric;
-  p.alpha = kind == Kind::kPolynomial ? kC : 1.0f;
-  p.a = kind == Kind::kGram ? out.x : out.a;
-  p.b = kind == Kind::kPolynomial ? out.a : out.x;
-  p.transpose_b = sizes.symmetric;
-  if (kind != Kind::kGram) {
-    p.d = kind == Kind::kPolynomial ? out.a : out.x;
-    p.beta = kind == Kind::kPolynomial ? kB : kA;
+  void run(int64_t number) {
+    bench->ops().multiply(bench->stream(),
+                          products[static_cast<size_t>(number % std::ssize(products))]);
   }
-  bench.ops().reserve(sizes.m, sizes.n, sizes.k, dtype);
-  return out;
-}
-
-/// Elements that are further from the product in f64 than its roundings allow: 400 places drawn,
-/// the corners among them, of the last matrix.
-int64_t wrong(const Scene& s, const Values& values, DType dtype) {
-  const Product& p = s.product;
-  const int64_t size_of_one = size_of(dtype);
-  std::vector<unsigned char> got(static_cast<size_t>(p.c.stride * size_of_one));
-  const auto last = [&](const MatrixBatch& m) { return (m.count - 1) * m.stride * size_of_one; };
-  s.bench->get(got.data(), static_cast<const char*>(p.c.data) + last(p.c), std::ssize(got));
-  const auto values_of = [&](const MatrixBatch& m) {
-    return (m.data == s.x.data ? values.x : values.a).data() + last(m);
-  };
-  const unsigned char* const left = values_of(p.a);
-  const unsigned char* const right = values_of(p.b);
-  const unsigned char* const added = p.d.data ? values_of(p.d) : nullptr;
-  const double unit = dtype == DType::kF32 ? 0x1p-24 : 0x1p-9;
-  int64_t out = 0;
-  for (int64_t draw = 0; draw < 400; ++draw) {
-    const auto pick = [&](uint64_t seed, int64_t size) {
-      if (draw < 4) return (draw >> (seed & 1)) & 1 ? size - 1 : int64_t{0};
-      return static_cast<int64_t>((bench_value(seed, draw) * 0.5 + 0.5) *
-                                  static_cast<double>(size));
-    };
-    const int64_t i = pick(10, p.c.rows), j = pick(11, p.c.cols);
-    double sum = 0, size = 0;
-    for (int64_t k = 0; k < p.a.cols; ++k) {
-      const double a = bench_load(left, dtype, i * p.a.ld + k);
-      const double b = bench_load(right, dtype, p.transpose_b ? j * p.b.ld + k : k * p.b.ld + j);
-      sum += a * b;
-      size += std::abs(a * b);
-    }
-    sum *= double{p.alpha};
-    if (p.d.data) sum += double{p.beta} * bench_load(added, dtype, i * p.d.ld + j);
-    const double error = std::abs(sum - bench_load(got.data(), dtype, i * p.c.ld + j));
-    // Products summed in f32, in any order: half a unit each of them could lose.
-    const double allowed =
-        2 * unit * std::abs(sum) + 0x1p-24 * static_cast<double>(p.a.cols) * size;
-    out += !(error <= allowed);
-  }
-  return out;
-}
+};
 
 Table make_table() {
-  return Table({{"provider", "provider", Table::Align::kLeft, 9},
-                {"product", "product", Table::Align::kLeft, 12},
-                {"rows", "rows"},
-                {"cols", "cols"},
-                {"count", "count"},
-                {"min_ms", "min ms", Table::Align::kRight, 9},
-                {"median_ms", "median ms", Table::Align::kRight, 9},
-                {"tflops", "TFLOP/s", Table::Align::kRight, 8},
-                {"predicted_tflops", "H200 pred.", Table::Align::kRight, 8},
-                {"wrong", "#wrong"}});
+  std::vector<Table::Column> columns = {{"provider", "provider", Table::Align::kLeft, 9},
+                                        {"product", "product", Table::Align::kLeft, 12},
+                                        {"rows", "rows"},
+                                        {"cols", "cols"},
+                                        {"count", "count"}};
+  for (const Table::Column& column : time_columns()) columns.push_back(column);
+  columns.push_back({"tflops", "TFLOP/s", Table::Align::kRight, 8});
+  columns.push_back({"predicted_tflops", "H200 pred.", Table::Align::kRight, 8});
+  columns.push_back({"wrong", "#wrong"});
+  return Table(columns);
 }
 
-/// @param times  none: predictions alone.
-void add_row(Table& table, const std::string& provider, Kind kind, const BenchShape& s, bool bf16,
-             const std::vector<double>& times, int64_t bad) {
-  const PredictedProduct product = predicted(kind, s);
-  const auto rate = [&](double ms) { return cell::number(flops_of(product) / ms * 1e-9, 3); };
-  const double expected = bf16 ? predicted_ms(provider, product).value_or(NAN) : NAN;
-  const bool ran = !times.empty();
-  table.add({cell::word(provider), cell::word(kNames[static_cast<int>(kind)]), cell::count(s.rows),
-             cell::count(s.cols), cell::count(s.count),
-             ran ? cell::number(*std::min_element(times.begin(), times.end()), 4) : cell::nothing(),
-             ran ? cell::number(median_of(times), 4) : cell::nothing(),
-             ran ? rate(median_of(times)) : cell::nothing(), rate(expected),
-             ran ? cell::count(bad) : cell::nothing()});
+/// @param times  null: predictions alone.
+void add_row(BenchReport& report, const std::string& provider, Kind kind, const BenchShape& s,
+             DType dtype, const Times* times, int64_t bad) {
+  const PredictedProduct sizes = predicted(kind, s);
+  const auto rate = [&](double ms) { return cell::number(flops_of(sizes) / ms * 1e-9, 3); };
+  const double expected = dtype == DType::kF32 ? NAN : predicted_ms(provider, sizes).value_or(NAN);
+  std::vector<Cell> row = {cell::word(provider), cell::word(kNames[static_cast<int>(kind)]),
+                           cell::count(s.rows), cell::count(s.cols), cell::count(s.count)};
+  for (const Cell& one : time_cells(times)) row.push_back(one);
+  row.push_back(times ? rate(median_of(times->ms)) : cell::nothing());
+  row.push_back(rate(expected));
+  row.push_back(times ? cell::count(bad) : cell::nothing());
+  report.add(row, bad);
 }
 
-/// All providers, taking turns. @return  elements that are wrong.
-int64_t measure(const Arguments& a, const std::vector<Provider>& providers, Kind kind,
-                const BenchShape& shape, DType dtype, Table& table, std::string& described) {
-  Values values;
-  std::vector<Scene> scenes;
-  std::vector<std::function<double()>> runs;
-  for (const Provider& provider : providers) {
-    if (provider.plain && flops_of(predicted(kind, shape)) > kMostPlainFlops) continue;
-    scenes.push_back(make_scene(provider, kind, shape, dtype, values));
-  }
-  for (const Scene& s : scenes) {
-    if (described.empty()) described = s.bench->device().describe();
-    runs.push_back([&s] {
-      return s.bench->time_once([&s] { s.bench->ops().multiply(s.bench->stream(), s.product); });
+/// All providers, taking turns.
+void measure(BenchReport& report, const std::vector<Provider>& list, const Filler& filler,
+             const Inputs& inputs, Kind kind, const BenchShape& shape) {
+  const DeviceArguments& a = report.arguments();
+  std::vector<std::unique_ptr<Scene>> scenes;
+  std::vector<TimedWork> works;
+  for (const Provider& provider : list) {
+    const bool slow = provider.plain && flops_of(predicted(kind, shape)) > kMostPlainFlops;
+    if (slow || !differs(provider, kind)) continue;
+    on_behalf_of(provider.name, [&] {
+      scenes.push_back(std::make_unique<Scene>(provider, report, kind, shape, inputs));
     });
+    Scene& s = *scenes.back();
+    works.emplace_back(
+        *s.bench, filler, [&s](int64_t number) { s.run(number); }, provider);
   }
-  const auto times = alternate(a.warmup, a.iters, runs);
-  int64_t total = 0;
+  if (scenes.empty()) return;
+  time_in_turns(a.warmup, a.iters, filler, works);
+  const GemmCheck check(scenes.front()->products.front(), [&](const MatrixBatch& m) {
+    return m.data == inputs.x.first.data ? general_value : symmetric_value;
+  });
   for (size_t i = 0; i < scenes.size(); ++i) {
-    const int64_t bad = wrong(scenes[i], values, dtype);
-    total += bad;
-    add_row(table, scenes[i].provider, kind, shape, dtype == DType::kBF16, times[i], bad);
+    Scene& s = *scenes[i];
+    const int64_t bad =
+        on_behalf_of(s.provider->name, [&] { return check.wrong(*s.bench, s.products.front().c); });
+    add_row(report, s.provider->name, kind, shape, inputs.x.first.dtype, &works[i].times(), bad);
   }
-  return total;
 }
 
 int run(const Arguments& a) {
   const auto shapes = bench_shapes(a.shapes);
+  const auto all = providers(a, true);
   if (!a.predict) {
     if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   }
-  const DType dtype = a.dtype == "f32" ? DType::kF32 : DType::kBF16;
-  Table table = make_table();
-  int64_t total = 0;
-  std::string described = a.predict ? "no device: predictions alone" : "";
-  const auto list = a.predict ? providers(a) : present_providers(a);
-  for (const BenchShape& shape : shapes) {
-    for (const Kind kind : {Kind::kGram, Kind::kPolynomial, Kind::kApply}) {
-      if (!a.predict) {
-        total += measure(a, list, kind, shape, dtype, table, described);
-        continue;
-      }
-      for (const Provider& provider : list)
-        add_row(table, provider.name, kind, shape, dtype == DType::kBF16, {}, 0);
+  const DType dtype = dtype_named(a.dtype);
+  BenchReport report(a, make_table());
+  report.title = fmt::format("Products of a Newton-Schulz step, {}, random values,", a.dtype);
+  report.notes =
+      "TFLOP/s as if no symmetric half were saved; #wrong of 400 elements beyond their roundings";
+  report.fields = {{"dtype", json_text(a.dtype)}};
+  constexpr Kind kKinds[] = {Kind::kGram, Kind::kPolynomial, Kind::kApply};
+  return report.run([&] {
+    if (a.predict) {
+      report.device = "no device: predictions alone";
+      for (const BenchShape& shape : shapes)
+        for (const Kind kind : kKinds)
+          for (const Provider& provider : all)
+            if (differs(provider, kind))
+              add_row(report, provider.name, kind, shape, dtype, nullptr, 0);
+      return;
     }
-  }
-  return finish_bench(
-      a,
-      fmt::format("Products of a Newton-Schulz step, {}, random values, on {}\nTFLOP/s as if no "
-                  "symmetric half were saved; #wrong of 400 elements beyond their roundings",
-                  a.dtype, described),
-      {{"device", json_text(described)}, {"dtype", json_text(a.dtype)}}, table, total);
+    const auto list = present_providers(report, true);
+    Workbench common(list.front(), report);
+    const Filler filler(common);
+    for (const BenchShape& shape : shapes) {
+      const Inputs inputs(common, filler, shape, dtype);
+      for (const Kind kind : kKinds) measure(report, list, filler, inputs, kind, shape);
+    }
+  });
 }
 
 }  // namespace
@@ -232,10 +227,11 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   command->add_option("--shapes", a->shapes, std::string("of X: ") + kShapesHelp)
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--dtype", a->dtype, "bf16 or f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
+  command->add_option("--dtype", a->dtype, "bf16, f16 or f32")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
       ->capture_default_str();
   command->add_flag("--predict", a->predict, "what is expected of an H200; nothing runs");
+  add_providers_option(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

@@ -8,10 +8,14 @@
 #include "algo/newton_schulz.hpp"
 #include "backend/recorder.hpp"
 #include "muonrt/bench_device.hpp"
+#include "muonrt/bench_ns_check.hpp"
 #include "muonrt/bench_predict.hpp"
 #include "muonrt/bench_shapes.hpp"
+#include "muonrt/bench_timer.hpp"
+#include "muonrt/bench_values.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/gpu.hpp"
+#include "muonrt/median.hpp"
 
 namespace muonrt::tool {
 
@@ -23,47 +27,19 @@ struct Arguments : DeviceArguments {
   bool predict = false, together = false;
 };
 
-constexpr double kMostPlainFlops = 1e12;  // of plain loops, which are slow
-
-/// Directions, of 8 drawn for each of four matrices, in which the result is not near orthogonal:
-/// its singular values lie in [0.5, 1.3], so |O^T v| / |v| does.
-int64_t wrong(Workbench& bench, const MatrixBatch& o) {
-  int64_t out = 0;
-  std::vector<unsigned char> got(static_cast<size_t>(o.rows * o.ld * size_of(o.dtype)));
-  for (int64_t k = 0; k < std::min<int64_t>(o.count, 4); ++k) {
-    bench.get(got.data(),
-              static_cast<const unsigned char*>(o.data) + k * o.stride * size_of(o.dtype),
-              std::ssize(got));
-    for (uint64_t draw = 0; draw < 8; ++draw) {
-      std::vector<double> image(static_cast<size_t>(o.cols));
-      double before = 0, after = 0;
-      for (int64_t i = 0; i < o.rows; ++i) {
-        const double v = bench_value(100 + draw, i);
-        before += v * v;
-        for (int64_t j = 0; j < o.cols; ++j)
-          image[static_cast<size_t>(j)] += v * bench_load(got.data(), o.dtype, i * o.ld + j);
-      }
-      for (const double x : image) after += x * x;
-      const double ratio = std::sqrt(after / before);
-      out += !(ratio > 0.5 && ratio < 1.3);
-    }
-  }
-  return out;
-}
-
 Table make_table() {
-  return Table({{"provider", "provider", Table::Align::kLeft, 9},
-                {"mode", "mode", Table::Align::kLeft, 7},
-                {"rows", "rows"},
-                {"cols", "cols"},
-                {"count", "count"},
-                {"form", "form", Table::Align::kLeft, 8},
-                {"min_ms", "min ms", Table::Align::kRight, 9},
-                {"median_ms", "median ms", Table::Align::kRight, 9},
-                {"predicted_ms", "H200 pred.", Table::Align::kRight, 9},
-                {"of_alone", "of alone", Table::Align::kRight, 8},
-                {"tflops", "TFLOP/s", Table::Align::kRight, 8},
-                {"wrong", "#wrong"}});
+  std::vector<Table::Column> columns = {{"provider", "provider", Table::Align::kLeft, 9},
+                                        {"mode", "mode", Table::Align::kLeft, 7},
+                                        {"rows", "rows"},
+                                        {"cols", "cols"},
+                                        {"count", "count"},
+                                        {"form", "form", Table::Align::kLeft, 8}};
+  for (const Table::Column& column : time_columns()) columns.push_back(column);
+  columns.push_back({"predicted_ms", "H200 pred.", Table::Align::kRight, 9});
+  columns.push_back({"of_alone", "of alone", Table::Align::kRight, 8});
+  columns.push_back({"tflops", "TFLOP/s", Table::Align::kRight, 8});
+  columns.push_back({"wrong", "#wrong"});
+  return Table(columns);
 }
 
 double standard_flops(const BenchShape& s, int steps) {
@@ -83,65 +59,88 @@ struct Job {
   }
 };
 
+/// The matrices of all shapes, each made once for all providers, forms and modes; their devices
+/// reach the same memory.
+class Inputs {
+ public:
+  /// @param dtype  of the messages that matrices come from.
+  Inputs(Workbench& bench, DType dtype) : bench_(bench), dtype_(dtype) {}
+  MatrixBatch of(const BenchShape& s) {
+    const int64_t ld = bench_.ops().leading_dimension(s.cols, dtype_);
+    MatrixBatch raw{nullptr, dtype_, s.rows, s.cols, ld, s.count, s.rows * ld};
+    const int64_t elements = s.count * raw.stride;
+    const auto [at, is_new] = made_.try_emplace(s);
+    if (is_new) {
+      at->second = Buffer(bench_.device(), elements * size_of(dtype_));
+      bench_.put_values(at->second.data(), dtype_, elements,
+                        [](int64_t index) { return bench_value(3, index); });
+    }
+    raw.data = at->second.data();
+    return raw;
+  }
+  void clear() { made_.clear(); }
+
+ private:
+  Workbench& bench_;
+  DType dtype_;
+  std::map<BenchShape, Buffer> made_;
+};
+
 /// One provider's.
 struct Scene {
-  std::string provider;
+  const Provider* provider;
   std::unique_ptr<Workbench> bench;
   std::vector<OrthogonalizeArgs> batches;
   std::vector<int64_t> space_bytes;
   Findings* findings = nullptr;
   std::vector<MatrixBatch> results;
   std::unique_ptr<Recording> recording;
+  std::vector<uint64_t> hashes;  // of eager results
 
+  Scene(const Provider& from, BenchReport& report, const NewtonSchulz& settings, const Job& job,
+        Inputs& inputs)
+      : provider(&from), bench(std::make_unique<Workbench>(from, report)) {
+    for (size_t i = 0; i < job.shapes.size(); ++i) {
+      const BenchShape& s = job.shapes[i];
+      reserve(bench->ops(), settings, job.methods[i], s.rows, s.cols);
+      space_bytes.push_back(
+          newton_schulz_workspace(bench->ops(), settings, job.methods[i], s.rows, s.cols, s.count));
+      batches.push_back(
+          {&settings, &job.methods[i], inputs.of(s), bench->take(space_bytes.back()), nullptr});
+    }
+    findings = bench->put(std::vector<Findings>(1));
+  }
   void enqueue() { results = orthogonalize(bench->ops(), bench->stream(), batches, findings); }
-  void replay() { recorder_of(bench->device())->replay(bench->stream(), *recording); }
-  /// Once; after a first run, which makes what products need.
-  void record() {
-    if (!recording)
-      recording =
-          record_work(*recorder_of(bench->device()), bench->stream(), [this] { enqueue(); });
+  /// Recorded once; after a first run, which makes what products need.
+  void replay() {
+    Recorder& recorder = *recorder_of(bench->device());
+    if (!recording) recording = record_work(recorder, bench->stream(), [this] { enqueue(); });
+    recorder.replay(bench->stream(), *recording);
   }
 };
-
-Scene make_scene(const Provider& provider, const NewtonSchulz& settings, const Job& job,
-                 DType dtype) {
-  Scene out;
-  out.provider = provider.name;
-  out.bench = std::make_unique<Workbench>(provider.make());
-  Workbench& bench = *out.bench;
-  for (size_t i = 0; i < job.shapes.size(); ++i) {
-    const BenchShape& s = job.shapes[i];
-    const int64_t ld = bench.ops().leading_dimension(s.cols, dtype);
-    MatrixBatch raw{nullptr, dtype, s.rows, s.cols, ld, s.count, s.rows * ld};
-    raw.data = bench.put(bench_values(3 + i, dtype, s.count * raw.stride));
-    reserve(bench.ops(), settings, job.methods[i], s.rows, s.cols);
-    out.space_bytes.push_back(
-        newton_schulz_workspace(bench.ops(), settings, job.methods[i], s.rows, s.cols, s.count));
-    out.batches.push_back(
-        {&settings, &job.methods[i], raw, bench.take(out.space_bytes.back()), nullptr});
-  }
-  out.findings = bench.put(std::vector<Findings>(1));
-  return out;
-}
 
 /// One way of a scene to run.
 struct Run {
   Scene* scene;
   bool graph;
   void enqueue() const { graph ? scene->replay() : scene->enqueue(); }
-  double time() const {
-    if (graph) scene->record();
-    return scene->bench->time_once([this] { enqueue(); });
-  }
-  /// Directions that are wrong, once more from a workspace of NaN.
-  int64_t wrong_directions() const {
+  /// Once more from a workspace of NaN: directions that are wrong, of a graph the batches whose
+  /// bytes differ from the eager ones.
+  int64_t wrong() const {
     Workbench& bench = *scene->bench;
     for (size_t i = 0; i < scene->batches.size(); ++i)
       bench.ops().fill(bench.stream(), scene->batches[i].workspace, 0xff, scene->space_bytes[i]);
     enqueue();
     bench.finish();
+    std::vector<uint64_t> hashes;
+    for (const MatrixBatch& o : scene->results)
+      hashes.push_back(bench.hash(o.data, o.count * o.stride * size_of(o.dtype)));
+    if (!graph) {
+      scene->hashes = hashes;
+      return wrong_directions(bench, scene->results);
+    }
     int64_t out = 0;
-    for (const MatrixBatch& result : scene->results) out += wrong(bench, result);
+    for (size_t i = 0; i < hashes.size(); ++i) out += hashes[i] != scene->hashes[i];
     return out;
   }
   const char* mode() const { return graph ? "graph" : "eager"; }
@@ -150,19 +149,36 @@ struct Run {
 /// The whole of `bench ns`.
 class NsBench {
  public:
-  NsBench(const Arguments& arguments, const NewtonSchulz& settings, DType dtype)
-      : a_(arguments),
-        settings_(settings),
-        dtype_(dtype),
-        list_(arguments.predict ? providers(arguments) : present_providers(arguments)),
-        described(arguments.predict ? "no device: predictions alone" : "") {}
+  NsBench(const Arguments& arguments, const NewtonSchulz& settings, DType dtype,
+          BenchReport& report)
+      : a_(arguments), settings_(settings), dtype_(dtype), report_(report) {}
 
+  void run(const std::vector<BenchShape>& shapes) {
+    list_ = a_.predict ? providers(a_) : present_providers(report_);
+    if (a_.predict) {
+      report_.device = "no device: predictions alone";
+    } else {
+      common_ = std::make_unique<Workbench>(list_.front(), report_);
+      filler_ = std::make_unique<Filler>(*common_);
+      // Messages are not in f16.
+      inputs_ =
+          std::make_unique<Inputs>(*common_, dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16);
+    }
+    bool any_gram = false;
+    for (const BenchShape& s : shapes) {
+      add(job_of({s}, false));
+      if (takes_gram(s)) add(job_of({s}, true));
+      any_gram = any_gram || takes_gram(s);
+      if (inputs_ && !a_.together) inputs_->clear();
+    }
+    if (!a_.together || a_.predict || shapes.size() < 2) return;
+    add(job_of(shapes, false));
+    if (any_gram) add(job_of(shapes, true));
+  }
+
+ private:
   bool takes_gram(const BenchShape& s) const {
     return settings_.gram_bounded && s.cols >= 2 * s.rows;
-  }
-  void add(const Job& job) {
-    if (!a_.predict) return measure(job);
-    for (const Provider& provider : list_) add_row(provider.name, "", job, {}, 0);
   }
   Job job_of(const std::vector<BenchShape>& shapes, bool gram) const {
     const auto steps = static_cast<int>(settings_.list.steps.size());
@@ -173,33 +189,38 @@ class NsBench {
                                 : Method{Form::kStandard, steps, {}});
     return job;
   }
+  void add(const Job& job) {
+    if (!a_.predict) return measure(job);
+    for (const Provider& provider : list_) add_row(provider.name, "", job, nullptr, 0);
+  }
 
- private:
   /// All providers, taking turns.
   void measure(const Job& job) {
-    std::vector<Scene> scenes;
+    std::vector<std::unique_ptr<Scene>> scenes;
+    std::vector<Run> ways;
     for (const Provider& provider : list_) {
       if (provider.plain && job.flops() > kMostPlainFlops) continue;
-      scenes.push_back(make_scene(provider, settings_, job, dtype_));
+      on_behalf_of(provider.name, [&] {
+        scenes.push_back(std::make_unique<Scene>(provider, report_, settings_, job, *inputs_));
+      });
+      Scene* const s = scenes.back().get();
+      ways.push_back({s, false});
+      if (recorder_of(s->bench->device())) ways.push_back({s, true});
     }
-    std::vector<Run> ways;
-    for (Scene& s : scenes) {
-      if (described.empty()) described = s.bench->device().describe();
-      ways.push_back({&s, false});
-      if (recorder_of(s.bench->device())) ways.push_back({&s, true});
-    }
-    std::vector<std::function<double()>> runs;
-    for (const Run& way : ways) runs.push_back([&way] { return way.time(); });
-    const auto times = alternate(a_.warmup, a_.iters, runs);
+    std::vector<TimedWork> works;
+    for (const Run& way : ways)
+      works.emplace_back(
+          *way.scene->bench, *filler_, [&way](int64_t) { way.enqueue(); }, *way.scene->provider);
+    time_in_turns(a_.warmup, a_.iters, *filler_, works);
     for (size_t i = 0; i < ways.size(); ++i) {
-      const int64_t bad = ways[i].wrong_directions();
-      total_wrong += bad;
-      add_row(ways[i].scene->provider, ways[i].mode(), job, times[i], bad);
+      const std::string& name = ways[i].scene->provider->name;
+      const int64_t bad = on_behalf_of(name, [&] { return ways[i].wrong(); });
+      add_row(name, ways[i].mode(), job, &works[i].times(), bad);
     }
   }
 
   double predicted(const std::string& provider, const Job& job) const {
-    if (dtype_ != DType::kBF16 || job.shapes.size() > 1) return NAN;
+    if (dtype_ == DType::kF32 || job.shapes.size() > 1) return NAN;
     const BenchShape& s = job.shapes[0];
     const Method& method = job.methods[0];
     const auto products =
@@ -208,12 +229,12 @@ class NsBench {
     return predicted_ms(provider, products).value_or(NAN);
   }
 
-  /// @param times  none: predictions alone.
+  /// @param times  null: predictions alone.
   void add_row(const std::string& provider, const std::string& mode, const Job& job,
-               const std::vector<double>& times, int64_t bad) {
-    const bool ran = !times.empty(), one = job.shapes.size() == 1;
+               const Times* times, int64_t bad) {
+    const bool one = job.shapes.size() == 1;
     const double expected = predicted(provider, job);
-    const double middle = ran ? median_of(times) : expected;
+    const double middle = times ? median_of(times->ms) : expected;
     double alone = NAN;
     if (one) {
       medians_[{provider, mode, job.shapes[0], job.gram}] = middle;
@@ -224,60 +245,54 @@ class NsBench {
     }
     int64_t count = 0;
     for (const BenchShape& s : job.shapes) count += s.count;
-    table.add(
-        {cell::word(provider), cell::word(mode),
-         one ? cell::count(job.shapes[0].rows) : cell::nothing(),
-         one ? cell::count(job.shapes[0].cols) : cell::nothing(), cell::count(count),
-         cell::word(job.gram ? "gram" : "standard"),
-         ran ? cell::number(*std::min_element(times.begin(), times.end()), 4) : cell::nothing(),
-         ran ? cell::number(middle, 4) : cell::nothing(), cell::number(expected, 4),
-         cell::number(middle / alone, 3), cell::number(job.flops() / middle * 1e-9, 3),
-         ran ? cell::count(bad) : cell::nothing()});
+    std::vector<Cell> row = {cell::word(provider),
+                             cell::word(mode),
+                             one ? cell::count(job.shapes[0].rows) : cell::nothing(),
+                             one ? cell::count(job.shapes[0].cols) : cell::nothing(),
+                             cell::count(count),
+                             cell::word(job.gram ? "gram" : "standard")};
+    for (const Cell& time : time_cells(times)) row.push_back(time);
+    row.push_back(cell::number(expected, 4));
+    row.push_back(cell::number(middle / alone, 3));
+    row.push_back(cell::number(job.flops() / middle * 1e-9, 3));
+    row.push_back(times ? cell::count(bad) : cell::nothing());
+    report_.add(row, bad);
   }
 
   const Arguments& a_;
   const NewtonSchulz& settings_;
   DType dtype_;
+  BenchReport& report_;
   std::vector<Provider> list_;
+  std::unique_ptr<Workbench> common_;
+  std::unique_ptr<Filler> filler_;
+  std::unique_ptr<Inputs> inputs_;
   std::map<std::tuple<std::string, std::string, BenchShape, bool>, double> medians_;
-
- public:
-  Table table = make_table();
-  int64_t total_wrong = 0;
-  std::string described;
 };
 
 int run(const Arguments& a) {
   const auto shapes = bench_shapes(a.shapes);
+  providers(a);  // looks at the names
   if (!a.predict) {
     if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   }
-  const DType dtype = a.dtype == "f32" ? DType::kF32 : DType::kBF16;
+  const DType dtype = dtype_named(a.dtype);
   const NewtonSchulz settings =
       make_newton_schulz(CoefficientFamily::kPolarExpress, CoefficientSettings(), dtype);
-  NsBench bench(a, settings, dtype);
-  bool any_gram = false;
-  for (const BenchShape& s : shapes) {
-    bench.add(bench.job_of({s}, false));
-    if (!bench.takes_gram(s)) continue;
-    any_gram = true;
-    bench.add(bench.job_of({s}, true));
-  }
-  if (a.together && !a.predict && shapes.size() > 1) {
-    bench.add(bench.job_of(shapes, false));
-    if (any_gram) bench.add(bench.job_of(shapes, true));
-  }
-  return finish_bench(
-      a,
-      fmt::format("Newton-Schulz, {} steps, {}, random values, on {}\nTFLOP/s as if all products "
-                  "were made in full in the standard form; #wrong directions that are not near "
-                  "orthogonal{}",
-                  settings.list.steps.size(), a.dtype, bench.described,
-                  a.together ? "\nRows without a shape: all shapes in lockstep; `of alone`: over "
-                               "the sum of the medians of each"
-                             : ""),
-      {{"device", json_text(bench.described)}, {"dtype", json_text(a.dtype)}}, bench.table,
-      bench.total_wrong);
+  BenchReport report(a, make_table());
+  report.title = fmt::format("Newton-Schulz, {} steps, {}, random values,",
+                             settings.list.steps.size(), a.dtype);
+  report.notes =
+      "TFLOP/s as if all products were made in full in the standard form; #wrong directions that "
+      "are not near orthogonal, of a graph batches that differ from the eager ones";
+  if (a.together)
+    report.notes +=
+        "\nRows without a shape: all shapes in lockstep; `of alone`: over the sum of the medians "
+        "of "
+        "each";
+  report.fields = {{"dtype", json_text(a.dtype)}};
+  NsBench bench(a, settings, dtype, report);
+  return report.run([&] { bench.run(shapes); });
 }
 
 }  // namespace
@@ -286,12 +301,16 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   auto* command = bench.add_subcommand("ns", "Newton-Schulz of batches of matrices, by provider");
   auto a = std::make_shared<Arguments>();
   command->add_option("--shapes", a->shapes, kShapesHelp)->delimiter(',')->capture_default_str();
-  command->add_option("--dtype", a->dtype, "of the iteration: bf16 or f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
+  command
+      ->add_option(
+          "--dtype", a->dtype,
+          "of the iteration: bf16, f16 (the library's Gram form on CUDA; its input is bf16) or f32")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
       ->capture_default_str();
   command->add_flag("--together", a->together,
                     "then all shapes at once, in lockstep, as the shapes of a chunk go");
   command->add_flag("--predict", a->predict, "what is expected of an H200; nothing runs");
+  add_providers_option(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

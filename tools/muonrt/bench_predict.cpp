@@ -108,10 +108,10 @@ std::optional<double> predicted_ms(const std::string& provider, const PredictedP
   const auto m = static_cast<double>(p.m), count = static_cast<double>(p.count);
   const double flops = 2 * m * static_cast<double>(p.n) * static_cast<double>(p.k) * count;
   const auto ms = [&](double rate) { return flops / rate * 1e-9; };
-  const bool vendor = provider == "default" || provider == "cublaslt";
+  const bool alone = provider == "cublaslt-dense", vendor = alone || provider == "cublaslt";
   if (!vendor && provider != "sm80" && provider != "sm90") return std::nullopt;
   const double dense = ms(rate_of(kVendorRates, flops));
-  if (!p.symmetric) return dense;
+  if (!p.symmetric || alone) return dense;
   if (provider == "sm80") return ms(kSm80Rate * sm80_gain(p.m, p.count));
   const int64_t side = ceil_of(p.m, kCell);
   if (provider == "sm90" && p.count * side * (side + 1) / 2 <= kBlocks)

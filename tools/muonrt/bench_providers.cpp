@@ -1,37 +1,69 @@
+#include <algorithm>
+
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
 #include "muonrt/bench_device.hpp"
 
 namespace muonrt::tool {
 
-std::vector<Provider> providers(const DeviceArguments& where) {
+namespace {
+
+std::vector<Provider> all_providers(const DeviceArguments& where, bool dense) {
   const int index = where.index, threads = where.threads;
   if (where.device == "cuda") {
     // Able to record; what is not recorded is enqueued as by any device.
-    const auto settings = [reserved = where.reserved_sms](bool naive, SymmetricProvider symmetric) {
-      return CudaSettings{naive, symmetric, /*graphs=*/true, reserved};
+    const auto with = [=, reserved = where.reserved_sms](SymmetricProvider symmetric,
+                                                         bool naive = false) {
+      return [=] { return make_cuda_device(index, {naive, symmetric, /*graphs=*/true, reserved}); };
     };
-    const auto with = [=](SymmetricProvider symmetric) {
-      return [=] { return make_cuda_device(index, settings(false, symmetric)); };
-    };
-    return {{"default", with(SymmetricProvider::kDefault), false},
-            {"cublaslt", with(SymmetricProvider::kVendor), false},
-            {"sm80", with(SymmetricProvider::kSm80), false},
-            {"sm90", with(SymmetricProvider::kSm90), false},
-            {"naive",
-             [=] { return make_cuda_device(index, settings(true, SymmetricProvider::kDefault)); },
-             true}};
+    // The library's default is one of these: nothing is measured twice.
+    std::vector<Provider> out = {{"cublaslt", with(SymmetricProvider::kVendor)},
+                                 {"sm80", with(SymmetricProvider::kSm80)},
+                                 {"sm90", with(SymmetricProvider::kSm90)},
+                                 {"naive", with(SymmetricProvider::kVendor, true), true}};
+    // The vendor's product alone, without the mirror that makes its halves equal to the bit.
+    if (dense)
+      out.insert(out.begin() + 1,
+                 {"cublaslt-dense", with(SymmetricProvider::kVendor), false, true});
+    return out;
   }
-  return {{"onednn",
-           [=] {
-             return host::make_host_device({threads, false});
-           },
-           false},
-          {"portable",
-           [=] {
-             return host::make_host_device({threads, true});
-           },
-           true}};
+  const auto with = [=](bool portable) {
+    return [=] { return host::make_host_device({threads, portable}); };
+  };
+  return {{"onednn", with(false)}, {"portable", with(true), true}};
+}
+
+}  // namespace
+
+std::vector<Provider> providers(const DeviceArguments& where, bool dense) {
+  std::vector<Provider> out, all = all_providers(where, dense);
+  std::vector<std::string> unknown = where.providers;
+  std::string names;
+  for (const Provider& provider : all) {
+    names += (names.empty() ? "" : ", ") + provider.name;
+    if (where.providers.empty() || std::erase(unknown, provider.name) > 0) out.push_back(provider);
+  }
+  if (!unknown.empty())
+    throw CLI::ValidationError("--providers", "there is no " + unknown.front() + " on " +
+                                                  where.device + "; there are " + names);
+  return out;
+}
+
+std::vector<Provider> present_providers(BenchReport& report, bool dense) {
+  std::vector<Provider> out;
+  std::string why_not;
+  for (const Provider& provider : providers(report.arguments(), dense)) {
+    try {
+      provider.make();
+      out.push_back(provider);
+    } catch (const Error& error) {
+      if (error.status() != Status::kNotSupported && error.status() != Status::kDevice) throw;
+      report.leave_out(provider.name, error.message());
+      why_not = error.message();
+    }
+  }
+  if (out.empty()) throw Error(Status::kNotSupported, "there is no provider: " + why_not);
+  return out;
 }
 
 }  // namespace muonrt::tool

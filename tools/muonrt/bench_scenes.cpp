@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "muonrt/bench_values.hpp"
+
 namespace muonrt::tool {
 
 namespace {

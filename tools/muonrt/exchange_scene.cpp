@@ -9,6 +9,7 @@
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
 #include "muonrt/bench_device.hpp"
+#include "muonrt/bench_values.hpp"
 
 namespace muonrt::tool {
 

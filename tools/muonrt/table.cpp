@@ -92,15 +92,16 @@ std::string Table::text() const {
   return out;
 }
 
+std::string Table::json(size_t index) const {
+  std::vector<std::pair<std::string, std::string>> fields;
+  for (size_t c = 0; c < columns_.size(); ++c)
+    fields.emplace_back(columns_[c].key, rows_[index][c].json);
+  return json_object(fields);
+}
+
 std::string Table::json() const {
   std::string out = "[";
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    std::vector<std::pair<std::string, std::string>> fields;
-    for (size_t c = 0; c < columns_.size(); ++c) {
-      fields.emplace_back(columns_[c].key, rows_[i][c].json);
-    }
-    out += (i > 0 ? ",\n " : "") + json_object(fields);
-  }
+  for (size_t i = 0; i < rows_.size(); ++i) out += (i > 0 ? ",\n " : "") + json(i);
   return out + "]";
 }
 

@@ -54,6 +54,8 @@ class Table {
   std::string text() const;
   /// [{"key": value, ...}, ...]
   std::string json() const;
+  /// Of row `index`, on one line.
+  std::string json(size_t index) const;
 
  private:
   std::vector<Column> columns_;

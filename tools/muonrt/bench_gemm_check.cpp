@@ -1,0 +1,75 @@
+#include "muonrt/bench_gemm_check.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "muonrt/bench_values.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr int64_t kLines = 20;  // rows and columns that are drawn
+
+int64_t drawn(uint64_t seed, int64_t draw, int64_t size) {
+  if (draw < 2) return draw == 0 ? 0 : size - 1;
+  return static_cast<int64_t>(bench_word(seed, draw) % static_cast<uint64_t>(size));
+}
+
+double unit_of(DType dtype) {
+  return dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-12 : 0x1p-9;
+}
+
+}  // namespace
+
+float general_value(const MatrixBatch&, int64_t index) { return bench_value(1, index); }
+
+float symmetric_value(const MatrixBatch& m, int64_t index) {
+  const int64_t row = index / m.ld % m.rows, col = index % m.ld;
+  if (col >= row) return bench_value(2, index);
+  return bench_value(2, index + (col - row) * m.ld + row - col);
+}
+
+GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixBatch&)>& value_of) {
+  const auto element = [](const MatrixBatch& m, ValueOf value, int64_t row, int64_t col) {
+    const int64_t index = (m.count - 1) * m.stride + row * m.ld + col;
+    return double{bench_rounded(value(m, index), m.dtype)};
+  };
+  const ValueOf left = value_of(p.a), right = value_of(p.b);
+  for (int64_t draw = 0; draw < kLines * kLines; ++draw)
+    places_.push_back(
+        {drawn(10, draw / kLines, p.c.rows), drawn(11, draw % kLines, p.c.cols), 0, 0});
+  for (Place& at : places_) {
+    double sum = 0, size = 0;
+    for (int64_t k = 0; k < p.a.cols; ++k) {
+      const double a = element(p.a, left, at.row, k);
+      const double b =
+          p.transpose_b ? element(p.b, right, at.col, k) : element(p.b, right, k, at.col);
+      sum += a * b;
+      size += std::abs(a * b);
+    }
+    sum *= double{p.alpha};
+    if (p.d.data) sum += double{p.beta} * element(p.d, value_of(p.d), at.row, at.col);
+    at.value = sum;
+    // Products summed in f32, in any order: half a unit each of them could lose.
+    at.allowed =
+        2 * unit_of(p.c.dtype) * std::abs(sum) + 0x1p-24 * static_cast<double>(p.a.cols) * size;
+  }
+}
+
+int64_t GemmCheck::wrong(Workbench& bench, const MatrixBatch& c) const {
+  int64_t out = 0, row = -1;
+  std::vector<unsigned char> got(static_cast<size_t>(c.ld * size_of(c.dtype)));
+  for (const Place& at : places_) {
+    if (at.row != row)
+      bench.get(got.data(),
+                static_cast<const unsigned char*>(c.data) +
+                    ((c.count - 1) * c.stride + at.row * c.ld) * size_of(c.dtype),
+                std::ssize(got));
+    row = at.row;
+    out += !(std::abs(at.value - bench_load(got.data(), c.dtype, at.col)) <= at.allowed);
+  }
+  return out;
+}
+
+}  // namespace muonrt::tool

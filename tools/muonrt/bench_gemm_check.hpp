@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "muonrt/bench_device.hpp"
+
+namespace muonrt::tool {
+
+/// An element of an input, by its index in the memory of the batch, before it is rounded.
+using ValueOf = float (*)(const MatrixBatch& m, int64_t index);
+float general_value(const MatrixBatch& m, int64_t index);
+float symmetric_value(const MatrixBatch& m, int64_t index);
+
+/// What some elements of a product must be, in f64: places drawn in the last matrix, the corners
+/// among them.
+class GemmCheck {
+ public:
+  /// @param value_of  for each operand.
+  GemmCheck(const Product& product, const std::function<ValueOf(const MatrixBatch&)>& value_of);
+  /// Elements that are further off than their roundings allow.
+  int64_t wrong(Workbench& bench, const MatrixBatch& result) const;
+
+ private:
+  struct Place {
+    int64_t row, col;
+    double value, allowed;
+  };
+  std::vector<Place> places_;
+};
+
+}  // namespace muonrt::tool

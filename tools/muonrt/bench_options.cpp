@@ -1,0 +1,44 @@
+#include "muonrt/bench_options.hpp"
+
+namespace muonrt::tool {
+
+void add_device_options(CLI::App& command, DeviceArguments& a) {
+  command.add_option("--device", a.device, "host or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  command.add_option("--index", a.index, "which GPU")->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", a.threads, "compute threads of the host")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command
+      .add_option("--reserved-sms", a.reserved_sms,
+                  "SMs that grids which fill the GPU leave free, as for a communicator")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--warmup", a.warmup, "runs that are not measured, at least")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--iters", a.iters, "times that are taken")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      .add_option("--deadline", a.deadline,
+                  "seconds that the device may take for one piece of work; then what was measured "
+                  "is printed, with exit status 1")
+      ->check(CLI::Range(1e-3, 1e6))
+      ->capture_default_str();
+  auto* const json = command.add_flag("--json", a.json, "print JSON, on one line");
+  command
+      .add_flag("--stream", a.stream,
+                "before it each row as soon as it is measured, as a line {\"row\":{...}}")
+      ->needs(json);
+}
+
+void add_providers_option(CLI::App& command, DeviceArguments& a) {
+  command
+      .add_option("--providers", a.providers,
+                  "those to measure, such as cublaslt,sm90; a wrong name lists all")
+      ->delimiter(',');
+}
+
+}  // namespace muonrt::tool
