@@ -88,13 +88,13 @@ void TimedWork::learn() {
 void TimedWork::warm_up() {
   if (warmed_ && most_ == kPlainTimes) return;
   on_behalf_of(name_, [&] {
-    if (!warmed_) {
-      warmed_ = true;
-      learn();
-    } else if (!filler_->there()) {
-      take(0);
+    const bool first = !warmed_;
+    warmed_ = true;
+    if (first) learn();
+    if (most_repeats_ == 1) {
+      if (!first) take_ahead();
+      return;
     }
-    if (!filler_->there()) return;
     const double ms = take_ahead().ms;
     times_.repeats =
         std::clamp<int64_t>(static_cast<int64_t>(std::ceil(kRegionMs / ms)), 1, most_repeats_);
