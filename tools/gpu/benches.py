@@ -10,8 +10,9 @@ from runner import ROOT, Missing, verdict
 LISTS_GEMM = ["4096x4096,8192x8192,4096x11008", "4096x4096,8192x8192 --reserved-sms 0",
               "256x256,512x512,768x768,1024x1024,1536x1536,2048x2048,16384x16384", "batches",
               "ratios", "llama3-8b"]
-LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "2048x7168x216,7168x18432",
-            "2048x7168x216,7168x18432 --dtype f16", "8192x28672x9",
+LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "2048x7168x216,7168x18432 --iters 3 --warmup 1",
+            "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1",
+            "8192x28672x9 --iters 3 --warmup 1",
             "128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios"]
 SHAPES_TORCH_GEMM = "1024x1024,2048x2048,4096x4096,4096x11008,8192x8192,16384x16384"
 SHAPES_TORCH_NS = "768x2048x32,1024x4096x8,4096x4096x1"
