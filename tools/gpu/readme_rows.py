@@ -94,7 +94,8 @@ class Report:
 
     def symmetric(self):
         """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
-        for provider, what, reserved in (("cublaslt", "cuBLASLt and `mirror`", None),
+        for provider, what, reserved in (("cublaslt-dense", "cuBLASLt, dense, no mirror", None),
+                                         ("cublaslt", "cuBLASLt and `mirror`", None),
                                          ("sm80", "`sm80.cu`", None),
                                          ("sm90", "`sm90.cu` on all SMs", 0),
                                          ("sm90", "`sm90.cu`, 8 SMs left free", None)):
