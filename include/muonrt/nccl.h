@@ -37,8 +37,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
 /* A communicator for optimizers on MUONRT_DEVICE_CUDA: grouped NCCL sends and receives. `host`, any
  * communicator of host memory (MPI, threads, TCP, folder, callbacks), brings the ranks together; a
  * duplicate of it carries errors, agreements and host memory. Collective over its ranks, blocking;
- * the timeout is that of `host`. While more than 256 messages of one rank are under way, a step
- * waits for some to end before it enqueues the next.
+ * the timeout is that of `host`. While two operations of one rank and more than 256
+ * messages are under way, a step waits for some to end before it enqueues the next.
  *
  * What NCCL enqueues must have one order on all ranks and on their GPUs: while a step runs, use no
  * other NCCL communicator on this GPU from another thread, and where collectives of another one are

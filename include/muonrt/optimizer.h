@@ -301,15 +301,16 @@ MUONRT_API void muonrt_counters_init(muonrt_counters_t* counters);
 /* *optimizer <- a complete optimizer: everything is planned, compared between the ranks and taken
  * from memory here; state starts at zero, owned master weights from the parameters, which must have
  * been written by then (CUDA: or be under way on the default stream or one that it waits for; a
- * stream created as non-blocking must be synchronized first).
- * Collective over `comm`; every rank passes the same parameters in the same order, with its own
- * buffers. `groups` and `params` are arrays; the first element's struct_size is the stride of all.
- * Blocking. `comm` may be used again, or destroyed, afterwards. On a GPU a step is rehearsed, which
- * takes about as long as one: it loads kernels and makes tables; no gradient is read, no parameter
- * written, nothing sent, no function of the caller's called.
- * Errors, the same on every rank and naming the rank, parameter, field and values:
- * INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing
- * is changed then, and *optimizer is NULL. A null `comm` can only be reported to its own rank. */
+ * stream created as non-blocking must be synchronized first). Where masters are owned and a
+ * blocking stream is under capture, which the default stream would wait for, creation is
+ * NOT_SUPPORTED. Collective over `comm`; every rank passes the same parameters in the same order,
+ * with its own buffers. `groups` and `params` are arrays; the first element's struct_size is the
+ * stride of all. Blocking. `comm` may be used again, or destroyed, afterwards. On a GPU a step is
+ * rehearsed, which takes about as long as one: it loads kernels and makes tables; no gradient is
+ * read, no parameter written, nothing sent, no function of the caller's called. Errors, the same on
+ * every rank and naming the rank, parameter, field and values: INVALID_ARGUMENT, NOT_SUPPORTED,
+ * MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing is changed then, and *optimizer
+ * is NULL. A null `comm` can only be reported to its own rank. */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
                                                    const muonrt_optimizer_options_t* options,

@@ -51,6 +51,7 @@ class Chunk {
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
   /// With the times of the last step.
   std::vector<Span> spans() const { return times_.read(spans_); }
+  void forget_times() { times_.forget(); }
 
  private:
   // Equal shapes with equal methods.

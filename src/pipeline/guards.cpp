@@ -49,7 +49,7 @@ void Guards::enqueue(const StepRun& run) {
   }
   if (work_.logits > 0) c.ops().take_logits(s, run.qk_logits, my_logits_, work_.logits);
   if (clips || work_.logits > 0) exchange();
-  if (clips || run.factors.on_device())
+  if (clips || run.factors.on_device() || c.rehearses)
     c.ops().scale_gradients(s, run.factors, work_.clip_norm, all_, c.gradient_tables, c.findings,
                             norm_);
   for (const ClippedWeight& weight : work_.clipped)

@@ -264,6 +264,11 @@ void Pipeline::rehearse() {
     wait();
   }
   context_.rehearses = false;
+  // No step has run yet.
+  times_.forget();
+  for (const auto& chunk : chunks_)
+    if (chunk) chunk->forget_times();
+  resident_peak_ = 0;
 }
 
 // No deadline of its own: exchanges end by the transport's, and local passes end by themselves. To

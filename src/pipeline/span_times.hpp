@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "backend/device.hpp"
@@ -16,7 +17,11 @@ class SpanTimes {
   SpanTimes(Device& device, size_t spans)
       : device_(&device),
         memory_(Buffer::shared(device, static_cast<int64_t>(2 * spans * sizeof(int64_t)))) {
-    std::fill_n(memory_.as<int64_t>(), 2 * spans, int64_t{0});
+    forget();
+  }
+  /// As if none had run; only while none is running.
+  void forget() {
+    if (memory_.data()) std::memset(memory_.data(), 0, static_cast<size_t>(memory_.bytes()));
   }
 
   void begin(int32_t span, Stream& stream) {

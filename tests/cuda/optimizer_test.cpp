@@ -72,11 +72,13 @@ class Rig {
     }
     return step_only();
   }
-  Status step_only() {
+  /// @param multiplier  of all gradients, on the device; may be null.
+  Status step_only(const float* multiplier = nullptr) {
     return optimizer->step(
-        [] {
+        [&] {
           StepSettings s;
           s.lr = 0.02;
+          s.grad_multiplier = multiplier;
           return s;
         },
         report);
@@ -246,11 +248,12 @@ TEST_CASE("cuda step: the first one finds all that it needs, so ranks wait for o
       return make_cuda_device(0, {.naive_products = is_emulated(), .graphs = form.graphs});
     };
     Rig rig(memory, make, form.commit, comm, form.health_every);
+    const float* const one = memory.put_one(1.0f);
     const Device& device = rig.optimizer->device();
     const int64_t allocations = device.allocations(), objects = device.objects();
     const int64_t slow = slow_calls();
     for (int step = 0; step < 3; ++step) {
-      REQUIRE(rig.step_only() == Status::kOk);
+      REQUIRE(rig.step_only(step == 0 ? one : nullptr) == Status::kOk);
       CHECK(rig.report.orthogonalized == 4);
     }
     CHECK(slow_calls() == slow);
@@ -263,6 +266,9 @@ TEST_CASE("cuda step: the times of its stages are kept", "[cuda]") {
   Machine memory(cuda_device());
   SelfComm comm;
   Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
+  // The rehearsal is no step.
+  for (const Span& span : rig.optimizer->pipeline().spans()) REQUIRE(span.end == 0);
+  CHECK(rig.optimizer->pipeline().resident_peak() == 0);
   REQUIRE(rig.step(0) == Status::kOk);
   int64_t ran = 0;
   for (const Span& span : rig.optimizer->pipeline().spans()) {
