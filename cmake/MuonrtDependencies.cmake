@@ -77,7 +77,8 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
       enable_language(CUDA)
       find_package(CUDAToolkit REQUIRED)
       # The header alone: the library is opened at run time.
-      find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+      find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+      find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h)
       mark_as_advanced(MUONRT_CUBLAS_INCLUDE)
       # The first with cudaGetDriverEntryPointByVersion.
       set(muonrt_oldest_cuda 12.5)

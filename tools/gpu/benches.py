@@ -7,13 +7,13 @@ from outputs import add_ratios, json_in, objects_in, work_of
 from runner import ROOT, Missing, verdict
 
 # Lists of `muonrt bench` and options, measured one after the other while their part's time lasts.
-LISTS_GEMM = ["4096x4096,8192x8192,4096x11008", "4096x4096,8192x8192 --reserved-sms 0",
+LISTS_GEMM = ["4096x4096,8192x8192,4096x11008", "2048x2048,4096x4096,8192x8192,16384x16384 --reserved-sms 0",
               "256x256,512x512,768x768,1024x1024,1536x1536,2048x2048,16384x16384", "batches",
               "ratios", "llama3-8b"]
-LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "2048x7168x216,7168x18432 --iters 3 --warmup 1",
-            "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1",
-            "8192x28672x9 --iters 3 --warmup 1",
-            "128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios"]
+LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "128x128x64,768x2048x32,1024x4096x8 --together",
+            "2048x7168x216,7168x18432 --iters 3 --warmup 1",
+            "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1", "batches", "gpt2-124m",
+            "ratios", "8192x28672x9 --iters 3 --warmup 1"]
 SHAPES_TORCH_GEMM = "1024x1024,2048x2048,4096x4096,4096x11008,8192x8192,16384x16384"
 SHAPES_TORCH_NS = "768x2048x32,1024x4096x8,4096x4096x1"
 PROFILED = ["2048x2048", "4096x4096", "8192x8192"]
@@ -29,6 +29,7 @@ class Benches:
 
     def __init__(self, run, checks, sizes):
         self.run, self.checks, self.sizes = run, checks, sizes
+        self.lost = []  # kernels, and where
 
     def bench(self, *words, most):
         status, text = self.run.run(self.checks.program("muonrt"), "bench", *words, "--device", "cuda",
@@ -49,21 +50,45 @@ class Benches:
         good = status == 0 and data["rows"] and data["wrong"] == 0 and not lost
         return ("ok" if good else "failed"), said, data if good else dict(data, output=text[-3000:])
 
+    def kept(self, kind):
+        """Options that leave out what is broken."""
+        broken = self.checks.broken
+        if not broken:
+            return []
+        dense = ["cublaslt-dense"] if kind == "gemm" and "cublaslt" not in broken else []
+        return ["--providers", ",".join([p for p in ("cublaslt", "sm80", "sm90", "naive")
+                                         if p not in broken] + dense)]
+
+    def list_of(self, kind, words, end):
+        """One list; once more without the kernel that did not end in it or failed."""
+        found = ("late", "", None)
+        for _ in range(3):
+            left = end - time.monotonic()
+            if left < 2:
+                break
+            try:
+                found = self.bench(kind, "--shapes", *words.split(), "--stream", "--deadline", DEADLINE,
+                                   *self.kept(kind), most=left)
+            except Exception as error:  # the other lists go on
+                return "failed", f"{type(error).__name__}: {error}", None
+            culprit = ((found[2] or {}).get("failed") or "").split(":")[0]
+            if culprit not in ("cublaslt", "sm80", "sm90") or culprit in self.checks.broken:
+                break
+            self.checks.broken.add(culprit)
+            self.lost.append(f"{culprit} in {words}")
+        return found
+
     def lists(self, kind, lists, seconds):
         """What does not fit into the part's time is left out, and said; what fails too."""
         end, ended, problems = time.monotonic() + seconds, [], []
         whole = {"rows": [], "wrong": 0}
         worst = "ok"
-        providers = [p for p in ("cublaslt", "sm80", "sm90", "naive") if p not in self.checks.broken]
-        keep = ["--providers", ",".join(providers)] if self.checks.broken else []
         for words in lists:
-            left = end - time.monotonic()
-            if left < 2:
+            if end - time.monotonic() < 2:
                 problems.append(f"no time for {words}")
                 worst = "late" if worst == "ok" else worst
                 continue
-            name, text, data = self.bench(kind, "--shapes", *words.split(), "--stream", "--deadline",
-                                          DEADLINE, *keep, most=left)
+            name, text, data = self.list_of(kind, words, end)
             options = words.split()
             for row in (data or {}).get("rows", []):
                 if "--reserved-sms" in options:
@@ -83,6 +108,9 @@ class Benches:
                 whole["output"] = whole.get("output", "") + f"-- {words}\n" + \
                     (data or {}).get("output", "")
         said = f"{len(whole['rows'])} rows of {len(ended)} lists, #wrong {whole['wrong']}"
+        problems += [f"failed and left out from there on: {lost}" for lost in self.lost]
+        worst = "failed" if self.lost else worst
+        self.lost = []
         return worst, said + "".join("; " + p for p in problems), whole
 
     def gemm(self, seconds):
@@ -92,13 +120,14 @@ class Benches:
         return self.lists("ns", self.sizes.ns or LISTS_NS, seconds)
 
     def elementwise(self, seconds):
-        return self.bench("elementwise", "--elements", self.sizes.elements, most=seconds)
+        return self.bench("elementwise", "--elements", self.sizes.elements, "--stream", "--deadline",
+                          DEADLINE, most=seconds)
 
     def step(self, seconds):
         """With the vendor's products, our own, and replayed."""
         end, whole, said = time.monotonic() + seconds, {"rows": [], "wrong": 0}, []
-        own = ["--symmetric", "sm80"] if "sm90" in self.checks.broken else ["--symmetric", "sm90"]
-        for words in ([], own, own + ["--graphs"]):
+        own = [["--symmetric", name] for name in ("sm80", "sm90") if name not in self.checks.broken]
+        for words in [[], *own, ["--graphs"], *[words + ["--graphs"] for words in own[-1:]]]:
             name, text, data = self.bench("step", "--shapes", self.sizes.step or SHAPES_STEP, "--ranks",
                                           1, *words, most=max(2, end - time.monotonic()))
             if "compute capability" in text or "compute capability" in str(data):

@@ -38,7 +38,7 @@ def json_in(text):
     has printed one by one ({"row": ...}), as {"rows", "wrong", "cut": true}; None for none."""
     found = objects_in(text)
     rows = [o["row"] for o in found if set(o) == {"row"}]
-    whole = [o for o in found if "rows" in o]
+    whole = [o for o in found if isinstance(o.get("rows"), list)]
     if whole:
         return whole[-1]
     return {"rows": rows, "wrong": sum(row.get("wrong") or 0 for row in rows), "cut": True} \

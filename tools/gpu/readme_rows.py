@@ -80,14 +80,15 @@ class Report:
                                     "yes" if status == "ok" else "no", "", "", "")
 
     def steps(self):
-        exchange = [r for r in self.rows("exchange") if r["bytes"] == 1 << 28]
+        exchange = [r for r in self.rows("exchange") if r["bytes"] == 1 << 28 and r["reference_ms"]]
         if exchange:
             copy = exchange[0]["bytes"] / exchange[0]["reference_ms"] * 1e-6
             yield self.measured("exchange of 256 MiB by staged copies, GB/s (`bench exchange`)", "bench exchange",
                                 f"{exchange[0]['gbps']:.1f}", f"{copy:.0f} (copy on the device)",
                                 f"{exchange[0]['of_reference']:.3f}")
-        if self.rows("step"):
-            last = self.rows("step")[-1]
+        steps = [r for r in self.rows("step") if not r.get("options")]
+        if steps:
+            last = steps[-1]
             yield self.measured("host time to enqueue a step (`enqueue` of `bench step`)", "bench step",
                                 f"{last['enqueue_ms']:.2f} ms", f"{last['median_ms']:.2f} ms (the step)",
                                 f"{last['enqueue_ms'] / last['median_ms']:.2f}")
@@ -97,8 +98,8 @@ class Report:
         for provider, what, reserved in (("cublaslt-dense", "cuBLASLt, dense, no mirror", None),
                                          ("cublaslt", "cuBLASLt and `mirror`", None),
                                          ("sm80", "`sm80.cu`", None),
-                                         ("sm90", "`sm90.cu` on all SMs", 0),
-                                         ("sm90", "`sm90.cu`, 8 SMs left free", None)):
+                                         ("sm90", "`sm90.cu` on all 132 SMs", 0),
+                                         ("sm90", "`sm90.cu` on 124", None)):
             rates = [product(self.rows("gemm"), provider, n, reserved=reserved)
                      for n in (2048, 4096, 8192, 16384)]
             if any(rates):

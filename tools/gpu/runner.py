@@ -89,9 +89,10 @@ class Runner:
         self.rows.append({"part": part, "status": status, "seconds": round(seconds, 1),
                           "text": text, "data": data})
         print(f"{part:<12} {status:<8} {seconds:7.1f} s  {text}", flush=True)
-        self.json_file.write_text(json.dumps(
-            {"date": time.strftime("%Y-%m-%d"), "rows": self.rows}, indent=1) + "\n",
-            encoding="utf-8")
+        whole = self.json_file.with_name(self.json_file.name + ".new")
+        whole.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "rows": self.rows},
+                                    indent=1) + "\n", encoding="utf-8")
+        os.replace(whole, self.json_file)
 
     def statuses(self):
         return {row["status"] for row in self.rows}
