@@ -8,8 +8,8 @@ namespace muonrt::api {
 
 // Growable structs begin with `uint32_t struct_size`. A caller built against an older header passes
 // fewer bytes, but no fewer than the struct's first version had; one built against a newer header
-// passes more. Missing fields take our defaults, unknown ones must be zero. Today every struct is
-// in its first version: when one grows, the size it has now stays the smallest that is accepted.
+// passes more. Missing fields take our defaults, unknown ones must be zero. Before 1.0
+// every struct is in its first version, which grows; the size it has then stays the smallest.
 
 /// Errors: INVALID_ARGUMENT for a size that no version of the struct can have.
 inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {

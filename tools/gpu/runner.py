@@ -34,16 +34,20 @@ class Runner:
         toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         if (toolkit / "bin").is_dir():
             self.prepend("PATH", toolkit / "bin")
-        # Behind all others: libraries that came with PyTorch.
+        # Libraries that came with PyTorch, where the system has none of the name.
         self.wheels = wheel_folders(self.environment)
-        old = self.environment.get("LD_LIBRARY_PATH", "")
-        if self.wheels:
-            self.environment["LD_LIBRARY_PATH"] = ":".join(
-                ([old] if old else []) + [str(f / "lib") for f in self.wheels])
+        known = self.run("ldconfig", "-p", most=30)[1]
+        here = [Path(f) for f in self.environment.get("LD_LIBRARY_PATH", "").split(":") if f]
+        for name in ("libcublasLt.so", "libnccl.so"):
+            if name in known or any(list(folder.glob(name + "*")) for folder in here):
+                continue
+            self.prepend("LD_LIBRARY_PATH", *[wheel / "lib" for wheel in self.wheels
+                                              if list((wheel / "lib").glob(name + "*"))])
 
     def prepend(self, name, *folders):
         old = self.environment.get(name)
-        self.environment[name] = ":".join([str(f) for f in folders] + ([old] if old else []))
+        if folders:
+            self.environment[name] = ":".join([str(f) for f in folders] + ([old] if old else []))
 
     def left(self):
         return self.end - time.monotonic()

@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "muonrt/bench_options.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/exchange_scene.hpp"
 #include "muonrt/gpu.hpp"
@@ -41,10 +42,11 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
   Measured out;
   int64_t wrong = 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
+    const bool first = i == -std::max(1, a.warmup), last = i + 1 == a.iters;
+    if (first || last) scene.forget();
     comm.barrier();
     const double ours = scene.run();
-    // What is checked is the first, and all that are measured as one.
-    if (i == -std::max(1, a.warmup) || i + 1 == a.iters) wrong += scene.take_wrong();
+    if (first || last) wrong += scene.wrong();
     comm.barrier();
     // No number stands for MPI where MPI cannot count that far.
     const double other = mpi ? mpi->run() : reference_is_mpi(a) ? NAN : scene.copy();
@@ -175,13 +177,7 @@ void add_bench_exchange(CLI::App& bench, Work& work) {
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
   command->add_flag("--uneven", a->uneven, "shares drawn at random, some of them empty");
-  command
-      ->add_option("--warmup", a->warmup, "exchanges that are not measured; the first is checked")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--iters", a->iters, "exchanges that are measured")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_iterations(*command, "exchanges", "; the first is checked", a->warmup, a->iters);
   add_link_options(*command, a->where);
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: mpirun -n 4 muonrt bench exchange --max-bytes 256MiB");

@@ -2,6 +2,16 @@
 
 namespace muonrt::tool {
 
+void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
+                    int& iters) {
+  command.add_option("--warmup", warmup, of + " that are not measured" + more)
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--iters", iters, of + " that are measured")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
 void add_device_options(CLI::App& command, DeviceArguments& a) {
   command.add_option("--device", a.device, "host or cuda")
       ->check(CLI::IsMember({"host", "cuda"}))
@@ -15,12 +25,7 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
                   "SMs that grids which fill the GPU leave free, as for a communicator")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command.add_option("--warmup", a.warmup, "runs that are not measured, at least")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command.add_option("--iters", a.iters, "times that are taken")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_iterations(command, "rounds", ", at least", a.warmup, a.iters);
   command
       .add_option("--deadline", a.deadline,
                   "seconds that the device may take for one piece of work; then what was measured "

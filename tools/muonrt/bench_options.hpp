@@ -15,6 +15,10 @@ struct DeviceArguments {
   bool json = false, stream = false;
   std::vector<std::string> providers;  // none: all
 };
+/// --warmup and --iters. @param of  what is measured, in the plural: "steps". @param more  behind
+/// the first one's help.
+void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
+                    int& iters);
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
 void add_providers_option(CLI::App& command, DeviceArguments& arguments);
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.hpp"
+#include "muonrt/bench_options.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/model_plan.hpp"
 #include "muonrt/progress.hpp"
@@ -141,12 +142,7 @@ void add_bench_plan(CLI::App& bench, Work& work) {
   command->add_option("--window", a->window, "chunks in flight")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  command->add_option("--warmup", a->warmup, "plans that are not measured")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--iters", a->iters, "plans that are measured")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_iterations(*command, "plans", "", a->warmup, a->iters);
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
       "#wrong counts matrices of the rank whose pieces do not add up to the whole.\n"

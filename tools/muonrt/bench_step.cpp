@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "muonrt/bench_options.hpp"
 #include "muonrt/command.hpp"
 #include "muonrt/gpu.hpp"
 #include "muonrt/launch.hpp"
@@ -320,12 +321,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
       "--mesh", a->mesh,
       "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
       "hands out experts, every other name replicates");
-  command->add_option("--warmup", a->warmup, "steps that are not measured; the first is checked")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--iters", a->iters, "steps that are measured")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  add_iterations(*command, "steps", "; the first is checked", a->warmup, a->iters);
   command->add_option("--threads", a->threads, "compute threads of a rank")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

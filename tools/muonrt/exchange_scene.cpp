@@ -96,7 +96,6 @@ ExchangeScene::ExchangeScene(muonrt_comm* comm, int gpu, const ExchangeSizes& si
     to_here += coming;
   }
   i.bench.put(i.out, sent.data(), i.sent_bytes);
-  take_wrong();
 }
 
 ExchangeScene::~ExchangeScene() = default;
@@ -120,19 +119,19 @@ double ExchangeScene::copy() {
       [&] { i.bench.ops().copy(i.bench.stream(), i.copied, i.out, i.sent_bytes); });
 }
 
-int64_t ExchangeScene::take_wrong() {
+void ExchangeScene::forget() {
+  Inside& i = *inside_;
+  const std::vector<unsigned char> nothing(i.expected.size(), kNothing);
+  i.bench.put(i.in, nothing.data(), i.received_bytes);
+}
+
+int64_t ExchangeScene::wrong() {
   Inside& i = *inside_;
   std::vector<unsigned char> got(i.expected.size());
   i.bench.get(got.data(), i.in, i.received_bytes);
-  int64_t wrong = 0;
-  for (size_t k = 0; k < got.size(); ++k) wrong += got[k] != i.expected[k];
-  std::fill(got.begin(), got.end(), kNothing);
-  i.bench.put(i.in, got.data(), i.received_bytes);
-  return wrong;
-}
-
-std::string ExchangeScene::describe() const {
-  return inside_->bench.device().describe() + "; " + inside_->comm.describe();
+  int64_t out = 0;
+  for (size_t k = 0; k < got.size(); ++k) out += got[k] != i.expected[k];
+  return out;
 }
 
 }  // namespace muonrt::tool

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 struct muonrt_comm;
@@ -28,10 +27,10 @@ class ExchangeScene {
   double run();
   /// Milliseconds of a copy of what this rank sends, on its device.
   double copy();
-  /// Bytes that have not arrived as they were sent; then nothing has arrived.
-  int64_t take_wrong();
-  /// The device and what carries the messages.
-  std::string describe() const;
+  /// As if nothing had arrived.
+  void forget();
+  /// Bytes that have not arrived, since then, as they were sent.
+  int64_t wrong();
 
  private:
   struct Inside;
