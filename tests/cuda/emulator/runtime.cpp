@@ -200,14 +200,19 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   *memory = take_memory(bytes, current_device, true);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
+// A real one waits for all of the device's work: an exchange may still read the memory. Ranks that
+// share this GPU as threads stand for ranks that do not, so each waits for its own work.
 cudaError_t cudaFree(void* memory) {
-  const Lock lock;
-  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  ++machine().slow_calls;
-  // What can run; a real one would wait for the rest, too: nobody frees in the midst of an
-  // exchange.
-  for_each_stream([](Stream& s) { run_until(s, s.end()); });
-  return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
+  while (true) {
+    const Lock lock;
+    if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
+    ++machine().slow_calls;
+    bool all = true;
+    for_each_stream([&](Stream& s) {
+      all = (run_until(s, s.end()) || s.owner != std::this_thread::get_id()) && all;
+    });
+    if (all) return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
+  }
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 

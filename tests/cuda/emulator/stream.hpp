@@ -21,6 +21,7 @@ struct Graph {
 
 struct Stream {
   int device = 0;
+  std::thread::id owner = std::this_thread::get_id();  // who made it
   bool blocking = true;                     // the default stream and it wait for one another
   std::unique_ptr<Graph> capture;           // while its work is recorded
   std::deque<std::function<bool()>> queue;  // false: it cannot run yet
