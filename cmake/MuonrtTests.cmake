@@ -19,7 +19,7 @@ function(muonrt_compile_fast)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE
       $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
-    set_target_properties(${target} PROPERTIES MUONRT_FEWER_CHECKS ON)
+    set_target_properties(${target} PROPERTIES MUONRT_CHECKS FEWER UNITY_BUILD OFF)
   endforeach()
 endfunction()
 

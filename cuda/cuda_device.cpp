@@ -11,7 +11,6 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int64_t kAlignment = 256;
 constexpr int kOldest = 80;  // compute capability x 10 that the kernels are compiled for
 
 template <class To, class From>
@@ -131,8 +130,8 @@ void* CudaDevice::raw_allocate(int64_t bytes, bool shared) {
   } else {
     MUONRT_CUDA(cudaMalloc(&memory, size));
   }
-  MUONRT_CHECK_INTERNAL(reinterpret_cast<uintptr_t>(memory) % kAlignment == 0,
-                        "memory at a multiple of ", kAlignment);
+  MUONRT_CHECK_INTERNAL(reinterpret_cast<uintptr_t>(memory) % kMemoryAlignment == 0,
+                        "memory at a multiple of ", kMemoryAlignment);
   return memory;
 }
 

@@ -15,7 +15,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int64_t kAlign = 256, kStagingUnit = 4096;
+constexpr int64_t kStagingUnit = 4096;
 
 /// Messages go by pinned host memory and a bootstrap. An operation takes its place in the stream:
 /// the enqueuing thread waits until what comes before it there has run, exchanges, and enqueues the
@@ -44,8 +44,8 @@ class StagedComm final : public Comm {
                 std::span<const ReceiveFrom> receives) override {
     run(stream, [&](cudaStream_t s) {
       int64_t total = 0;
-      for (const SendTo& m : sends) total += round_up(m.bytes, kAlign);
-      for (const ReceiveFrom& m : receives) total += round_up(m.bytes, kAlign);
+      for (const SendTo& m : sends) total += round_up(m.bytes, kMemoryAlignment);
+      for (const ReceiveFrom& m : receives) total += round_up(m.bytes, kMemoryAlignment);
       char* at = reserve(total);
       sends_.assign(sends.begin(), sends.end());
       receives_.assign(receives.begin(), receives.end());
@@ -53,11 +53,11 @@ class StagedComm final : public Comm {
         copy(at, m.data, m.bytes, s);
         bytes_sent_ += m.peer == rank() ? 0 : m.bytes;
         m.data = at;
-        at += round_up(m.bytes, kAlign);
+        at += round_up(m.bytes, kMemoryAlignment);
       }
       for (ReceiveFrom& m : receives_) {
         m.data = at;
-        at += round_up(m.bytes, kAlign);
+        at += round_up(m.bytes, kMemoryAlignment);
       }
       wait(s);
       bootstrap_->exchange(sends_, receives_);
@@ -111,8 +111,8 @@ class StagedComm final : public Comm {
   void reduce(Stream& stream, const T* in, T* out, int64_t n, Reduce reduction) {
     run(stream, [&](cudaStream_t s) {
       const int64_t bytes = checked_mul(n, sizeof(T));
-      char* const at = reserve(2 * round_up(bytes, kAlign));
-      T* const result = reinterpret_cast<T*>(at + round_up(bytes, kAlign));
+      char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
+      T* const result = reinterpret_cast<T*>(at + round_up(bytes, kMemoryAlignment));
       copy(at, in, bytes, s);
       wait(s);
       reduction(reinterpret_cast<const T*>(at), result, n);

@@ -11,7 +11,6 @@
 namespace muonrt {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // bytes
 constexpr double kHalfGramSafety = 1.05;
 
 /// First step after `begin` before which X is rebuilt. The standard form rebuilds before every
@@ -49,10 +48,10 @@ Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, 
     part.cols = cols;
     part.ld = ops.leading_dimension(cols, part.dtype);
     part.count = count;
-    part.stride = round_up(checked_mul(rows, part.ld), kAlignment / size);
+    part.stride = round_up(checked_mul(rows, part.ld), kMemoryAlignment / size);
     if (base) part.data = static_cast<unsigned char*>(base) + space.bytes;
     const int64_t bytes = checked_mul(checked_mul(part.stride, count), size);
-    space.bytes = checked_add(space.bytes, round_up(bytes, kAlignment));
+    space.bytes = checked_add(space.bytes, round_up(bytes, kMemoryAlignment));
   };
   take(space.x, m, n, iterate);
   take(space.x_next, m, n, iterate);

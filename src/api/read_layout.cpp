@@ -8,8 +8,6 @@ namespace muonrt::api {
 
 namespace {
 
-constexpr Status kBad = Status::kInvalidArgument;
-
 std::vector<Placement> read_placements(const muonrt_placement_t* given, int count,
                                        const std::string& who) {
   std::vector<Placement> out;

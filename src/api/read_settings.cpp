@@ -8,8 +8,6 @@ namespace muonrt::api {
 
 namespace {
 
-constexpr Status kBad = Status::kInvalidArgument;
-
 template <class E>
 E read_enum(const std::string& who, const char* field, int32_t value,
             std::initializer_list<int32_t> known) {

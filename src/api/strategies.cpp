@@ -16,7 +16,6 @@ using api::require_pointer;
 
 namespace {
 
-constexpr Status kBad = Status::kInvalidArgument;
 const std::vector<std::string> kNames = {"pp", "dp", "fsdp", "cp", "ep", "tp"};
 
 void store(const Mesh& made, muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/checked.hpp"
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 
@@ -31,6 +32,13 @@ enum class StreamKind {
                   // be driven by the caller's thread)
 };
 
+/// What memory of a device is aligned to, and its parts are; bytes.
+constexpr int64_t kMemoryAlignment = 256;
+/// Bytes of `count` elements that others follow. Errors: INVALID_ARGUMENT if they are no size.
+inline int64_t padded_bytes(int64_t count, int64_t element_bytes) {
+  return round_up(checked_mul(count, element_bytes), kMemoryAlignment);
+}
+
 /// Memory, streams and events of one device as one rank sees it. Implemented by src/host and cuda.
 /// Errors of enqueued work are latched: later work of that stream is skipped, its events complete,
 /// and `error` tells the first one. Threads: one optimizer, one device, one enqueuing thread.
@@ -41,7 +49,7 @@ class Device {
   /// Kind, instruction set, versions of the product libraries: what must be equal for equal bits.
   virtual std::string describe() const = 0;
 
-  /// @return  memory aligned to 256 bytes, or null for 0 bytes. Errors: OUT_OF_MEMORY.
+  /// @return  memory aligned to kMemoryAlignment, or null for 0 bytes. Errors: OUT_OF_MEMORY.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
   /// @return  memory that host and device reach under one address, else as `allocate`. The host

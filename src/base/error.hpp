@@ -30,6 +30,9 @@ enum class Status : int32_t {
   kInternal = 90,
 };
 
+/// What most checks report.
+constexpr Status kBad = Status::kInvalidArgument;
+
 const char* status_name(Status status) noexcept;
 
 /// The one exception type of the library. Message grammar: problem (why); what to do.

@@ -14,26 +14,14 @@ constexpr int64_t kAlignment = 64;
 /// Elements copied by one turn of a loop over rows.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
 
-/// One direction of the grid: `count` tiles of `size`, the last of `last`.
-struct Cut {
-  int64_t size, count, last;
-};
-
-/// Tiles as equal as possible, each side a multiple of 16. Small ones waste less on the diagonal of
-/// a symmetric product and leave small products to many threads; large ones read their operands
-/// less often.
-Cut cut(int64_t extent, bool symmetric) {
-  const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
-  const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
-  const int64_t count = ceil_div(extent, size);
-  return {size, count, extent - (count - 1) * size};
-}
-
 }  // namespace
 
 /// The grid of a shape and the library's objects for it.
 struct PreparedGemm {
-  Cut rows, cols;
+  /// One direction of the grid: `count` tiles of `size`, the last of `last`.
+  struct Cut {
+    int64_t size, count, last;
+  } rows, cols;
   int64_t depth;
   std::unique_ptr<const PanelProduct> panel, last_panel;
   int64_t packed_bytes = 0;   // of one panel, rounded up
@@ -46,6 +34,16 @@ struct PreparedGemm {
 };
 
 namespace {
+
+/// Tiles as equal as possible, each side a multiple of 16. Small ones waste less on the diagonal of
+/// a symmetric product and leave small products to many threads; large ones read their operands
+/// less often.
+PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
+  const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
+  const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
+  const int64_t count = ceil_div(extent, size);
+  return {size, count, extent - (count - 1) * size};
+}
 
 /// The operands as the tiles read them: one dtype, A dense.
 struct Operands {
@@ -163,10 +161,10 @@ class Group {
 };
 
 /// One call of gemm: its memory and its operands as the tiles read them.
-class Product {
+class TiledProduct {
  public:
-  Product(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
-          const Workspace& workspace, char* memory, ThreadPool& pool)
+  TiledProduct(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
+               const Workspace& workspace, char* memory, ThreadPool& pool)
       : args_(args),
         operands_(operands),
         prepared_(prepared),
@@ -220,7 +218,7 @@ class Product {
   }
 
   void multiply(int64_t row, int64_t col, const void* panel, int thread) const {
-    const Cut &rows = prepared_.rows, &cols = prepared_.cols;
+    const auto &rows = prepared_.rows, &cols = prepared_.cols;
     const TilePlace place{.row = row * rows.size,
                           .col = col * cols.size,
                           .rows = row + 1 == rows.count ? rows.last : rows.size,
@@ -310,7 +308,7 @@ void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
   void* memory = scratch.memory_;
   size_t room = static_cast<size_t>(scratch.bytes_);
   std::align(kAlignment, static_cast<size_t>(workspace.bytes - kAlignment), memory, room);
-  Product(args, operands, prepared, workspace, static_cast<char*>(memory), pool).run();
+  TiledProduct(args, operands, prepared, workspace, static_cast<char*>(memory), pool).run();
 }
 
 }  // namespace muonrt::host

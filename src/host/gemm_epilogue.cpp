@@ -42,7 +42,7 @@ MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C
 
 /// Rows finished at a time, and side of the blocks they are mirrored in: the rows stay in the first
 /// cache until both places are written, and a mirrored row of f32 fills a cache line.
-constexpr int64_t kBlock = 16;
+constexpr int64_t kSide = 16;
 
 using Four = float __attribute__((vector_size(16)));
 
@@ -68,27 +68,27 @@ MUONRT_ALWAYS_INLINE void transpose_four(const float* from, int64_t from_ld, flo
   for (int j = 0; j < 4; ++j) std::memcpy(to + j * to_ld, &out[j], sizeof out[j]);
 }
 
-/// to(j, i) = from(i, j), rounded, for rows x cols values of `from`, at most kBlock x kBlock.
+/// to(j, i) = from(i, j), rounded, for rows x cols values of `from`, at most kSide x kSide.
 template <class C>
 MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t from_ld, int64_t rows,
                                        int64_t cols, C* __restrict to, int64_t to_ld) {
-  if (rows < kBlock || cols < kBlock) {
+  if (rows < kSide || cols < kSide) {
     for (int64_t j = 0; j < cols; ++j) {
       for (int64_t i = 0; i < rows; ++i) to[j * to_ld + i] = from_f32<C>(from[i * from_ld + j]);
     }
     return;
   }
   // By way of a dense block: rows of C that lie a power of two apart share one set of the cache.
-  float block[kBlock * kBlock];
-  for (int64_t i = 0; i < kBlock; i += 4) {
-    for (int64_t j = 0; j < kBlock; j += 4) {
-      transpose_four(from + i * from_ld + j, from_ld, block + j * kBlock + i, kBlock);
+  float block[kSide * kSide];
+  for (int64_t i = 0; i < kSide; i += 4) {
+    for (int64_t j = 0; j < kSide; j += 4) {
+      transpose_four(from + i * from_ld + j, from_ld, block + j * kSide + i, kSide);
     }
   }
-  for (int64_t j = 0; j < kBlock; ++j) round_row(block + j * kBlock, kBlock, to + j * to_ld);
+  for (int64_t j = 0; j < kSide; ++j) round_row(block + j * kSide, kSide, to + j * to_ld);
 }
 
-/// Stores rows [begin, end) of a tile, at most kBlock of them, and what mirrors them.
+/// Stores rows [begin, end) of a tile, at most kSide of them, and what mirrors them.
 template <class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePlace& place, float* tile,
                                      int64_t begin, int64_t end) {
@@ -110,17 +110,17 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePlace& plac
     round_row(values, n, element<C>(args.c.data, args.c.ld, row, col));
   }
   if (!args.symmetric) return;
-  for (int64_t j = on_diagonal ? end : 0; j < place.cols; j += kBlock) {
+  for (int64_t j = on_diagonal ? end : 0; j < place.cols; j += kSide) {
     C* mirrored = element<C>(args.c.data, args.c.ld, place.col + j, place.row + begin);
     mirror_block(tile + begin * place.cols + j, place.cols, end - begin,
-                 std::min(kBlock, place.cols - j), mirrored, args.c.ld);
+                 std::min(kSide, place.cols - j), mirrored, args.c.ld);
   }
 }
 
 template <class C, class D>
 MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePlace& place, float* tile) {
-  for (int64_t r = 0; r < place.rows; r += kBlock) {
-    store_rows<C, D>(args, place, tile, r, std::min(r + kBlock, place.rows));
+  for (int64_t r = 0; r < place.rows; r += kSide) {
+    store_rows<C, D>(args, place, tile, r, std::min(r + kSide, place.rows));
   }
 }
 

@@ -13,7 +13,6 @@ namespace muonrt::host {
 namespace {
 
 /// Also the size of the header before each block, which holds the block's bytes.
-constexpr int64_t kAlignment = 256;
 
 std::unique_ptr<HostOps> make_ops(HostDevice& device, const HostDeviceOptions& options) {
   const SignalMask mask;
@@ -41,20 +40,20 @@ void* HostDevice::allocate(int64_t bytes) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
   if (bytes == 0) return nullptr;
   void* block = nullptr;
-  const int64_t whole = checked_add(bytes, kAlignment);
-  MUONRT_REQUIRE(posix_memalign(&block, kAlignment, static_cast<size_t>(whole)) == 0,
+  const int64_t whole = checked_add(bytes, kMemoryAlignment);
+  MUONRT_REQUIRE(posix_memalign(&block, kMemoryAlignment, static_cast<size_t>(whole)) == 0,
                  Status::kOutOfMemory, "the system refused ", human_bytes(bytes), " (",
                  human_bytes(allocated_bytes_),
                  " are taken); lower the chunk bytes or the window, or use more ranks");
   *static_cast<int64_t*>(block) = bytes;
   ++allocations_;
   allocated_bytes_ += bytes;
-  return static_cast<char*>(block) + kAlignment;
+  return static_cast<char*>(block) + kMemoryAlignment;
 }
 
 void HostDevice::release(void* memory) noexcept {
   if (memory == nullptr) return;
-  void* block = static_cast<char*>(memory) - kAlignment;
+  void* block = static_cast<char*>(memory) - kMemoryAlignment;
   allocated_bytes_ -= *static_cast<const int64_t*>(block);
   std::free(block);
 }

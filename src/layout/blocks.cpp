@@ -92,11 +92,11 @@ std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e) {
 
 std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& rows,
                                   const Runs& cols) {
-  struct Piece {
+  struct Overlap {
     int64_t at, begin, end;  // position in the part, indices in the matrix
   };
   const auto pieces = [](const Runs& list, int64_t begin, int64_t end) {
-    std::vector<Piece> out;
+    std::vector<Overlap> out;
     int64_t passed = 0;
     for (const Run& run : list) {
       if (run.begin >= end) break;
@@ -108,10 +108,10 @@ std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& 
   };
   std::vector<Block> out;
   for (const Block& block : blocks) {
-    const std::vector<Piece> across = pieces(cols, block.col, block.col + block.cols);
+    const std::vector<Overlap> across = pieces(cols, block.col, block.col + block.cols);
     if (across.empty()) continue;
-    for (const Piece& r : pieces(rows, block.row, block.row + block.rows)) {
-      for (const Piece& c : across) {
+    for (const Overlap& r : pieces(rows, block.row, block.row + block.rows)) {
+      for (const Overlap& c : across) {
         const int64_t n_rows = r.end - r.begin, n_cols = c.end - c.begin;
         out.push_back(
             {r.at, c.at, n_rows, n_cols,

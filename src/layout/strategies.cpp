@@ -10,8 +10,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr Status kBad = Status::kInvalidArgument;
-
 bool any_of(std::string_view name, std::initializer_list<std::string_view> known) {
   return std::find(known.begin(), known.end(), name) != known.end();
 }

@@ -11,12 +11,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kAlign = 256;
-
-int64_t padded_bytes(int64_t numel, int64_t element_bytes) {
-  return round_up(checked_mul(numel, element_bytes), kAlign);
-}
-
 /// Elements of all that is kept of each parameter.
 std::map<int32_t, int64_t> totals(const std::vector<SlotPlan>& slots) {
   std::map<int32_t, int64_t> out;

@@ -9,12 +9,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kStateAlign = 256;
-
-int64_t padded_bytes(int64_t numel, int64_t element_bytes) {
-  return round_up(checked_mul(numel, element_bytes), kStateAlign);
-}
-
 /// Where the weights of a parameter have their f32 value.
 WeightForm weight_form(const ParamSettings& p) {
   if (p.master_kind == MasterKind::kRemainder) return WeightForm::kRemainder;

@@ -11,8 +11,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr Status kBad = Status::kInvalidArgument;
-
 /// Rows that a weight of this kind has; -1 for a count that is out of range.
 int64_t rows_of(const QkClipSettings& c) {
   const int64_t heads = c.heads, kv = c.kv_heads;

@@ -11,8 +11,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr Status kBad = Status::kInvalidArgument;
-
 void number(const std::string& who, const char* field, double value, double low, double high,
             bool high_open) {
   const bool inside = value >= low && (high_open ? value < high : value <= high);  // false for NaN

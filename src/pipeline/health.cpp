@@ -14,7 +14,6 @@ namespace muonrt {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kAlign = 256;
 
 // Words of a row in the sum over ranks: the limbs of the weights, non-finite gradients, then the
 // bits of what the owner alone measures.
@@ -105,7 +104,7 @@ void Health::take_memory() {
   int64_t bytes = 0;
   const auto take = [&](int64_t count, size_t size) {
     const int64_t at = bytes;
-    bytes = checked_add(bytes, round_up(checked_mul(count, static_cast<int64_t>(size)), kAlign));
+    bytes = checked_add(bytes, padded_bytes(count, static_cast<int64_t>(size)));
     return at;
   };
   const int64_t lanczos = take(owned_, sizeof(Lanczos)), updates = take(owned_, sizeof(Tally)),

@@ -11,7 +11,6 @@ namespace muonrt {
 namespace {
 
 enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kOutcomeSpan };
-constexpr int64_t kAlign = 256;
 
 // Sources of the copies that reset a step; the device may read them at any time.
 constexpr Findings kNoFindings{};
@@ -22,12 +21,12 @@ struct Sizes {
   int64_t gather_send = 0, gather_receive = 0, return_send = 0, return_receive = 0;
   int64_t sums = 0, directions = 0;
   void cover(const SlotPlan& s) {
-    gather_send = std::max(gather_send, round_up(s.gather_send_bytes, kAlign));
-    gather_receive = std::max(gather_receive, round_up(s.gather_receive_bytes, kAlign));
-    return_send = std::max(return_send, round_up(s.return_send_bytes, kAlign));
-    return_receive = std::max(return_receive, round_up(s.return_receive_bytes, kAlign));
-    sums = std::max(sums, round_up(s.sum_bytes, kAlign));
-    directions = std::max(directions, round_up(s.direction_bytes, kAlign));
+    gather_send = std::max(gather_send, round_up(s.gather_send_bytes, kMemoryAlignment));
+    gather_receive = std::max(gather_receive, round_up(s.gather_receive_bytes, kMemoryAlignment));
+    return_send = std::max(return_send, round_up(s.return_send_bytes, kMemoryAlignment));
+    return_receive = std::max(return_receive, round_up(s.return_receive_bytes, kMemoryAlignment));
+    sums = std::max(sums, round_up(s.sum_bytes, kMemoryAlignment));
+    directions = std::max(directions, round_up(s.direction_bytes, kMemoryAlignment));
   }
 };
 
@@ -101,11 +100,12 @@ void Pipeline::make_chunks() {
   for (const SlotPlan& s : slots_) {
     lane_sizes[static_cast<size_t>(s.slot) % window].cover(s);
     scratch = std::max(scratch, Chunk::scratch_bytes(context_, s));
-    staged += round_up(s.return_receive_bytes, kAlign) + round_up(s.sum_bytes, kAlign);
+    staged += round_up(s.return_receive_bytes, kMemoryAlignment) +
+              round_up(s.sum_bytes, kMemoryAlignment);
     owned_ += static_cast<int64_t>(s.owned.size());
   }
-  scratch = round_up(scratch, kAlign);
-  int64_t total = scratch + 6 * kAlign + (atomic ? staged : 0);
+  scratch = round_up(scratch, kMemoryAlignment);
+  int64_t total = scratch + 6 * kMemoryAlignment + (atomic ? staged : 0);
   for (const Sizes& s : lane_sizes) {
     total += s.gather_send + s.gather_receive + s.return_send + s.directions;
     if (!atomic) total += s.return_receive + s.sums;
@@ -118,11 +118,11 @@ void Pipeline::make_chunks() {
     at += bytes;
     return static_cast<void*>(here);
   };
-  context_.findings = static_cast<Findings*>(take(kAlign));
-  context_.verdict = static_cast<Ballot*>(take(kAlign));
-  ballot_ = static_cast<Ballot*>(take(kAlign));
-  second_ballot_ = static_cast<Ballot*>(take(kAlign));
-  second_verdict_ = static_cast<Ballot*>(take(kAlign));
+  context_.findings = static_cast<Findings*>(take(kMemoryAlignment));
+  context_.verdict = static_cast<Ballot*>(take(kMemoryAlignment));
+  ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
+  second_ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
+  second_verdict_ = static_cast<Ballot*>(take(kMemoryAlignment));
   transient_ = at;
   scratch_ = take(scratch);
   std::vector<void*> lane_return;
@@ -140,9 +140,10 @@ void Pipeline::make_chunks() {
   std::vector<const Chunk*> last(window, nullptr);
   for (const SlotPlan& s : slots_) {
     const size_t lane = static_cast<size_t>(s.slot) % window;
-    void* receive = atomic ? take(round_up(s.return_receive_bytes, kAlign)) : lane_return[lane];
+    void* receive =
+        atomic ? take(round_up(s.return_receive_bytes, kMemoryAlignment)) : lane_return[lane];
     Lane buffers = lanes_[lane];
-    if (atomic) buffers.sums = static_cast<float*>(take(round_up(s.sum_bytes, kAlign)));
+    if (atomic) buffers.sums = static_cast<float*>(take(round_up(s.sum_bytes, kMemoryAlignment)));
     auto chunk = std::make_unique<Chunk>(context_, s, buffers, receive, scratch_);
     chunk->set_previous_in_lane(last[lane]);
     last[lane] = chunk.get();

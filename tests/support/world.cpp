@@ -10,6 +10,7 @@
 #include "comm/host_comm.hpp"
 #include "host/host_device.hpp"
 #include "layout/blocks.hpp"
+#include "support/rank_check.hpp"
 
 namespace world {
 
@@ -338,9 +339,19 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& work, ThreadFaults fa
     });
   }
   for (std::thread& t : threads) t.join();
+  // A check that failed ends its rank, and by that the others' with an Error.
+  std::exception_ptr first;
   for (const auto& e : errors) {
-    if (e) std::rethrow_exception(e);
+    if (!e) continue;
+    if (!first) first = e;
+    try {
+      std::rethrow_exception(e);
+    } catch (const test_support::FailedCheck&) {
+      throw;
+    } catch (...) {
+    }
   }
+  if (first) std::rethrow_exception(first);
 }
 
 Outcome run(const Case& of, const MakeDevice& make_device, ThreadFaults faults) {

@@ -2,6 +2,7 @@
 #include <mutex>
 
 #include "support/caller_functions.hpp"
+#include "support/rank_check.hpp"
 
 // The caller's own assign, gather and redistribute: what ends a call, and that nothing is changed.
 
@@ -62,7 +63,7 @@ TEST_CASE("functions: one that fails on one rank ends the step on all, with noth
   world::on_ranks(c.world, [&](Comm& comm) {
     world::Rank rank(c, comm);
     StepReport report;
-    CHECK(rank.step(0, report) == Status::kOk);
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
     {
       const std::lock_guard lock(mutex);
       rank.add_to(before, seen_before);
@@ -78,8 +79,8 @@ TEST_CASE("functions: one that fails on one rank ends the step on all, with noth
       seen.push_back(ends);
       rank.add_to(after, seen_after);
     }
-    CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is as good as before
-    CHECK(report.step == 2);
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is as good as before
+    RANK_CHECK(report.step == 2);
     const std::lock_guard lock(mutex);
     rank.add_to(last, seen_last);
   });
@@ -148,9 +149,9 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
   };
   world::on_ranks(c.world, [&](Comm& comm) {
     world::Rank rank(c, comm);
-    for (const Matrix& m : rank.optimizer().plan().matrices()) CHECK(m.owner == 1);
+    for (const Matrix& m : rank.optimizer().plan().matrices()) RANK_CHECK(m.owner == 1);
     StepReport report;
-    CHECK(rank.step(0, report) == Status::kOk);
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
   });
   // 7 rows in ceil-sized chunks of 3: 3, 3, 1; 2 rows: 1, 1, none.
   CHECK(holders == std::vector<std::vector<int32_t>>{{0, 1, 2}, {0, 1}});

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "support/caller_functions.hpp"
+#include "support/rank_check.hpp"
 #include "support/textbook.hpp"
 #include "support/world.hpp"
 
@@ -115,14 +116,14 @@ TEST_CASE("step: blocks that are shards move nothing between ranks", "[unit][opt
   world::on_ranks(2, [&](Comm& comm) {
     world::Rank rank(c, comm);
     StepReport whole, blocks;
-    CHECK(rank.step(0, whole) == Status::kOk);
-    CHECK(rank.step(1, blocks) == Status::kOk);
-    CHECK(blocks.planned == 2);
+    RANK_CHECK(rank.step(0, whole) == Status::kOk);
+    RANK_CHECK(rank.step(1, blocks) == Status::kOk);
+    RANK_CHECK(blocks.planned == 2);
     // The vote remains; half a matrix in bf16 goes there, or comes back.
-    CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
+    RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
     const std::string text = rank.optimizer().describe(false);
-    CHECK(text.find("those between take blocks") != std::string::npos);
-    CHECK(rank.optimizer().describe(true).find("\"block_plan\": {") != std::string::npos);
+    RANK_CHECK(text.find("those between take blocks") != std::string::npos);
+    RANK_CHECK(rank.optimizer().describe(true).find("\"block_plan\": {") != std::string::npos);
   });
 }
 

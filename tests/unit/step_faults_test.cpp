@@ -2,6 +2,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "support/rank_check.hpp"
 #include "support/world.hpp"
 #include "support/wrapped_device.hpp"
 
@@ -236,7 +237,7 @@ TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to th
       // A step that is skipped leaves a consenting ballot of the same step on the other ranks.
       rank.fill_gradients(0);
       if (comm.rank() == 0) std::memset(rank.grad(0).data(), 0xff, 4);
-      CHECK(rank.step_only(0, report) == Status::kSkipped);
+      RANK_CHECK(rank.step_only(0, report) == Status::kSkipped);
       const auto before = bytes_of(rank, c.params.size());
       fails[me] = comm.rank() == 1;
       try {

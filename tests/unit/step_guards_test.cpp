@@ -5,6 +5,7 @@
 
 #include "backend/guards.hpp"
 #include "support/bits_cases.hpp"
+#include "support/rank_check.hpp"
 #include "support/world.hpp"
 
 // Factors on the gradient in device memory, clipping by the global norm.
@@ -106,15 +107,15 @@ TEST_CASE(
     world::on_ranks(c.world, [&](Comm& comm) {
       world::Rank rank(c, comm);
       StepReport report;
-      REQUIRE(rank.step(0, report) == Status::kOk);
+      RANK_CHECK(rank.step(0, report) == Status::kOk);
       world::Tensors before, after;
       std::vector<std::vector<bool>> seen, seen_after;
       rank.add_to(before, seen);
-      REQUIRE(rank.step(1, report) == Status::kSkipped);
+      RANK_CHECK(rank.step(1, report) == Status::kSkipped);
       rank.add_to(after, seen_after);
-      REQUIRE((before == after));
-      REQUIRE(report.step == 1);
-      REQUIRE(rank.step(2, report) == Status::kOk);
+      RANK_CHECK((before == after));
+      RANK_CHECK(report.step == 1);
+      RANK_CHECK(rank.step(2, report) == Status::kOk);
     });
   }
 }
@@ -233,14 +234,14 @@ TEST_CASE("guards: a gradient of AdamW counts in the steps between its updates, 
       rank.fill_gradients(0);
       const float bad = std::nanf("");
       if (comm.rank() == 1) std::memcpy(rank.grad(1).data() + 20, &bad, 4);
-      CHECK(rank.step_only(0, report) == Status::kSkipped);
-      CHECK(report.nonfinite_rank == 1);
-      CHECK(report.nonfinite_param == 1);
-      CHECK(report.step == 0);
+      RANK_CHECK(rank.step_only(0, report) == Status::kSkipped);
+      RANK_CHECK(report.nonfinite_rank == 1);
+      RANK_CHECK(report.nonfinite_param == 1);
+      RANK_CHECK(report.step == 0);
       rank.add_to(after, seen_after);
-      CHECK((before == after));
-      REQUIRE(rank.step(0, report) == Status::kOk);
-      if (!addends) CHECK(report.grad_norm == Approx(norm_of_step(c, 0)).epsilon(1e-13));
+      RANK_CHECK((before == after));
+      RANK_CHECK(rank.step(0, report) == Status::kOk);
+      if (!addends) RANK_CHECK(report.grad_norm == Approx(norm_of_step(c, 0)).epsilon(1e-13));
     });
   }
 }

@@ -3,6 +3,7 @@
 
 #include "pipeline/trace.hpp"
 #include "step_health_cases.hpp"
+#include "support/rank_check.hpp"
 #include "support/textbook.hpp"
 
 // Health statistics: what they say is true, and costs nothing where off.
@@ -192,7 +193,7 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
       for (int64_t step = 0; step < steps; ++step) {
         StepReport report;
         rank.step(step, report);
-        REQUIRE(report.health == (every > 0 && (step + 1) % every == 0));
+        RANK_CHECK(report.health == (every > 0 && (step + 1) % every == 0));
         out[static_cast<size_t>(comm.rank())].push_back(
             {report.bytes_sent, device.allocations(), device.allocated_bytes(), device.objects(),
              to_text(rank.optimizer().pipeline().order())});

@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 
+#include "support/rank_check.hpp"
 #include "support/world.hpp"
 
 using namespace muonrt;
@@ -58,7 +59,7 @@ TEST_CASE("skip: a NaN or infinity at any position skips the step everywhere and
     world::on_ranks(c.world, [&](Comm& comm) {
       world::Rank rank(c, comm);
       StepReport report;
-      CHECK(rank.step(0, report) == Status::kOk);
+      RANK_CHECK(rank.step(0, report) == Status::kOk);
       const Snapshot before = snapshot(c, rank);
       int64_t position = 0;
       for (int bad_rank = 0; bad_rank < c.world; ++bad_rank) {
@@ -76,17 +77,16 @@ TEST_CASE("skip: a NaN or infinity at any position skips the step everywhere and
             if (status != Status::kSkipped || !(snapshot(c, rank) == before) ||
                 report.nonfinite_rank != bad_rank ||
                 report.nonfinite_param != static_cast<int64_t>(p) || report.step != 1) {
-              INFO("rank " << comm.rank() << " bad rank " << bad_rank << " param " << p << " at "
-                           << e);
-              FAIL_CHECK("status " << static_cast<int>(status) << " reported rank "
-                                   << report.nonfinite_rank << " param " << report.nonfinite_param);
+              RANK_FAIL(cat("rank ", comm.rank(), ", bad rank ", bad_rank, ", param ", p, " at ", e,
+                            ": status ", static_cast<int>(status), ", reported rank ",
+                            report.nonfinite_rank, " param ", report.nonfinite_param));
             }
           }
         }
       }
       // A skipped step counts for nothing: what follows is what would have followed.
-      CHECK(rank.step(1, report) == Status::kOk);
-      CHECK(report.step == 2);
+      RANK_CHECK(rank.step(1, report) == Status::kOk);
+      RANK_CHECK(report.step == 2);
     });
     world::Case plain = c;
     plain.steps = 2;
@@ -130,13 +130,13 @@ TEST_CASE("skip: a gradient that only its scale, or the square in AdamW's varian
             },
             report);
       };
-      CHECK(attempt(0, 1e30f, 1e10) == Status::kSkipped);
-      CHECK(report.nonfinite_param == 0);
-      CHECK(attempt(3, 1e30f, 1e10) == Status::kSkipped);
-      CHECK(report.nonfinite_param == 3);
-      CHECK(attempt(3, 1e30f, 1.0) == Status::kSkipped);
-      CHECK(snapshot(c, rank) == before);
-      CHECK(attempt(3, 1e18f, 1.0) == Status::kOk);
+      RANK_CHECK(attempt(0, 1e30f, 1e10) == Status::kSkipped);
+      RANK_CHECK(report.nonfinite_param == 0);
+      RANK_CHECK(attempt(3, 1e30f, 1e10) == Status::kSkipped);
+      RANK_CHECK(report.nonfinite_param == 3);
+      RANK_CHECK(attempt(3, 1e30f, 1.0) == Status::kSkipped);
+      RANK_CHECK(snapshot(c, rank) == before);
+      RANK_CHECK(attempt(3, 1e18f, 1.0) == Status::kOk);
     });
   }
 }
@@ -155,10 +155,10 @@ TEST_CASE("skip: a NaN in a replica that is not gathered skips the step everywhe
         for (int64_t p = 0; p < 4; ++p) {
           rank.fill_gradients(1);
           if (comm.rank() == bad_rank) std::memset(rank.grad(p).data() + 4, 0xff, 4);
-          CHECK(rank.step_only(1, report) == Status::kSkipped);
-          CHECK(report.nonfinite_rank == bad_rank);
-          CHECK(report.nonfinite_param == p);
-          CHECK(snapshot(c, rank) == before);
+          RANK_CHECK(rank.step_only(1, report) == Status::kSkipped);
+          RANK_CHECK(report.nonfinite_rank == bad_rank);
+          RANK_CHECK(report.nonfinite_param == p);
+          RANK_CHECK(snapshot(c, rank) == before);
         }
       }
     });
@@ -178,13 +178,13 @@ TEST_CASE("skip: parameters announced without a gradient sit out, state and all"
     // What is announced is not read, whatever lies there.
     std::ranges::fill(rank.grad(0), static_cast<unsigned char>(0xff));
     rank.optimizer().set_grad(3, nullptr);
-    CHECK(rank.step_only(1, report) == Status::kOk);
-    CHECK(report.orthogonalized == 3);
+    RANK_CHECK(rank.step_only(1, report) == Status::kOk);
+    RANK_CHECK(report.orthogonalized == 3);
     const Snapshot after = snapshot(c, rank);
-    CHECK(after.bytes[0] == before.bytes[0]);
-    CHECK(after.bytes[1] == before.bytes[1]);
-    for (size_t i = 6; i < 9; ++i) CHECK(after.bytes[i] == before.bytes[i]);
-    if (!before.bytes[4].empty()) CHECK_FALSE(after.bytes[4] == before.bytes[4]);
+    RANK_CHECK(after.bytes[0] == before.bytes[0]);
+    RANK_CHECK(after.bytes[1] == before.bytes[1]);
+    for (size_t i = 6; i < 9; ++i) RANK_CHECK(after.bytes[i] == before.bytes[i]);
+    if (!before.bytes[4].empty()) RANK_CHECK(!(after.bytes[4] == before.bytes[4]));
   });
 }
 
@@ -198,11 +198,11 @@ TEST_CASE("step: after the first it takes no memory and makes no object", "[unit
       rank.step(0, report);
       const Device& device = rank.optimizer().device();
       const int64_t allocations = device.allocations(), objects = device.objects();
-      CHECK(allocations > 0);
-      CHECK(objects > 0);
+      RANK_CHECK(allocations > 0);
+      RANK_CHECK(objects > 0);
       for (int step = 1; step < 6; ++step) rank.step(step, report);
-      CHECK(device.allocations() == allocations);
-      CHECK(device.objects() == objects);
+      RANK_CHECK(device.allocations() == allocations);
+      RANK_CHECK(device.objects() == objects);
     });
   }
 }
@@ -225,8 +225,8 @@ TEST_CASE("step: exactly W chunks are resident at the peak, W = 1 to 8", "[unit]
       world::Rank rank(c, comm);
       StepReport report;
       rank.step(0, report);
-      CHECK(rank.optimizer().plan().slots().size() == 10);
-      CHECK(rank.optimizer().pipeline().resident_peak() == window);
+      RANK_CHECK(rank.optimizer().plan().slots().size() == 10);
+      RANK_CHECK(rank.optimizer().pipeline().resident_peak() == window);
     });
   }
 }
@@ -244,7 +244,7 @@ TEST_CASE("optimizer: two in one process, over one communicator, destroyed in ei
       a->step(1, report);
       (first_goes_first ? a : b).reset();
       world::Rank& left = first_goes_first ? *b : *a;
-      CHECK(left.step(2, report) == Status::kOk);
+      RANK_CHECK(left.step(2, report) == Status::kOk);
     });
   }
 }
@@ -260,12 +260,12 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     rank.optimizer().set_group(0, g);
     const auto before = rank.data(2);
     rank.step(1, report);
-    CHECK(rank.data(2) == before);  // no rate, no change, decay included
+    RANK_CHECK(rank.data(2) == before);  // no rate, no change, decay included
     g.steps = 4;
-    CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
+    RANK_CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
     g.steps = 5;
     g.momentum = 1.0;
-    CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
+    RANK_CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
   });
   // A change on one rank alone is refused by all, with nothing changed.
   world::on_ranks(c.world, [&](Comm& comm) {
@@ -278,15 +278,15 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     rank.optimizer().set_group(0, g);
     try {
       rank.step(1, report);
-      FAIL_CHECK("the step was accepted");
+      RANK_FAIL("the step was accepted");
     } catch (const Error& e) {
-      CHECK(e.status() == Status::kMismatch);
-      CHECK(e.message().find("group 0: momentum is 0.95 on rank 0 and 0.5 on rank 1") !=
-            std::string::npos);
+      RANK_CHECK(e.status() == Status::kMismatch);
+      RANK_CHECK(e.message().find("group 0: momentum is 0.95 on rank 0 and 0.5 on rank 1") !=
+                 std::string::npos);
     }
-    CHECK(snapshot(c, rank) == before);
+    RANK_CHECK(snapshot(c, rank) == before);
     rank.optimizer().set_group(0, GroupSettings::defaults(Role::kMuon));
-    CHECK(rank.step(1, report) == Status::kOk);
+    RANK_CHECK(rank.step(1, report) == Status::kOk);
   });
 }
 

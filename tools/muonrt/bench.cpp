@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include "muonrt/command.hpp"
 
 namespace muonrt::tool {

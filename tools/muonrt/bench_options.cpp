@@ -1,5 +1,7 @@
 #include "muonrt/bench_options.hpp"
 
+#include <CLI/CLI.hpp>
+
 namespace muonrt::tool {
 
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
