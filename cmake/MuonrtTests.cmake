@@ -18,7 +18,8 @@ set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test u
 function(muonrt_compile_fast)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE
-      $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+      $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>
+      $<$<AND:$<CONFIG:Debug>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
     set_target_properties(${target} PROPERTIES MUONRT_CHECKS FEWER UNITY_BUILD OFF)
   endforeach()
 endfunction()
