@@ -2,15 +2,17 @@
 
 #include <CLI/CLI.hpp>
 
+#include "muonrt/validators.hpp"
+
 namespace muonrt::tool {
 
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters) {
   command.add_option("--warmup", warmup, of + " that are not measured" + more)
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative())
       ->capture_default_str();
   command.add_option("--iters", iters, of + " that are measured")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
 }
 
@@ -18,7 +20,7 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
   command.add_option("--device", a.device, "host or cuda")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
-  command.add_option("--index", a.index, "which GPU")->check(CLI::NonNegativeNumber);
+  command.add_option("--index", a.index, "which GPU")->check(nonnegative());
   command.add_option("--threads", a.threads, "compute threads of the host")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

@@ -10,6 +10,7 @@
 #include "muonrt/model_plan.hpp"
 #include "muonrt/progress.hpp"
 #include "muonrt/table.hpp"
+#include "muonrt/validators.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt::tool {
@@ -135,10 +136,10 @@ void add_bench_plan(CLI::App& bench, Work& work) {
       ->capture_default_str();
   command->add_option("--mesh", a->mesh, "as in muonrt plan")->capture_default_str();
   command->add_option("--rank", a->rank, "whose copy lists and counts are made, too")
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative())
       ->capture_default_str();
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--window", a->window, "chunks in flight")
       ->check(CLI::Range(1, 64))

@@ -23,6 +23,10 @@ void BenchReport::leave_out(const std::string& provider, const std::string& why)
 int BenchReport::run(const std::function<void()>& work) {
   try {
     work();
+    if (table_.rows() == 0)
+      failed_ =
+          "nothing was measured (plain loops leave large products out); ask for smaller "
+          "shapes or other providers";
   } catch (const std::bad_alloc&) {
     failed_ = "memory is exhausted; what was asked for is too large for this machine";
   } catch (const Error& error) {

@@ -15,6 +15,7 @@
 #include "muonrt/progress.hpp"
 #include "muonrt/sharded.hpp"
 #include "muonrt/table.hpp"
+#include "muonrt/validators.hpp"
 #include "train/mesh.hpp"
 
 namespace muonrt::tool {
@@ -330,7 +331,7 @@ void add_bench_step(CLI::App& bench, Work& work) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative())
       ->capture_default_str();
   command->add_option("--commit", a->commit, "atomic or eager")
       ->check(CLI::IsMember({"atomic", "eager"}))

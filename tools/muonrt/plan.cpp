@@ -12,6 +12,7 @@
 #include "muonrt/command.hpp"
 #include "muonrt/model_plan.hpp"
 #include "muonrt/table.hpp"
+#include "muonrt/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -99,25 +100,25 @@ void add_plan(CLI::App& app, Work& work) {
                    fmt::format("bound on the peers of a return, past which it takes two levels; "
                                "0: {}",
                                kMaxPeers))
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative())
       ->capture_default_str();
   command
       ->add_option("--machine-flops", a->rates.flops,
                    "for --replicas auto: FLOP/s of a rank in products")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command
       ->add_option("--machine-bytes", a->rates.bytes,
                    "for --replicas auto: bytes/s that a rank sends or receives")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command
       ->add_option("--machine-message-seconds", a->rates.message_seconds,
                    "for --replicas auto: seconds of a message, beyond its bytes")
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative())
       ->capture_default_str();
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--window", a->window, "chunks in flight")
       ->check(CLI::Range(1, 64))
@@ -136,7 +137,7 @@ void add_plan(CLI::App& app, Work& work) {
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   command->add_option("--rows", a->rows, "rows of each table; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative())
       ->capture_default_str();
   command->add_flag("--json", a->json, "print JSON, every row");
   command->footer("Example: muonrt plan --model llama3-8b --mesh dp=2,fsdp=8,tp=4");
