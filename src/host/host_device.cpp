@@ -12,8 +12,6 @@ namespace muonrt::host {
 
 namespace {
 
-/// Also the size of the header before each block, which holds the block's bytes.
-
 std::unique_ptr<HostOps> make_ops(HostDevice& device, const HostDeviceOptions& options) {
   const SignalMask mask;
   return std::make_unique<HostOps>(device, options.threads,
@@ -39,6 +37,7 @@ std::string HostDevice::describe() const {
 void* HostDevice::allocate(int64_t bytes) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
   if (bytes == 0) return nullptr;
+  // Before each block its size, in as much as keeps the block aligned.
   void* block = nullptr;
   const int64_t whole = checked_add(bytes, kMemoryAlignment);
   MUONRT_REQUIRE(posix_memalign(&block, kMemoryAlignment, static_cast<size_t>(whole)) == 0,

@@ -29,7 +29,7 @@ bool same_work(const Matrix& a, const Matrix& b, int32_t group_a, int32_t group_
 }  // namespace
 
 int64_t Chunk::raw_bytes(const MatrixBatch& raw) {
-  return round_up(raw.count * raw.stride * size_of(raw.dtype), 256);
+  return round_up(raw.count * raw.stride * size_of(raw.dtype), kMemoryAlignment);
 }
 
 int64_t Chunk::work_bytes(const Context& context, const Batch& batch) {
@@ -101,7 +101,7 @@ int64_t Chunk::batch_bytes(const Context& context, const Batch& batch) {
   const MatrixBatch& raw = batch.raw;
   const int64_t lanczos =
       context.health ? raw.count * lanczos_space(raw.rows, raw.cols).floats * 4 : 0;
-  return raw_bytes(raw) + work_bytes(context, batch) + round_up(lanczos, 256);
+  return raw_bytes(raw) + work_bytes(context, batch) + round_up(lanczos, kMemoryAlignment);
 }
 
 int64_t Chunk::scratch_bytes(const Context& context, const SlotPlan& plan) {

@@ -135,14 +135,14 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
     const Told told = tell(c, [&](world::Rank& rank, int number, int64_t step) {
       if (step != 2 || number != plant.rank) return;
       if (plant.kind == Replicated::kData) {
-        REQUIRE(!rank.data(plant.param).empty());
+        RANK_CHECK(!rank.data(plant.param).empty());
         rank.data(plant.param).back() ^= 0x20;
         return;
       }
       const StateKind kind =
           plant.kind == Replicated::kMomentum ? StateKind::kMomentum : StateKind::kVariance;
       const StateView view = rank.optimizer().state(plant.param, kind);
-      REQUIRE(view.numel > 0);
+      RANK_CHECK(view.numel > 0);
       static_cast<unsigned char*>(view.data)[1] ^= 0x01;
     });
     INFO("param " << plant.param << ", rank " << plant.rank);

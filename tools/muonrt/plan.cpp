@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -40,12 +39,6 @@ int run(const Arguments& a) {
   if (a.replicas == "each") options.replicas = Replicas::kEach;
   if (a.replicas == "auto") options.replicas = Replicas::kAuto;
   options.max_peers = a.max_peers;
-  for (const auto& [option, rate] : {std::pair{"--machine-flops", a.rates.flops},
-                                     {"--machine-bytes", a.rates.bytes},
-                                     {"--machine-message-seconds", a.rates.message_seconds}}) {
-    MUONRT_REQUIRE(std::isfinite(rate), Status::kInvalidArgument, option, " is ", rate,
-                   "; give a finite number");
-  }
   options.rates = a.rates;
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements));

@@ -1,18 +1,20 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <string>
 
 namespace muonrt::tool {
 
-/// Numbers above 0, or from 0 on. CLI11's own validators answer with an upper bound of 300 digits.
+/// Finite numbers above 0, or from 0 on. CLI11's own validators answer with an upper bound of 300
+/// digits.
 inline CLI::Validator number_from_zero(bool zero_too) {
   return {[zero_too](const std::string& text) {
             double value = 0;
-            const bool valid =
-                CLI::detail::lexical_cast(text, value) && (zero_too ? value >= 0 : value > 0);
+            const bool valid = CLI::detail::lexical_cast(text, value) && std::isfinite(value) &&
+                               (zero_too ? value >= 0 : value > 0);
             if (valid) return std::string();
-            return text + " is not a number " + (zero_too ? "from 0 on" : "above 0");
+            return text + " is not a finite number " + (zero_too ? "from 0 on" : "above 0");
           },
           zero_too ? "NUMBER >= 0" : "NUMBER > 0"};
 }
