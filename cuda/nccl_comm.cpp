@@ -157,10 +157,9 @@ class NcclComm final : public Comm {
 
   /// NCCL hands the network's messages to a thread of its own in a pool of 1024 parts (2048 from
   /// 2.25 on), several to a message. Once that thread has met an error, a call that finds the pool
-  /// empty waits for ever, and an abort for the call. So few are under way, of small
-  /// worlds, that the pool does not run dry before the watch sees the error, which also ends this
-  /// wait. Two operations always are, else nothing would overlap: from 256 ranks on they may fill
-  /// it.
+  /// empty waits for ever, and an abort for the call. So few are under way, of small worlds, that
+  /// the pool does not run dry before the watch sees the error, which also ends this wait. Two
+  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
   void wait_for_room(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Patience patience; !watch_->room(messages, kMostMessages); patience.pause())

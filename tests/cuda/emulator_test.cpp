@@ -1,6 +1,9 @@
 // What only an emulated GPU can be asked: to hold its work back, to fail, to tell what has run.
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
 
 #include "control.hpp"
 #include "cuda/cuda_device.hpp"
@@ -137,6 +140,25 @@ TEST_CASE("emulated cuda: memory comes from the caller's allocator and goes back
   }
   CHECK(counts.taken > 1000);
   CHECK(counts.given == counts.taken);
+}
+
+TEST_CASE("emulated cuda: memory is given back when what this thread enqueued has ended",
+          "[emulated]") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0) == cudaSuccess);
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 64) == cudaSuccess);
+  std::atomic<bool> peer_came = false, ended = false;
+  // As an exchange that a peer joins late.
+  emulator::enqueue_operation(stream, [&] { return peer_came && (ended = true); });
+  std::thread peer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    peer_came = true;
+  });
+  CHECK(cudaFree(memory) == cudaSuccess);
+  CHECK(ended);
+  peer.join();
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
 TEST_CASE("emulated cuda: the device current before a call is current after it", "[emulated]") {

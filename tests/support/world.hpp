@@ -169,9 +169,9 @@ struct Outcome {
 Outcome run(const Case& of, const MakeDevice& make_device = host_device,
             muonrt::ThreadFaults faults = {});
 
-/// Runs `work` on every rank of a thread group; throws the first check (rank_check.hpp) that
-/// failed, else what the lowest failing rank threw. No Catch2 assertion may stand in it where there
-/// are several ranks: they are for one thread.
+/// Runs `work` on every rank of a thread group; throws the failed check (rank_check.hpp) of the
+/// lowest rank that has one, else what the lowest failing rank threw. No Catch2 assertion may stand
+/// in it where there are several ranks: they are for one thread.
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
 
