@@ -7,28 +7,37 @@
 namespace muonrt::cuda {
 
 /// D's elements (row, col) and (row, col + 1) as a word; zeros outside of the result.
-/// @param d  D's matrix of the batch, or null: zeros.
-__device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int64_t row,
-                                      int64_t col) {
-  if (!d || row >= p.n) return 0;
-  const uint16_t* at = d + row * p.d_ld + col;
-  return (col < p.n ? at[0] : 0u) | (col + 1 < p.n ? uint32_t{at[1]} << 16 : 0u);
+/// @param d    D's matrix of the batch.
+/// @param col  even.
+__device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int row,
+                                      int col) {
+  if (row >= p.n || col >= p.n) return 0;
+  const uint16_t* at = d + int64_t{row} * p.d_ld + col;
+  return col + 1 < p.n ? *reinterpret_cast<const uint32_t*>(at) : *at;
 }
+
+/// The factors of a product, in registers: an epilogue that read them from the launch's arguments
+/// would do so for every element.
+struct Scales {
+  float alpha, beta, gamma;
+};
+__device__ inline Scales scales_of(const SymmetricProblem& p) { return {p.alpha, p.beta, p.gamma}; }
 
 /// Two neighbours of a row, from their sums to the bits that are stored: alpha acc + beta D + gamma
 /// I in f32, one rounding. The order of the operations is the naive product's.
-/// @param added  D's elements there; not looked at where the problem has no D.
-template <DType kElement>
-__device__ inline uint32_t finished(const SymmetricProblem& p, uint32_t added, int64_t row,
-                                    int64_t col, float low, float high) {
-  low *= p.alpha;
-  high *= p.alpha;
-  if (p.d) {
-    low += p.beta * widened<kElement>(static_cast<uint16_t>(added));
-    high += p.beta * widened<kElement>(static_cast<uint16_t>(added >> 16));
+/// @param added  D's elements there; not looked at unless kAdds.
+/// @param low_diagonal, high_diagonal  which of them gamma is added to.
+template <DType kElement, bool kAdds>
+__device__ inline uint32_t finished(const Scales& scales, uint32_t added, float low, float high,
+                                    bool low_diagonal, bool high_diagonal) {
+  low *= scales.alpha;
+  high *= scales.alpha;
+  if constexpr (kAdds) {
+    low += scales.beta * widened<kElement>(static_cast<uint16_t>(added));
+    high += scales.beta * widened<kElement>(static_cast<uint16_t>(added >> 16));
   }
-  if (p.gamma != 0.0f && row == col) low += p.gamma;
-  if (p.gamma != 0.0f && row == col + 1) high += p.gamma;
+  if (low_diagonal) low += scales.gamma;
+  if (high_diagonal) high += scales.gamma;
   return packed<kElement>(low, high);
 }
 

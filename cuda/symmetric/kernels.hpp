@@ -44,7 +44,7 @@ void symmetric_sm90(const Sm90Arguments& args, DType element, bool sliced, int b
                     cudaStream_t stream);
 
 struct Sm90SmallArguments {
-  TensorMap a[kProblems], b[kProblems];  // boxes of 64 rows
+  TensorMap a[kProblems], b[kProblems], d[kProblems];  // boxes of 64 rows; d where there is one
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;  // of small_jobs
 };

@@ -3,20 +3,11 @@
 #include <cstdint>
 
 #include "base/dtype.hpp"
+#include "cuda/symmetric/ptx_sm75.cuh"
 
 // One instruction of compute capability 8.0 a function. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
-
-/// Shared memory whose size the launch gives; aligned for the swizzles.
-__device__ inline unsigned char* dynamic_shared() {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  return memory;
-}
-
-__device__ inline uint32_t shared_address(const void* memory) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-}
 
 /// Copies `bytes` of 16, zeros behind them; past L1.
 __device__ inline void copy_async(void* to, const void* from, int bytes) {
@@ -29,14 +20,6 @@ __device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" :
 template <int kPending>
 __device__ inline void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-/// Four 8 x 8 matrices; lane 8 i + r gives the address of row r of the i-th.
-__device__ inline void load_matrices(uint32_t (&words)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(shared_address(row))
-               : "memory");
 }
 
 /// c += a b^T, 16 x 8 x 16.

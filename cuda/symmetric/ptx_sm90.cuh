@@ -2,20 +2,12 @@
 
 #include <cstdint>
 
+#include "cuda/symmetric/ptx_sm75.cuh"
 #include "cuda/symmetric/tensor_map.hpp"
 
 // One instruction of compute capability 9.0a a function. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
-
-/// Shared memory whose size the launch gives; aligned for the swizzle.
-__device__ inline unsigned char* dynamic_shared() {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  return memory;
-}
-__device__ inline uint32_t shared_address(const void* memory) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-}
 
 /// The block's place in its cluster.
 __device__ inline uint32_t cluster_rank() {

@@ -147,19 +147,35 @@ __device__ inline void store_tile(const uint16_t* tile, const SymmetricProblem& 
   }
 }
 
+using Words = uint32_t[Config::kDown][Config::kAcross][2];
+
+template <DType kElement, bool kAdds>
+__device__ inline void finish_job(Words& words, const Sums& sums, const SymmetricProblem& p,
+                                  const TileJob& job) {
+  const Scales scales = scales_of(p);
+  const uint16_t* d = kAdds ? p.d + job.matrix * p.d_stride : nullptr;
+  const bool diagonal = scales.gamma != 0.0f && job.row == job.col;
+  for_pairs([&](int i, int j, int half, int row, int col) {
+    uint32_t added = 0;
+    if constexpr (kAdds) added = neighbours(p, d, job.row * kCell + row, job.col * kCell + col);
+    words[i][j][half] =
+        finished<kElement, kAdds>(scales, added, sums[i][j][2 * half], sums[i][j][2 * half + 1],
+                                  diagonal && row == col, diagonal && row == col + 1);
+  });
+}
+
 /// Epilogue, then both stores. The shared memory is free.
 template <DType kElement>
 __device__ inline void store_job(const Sums& sums, const SymmetricProblem& p, const TileJob& job,
                                  unsigned char* shared) {
   auto* tile = reinterpret_cast<uint16_t*>(shared);
   const int first_row = job.row * kCell, first_col = job.col * kCell;
-  const uint16_t* d = p.d ? p.d + job.matrix * p.d_stride : nullptr;
-  uint32_t words[Config::kDown][Config::kAcross][2];
-  for_pairs([&](int i, int j, int half, int row, int col) {
-    words[i][j][half] =
-        finished<kElement>(p, neighbours(p, d, first_row + row, first_col + col), first_row + row,
-                           first_col + col, sums[i][j][2 * half], sums[i][j][2 * half + 1]);
-  });
+  Words words;
+  if (p.d) {
+    finish_job<kElement, true>(words, sums, p, job);
+  } else {
+    finish_job<kElement, false>(words, sums, p, job);
+  }
   const auto mirror_word = [&](uint32_t word, int row, int col, bool strictly_above) {
     for (int e = 0; e < 2; ++e)
       if (!strictly_above || row < col + e)
@@ -215,7 +231,7 @@ __global__ void __launch_bounds__(Config::kThreads, 2)
 
 /// A block adds up the slices of one cell, first to last.
 template <DType kElement>
-__global__ void __launch_bounds__(Config::kThreads, 2)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     finish_kernel(const __grid_constant__ SymmetricArguments args) {
   const int64_t first = int64_t{blockIdx.x} * args.slices;
   const TileJob job = args.jobs[first];

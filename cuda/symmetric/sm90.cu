@@ -9,9 +9,11 @@
 // into both.
 //
 // Epilogue: D comes through the ring behind the operands, so that it is there when the products
-// are. 64 x 64 at a time, rounded once, written to shared memory straight (stmatrix) and mirrored
-// (stmatrix.trans) from the same registers and stored by the bulk engine, while the producer fills
-// the ring for the next job. Where a row of the result ends inside of 16 bytes, plain stores.
+// are. A consumer rounds its sums to half as many registers and goes on to the next tile's products
+// at once. Behind each of their first stages it stores 64 x 64 of the tile before: written to
+// shared memory straight (stmatrix) and mirrored (stmatrix.trans) from the same registers and
+// stored by the bulk engine, while the tensor cores work. Where a row of the result ends inside of
+// 16 bytes, plain stores.
 //
 // A stage: 128 rows of A, then 128 or 256 rows of B. Where B is A and a tile touches the diagonal,
 // its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
@@ -22,12 +24,12 @@
 
 #include "cuda/check.hpp"
 #include "cuda/launch.hpp"
-#include "cuda/symmetric/finish.cuh"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm90.cuh"
 #include "cuda/symmetric/ptx_wgmma.cuh"
 #include "cuda/symmetric/ring.hpp"
+#include "cuda/symmetric/square.cuh"
 
 namespace muonrt::cuda {
 
@@ -36,7 +38,6 @@ namespace {
 struct Config {
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static constexpr int kDepth = kStageDepth;  // of a stage: a row of the swizzle
-  static constexpr int kSquare = 64;          // side of what is stored at once
   static constexpr int kOperandBytes = kCell * kDepth * 2;
   static constexpr int kStageBytes = 3 * kOperandBytes;
   static constexpr int kSquareBytes = kSquare * kSquare * 2;
@@ -97,8 +98,7 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
     barrier_arrive_at(full, pair ? rank ^ 1u : rank);
     for (int box = 0; box < 2; ++box)
       bulk_load(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
-                (job.col + half) * kCell + box * Config::kSquare, job.row * kCell, job.matrix,
-                full);
+                (job.col + half) * kCell + box * kSquare, job.row * kCell, job.matrix, full);
   }
 }
 
@@ -139,38 +139,10 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
   if (pair) barrier_arrive_at(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// sums = the products of the next `stages` fills, 64 x kCols of this consumer.
-template <DType kElement, int kCols>
-__device__ inline void consume(float (&sums)[128], const SymmetricProblem& p, const TileJob& job,
-                               int stages, const Shared& shared, int consumer, uint32_t rank,
-                               int& fill) {
-  const bool pair = job.kind == JobKind::kPair;
-  const int b_at = loads_once(p, job) ? 0 : Config::kOperandBytes;
-  constexpr int kRowsBytes = 64 * Config::kDepth * 2;
-  for (int block = 0; block < stages; ++block, ++fill) {
-    barrier_wait(shared.full(fill), parity_of(fill));
-    const uint32_t stage = shared_address(shared.stage(fill));
-    const uint64_t a = wgmma_descriptor(stage + static_cast<uint32_t>(consumer * kRowsBytes));
-    const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < Config::kDepth / 16; ++step)
-      wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
-                             b + static_cast<uint64_t>(2 * step), block > 0 || step > 0);
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (block > 0) release(shared, fill - 1, pair, rank);
-  }
-  wgmma_wait<0>();
-  wgmma_settle(sums);
-  release(shared, fill - 1, pair, rank);
-}
-
 /// The lower half of a square on the diagonal, from the mirrored one.
 __device__ inline void complete_diagonal(unsigned char* straight, const unsigned char* mirrored) {
-  for (int i = static_cast<int>(threadIdx.x) % 128; i < Config::kSquare * Config::kSquare;
-       i += 128) {
-    const int row = i / Config::kSquare, col = i % Config::kSquare;
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kSquare; i += 128) {
+    const int row = i / kSquare, col = i % kSquare;
     const int at = swizzled128(row, col / kChunk) + col % kChunk * 2;
     if (row > col)
       *reinterpret_cast<uint16_t*>(straight + at) =
@@ -178,95 +150,142 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
   }
 }
 
-/// Both copies of a square of a consumer's, from its 32 sums of it, into shared memory.
-/// @param d  the square's 64 x 64 of D, swizzled; not read where the problem has none.
-template <DType kElement>
-__device__ inline void stage_square(const float* sums, const SymmetricProblem& p, int first_row,
-                                    int first_col, const unsigned char* d, unsigned char* staging) {
-  const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
-#pragma unroll
-  for (int q = 0; q < Config::kSquare / 16; ++q) {
-    uint32_t words[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const int value = 8 * q + 2 * w;
-      const Place2 at = wgmma_c(thread, value);
-      uint32_t added = 0;
-      if (p.d)
-        added = *reinterpret_cast<const uint32_t*>(d + swizzled128(at.row, at.col / kChunk) +
-                                                   at.col % kChunk * 2);
-      words[w] = finished<kElement>(p, added, first_row + at.row, first_col + at.col, sums[value],
-                                    sums[value + 1]);
-    }
-    const Place2 s = stmatrix_straight(warp, lane, q), m = stmatrix_mirrored(warp, lane, q);
-    store_matrices(staging + swizzled128(s.row, s.col), words[0], words[1], words[2], words[3]);
-    store_matrices_transposed(staging + Config::kSquareBytes + swizzled128(m.row, m.col), words[0],
-                              words[1], words[2], words[3]);
-  }
-}
-
 /// A staged square to where the result's last column lies, by all threads of its consumer.
 __device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
                                   int first_col, const unsigned char* staging) {
-  constexpr int kChunks = Config::kSquare / kChunk;
+  constexpr int kChunks = kSquare / kChunk;
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) % 128; i < Config::kSquare * kChunks; i += 128) {
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kChunks; i += 128) {
     const int row = i / kChunks, chunk = i % kChunks;
     store_chunk(p, matrix, first_row + row, first_col + kChunk * chunk,
                 staging + swizzled128(row, chunk));
   }
 }
 
-/// Stores a square, unless it lies outside of the result or is another one's mirror. Bulk stores
-/// write whole chunks, behind the last column too: a square with a part of one is stored plainly.
-/// Mirrored squares end before the column where the straight one begins.
-template <DType kElement>
-__device__ inline void store_square(const float* sums, const Sm90Arguments& args,
-                                    const TileJob& job, const unsigned char* d,
-                                    unsigned char* staging, int consumer, int square) {
+/// What a consumer has finished of a tile: words of squares side by side.
+template <int kMost>
+using TileWords = uint32_t[kMost][kStrips * kStripWords];
+
+constexpr int kNone = -1;
+
+/// Stores a square, unless it lies outside of the tile or the result, or is another one's mirror.
+/// Bulk stores write whole chunks, behind the last column too: a square with a part of one is
+/// stored plainly. Mirrored squares end before the column where the straight one begins.
+__device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
+                                    const TileJob& job, const Shared& shared, int consumer,
+                                    int square) {
   const SymmetricProblem& p = args.problems[job.shape];
   const bool issues = threadIdx.x % 128 == 0;
-  const int first_row = job.row * kCell + consumer * Config::kSquare;
-  const int first_col = job.col * kCell + square * Config::kSquare;
+  const int first_row = job.row * kCell + consumer * kSquare;
+  const int first_col = job.col * kCell + square * kSquare;
   const Stored how = stored_as(first_row, first_col);
-  if (how == Stored::kNot || first_row >= p.n || first_col >= p.n) return;
+  const bool outside = (job.kind == JobKind::kSquare && square >= kCell / kSquare) ||
+                       first_row >= p.n || first_col >= p.n;
+  if (how == Stored::kNot || outside) return;
+  unsigned char* const straight = shared.staging(consumer);
+  unsigned char* const mirrored = straight + Config::kSquareBytes;
   if (issues) bulk_wait_read();
   warpgroup_sync(consumer);
-  stage_square<kElement>(sums, p, first_row, first_col, d, staging);
+  stage_strips<kStrips>(words, 0, straight, mirrored);
   if (how == Stored::kDiagonal) {
     warpgroup_sync(consumer);
-    complete_diagonal(staging, staging + Config::kSquareBytes);
+    complete_diagonal(straight, mirrored);
   }
   bulk_fence();
   warpgroup_sync(consumer);
-  const bool in_bulk = p.n % kChunk == 0 || first_col + Config::kSquare <= p.n;
-  if (!in_bulk) store_edge(p, job.matrix, first_row, first_col, staging);
+  const bool in_bulk = p.n % kChunk == 0 || first_col + kSquare <= p.n;
+  if (!in_bulk) store_edge(p, job.matrix, first_row, first_col, straight);
   if (!issues) return;
-  if (in_bulk) bulk_store(args.c[job.shape], first_col, first_row, job.matrix, staging);
+  if (in_bulk) bulk_store(args.c[job.shape], first_col, first_row, job.matrix, straight);
   if (how == Stored::kBoth)
-    bulk_store(args.c[job.shape], first_row, first_col, job.matrix, staging + Config::kSquareBytes);
+    bulk_store(args.c[job.shape], first_row, first_col, job.matrix, mirrored);
   bulk_commit();
 }
 
-/// Stores a job's tile of this consumer, square by square; a stage of D serves two of them, and is
-/// given back when all have read it, or seen at least that it came: nobody may be a phase behind.
+/// The products of the next fill, 64 x kCols of this consumer, under way; those of the fill before
+/// are done then, and its stage is given back.
+/// @param adds  to what the sums hold; else the fill is a tile's first.
 template <DType kElement, int kCols>
-__device__ inline void store_job(const float (&sums)[128], const Sm90Arguments& args,
-                                 const TileJob& job, const Shared& shared, int consumer,
-                                 uint32_t rank, int& fill) {
-  const bool has_d = args.problems[job.shape].d != nullptr;
-  constexpr int kSquares = kCols / Config::kSquare;
+__device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, bool pair,
+                                      const Shared& shared, int consumer, uint32_t rank,
+                                      int& fill) {
+  constexpr int kRowsBytes = kSquare * Config::kDepth * 2;
+  const int b_at = once ? 0 : Config::kOperandBytes;
+  barrier_wait(shared.full(fill), parity_of(fill));
+  const uint32_t stage = shared_address(shared.stage(fill));
+  const uint64_t a = wgmma_descriptor(stage + static_cast<uint32_t>(consumer * kRowsBytes));
+  const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
+  wgmma_fence();
 #pragma unroll
-  for (int square = 0; square < kSquares; ++square) {
-    if (has_d && square % 2 == 0) barrier_wait(shared.full(fill), parity_of(fill));
+  for (int step = 0; step < Config::kDepth / 16; ++step)
+    wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
+                           b + static_cast<uint64_t>(2 * step), adds || step > 0);
+  wgmma_commit();
+  wgmma_wait<1>();
+  if (adds) release(shared, fill - 1, pair, rank);
+  ++fill;
+}
+
+/// sums = the products of the next `stages` fills. Meanwhile the tile of the job before is stored,
+/// a square behind each of the first stages: the tensor cores have work for longer than that takes.
+/// The first one goes ahead, since all words and all sums are more than there are registers.
+/// @param before  number of the job that `words` are of; kNone before the first.
+template <DType kElement, int kCols, int kMost>
+__device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& words, int before,
+                                const Sm90Arguments& args, const TileJob& job, int stages,
+                                const Shared& shared, int consumer, uint32_t rank, int& fill) {
+  const bool pair = job.kind == JobKind::kPair;
+  const bool once = loads_once(args.problems[job.shape], job);
+  const bool stores = before != kNone;
+  if (stores) store_square(words[0], args, args.jobs[before], shared, consumer, 0);
+#pragma unroll
+  for (int i = 1; i < kMost; ++i) {
+    if (i <= stages)
+      multiply_stage<kElement, kCols>(sums, i > 1, once, pair, shared, consumer, rank, fill);
+    if (stores) store_square(words[i], args, args.jobs[before], shared, consumer, i);
+  }
+  for (int i = kMost; i <= stages; ++i)
+    multiply_stage<kElement, kCols>(sums, i > 1, once, pair, shared, consumer, rank, fill);
+  wgmma_wait<0>();
+  wgmma_settle(sums);
+  release(shared, fill - 1, pair, rank);
+}
+
+/// The words of a job's tile of this consumer. A stage of D serves two squares, and is given back
+/// when all have read it.
+template <DType kElement, int kCols, bool kAdds, int kMost>
+__device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[128],
+                                   const SymmetricProblem& p, const TileJob& job,
+                                   const Shared& shared, int consumer, uint32_t rank, int& fill) {
+  const Scales scales = scales_of(p);
+#pragma unroll
+  for (int square = 0; square < kCols / kSquare; ++square) {
+    if (kAdds && square % 2 == 0) barrier_wait(shared.full(fill), parity_of(fill));
     const unsigned char* d =
         shared.stage(fill) + square % 2 * Config::kOperandBytes + consumer * Config::kSquareBytes;
-    store_square<kElement>(sums + 32 * square, args, job, d, shared.staging(consumer), consumer,
-                           square);
-    if (!has_d || square % 2 == 0) continue;
+    const int below =
+        below_diagonal(scales.gamma != 0.0f &&
+                       job.row * kCell + consumer * kSquare == job.col * kCell + square * kSquare);
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip)
+      finish_strip<kElement, kAdds>(words[square] + kStripWords * strip,
+                                    sums + 32 * square + 8 * strip, scales, d, strip, below);
+    if (!kAdds || square % 2 == 0) continue;
+    bulk_fence();  // what was read is written next by a bulk copy
     warpgroup_sync(consumer);
     release(shared, fill, job.kind == JobKind::kPair, rank);
     ++fill;
+  }
+}
+
+template <DType kElement, int kCols, int kMost>
+__device__ inline void finish_job(TileWords<kMost>& words, const float (&sums)[128],
+                                  const SymmetricProblem& p, const TileJob& job,
+                                  const Shared& shared, int consumer, uint32_t rank, int& fill) {
+  if (p.d) {
+    finish_tile<kElement, kCols, true>(words, sums, p, job, shared, consumer, rank, fill);
+  } else {
+    finish_tile<kElement, kCols, false>(words, sums, p, job, shared, consumer, rank, fill);
   }
 }
 
@@ -283,31 +302,34 @@ __device__ inline void make_barriers(const Shared& shared) {
 }
 
 template <DType kElement, int kCols>
-__device__ inline void work_off(const Sm90Arguments& args, const TileJob& job, const Shared& shared,
-                                int consumer, uint32_t rank, int& fill) {
+__device__ inline void work_off(TileWords<4>& words, int before, const Sm90Arguments& args,
+                                const TileJob& job, const Shared& shared, int consumer,
+                                uint32_t rank, int& fill) {
   const SymmetricProblem& p = args.problems[job.shape];
   float sums[128];
-  consume<kElement, kCols>(sums, p, job, stages_of(p.k), shared, consumer, rank, fill);
-  store_job<kElement, kCols>(sums, args, job, shared, consumer, rank, fill);
+  multiply<kElement, kCols>(sums, words, before, args, job, stages_of(p.k), shared, consumer, rank,
+                            fill);
+  finish_job<kElement, kCols>(words, sums, p, job, shared, consumer, rank, fill);
 }
 
 /// A square whose depth is cut: each slice has sums of its own, which are added up in order.
 template <DType kElement>
-__device__ inline void work_off_slices(const Sm90Arguments& args, const TileJob& job,
-                                       const Shared& shared, int consumer, uint32_t rank,
-                                       int& fill) {
+__device__ inline void work_off_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
+                                       const TileJob& job, const Shared& shared, int consumer,
+                                       uint32_t rank, int& fill) {
   const SymmetricProblem& p = args.problems[job.shape];
   const int stages = stages_of(p.k);
   float totals[128];
   for (int slice = 0; slice < p.slices; ++slice) {
     float sums[128];
     const int end = slice_begin(stages, slice + 1, p.slices);
-    consume<kElement, 128>(sums, p, job, end - slice_begin(stages, slice, p.slices), shared,
-                           consumer, rank, fill);
+    multiply<kElement, 128>(sums, words, slice == 0 ? before : kNone, args, job,
+                            end - slice_begin(stages, slice, p.slices), shared, consumer, rank,
+                            fill);
 #pragma unroll
     for (int i = 0; i < 64; ++i) totals[i] = slice == 0 ? sums[i] : totals[i] + sums[i];
   }
-  store_job<kElement, 128>(totals, args, job, shared, consumer, rank, fill);
+  finish_job<kElement, 128>(words, totals, p, job, shared, consumer, rank, fill);
 }
 
 /// @tparam kSliced  the depth of all problems is cut, and all jobs are squares; or of none.
@@ -336,16 +358,23 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   } else {
     more_registers<Config::kConsumerRegisters>();
     const int consumer = warpgroup - 1;
+    constexpr int kMost = kSliced ? 2 : 4;
+    TileWords<kMost> words;
+    int before = kNone;
     for (int i = first; i < end; ++i) {
       const TileJob job = args.jobs[i];
       if constexpr (kSliced) {
-        work_off_slices<kElement>(args, job, shared, consumer, rank, fill);
+        work_off_slices<kElement>(words, before, args, job, shared, consumer, rank, fill);
       } else if (job.kind == JobKind::kSquare) {
-        work_off<kElement, 128>(args, job, shared, consumer, rank, fill);
+        work_off<kElement, 128>(words, before, args, job, shared, consumer, rank, fill);
       } else {
-        work_off<kElement, 256>(args, job, shared, consumer, rank, fill);
+        work_off<kElement, 256>(words, before, args, job, shared, consumer, rank, fill);
       }
+      before = i;
     }
+#pragma unroll
+    for (int i = 0; i < kMost; ++i)
+      if (before != kNone) store_square(words[i], args, args.jobs[before], shared, consumer, i);
     if (threadIdx.x % 128 == 0) bulk_wait();
   }
   cluster_sync();  // the other block may still copy into this one's memory, or arrive there

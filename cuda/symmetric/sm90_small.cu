@@ -11,20 +11,21 @@
 // from all blocks' shared memory in the order of the slices. They meet again before they end, since
 // a block's memory lasts as long as the block.
 //
-// Epilogue: squares of 64 x 64 through shared memory, straight and mirrored from the same registers
-// (stmatrix), to global memory by plain stores of 16 bytes. On the diagonal the straight copy gives
-// what lies on it and above, the mirrored one what lies below.
+// Epilogue: D comes through the ring behind the operands, where a stage's last operands lie: sums
+// of slices take the place of the first two. Squares of 64 x 64 through shared memory, straight and
+// mirrored from the same registers (stmatrix), to global memory by plain stores of 16 bytes. On the
+// diagonal the straight copy gives what lies on it and above, the mirrored one what lies below.
 //
 // Programmatic launch as in sm90.cu.
 
 #include "cuda/launch.hpp"
-#include "cuda/symmetric/finish.cuh"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm90.cuh"
 #include "cuda/symmetric/ptx_wgmma.cuh"
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
+#include "cuda/symmetric/square.cuh"
 
 namespace muonrt::cuda {
 
@@ -40,16 +41,20 @@ struct Config {
   static constexpr int kStagingAt = kRingStages * kStageBytes;
   static constexpr int kBarriersAt = kStagingAt + 2 * kSquareBytes;
   static constexpr int kSharedBytes = kBarriersAt + 2 * kRingStages * 8;
-  static constexpr int kStrips = kSmallCell / 16;  // of 16 columns in a square
 };
 static_assert(Config::kBlocksOfSm * (Config::kSharedBytes + 1024) <= 233472, "memory of an SM");
-static_assert(kSmallCell * kSmallCell * 4 <= Config::kStagingAt, "sums in the ring's memory");
+static_assert(kSmallCell == kSquare);
+static_assert(kSmallCell * kSmallCell * 4 <= 2 * Config::kOperandBytes, "sums of slices, before D");
 
 struct Shared {
   unsigned char* memory;
 
   __device__ unsigned char* stage(int fill) const {
     return memory + stage_of(fill) * Config::kStageBytes;
+  }
+  /// A square of D in its stage.
+  __device__ unsigned char* d(int fill, int square) const {
+    return stage(fill) + (2 - square) * Config::kOperandBytes;
   }
   __device__ uint64_t* full(int fill) const {
     return reinterpret_cast<uint64_t*>(memory + Config::kBarriersAt) + stage_of(fill);
@@ -73,16 +78,21 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row == job.col;
 }
 
-/// Fills the ring with stages [begin, end) along the depth; one thread.
+/// Waits until a fill's stage is free, and announces what comes.
+__device__ inline void open_stage(const Shared& shared, int fill, int operands) {
+  if (waits(fill)) barrier_wait(shared.empty(fill), parity_before(fill));
+  barrier_arrive_and_expect(shared.full(fill),
+                            static_cast<uint32_t>(operands * Config::kOperandBytes));
+}
+
+/// Fills the ring with stages [begin, end) along the depth, then D's squares; one thread.
 __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& job,
                                const Shared& shared, int begin, int end) {
   const int once = loads_once(args.problems[job.shape], job);
   const int cells = job.kind == JobKind::kWide ? 2 : 1;
   for (int fill = 0; fill < end - begin; ++fill) {
+    open_stage(shared, fill, 1 + cells - once);
     uint64_t* full = shared.full(fill);
-    if (waits(fill)) barrier_wait(shared.empty(fill), parity_before(fill));
-    barrier_arrive_and_expect(full,
-                              static_cast<uint32_t>((1 + cells - once) * Config::kOperandBytes));
     unsigned char* stage = shared.stage(fill);
     const int k = (begin + fill) * kStageDepth;
     bulk_load(stage, args.a[job.shape], k, job.row * kSmallCell, job.matrix, full);
@@ -90,26 +100,40 @@ __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& jo
       bulk_load(stage + (1 + cell - once) * Config::kOperandBytes, args.b[job.shape], k,
                 (job.col + cell) * kSmallCell, job.matrix, full);
   }
+  if (!args.problems[job.shape].d) return;
+  const int fill = end - begin;
+  open_stage(shared, fill, cells);
+  for (int square = 0; square < cells; ++square)
+    bulk_load(shared.d(fill, square), args.d[job.shape], (job.col + square) * kSmallCell,
+              job.row * kSmallCell, job.matrix, shared.full(fill));
+}
+
+/// The products of a fill, under way; those of the fill before are done then, and its stage is
+/// given back.
+template <DType kElement, int kCols>
+__device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const Shared& shared,
+                                      int b_at, int fill) {
+  barrier_wait(shared.full(fill), parity_of(fill));
+  const uint32_t stage = shared_address(shared.stage(fill));
+  const uint64_t a = wgmma_descriptor(stage);
+  const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kStageDepth / 16; ++step)
+    wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
+                           b + static_cast<uint64_t>(2 * step), adds || step > 0);
+  wgmma_commit();
+  wgmma_wait<1>();
+  if (adds && threadIdx.x == 0) barrier_arrive(shared.empty(fill - 1));
 }
 
 /// sums = the products of `stages` fills of the ring.
 template <DType kElement, int kCols>
 __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, int b_at,
                                int stages) {
-  for (int fill = 0; fill < stages; ++fill) {
-    barrier_wait(shared.full(fill), parity_of(fill));
-    const uint32_t stage = shared_address(shared.stage(fill));
-    const uint64_t a = wgmma_descriptor(stage);
-    const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kStageDepth / 16; ++step)
-      wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
-                             b + static_cast<uint64_t>(2 * step), fill > 0 || step > 0);
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (fill > 0 && threadIdx.x == 0) barrier_arrive(shared.empty(fill - 1));
-  }
+  multiply_stage<kElement, kCols>(sums, false, shared, b_at, 0);
+  for (int fill = 1; fill < stages; ++fill)
+    multiply_stage<kElement, kCols>(sums, true, shared, b_at, fill);
   wgmma_wait<0>();
   wgmma_settle(sums);
 }
@@ -138,45 +162,19 @@ __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&s
   }
 }
 
-/// Both copies of kStrips strips of a square, from the first on, into shared memory.
-template <DType kElement, int kStrips>
-__device__ inline void stage_strips(const float* sums, const SymmetricProblem& p,
-                                    const TileJob& job, Square at, int first,
-                                    const Shared& shared) {
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const uint16_t* d = p.d ? p.d + job.matrix * p.d_stride : nullptr;
-#pragma unroll
-  for (int i = 0; i < kStrips; ++i) {
-    const int strip = first + i;
-    uint32_t words[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const Place2 in = wgmma_c(thread, 8 * strip + 2 * w);
-      const int row = at.row + in.row, col = at.col + in.col;
-      words[w] = finished<kElement>(p, neighbours(p, d, row, col), row, col, sums[8 * i + 2 * w],
-                                    sums[8 * i + 2 * w + 1]);
-    }
-    const Place2 s = stmatrix_straight(warp, lane, strip), m = stmatrix_mirrored(warp, lane, strip);
-    store_matrices(shared.straight() + swizzled128(s.row, s.col), words[0], words[1], words[2],
-                   words[3]);
-    store_matrices_transposed(shared.mirrored() + swizzled128(m.row, m.col), words[0], words[1],
-                              words[2], words[3]);
-  }
-}
-
 /// From shared to global memory, what `stage_strips` left there.
-template <int kStrips>
+template <int kCount>
 __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& job, Square at,
                                     int first, const Shared& shared) {
   constexpr int kChunks = kSmallCell / kChunk;
   const bool diagonal = stored_as(at.row, at.col) == Stored::kDiagonal;
-  for (int i = static_cast<int>(threadIdx.x); i < kSmallCell * 2 * kStrips;
+  for (int i = static_cast<int>(threadIdx.x); i < kSmallCell * 2 * kCount;
        i += Config::kConsumerThreads) {
-    const int row = i / (2 * kStrips), chunk = 2 * first + i % (2 * kStrips);
+    const int row = i / (2 * kCount), chunk = 2 * first + i % (2 * kCount);
     store_chunk(p, job.matrix, at.row + row, at.col + kChunk * chunk,
                 shared.straight() + swizzled128(row, chunk), diagonal ? row - kChunk * chunk : 0);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < 16 * kStrips * kChunks;
+  for (int i = static_cast<int>(threadIdx.x); i < 16 * kCount * kChunks;
        i += Config::kConsumerThreads) {
     const int row = 16 * first + i / kChunks, chunk = i % kChunks;
     store_chunk(p, job.matrix, at.col + row, at.row + kChunk * chunk,
@@ -185,16 +183,42 @@ __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& jo
   }
 }
 
-/// Stores strips of a square, unless it lies outside of the result.
-template <DType kElement, int kStrips>
+/// Finishes and stores kCount strips of a square, from `first` on, unless they lie outside of the
+/// result.
+/// @param d  the square's of D, if kAdds.
+template <DType kElement, bool kAdds, int kCount>
 __device__ inline void store_square(const float* sums, const SymmetricProblem& p,
                                     const TileJob& job, int square, int first,
-                                    const Shared& shared) {
+                                    const unsigned char* d, const Shared& shared) {
   const Square at{job.row * kSmallCell, (job.col + square) * kSmallCell};
+  const Scales scales = scales_of(p);
+  const int below = below_diagonal(scales.gamma != 0.0f && at.row == at.col);
+  uint32_t words[kCount * kStripWords];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    finish_strip<kElement, kAdds>(words + kStripWords * i, sums + 8 * i, scales, d, first + i,
+                                  below);
   if (square > 0) warpgroup_sync(0);  // the square before is on its way
-  stage_strips<kElement, kStrips>(sums, p, job, at, first, shared);
+  stage_strips<kCount>(words, first, shared.straight(), shared.mirrored());
   warpgroup_sync(0);
-  store_strips<kStrips>(p, job, at, first, shared);
+  store_strips<kCount>(p, job, at, first, shared);
+}
+
+/// All of a tile that this block finishes: kCount strips of each square.
+/// @param fill  D's.
+template <DType kElement, int kCount, int kSquares>
+__device__ inline void store_tile(const float* sums, const SymmetricProblem& p, const TileJob& job,
+                                  int first, int fill, const Shared& shared) {
+  if (p.d) barrier_wait(shared.full(fill), parity_of(fill));
+#pragma unroll
+  for (int square = 0; square < kSquares; ++square) {
+    const unsigned char* d = shared.d(fill, square);
+    if (p.d) {
+      store_square<kElement, true, kCount>(sums + 32 * square, p, job, square, first, d, shared);
+    } else {
+      store_square<kElement, false, kCount>(sums + 32 * square, p, job, square, first, d, shared);
+    }
+  }
 }
 
 template <DType kElement, int kSlices>
@@ -203,20 +227,20 @@ __device__ inline void compute(const Sm90SmallArguments& args, const TileJob& jo
   const SymmetricProblem& p = args.problems[job.shape];
   const int b_at = loads_once(p, job) ? 0 : Config::kOperandBytes;
   if constexpr (kSlices > 1) {
-    constexpr int kStrips = Config::kStrips / kSlices;
-    float sums[32], totals[8 * kStrips];
+    constexpr int kCount = kStrips / kSlices;
+    float sums[32], totals[8 * kCount];
     consume<kElement, 64>(sums, shared, b_at, stages);
     add_slices<kSlices>(totals, sums, shared, rank);
-    store_square<kElement, kStrips>(totals, p, job, 0, static_cast<int>(rank) * kStrips, shared);
+    store_tile<kElement, kCount, 1>(totals, p, job, static_cast<int>(rank) * kCount, stages,
+                                    shared);
   } else if (job.kind == JobKind::kSquare) {
     float sums[32];
     consume<kElement, 64>(sums, shared, b_at, stages);
-    store_square<kElement, Config::kStrips>(sums, p, job, 0, 0, shared);
+    store_tile<kElement, kStrips, 1>(sums, p, job, 0, stages, shared);
   } else {
     float sums[64];
     consume<kElement, 128>(sums, shared, b_at, stages);
-    store_square<kElement, Config::kStrips>(sums, p, job, 0, 0, shared);
-    store_square<kElement, Config::kStrips>(sums + 32, p, job, 1, 0, shared);
+    store_tile<kElement, kStrips, 2>(sums, p, job, 0, stages, shared);
   }
 }
 
@@ -243,6 +267,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksOfSm)
   if (threadIdx.x == 0) {
     prefetch_map(args.a[job.shape]);
     prefetch_map(args.b[job.shape]);
+    if (args.problems[job.shape].d) prefetch_map(args.d[job.shape]);
   }
   await_predecessors();
   if (threadIdx.x < Config::kConsumerThreads) {

@@ -125,6 +125,7 @@ void SymmetricProducts::launch_small(std::span<const Product> products, const De
     args.problems[i].slices = slices_in(p);
     args.a[i] = make_tensor_map(p.a, kSmallCell);
     args.b[i] = make_tensor_map(p.b, kSmallCell);
+    if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kSmallCell);
   }
   args.jobs = list.jobs.as<TileJob>();
   symmetric_sm90_small(args, products[0].a.dtype, slices_in(products[0]), list.count, stream);

@@ -20,9 +20,11 @@ namespace {
 /// All products of a list in one call.
 std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
                                            const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int sms = 4, int64_t partials = 512) {
+                                           int sms = 4, int64_t partials = 512,
+                                           const Sm90Tuning& tuning = {}) {
   Machine machine(make_device(provider));
   SymmetricProducts products(*machine.device, provider, sms, partials);
+  products.tune(tuning);
   std::vector<SymmetricTrial> trials;
   std::vector<Product> list;
   for (const SymmetricCase& c : cases) {
@@ -67,6 +69,35 @@ TEST_CASE("symmetric launch: pairs, broken rounds and diagonals of larger result
       results(provider, {{1081, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, wrong, sms);
       CHECK(wrong == 0);
     }
+  }
+}
+
+TEST_CASE("symmetric launch: a tile is stored behind the first stages of the next, few or many",
+          "[emulated]") {
+  Sm90Tuning tuning;
+  tuning.tiles = Tiles::kLarge;
+  // One to six stages of 64, deepest first in the list: tiles of every kind before one another,
+  // with D and without, in blocks that have many tiles, a few, or one.
+  for (const bool with_d : {false, true}) {
+    const float beta = with_d ? 1.0f : 0.0f;
+    const std::vector<SymmetricCase> cases = {{300, 1, 2, with_d, 1.0f, beta, 7.0f},
+                                              {257, 100, 1, with_d, with_d ? -2.0f : 2.0f, beta},
+                                              {390, 129, 1, !with_d, 1.0f, 3.0f},
+                                              {64, 250, 3, with_d, 1.0f, beta, -5.0f},
+                                              {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
+                                              {130, 321, 2, with_d, 1.0f, beta}};
+    for (const int sms : {2, 6, 40}) {
+      int64_t wrong = 0;
+      results(SymmetricProvider::kSm90, cases, wrong, sms, 512, tuning);
+      CHECK(wrong == 0);
+    }
+  }
+  // Slices of one stage and more, squares alone.
+  tuning.shortest_slice = 64;
+  for (const int64_t k : {128, 200, 256, 1100}) {
+    int64_t wrong = 0;
+    results(SymmetricProvider::kSm90, {{300, k, 3, true, 1.0f, 2.0f, 7.0f}}, wrong, 4, 512, tuning);
+    CHECK(wrong == 0);
   }
 }
 

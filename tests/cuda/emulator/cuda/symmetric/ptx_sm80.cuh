@@ -8,15 +8,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include "block.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_half.cuh"
+#include "cuda/symmetric/ptx_sm75.cuh"
 
 namespace muonrt::cuda {
-
-inline unsigned char* dynamic_shared() {
-  return emulator::shared_memory(emulator::block_in_cluster());
-}
 
 /// Asynchronous copies of a thread: they happen where it waits for them, and not before.
 struct PendingCopies {
@@ -52,17 +48,6 @@ void copies_wait() {
       std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
     }
   }
-}
-
-constexpr size_t kLanes = 32;
-inline size_t first_of_warp() { return threadIdx.x / kLanes * kLanes; }
-
-inline void load_matrices(uint32_t (&words)[4], const void* row) {
-  const auto* rows = reinterpret_cast<const void* const*>(
-      emulator::meet(first_of_warp(), kLanes, &row, sizeof row));
-  const size_t lane = threadIdx.x % kLanes;
-  for (size_t i = 0; i < 4; ++i)
-    std::memcpy(&words[i], static_cast<const char*>(rows[8 * i + lane / 4]) + lane % 4 * 4, 4);
 }
 
 /// A lane's part of a product.

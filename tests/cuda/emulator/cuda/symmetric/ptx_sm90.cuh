@@ -6,19 +6,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include "block.hpp"
 #include "cuda/symmetric/layouts.hpp"
+#include "cuda/symmetric/ptx_sm75.cuh"
 #include "cuda/symmetric/tensor_map.hpp"
 
 namespace muonrt::cuda {
-
-inline unsigned char* dynamic_shared() {
-  return emulator::shared_memory(emulator::block_in_cluster());
-}
-/// An address counts from the beginning of the block's shared memory.
-inline uint32_t shared_address(const void* memory) {
-  return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
-}
 
 inline uint32_t cluster_rank() { return emulator::block_in_cluster(); }
 inline void cluster_sync() { emulator::meet_cluster(); }

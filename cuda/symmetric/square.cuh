@@ -1,0 +1,74 @@
+#pragma once
+
+#include "cuda/symmetric/finish.cuh"
+#include "cuda/symmetric/ptx_sm90.cuh"
+
+// The epilogue of sums that lie as wgmma leaves them. A warpgroup has 64 rows of a tile; 64 columns
+// of them are a square, four strips of 16. Of a strip a thread has eight sums, which become four
+// words of two neighbours each.
+
+namespace muonrt::cuda {
+
+constexpr int kSquare = 64;
+constexpr int kStrips = kSquare / 16;
+constexpr int kStripWords = 4;
+
+/// Byte, in a swizzled square of 64 x 64, of the row and chunk whose address this thread gives for
+/// a strip's straight copy, and for its mirrored one. A strip further is two chunks further, a bit
+/// of the swizzle's exclusive or, and 16 rows further.
+__device__ inline int straight_at(int strip) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const Place2 first = stmatrix_straight(thread / 32, thread % 32, 0);
+  return swizzled128(first.row, first.col) ^ (strip << 5);
+}
+__device__ inline int mirrored_at(int strip) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const Place2 first = stmatrix_mirrored(thread / 32, thread % 32, 0);
+  return swizzled128(first.row, first.col) + strip * 16 * 128;
+}
+
+constexpr int kNoDiagonal = -kSquare;
+/// By how much the row of this thread's first sum of a square lies below its column, if gamma is
+/// added on the square's diagonal; else kNoDiagonal.
+__device__ inline int below_diagonal(bool diagonal) {
+  const Place2 at = wgmma_c(static_cast<int>(threadIdx.x) % 128, 0);
+  return diagonal ? at.row - at.col : kNoDiagonal;
+}
+
+/// The words of a strip.
+/// @param d      the square's 64 x 64 of D in shared memory, swizzled; not looked at unless kAdds.
+/// @param below  below_diagonal of the square.
+template <DType kElement, bool kAdds>
+__device__ inline void finish_strip(uint32_t* words, const float* sums, const Scales& scales,
+                                    const unsigned char* d, int strip, int below) {
+  uint32_t added[kStripWords] = {};
+  if constexpr (kAdds) {
+    warp_sync();  // else loads of all strips go ahead, and take registers that there are not
+    load_matrices(added, d + straight_at(strip));
+  }
+  // A thread has the rows r and r + 8, the columns c, c + 1, c + 8 and c + 9 of a strip: words 0
+  // and 3 are on its diagonal together, words 1 and 2 never, as r and c differ by less than 8
+  // there.
+  const bool low = below == 16 * strip, high = below == 16 * strip + 1;
+#pragma unroll
+  for (int w = 0; w < kStripWords; ++w) {
+    const bool may = w == 0 || w == 3;
+    words[w] = finished<kElement, kAdds>(scales, added[w], sums[2 * w], sums[2 * w + 1], may && low,
+                                         may && high);
+  }
+}
+
+/// Both copies of kCount strips of a square, from `first` on, into squares of 64 x 64 in shared
+/// memory, swizzled.
+template <int kCount>
+__device__ inline void stage_strips(const uint32_t* words, int first, unsigned char* straight,
+                                    unsigned char* mirrored) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const uint32_t* w = words + kStripWords * i;
+    store_matrices(straight + straight_at(first + i), w[0], w[1], w[2], w[3]);
+    store_matrices_transposed(mirrored + mirrored_at(first + i), w[0], w[1], w[2], w[3]);
+  }
+}
+
+}  // namespace muonrt::cuda
