@@ -206,6 +206,20 @@ TEST_CASE("symmetric small: exact on integers where the depth is cut, all tiles"
   }
 }
 
+TEST_CASE("symmetric small: exact on integers where D comes behind any number of stages",
+          "[emulated]") {
+  for (int64_t stages = 1; stages <= 9; ++stages) {
+    SymmetricCase c = {130, stages * kStage - 3, 2, true, -2.0f, 3.0f, 7.0f};
+    CAPTURE(stages);
+    CHECK(wrong(c, Tiles::kSmall) == 0);
+    CHECK(wrong(c, Tiles::kSmallWide) == 0);
+    // As many in each of four slices.
+    c.k = 4 * stages * kStage;
+    CHECK(slices_of_sm90(c.n, c.k, kStage) == 4);
+    CHECK(wrong(c, Tiles::kSmall, kStage) == 0);
+  }
+}
+
 TEST_CASE("symmetric small: bits follow from neither tiles, grid nor batch", "[emulated]") {
   for (const auto& [n, k] :
        {std::pair<int64_t, int64_t>(390, 150), {300, 190}, {257, 300}, {130, 600}}) {
