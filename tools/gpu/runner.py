@@ -34,15 +34,16 @@ class Runner:
         toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         if (toolkit / "bin").is_dir():
             self.prepend("PATH", toolkit / "bin")
-        # Libraries that came with PyTorch, where the system has none of the name.
+        # The toolkit's libraries, else those that came with PyTorch, where the system has none of the
+        # name.
         self.wheels = wheel_folders(self.environment)
+        homes = [toolkit / "lib64", toolkit / "lib", *[wheel / "lib" for wheel in self.wheels]]
         known = self.run("ldconfig", "-p", most=30)[1]
         here = [Path(f) for f in self.environment.get("LD_LIBRARY_PATH", "").split(":") if f]
         for name in ("libcublasLt.so", "libnccl.so"):
             if name in known or any(list(folder.glob(name + "*")) for folder in here):
                 continue
-            self.prepend("LD_LIBRARY_PATH", *[wheel / "lib" for wheel in self.wheels
-                                              if list((wheel / "lib").glob(name + "*"))])
+            self.prepend("LD_LIBRARY_PATH", *[home for home in homes if list(home.glob(name + "*"))][:1])
 
     def prepend(self, name, *folders):
         old = self.environment.get(name)
