@@ -139,17 +139,6 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
   if (pair) barrier_arrive_at(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// The lower half of a square on the diagonal, from the mirrored one.
-__device__ inline void complete_diagonal(unsigned char* straight, const unsigned char* mirrored) {
-  for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kSquare; i += 128) {
-    const int row = i / kSquare, col = i % kSquare;
-    const int at = swizzled128(row, col / kChunk) + col % kChunk * 2;
-    if (row > col)
-      *reinterpret_cast<uint16_t*>(straight + at) =
-          *reinterpret_cast<const uint16_t*>(mirrored + at);
-  }
-}
-
 /// A staged square to where the result's last column lies, by all threads of its consumer.
 __device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
                                   int first_col, const unsigned char* staging) {

@@ -71,4 +71,15 @@ __device__ inline void stage_strips(const uint32_t* words, int first, unsigned c
   }
 }
 
+/// The lower half of a square on the diagonal, from the mirrored one.
+__device__ inline void complete_diagonal(unsigned char* straight, const unsigned char* mirrored) {
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kSquare; i += 128) {
+    const int row = i / kSquare, col = i % kSquare;
+    const int at = swizzled128(row, col / kChunk) + col % kChunk * 2;
+    if (row > col)
+      *reinterpret_cast<uint16_t*>(straight + at) =
+          *reinterpret_cast<const uint16_t*>(mirrored + at);
+  }
+}
+
 }  // namespace muonrt::cuda
