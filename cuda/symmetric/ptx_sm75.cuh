@@ -17,7 +17,7 @@ __device__ inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-/// The threads of a warp meet; no load is moved across.
+/// The threads of a warp meet.
 __device__ inline void warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 /// Four 8 x 8 matrices; lane 8 i + r gives the address of row r of the i-th.

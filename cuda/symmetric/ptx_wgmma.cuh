@@ -80,7 +80,7 @@ __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool 
 #undef MUONRT_SUMS_64
 #undef MUONRT_SUMS_32
 
-/// Before the first product of a job: registers written otherwise are visible to it.
+/// Before the first product of a group: registers written otherwise are visible to it.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

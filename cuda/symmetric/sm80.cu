@@ -229,7 +229,8 @@ __global__ void __launch_bounds__(Config::kThreads, 2)
       for (int v = 0; v < 4; ++v) partial(slot, i, j, v) = sums[i][j][v];
 }
 
-/// A block adds up the slices of one cell, first to last.
+/// A block adds up the slices of one cell, first to last. With the registers of one block on an SM:
+/// two would spill.
 template <DType kElement>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     finish_kernel(const __grid_constant__ SymmetricArguments args) {

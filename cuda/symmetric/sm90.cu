@@ -9,11 +9,11 @@
 // into both.
 //
 // Epilogue: D comes through the ring behind the operands, so that it is there when the products
-// are. A consumer rounds its sums to half as many registers and goes on to the next tile's products
-// at once. Behind each of their first stages it stores 64 x 64 of the tile before: written to
-// shared memory straight (stmatrix) and mirrored (stmatrix.trans) from the same registers and
-// stored by the bulk engine, while the tensor cores work. Where a row of the result ends inside of
-// 16 bytes, plain stores.
+// are. A consumer rounds its sums to half as many registers and goes on to the next tile. It stores
+// 64 x 64 of the tile before ahead of the first products, and as much behind each of the first
+// three stages, while the tensor cores work: written to shared memory straight (stmatrix) and
+// mirrored (stmatrix.trans) from the same registers and stored by the bulk engine. Where a row of
+// the result ends inside of 16 bytes, plain stores.
 //
 // A stage: 128 rows of A, then 128 or 256 rows of B. Where B is A and a tile touches the diagonal,
 // its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
@@ -217,7 +217,8 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
 
 /// sums = the products of the next `stages` fills. Meanwhile the tile of the job before is stored,
 /// a square behind each of the first stages: the tensor cores have work for longer than that takes.
-/// The first one goes ahead, since all words and all sums are more than there are registers.
+/// The first one goes ahead: with all 64 words beside the 128 sums ptxas runs out of registers and
+/// lets products wait for one another (C7511). Few are free as it is.
 /// @param before  number of the job that `words` are of; kNone before the first.
 template <DType kElement, int kCols, int kMost>
 __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& words, int before,

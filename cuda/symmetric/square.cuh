@@ -43,7 +43,7 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
                                     const unsigned char* d, int strip, int below) {
   uint32_t added[kStripWords] = {};
   if constexpr (kAdds) {
-    warp_sync();  // else loads of all strips go ahead, and take registers that there are not
+    warp_sync();  // without it ptxas has loads go ahead until registers are spilled
     load_matrices(added, d + straight_at(strip));
   }
   // A thread has the rows r and r + 8, the columns c, c + 1, c + 8 and c + 9 of a strip: words 0

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <set>
+#include <tuple>
 
 #include "control.hpp"
 #include "cuda/cuda_device.hpp"
@@ -41,6 +42,24 @@ std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
   return out;
 }
 
+/// Kinds of two jobs one after the other in a block, and whether the second has fewer than three
+/// stages.
+using Succession = std::tuple<JobKind, JobKind, bool>;
+
+void note_successions(const std::vector<SymmetricCase>& cases, int blocks,
+                      std::set<Succession>& met) {
+  std::vector<SymmetricShape> shapes;
+  for (const SymmetricCase& c : cases) shapes.push_back({c.n, c.k, c.count});
+  const JobList list = mixed_jobs(shapes, blocks);
+  for (size_t block = 0; block + 1 < list.first.size(); ++block)
+    for (int32_t i = list.first[block] + 1; i < list.first[block + 1]; ++i) {
+      const TileJob &before = list.jobs[static_cast<size_t>(i) - 1],
+                    &job = list.jobs[static_cast<size_t>(i)];
+      const int stages = stages_of(shapes[static_cast<size_t>(job.shape)].k);
+      met.insert({before.kind, job.kind, stages < 3});
+    }
+}
+
 }  // namespace
 
 TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16", "[emulated]") {
@@ -76,8 +95,14 @@ TEST_CASE("symmetric launch: a tile is stored behind the first stages of the nex
           "[emulated]") {
   Sm90Tuning tuning;
   tuning.tiles = Tiles::kLarge;
-  // One to six stages of 64, deepest first in the list: tiles of every kind before one another,
-  // with D and without, in blocks that have many tiles, a few, or one.
+  std::set<Succession> met;
+  const auto run = [&](const std::vector<SymmetricCase>& cases, int sms) {
+    int64_t wrong = 0;
+    results(SymmetricProvider::kSm90, cases, wrong, sms, 512, tuning);
+    CHECK(wrong == 0);
+    note_successions(cases, sms, met);
+  };
+  // One to six stages of 64, with D and without, in blocks that have many tiles, a few, or one.
   for (const bool with_d : {false, true}) {
     const float beta = with_d ? 1.0f : 0.0f;
     const std::vector<SymmetricCase> cases = {{300, 1, 2, with_d, 1.0f, beta, 7.0f},
@@ -86,19 +111,28 @@ TEST_CASE("symmetric launch: a tile is stored behind the first stages of the nex
                                               {64, 250, 3, with_d, 1.0f, beta, -5.0f},
                                               {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
                                               {130, 321, 2, with_d, 1.0f, beta}};
-    for (const int sms : {2, 6, 40}) {
-      int64_t wrong = 0;
-      results(SymmetricProvider::kSm90, cases, wrong, sms, 512, tuning);
-      CHECK(wrong == 0);
-    }
+    for (const int sms : {2, 6, 40}) run(cases, sms);
+    for (const int64_t k : {70, 270})
+      for (const int sms : {2, 12})
+        run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
+  // Each kind before each that may follow it, with fewer stages than squares are stored behind, and
+  // with more.
+  const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
+  for (const auto& [before, after] : {std::pair(pair, pair),
+                                      {pair, wide},
+                                      {pair, square},
+                                      {wide, wide},
+                                      {wide, square},
+                                      {square, wide},
+                                      {square, square}})
+    for (const bool few : {true, false}) {
+      CAPTURE(static_cast<int>(before), static_cast<int>(after), few);
+      CHECK(met.count({before, after, few}) == 1);
+    }
   // Slices of one stage and more, squares alone.
   tuning.shortest_slice = 64;
-  for (const int64_t k : {128, 200, 256, 1100}) {
-    int64_t wrong = 0;
-    results(SymmetricProvider::kSm90, {{300, k, 3, true, 1.0f, 2.0f, 7.0f}}, wrong, 4, 512, tuning);
-    CHECK(wrong == 0);
-  }
+  for (const int64_t k : {128, 200, 256, 1100}) run({{300, k, 3, true, 1.0f, 2.0f, 7.0f}}, 4);
 }
 
 TEST_CASE("symmetric launch: clusters with pairs and nothing else", "[emulated]") {

@@ -48,6 +48,7 @@ struct Machine {
   std::vector<std::vector<unsigned char>> shared;       // by block
   std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
+  uint64_t clusters = 0;        // run so far
   std::vector<unsigned> sleep;  // rounds that a warp stays behind
   uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
@@ -190,6 +191,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
     machine_here = owned_machine.get();
   }
   machine().cluster = &cluster;
+  ++machine().clusters;
   machine().thread = &thread;
   machine().size = cluster.blocks.size() * cluster.threads.x;
   machine().pending.clear();
@@ -283,6 +285,8 @@ size_t thread_in_cluster() { return machine().current; }
 unsigned block_in_cluster() {
   return static_cast<unsigned>(machine().current / threads_of_block());
 }
+
+uint64_t cluster_number() { return machine().clusters; }
 
 unsigned char* shared_memory(unsigned block) {
   const auto address = reinterpret_cast<uintptr_t>(machine().shared.at(block).data());

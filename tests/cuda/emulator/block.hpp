@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -25,6 +26,8 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 /// Its place among all threads of the cluster, and its block's in the cluster.
 size_t thread_in_cluster();
 unsigned block_in_cluster();
+/// Number of the cluster, among those that this processor has run.
+uint64_t cluster_number();
 /// Dynamic shared memory of a block of the cluster; garbage at first.
 unsigned char* shared_memory(unsigned block);
 

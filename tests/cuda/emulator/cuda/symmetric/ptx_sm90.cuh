@@ -113,6 +113,10 @@ void for_box(const TensorMap& map, uint32_t at, int col, int row, int matrix, co
     }
 }
 
+inline uint32_t bytes_of_box(const TensorMap& map) {
+  return static_cast<uint32_t>(map.words[6]) * kBoxCols * 2;
+}
+
 inline void load_box(unsigned char* memory, uint32_t at, const TensorMap& map, int col, int row,
                      int matrix, uint64_t* barrier) {
   for_box(map, at, col, row, matrix, [&](const uint16_t* from, uint32_t to, size_t elements) {
@@ -120,7 +124,7 @@ inline void load_box(unsigned char* memory, uint32_t at, const TensorMap& map, i
     if (from) std::memcpy(memory + to, from, 2 * elements);
   });
   EmulatedBarrier& b = emulated(barrier);
-  b.bytes -= static_cast<int32_t>(map.words[6]) * kBoxCols * 2;
+  b.bytes -= static_cast<int32_t>(bytes_of_box(map));
   b.settle();
 }
 inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int col, int row,
@@ -132,6 +136,7 @@ inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int c
   emulator::later([=, memory = emulator::shared_memory(block), counted = in_block(barrier, block)] {
     if (!emulator::block_runs(block))
       throw std::logic_error("a bulk copy into a block that has ended");
+    unfenced(block).require_none(at, bytes_of_box(map));
     load_box(memory, at, map, col, row, matrix, counted);
   });
 }
@@ -155,6 +160,7 @@ inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const
   const uint32_t at = shared_address(from);
   emulator::require_predecessors();
   if (at % 1024 != 0) throw std::logic_error("a bulk store from where no swizzle begins");
+  unfenced(cluster_rank()).require_none(at, bytes_of_box(map));
   int& mine = stores_under_way();
   ++mine;
   emulator::later([=, &map, &mine, memory = dynamic_shared()] {
@@ -170,7 +176,7 @@ inline void bulk_wait_read() {
                        &stores_under_way());
 }
 inline void bulk_wait() { bulk_wait_read(); }
-inline void bulk_fence() {}
+inline void bulk_fence() { unfenced(cluster_rank()).fence(threadIdx.x); }
 
 /// Words of a warp into rows that its lanes give the addresses of.
 inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
@@ -188,6 +194,7 @@ inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed)
       const auto value = static_cast<uint16_t>(words[i] >> (16 * e));
       std::memcpy(all[8 * i + (transposed ? c : r)].row + 2 * (transposed ? r : c), &value, 2);
     }
+  touch_shared(row);
 }
 inline void store_matrices(void* row, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
   store_eights(row, {w0, w1, w2, w3}, false);
