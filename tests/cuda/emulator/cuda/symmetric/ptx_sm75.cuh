@@ -30,6 +30,9 @@ class Unfenced {
     count_ -= rows_.at(thread).size();
     rows_[thread].clear();
   }
+  void clear() {
+    for (size_t thread = 0; count_ > 0 && thread < rows_.size(); ++thread) fence(thread);
+  }
   /// Throws std::logic_error if there is one in these bytes.
   void require_none(uint32_t from, uint32_t bytes) const {
     for (size_t t = 0; count_ > 0 && t < rows_.size(); ++t)
@@ -43,10 +46,12 @@ class Unfenced {
   size_t count_ = 0;
 };
 inline Unfenced& unfenced(unsigned block) {
-  static thread_local std::array<Unfenced, 16> of_block;
+  static thread_local std::vector<Unfenced> of_block(16);
   static thread_local uint64_t cluster = 0;
-  if (cluster != emulator::cluster_number()) of_block = {};  // another one's threads
-  cluster = emulator::cluster_number();
+  if (cluster != emulator::cluster_number()) {  // what is there is another one's
+    for (Unfenced& rows : of_block) rows.clear();
+    cluster = emulator::cluster_number();
+  }
   return of_block.at(block);
 }
 inline void touch_shared(const void* row) {
