@@ -61,8 +61,12 @@ struct MuonBody {
     Values<N> w = weights.read<N>(here);
     const Values<N> o = widen(raw_o, transport);
     for (int i = 0; i < N; ++i) w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
-    for (int i = 0; row_factors && i < N; ++i) w.x[i] *= row_factors[places.row(first + i)];
-    weights.write(here, w, [&](int i) { return places.at(first + i); });
+    if (row_factors) {
+      const float* const factors = row_factors + places.first_row();
+      Places::Place place = places.at(first);
+      for (int i = 0; i < N; ++i, places.next(place)) w.x[i] *= factors[place.row];
+    }
+    weights.write(here, w, places, first);
   }
 };
 
@@ -135,8 +139,7 @@ struct AdamBody {
       w.x[i] = adamw_update(w.x[i], g.x[i] * scalars.grad_scale, m.x[i], v.x[i], scalars);
     store(first_moment, DType::kF32, here, m);
     store(second_moment, DType::kF32, here, v);
-    const int64_t element = inside + row * places.cols + col;
-    weights.write(here, w, [&](int i) { return places.at(element + i); });
+    weights.write(here, w, places, inside + row * places.cols + col);
   }
 };
 

@@ -122,6 +122,38 @@ MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
   }
 }
 
+/// The bits of N neighbours of two bytes.
+template <int N>
+struct Halves {
+  uint16_t bits[N];
+};
+
+/// @param index  of the first; N == kWidth asks for `aligned`.
+template <int N>
+MUONRT_HOST_DEVICE inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
+  if constexpr (N == 1) {
+    return {{data[index]}};
+  } else {
+    const Sixteen raw = *reinterpret_cast<const Sixteen*>(data + index);
+    Halves<N> out;
+    for (int i = 0; i < N; ++i)
+      out.bits[i] = static_cast<uint16_t>(raw.word[i / 2] >> 16 * (i % 2));
+    return out;
+  }
+}
+
+template <int N>
+MUONRT_HOST_DEVICE inline void store_halves(uint16_t* data, int64_t index, const Halves<N>& all) {
+  if constexpr (N == 1) {
+    data[index] = all.bits[0];
+  } else {
+    Sixteen raw;
+    for (int i = 0; i < N / 2; ++i)
+      raw.word[i] = all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16;
+    *reinterpret_cast<Sixteen*>(data + index) = raw;
+  }
+}
+
 /// Whether x is infinite or NaN once stored as `dtype`: for bf16 and f16 from half-way between the
 /// largest value and the next power of two on.
 MUONRT_HOST_DEVICE inline bool not_finite_as(float x, DType dtype) {

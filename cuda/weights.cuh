@@ -11,6 +11,30 @@ struct Verdict {
   __device__ bool consents() const { return passes(*sum, world, stamp); }
 };
 
+/// Where elements of an item lie in the whole tensor, counted row by row inside the item.
+struct Places {
+  int64_t cols, tensor_index, tensor_ld;
+
+  /// One of them, from which to go on to the next.
+  struct Place {
+    int64_t row, col;
+  };
+  __device__ Place at(int64_t element) const {
+    const int64_t row = element / cols;
+    return {row, element - row * cols};
+  }
+  __device__ void next(Place& place) const {
+    if (++place.col < cols) return;
+    place.col = 0;
+    ++place.row;
+  }
+  __device__ uint64_t index(const Place& place) const {
+    return static_cast<uint64_t>(tensor_index + place.row * tensor_ld + place.col);
+  }
+  /// Of the tensor, in which the item begins in row first_row().
+  __device__ int64_t first_row() const { return tensor_index / tensor_ld; }
+};
+
 /// The weights of a parameter, as f32 wherever their f32 value is.
 struct Weights {
   void* param;
@@ -34,39 +58,34 @@ struct Weights {
   __device__ Values<N> read(int64_t at) const {
     if (form == WeightForm::kMaster) return widen(load<N>(master, DType::kF32, at), DType::kF32);
     if (form != WeightForm::kRemainder) return widen(load<N>(param, dtype, at), dtype);
-    const auto* high = static_cast<const uint16_t*>(param);
+    const Halves<N> high = load_halves<N>(static_cast<const uint16_t*>(param), at);
+    const Halves<N> low = load_halves<N>(remainder, at);
     Values<N> out;
-    for (int i = 0; i < N; ++i) out.x[i] = join_weight(high[at + i], remainder[at + i]);
+    for (int i = 0; i < N; ++i) out.x[i] = join_weight(high.bits[i], low.bits[i]);
     return out;
   }
-  /// @param place  of the neighbours in the whole tensor: place(i) for i < N.
-  template <int N, class Place>
-  __device__ void write(int64_t at, const Values<N>& w, const Place& place) const {
+  /// @param element  of the item that the first is; not looked at unless rounding is stochastic.
+  template <int N>
+  __device__ void write(int64_t at, const Values<N>& w, const Places& places,
+                        int64_t element) const {
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w);
-    auto* high = static_cast<uint16_t*>(param);
-    for (int i = 0; i < N; ++i) {
-      if (form == WeightForm::kRemainder) {
+    Halves<N> high, low;
+    if (form == WeightForm::kRemainder) {
+      for (int i = 0; i < N; ++i) {
         const SplitWeight split = split_updated(w.x[i]);
-        high[at + i] = split.high;
-        remainder[at + i] = split.low;
-      } else {
-        high[at + i] = round_stochastic(
-            w.x[i], random_bits(seed, step, static_cast<uint32_t>(index), place(i)));
+        high.bits[i] = split.high;
+        low.bits[i] = split.low;
       }
+      store_halves(remainder, at, low);
+    } else {
+      Places::Place place = places.at(element);
+      for (int i = 0; i < N; ++i, places.next(place))
+        high.bits[i] = round_stochastic(
+            w.x[i], random_bits(seed, step, static_cast<uint32_t>(index), places.index(place)));
     }
-  }
-};
-
-/// Where elements of an item lie in the whole tensor, counted row by row inside the item.
-struct Places {
-  int64_t cols, tensor_index, tensor_ld;
-  __device__ uint64_t at(int64_t element) const {
-    return static_cast<uint64_t>(tensor_index + element / cols * tensor_ld + element % cols);
-  }
-  __device__ int64_t row(int64_t element) const {
-    return tensor_index / tensor_ld + element / cols;
+    store_halves(static_cast<uint16_t*>(param), at, high);
   }
 };
 

@@ -141,3 +141,20 @@ TEST_CASE("cuda norm: the tree of sums adds neighbours first", "[emulated]") {
   CHECK(bands_of(65) == 33);
   CHECK(bands_of(128) == 64);
 }
+
+TEST_CASE("cuda elements: eight of two bytes move at once as they do one by one", "[emulated]") {
+  alignas(16) uint16_t from[24], to[24] = {};
+  for (int i = 0; i < 24; ++i) from[i] = static_cast<uint16_t>(0x1234 + 0x2f37 * i);
+  for (const int at : {0, 8, 16}) {
+    const Halves<kWidth> all = load_halves<kWidth>(from, at);
+    for (int i = 0; i < kWidth; ++i) {
+      CHECK(all.bits[i] == from[at + i]);
+      CHECK(load_halves<1>(from, at + i).bits[0] == from[at + i]);
+    }
+    store_halves(to, at, all);
+  }
+  CHECK(std::equal(from, from + 24, to));
+  store_halves(to, 5, Halves<1>{{7}});
+  CHECK(to[5] == 7);
+  CHECK(to[6] == from[6]);
+}

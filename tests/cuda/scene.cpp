@@ -46,7 +46,11 @@ Scene make_scene(uint64_t seed) {
                   // One array alone at an odd place, or with rows that are no vectors apart.
                   {8, 32, f, f, false, true, 0, 0, 1},
                   {10, 12, f, h, false, true, 1},
-                  {10, 12, h, f, true, true, 2}};
+                  {10, 12, h, f, true, true, 2},
+                  // Whole rows that are no vectors long, in one go: a vector has parts of two.
+                  {10, 12, h, f, false, true, 1},
+                  {10, 12, h, h, false, true, 2},
+                  {10, 12, h, f, true, true, 3}};
   add_pieces(scene, 0, {0, 64}, {0, 300}, 0);
   add_pieces(scene, 1, {0, 16, 40}, {0, 24, 64}, 0);
   add_pieces(scene, 2, {0, 33}, {0, 5, 17}, 1);
@@ -59,6 +63,7 @@ Scene make_scene(uint64_t seed) {
   add_pieces(scene, 8, {0, 8}, {0, 32}, 0);
   add_pieces(scene, 9, {0, 10}, {0, 8, 12}, 0);
   add_pieces(scene, 10, {0, 10}, {0, 8, 12}, 0);
+  for (int p = 11; p < 14; ++p) add_pieces(scene, p, {0, 10}, {0, 12}, 0);
   for (int i = 0; i < 4; ++i) {
     MuonScalars s;
     s.momentum = 0.9f + 0.02f * static_cast<float>(i);
