@@ -39,6 +39,8 @@ class Report:
         rates = {r["pass"]: r["gbps"] for r in self.rows("elementwise")}
         for what, passes in (("pack, bf16 gradients and transport, GB/s of copy", ["pack"]),
                              ("commit, bf16 parameters with masters, GB/s of copy", ["commit"]),
+                             ("commit, bf16 parameters with remainders and rounded at random, GB/s of copy",
+                              ["commit remainder", "commit stochastic"]),
                              ("AdamW, GB/s of copy", ["adamw"]),
                              ("unpack and pack of tall matrices, GB/s of copy",
                               ["unpack tall", "pack tall"]),

@@ -37,7 +37,7 @@ int64_t wrong(BenchReport& report, int64_t elements, const Provider& provider,
 }
 
 Table make_table() {
-  std::vector<Table::Column> columns = {{"pass", "pass", Table::Align::kLeft, 11},
+  std::vector<Table::Column> columns = {{"pass", "pass", Table::Align::kLeft, 17},
                                         {"rows", "rows"},
                                         {"cols", "cols"},
                                         {"bytes_per_element", "B/element"}};
@@ -78,8 +78,8 @@ void measure(const Arguments& a, BenchReport& report) {
 int run(const Arguments& a) {
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   BenchReport report(a, make_table());
-  report.title =
-      fmt::format("Elementwise passes over {} elements, bf16 with f32 masters,", a.elements);
+  report.title = fmt::format(
+      "Elementwise passes over {} elements, bf16 with f32 masters but where said,", a.elements);
   report.notes =
       "of copy: of the rate of a copy on the device; #wrong bytes that differ from the host's";
   report.fields = {{"elements", fmt::format("{}", a.elements)}};

@@ -31,30 +31,38 @@ ElementwiseScene::ElementwiseScene(Workbench& bench, Data data, int64_t elements
   findings_ = bench.put(std::vector<Findings>(1));
   message_ = bench.put(bench_values(6, DType::kBF16, this->elements()));
   other_ = bench.put(std::vector<unsigned char>(static_cast<size_t>(2 * this->elements())));
-  if (data == Data::kMuon || data == Data::kAdamW) {
-    make_parameter(data == Data::kAdamW);
-  } else {
+  if (data == Data::kTall || data == Data::kMatrix) {
     make_matrices();
+  } else {
+    make_parameter(data);
   }
 }
 
-void ElementwiseScene::make_parameter(bool adamw) {
+void ElementwiseScene::make_parameter(Data data) {
   const int64_t n = elements();
   Piece piece{};
   piece.rows = rows_;
-  piece.cols = piece.local_ld = cols_;
+  piece.cols = piece.local_ld = piece.tensor_ld = cols_;
   piece.update_scale = 0.3f;
   pieces_ = {piece};
   view_.param = bench_->put(bench_values(1, DType::kBF16, n));
   view_.grad = bench_->put(bench_values(2, DType::kBF16, n));
-  view_.master = reinterpret_cast<float*>(bench_->put(bench_values(3, DType::kF32, n)));
+  if (data == Data::kRemainder) {
+    view_.form = WeightForm::kRemainder;
+    view_.remainder = reinterpret_cast<uint16_t*>(bench_->put(bench_values(3, DType::kBF16, n)));
+  } else if (data == Data::kStochastic) {
+    view_.form = WeightForm::kStochastic;
+    view_.seed = 7;
+  } else {
+    view_.form = WeightForm::kMaster;
+    view_.master = reinterpret_cast<float*>(bench_->put(bench_values(3, DType::kF32, n)));
+  }
   view_.momentum = reinterpret_cast<float*>(bench_->put(bench_values(4, DType::kF32, n)));
-  if (adamw) {
+  if (data == Data::kAdamW) {
     auto variance = bench_values(5, DType::kF32, n);
     for (int64_t i = 0; i < n; ++i) variance[static_cast<size_t>(4 * i + 3)] &= 0x7f;
     view_.variance = reinterpret_cast<float*>(bench_->put(variance));
   }
-  view_.form = WeightForm::kMaster;
   view_.numel = n;
   view_.param_dtype = view_.grad_dtype = DType::kBF16;
   params_ = bench_->put(std::vector<ParamView>{view_});
@@ -103,6 +111,7 @@ std::vector<unsigned char> ElementwiseScene::result() {
   };
   add(view_.param, 2 * elements());
   add(view_.master, 4 * elements());
+  add(view_.remainder, 2 * elements());
   add(view_.momentum, 4 * elements());
   add(view_.variance, 4 * elements());
   add(other_, 2 * elements());
@@ -144,6 +153,8 @@ const std::vector<ElementwisePass>& elementwise_passes() {
       {"pack", 8, Data::kMuon, &Scene::pack_direction},
       {"scan", 2, Data::kMuon, &Scene::scan},
       {"commit", 22, Data::kMuon, &Scene::commit_muon},
+      {"commit remainder", 20, Data::kRemainder, &Scene::commit_muon},
+      {"commit stochastic", 16, Data::kStochastic, &Scene::commit_muon},
       {"adamw", 28, Data::kAdamW, &Scene::commit_adamw},
       {"unpack tall", 4, Data::kTall, &Scene::unpack},
       {"pack tall", 4, Data::kTall, &Scene::pack},

@@ -12,10 +12,12 @@ namespace muonrt::tool {
 class ElementwiseScene {
  public:
   enum class Data {
-    kMuon,    // a bf16 parameter with master and momentum, its bf16 gradient, a message
-    kAdamW,   // the same with a variance
-    kTall,    // a matrix that is stored transposed, and a message
-    kMatrix,  // 4096 x 11008, or as much of it as the elements are enough for
+    kMuon,        // a bf16 parameter with master and momentum, its bf16 gradient, a message
+    kRemainder,   // the same, a remainder of 16 bits in the master's place
+    kStochastic,  // the same without either, rounded at random
+    kAdamW,       // with a master and a variance
+    kTall,        // a matrix that is stored transposed, and a message
+    kMatrix,      // 4096 x 11008, or as much of it as the elements are enough for
   };
   ElementwiseScene(Workbench& bench, Data data, int64_t elements);
 
@@ -36,7 +38,7 @@ class ElementwiseScene {
   void normalize();
 
  private:
-  void make_parameter(bool adamw);
+  void make_parameter(Data data);
   void make_matrices();
 
   Workbench* bench_;
