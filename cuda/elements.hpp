@@ -15,7 +15,8 @@ namespace muonrt::cuda {
 /// Elements a thread moves at once where addresses allow: 16 bytes of bf16 or f16, twice 16 of f32.
 constexpr int kWidth = 8;
 
-struct alignas(16) Sixteen {  // bytes: one access of a thread
+/// Bytes, of elements of any dtype: one access of a thread.
+struct [[gnu::may_alias]] alignas(16) Sixteen {
   uint32_t word[4];
 };
 
@@ -131,15 +132,15 @@ struct Halves {
 /// @param index  of the first; N == kWidth asks for `aligned`.
 template <int N>
 MUONRT_HOST_DEVICE inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
+  const Raw<N> raw = load<N>(data, DType::kBF16, index);
+  Halves<N> out;
   if constexpr (N == 1) {
-    return {{data[index]}};
+    out.bits[0] = static_cast<uint16_t>(raw.bits);
   } else {
-    const Sixteen raw = *reinterpret_cast<const Sixteen*>(data + index);
-    Halves<N> out;
     for (int i = 0; i < N; ++i)
-      out.bits[i] = static_cast<uint16_t>(raw.word[i / 2] >> 16 * (i % 2));
-    return out;
+      out.bits[i] = static_cast<uint16_t>(raw.low.word[i / 2] >> 16 * (i % 2));
   }
+  return out;
 }
 
 template <int N>
@@ -147,6 +148,7 @@ MUONRT_HOST_DEVICE inline void store_halves(uint16_t* data, int64_t index, const
   if constexpr (N == 1) {
     data[index] = all.bits[0];
   } else {
+    assert(aligned(data, DType::kBF16, index));
     Sixteen raw;
     for (int i = 0; i < N / 2; ++i)
       raw.word[i] = all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16;

@@ -128,9 +128,9 @@ struct ValueBody {
 
   template <int N>
   __device__ void run(int row, int col) {
-    constexpr Places kFirst{1, 0, 0};  // sums are not rounded by chance: one place does for all
+    constexpr Places kUnused{1, 0, 1};  // sums are not rounded at random
     weights.write(local + row * local_ld + col,
-                  widen(load<N>(message, wire, packed + row * packed_ld + col), wire), kFirst, 0);
+                  widen(load<N>(message, wire, packed + row * packed_ld + col), wire), kUnused, 0);
   }
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/elements.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/problem.hpp"
 #include "cuda/symmetric/ptx_half.cuh"
@@ -45,9 +46,6 @@ __device__ inline uint32_t finished(const Scales& scales, uint32_t added, float 
 /// @param chunk  the elements; at a multiple of 16 bytes, as is `col` in a row.
 __device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
                                    const void* chunk, int from = 0, int to = kChunk) {
-  struct alignas(16) Sixteen {
-    uint32_t word[4];
-  };
   if (row >= p.n || col >= p.n) return;
   uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
   if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {

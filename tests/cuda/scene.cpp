@@ -108,7 +108,7 @@ Scene make_scene_of_forms(uint64_t seed) {
   Scene scene = make_scene(seed);
   for (size_t p = 0; p < scene.params.size(); ++p) {
     SceneParam& param = scene.params[p];
-    param.clipped = p % 3 == 1;
+    param.clipped = p % 3 == 1 || p == 12;
     if (p % 2 == 0) {
       param.momentum_dtype = DType::kBF16;
       scene.momentum[p] = values(seed + p, DType::kBF16, param.rows * param.cols);
@@ -116,6 +116,7 @@ Scene make_scene_of_forms(uint64_t seed) {
     if (param.dtype != DType::kBF16) continue;
     param.form = p % 2 ? WeightForm::kRemainder : WeightForm::kStochastic;
     if (p == 10) param.form = WeightForm::kRemainder;
+    param.remainder_offset = p == 11;
     param.master = false;
     scene.master[p].clear();
   }
@@ -137,8 +138,8 @@ Stage::Stage(Machine& machine_in, const Scene& scene_in) : machine(machine_in), 
     view.seed = 0x123456789abcdef0;
     view.step = (uint64_t{1} << 40) + 17;
     if (view.form == WeightForm::kRemainder)
-      view.remainder =
-          reinterpret_cast<uint16_t*>(machine.put(scene.remainder[p], param.offset * 2));
+      view.remainder = reinterpret_cast<uint16_t*>(
+          machine.put(scene.remainder[p], (param.offset + param.remainder_offset) * 2));
     if (param.clipped) view.row_factors = reinterpret_cast<float*>(machine.put(scene.factors[p]));
     view.momentum = machine.put(scene.momentum[p], param.offset * size_of(param.momentum_dtype));
     view.variance = reinterpret_cast<float*>(machine.put(scene.variance[p], param.offset * 4));

@@ -16,7 +16,8 @@ struct SceneParam {
   int64_t grad_offset = 0;  // the gradient, in addition
   muonrt::WeightForm form = muonrt::WeightForm::kPlain;  // of one without a master
   muonrt::DType momentum_dtype = muonrt::DType::kF32;
-  bool clipped = false;  // its rows have factors
+  bool clipped = false;          // its rows have factors
+  int64_t remainder_offset = 0;  // the remainder, in addition to `offset`
 };
 
 struct Scene {

@@ -34,21 +34,28 @@ class Runner:
         toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         if (toolkit / "bin").is_dir():
             self.prepend("PATH", toolkit / "bin")
-        # The toolkit's libraries, else those that came with PyTorch, where the system has none of the
-        # name.
+        # Libraries that came with PyTorch, where the system has none of the name; else the toolkit's,
+        # behind all others, since it holds more than the one that is looked for.
         self.wheels = wheel_folders(self.environment)
-        homes = [toolkit / "lib64", toolkit / "lib", *[wheel / "lib" for wheel in self.wheels]]
-        known = self.run("ldconfig", "-p", most=30)[1]
+        known = self.known_libraries()
         here = [Path(f) for f in self.environment.get("LD_LIBRARY_PATH", "").split(":") if f]
         for name in ("libcublasLt.so", "libnccl.so"):
             if name in known or any(list(folder.glob(name + "*")) for folder in here):
                 continue
-            self.prepend("LD_LIBRARY_PATH", *[home for home in homes if list(home.glob(name + "*"))][:1])
+            wheels = [wheel / "lib" for wheel in self.wheels if list((wheel / "lib").glob(name + "*"))]
+            self.prepend("LD_LIBRARY_PATH", *wheels)
+            if not wheels and list((toolkit / "lib64").glob(name + "*")):
+                paths = self.environment.get("LD_LIBRARY_PATH", "").split(":")
+                self.environment["LD_LIBRARY_PATH"] = ":".join(
+                    [path for path in paths if path] + [str(toolkit / "lib64")])
 
     def prepend(self, name, *folders):
         old = self.environment.get(name)
         if folders:
             self.environment[name] = ":".join([str(f) for f in folders] + ([old] if old else []))
+
+    def known_libraries(self):
+        return self.run(self.find("ldconfig") or "/sbin/ldconfig", "-p", most=30)[1]
 
     def left(self):
         return self.end - time.monotonic()

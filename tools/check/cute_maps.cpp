@@ -1,6 +1,6 @@
 // The index maps of cuda/symmetric/layouts.hpp beside those of CuTe (CUTLASS), which GPUs have run:
 // fragments of wgmma and mma, addresses of ldmatrix and stmatrix, the swizzle and the descriptor.
-// Host code alone. Built and run by tools/check/cute.
+// Host code alone, for nvcc. Built and run by tools/check/cute.
 
 // CuTe's other headers need this one before them:
 // clang-format off
