@@ -31,7 +31,7 @@ struct MuonBody {
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // element of the item that the first is
   Places places;
-  const float* row_factors;
+  const float* row_factors;  // from the item's first row on; null for none
   float scale, decay_scale;
   MuonScalars scalars;
 
@@ -62,9 +62,8 @@ struct MuonBody {
     const Values<N> o = widen(raw_o, transport);
     for (int i = 0; i < N; ++i) w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
     if (row_factors) {
-      const float* const factors = row_factors + places.first_row();
       Places::Place place = places.at(first);
-      for (int i = 0; i < N; ++i, places.next(place)) w.x[i] *= factors[place.row];
+      for (int i = 0; i < N; ++i, places.next(place)) w.x[i] *= row_factors[place.row];
     }
     weights.write(here, w, places, first);
   }
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) 
                 item.packed_ld,
                 inside,
                 {item.packed_ld, item.tensor_index, item.tensor_ld},
-                view.row_factors,
+                view.row_factors ? view.row_factors + item.tensor_index / item.tensor_ld : nullptr,
                 item.update_scale,
                 item.decay_scale,
                 a.groups[view.group]};

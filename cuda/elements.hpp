@@ -94,35 +94,6 @@ MUONRT_HOST_DEVICE inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   return out;
 }
 
-/// Rounds to `dtype`, ties to even, and writes.
-template <int N>
-MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
-                                     const Values<N>& values) {
-  if constexpr (N == 1) {
-    if (dtype == DType::kF32) {
-      static_cast<float*>(data)[index] = values.x[0];
-    } else {
-      static_cast<uint16_t*>(data)[index] = static_cast<uint16_t>(narrow(values.x[0], dtype));
-    }
-  } else {
-    assert(aligned(data, dtype, index));
-    auto* at = reinterpret_cast<Sixteen*>(static_cast<char*>(data) + index * size_of(dtype));
-    Sixteen low, high;
-    if (dtype == DType::kF32) {
-      for (int i = 0; i < 4; ++i) {
-        low.word[i] = std::bit_cast<uint32_t>(values.x[i]);
-        high.word[i] = std::bit_cast<uint32_t>(values.x[4 + i]);
-      }
-      at[0] = low;
-      at[1] = high;
-    } else {
-      for (int i = 0; i < 4; ++i)
-        low.word[i] = narrow(values.x[2 * i], dtype) | narrow(values.x[2 * i + 1], dtype) << 16;
-      at[0] = low;
-    }
-  }
-}
-
 /// The bits of N neighbours of two bytes.
 template <int N>
 struct Halves {
@@ -153,6 +124,30 @@ MUONRT_HOST_DEVICE inline void store_halves(uint16_t* data, int64_t index, const
     for (int i = 0; i < N / 2; ++i)
       raw.word[i] = all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16;
     *reinterpret_cast<Sixteen*>(data + index) = raw;
+  }
+}
+
+/// Rounds to `dtype`, ties to even, and writes.
+template <int N>
+MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
+                                     const Values<N>& values) {
+  if (dtype != DType::kF32) {
+    Halves<N> all;
+    for (int i = 0; i < N; ++i) all.bits[i] = static_cast<uint16_t>(narrow(values.x[i], dtype));
+    return store_halves(static_cast<uint16_t*>(data), index, all);
+  }
+  if constexpr (N == 1) {
+    static_cast<float*>(data)[index] = values.x[0];
+  } else {
+    assert(aligned(data, dtype, index));
+    auto* at = reinterpret_cast<Sixteen*>(static_cast<float*>(data) + index);
+    Sixteen low, high;
+    for (int i = 0; i < 4; ++i) {
+      low.word[i] = std::bit_cast<uint32_t>(values.x[i]);
+      high.word[i] = std::bit_cast<uint32_t>(values.x[4 + i]);
+    }
+    at[0] = low;
+    at[1] = high;
   }
 }
 

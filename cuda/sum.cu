@@ -128,7 +128,7 @@ struct ValueBody {
 
   template <int N>
   __device__ void run(int row, int col) {
-    constexpr Places kUnused{1, 0, 1};  // sums are not rounded at random
+    constexpr Places kUnused{1, 0, 0};  // sums are not rounded at random
     weights.write(local + row * local_ld + col,
                   widen(load<N>(message, wire, packed + row * packed_ld + col), wire), kUnused, 0);
   }

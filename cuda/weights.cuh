@@ -31,8 +31,6 @@ struct Places {
   __device__ uint64_t index(const Place& place) const {
     return static_cast<uint64_t>(tensor_index + place.row * tensor_ld + place.col);
   }
-  /// Of the tensor, in which the item begins in row first_row().
-  __device__ int64_t first_row() const { return tensor_index / tensor_ld; }
 };
 
 /// The weights of a parameter, as f32 wherever their f32 value is.

@@ -29,7 +29,7 @@
 #include "cuda/symmetric/ptx_sm90.cuh"
 #include "cuda/symmetric/ptx_wgmma.cuh"
 #include "cuda/symmetric/ring.hpp"
-#include "cuda/symmetric/square.cuh"
+#include "cuda/symmetric/warpgroup.cuh"
 
 namespace muonrt::cuda {
 
@@ -202,15 +202,8 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
   const int b_at = once ? 0 : Config::kOperandBytes;
   barrier_wait(shared.full(fill), parity_of(fill));
   const uint32_t stage = shared_address(shared.stage(fill));
-  const uint64_t a = wgmma_descriptor(stage + static_cast<uint32_t>(consumer * kRowsBytes));
-  const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < Config::kDepth / 16; ++step)
-    wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
-                           b + static_cast<uint64_t>(2 * step), adds || step > 0);
-  wgmma_commit();
-  wgmma_wait<1>();
+  multiply_group<kElement, kCols>(sums, stage + static_cast<uint32_t>(consumer * kRowsBytes),
+                                  stage + static_cast<uint32_t>(b_at), adds);
   if (adds) release(shared, fill - 1, pair, rank);
   ++fill;
 }
@@ -256,10 +249,7 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
     const int below =
         below_diagonal(scales.gamma != 0.0f &&
                        job.row * kCell + consumer * kSquare == job.col * kCell + square * kSquare);
-#pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip)
-      finish_strip<kElement, kAdds>(words[square] + kStripWords * strip,
-                                    sums + 32 * square + 8 * strip, scales, d, strip, below);
+    finish_strips<kElement, kAdds, kStrips>(words[square], sums + 32 * square, scales, d, 0, below);
     if (!kAdds || square % 2 == 0) continue;
     bulk_fence();  // what was read is written next by a bulk copy
     warpgroup_sync(consumer);

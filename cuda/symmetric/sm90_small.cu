@@ -25,7 +25,7 @@
 #include "cuda/symmetric/ptx_wgmma.cuh"
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
-#include "cuda/symmetric/square.cuh"
+#include "cuda/symmetric/warpgroup.cuh"
 
 namespace muonrt::cuda {
 
@@ -115,15 +115,7 @@ __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const
                                       int b_at, int fill) {
   barrier_wait(shared.full(fill), parity_of(fill));
   const uint32_t stage = shared_address(shared.stage(fill));
-  const uint64_t a = wgmma_descriptor(stage);
-  const uint64_t b = wgmma_descriptor(stage + static_cast<uint32_t>(b_at));
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < kStageDepth / 16; ++step)
-    wgmma<kElement, kCols>(sums, a + static_cast<uint64_t>(2 * step),
-                           b + static_cast<uint64_t>(2 * step), adds || step > 0);
-  wgmma_commit();
-  wgmma_wait<1>();
+  multiply_group<kElement, kCols>(sums, stage, stage + static_cast<uint32_t>(b_at), adds);
   if (adds && threadIdx.x == 0) barrier_arrive(shared.empty(fill - 1));
 }
 
@@ -194,10 +186,7 @@ __device__ inline void store_square(const float* sums, const SymmetricProblem& p
   const Scales scales = scales_of(p);
   const int below = below_diagonal(scales.gamma != 0.0f && at.row == at.col);
   uint32_t words[kCount * kStripWords];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i)
-    finish_strip<kElement, kAdds>(words + kStripWords * i, sums + 8 * i, scales, d, first + i,
-                                  below);
+  finish_strips<kElement, kAdds, kCount>(words, sums, scales, d, first, below);
   if (square > 0) warpgroup_sync(0);  // the square before is on its way
   stage_strips<kCount>(words, first, shared.straight(), shared.mirrored());
   warpgroup_sync(0);

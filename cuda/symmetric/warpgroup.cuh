@@ -2,16 +2,33 @@
 
 #include "cuda/symmetric/finish.cuh"
 #include "cuda/symmetric/ptx_sm90.cuh"
+#include "cuda/symmetric/ptx_wgmma.cuh"
 
-// The epilogue of sums that lie as wgmma leaves them. A warpgroup has 64 rows of a tile; 64 columns
-// of them are a square, four strips of 16. Of a strip a thread has eight sums, which become four
-// words of two neighbours each.
+// A warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that wgmma
+// leaves. It has 64 rows; 64 columns of them are a square, four strips of 16. Of a strip a thread
+// has eight sums, which become four words of two neighbours each.
 
 namespace muonrt::cuda {
 
 constexpr int kSquare = 64;
 constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
+
+/// The products of 64 rows of A and kCols of B, a stage deep, under way as one group; those of the
+/// group before are done.
+/// @param a, b  where the rows begin in shared memory.
+/// @param adds  to what the sums hold.
+template <DType kElement, int kCols, int kSums>
+__device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t b, bool adds) {
+  const uint64_t rows = wgmma_descriptor(a), cols = wgmma_descriptor(b);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kStageDepth / 16; ++step)
+    wgmma<kElement, kCols>(sums, rows + static_cast<uint64_t>(2 * step),
+                           cols + static_cast<uint64_t>(2 * step), adds || step > 0);
+  wgmma_commit();
+  wgmma_wait<1>();
+}
 
 /// Byte, in a swizzled square of 64 x 64, of the row and chunk whose address this thread gives for
 /// a strip's straight copy, and for its mirrored one. A strip further is two chunks further, a bit
@@ -56,6 +73,16 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
     words[w] = finished<kElement, kAdds>(scales, added[w], sums[2 * w], sums[2 * w + 1], may && low,
                                          may && high);
   }
+}
+
+/// The words of kCount strips of a square, from `first` on.
+template <DType kElement, bool kAdds, int kCount>
+__device__ inline void finish_strips(uint32_t* words, const float* sums, const Scales& scales,
+                                     const unsigned char* d, int first, int below) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    finish_strip<kElement, kAdds>(words + kStripWords * i, sums + 8 * i, scales, d, first + i,
+                                  below);
 }
 
 /// Both copies of kCount strips of a square, from `first` on, into squares of 64 x 64 in shared
