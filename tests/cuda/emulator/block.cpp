@@ -294,6 +294,8 @@ unsigned char* shared_memory(unsigned block) {
                                           kSharedAlignment);
 }
 
+size_t shared_bytes() { return machine().cluster->shared_bytes; }
+
 bool block_runs(unsigned block) {
   const size_t first = block * threads_of_block();
   return !all_in(first, first + threads_of_block(), State::kDone);

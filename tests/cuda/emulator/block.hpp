@@ -30,6 +30,8 @@ unsigned block_in_cluster();
 uint64_t cluster_number();
 /// Dynamic shared memory of a block of the cluster; garbage at first.
 unsigned char* shared_memory(unsigned block);
+/// Bytes of it.
+size_t shared_bytes();
 
 /// Whether a thread of the block has not ended: else nobody may reach its shared memory.
 bool block_runs(unsigned block);

@@ -169,9 +169,15 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 
 namespace emulator {
 
-/// Enqueues a kernel: `thread` is called once for each thread of each block.
+/// The one argument of a kernel, by value.
+struct Passed {
+  const void* bytes;
+  size_t count;
+};
+/// Enqueues a kernel: `thread` is called once for each thread of each block, unless the machine
+/// code that the CUDA compiler made of the kernel is to run (ptx/kernels.hpp).
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
-                           std::function<void()> thread);
+                           const Passed& passed, std::function<void()> thread);
 /// What a block of the kernel may ask for on the current device.
 void grant_shared_bytes(const void* kernel, int bytes);
 /// Loads it to the current device, as else its first launch does.
@@ -191,10 +197,9 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel* kernel) {
   return cudaSuccess;
 }
 
-template <class... Wanted, class... Given>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...),
-                               Given&&... given) {
-  return emulator::enqueue_kernel(
-      *config, reinterpret_cast<const void*>(kernel),
-      [kernel, ... arguments = Wanted(given)] { kernel(arguments...); });
+template <class Wanted>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Wanted),
+                               const Wanted& given) {
+  return emulator::enqueue_kernel(*config, reinterpret_cast<const void*>(kernel),
+                                  {&given, sizeof given}, [kernel, given] { kernel(given); });
 }

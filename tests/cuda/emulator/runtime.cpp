@@ -7,6 +7,7 @@
 #include "block.hpp"
 #include "control.hpp"
 #include "machine.hpp"
+#include "ptx/kernels.hpp"
 
 namespace emulator {
 
@@ -70,9 +71,9 @@ void grant_shared_bytes(const void* kernel, int bytes) {
 }
 
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
-                           std::function<void()> thread) {
+                           const Passed& passed, std::function<void()> thread) {
   const dim3 grid = config.gridDim, threads = config.blockDim;
-  const size_t shared_bytes = config.dynamicSmemBytes;
+  size_t shared_bytes = config.dynamicSmemBytes;
   unsigned side_by_side = 1;
   bool early = false;
   for (const cudaLaunchAttribute* a = config.attrs; a < config.attrs + config.numAttrs; ++a) {
@@ -94,6 +95,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
   load_kernel(kernel);
   auto& [kernels, blocks, begun_early] = machine().launched;
   ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
+  if (ptx::runs()) thread = ptx::prepare(kernel, passed, threads.x, shared_bytes);
   return enqueue(stream, [=, device = stream.device, thread = std::move(thread)] {
     set_reach(1u << device);
     if (std::exchange(machine().fail_next, false)) {

@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <cstring>
+
+#include "block.hpp"
+#include "cuda/symmetric/ptx_sm80.cuh"
+#include "ptx/program.hpp"
+#include "ptx/shared.hpp"
+
+// Loads, stores, atomics. Source: PTX ISA 9.0, sections 9.7.9 and 9.7.13.
+
+namespace emulator::ptx {
+
+namespace {
+
+void require_aligned(uint64_t address, size_t bytes) {
+  if (address % bytes != 0) throw std::logic_error("an address that is not aligned");
+}
+
+constexpr uint64_t kFirstPage = 4096;
+
+/// Memory of the device, of arguments, of a thread: its address here is the host's.
+struct Plain {
+  static unsigned char* at(uint64_t address, size_t bytes) {
+    require_aligned(address, bytes);
+    if (address < kFirstPage) throw std::logic_error("an address near zero");
+    return reinterpret_cast<unsigned char*>(address);
+  }
+  static unsigned char* written_at(uint64_t address, size_t bytes) { return at(address, bytes); }
+};
+/// Memory of the device. Kernels in front may still write it: what was there before them (lists of
+/// jobs) may be read, nothing may be written.
+struct Global : Plain {
+  static unsigned char* written_at(uint64_t address, size_t bytes) {
+    require_predecessors();
+    return at(address, bytes);
+  }
+};
+struct Shared {
+  static unsigned char* at(uint64_t address, size_t bytes) {
+    require_aligned(address, bytes);
+    return shared_bytes_at(address, bytes);
+  }
+  static unsigned char* written_at(uint64_t address, size_t bytes) { return at(address, bytes); }
+};
+
+template <class T, int kCount, class Space>
+void load(Thread& t, const Instruction& i) {
+  T values[kCount];
+  std::memcpy(values, Space::at(t.address(i.at[kCount]), sizeof values), sizeof values);
+  for (int k = 0; k < kCount; ++k) t.set<T>(i.at[k], values[k]);
+}
+template <class T, int kCount, class Space>
+void store(Thread& t, const Instruction& i) {
+  T values[kCount];
+  for (int k = 0; k < kCount; ++k) values[k] = t.get<T>(i.at[k + 1]);
+  std::memcpy(Space::written_at(t.address(i.at[0]), sizeof values), values, sizeof values);
+}
+
+// Threads take turns, so what is read and written in one turn is atomic.
+template <class T>
+T added(T old, T value) {
+  return static_cast<T>(old + value);
+}
+template <class T>
+T exchanged(T, T value) {
+  return value;
+}
+template <class T>
+T lesser(T old, T value) {
+  return std::min(old, value);
+}
+template <class T>
+T larger(T old, T value) {
+  return std::max(old, value);
+}
+template <class T, class Space, T (*kOf)(T, T)>
+void atomic(Thread& t, const Instruction& i) {
+  unsigned char* const memory = Space::written_at(t.address(i.at[1]), sizeof(T));
+  T old;
+  std::memcpy(&old, memory, sizeof old);
+  const T made = kOf(old, t.get<T>(i.at[2]));
+  std::memcpy(memory, &made, sizeof made);
+  t.set<T>(i.at[0], old);
+}
+
+template <class T, class Space>
+void add_of(Table& table, const std::string& space, const std::string& type) {
+  table["ld" + space + type] = load<T, 1, Space>;
+  table["st" + space + type] = store<T, 1, Space>;
+  table["ld" + space + ".v2" + type] = load<T, 2, Space>;
+  table["st" + space + ".v2" + type] = store<T, 2, Space>;
+  if constexpr (sizeof(T) <= 4) {
+    table["ld" + space + ".v4" + type] = load<T, 4, Space>;
+    table["st" + space + ".v4" + type] = store<T, 4, Space>;
+  }
+}
+template <class Space>
+void add_space(Table& table, const std::string& space) {
+  add_of<int8_t, Space>(table, space, ".s8");
+  add_of<int16_t, Space>(table, space, ".s16");
+  add_of<int32_t, Space>(table, space, ".s32");
+  add_of<int64_t, Space>(table, space, ".s64");
+  for (const char* kind : {".u", ".b"}) {
+    const std::string type = kind;
+    add_of<uint8_t, Space>(table, space, type + "8");
+    add_of<uint16_t, Space>(table, space, type + "16");
+    add_of<uint32_t, Space>(table, space, type + "32");
+    add_of<uint64_t, Space>(table, space, type + "64");
+  }
+  add_of<float, Space>(table, space, ".f32");
+  add_of<double, Space>(table, space, ".f64");
+}
+template <class T, class Space>
+void add_atomics(Table& table, const std::string& space, const std::string& bits) {
+  const std::string atom = "atom" + space;
+  table[atom + ".add.u" + bits] = atomic<T, Space, added<T>>;
+  table[atom + ".min.u" + bits] = atomic<T, Space, lesser<T>>;
+  table[atom + ".max.u" + bits] = atomic<T, Space, larger<T>>;
+  table[atom + ".exch.b" + bits] = atomic<T, Space, exchanged<T>>;
+}
+
+void same_address(Thread& t, const Instruction& i) {
+  t.set<uint64_t>(i.at[0], t.get<uint64_t>(i.at[1]));
+}
+
+void copy_async(Thread& t, const Instruction& i) {
+  if (t.get<int>(i.at[2]) != 16) throw std::logic_error("a copy of another size");
+  const int bytes = t.get<int>(i.at[3]);
+  unsigned char* const from = bytes > 0 ? Global::at(t.address(i.at[1]), 16)
+                                        : reinterpret_cast<unsigned char*>(t.address(i.at[1]));
+  muonrt::cuda::copy_async(Shared::at(t.address(i.at[0]), 16), from, bytes);
+}
+void commit_copies(Thread&, const Instruction&) { muonrt::cuda::copies_commit(); }
+void wait_for_copies(Thread& t, const Instruction& i) {
+  switch (t.get<int>(i.at[0])) {
+    case 0: return muonrt::cuda::copies_wait<0>();
+    case 1: return muonrt::cuda::copies_wait<1>();
+    case 2: return muonrt::cuda::copies_wait<2>();
+    case 3: return muonrt::cuda::copies_wait<3>();
+    default: throw std::logic_error("a wait that leaves more groups than is known here");
+  }
+}
+
+}  // namespace
+
+void add_memory(Table& table) {
+  for (const char* space : {"", ".param", ".local"}) add_space<Plain>(table, space);
+  for (const char* space : {".global", ".volatile.global"}) add_space<Global>(table, space);
+  for (const char* space : {".shared", ".shared::cta", ".shared::cluster"})
+    add_space<Shared>(table, space);
+  add_atomics<uint32_t, Global>(table, ".global", "32");
+  add_atomics<uint64_t, Global>(table, ".global", "64");
+  add_atomics<uint32_t, Shared>(table, ".shared", "32");
+  add_atomics<uint64_t, Shared>(table, ".shared", "64");
+  table["cvta.to.global.u64"] = table["cvta.global.u64"] = same_address;
+  table["cvta.param.u64"] = table["cvta.local.u64"] = table["cvta.to.local.u64"] = same_address;
+  table["cp.async.cg.shared.global.L2::128B"] = copy_async;
+  table["cp.async.commit_group"] = commit_copies;
+  table["cp.async.wait_group"] = wait_for_copies;
+}
+
+}  // namespace emulator::ptx

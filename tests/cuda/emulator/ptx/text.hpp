@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// PTX as the compiler writes it, cut into statements. Source: PTX ISA 9.0, chapters 4 and 5.
+
+namespace emulator::ptx {
+
+/// `.shared .align 8 .b8 name[4096]`, say.
+struct Variable {
+  std::string space, type, name;  // "shared", "b8"
+  size_t alignment = 1, bytes = 0;
+};
+
+struct Operand {
+  std::string text;
+  bool address = false;  // it stood in brackets
+};
+
+struct Statement {
+  enum class Kind { kInstruction, kLabel, kRegisters, kVariable, kOpen, kClose };
+  Kind kind = Kind::kInstruction;
+  std::string guard;  // predicate that it asks first, or none
+  bool unless = false;
+  std::string name;               // opcode, label, or the registers' prefix
+  std::vector<Operand> operands;  // in order, those of vectors and lists one by one
+  std::string type;               // of registers
+  int count = 0;                  // of registers %r0 to %r<count - 1>; 0: one, of that very name
+  Variable variable;
+  std::string source;  // as it stood
+};
+
+/// A kernel, or a function that kernels call.
+struct FunctionText {
+  bool kernel = false;
+  std::string name;
+  std::vector<Variable> results, parameters;
+  unsigned most_threads = 0;  // of a block; 0 where it does not say
+  std::vector<Statement> body;
+};
+
+struct ModuleText {
+  std::vector<Variable> variables;  // outside functions
+  std::vector<FunctionText> functions;
+};
+
+/// Throws std::runtime_error that quotes what it cannot read.
+ModuleText read_module(std::string_view text);
+
+}  // namespace emulator::ptx

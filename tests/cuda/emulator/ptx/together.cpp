@@ -1,0 +1,272 @@
+#include <array>
+#include <cstring>
+
+#include "block.hpp"
+#include "cuda/symmetric/ptx_sm80.cuh"
+#include "cuda/symmetric/ptx_wgmma.cuh"
+#include "ptx/program.hpp"
+#include "ptx/shared.hpp"
+
+// What threads do together, and the engines that copy and multiply: the emulated instructions of
+// cuda/symmetric beside this do it. Source: PTX ISA 9.0, sections 9.7.13 to 9.7.16.
+
+namespace emulator::ptx {
+
+namespace {
+
+using muonrt::DType;
+using muonrt::cuda::TensorMap;
+
+void nothing(Thread&, const Instruction&) {}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+// Barriers.
+void block_barrier(Thread& t, const Instruction& i) {
+  require(t.get<int>(i.at[0]) == 0, "a barrier of another number");
+  __syncthreads();
+}
+void block_barrier_or(Thread& t, const Instruction& i) {
+  require(t.get<int>(i.at[1]) == 0, "a barrier of another number");
+  t.set<bool>(i.at[0], __syncthreads_or(t.get<bool>(i.at[2])) != 0);
+}
+/// A barrier of 128 threads: those of a warpgroup, which have its number for themselves.
+void group_barrier(Thread& t, const Instruction& i) {
+  struct User {
+    uint64_t cluster = 0;
+    unsigned group = 0;
+  };
+  static thread_local std::array<std::array<User, 16>, 16> users;  // by block and number
+  const auto number = t.get<uint32_t>(i.at[0]);
+  const unsigned group = threadIdx.x / 128;
+  require(i.count == 2 && t.get<int>(i.at[1]) == 128, "a barrier of another size");
+  require(number > 0 && number < 16, "a barrier of a number that a block has not for its parts");
+  User& user = users.at(block_in_cluster())[number];
+  if (user.cluster != cluster_number()) user = {cluster_number(), group};
+  require(user.group == group, "a barrier of another warpgroup");
+  muonrt::cuda::warpgroup_sync(static_cast<int>(group));
+}
+void warp_barrier(Thread& t, const Instruction& i) {
+  require(t.get<uint32_t>(i.at[0]) == 0xffffffffu, "a barrier of part of a warp");
+  muonrt::cuda::warp_sync();
+}
+void shuffle_down(Thread& t, const Instruction& i) {
+  require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
+  const uint32_t delta = t.get<uint32_t>(i.at[3]);
+  const uint32_t word = __shfl_down_sync(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]),
+                                         static_cast<int>(delta));
+  t.set<uint32_t>(i.at[0], word);
+  t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
+}
+void cluster_arrive(Thread&, const Instruction&) { muonrt::cuda::cluster_sync(); }
+void await_launches(Thread&, const Instruction&) { muonrt::cuda::await_predecessors(); }
+
+// Barriers in shared memory.
+uint64_t* barrier_at(Thread& t, const Argument& a) {
+  return reinterpret_cast<uint64_t*>(shared_bytes_at(t.address(a), 8));
+}
+void barrier_init(Thread& t, const Instruction& i) {
+  muonrt::cuda::barrier_init(barrier_at(t, i.at[0]), t.get<int>(i.at[1]));
+}
+void barrier_arrive(Thread& t, const Instruction& i) {
+  muonrt::cuda::barrier_arrive(barrier_at(t, i.at[1]));
+}
+void barrier_expect(Thread& t, const Instruction& i) {
+  muonrt::cuda::barrier_arrive_and_expect(barrier_at(t, i.at[1]), t.get<uint32_t>(i.at[2]));
+}
+/// It may wait, so it does, until the phase has ended.
+void barrier_try(Thread& t, const Instruction& i) {
+  muonrt::cuda::barrier_wait(barrier_at(t, i.at[1]), t.get<uint32_t>(i.at[2]));
+  t.set<bool>(i.at[0], true);
+}
+void address_in_block(Thread& t, const Instruction& i) {
+  const uint32_t address = t.get<uint32_t>(i.at[1]), rank = t.get<uint32_t>(i.at[2]);
+  require(address < 1u << kRankShift, "an address that names a block already");
+  t.set<uint32_t>(i.at[0], (rank + 1) << kRankShift | address);
+}
+
+// Bulk copies; boxes of the emulated maps.
+const TensorMap& map_at(Thread& t, const Argument& a) {
+  require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
+  return *reinterpret_cast<const TensorMap*>(t.address(a));
+}
+unsigned char* box_at(Thread& t, const Argument& a, const TensorMap& map) {
+  return shared_bytes_at(t.address(a), muonrt::cuda::bytes_of_box(map));
+}
+void bulk_load(Thread& t, const Instruction& i) {
+  const TensorMap& map = map_at(t, i.at[1]);
+  muonrt::cuda::bulk_load(box_at(t, i.at[0], map), map, t.get<int>(i.at[2]), t.get<int>(i.at[3]),
+                          t.get<int>(i.at[4]), barrier_at(t, i.at[5]));
+}
+void bulk_load_blocks(Thread& t, const Instruction& i) {
+  const TensorMap& map = map_at(t, i.at[1]);
+  muonrt::cuda::bulk_load_blocks(box_at(t, i.at[0], map), map, t.get<int>(i.at[2]),
+                                 t.get<int>(i.at[3]), t.get<int>(i.at[4]), barrier_at(t, i.at[5]),
+                                 t.get<uint16_t>(i.at[6]));
+}
+void bulk_store(Thread& t, const Instruction& i) {
+  const TensorMap& map = map_at(t, i.at[0]);
+  muonrt::cuda::bulk_store(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
+                           box_at(t, i.at[4], map));
+}
+void bulk_commit(Thread&, const Instruction&) { muonrt::cuda::bulk_commit(); }
+void bulk_wait(Thread& t, const Instruction& i) {
+  require(t.get<int>(i.at[0]) == 0, "a wait that leaves bulk stores");
+  muonrt::cuda::bulk_wait();
+}
+void bulk_fence(Thread&, const Instruction&) { muonrt::cuda::bulk_fence(); }
+
+// Matrices of 8 x 8.
+void load_matrices(Thread& t, const Instruction& i) {
+  uint32_t words[4];
+  muonrt::cuda::load_matrices(words, shared_bytes_at(t.address(i.at[4]), 16));
+  for (int w = 0; w < 4; ++w) t.set<uint32_t>(i.at[w], words[w]);
+}
+template <bool kTransposed>
+void store_matrices(Thread& t, const Instruction& i) {
+  uint32_t words[4];
+  for (int w = 0; w < 4; ++w) words[w] = t.get<uint32_t>(i.at[w + 1]);
+  muonrt::cuda::store_eights(shared_bytes_at(t.address(i.at[0]), 16), words, kTransposed);
+}
+
+/// The product of a warp: all lanes bring their fragments, and it is made once.
+template <DType kElement>
+void multiply_of_warp(Thread& t, const Instruction& i) {
+  float c[4];
+  muonrt::cuda::MmaOperands mine = {c, {}, {}};
+  for (int k = 0; k < 4; ++k) {
+    mine.a[k] = t.get<uint32_t>(i.at[4 + k]);
+    c[k] = t.get<float>(i.at[10 + k]);
+  }
+  for (int k = 0; k < 2; ++k) mine.b[k] = t.get<uint32_t>(i.at[8 + k]);
+  using Lanes = std::array<muonrt::cuda::MmaOperands, 32>;
+  meet_for(threadIdx.x / 32 * 32, 32, &mine, sizeof mine, [](const unsigned char* all) {
+    muonrt::cuda::multiply_warp<kElement>(*reinterpret_cast<const Lanes*>(all));
+  });
+  for (int k = 0; k < 4; ++k) t.set<float>(i.at[k], c[k]);
+}
+
+// Products of a warpgroup.
+
+/// Registers that the tensor cores hold: what is read there meanwhile is NaN, what is written there
+/// is found out.
+struct Held {
+  const Argument* registers = nullptr;  // of the first product; others name the same ones
+  int count = 0;
+  bool fenced = false;  // what was written to registers before is visible to the next product
+  std::array<float, 128> sums;
+};
+constexpr uint32_t kHeld = 0x7fedcba9;
+
+Held& held() {
+  static thread_local std::vector<Held> of_thread(2048);
+  return of_thread[thread_in_cluster()];
+}
+
+template <DType kElement, int kCols>
+void multiply_of_group(Thread& t, const Instruction& i) {
+  constexpr int kSums = kCols / 2;
+  require(i.count == kSums + 7, "a product of other operands");
+  for (int k : {3, 4})
+    require(t.get<int>(i.at[kSums + k]) == 1, "a product of negated operands");
+  for (int k : {5, 6})
+    require(t.get<int>(i.at[kSums + k]) == 0, "a product of transposed operands");
+  Held& mine = held();
+  if (mine.count == 0) {
+    require(mine.fenced, "a product of registers without a fence before it");
+    mine.fenced = false;
+    mine.registers = i.at;
+    mine.count = kSums;
+    for (int k = 0; k < kSums; ++k) mine.sums[static_cast<size_t>(k)] = t.get<float>(i.at[k]);
+  }
+  require(mine.count == kSums, "a product of another size while one is under way");
+  for (int k = 0; k < kSums; ++k) {
+    require(i.at[k].slot == mine.registers[k].slot, "products under way in different registers");
+    t.set<uint32_t>(i.at[k], kHeld);
+  }
+  muonrt::cuda::wgmma<kElement, kCols>(reinterpret_cast<float(&)[kSums]>(mine.sums),
+                                       t.get<uint64_t>(i.at[kSums]), t.get<uint64_t>(i.at[kSums + 1]),
+                                       t.get<bool>(i.at[kSums + 2]));
+}
+void fence_products(Thread&, const Instruction&) { held().fenced = true; }
+void commit_products(Thread&, const Instruction&) { muonrt::cuda::wgmma_commit(); }
+void wait_for_products(Thread& t, const Instruction& i) {
+  switch (t.get<int>(i.at[0])) {
+    case 0: muonrt::cuda::wgmma_wait<0>(); break;
+    case 1: muonrt::cuda::wgmma_wait<1>(); break;
+    case 2: muonrt::cuda::wgmma_wait<2>(); break;
+    default: throw std::logic_error("a wait that leaves more products than is known here");
+  }
+  Held& mine = held();
+  const auto& pending = muonrt::cuda::pending_products();
+  if (!pending.groups.empty() || !pending.open.empty()) return;
+  for (int k = 0; k < mine.count; ++k) {
+    require(t.get<uint32_t>(mine.registers[k]) == kHeld, "a sum is written while a product runs");
+    t.set<float>(mine.registers[k], mine.sums[static_cast<size_t>(k)]);
+  }
+  mine.count = 0;
+}
+
+template <int kCols>
+void add_products(Table& table) {
+  const std::string shape = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(kCols) + "k16.f32";
+  table[shape + ".bf16.bf16"] = multiply_of_group<DType::kBF16, kCols>;
+  table[shape + ".f16.f16"] = multiply_of_group<DType::kF16, kCols>;
+}
+
+}  // namespace
+
+unsigned char* shared_bytes_at(uint64_t address, size_t bytes) {
+  const uint64_t named = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
+  const unsigned block = named == 0 ? block_in_cluster() : static_cast<unsigned>(named - 1);
+  require(block_runs(block), "shared memory of a block that has ended");
+  require(offset + bytes <= shared_bytes(), "an address beyond the block's shared memory");
+  require(offset % (bytes > 16 ? 16 : bytes) == 0, "an address in shared memory is not aligned");
+  return shared_memory(block) + offset;
+}
+
+void add_together(Table& table) {
+  table["bar.sync"] = block_barrier;
+  table["bar.red.or.pred"] = block_barrier_or;
+  table["barrier.sync"] = group_barrier;
+  table["bar.warp.sync"] = warp_barrier;
+  table["shfl.sync.down.b32"] = shuffle_down;
+  table["barrier.cluster.arrive.release"] = cluster_arrive;
+  table["barrier.cluster.wait.acquire"] = nothing;  // the arrival has waited
+  table["griddepcontrol.wait"] = await_launches;
+  for (const char* word : {"griddepcontrol.launch_dependents", "prefetch.tensormap",
+                           "setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32",
+                           "fence.mbarrier_init.release.cluster"})
+    table[word] = nothing;
+
+  table["mbarrier.init.shared::cta.b64"] = barrier_init;
+  table["mbarrier.arrive.shared::cta.b64"] = barrier_arrive;
+  table["mbarrier.arrive.shared::cluster.b64"] = barrier_arrive;
+  table["mbarrier.arrive.expect_tx.shared::cta.b64"] = barrier_expect;
+  table["mbarrier.try_wait.parity.shared::cta.b64"] = barrier_try;
+  table["mapa.shared::cluster.u32"] = address_in_block;
+
+  const std::string into_shared =
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes";
+  table[into_shared] = bulk_load;
+  table[into_shared + ".multicast::cluster"] = bulk_load_blocks;
+  table["cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"] = bulk_store;
+  table["cp.async.bulk.commit_group"] = bulk_commit;
+  table["cp.async.bulk.wait_group"] = table["cp.async.bulk.wait_group.read"] = bulk_wait;
+  table["fence.proxy.async.shared::cta"] = bulk_fence;
+
+  table["ldmatrix.sync.aligned.m8n8.x4.shared.b16"] = load_matrices;
+  table["stmatrix.sync.aligned.m8n8.x4.shared.b16"] = store_matrices<false>;
+  table["stmatrix.sync.aligned.m8n8.x4.trans.shared.b16"] = store_matrices<true>;
+  const std::string of_warp = "mma.sync.aligned.m16n8k16.row.col.f32";
+  table[of_warp + ".bf16.bf16.f32"] = multiply_of_warp<DType::kBF16>;
+  table[of_warp + ".f16.f16.f32"] = multiply_of_warp<DType::kF16>;
+  add_products<64>(table), add_products<128>(table), add_products<256>(table);
+  table["wgmma.fence.sync.aligned"] = fence_products;
+  table["wgmma.commit_group.sync.aligned"] = commit_products;
+  table["wgmma.wait_group.sync.aligned"] = wait_for_products;
+}
+
+}  // namespace emulator::ptx
