@@ -173,7 +173,7 @@ TEST_CASE(
   CHECK(bad == 0);
 }
 
-TEST_CASE("symmetric small: exact on integers for every n to 600, batches 1 to 4", 
+TEST_CASE("symmetric small: exact on integers for every n to 600, batches 1 to 4",
           "[emulated][every]") {
   for (int64_t n = 1; n <= 600; ++n) {
     const Tiles tiles = n % 2 == 0 ? Tiles::kSmall : Tiles::kSmallWide;

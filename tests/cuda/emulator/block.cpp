@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 thread_local uint3 threadIdx, blockIdx;
 thread_local dim3 blockDim, gridDim;
@@ -53,6 +55,7 @@ struct Machine {
   uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
   const Cluster* cluster = nullptr;
+  std::exception_ptr failure;  // of a thread
 };
 
 thread_local std::unique_ptr<Machine> owned_machine;
@@ -76,7 +79,11 @@ void stop() {
 
 void start() {
   while (true) {
-    (*machine().thread)();
+    try {
+      (*machine().thread)();
+    } catch (...) {
+      machine().failure = std::current_exception();
+    }
     state_of_running() = State::kDone;
     stop();
   }
@@ -271,6 +278,7 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster) {
   prepare(thread, cluster);
   while (!all_in(0, machine().size, State::kDone)) {
     bool moved = let_all_run();
+    if (machine().failure) std::rethrow_exception(std::exchange(machine().failure, nullptr));
     moved |= do_pending(false);
     moved |= open_all();
     if (!moved) moved = do_pending(true);
@@ -282,6 +290,7 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster) {
 }
 
 size_t thread_in_cluster() { return machine().current; }
+size_t threads_in_cluster() { return machine().size; }
 unsigned block_in_cluster() {
   return static_cast<unsigned>(machine().current / threads_of_block());
 }

@@ -17,14 +17,15 @@ struct Cluster {
   bool early = false;       // its launch may begin before the one in front of it has ended
 };
 
-/// Runs a cluster: `thread` once for each of its threads, which take turns. Throws std::logic_error
-/// where they wait for what can no longer come.
+/// Runs a cluster: `thread` once for each of its threads, which take turns. Throws what a thread
+/// does, and std::logic_error where they wait for what can no longer come.
 void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 
 // For the stand-ins of instructions; called by a running thread.
 
-/// Its place among all threads of the cluster, and its block's in the cluster.
+/// Its place among all threads of the cluster, how many those are, and its block's in the cluster.
 size_t thread_in_cluster();
+size_t threads_in_cluster();
 unsigned block_in_cluster();
 /// Number of the cluster, among those that this processor has run.
 uint64_t cluster_number();

@@ -286,8 +286,8 @@ void unpacked(Thread& t, const Instruction& i) {
 }
 void now(Thread& t, const Instruction& i) {
   static thread_local uint64_t nanoseconds = 0;
-  t.set<uint64_t>(i.at[0], i.at[1].slot == kGlobalTimer ? nanoseconds += 1000
-                                                        : t.get<uint64_t>(i.at[1]));
+  t.set<uint64_t>(i.at[0],
+                  i.at[1].slot == kGlobalTimer ? nanoseconds += 1000 : t.get<uint64_t>(i.at[1]));
 }
 
 template <class To, class From>
@@ -300,8 +300,8 @@ void f32_of_f16(Thread& t, const Instruction& i) {
 /// Two floats as one word, the first above.
 template <muonrt::DType kElement>
 void word_of(Thread& t, const Instruction& i) {
-  t.set<uint32_t>(i.at[0], muonrt::cuda::packed<kElement>(t.get<float>(i.at[2]),
-                                                          t.get<float>(i.at[1])));
+  t.set<uint32_t>(i.at[0],
+                  muonrt::cuda::packed<kElement>(t.get<float>(i.at[2]), t.get<float>(i.at[1])));
 }
 
 template <class T>
@@ -384,8 +384,8 @@ void add_moves(Table& table) {
   for (const char* type : {".b16", ".u16", ".s16", ".b32", ".u32", ".s32", ".f32", ".b64", ".u64",
                            ".s64", ".f64", ".pred"})
     table[std::string("mov") + type] = moved;
-  for (const char* type : {".b16", ".u16", ".s16", ".b32", ".u32", ".s32", ".f32", ".b64", ".u64",
-                           ".s64", ".f64"})
+  for (const char* type :
+       {".b16", ".u16", ".s16", ".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".s64", ".f64"})
     table[std::string("selp") + type] = selected;
   table["mov.u64"] = now;
   table["mov.b32.pack"] = packed_of<uint16_t, uint32_t>;

@@ -52,7 +52,8 @@ class Symbols {
         &base_);
     const auto& head = at<Elf64_Ehdr>(0);
     for (int s = 0; s < head.e_shnum; ++s) {
-      const auto& section = at<Elf64_Shdr>(head.e_shoff + static_cast<size_t>(s) * head.e_shentsize);
+      const auto& section =
+          at<Elf64_Shdr>(head.e_shoff + static_cast<size_t>(s) * head.e_shentsize);
       if (section.sh_type == SHT_SYMTAB) read(section, head);
     }
     if (names_.empty()) throw std::runtime_error("PTX: the program has no table of its symbols");
@@ -70,8 +71,7 @@ class Symbols {
     return *reinterpret_cast<const T*>(image_.data() + offset);
   }
   void read(const Elf64_Shdr& table, const Elf64_Ehdr& head) {
-    const auto& strings =
-        at<Elf64_Shdr>(head.e_shoff + size_t{table.sh_link} * head.e_shentsize);
+    const auto& strings = at<Elf64_Shdr>(head.e_shoff + size_t{table.sh_link} * head.e_shentsize);
     for (size_t i = 0; i < table.sh_size / sizeof(Elf64_Sym); ++i) {
       const auto& symbol = at<Elf64_Sym>(table.sh_offset + i * sizeof(Elf64_Sym));
       if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_value != 0)
@@ -171,7 +171,8 @@ void run(const Function& function, unsigned char* parameters, unsigned char* loc
     }
   } catch (const std::logic_error& error) {
     throw std::logic_error(std::string(error.what()) + ", at '" + function.sources[t.next - 1] +
-                           "' of " + function.name);
+                           "' of thread " + std::to_string(threadIdx.x) + ", block " +
+                           std::to_string(blockIdx.x) + ", " + function.name);
   }
 }
 

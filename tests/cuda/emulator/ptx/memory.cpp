@@ -3,6 +3,7 @@
 
 #include "block.hpp"
 #include "cuda/symmetric/ptx_sm80.cuh"
+#include "ptx/order.hpp"
 #include "ptx/program.hpp"
 #include "ptx/shared.hpp"
 
@@ -34,13 +35,26 @@ struct Global : Plain {
     require_predecessors();
     return at(address, bytes);
   }
+  static unsigned char* changed_at(uint64_t address, size_t bytes) {
+    return written_at(address, bytes);
+  }
 };
 struct Shared {
-  static unsigned char* at(uint64_t address, size_t bytes) {
-    require_aligned(address, bytes);
-    return shared_bytes_at(address, bytes);
+  template <order::Access kAccess>
+  static unsigned char* reached(uint64_t address, size_t bytes) {
+    const SharedPlace place = shared_place(address, bytes);
+    order::access(place.block, place.offset, bytes, kAccess);
+    return place.memory;
   }
-  static unsigned char* written_at(uint64_t address, size_t bytes) { return at(address, bytes); }
+  static unsigned char* at(uint64_t address, size_t bytes) {
+    return reached<order::Access::kRead>(address, bytes);
+  }
+  static unsigned char* written_at(uint64_t address, size_t bytes) {
+    return reached<order::Access::kWrite>(address, bytes);
+  }
+  static unsigned char* changed_at(uint64_t address, size_t bytes) {
+    return reached<order::Access::kAtomic>(address, bytes);
+  }
 };
 
 template <class T, int kCount, class Space>
@@ -75,7 +89,7 @@ T larger(T old, T value) {
 }
 template <class T, class Space, T (*kOf)(T, T)>
 void atomic(Thread& t, const Instruction& i) {
-  unsigned char* const memory = Space::written_at(t.address(i.at[1]), sizeof(T));
+  unsigned char* const memory = Space::changed_at(t.address(i.at[1]), sizeof(T));
   T old;
   std::memcpy(&old, memory, sizeof old);
   const T made = kOf(old, t.get<T>(i.at[2]));
@@ -128,16 +142,27 @@ void copy_async(Thread& t, const Instruction& i) {
   const int bytes = t.get<int>(i.at[3]);
   unsigned char* const from = bytes > 0 ? Global::at(t.address(i.at[1]), 16)
                                         : reinterpret_cast<unsigned char*>(t.address(i.at[1]));
-  muonrt::cuda::copy_async(Shared::at(t.address(i.at[0]), 16), from, bytes);
+  const SharedPlace to = shared_place(t.address(i.at[0]), 16);
+  order::copy_write(to.offset, 16);
+  muonrt::cuda::copy_async(to.memory, from, bytes);
 }
-void commit_copies(Thread&, const Instruction&) { muonrt::cuda::copies_commit(); }
+void commit_copies(Thread&, const Instruction&) {
+  order::copies_commit();
+  muonrt::cuda::copies_commit();
+}
 void wait_for_copies(Thread& t, const Instruction& i) {
+  order::copies_wait(t.get<uint32_t>(i.at[0]));
   switch (t.get<int>(i.at[0])) {
-    case 0: return muonrt::cuda::copies_wait<0>();
-    case 1: return muonrt::cuda::copies_wait<1>();
-    case 2: return muonrt::cuda::copies_wait<2>();
-    case 3: return muonrt::cuda::copies_wait<3>();
-    default: throw std::logic_error("a wait that leaves more groups than is known here");
+    case 0:
+      return muonrt::cuda::copies_wait<0>();
+    case 1:
+      return muonrt::cuda::copies_wait<1>();
+    case 2:
+      return muonrt::cuda::copies_wait<2>();
+    case 3:
+      return muonrt::cuda::copies_wait<3>();
+    default:
+      throw std::logic_error("a wait that leaves more groups than is known here");
   }
 }
 

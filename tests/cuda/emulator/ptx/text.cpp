@@ -236,8 +236,8 @@ class Reader {
   }
 
   bool begins_function(const std::string& begun) const {
-    return !function_ && (begun.find(".entry") != std::string::npos ||
-                          begun.find(".func") != std::string::npos);
+    return !function_ &&
+           (begun.find(".entry") != std::string::npos || begun.find(".func") != std::string::npos);
   }
 
   /// A name, and no second colon behind the first.

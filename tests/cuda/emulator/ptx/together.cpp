@@ -1,9 +1,13 @@
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "block.hpp"
 #include "cuda/symmetric/ptx_sm80.cuh"
 #include "cuda/symmetric/ptx_wgmma.cuh"
+#include "ptx/order.hpp"
 #include "ptx/program.hpp"
 #include "ptx/shared.hpp"
 
@@ -26,11 +30,15 @@ void require(bool holds, const char* what) {
 // Barriers.
 void block_barrier(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "a barrier of another number");
+  order::arrive(order::of_block(0));
   __syncthreads();
+  order::depart(order::of_block(0));
 }
 void block_barrier_or(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[1]) == 0, "a barrier of another number");
+  order::arrive(order::of_block(0));
   t.set<bool>(i.at[0], __syncthreads_or(t.get<bool>(i.at[2])) != 0);
+  order::depart(order::of_block(0));
 }
 /// A barrier of 128 threads: those of a warpgroup, which have its number for themselves.
 void group_barrier(Thread& t, const Instruction& i) {
@@ -46,39 +54,69 @@ void group_barrier(Thread& t, const Instruction& i) {
   User& user = users.at(block_in_cluster())[number];
   if (user.cluster != cluster_number()) user = {cluster_number(), group};
   require(user.group == group, "a barrier of another warpgroup");
+  order::arrive(order::of_block(number));
   muonrt::cuda::warpgroup_sync(static_cast<int>(group));
+  order::depart(order::of_block(number));
 }
 void warp_barrier(Thread& t, const Instruction& i) {
   require(t.get<uint32_t>(i.at[0]) == 0xffffffffu, "a barrier of part of a warp");
+  order::arrive(order::of_warp());
   muonrt::cuda::warp_sync();
+  order::depart(order::of_warp());
 }
 void shuffle_down(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
   const uint32_t delta = t.get<uint32_t>(i.at[3]);
-  const uint32_t word = __shfl_down_sync(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]),
-                                         static_cast<int>(delta));
+  const uint32_t word =
+      __shfl_down_sync(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), static_cast<int>(delta));
   t.set<uint32_t>(i.at[0], word);
   t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
 }
-void cluster_arrive(Thread&, const Instruction&) { muonrt::cuda::cluster_sync(); }
+/// Whether the thread has come to the cluster's barrier and not waited there.
+uint8_t& arrived_at_cluster() {
+  static thread_local std::vector<uint8_t> of_thread(2048);
+  return of_thread[thread_in_cluster()];
+}
+void cluster_arrive(Thread&, const Instruction&) {
+  require(std::exchange(arrived_at_cluster(), uint8_t{1}) == 0,
+          "an arrival without a wait behind it");
+  order::arrive(order::of_cluster());
+}
+void cluster_wait(Thread&, const Instruction&) {
+  require(std::exchange(arrived_at_cluster(), uint8_t{0}) == 1, "a wait without an arrival");
+  muonrt::cuda::cluster_sync();
+  order::depart(order::of_cluster());
+}
 void await_launches(Thread&, const Instruction&) { muonrt::cuda::await_predecessors(); }
 
 // Barriers in shared memory.
-uint64_t* barrier_at(Thread& t, const Argument& a) {
-  return reinterpret_cast<uint64_t*>(shared_bytes_at(t.address(a), 8));
+uint64_t* barrier_in(const SharedPlace& place) { return reinterpret_cast<uint64_t*>(place.memory); }
+/// One that the thread knows to be made.
+SharedPlace barrier_at(Thread& t, const Argument& a) {
+  const SharedPlace place = shared_place(t.address(a), 8);
+  order::require_made(place.block, place.offset);
+  return place;
 }
 void barrier_init(Thread& t, const Instruction& i) {
-  muonrt::cuda::barrier_init(barrier_at(t, i.at[0]), t.get<int>(i.at[1]));
+  const SharedPlace place = shared_place(t.address(i.at[0]), 8);
+  order::access(place.block, place.offset, 8, order::Access::kWrite);
+  muonrt::cuda::barrier_init(barrier_in(place), t.get<int>(i.at[1]));
 }
 void barrier_arrive(Thread& t, const Instruction& i) {
-  muonrt::cuda::barrier_arrive(barrier_at(t, i.at[1]));
+  uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
+  order::arrived(barrier);
+  muonrt::cuda::barrier_arrive(barrier);
 }
 void barrier_expect(Thread& t, const Instruction& i) {
-  muonrt::cuda::barrier_arrive_and_expect(barrier_at(t, i.at[1]), t.get<uint32_t>(i.at[2]));
+  uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
+  order::arrived(barrier);
+  muonrt::cuda::barrier_arrive_and_expect(barrier, t.get<uint32_t>(i.at[2]));
 }
 /// It may wait, so it does, until the phase has ended.
 void barrier_try(Thread& t, const Instruction& i) {
-  muonrt::cuda::barrier_wait(barrier_at(t, i.at[1]), t.get<uint32_t>(i.at[2]));
+  uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
+  muonrt::cuda::barrier_wait(barrier, t.get<uint32_t>(i.at[2]));
+  order::waited(barrier);
   t.set<bool>(i.at[0], true);
 }
 void address_in_block(Thread& t, const Instruction& i) {
@@ -92,43 +130,62 @@ const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));
 }
-unsigned char* box_at(Thread& t, const Argument& a, const TensorMap& map) {
-  return shared_bytes_at(t.address(a), muonrt::cuda::bytes_of_box(map));
+SharedPlace box_at(Thread& t, const Argument& a, const TensorMap& map) {
+  return shared_place(t.address(a), muonrt::cuda::bytes_of_box(map));
+}
+/// Into the blocks whose bits are set.
+void bulk_load_into(Thread& t, const Instruction& i, uint16_t blocks) {
+  const TensorMap& map = map_at(t, i.at[1]);
+  const SharedPlace box = box_at(t, i.at[0], map);
+  const SharedPlace barrier = barrier_at(t, i.at[5]);
+  for (unsigned block = 0; block < 16; ++block) {
+    if ((blocks >> block & 1u) == 0) continue;
+    order::require_made_for_engines(block, barrier.offset);
+    order::bulk_write(block, box.offset, muonrt::cuda::bytes_of_box(map),
+                      muonrt::cuda::in_block(barrier_in(barrier), block));
+    muonrt::cuda::bulk_load_into(block, box.memory, map, t.get<int>(i.at[2]), t.get<int>(i.at[3]),
+                                 t.get<int>(i.at[4]), barrier_in(barrier));
+  }
 }
 void bulk_load(Thread& t, const Instruction& i) {
-  const TensorMap& map = map_at(t, i.at[1]);
-  muonrt::cuda::bulk_load(box_at(t, i.at[0], map), map, t.get<int>(i.at[2]), t.get<int>(i.at[3]),
-                          t.get<int>(i.at[4]), barrier_at(t, i.at[5]));
+  bulk_load_into(t, i, static_cast<uint16_t>(1u << block_in_cluster()));
 }
 void bulk_load_blocks(Thread& t, const Instruction& i) {
-  const TensorMap& map = map_at(t, i.at[1]);
-  muonrt::cuda::bulk_load_blocks(box_at(t, i.at[0], map), map, t.get<int>(i.at[2]),
-                                 t.get<int>(i.at[3]), t.get<int>(i.at[4]), barrier_at(t, i.at[5]),
-                                 t.get<uint16_t>(i.at[6]));
+  bulk_load_into(t, i, t.get<uint16_t>(i.at[6]));
 }
 void bulk_store(Thread& t, const Instruction& i) {
   const TensorMap& map = map_at(t, i.at[0]);
+  const SharedPlace box = box_at(t, i.at[4], map);
+  order::bulk_read(box.offset, muonrt::cuda::bytes_of_box(map));
   muonrt::cuda::bulk_store(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
-                           box_at(t, i.at[4], map));
+                           box.memory);
 }
 void bulk_commit(Thread&, const Instruction&) { muonrt::cuda::bulk_commit(); }
 void bulk_wait(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "a wait that leaves bulk stores");
   muonrt::cuda::bulk_wait();
+  order::bulk_wait();
 }
-void bulk_fence(Thread&, const Instruction&) { muonrt::cuda::bulk_fence(); }
+void bulk_fence(Thread&, const Instruction&) {
+  order::fence();
+  muonrt::cuda::bulk_fence();
+}
 
 // Matrices of 8 x 8.
 void load_matrices(Thread& t, const Instruction& i) {
+  const SharedPlace row = shared_place(t.address(i.at[4]), 16);
+  order::access(row.block, row.offset, 16, order::Access::kRead);
   uint32_t words[4];
-  muonrt::cuda::load_matrices(words, shared_bytes_at(t.address(i.at[4]), 16));
+  muonrt::cuda::load_matrices(words, row.memory);
   for (int w = 0; w < 4; ++w) t.set<uint32_t>(i.at[w], words[w]);
 }
 template <bool kTransposed>
 void store_matrices(Thread& t, const Instruction& i) {
   uint32_t words[4];
   for (int w = 0; w < 4; ++w) words[w] = t.get<uint32_t>(i.at[w + 1]);
-  muonrt::cuda::store_eights(shared_bytes_at(t.address(i.at[0]), 16), words, kTransposed);
+  const SharedPlace row = shared_place(t.address(i.at[0]), 16);
+  order::access(row.block, row.offset, 16, order::Access::kWrite);
+  muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 
 /// The product of a warp: all lanes bring their fragments, and it is made once.
@@ -165,12 +222,23 @@ Held& held() {
   return of_thread[thread_in_cluster()];
 }
 
+/// What a product reads of an operand: rows of 32 bytes, by its descriptor.
+void note_operand(uint64_t descriptor, int rows) {
+  const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
+  const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
+  for (int row = 0; row < rows; ++row) {
+    const uint32_t first = start + static_cast<uint32_t>(row / 8) * group_stride +
+                           static_cast<uint32_t>(row % 8) * 128;
+    for (uint32_t chunk = 0; chunk < 2; ++chunk)
+      order::product_read(muonrt::cuda::swizzled_address(first + 16 * chunk), 16);
+  }
+}
+
 template <DType kElement, int kCols>
 void multiply_of_group(Thread& t, const Instruction& i) {
   constexpr int kSums = kCols / 2;
   require(i.count == kSums + 7, "a product of other operands");
-  for (int k : {3, 4})
-    require(t.get<int>(i.at[kSums + k]) == 1, "a product of negated operands");
+  for (int k : {3, 4}) require(t.get<int>(i.at[kSums + k]) == 1, "a product of negated operands");
   for (int k : {5, 6})
     require(t.get<int>(i.at[kSums + k]) == 0, "a product of transposed operands");
   Held& mine = held();
@@ -186,19 +254,34 @@ void multiply_of_group(Thread& t, const Instruction& i) {
     require(i.at[k].slot == mine.registers[k].slot, "products under way in different registers");
     t.set<uint32_t>(i.at[k], kHeld);
   }
-  muonrt::cuda::wgmma<kElement, kCols>(reinterpret_cast<float(&)[kSums]>(mine.sums),
-                                       t.get<uint64_t>(i.at[kSums]), t.get<uint64_t>(i.at[kSums + 1]),
-                                       t.get<bool>(i.at[kSums + 2]));
+  if (threadIdx.x % 32 == 0) {  // the warps come to it each, their lanes together
+    note_operand(t.get<uint64_t>(i.at[kSums]), muonrt::cuda::kWgmmaRows);
+    note_operand(t.get<uint64_t>(i.at[kSums + 1]), kCols);
+  }
+  muonrt::cuda::wgmma<kElement, kCols>(
+      reinterpret_cast<float(&)[kSums]>(mine.sums), t.get<uint64_t>(i.at[kSums]),
+      t.get<uint64_t>(i.at[kSums + 1]), t.get<bool>(i.at[kSums + 2]));
 }
 void fence_products(Thread&, const Instruction&) { held().fenced = true; }
-void commit_products(Thread&, const Instruction&) { muonrt::cuda::wgmma_commit(); }
+void commit_products(Thread&, const Instruction&) {
+  order::products_commit();
+  muonrt::cuda::wgmma_commit();
+}
 void wait_for_products(Thread& t, const Instruction& i) {
   switch (t.get<int>(i.at[0])) {
-    case 0: muonrt::cuda::wgmma_wait<0>(); break;
-    case 1: muonrt::cuda::wgmma_wait<1>(); break;
-    case 2: muonrt::cuda::wgmma_wait<2>(); break;
-    default: throw std::logic_error("a wait that leaves more products than is known here");
+    case 0:
+      muonrt::cuda::wgmma_wait<0>();
+      break;
+    case 1:
+      muonrt::cuda::wgmma_wait<1>();
+      break;
+    case 2:
+      muonrt::cuda::wgmma_wait<2>();
+      break;
+    default:
+      throw std::logic_error("a wait that leaves more products than is known here");
   }
+  order::products_wait(t.get<uint32_t>(i.at[0]));
   Held& mine = held();
   const auto& pending = muonrt::cuda::pending_products();
   if (!pending.groups.empty() || !pending.open.empty()) return;
@@ -218,13 +301,13 @@ void add_products(Table& table) {
 
 }  // namespace
 
-unsigned char* shared_bytes_at(uint64_t address, size_t bytes) {
+SharedPlace shared_place(uint64_t address, size_t bytes) {
   const uint64_t named = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
   const unsigned block = named == 0 ? block_in_cluster() : static_cast<unsigned>(named - 1);
   require(block_runs(block), "shared memory of a block that has ended");
   require(offset + bytes <= shared_bytes(), "an address beyond the block's shared memory");
-  require(offset % (bytes > 16 ? 16 : bytes) == 0, "an address in shared memory is not aligned");
-  return shared_memory(block) + offset;
+  require(offset % std::min<size_t>(bytes, 16) == 0, "an address in shared memory is not aligned");
+  return {block, offset, shared_memory(block) + offset};
 }
 
 void add_together(Table& table) {
@@ -234,11 +317,11 @@ void add_together(Table& table) {
   table["bar.warp.sync"] = warp_barrier;
   table["shfl.sync.down.b32"] = shuffle_down;
   table["barrier.cluster.arrive.release"] = cluster_arrive;
-  table["barrier.cluster.wait.acquire"] = nothing;  // the arrival has waited
+  table["barrier.cluster.wait.acquire"] = cluster_wait;
   table["griddepcontrol.wait"] = await_launches;
-  for (const char* word : {"griddepcontrol.launch_dependents", "prefetch.tensormap",
-                           "setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32",
-                           "fence.mbarrier_init.release.cluster"})
+  for (const char* word :
+       {"griddepcontrol.launch_dependents", "prefetch.tensormap", "setmaxnreg.inc.sync.aligned.u32",
+        "setmaxnreg.dec.sync.aligned.u32", "fence.mbarrier_init.release.cluster"})
     table[word] = nothing;
 
   table["mbarrier.init.shared::cta.b64"] = barrier_init;

@@ -57,8 +57,8 @@ class Translator {
   static Names specials() {
     Names names;
     const char* const known[] = {
-        "_",         "",          "",          "%tid.x",     "%tid.y",     "%tid.z",
-        "%ctaid.x",  "%ctaid.y",  "%ctaid.z",  "%ntid.x",    "%ntid.y",    "%ntid.z",
+        "_",         "",          "",          "%tid.x",           "%tid.y",      "%tid.z",
+        "%ctaid.x",  "%ctaid.y",  "%ctaid.z",  "%ntid.x",          "%ntid.y",     "%ntid.z",
         "%nctaid.x", "%nctaid.y", "%nctaid.z", "%cluster_ctarank", "%globaltimer"};
     static_assert(std::size(known) == kSpecials);
     for (int i = 0; i < kSpecials; ++i)
@@ -120,9 +120,14 @@ class Translator {
 
   void take(const Statement& s) {
     switch (s.kind) {
-      case Statement::Kind::kOpen: scopes_.emplace_back(); break;
-      case Statement::Kind::kClose: scopes_.pop_back(); break;
-      case Statement::Kind::kLabel: break;
+      case Statement::Kind::kOpen:
+        scopes_.emplace_back();
+        break;
+      case Statement::Kind::kClose:
+        scopes_.pop_back();
+        break;
+      case Statement::Kind::kLabel:
+        break;
       case Statement::Kind::kRegisters:
         if (s.count == 0) scopes_.back()[s.name] = new_slot(kNeverWritten);
         for (int i = 0; i < s.count; ++i)
@@ -136,7 +141,9 @@ class Translator {
         scopes_.back()[s.variable.name] = {kLocal, static_cast<int64_t>(f_->local_bytes)};
         f_->local_bytes += s.variable.bytes;
         break;
-      case Statement::Kind::kInstruction: take_instruction(s); break;
+      case Statement::Kind::kInstruction:
+        take_instruction(s);
+        break;
     }
   }
 

@@ -1,0 +1,307 @@
+#include "ptx/order.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "block.hpp"
+#include "cuda/symmetric/ptx_sm90.cuh"
+
+namespace emulator::ptx::order {
+
+namespace {
+
+/// How far one knows of each other's doing: threads first, then barriers and engines.
+class Clocks {
+ public:
+  uint32_t of(size_t who) const { return who < known_.size() ? known_[who] : 0; }
+  void set(size_t who, uint32_t clock) {
+    if (who >= known_.size()) known_.resize(who + 1);
+    known_[who] = clock;
+  }
+  void join(const Clocks& other) {
+    if (other.known_.size() > known_.size()) known_.resize(other.known_.size());
+    for (size_t i = 0; i < other.known_.size(); ++i)
+      known_[i] = std::max(known_[i], other.known_[i]);
+  }
+  void clear() { known_.clear(); }
+
+ private:
+  std::vector<uint32_t> known_;
+};
+
+/// An access: whose, and at which of its clocks. `engine`: by a copy or a product.
+struct Epoch {
+  uint32_t who = 0, clock = 0;  // clock 0: none
+  bool engine = false, atomic = false;
+};
+
+/// Bytes that are told apart; nothing smaller is shared by threads here.
+constexpr size_t kWord = 2;
+
+/// The last write of a word of shared memory, and who has read it since.
+struct Word {
+  uint64_t cluster = 0;  // that it speaks of
+  Epoch write;
+  std::vector<Epoch> reads;
+};
+
+/// A barrier of threads; those of one round may leave while those of the next arrive.
+struct Meeting {
+  std::array<Clocks, 2> brought;
+  std::array<uint32_t, 2> round = {};
+};
+
+struct Phases {
+  uint32_t done = 0;  // phases that have ended
+  uint8_t phase = 0;
+  size_t who = 0;
+  Clocks arriving, arrived;
+};
+
+struct Thread {
+  Clocks knows;
+  std::vector<uint32_t> fences;                                 // its clocks at its fences
+  std::unordered_map<unsigned, uint32_t> rounds;                // of each barrier of threads
+  size_t bulk = 0, copies = 0;                                  // ids of its engines; 0: none yet
+  uint32_t bulk_number = 0, copy_group = 0, product_group = 0;  // the last ones that are complete
+};
+
+struct Cluster {
+  uint64_t number = 0;
+  std::vector<Thread> threads;
+  std::vector<std::vector<Word>> shared;  // by block
+  std::unordered_map<unsigned, Meeting> meetings;
+  std::map<const uint64_t*, Phases> barriers;
+  std::map<size_t, size_t> products;  // ids of the tensor cores, by warpgroup
+  size_t ids = 0;
+};
+
+Cluster& cluster() {
+  static thread_local Cluster here;
+  if (here.number != cluster_number()) {
+    auto shared = std::move(here.shared);
+    here = {};
+    here.shared = std::move(shared);
+    here.number = cluster_number();
+    here.ids = threads_in_cluster();
+    here.threads.resize(here.ids);
+  }
+  return here;
+}
+
+Thread& running() {
+  auto& threads = cluster().threads;
+  const size_t me = thread_in_cluster();
+  if (threads[me].knows.of(me) == 0) threads[me].knows.set(me, 1);
+  return threads[me];
+}
+
+uint32_t clock_of_running() { return running().knows.of(thread_in_cluster()); }
+void tick() { running().knows.set(thread_in_cluster(), clock_of_running() + 1); }
+
+/// Whether a thread knows that an access is over.
+bool over(const Thread& t, const Epoch& e) { return e.clock == 0 || t.knows.of(e.who) >= e.clock; }
+
+/// Whether it also knows of a fence, behind the access, of the thread whose it was.
+bool fenced(const Thread& t, const Epoch& e) {
+  if (e.clock == 0 || e.engine) return true;
+  const auto& fences = cluster().threads.at(e.who).fences;
+  const auto next = std::lower_bound(fences.begin(), fences.end(), e.clock);
+  return next != fences.end() && t.knows.of(e.who) >= *next;
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+template <class Visit>
+void for_words(unsigned block, size_t offset, size_t bytes, const Visit& visit) {
+  Cluster& c = cluster();
+  if (c.shared.size() <= block) c.shared.resize(block + 1);
+  const size_t first = offset / kWord, last = (offset + bytes - 1) / kWord;
+  if (c.shared[block].size() <= last) c.shared[block].resize(shared_bytes() / kWord + 1);
+  for (size_t i = first; i <= last; ++i) {
+    Word& w = c.shared[block][i];
+    if (std::exchange(w.cluster, c.number) != c.number) {
+      w.write = {};
+      w.reads.clear();
+    }
+    visit(w);
+  }
+}
+
+/// A few readers in any order, many by their ids.
+void note_read(Word& w, const Epoch& e) {
+  constexpr size_t kFew = 8;
+  if (w.reads.size() <= kFew) {
+    for (Epoch& known : w.reads)
+      if (known.who == e.who) return void(known = e);
+    w.reads.push_back(e);
+    if (w.reads.size() <= kFew) return;
+    std::vector<Epoch> by_id(kFew + 1);
+    for (const Epoch& known : w.reads) {
+      by_id.resize(std::max<size_t>(by_id.size(), known.who + 1));
+      by_id[known.who] = known;
+    }
+    w.reads = std::move(by_id);
+  } else {
+    if (w.reads.size() <= e.who) w.reads.resize(e.who + 1);
+    w.reads[e.who] = e;
+  }
+}
+
+void engine_reads(size_t offset, size_t bytes, const Epoch& e) {
+  const Thread& me = running();
+  for_words(block_in_cluster(), offset, bytes, [&](Word& w) {
+    require(over(me, w.write), "an engine reads what may not be written yet");
+    require(fenced(me, w.write), "an engine reads what was written without a fence behind it");
+    note_read(w, e);
+  });
+}
+
+void write(unsigned block, size_t offset, size_t bytes, const Epoch& e) {
+  const Thread& me = running();
+  for_words(block, offset, bytes, [&](Word& w) {
+    if (!(e.atomic && w.write.atomic)) require(over(me, w.write), "a write beside another");
+    for (const Epoch& read : w.reads) require(over(me, read), "a write of what may still be read");
+    w.reads.clear();
+    w.write = e;
+  });
+}
+
+/// Those of the running thread's warpgroup.
+uint32_t products_of_group() {
+  size_t& id = cluster().products[block_in_cluster() * 8 + threadIdx.x / 128];
+  if (id == 0) id = cluster().ids++;
+  return static_cast<uint32_t>(id);
+}
+
+/// Looks whether the barrier's phase has ended since.
+Phases& phases(const uint64_t* barrier) {
+  Phases& p = cluster().barriers[barrier];
+  if (p.who == 0) p.who = cluster().ids++;
+  const uint8_t now = muonrt::cuda::emulated(const_cast<uint64_t*>(barrier)).phase;
+  if (now != p.phase) {
+    p.phase = now;
+    ++p.done;
+    p.arrived.join(p.arriving);
+    p.arriving.clear();
+  }
+  return p;
+}
+
+}  // namespace
+
+void access(unsigned block, size_t offset, size_t bytes, Access access) {
+  const bool atomic = access == Access::kAtomic;
+  const Epoch mine{static_cast<uint32_t>(thread_in_cluster()), clock_of_running(), false, atomic};
+  if (access != Access::kRead) return write(block, offset, bytes, mine);
+  const Thread& me = running();
+  for_words(block, offset, bytes, [&](Word& w) {
+    require(over(me, w.write), "a read of what may not be written yet");
+    note_read(w, mine);
+  });
+}
+
+void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* barrier) {
+  const Phases& p = phases(barrier);
+  const Epoch mine{static_cast<uint32_t>(p.who), p.done + 1, true, false};
+  const Thread& me = running();
+  for_words(block, offset, bytes, [&](Word& w) {
+    require(over(me, w.write), "a bulk copy writes beside another write");
+    require(fenced(me, w.write), "a bulk copy writes over what has no fence behind it");
+    for (const Epoch& read : w.reads) {
+      require(over(me, read), "a bulk copy writes what may still be read");
+      require(fenced(me, read), "a bulk copy writes over reads that have no fence behind them");
+    }
+    w.reads.clear();
+    w.write = mine;
+  });
+}
+
+void bulk_read(size_t offset, size_t bytes) {
+  Thread& me = running();
+  if (me.bulk == 0) me.bulk = cluster().ids++;
+  engine_reads(offset, bytes, {static_cast<uint32_t>(me.bulk), ++me.bulk_number, true, false});
+}
+void bulk_wait() {
+  Thread& me = running();
+  if (me.bulk != 0) me.knows.set(me.bulk, me.bulk_number);
+}
+
+void copy_write(size_t offset, size_t bytes) {
+  Thread& me = running();
+  if (me.copies == 0) me.copies = cluster().ids++;
+  write(block_in_cluster(), offset, bytes,
+        {static_cast<uint32_t>(me.copies), me.copy_group + 1, false, false});
+}
+void copies_commit() { ++running().copy_group; }
+void copies_wait(uint32_t pending) {
+  Thread& me = running();
+  if (me.copies != 0 && me.copy_group > pending) me.knows.set(me.copies, me.copy_group - pending);
+}
+
+void product_read(size_t offset, size_t bytes) {
+  engine_reads(offset, bytes, {products_of_group(), running().product_group + 1, true, false});
+}
+void products_commit() { ++running().product_group; }
+void products_wait(uint32_t pending) {
+  Thread& me = running();
+  if (me.product_group > pending) me.knows.set(products_of_group(), me.product_group - pending);
+}
+
+void fence() {
+  running().fences.push_back(clock_of_running());
+  tick();
+}
+
+void arrive(unsigned which) {
+  Thread& me = running();
+  const uint32_t round = ++me.rounds[which];
+  Meeting& meeting = cluster().meetings[which];
+  if (meeting.round[round % 2] != round) {
+    meeting.round[round % 2] = round;
+    meeting.brought[round % 2].clear();
+  }
+  meeting.brought[round % 2].join(me.knows);
+  tick();
+}
+void depart(unsigned which) {
+  Thread& me = running();
+  me.knows.join(cluster().meetings[which].brought[me.rounds[which] % 2]);
+}
+// A kind in the upper bits, then the block, then the number.
+unsigned of_block(unsigned number) { return 1u << 24 | block_in_cluster() << 8 | number; }
+unsigned of_warp() { return 2u << 24 | static_cast<unsigned>(thread_in_cluster() / 32); }
+unsigned of_cluster() { return 3u << 24; }
+
+void require_made(unsigned block, size_t offset) {
+  const Thread& me = running();
+  for_words(block, offset, sizeof(uint64_t), [&](const Word& w) {
+    require(over(me, w.write), "a barrier that may not be made yet");
+  });
+}
+void require_made_for_engines(unsigned block, size_t offset) {
+  require_made(block, offset);
+  const Thread& me = running();
+  for_words(block, offset, sizeof(uint64_t), [&](const Word& w) {
+    require(fenced(me, w.write), "a barrier that was made without a fence behind it");
+  });
+}
+
+void arrived(const uint64_t* barrier) {
+  phases(barrier).arriving.join(running().knows);
+  tick();
+}
+void waited(const uint64_t* barrier) {
+  const Phases& p = phases(barrier);
+  Thread& me = running();
+  me.knows.join(p.arrived);
+  me.knows.set(p.who, std::max(me.knows.of(p.who), p.done));
+}
+
+}  // namespace emulator::ptx::order

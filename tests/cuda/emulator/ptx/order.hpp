@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// Who of a cluster may reach which shared memory when: every access is held against all that came
+// before, by what the threads have done to be in order, not by the turns they happened to take. A
+// race is found wherever two accesses are unordered, on whichever side luck put them.
+// Clocks as in Flanagan and Freund 2009, FastTrack, section 3; proxies as in PTX ISA 9.0, section
+// 8.7.
+//
+// All of it about the running thread's cluster; called before what they speak of. Each throws
+// std::logic_error at an access that is not in order.
+
+namespace emulator::ptx::order {
+
+enum class Access { kRead, kWrite, kAtomic };
+
+/// The running thread itself reaches shared memory of a block.
+void access(unsigned block, size_t offset, size_t bytes, Access access);
+
+/// A bulk copy of the running thread writes; who waits for the barrier's phase may look.
+void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* barrier);
+/// A bulk copy of the running thread reads, until `bulk_wait`.
+void bulk_read(size_t offset, size_t bytes);
+void bulk_wait();
+/// Asynchronous copies of 16 bytes write for the running thread, until it waits for their group.
+void copy_write(size_t offset, size_t bytes);
+void copies_commit();
+void copies_wait(uint32_t pending);
+/// The tensor cores read for the running thread's warpgroup, until one of it waits for their group.
+void product_read(size_t offset, size_t bytes);
+void products_commit();
+/// All groups but the last `pending` are done.
+void products_wait(uint32_t pending);
+
+/// What the running thread did to shared memory is visible to bulk copies and tensor cores.
+void fence();
+
+/// The thread comes to a barrier of threads, and goes on.
+/// @param which  number of the barrier among those of its kind and place.
+void arrive(unsigned which);
+void depart(unsigned which);
+/// Numbers of barriers.
+unsigned of_block(unsigned number);
+unsigned of_warp();
+unsigned of_cluster();
+
+/// A barrier in shared memory must be made before the thread comes to it, and before copies do.
+void require_made(unsigned block, size_t offset);
+void require_made_for_engines(unsigned block, size_t offset);
+/// The thread has come, or has waited.
+void arrived(const uint64_t* barrier);
+void waited(const uint64_t* barrier);
+
+}  // namespace emulator::ptx::order
