@@ -15,6 +15,7 @@
 
 #include "block.hpp"
 #include "ptx/program.hpp"
+#include "ptx/traffic.hpp"
 
 namespace emulator::ptx {
 
@@ -164,8 +165,9 @@ void run(const Function& function, unsigned char* parameters, unsigned char* loc
   slots[kParameters] = reinterpret_cast<uint64_t>(parameters);
   slots[kLocal] = reinterpret_cast<uint64_t>(locals);
   Thread t{slots, &function, 0, false};
+  uint64_t count = 0;
   try {
-    while (!t.ended) {
+    for (; !t.ended; ++count) {
       const Instruction& i = function.code[t.next++];
       if (i.guard < 0 || (slots[i.guard] != 0) != i.unless) i.run(t, i);
     }
@@ -174,6 +176,7 @@ void run(const Function& function, unsigned char* parameters, unsigned char* loc
                            "' of thread " + std::to_string(threadIdx.x) + ", block " +
                            std::to_string(blockIdx.x) + ", " + function.name);
   }
+  if (function.results.empty()) traffic::note_end(function, count);
 }
 
 bool runs() { return folder() != nullptr; }

@@ -6,6 +6,7 @@
 #include "ptx/order.hpp"
 #include "ptx/program.hpp"
 #include "ptx/shared.hpp"
+#include "ptx/traffic.hpp"
 
 // Loads, stores, atomics. Source: PTX ISA 9.0, sections 9.7.9 and 9.7.13.
 
@@ -21,53 +22,63 @@ constexpr uint64_t kFirstPage = 4096;
 
 /// Memory of the device, of arguments, of a thread: its address here is the host's.
 struct Plain {
-  static unsigned char* at(uint64_t address, size_t bytes) {
+  static unsigned char* at(const Thread&, uint64_t address, size_t bytes) {
     require_aligned(address, bytes);
     if (address < kFirstPage) throw std::logic_error("an address near zero");
     return reinterpret_cast<unsigned char*>(address);
   }
-  static unsigned char* written_at(uint64_t address, size_t bytes) { return at(address, bytes); }
+  static unsigned char* written_at(const Thread& t, uint64_t address, size_t bytes) {
+    return at(t, address, bytes);
+  }
 };
 /// Memory of the device. Kernels in front may still write it: what was there before them (lists of
 /// jobs) may be read, nothing may be written.
-struct Global : Plain {
-  static unsigned char* written_at(uint64_t address, size_t bytes) {
-    require_predecessors();
-    return at(address, bytes);
+struct Global {
+  static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
+    unsigned char* const memory = Plain::at(t, address, bytes);
+    traffic::note(t, traffic::Kind::kLoad, address, bytes);
+    return memory;
   }
-  static unsigned char* changed_at(uint64_t address, size_t bytes) {
-    return written_at(address, bytes);
+  static unsigned char* written_at(const Thread& t, uint64_t address, size_t bytes) {
+    require_predecessors();
+    unsigned char* const memory = Plain::at(t, address, bytes);
+    traffic::note(t, traffic::Kind::kStore, address, bytes);
+    return memory;
+  }
+  static unsigned char* changed_at(const Thread& t, uint64_t address, size_t bytes) {
+    return written_at(t, address, bytes);
   }
 };
 struct Shared {
   template <order::Access kAccess>
-  static unsigned char* reached(uint64_t address, size_t bytes) {
+  static unsigned char* reached(const Thread& t, uint64_t address, size_t bytes) {
     const SharedPlace place = shared_place(address, bytes);
     order::access(place.block, place.offset, bytes, kAccess);
+    traffic::note(t, traffic::Kind::kShared, place.offset, bytes);
     return place.memory;
   }
-  static unsigned char* at(uint64_t address, size_t bytes) {
-    return reached<order::Access::kRead>(address, bytes);
+  static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
+    return reached<order::Access::kRead>(t, address, bytes);
   }
-  static unsigned char* written_at(uint64_t address, size_t bytes) {
-    return reached<order::Access::kWrite>(address, bytes);
+  static unsigned char* written_at(const Thread& t, uint64_t address, size_t bytes) {
+    return reached<order::Access::kWrite>(t, address, bytes);
   }
-  static unsigned char* changed_at(uint64_t address, size_t bytes) {
-    return reached<order::Access::kAtomic>(address, bytes);
+  static unsigned char* changed_at(const Thread& t, uint64_t address, size_t bytes) {
+    return reached<order::Access::kAtomic>(t, address, bytes);
   }
 };
 
 template <class T, int kCount, class Space>
 void load(Thread& t, const Instruction& i) {
   T values[kCount];
-  std::memcpy(values, Space::at(t.address(i.at[kCount]), sizeof values), sizeof values);
+  std::memcpy(values, Space::at(t, t.address(i.at[kCount]), sizeof values), sizeof values);
   for (int k = 0; k < kCount; ++k) t.set<T>(i.at[k], values[k]);
 }
 template <class T, int kCount, class Space>
 void store(Thread& t, const Instruction& i) {
   T values[kCount];
   for (int k = 0; k < kCount; ++k) values[k] = t.get<T>(i.at[k + 1]);
-  std::memcpy(Space::written_at(t.address(i.at[0]), sizeof values), values, sizeof values);
+  std::memcpy(Space::written_at(t, t.address(i.at[0]), sizeof values), values, sizeof values);
 }
 
 // Threads take turns, so what is read and written in one turn is atomic.
@@ -89,7 +100,7 @@ T larger(T old, T value) {
 }
 template <class T, class Space, T (*kOf)(T, T)>
 void atomic(Thread& t, const Instruction& i) {
-  unsigned char* const memory = Space::changed_at(t.address(i.at[1]), sizeof(T));
+  unsigned char* const memory = Space::changed_at(t, t.address(i.at[1]), sizeof(T));
   T old;
   std::memcpy(&old, memory, sizeof old);
   const T made = kOf(old, t.get<T>(i.at[2]));
@@ -140,7 +151,7 @@ void same_address(Thread& t, const Instruction& i) {
 void copy_async(Thread& t, const Instruction& i) {
   if (t.get<int>(i.at[2]) != 16) throw std::logic_error("a copy of another size");
   const int bytes = t.get<int>(i.at[3]);
-  unsigned char* const from = bytes > 0 ? Global::at(t.address(i.at[1]), 16)
+  unsigned char* const from = bytes > 0 ? Global::at(t, t.address(i.at[1]), 16)
                                         : reinterpret_cast<unsigned char*>(t.address(i.at[1]));
   const SharedPlace to = shared_place(t.address(i.at[0]), 16);
   order::copy_write(to.offset, 16);
@@ -169,8 +180,8 @@ void wait_for_copies(Thread& t, const Instruction& i) {
 }  // namespace
 
 void add_memory(Table& table) {
-  for (const char* space : {"", ".param", ".local"}) add_space<Plain>(table, space);
-  for (const char* space : {".global", ".volatile.global"}) add_space<Global>(table, space);
+  for (const char* space : {".param", ".local"}) add_space<Plain>(table, space);
+  for (const char* space : {"", ".global", ".volatile.global"}) add_space<Global>(table, space);
   for (const char* space : {".shared", ".shared::cta", ".shared::cluster"})
     add_space<Shared>(table, space);
   add_atomics<uint32_t, Global>(table, ".global", "32");

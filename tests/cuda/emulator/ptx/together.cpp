@@ -10,6 +10,7 @@
 #include "ptx/order.hpp"
 #include "ptx/program.hpp"
 #include "ptx/shared.hpp"
+#include "ptx/traffic.hpp"
 
 // What threads do together, and the engines that copy and multiply: the emulated instructions of
 // cuda/symmetric beside this do it. Source: PTX ISA 9.0, sections 9.7.13 to 9.7.16.
@@ -175,6 +176,7 @@ void bulk_fence(Thread&, const Instruction&) {
 void load_matrices(Thread& t, const Instruction& i) {
   const SharedPlace row = shared_place(t.address(i.at[4]), 16);
   order::access(row.block, row.offset, 16, order::Access::kRead);
+  traffic::note(t, traffic::Kind::kShared, row.offset, 16);
   uint32_t words[4];
   muonrt::cuda::load_matrices(words, row.memory);
   for (int w = 0; w < 4; ++w) t.set<uint32_t>(i.at[w], words[w]);
@@ -185,6 +187,7 @@ void store_matrices(Thread& t, const Instruction& i) {
   for (int w = 0; w < 4; ++w) words[w] = t.get<uint32_t>(i.at[w + 1]);
   const SharedPlace row = shared_place(t.address(i.at[0]), 16);
   order::access(row.block, row.offset, 16, order::Access::kWrite);
+  traffic::note(t, traffic::Kind::kShared, row.offset, 16);
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 

@@ -1,0 +1,200 @@
+#include "ptx/traffic.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "block.hpp"
+
+namespace emulator::ptx::traffic {
+
+namespace {
+
+constexpr uint64_t kSector = 32, kBankBytes = 4, kBanks = 32;
+constexpr size_t kKinds = 3;
+
+/// Of one kind of a kernel: what warps asked for, what it took, what it would take at best.
+struct Sum {
+  uint64_t requests = 0, bytes = 0, units = 0, least = 0;
+};
+struct Kernel {
+  uint64_t threads = 0, instructions = 0;
+  std::array<Sum, kKinds> sums;
+};
+
+/// All kernels of the program, and the file that is written when it ends.
+struct Book {
+  std::mutex mutex;
+  std::map<std::string, Kernel> kernels;
+
+  ~Book() {
+    std::FILE* file = std::fopen(std::getenv("MUONRT_EMULATED_TRAFFIC"), "w");
+    if (!file) return;
+    std::fprintf(file, "%-40s %9s %7s", "kernel", "threads", "instr.");
+    for (const char* kind : {"load", "store", "shared"})
+      std::fprintf(file, " | %-6s %9s %11s %10s %5s", kind, "requests", "bytes", "units", "ratio");
+    std::fputc('\n', file);
+    for (const auto& [name, k] : kernels) {
+      std::fprintf(file, "%-40s %9llu %7.1f", name.c_str(),
+                   static_cast<unsigned long long>(k.threads),
+                   static_cast<double>(k.instructions) / static_cast<double>(k.threads));
+      for (const Sum& s : k.sums)
+        std::fprintf(file, " | %-6s %9llu %11llu %10llu %5.2f", "",
+                     static_cast<unsigned long long>(s.requests),
+                     static_cast<unsigned long long>(s.bytes),
+                     static_cast<unsigned long long>(s.units),
+                     s.least > 0 ? static_cast<double>(s.units) / static_cast<double>(s.least) : 0);
+      std::fputc('\n', file);
+    }
+    std::fclose(file);
+  }
+};
+Book& book() {
+  static Book all;
+  return all;
+}
+
+struct Part {
+  unsigned lane;
+  uint64_t address;
+};
+/// What the lanes of a warp ask for by one instruction, the same time round.
+struct Request {
+  const Function* function = nullptr;
+  Kind kind = Kind::kLoad;
+  size_t bytes = 0;  // of a lane
+  std::vector<Part> parts;
+};
+
+/// Different pieces of memory that the bytes lie in.
+uint64_t sectors(const Request& r) {
+  std::set<uint64_t> touched;
+  for (const Part& p : r.parts)
+    for (uint64_t s = p.address / kSector; s <= (p.address + r.bytes - 1) / kSector; ++s)
+      touched.insert(s);
+  return touched.size();
+}
+/// Different bytes over the size of a sector, rounded up.
+uint64_t least_sectors(const Request& r) {
+  std::set<uint64_t> places;
+  for (const Part& p : r.parts) places.insert(p.address);
+  return (places.size() * r.bytes + kSector - 1) / kSector;
+}
+
+/// Lanes go together as far as 128 bytes: all, halves, or quarters of a warp. Each group takes as
+/// many wavefronts as there are different words in one bank.
+uint64_t wavefronts(const Request& r) {
+  const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
+  uint64_t all = 0;
+  for (size_t first = 0; first < 32; first += together) {
+    std::map<uint64_t, std::set<uint64_t>> words;  // by bank
+    for (const Part& p : r.parts) {
+      if (p.lane < first || p.lane >= first + together) continue;
+      for (uint64_t w = p.address / kBankBytes; w <= (p.address + r.bytes - 1) / kBankBytes; ++w)
+        words[w % kBanks].insert(w);
+    }
+    uint64_t most = 0;
+    for (const auto& [bank, of_bank] : words) most = std::max<uint64_t>(most, of_bank.size());
+    all += most;
+  }
+  return all;
+}
+uint64_t least_wavefronts(const Request& r) {
+  const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
+  std::set<size_t> groups;
+  for (const Part& p : r.parts) groups.insert(p.lane / together);
+  return groups.size();
+}
+
+/// A kernel's name without its namespaces and arguments.
+std::string short_name(const Function& f) {
+  const std::string& name = f.name;
+  const size_t end = name.find("_kernel");
+  size_t begin = end;
+  while (begin > 0 && (std::islower(static_cast<unsigned char>(name[begin - 1])) != 0 ||
+                       name[begin - 1] == '_' ||
+                       (std::isdigit(static_cast<unsigned char>(name[begin - 1])) != 0 &&
+                        std::isalpha(static_cast<unsigned char>(name[begin - 2])) != 0)))
+    --begin;
+  std::string made = end == std::string::npos ? name : name.substr(begin, end - begin);
+  const size_t arguments = name.find('I', end);
+  if (arguments != std::string::npos && arguments == end + 7)
+    made += " " + name.substr(arguments, name.find("Evv", arguments) - arguments).substr(0, 24);
+  return made;
+}
+
+void close(const Request& r) {
+  const bool shared = r.kind == Kind::kShared;
+  const uint64_t units = shared ? wavefronts(r) : sectors(r);
+  const uint64_t least = shared ? least_wavefronts(r) : least_sectors(r);
+  const std::lock_guard lock(book().mutex);
+  Sum& sum = book().kernels[short_name(*r.function)].sums[static_cast<size_t>(r.kind)];
+  ++sum.requests;
+  sum.bytes += r.bytes * r.parts.size();
+  sum.units += units;
+  sum.least += least;
+}
+
+/// Requests of the cluster at work.
+struct Open {
+  uint64_t cluster = 0;
+  size_t ended = 0;                                          // threads of it
+  std::unordered_map<uint64_t, Request> requests;            // by warp, instruction, time round
+  std::vector<std::unordered_map<size_t, uint32_t>> rounds;  // by thread and instruction
+
+  void finish() {
+    for (const auto& [key, r] : requests) close(r);
+    requests.clear();
+    rounds.clear();
+  }
+};
+Open& open() {
+  static thread_local Open here;
+  if (here.cluster != cluster_number()) {
+    here.finish();
+    here.ended = 0;
+    here.cluster = cluster_number();
+  }
+  return here;
+}
+
+}  // namespace
+
+bool counts() {
+  static const bool asked = std::getenv("MUONRT_EMULATED_TRAFFIC") != nullptr;
+  return asked;
+}
+
+void note(const Thread& t, Kind kind, uint64_t address, size_t bytes) {
+  if (!counts()) return;
+  Open& o = open();
+  const size_t me = thread_in_cluster();
+  if (o.rounds.size() <= me) o.rounds.resize(threads_in_cluster());
+  const uint64_t round = o.rounds[me][t.next]++;
+  Request& r = o.requests[round << 32 | (me / 32) << 20 | t.next];
+  r.function = t.function;
+  r.kind = kind;
+  r.bytes = bytes;
+  r.parts.push_back({static_cast<unsigned>(me % 32), address});
+}
+
+void note_end(const Function& f, uint64_t instructions) {
+  if (!counts()) return;
+  {
+    const std::lock_guard lock(book().mutex);
+    Kernel& k = book().kernels[short_name(f)];
+    ++k.threads;
+    k.instructions += instructions;
+  }
+  if (++open().ended == threads_in_cluster()) open().finish();
+}
+
+}  // namespace emulator::ptx::traffic
