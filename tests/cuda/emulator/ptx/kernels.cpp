@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -12,8 +13,10 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "block.hpp"
+#include "ptx/order.hpp"
 #include "ptx/program.hpp"
 #include "ptx/traffic.hpp"
 
@@ -191,7 +194,10 @@ std::function<void()> prepare(const void* kernel, const Passed& passed, unsigned
     throw std::runtime_error("PTX: " + std::to_string(threads) + " threads for " + f.name);
   shared_bytes += f.static_bytes;
   traffic::note_launch(f);
-  return [&f, parameters = std::make_shared<Parameters>(passed)] {
+  static std::atomic<uint64_t> launches{0};
+  return [&f, launch = ++launches, parameters = std::make_shared<Parameters>(passed)] {
+    static thread_local uint64_t here = 0;
+    if (std::exchange(here, launch) != launch) order::next_launch();
     Room& mine = room();
     mine.slots.resize(std::max(mine.slots.size(), f.values.size()));
     mine.locals.resize(std::max(mine.locals.size(), f.local_bytes / sizeof(uint64_t) + 1));

@@ -35,18 +35,25 @@ struct Plain {
 /// jobs) may be read, nothing may be written.
 struct Global {
   static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
-    unsigned char* const memory = Plain::at(t, address, bytes);
-    traffic::note(t, traffic::Kind::kLoad, address, bytes);
-    return memory;
+    return reached(t, address, bytes, order::Access::kRead);
   }
   static unsigned char* written_at(const Thread& t, uint64_t address, size_t bytes) {
     require_predecessors();
-    unsigned char* const memory = Plain::at(t, address, bytes);
-    traffic::note(t, traffic::Kind::kStore, address, bytes);
-    return memory;
+    return reached(t, address, bytes, order::Access::kWrite);
   }
   static unsigned char* changed_at(const Thread& t, uint64_t address, size_t bytes) {
-    return written_at(t, address, bytes);
+    require_predecessors();
+    return reached(t, address, bytes, order::Access::kAtomic);
+  }
+
+ private:
+  static unsigned char* reached(const Thread& t, uint64_t address, size_t bytes,
+                                order::Access access) {
+    unsigned char* const memory = Plain::at(t, address, bytes);
+    order::device_access(address, bytes, access);
+    const bool reads = access == order::Access::kRead;
+    traffic::note(t, reads ? traffic::Kind::kLoad : traffic::Kind::kStore, address, bytes);
+    return memory;
   }
 };
 struct Shared {

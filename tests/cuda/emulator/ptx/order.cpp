@@ -33,12 +33,6 @@ class Clocks {
   std::vector<uint32_t> known_;
 };
 
-/// An access: whose, and at which of its clocks. `engine`: by a copy or a product.
-struct Epoch {
-  uint32_t who = 0, clock = 0;  // clock 0: none
-  bool engine = false, atomic = false;
-};
-
 /// Bytes that are told apart; nothing smaller is shared by threads here.
 constexpr size_t kWord = 2;
 
@@ -196,9 +190,14 @@ Phases& phases(const uint64_t* barrier) {
 
 }  // namespace
 
+Epoch now(bool atomic) {
+  return {static_cast<uint32_t>(thread_in_cluster()), clock_of_running(), false, atomic};
+}
+bool is_over(const Epoch& e) { return over(running(), e); }
+
 void access(unsigned block, size_t offset, size_t bytes, Access access) {
   const bool atomic = access == Access::kAtomic;
-  const Epoch mine{static_cast<uint32_t>(thread_in_cluster()), clock_of_running(), false, atomic};
+  const Epoch mine = now(atomic);
   if (access != Access::kRead) return write(block, offset, bytes, mine);
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {

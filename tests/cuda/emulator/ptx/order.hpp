@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 
-// Who of a cluster may reach which shared memory when: every access is held against all that came
-// before, by what the threads have done to be in order, not by the turns they happened to take. A
-// race is found wherever two accesses are unordered, on whichever side luck put them.
-// Clocks as in Flanagan and Freund 2009, FastTrack, section 3; proxies as in PTX ISA 9.0, section
-// 8.7.
+// Who of a cluster may reach which shared memory when, and who of a launch which memory of the
+// device: every access is held against all that came before, by what the threads have done to be in
+// order, not by the turns they happened to take. A race is found wherever two accesses are
+// unordered, on whichever side luck put them. Clocks as in Flanagan and Freund 2009, FastTrack,
+// section 3; proxies as in PTX ISA 9.0, section 8.7.
 //
 // All of it about the running thread's cluster; called before what they speak of. Each throws
 // std::logic_error at an access that is not in order.
@@ -15,6 +15,16 @@
 namespace emulator::ptx::order {
 
 enum class Access { kRead, kWrite, kAtomic };
+
+/// An access: whose, and at which of its clocks. `engine`: by a copy or a product.
+struct Epoch {
+  uint32_t who = 0, clock = 0;  // clock 0: none
+  bool engine = false, atomic = false;
+};
+/// Of the running thread, now.
+Epoch now(bool atomic);
+/// Whether the running thread knows that an access of its cluster is over.
+bool is_over(const Epoch& e);
 
 /// The running thread itself reaches shared memory of a block.
 void access(unsigned block, size_t offset, size_t bytes, Access access);
@@ -52,5 +62,11 @@ void require_made_for_engines(unsigned block, size_t offset);
 /// The thread has come, or has waited.
 void arrived(const uint64_t* barrier);
 void waited(const uint64_t* barrier);
+
+/// The running thread, or a bulk copy of its, reaches memory of the device. Clusters of a launch
+/// are in no order at all.
+void device_access(uint64_t address, size_t bytes, Access access);
+/// Another launch begins on this processor.
+void next_launch();
 
 }  // namespace emulator::ptx::order

@@ -134,11 +134,24 @@ const TensorMap& map_at(Thread& t, const Argument& a) {
 SharedPlace box_at(Thread& t, const Argument& a, const TensorMap& map) {
   return shared_place(t.address(a), muonrt::cuda::bytes_of_box(map));
 }
+/// What a box covers of its matrix, row by row.
+void note_box(const TensorMap& map, int col, int row, int matrix, order::Access access) {
+  for (int r = 0; r < static_cast<int>(map.words[6]); ++r) {
+    const auto* const first = muonrt::cuda::element_in(map, col, row + r, matrix);
+    const int64_t left = static_cast<int64_t>(map.words[1]) - col;
+    if (first)
+      order::device_access(reinterpret_cast<uint64_t>(first),
+                           static_cast<size_t>(2 * std::min<int64_t>(left, muonrt::cuda::kBoxCols)),
+                           access);
+  }
+}
 /// Into the blocks whose bits are set.
 void bulk_load_into(Thread& t, const Instruction& i, uint16_t blocks) {
   const TensorMap& map = map_at(t, i.at[1]);
   const SharedPlace box = box_at(t, i.at[0], map);
   const SharedPlace barrier = barrier_at(t, i.at[5]);
+  note_box(map, t.get<int>(i.at[2]), t.get<int>(i.at[3]), t.get<int>(i.at[4]),
+           order::Access::kRead);
   for (unsigned block = 0; block < 16; ++block) {
     if ((blocks >> block & 1u) == 0) continue;
     order::require_made_for_engines(block, barrier.offset);
@@ -158,6 +171,8 @@ void bulk_store(Thread& t, const Instruction& i) {
   const TensorMap& map = map_at(t, i.at[0]);
   const SharedPlace box = box_at(t, i.at[4], map);
   order::bulk_read(box.offset, muonrt::cuda::bytes_of_box(map));
+  note_box(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
+           order::Access::kWrite);
   muonrt::cuda::bulk_store(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
                            box.memory);
 }
