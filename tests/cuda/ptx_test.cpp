@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ void run_kernel(const std::string& text, unsigned threads, void* memory, size_t 
   const emulator::ptx::Function& f = *functions.back();
   std::vector<std::vector<uint64_t>> slots(threads), locals(threads);
   auto address = reinterpret_cast<uint64_t>(memory);
+  order::next_launch();
   run_threads(threads, f.static_bytes + shared_bytes, [&] {
     const unsigned t = threadIdx.x;
     slots[t].resize(f.values.size());
@@ -191,6 +193,37 @@ TEST_CASE("ptx: threads that reach a word unordered are found, whoever comes fir
       race);
   CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"), Contains("beside another"));
   CHECK_NOTHROW(run("mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;"));
+}
+
+TEST_CASE("ptx: blocks that reach a word of the device are found, unless by atomics alone",
+          "[emulated]") {
+  if (!std::getenv("MUONRT_EMULATED_RACES")) return;  // full.ptx and ptx.ptx set it
+  std::array<uint32_t, 4> words = {};
+  const auto run = [&](const std::string& body) {
+    order::next_launch();
+    const Functions functions = translated(kernel(body));
+    std::vector<uint64_t> slots(functions.back()->values.size());
+    auto address = reinterpret_cast<uint64_t>(words.data());
+    for (unsigned block = 0; block < 2; ++block)
+      emulator::run_cluster(
+          [&] {
+            emulator::ptx::run(*functions.back(), reinterpret_cast<unsigned char*>(&address),
+                               nullptr, slots.data());
+          },
+          {{uint3{block, 0, 0}}, dim3(2), dim3(1), 0});
+  };
+  const std::string own =
+      "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd0, %rd1;";
+  CHECK_NOTHROW(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd1];"));
+  CHECK_NOTHROW(run("ld.global.u32 %r2, [%rd0];"));
+  CHECK_NOTHROW(run("atom.global.add.u32 %r2, [%rd0], 1;"));
+  CHECK_THROWS_WITH(run("mov.u32 %r1, 7; st.global.u32 [%rd0], %r1;"), Contains("beside another"));
+  CHECK_THROWS_WITH(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd0];"),
+                    Contains("not have written yet"));
+  CHECK_THROWS_WITH(run(own + "ld.global.v2.u32 {%r2, %r3}, [%rd0]; st.global.u32 [%rd1], %r1;"),
+                    Contains("may still read"));
+  CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; st.global.u32 [%rd0], %r2;"),
+                    Contains("beside another"));
 }
 
 TEST_CASE("ptx: what engines read has been written, fenced, and handed on", "[emulated]") {
