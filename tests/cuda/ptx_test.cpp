@@ -220,7 +220,7 @@ TEST_CASE("ptx: blocks that reach a word of the device are found, unless by atom
   CHECK_THROWS_WITH(run("mov.u32 %r1, 7; st.global.u32 [%rd0], %r1;"), Contains("beside another"));
   CHECK_THROWS_WITH(run(own + "st.global.u32 [%rd1], %r1; ld.global.u32 %r2, [%rd0];"),
                     Contains("not have written yet"));
-  CHECK_THROWS_WITH(run(own + "ld.global.v2.u32 {%r2, %r3}, [%rd0]; st.global.u32 [%rd1], %r1;"),
+  CHECK_THROWS_WITH(run(own + "ld.global.u32 %r2, [%rd0+4]; st.global.u32 [%rd1], %r1;"),
                     Contains("may still read"));
   CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; st.global.u32 [%rd0], %r2;"),
                     Contains("beside another"));
