@@ -1,24 +1,23 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <bit>
 #include <cassert>
 #include <cstdint>
 
 #include "backend/update_rules.hpp"
 #include "base/dtype.hpp"
+#include "cuda/ptx_half.cuh"
+#include "cuda/ptx_sixteen.cuh"
 
 // Neighbouring elements of an array whose dtype is known at run time: read as they lie, widened to
-// f32, narrowed and written. Plain C++, so that the same text is tested on the host.
+// f32, narrowed and written. What depends on the dtype is asked once for all of them.
 
 namespace muonrt::cuda {
 
 /// Elements a thread moves at once where addresses allow: 16 bytes of bf16 or f16, twice 16 of f32.
 constexpr int kWidth = 8;
-
-/// Bytes, of elements of any dtype: one access of a thread.
-struct [[gnu::may_alias]] alignas(16) Sixteen {
-  uint32_t word[4];
-};
 
 /// N elements of a dtype as they lie in memory; one of two bytes takes the lower half.
 template <int N>
@@ -38,58 +37,61 @@ struct Values {
 };
 
 /// Whether elements from `index` on begin on a multiple of 16 bytes.
-MUONRT_HOST_DEVICE inline bool aligned(const void* data, DType dtype, int64_t index) {
+__device__ inline bool aligned(const void* data, DType dtype, int64_t index) {
   const auto address =
       reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(index * size_of(dtype));
   return address % sizeof(Sixteen) == 0;
 }
 
 /// Whether rows this many elements apart are a multiple of 16 bytes apart.
-MUONRT_HOST_DEVICE inline bool aligned_stride(DType dtype, int64_t ld) {
+__device__ inline bool aligned_stride(DType dtype, int64_t ld) {
   return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Sixteen)) == 0;
 }
 
 /// @param index  of the first; N == kWidth asks for `aligned`.
 template <int N>
-MUONRT_HOST_DEVICE inline Raw<N> load(const void* data, DType dtype, int64_t index) {
+__device__ inline Raw<N> load(const void* data, DType dtype, int64_t index) {
   Raw<N> out;
   if constexpr (N == 1) {
     out.bits = dtype == DType::kF32 ? static_cast<const uint32_t*>(data)[index]
                                     : static_cast<const uint16_t*>(data)[index];
   } else {
     assert(aligned(data, dtype, index));
-    const auto* at =
-        reinterpret_cast<const Sixteen*>(static_cast<const char*>(data) + index * size_of(dtype));
-    out.low = at[0];
-    if (dtype == DType::kF32) out.high = at[1];
+    const char* const at = static_cast<const char*>(data) + index * size_of(dtype);
+    out.low = load_sixteen(at);
+    if (dtype == DType::kF32) out.high = load_sixteen(at + sizeof(Sixteen));
   }
   return out;
 }
 
-/// An element of two bytes.
-MUONRT_HOST_DEVICE inline float widen_narrow(uint32_t bits, DType dtype) {
-  return dtype == DType::kF16 ? to_f32(f16{static_cast<uint16_t>(bits)})
-                              : std::bit_cast<float>(bits << 16);
+template <int N>
+__device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
+  if constexpr (N == 1) {
+    return static_cast<uint16_t>(raw.bits);
+  } else {
+    return static_cast<uint16_t>(raw.low.word[i / 2] >> 16 * (i % 2));
+  }
 }
 
-MUONRT_HOST_DEVICE inline uint32_t narrow(float x, DType dtype) {
-  return dtype == DType::kF16 ? to_f16(x).bits : to_bf16(x).bits;
+/// One element: all of it by selection.
+__device__ inline float widen_one(uint32_t bits, DType dtype) {
+  const float from_f16 = widened<DType::kF16>(static_cast<uint16_t>(bits));
+  const uint32_t word = dtype == DType::kBF16 ? bits << 16 : bits;
+  return dtype == DType::kF16 ? from_f16 : std::bit_cast<float>(word);
 }
 
 template <int N>
-MUONRT_HOST_DEVICE inline Values<N> widen(const Raw<N>& raw, DType dtype) {
+__device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   Values<N> out;
   if constexpr (N == 1) {
-    out.x[0] =
-        dtype == DType::kF32 ? std::bit_cast<float>(raw.bits) : widen_narrow(raw.bits, dtype);
+    out.x[0] = widen_one(raw.bits, dtype);
   } else if (dtype == DType::kF32) {
-    for (int i = 0; i < 4; ++i) {
-      out.x[i] = std::bit_cast<float>(raw.low.word[i]);
-      out.x[4 + i] = std::bit_cast<float>(raw.high.word[i]);
-    }
+    for (int i = 0; i < N; ++i)
+      out.x[i] = std::bit_cast<float>(i < 4 ? raw.low.word[i] : raw.high.word[i - 4]);
+  } else if (dtype == DType::kBF16) {
+    for (int i = 0; i < N; ++i) out.x[i] = widened<DType::kBF16>(half_of(raw, i));
   } else {
-    for (int i = 0; i < kWidth; ++i)
-      out.x[i] = widen_narrow(raw.low.word[i / 2] >> 16 * (i % 2) & 0xffffu, dtype);
+    for (int i = 0; i < N; ++i) out.x[i] = widened<DType::kF16>(half_of(raw, i));
   }
   return out;
 }
@@ -102,62 +104,71 @@ struct Halves {
 
 /// @param index  of the first; N == kWidth asks for `aligned`.
 template <int N>
-MUONRT_HOST_DEVICE inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
+__device__ inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
   const Raw<N> raw = load<N>(data, DType::kBF16, index);
   Halves<N> out;
-  if constexpr (N == 1) {
-    out.bits[0] = static_cast<uint16_t>(raw.bits);
-  } else {
-    for (int i = 0; i < N; ++i)
-      out.bits[i] = static_cast<uint16_t>(raw.low.word[i / 2] >> 16 * (i % 2));
-  }
+  for (int i = 0; i < N; ++i) out.bits[i] = half_of(raw, i);
   return out;
 }
 
 template <int N>
-MUONRT_HOST_DEVICE inline void store_halves(uint16_t* data, int64_t index, const Halves<N>& all) {
+__device__ inline void store_halves(uint16_t* data, int64_t index, const Halves<N>& all) {
   if constexpr (N == 1) {
     data[index] = all.bits[0];
   } else {
     assert(aligned(data, DType::kBF16, index));
-    Sixteen raw;
-    for (int i = 0; i < N / 2; ++i)
-      raw.word[i] = all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16;
-    *reinterpret_cast<Sixteen*>(data + index) = raw;
+    const auto word = [&](int i) { return all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16; };
+    store_sixteen(data + index, {{word(0), word(1), word(2), word(3)}});
+  }
+}
+
+template <DType kElement, int N>
+__device__ inline void store_rounded(uint16_t* data, int64_t index, const Values<N>& values) {
+  if constexpr (N == 1) {
+    data[index] = static_cast<uint16_t>(packed<kElement>(values.x[0], 0.0f));
+  } else {
+    assert(aligned(data, kElement, index));
+    const auto word = [&](int i) { return packed<kElement>(values.x[2 * i], values.x[2 * i + 1]); };
+    store_sixteen(data + index, {{word(0), word(1), word(2), word(3)}});
   }
 }
 
 /// Rounds to `dtype`, ties to even, and writes.
 template <int N>
-MUONRT_HOST_DEVICE inline void store(void* data, DType dtype, int64_t index,
-                                     const Values<N>& values) {
-  if (dtype != DType::kF32) {
-    Halves<N> all;
-    for (int i = 0; i < N; ++i) all.bits[i] = static_cast<uint16_t>(narrow(values.x[i], dtype));
-    return store_halves(static_cast<uint16_t*>(data), index, all);
-  }
+__device__ inline void store(void* data, DType dtype, int64_t index, const Values<N>& values) {
+  if (dtype == DType::kBF16)
+    return store_rounded<DType::kBF16>(static_cast<uint16_t*>(data), index, values);
+  if (dtype == DType::kF16)
+    return store_rounded<DType::kF16>(static_cast<uint16_t*>(data), index, values);
   if constexpr (N == 1) {
     static_cast<float*>(data)[index] = values.x[0];
   } else {
     assert(aligned(data, dtype, index));
-    auto* at = reinterpret_cast<Sixteen*>(static_cast<float*>(data) + index);
-    Sixteen low, high;
-    for (int i = 0; i < 4; ++i) {
-      low.word[i] = std::bit_cast<uint32_t>(values.x[i]);
-      high.word[i] = std::bit_cast<uint32_t>(values.x[4 + i]);
-    }
-    at[0] = low;
-    at[1] = high;
+    const auto word = [&](int i) { return std::bit_cast<uint32_t>(values.x[i]); };
+    float* const at = static_cast<float*>(data) + index;
+    store_sixteen(at, {{word(0), word(1), word(2), word(3)}});
+    store_sixteen(at + 4, {{word(4), word(5), word(6), word(7)}});
   }
 }
 
-/// Whether x is infinite or NaN once stored as `dtype`: for bf16 and f16 from half-way between the
-/// largest value and the next power of two on.
-MUONRT_HOST_DEVICE inline bool not_finite_as(float x, DType dtype) {
-  const uint32_t end = dtype == DType::kF32    ? 0x7f800000u
-                       : dtype == DType::kBF16 ? 0x7f7f8000u
-                                               : 0x477ff000u;
-  return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end;
+/// The magnitude's bits from which on a value is infinite or NaN once stored as `dtype`: for bf16
+/// and f16 from half-way between the largest value and the next power of two.
+__device__ inline uint32_t end_of_finite(DType dtype) {
+  return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
 }
+__device__ inline bool not_finite_as(float x, DType dtype) {
+  return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
+}
+
+/// The largest magnitude of many values: to ask once whether one is not finite.
+struct Largest {
+  uint32_t bits = 0;
+
+  __device__ void take(float x) {
+    const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+    bits = size > bits ? size : bits;
+  }
+  __device__ bool not_finite_as(DType dtype) const { return bits >= end_of_finite(dtype); }
+};
 
 }  // namespace muonrt::cuda

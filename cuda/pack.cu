@@ -29,7 +29,7 @@ struct DirectionBody {
   DType grad_dtype, momentum_dtype, transport;
   int64_t local, local_ld, packed, packed_ld;
   MuonScalars scalars;
-  bool bad;
+  Largest gradient, sent;
 
   template <int N>
   __device__ void run(int row, int col) {
@@ -41,9 +41,13 @@ struct DirectionBody {
     for (int i = 0; i < N; ++i) {
       const float scaled = g.x[i] * scalars.grad_scale;
       out.x[i] = direction(next_momentum(m.x[i], scaled, scalars), scaled, scalars);
-      bad |= not_finite_as(scaled, DType::kF32) | not_finite_as(out.x[i], transport);
+      gradient.take(scaled);
+      sent.take(out.x[i]);
     }
     store(message, transport, packed + row * packed_ld + col, out);
+  }
+  __device__ bool bad() const {
+    return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(transport);
   }
 };
 
@@ -53,14 +57,15 @@ struct AddendBody {
   void* message;
   DType grad_dtype, transport;
   int64_t local, local_ld, packed, packed_ld;
-  bool bad;
+  Largest sent;
 
   template <int N>
   __device__ void run(int row, int col) {
     const Values<N> g = widen(load<N>(grad, grad_dtype, local + row * local_ld + col), grad_dtype);
-    for (int i = 0; i < N; ++i) bad |= not_finite_as(g.x[i], transport);
+    for (int i = 0; i < N; ++i) sent.take(g.x[i]);
     store(message, transport, packed + row * packed_ld + col, g);
   }
+  __device__ bool bad() const { return sent.not_finite_as(transport); }
 };
 
 /// Zeros for a parameter without a gradient.
@@ -93,18 +98,19 @@ __global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments 
                          (one_row || aligned_stride(view.grad_dtype, item.local_ld));
   if (!view.momentum) {
     AddendBody body{view.grad,     a.message, view.grad_dtype, a.transport, local,
-                    item.local_ld, packed,    item.packed_ld,  false};
+                    item.local_ld, packed,    item.packed_ld,  {}};
     for_elements(job.rows, job.cols, grad_fits, body);
-    if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
+    if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
     return;
   }
   const bool fits = grad_fits && aligned(view.momentum, view.momentum_dtype, local) &&
                     (one_row || aligned_stride(view.momentum_dtype, item.local_ld));
   DirectionBody body{
       view.grad, view.momentum, a.message, view.grad_dtype, view.momentum_dtype,  a.transport,
-      local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group], false};
+      local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group], {},
+      {}};
   for_elements(job.rows, job.cols, fits, body);
-  if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
+  if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
 }
 
 struct ScanArguments {
@@ -121,25 +127,26 @@ struct ScanBody {
   float scale;
   bool square;
   int64_t first;
-  bool bad;
+  Largest entering;
 
   template <int N>
   __device__ void run(int, int col) {
     const Values<N> g = widen(load<N>(grad, dtype, first + col), dtype);
-    for (int i = 0; i < N; ++i) {
-      const float x = g.x[i] * scale;
-      bad |= not_finite_as(square ? x * x : x, DType::kF32);
-    }
+    for (int i = 0; i < N; ++i) entering.take(g.x[i] * scale);
+  }
+  /// The square of the largest is the largest square.
+  __device__ bool bad() const {
+    const auto x = std::bit_cast<float>(entering.bits);
+    return not_finite_as(square ? x * x : x, DType::kF32);
   }
 };
 
 struct ScanPart {
   Findings* findings;
   __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
-    ScanBody body{view.grad, view.grad_dtype, view.grad_scale, view.variance != nullptr, first,
-                  false};
+    ScanBody body{view.grad, view.grad_dtype, view.grad_scale, view.variance != nullptr, first, {}};
     for_elements(1, n, aligned(view.grad, view.grad_dtype, first), body);
-    if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*findings, param);
+    if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*findings, param);
   }
 };
 

@@ -74,12 +74,21 @@ __global__ void __launch_bounds__(kThreads) tally_kernel(TallyArguments a) {
     if (thread == 0) block = Tally{};
     __syncthreads();
     ThreadSums sums{&block};
-    const int64_t elements = a.x.rows * a.x.cols, step = int64_t{gridDim.x} * kThreads;
-    for (int64_t i = int64_t{blockIdx.x} * kThreads + thread; i < elements; i += step) {
-      const int64_t at = matrix * a.x.stride + i / a.x.cols * a.x.ld + i % a.x.cols;
+    const int64_t step = int64_t{gridDim.x} * kThreads;
+    const int64_t down = step / a.x.cols, across = step % a.x.cols;
+    const int64_t begin = int64_t{blockIdx.x} * kThreads + thread;
+    int64_t row = begin / a.x.cols, col = begin % a.x.cols;
+    while (row < a.x.rows) {
+      const int64_t at = matrix * a.x.stride + row * a.x.ld + col;
       const Raw<1> raw = load<1>(a.x.data, a.x.dtype, at);
       sums.add(a.low ? join_weight(static_cast<uint16_t>(raw.bits), a.low[at])
                      : widen(raw, a.x.dtype).x[0]);
+      row += down;
+      col += across;
+      if (col >= a.x.cols) {
+        col -= a.x.cols;
+        ++row;
+      }
     }
     sums.finish();
     __syncthreads();

@@ -23,10 +23,16 @@ struct Places {
     const int64_t row = element / cols;
     return {row, element - row * cols};
   }
-  __device__ void next(Place& place) const {
-    if (++place.col < cols) return;
-    place.col = 0;
-    ++place.row;
+  __device__ void next(Place& place) const { go_on(place, 1); }
+  /// By `count` at most, and not beyond the next row's first. @return by how many.
+  __device__ int go_on(Place& place, int count) const {
+    const int64_t left = cols - place.col;
+    if (count < left) {
+      place.col += count;
+      return count;
+    }
+    place = {place.row + 1, 0};
+    return static_cast<int>(left);
   }
   __device__ uint64_t index(const Place& place) const {
     return static_cast<uint64_t>(tensor_index + place.row * tensor_ld + place.col);
@@ -69,21 +75,39 @@ struct Weights {
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w);
+    if (form == WeightForm::kStochastic)
+      return store_halves(static_cast<uint16_t*>(param), at, rounded(w, places, element));
     Halves<N> high, low;
-    if (form == WeightForm::kRemainder) {
-      for (int i = 0; i < N; ++i) {
-        const SplitWeight split = split_updated(w.x[i]);
-        high.bits[i] = split.high;
-        low.bits[i] = split.low;
-      }
-      store_halves(remainder, at, low);
-    } else {
-      Places::Place place = places.at(element);
-      for (int i = 0; i < N; ++i, places.next(place))
-        high.bits[i] = round_stochastic(
-            w.x[i], random_bits(seed, step, static_cast<uint32_t>(index), places.index(place)));
+    for (int i = 0; i < N; ++i) {
+      const SplitWeight split = split_updated(w.x[i]);
+      high.bits[i] = split.high;
+      low.bits[i] = split.low;
     }
+    store_halves(remainder, at, low);
     store_halves(static_cast<uint16_t*>(param), at, high);
+  }
+
+  /// At random: one run of the generator after the other, each for those neighbours that lie in its
+  /// block of the tensor and in one row.
+  template <int N>
+  __device__ Halves<N> rounded(const Values<N>& w, const Places& places, int64_t element) const {
+    Places::Place place = places.at(element);
+    Halves<N> out;
+#pragma unroll 1
+    for (int done = 0; done < N;) {
+      const uint64_t at = places.index(place);
+      const RandomBlock random =
+          random_block(seed, step, static_cast<uint32_t>(index), at / kRandomBlock);
+      const int first = static_cast<int>(at % kRandomBlock);
+      const int end = done + places.go_on(place, static_cast<int>(kRandomBlock) - first);
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (i >= done && i < end)
+          out.bits[i] =
+              round_stochastic(w.x[i], random.of(static_cast<uint32_t>(first + i - done)));
+      done = end;
+    }
+    return out;
   }
 };
 

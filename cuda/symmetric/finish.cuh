@@ -1,9 +1,9 @@
 #pragma once
 
 #include "cuda/elements.hpp"
+#include "cuda/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/problem.hpp"
-#include "cuda/symmetric/ptx_half.cuh"
 
 namespace muonrt::cuda {
 
@@ -49,7 +49,7 @@ __device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, in
   if (row >= p.n || col >= p.n) return;
   uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
   if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {
-    *reinterpret_cast<Sixteen*>(c) = *static_cast<const Sixteen*>(chunk);
+    store_sixteen(c, *static_cast<const Sixteen*>(chunk));
     return;
   }
 #pragma unroll

@@ -30,11 +30,24 @@ MUONRT_HOST_DEVICE inline SplitWeight split_updated(float w) {
   return split_weight(w == w ? w : std::bit_cast<float>(0x7fc00000u));
 }
 
-/// 32 random bits for one element of one parameter in one step, whoever holds it: the first word of
-/// Philox4x32-10. Source: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
-MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param,
-                                               uint64_t element) {
-  uint32_t c0 = static_cast<uint32_t>(element), c1 = static_cast<uint32_t>(element >> 32);
+/// Elements that share a run of the generator: its 128 bits are 16 for each.
+constexpr uint64_t kRandomBlock = 8;
+
+struct RandomBlock {
+  uint32_t word[4];
+
+  /// 16 random bits of an element of the block.
+  MUONRT_HOST_DEVICE uint32_t of(uint64_t element) const {
+    const uint32_t low = element & 2 ? word[1] : word[0], high = element & 2 ? word[3] : word[2];
+    return (element & 4 ? high : low) >> (element & 1 ? 16 : 0) & 0xffffu;
+  }
+};
+
+/// Random bits for the elements [8 block, 8 block + 8) of one parameter in one step, whoever holds
+/// them: Philox4x32-10. Source: Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3.
+MUONRT_HOST_DEVICE inline RandomBlock random_block(uint64_t seed, uint64_t step, uint32_t param,
+                                                   uint64_t block) {
+  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
   uint32_t c2 = param, c3 = static_cast<uint32_t>(step);
   uint32_t k0 = static_cast<uint32_t>(seed);
   uint32_t k1 = static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(step >> 32);
@@ -47,17 +60,24 @@ MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uin
     k0 += 0x9e3779b9u;
     k1 += 0xbb67ae85u;
   }
-  return c0;
+  return {{c0, c1, c2, c3}};
+}
+
+/// The same for one element alone.
+MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param,
+                                               uint64_t element) {
+  return random_block(seed, step, param, element / kRandomBlock).of(element);
 }
 
 /// One of the two bf16 values next to w, the nearer one more often, so that the mean is w: 16
 /// random bits are added below the cut. A finite w stays finite; bf16 values, infinities and NaN
 /// are kept.
+/// @param random  below 2^16.
 MUONRT_HOST_DEVICE inline uint16_t round_stochastic(float w, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(w), size = bits & 0x7fffffffu;
   if (size >= 0x7f7f0000u)
     return size >= 0x7f800000u ? to_bf16(w).bits : static_cast<uint16_t>(bits >> 16);
-  return static_cast<uint16_t>((bits + (random & 0xffffu)) >> 16);
+  return static_cast<uint16_t>((bits + random) >> 16);
 }
 
 }  // namespace muonrt

@@ -30,12 +30,13 @@ struct bf16 {
 constexpr float to_f32(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 constexpr float to_f32(float x) { return x; }
 
-/// Rounds to nearest, ties to even; NaN stays NaN (quiet), overflow becomes infinity.
+/// Rounds to nearest, ties to even; every NaN becomes 0x7fff, as GPUs have it; overflow becomes
+/// infinity.
 constexpr bf16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return bf16{static_cast<uint16_t>(nan ? ((u >> 16) | 0x40u) : rounded)};
+  return bf16{static_cast<uint16_t>(nan ? 0x7fffu : rounded)};
 }
 
 /// Storage of one IEEE binary16.
@@ -51,16 +52,16 @@ constexpr float to_f32(f16 x) {
   return std::bit_cast<float>((rest < 0x400u ? std::bit_cast<uint32_t>(small) : large) | sign);
 }
 
-/// Rounds to nearest, ties to even; NaN stays NaN (quiet), from 65520 on it becomes infinity.
+/// Rounds to nearest, ties to even; every NaN becomes 0x7fff, from 65520 on it becomes infinity.
 constexpr f16 to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
   // Adding 0.5, whose last place is 2^-24, rounds to a multiple of that.
   const float half = std::bit_cast<float>(a < 0x38800000u ? a : 0u) + 0.5f;
   const uint32_t small = std::bit_cast<uint32_t>(half) - 0x3f000000u;
   const uint32_t normal = ((a + 0xfffu + (a >> 13 & 1u)) >> 13) - (112u << 10);
-  const uint32_t special = a > 0x7f800000u ? (a >> 13 & 0x3ffu) | 0x7e00u : 0x7c00u;
   const uint32_t finite = a < 0x38800000u ? small : normal;
-  return f16{static_cast<uint16_t>((a < 0x477ff000u ? finite : special) | sign)};
+  const uint32_t number = (a < 0x477ff000u ? finite : 0x7c00u) | sign;
+  return f16{static_cast<uint16_t>(a > 0x7f800000u ? 0x7fffu : number)};
 }
 
 template <class T>

@@ -150,10 +150,13 @@ struct StochasticPass {
   static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict out, int64_t n,
                                        uint64_t seed, uint64_t step, uint32_t param,
                                        int64_t element) {
-    for (int64_t i = 0; i < n; ++i) {
-      const uint32_t random =
-          random_bits(seed, step, param, static_cast<uint64_t>(element) + static_cast<uint64_t>(i));
-      out[i].bits = round_stochastic(in[i], random);
+    for (int64_t i = 0; i < n;) {
+      const uint64_t at = static_cast<uint64_t>(element) + static_cast<uint64_t>(i);
+      const RandomBlock random = random_block(seed, step, param, at / kRandomBlock);
+      const int64_t left = static_cast<int64_t>(kRandomBlock - at % kRandomBlock);
+      const int64_t count = n - i < left ? n - i : left;
+      for (int64_t k = 0; k < count; ++k, ++i)
+        out[i].bits = round_stochastic(in[i], random.of(at + static_cast<uint64_t>(k)));
     }
   }
 };

@@ -7,8 +7,8 @@
 
 #include "control.hpp"
 #include "cuda/cuda_device.hpp"
+#include "cuda/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
-#include "cuda/symmetric/ptx_half.cuh"
 #include "cuda/symmetric/symmetric_products.hpp"
 #include "cuda/symmetric_cases.hpp"
 

@@ -1,5 +1,6 @@
 #include "backend/weight_bits.hpp"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -49,13 +50,19 @@ TEST_CASE("weight bits: every NaN stays one in both halves, and becomes the same
 }
 
 TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
-  // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds), first words.
-  CHECK(random_bits(0, 0, 0, 0) == 0x6627e8d5u);
+  // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds).
+  const auto check = [](const RandomBlock& block, const std::array<uint32_t, 4>& words) {
+    for (size_t i = 0; i < 4; ++i) CHECK(block.word[i] == words[i]);
+    for (uint64_t e = 0; e < kRandomBlock; ++e)
+      CHECK(block.of(8000 + e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));
+  };
+  check(random_block(0, 0, 0, 0), {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
   // The high half of the step is mixed into the key: 0xffffffff twice cancels in its upper word.
-  CHECK(random_bits(0x00000000ffffffffu, 0xffffffffffffffffu, 0xffffffffu, 0xffffffffffffffffu) ==
-        0x408f276du);
-  CHECK(random_bits(0x299f31d0a4093822u, 0x03707344u, 0x13198a2eu, 0x85a308d3243f6a88u) ==
-        0xd16cfe09u);
+  check(random_block(0x00000000ffffffffu, 0xffffffffffffffffu, 0xffffffffu, 0xffffffffffffffffu),
+        {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
+  check(random_block(0x299f31d0a4093822u, 0x03707344u, 0x13198a2eu, 0x85a308d3243f6a88u),
+        {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u});
+  CHECK(random_bits(7, 3, 2, 8 * 1234567 + 5) == random_block(7, 3, 2, 1234567).of(5));
 }
 
 TEST_CASE("weight bits: rounding at random keeps the mean, and what needs no rounding",

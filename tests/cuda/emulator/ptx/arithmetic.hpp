@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/symmetric/ptx_half.cuh"
+#include "cuda/ptx_half.cuh"
 #include "ptx/program.hpp"
 
 // What instructions of one thread do to registers; arithmetic.cpp gives them their names. Source:

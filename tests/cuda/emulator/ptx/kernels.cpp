@@ -190,6 +190,7 @@ std::function<void()> prepare(const void* kernel, const Passed& passed, unsigned
   if (f.most_threads != 0 && threads > f.most_threads)
     throw std::runtime_error("PTX: " + std::to_string(threads) + " threads for " + f.name);
   shared_bytes += f.static_bytes;
+  traffic::note_launch(f);
   return [&f, parameters = std::make_shared<Parameters>(passed)] {
     Room& mine = room();
     mine.slots.resize(std::max(mine.slots.size(), f.values.size()));

@@ -26,7 +26,7 @@ struct Sum {
   uint64_t requests = 0, bytes = 0, units = 0, least = 0;
 };
 struct Kernel {
-  uint64_t threads = 0, instructions = 0;
+  uint64_t launches = 0, instructions = 0;
   std::array<Sum, kKinds> sums;
 };
 
@@ -38,22 +38,23 @@ struct Book {
   ~Book() {
     std::FILE* file = std::fopen(std::getenv("MUONRT_EMULATED_TRAFFIC"), "w");
     if (!file) return;
-    std::fprintf(file, "%-40s %9s %7s", "kernel", "threads", "instr.");
-    for (const char* kind : {"load", "store", "shared"})
-      std::fprintf(file, " | %-6s %9s %11s %10s %5s", kind, "requests", "bytes", "units", "ratio");
-    std::fputc('\n', file);
+    const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+    constexpr const char* kNames[kKinds] = {"load", "store", "shared"};
+    std::fputc('{', file);
+    const char* comma = "";
     for (const auto& [name, k] : kernels) {
-      std::fprintf(file, "%-40s %9llu %7.1f", name.c_str(),
-                   static_cast<unsigned long long>(k.threads),
-                   static_cast<double>(k.instructions) / static_cast<double>(k.threads));
-      for (const Sum& s : k.sums)
-        std::fprintf(file, " | %-6s %9llu %11llu %10llu %5.2f", "",
-                     static_cast<unsigned long long>(s.requests),
-                     static_cast<unsigned long long>(s.bytes),
-                     static_cast<unsigned long long>(s.units),
-                     s.least > 0 ? static_cast<double>(s.units) / static_cast<double>(s.least) : 0);
-      std::fputc('\n', file);
+      std::fprintf(file, "%s\n\"%s\": {\"launches\": %llu, \"instructions\": %llu", comma,
+                   name.c_str(), number(k.launches), number(k.instructions));
+      for (size_t i = 0; i < kKinds; ++i)
+        std::fprintf(file,
+                     ", \"%s\": {\"requests\": %llu, \"bytes\": %llu, \"units\": %llu, "
+                     "\"least\": %llu}",
+                     kNames[i], number(k.sums[i].requests), number(k.sums[i].bytes),
+                     number(k.sums[i].units), number(k.sums[i].least));
+      std::fputc('}', file);
+      comma = ",";
     }
+    std::fputs("\n}\n", file);
     std::fclose(file);
   }
 };
@@ -186,13 +187,17 @@ void note(const Thread& t, Kind kind, uint64_t address, size_t bytes) {
   r.parts.push_back({static_cast<unsigned>(me % 32), address});
 }
 
+void note_launch(const Function& f) {
+  if (!counts()) return;
+  const std::lock_guard lock(book().mutex);
+  ++book().kernels[short_name(f)].launches;
+}
+
 void note_end(const Function& f, uint64_t instructions) {
   if (!counts()) return;
   {
     const std::lock_guard lock(book().mutex);
-    Kernel& k = book().kernels[short_name(f)];
-    ++k.threads;
-    k.instructions += instructions;
+    book().kernels[short_name(f)].instructions += instructions;
   }
   if (++open().ended == threads_in_cluster()) open().finish();
 }

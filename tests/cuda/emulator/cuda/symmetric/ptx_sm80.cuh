@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "cuda/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
-#include "cuda/symmetric/ptx_half.cuh"
 #include "cuda/symmetric/ptx_sm75.cuh"
 
 namespace muonrt::cuda {

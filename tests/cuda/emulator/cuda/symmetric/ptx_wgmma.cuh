@@ -4,8 +4,8 @@
 #include <deque>
 #include <vector>
 
+#include "cuda/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
-#include "cuda/symmetric/ptx_half.cuh"
 #include "cuda/symmetric/ptx_sm90.cuh"
 
 namespace muonrt::cuda {
