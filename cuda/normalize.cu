@@ -41,6 +41,14 @@ __device__ inline unsigned warps() { return blockDim.x / kWarp; }
 __device__ inline unsigned warp() { return threadIdx.x / kWarp; }
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % kWarp); }
 
+/// The second factor is 1 but for matrices of subnormals: a multiplication saved, no bit changed.
+template <int N>
+__device__ inline void apply(Scale scale, Values<N>& x) {
+  for (int i = 0; i < N; ++i) x.x[i] *= scale.up;
+  if (scale.up2 != 1.0f)
+    for (int i = 0; i < N; ++i) x.x[i] *= scale.up2;
+}
+
 /// The rows of a matrix that a block has.
 struct Band {
   int64_t first, end;
@@ -53,40 +61,46 @@ __device__ inline Band band_of(int64_t rows) {
 
 /// `count` neighbours one by one, then zeros.
 template <DType kIn>
-__device__ inline Values<kWidth> gathered(const void* data, int64_t index, int count) {
-  Values<kWidth> out;
+__device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int count) {
+  Raw<kWidth> out = {};
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i)
-    out.x[i] = i < count ? widen(load<1>(data, kIn, index + i), kIn).x[0] : 0.0f;
+  for (int i = 0; i < kWidth; ++i) {
+    const uint32_t bits = i < count ? load<1>(data, kIn, index + i).bits : 0;
+    if constexpr (kIn == DType::kF32) {
+      (i < 4 ? out.low : out.high).word[i % 4] = bits;
+    } else {
+      out.low.word[i / 2] |= bits << 16 * (i % 2);
+    }
+  }
   return out;
 }
 
-/// body(values) for the elements of a warp's block whose chains are the lane's, in order, with
-/// zeros behind the last. Several loads go out before the first is used: 64 bytes a lane.
+/// body.take<kIn>(eight) for the elements of a warp's block whose chains are the lane's, in order,
+/// with zeros behind the last. Several loads go out before the first is used: 64 bytes a lane.
 /// @param n  of the block's elements, which begin at `index`.
 template <DType kIn, class Body>
-__device__ inline void for_chains(const void* data, int64_t index, int n, const Body& body) {
+__device__ inline void for_chains(const void* data, int64_t index, int n, Body& body) {
   constexpr int kLoads = kIn == DType::kF32 ? 2 : 4;
   int i = lane() * kWidth;
   if (aligned(data, kIn, index)) {
     for (; i + (kLoads - 1) * kChains + kWidth <= n; i += kLoads * kChains) {
-      Raw<kWidth> raw[kLoads];
+      Raw<kWidth> raw[kLoads] = {};
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) raw[k] = load<kWidth>(data, kIn, index + i + k * kChains);
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) body(widen(raw[k], kIn));
+      for (int k = 0; k < kLoads; ++k) body.template take<kIn>(raw[k]);
     }
-    for (; i + kWidth <= n; i += kChains) body(widen(load<kWidth>(data, kIn, index + i), kIn));
+    for (; i + kWidth <= n; i += kChains)
+      body.template take<kIn>(load<kWidth>(data, kIn, index + i));
   }
 #pragma unroll 1
-  for (; i < n; i += kChains) body(gathered<kIn>(data, index + i, n - i));
+  for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
 }
 
 /// The same for a block of matrix `in`, which begins at column `begin` of the row at `row`. Other
 /// dtypes than these never get here (cuda_ops).
 template <class Body>
-__device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin,
-                                  const Body& body) {
+__device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {
   const int64_t left = in.cols - begin;
   const int n = static_cast<int>(left < kBlockElements ? left : kBlockElements);
   if (in.dtype == DType::kF32) {
@@ -96,21 +110,41 @@ __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t be
   }
 }
 
+struct LargestBody {
+  uint32_t largest = 0;
+
+  template <DType kIn>
+  __device__ void take(const Raw<kWidth>& raw) {
+    if constexpr (kIn == DType::kF32) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) see((i < 4 ? raw.low : raw.high).word[i % 4] & 0x7fffffffu);
+    } else {
+      // The upper element with the lower one's bits behind it, which `bits` drops.
+#pragma unroll
+      for (const uint32_t word : raw.low.word) {
+        const uint32_t sizes = word & 0x7fff7fffu;
+        see(sizes);
+        see(sizes << 16);
+      }
+    }
+  }
+  __device__ uint32_t bits(DType dtype) const {
+    return dtype == DType::kF32 ? largest : largest & 0xffff0000u;
+  }
+
+ private:
+  __device__ void see(uint32_t x) { largest = x > largest ? x : largest; }
+};
+
 __global__ void __launch_bounds__(kSumThreads) largest_kernel(NormArguments a) {
   const Band band = band_of(a.in.rows);
   const int64_t at = blockIdx.y * a.in.stride + band.first * a.in.ld;
-  uint32_t largest = 0;
+  LargestBody body;
   deal(warp(), warps(), static_cast<int>(band.end - band.first),
        static_cast<int>(blocks_of_row(a.in.cols)), [&](int row, int block) {
-         for_chains(a.in, at + row * a.in.ld, block * kBlockElements,
-                    [&](const Values<kWidth>& values) {
-#pragma unroll
-                      for (const float value : values.x) {
-                        const uint32_t x = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
-                        largest = x > largest ? x : largest;
-                      }
-                    });
+         for_chains(a.in, at + row * a.in.ld, block * kBlockElements, body);
        });
+  uint32_t largest = body.bits(a.in.dtype);
   for (int width = kWarp / 2; width > 0; width /= 2) {
     const uint32_t other = __shfl_down_sync(0xffffffffu, largest, width);
     largest = other > largest ? other : largest;
@@ -130,18 +164,25 @@ __device__ inline float halved(Values<kWidth> chain) {
   return sum;
 }
 
+struct SquaresBody {
+  Scale scale;
+  Values<kWidth> chain = {};
+
+  template <DType kIn>
+  __device__ void take(const Raw<kWidth>& raw) {
+    Values<kWidth> x = widen(raw, kIn);
+    apply(scale, x);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) chain.x[i] += x.x[i] * x.x[i];
+  }
+};
+
 /// Sum of squares of a block, by a warp; valid in lane 0.
 __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_t begin,
                                       Scale scale) {
-  Values<kWidth> chain{};
-  for_chains(in, row, begin, [&](const Values<kWidth>& values) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float y = values.x[i] * scale.up * scale.up2;
-      chain.x[i] += y * y;
-    }
-  });
-  return halved(chain);
+  SquaresBody body{scale};
+  for_chains(in, row, begin, body);
+  return halved(body.chain);
 }
 
 /// Adds `count` values pairwise, as PairwiseSum does: the sum is where the value of index 0 was.
@@ -222,7 +263,8 @@ struct DivideBody {
     Values<N> x = in.dtype == DType::kF32
                       ? widen(load<N>(in.data, DType::kF32, from), DType::kF32)
                       : widen(load<N>(in.data, DType::kBF16, from), DType::kBF16);
-    for (int i = 0; i < N; ++i) x.x[i] = x.x[i] * scale.up * scale.up2 / divisor;
+    apply(scale, x);
+    for (int i = 0; i < N; ++i) x.x[i] /= divisor;
     store(out.data, out.dtype, out_first + row * out.ld + col, x);
   }
 };
