@@ -110,30 +110,25 @@ __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t be
   }
 }
 
+/// The largest |x|, its bits twice over: shifted by one, a word has no sign. Of two elements in a
+/// word the upper one goes with the lower one's bits behind it, which `bits` drops.
 struct LargestBody {
-  uint32_t largest = 0;
+  uint32_t twice = 0;
 
   template <DType kIn>
   __device__ void take(const Raw<kWidth>& raw) {
-    if constexpr (kIn == DType::kF32) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) see((i < 4 ? raw.low : raw.high).word[i % 4] & 0x7fffffffu);
-    } else {
-      // The upper element with the lower one's bits behind it, which `bits` drops.
-#pragma unroll
-      for (const uint32_t word : raw.low.word) {
-        const uint32_t sizes = word & 0x7fff7fffu;
-        see(sizes);
-        see(sizes << 16);
-      }
+    for (int i = 0; i < 4; ++i) {
+      see(raw.low.word[i] << 1);
+      see(kIn == DType::kF32 ? raw.high.word[i] << 1 : raw.low.word[i] << 17);
     }
   }
   __device__ uint32_t bits(DType dtype) const {
-    return dtype == DType::kF32 ? largest : largest & 0xffff0000u;
+    return dtype == DType::kF32 ? twice >> 1 : twice >> 1 & 0x7fff0000u;
   }
 
  private:
-  __device__ void see(uint32_t x) { largest = x > largest ? x : largest; }
+  __device__ void see(uint32_t x) { twice = x > twice ? x : twice; }
 };
 
 __global__ void __launch_bounds__(kSumThreads) largest_kernel(NormArguments a) {
