@@ -6,16 +6,16 @@
 
 namespace muonrt::cuda {
 
-/// work(row, col) for every row < rows and col < cols, each by one thread of the block, in turn.
+/// work(row, col) for every row < rows and col < cols, each by one of `count` workers, in turn.
 /// Steps by what it divides before the loop: on some devices a division is a call, which is dear,
 /// and around which registers are spilled.
+/// @param worker  which of them calls.
 template <class Work>
-__device__ inline void deal(int rows, int cols, const Work& work) {
+__device__ inline void deal(unsigned worker, unsigned count, int rows, int cols, const Work& work) {
   if (cols == 0) return;
   const unsigned width = static_cast<unsigned>(cols);
-  const int down = static_cast<int>(blockDim.x / width),
-            across = static_cast<int>(blockDim.x % width);
-  int row = static_cast<int>(threadIdx.x / width), col = static_cast<int>(threadIdx.x % width);
+  const int down = static_cast<int>(count / width), across = static_cast<int>(count % width);
+  int row = static_cast<int>(worker / width), col = static_cast<int>(worker % width);
   while (row < rows) {
     work(row, col);
     row += down;
@@ -25,6 +25,12 @@ __device__ inline void deal(int rows, int cols, const Work& work) {
       ++row;
     }
   }
+}
+
+/// The same to the threads of the block.
+template <class Work>
+__device__ inline void deal(int rows, int cols, const Work& work) {
+  deal(threadIdx.x, blockDim.x, rows, cols, work);
 }
 
 /// Deals the elements of a rectangle to the threads of a block: body.run<kWidth>(row, col) for

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/checked.hpp"
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
 
@@ -42,12 +43,13 @@ struct LargestPass {
   }
 };
 
-/// Sum of squares of a row scaled by up * up2. The tree follows from n alone: blocks of 1024
-/// elements, in each 32 chains (element i in chain i mod 32), the chains halved down to one value,
-/// the blocks added pairwise.
+/// Sum of squares of a row scaled by up * up2. The tree follows from n alone: blocks of 2048
+/// elements, in each 256 chains (element i in chain i mod 256), the chains halved down to one
+/// value, the blocks added pairwise. So many chains since a GPU's warp reads 256 neighbours at
+/// once.
 template <class T>
 struct SquaresPass {
-  static constexpr int64_t kLanes = 32, kBlock = 1024;
+  static constexpr int64_t kLanes = 256, kBlock = 2048, kEight = 8, kSums = kLanes / kEight;
 
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n, float up, float up2) {
     PairwiseSum blocks;
@@ -59,19 +61,30 @@ struct SquaresPass {
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
     float chain[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (int64_t lane = 0; lane < kLanes; ++lane) {
-        const float y = to_f32(x[i + lane]) * up * up2;
-        chain[lane] += y * y;
-      }
-    for (int64_t lane = 0; i + lane < n; ++lane) {
-      const float y = to_f32(x[i + lane]) * up * up2;
-      chain[lane] += y * y;
+    // One bound that varies: of two fixed ones gcc exchanges the loops, and memory is read in
+    // strides.
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const int64_t count = n - i < kLanes ? n - i : kLanes;
+      for (int64_t lane = 0; lane < count; ++lane) chain[lane] += square(x[i + lane], up, up2);
     }
-    for (int64_t width = kLanes / 2; width > 0; width /= 2)
-      for (int64_t lane = 0; lane < width; ++lane) chain[lane] += chain[lane + width];
-    return chain[0];
+    return halved(chain, n < kLanes ? ceil_div(n, kEight) : kSums);
+  }
+
+  /// @param eights  that any element has come to; the others are zeros.
+  static MUONRT_ALWAYS_INLINE float halved(const float* __restrict chain, int64_t eights) {
+    float sum[kSums] = {};
+    for (int64_t i = 0; i < eights; ++i) {
+      const float* x = chain + kEight * i;
+      sum[i] = ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+    }
+    for (int64_t width = kSums / 2; width > 0; width /= 2)
+      for (int64_t i = 0; i < width; ++i) sum[i] += sum[i + width];
+    return sum[0];
+  }
+
+  static MUONRT_ALWAYS_INLINE float square(T x, float up, float up2) {
+    const float y = to_f32(x) * up * up2;
+    return y * y;
   }
 };
 
