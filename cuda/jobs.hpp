@@ -40,9 +40,9 @@ inline void cut_rows(int32_t item, int64_t rows, int64_t cols, std::vector<Job>&
       jobs);
 }
 
-/// Jobs that are tiles to be transposed.
+/// Jobs of two tiles that are transposed, one below the other.
 inline void cut_tiles(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
-  cut(item, rows, cols, kTile, kTile, jobs);
+  cut(item, rows, cols, 2 * kTile, kTile, jobs);
 }
 
 }  // namespace muonrt::cuda

@@ -8,11 +8,13 @@ using namespace cuda_test;
 
 namespace {
 
+/// A whole matrix, cut in four at (cut_row, cut_col).
 struct Shape {
-  int64_t rows, cols, pad;  // of the whole matrix; elements between its stored rows
+  int64_t rows, cols, pad;  // elements between its stored rows
+  int64_t cut_row, cut_col;
+  int64_t gap;  // elements of the message in front of each part
 };
 
-/// Whole matrices, wide, tall and square, each cut into bands and blocks with gaps between them.
 struct Placing {
   std::vector<Owned> owned;
   std::vector<Placed> placed;
@@ -22,16 +24,14 @@ struct Placing {
 
 Placing placing(const std::vector<Shape>& shapes) {
   Placing out;
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto [rows, cols, pad] = shapes[i];
-    const auto index = static_cast<int32_t>(i);
-    out.owned.push_back({index, rows, cols});
-    out.pads.push_back(pad);
-    const int64_t cut_row = rows / 3, cut_col = i % 2 ? cols / 2 : cols;
-    for (const auto& [row, end_row] : {std::pair(int64_t{0}, cut_row), {cut_row, rows}}) {
-      for (const auto& [col, end_col] : {std::pair(int64_t{0}, cut_col), {cut_col, cols}}) {
+  for (const Shape& s : shapes) {
+    const auto index = static_cast<int32_t>(out.owned.size());
+    out.owned.push_back({index, s.rows, s.cols});
+    out.pads.push_back(s.pad);
+    for (const auto& [row, end_row] : {std::pair(int64_t{0}, s.cut_row), {s.cut_row, s.rows}}) {
+      for (const auto& [col, end_col] : {std::pair(int64_t{0}, s.cut_col), {s.cut_col, s.cols}}) {
         if (row == end_row || col == end_col) continue;
-        out.message_elements += static_cast<int64_t>(i) % 4;
+        out.message_elements += s.gap;
         out.placed.push_back({index, end_row - row, end_col - col, row, col, out.message_elements});
         out.message_elements += (end_row - row) * (end_col - col);
       }
@@ -40,85 +40,194 @@ Placing placing(const std::vector<Shape>& shapes) {
   return out;
 }
 
-std::vector<Shape> shapes() {
-  return {{70, 200, 0}, {200, 70, 8}, {64, 64, 0}, {131, 257, 7}, {257, 131, 1},
-          {1, 37, 0},   {41, 1, 3},   {1, 1, 0},   {9000, 3, 0},  {2, 20000, 0}};
+/// Wide, tall and square, few addresses at multiples of anything.
+std::vector<Shape> odd_shapes() {
+  return {{70, 200, 0, 23, 200, 0},  {200, 70, 8, 66, 35, 1},   {64, 64, 0, 21, 64, 2},
+          {131, 257, 7, 43, 128, 3}, {257, 131, 1, 85, 131, 0}, {1, 37, 0, 0, 18, 1},
+          {41, 1, 3, 13, 1, 2},      {1, 1, 0, 0, 0, 3},        {9000, 3, 0, 3000, 3, 0},
+          {2, 20000, 0, 0, 10000, 1}};
 }
 
-struct Placement {
+/// Tall ones of whole tiles and of multiples of 8, then what misses one address by a little.
+std::vector<Shape> tiled_shapes() {
+  return {{192, 128, 0, 64, 64, 8}, {136, 72, 8, 128, 64, 8}, {144, 24, 0, 16, 8, 16},
+          {104, 96, 64, 40, 56, 0}, {130, 64, 6, 64, 64, 0},  {128, 64, 4, 64, 64, 4},
+          {129, 70, 7, 64, 64, 8},  {128, 72, 0, 60, 64, 0},  {128, 64, 0, 64, 32, 4},
+          {136, 64, 0, 64, 32, 4},  {128, 64, 1, 64, 64, 7},  {128, 68, 0, 64, 64, 4},
+          {64, 192, 0, 32, 64, 8},  {72, 136, 8, 8, 128, 4},  {24, 9000, 3, 8, 4096, 1}};
+}
+
+/// What lies in the matrices and in the message.
+struct Content {
   std::vector<Bytes> matrices;
   Bytes message;
+};
+
+int64_t stored_elements(const Placing& p, size_t i) {
+  return p.owned[i].short_side() * (p.owned[i].long_side() + p.pads[i]);
+}
+
+Content contents(const Placing& p, DType stored, DType transport) {
+  Content out;
+  for (size_t i = 0; i < p.owned.size(); ++i)
+    out.matrices.push_back(values(i, stored, stored_elements(p, i)));
+  out.message = values(99, transport, p.message_elements);
+  return out;
+}
+
+/// What moves where, and as what.
+struct Move {
+  DType stored, transport;
+  bool unpack;         // else packed
+  int64_t offset = 0;  // of the memory, elements
+};
+
+struct Placement {
+  Content content;
   Findings findings;
 };
 
-/// Unpacks a message into matrices of its dtype, or packs matrices of `stored` into one.
-Placement placed_by(std::unique_ptr<Device> device, const Placing& p, DType stored, DType transport,
-                    bool unpack, int64_t offset, float poison = 0.0f) {
+Placement placed_by(std::unique_ptr<Device> device, const Placing& p, const Content& content,
+                    const Move& move) {
   Machine machine(std::move(device));
   std::vector<MatrixBatch> matrices;
-  std::vector<int64_t> sizes;
   for (size_t i = 0; i < p.owned.size(); ++i) {
     const Owned& o = p.owned[i];
-    const int64_t ld = o.long_side() + p.pads[i];
-    Bytes content = values(i, stored, o.short_side() * ld);
-    if (poison != 0.0f && i == 3) set_value(content, stored, ld + 5, poison);
-    sizes.push_back(std::ssize(content));
-    matrices.push_back({machine.put(content, offset * size_of(stored)), stored, o.short_side(),
-                        o.long_side(), ld, 1, 0});
+    matrices.push_back({machine.put(content.matrices[i], move.offset * size_of(move.stored)),
+                        move.stored, o.short_side(), o.long_side(), o.long_side() + p.pads[i], 1,
+                        0});
   }
-  const Bytes content = values(99, transport, p.message_elements);
-  auto* message = machine.put(content, offset * size_of(transport));
+  auto* message = machine.put(content.message, move.offset * size_of(move.transport));
   auto* findings = machine.put_one(Findings{});
-  if (unpack) {
-    machine.ops().unpack(machine.on(), p.placed, p.owned, matrices.data(), message, transport);
+  if (move.unpack) {
+    machine.ops().unpack(machine.on(), p.placed, p.owned, matrices.data(), message, move.transport);
   } else {
-    machine.ops().pack(machine.on(), p.placed, p.owned, matrices.data(), message, transport,
+    machine.ops().pack(machine.on(), p.placed, p.owned, matrices.data(), message, move.transport,
                        findings);
   }
   machine.finish();
   Placement out;
   for (size_t i = 0; i < matrices.size(); ++i)
-    out.matrices.push_back(
-        machine.get(static_cast<const unsigned char*>(matrices[i].data), sizes[i]));
-  out.message = machine.get(message, std::ssize(content));
+    out.content.matrices.push_back(machine.get(static_cast<const unsigned char*>(matrices[i].data),
+                                               std::ssize(content.matrices[i])));
+  out.content.message = machine.get(message, std::ssize(content.message));
   out.findings = machine.get_one(findings);
   return out;
+}
+
+/// Whether the device leaves the host's bytes everywhere, and what it notes: 0 or 1.
+int64_t noted_alike(const Placing& p, const Content& content, const Move& move) {
+  CAPTURE(name_of(move.stored), name_of(move.transport), move.unpack, move.offset);
+  const Placement expected = placed_by(make_host(), p, content, move);
+  const Placement got = placed_by(make_device(true), p, content, move);
+  CHECK(difference(got.content.matrices, expected.content.matrices) == -1);
+  CHECK(difference(got.content.message, expected.content.message) == -1);
+  CHECK(got.findings.nonfinite == expected.findings.nonfinite);
+  CHECK(got.findings.first_param == -1);
+  return got.findings.nonfinite;
+}
+
+/// Every pair of dtypes of a matrix and of a message that a pipeline packs.
+std::vector<Move> packs() {
+  std::vector<Move> out;
+  for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const DType transport : {DType::kF32, DType::kBF16})
+      out.push_back({stored, transport, false});
+  return out;
+}
+
+void set_bits(Bytes& bytes, DType dtype, int64_t i, uint32_t bits) {
+  const auto size = static_cast<size_t>(size_of(dtype));
+  std::memcpy(bytes.data() + static_cast<size_t>(i) * size, &bits, size);
+}
+
+/// The bits of values that are infinite or NaN in `to` where they come from `from`, at the borders.
+std::vector<uint32_t> not_finite_in(DType from, DType to) {
+  if (from == DType::kBF16) return {0x7f80, 0xff80, 0x7f81, 0xffff};
+  if (from == DType::kF16) return {0x7c00, 0xfc00, 0x7c01, 0xffff};
+  return {to == DType::kBF16 ? 0x7f7f8000u : 0x7f800000u, 0xff800000, 0x7f800001, 0xffffffff};
+}
+uint32_t largest_finite_in(DType from, DType to) {
+  if (from == DType::kBF16) return 0xff7f;
+  if (from == DType::kF16) return 0xfbff;
+  return to == DType::kBF16 ? 0xff7f7fff : 0xff7fffff;
 }
 
 }  // namespace
 
 TEST_CASE("cuda unpack: matrices are the host's byte for byte, padding untouched", "[cuda]") {
-  const Placing p = placing(shapes());
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const int64_t offset : {0, 3}) {
-      const Placement expected = placed_by(make_host(), p, dtype, dtype, true, offset);
-      const Placement got = placed_by(make_device(true), p, dtype, dtype, true, offset);
-      CHECK(difference(got.matrices, expected.matrices) == -1);
-      CHECK(difference(got.message, expected.message) == -1);
-    }
+  for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
+    const Placing p = placing(shapes);
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const int64_t offset : {0, 3, 4})
+        noted_alike(p, contents(p, dtype, dtype), {dtype, dtype, true, offset});
   }
 }
 
 TEST_CASE("cuda pack: messages are the host's byte for byte, gaps untouched", "[cuda]") {
-  const Placing p = placing(shapes());
-  for (const DType stored : {DType::kF32, DType::kBF16}) {
-    for (const DType transport : {DType::kF32, DType::kBF16}) {
-      const Placement expected = placed_by(make_host(), p, stored, transport, false, 0);
-      const Placement got = placed_by(make_device(true), p, stored, transport, false, 0);
-      CHECK(difference(got.message, expected.message) == -1);
-      CHECK(difference(got.matrices, expected.matrices) == -1);
-      CHECK(got.findings.nonfinite == 0);
+  for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
+    const Placing p = placing(shapes);
+    for (Move move : packs()) {
+      for (const int64_t offset : {0, 3, 4}) {
+        move.offset = offset;
+        CHECK(noted_alike(p, contents(p, move.stored, move.transport), move) == 0);
+      }
     }
   }
 }
 
 TEST_CASE("cuda pack: a value that is not finite in the message's dtype is noted", "[cuda]") {
-  const Placing p = placing(shapes());
+  const Placing p = placing(odd_shapes());
   const auto found = [&](DType stored, DType transport, float poison) {
-    return placed_by(make_device(true), p, stored, transport, false, 0, poison).findings;
+    Content content = contents(p, stored, transport);
+    set_value(content.matrices[3], stored, 257 + 7 + 5, poison);
+    return noted_alike(p, content, {stored, transport, false});
   };
-  CHECK(found(DType::kBF16, DType::kF32, std::nanf("")).nonfinite == 1);
-  CHECK(found(DType::kF32, DType::kBF16, 3.4e38f).nonfinite == 1);
-  CHECK(found(DType::kF32, DType::kF32, 3.4e38f).nonfinite == 0);
-  CHECK(found(DType::kBF16, DType::kF32, std::nanf("")).first_param == -1);
+  CHECK(found(DType::kBF16, DType::kF32, std::nanf("")) == 1);
+  CHECK(found(DType::kF32, DType::kBF16, 3.4e38f) == 1);
+  CHECK(found(DType::kF32, DType::kF32, 3.4e38f) == 0);
+}
+
+TEST_CASE("cuda pack: no place in a tile hides a value that is not finite", "[cuda]") {
+  constexpr int64_t kSide = 64, kLd = 2 * kSide;
+  const Placing tall = placing({{kLd, kSide, 0, kSide, kSide, 0}});
+  const Placing wide = placing({{kSide, kLd, 0, kSide, kLd, 0}});
+  for (const Move& move : packs()) {
+    const std::vector<uint32_t> bits = not_finite_in(move.stored, move.transport);
+    const Content small = contents(tall, move.stored, move.transport);
+    Content large = small;
+    for (int64_t i = 0; i < kLd * kSide; ++i)
+      set_bits(large.matrices[0], move.stored, i, largest_finite_in(move.stored, move.transport));
+    const auto poisoned = [&](int64_t row, int64_t col) {
+      Content with = row / 2 % 2 ? large : small;
+      set_bits(with.matrices[0], move.stored, row * kLd + col,
+               bits[static_cast<size_t>(row / 4 % 4)]);
+      return with;
+    };
+    CHECK(noted_alike(tall, large, move) == 0);
+    CHECK(noted_alike(wide, large, move) == 0);
+    for (int64_t i = 0; i < kSide; ++i)  // each row and each column, first and last among them
+      CHECK(noted_alike(tall, poisoned(i, kSide + (i * 5) % kSide), move) == 1);
+    for (int64_t i = 0; i < kSide; i += 3) CHECK(noted_alike(wide, poisoned(i, i), move) == 1);
+    CHECK(noted_alike(tall, poisoned(kSide - 1, kLd - 1), move) == 1);
+  }
+}
+
+TEST_CASE("cuda pack and unpack: all values of 16 bits and NaN of all kinds are the host's",
+          "[cuda]") {
+  for (const auto& [rows, cols] : {std::pair(512, 128), {128, 512}, {65536 / 7 + 1, 7}}) {
+    const Placing p = placing({{rows, cols, 0, 0, cols, 0}});
+    std::vector<Move> moves = packs();
+    for (const DType dtype : {DType::kF32, DType::kBF16}) moves.push_back({dtype, dtype, true});
+    for (const Move& move : moves) {
+      Content content = contents(p, move.stored, move.transport);
+      Bytes& read = move.unpack ? content.message : content.matrices[0];
+      for (int64_t i = 0; i < p.message_elements; ++i) {
+        const auto bits = static_cast<uint32_t>(i * 40503 & 0xffff);  // neighbours differ in kind
+        set_bits(read, move.stored, i,
+                 move.stored == DType::kF32 ? bits << 16 | static_cast<uint32_t>(i) >> 8 : bits);
+      }
+      CHECK(noted_alike(p, content, move) == (move.unpack ? 0 : 1));
+    }
+  }
 }

@@ -36,7 +36,7 @@ TEST_CASE("cuda jobs: every element of a rectangle is in one job", "[emulated]")
         REQUIRE(job.cols >= 1);
         REQUIRE(job.row + job.rows <= rows);
         REQUIRE(job.col + job.cols <= cols);
-        const bool small = tiles ? job.rows <= kTile && job.cols <= kTile
+        const bool small = tiles ? job.rows <= 2 * kTile && job.cols <= kTile
                                  : int64_t{job.rows} * job.cols <= kJobElements;
         REQUIRE(small);
         if (!tiles) REQUIRE(job.col % kWidth == 0);
