@@ -9,13 +9,6 @@
 
 namespace muonrt::cuda {
 
-/// 16 bytes of neighbours, and their words.
-using Chunk = decltype(Raw<kWidth>::low);
-struct Words {
-  uint32_t of[4];
-};
-__device__ inline Words words_of(const Chunk& chunk) { return std::bit_cast<Words>(chunk); }
-
 /// @param index  of the first; N == kWidth asks for `aligned`.
 template <int N>
 __device__ inline void store_raw(void* data, DType dtype, int64_t index, const Raw<N>& raw) {
@@ -27,9 +20,9 @@ __device__ inline void store_raw(void* data, DType dtype, int64_t index, const R
     }
   } else {
     assert(aligned(data, dtype, index));
-    auto* at = reinterpret_cast<Chunk*>(static_cast<char*>(data) + index * size_of(dtype));
-    at[0] = raw.low;
-    if (dtype == DType::kF32) at[1] = raw.high;
+    char* const at = static_cast<char*>(data) + index * size_of(dtype);
+    store_sixteen(at, raw.low);
+    if (dtype == DType::kF32) store_sixteen(at + sizeof(Sixteen), raw.high);
   }
 }
 
@@ -40,15 +33,12 @@ struct AnyBits {
   __device__ bool bad() const { return false; }
 };
 
-/// Looks for values that are not finite among those of two bytes. Where they keep their dtype,
-/// makes NaN quiet, as a cast to f32 and back does.
+/// Looks for values that are not finite among those of two bytes. Where they keep their dtype, NaN
+/// becomes what rounding makes of it (base/dtype.hpp).
 class HalfBits {
  public:
   __device__ HalfBits(DType from, DType to)
-      : fraction_(from == DType::kF16 ? 0x03ff03ffu : 0x007f007fu),
-        quiet_(to == DType::kF32     ? 0
-               : from == DType::kF16 ? 0x02000200u
-                                     : 0x00400040u) {}
+      : fraction_(from == DType::kF16 ? 0x03ff03ffu : 0x007f007fu), keeps_nan_(from != to) {}
 
   /// Words of two values, or of one in the lower half.
   template <int N>
@@ -59,18 +49,15 @@ class HalfBits {
     for (const uint32_t word : words) found |= magnitudes(word) + (fraction_ + 0x00010001);
     if ((found & kSigns) == 0) return;
     bad_ = true;
-    for (uint32_t& word : words) word |= quiet_bits(word);
+    if (keeps_nan_) return;
+    for (uint32_t& word : words) word = with_one_nan(word);
   }
   __device__ void look(Raw<1>& raw) {
     uint32_t words[1] = {raw.bits};
     look(words);
     raw.bits = words[0];
   }
-  __device__ void look(Raw<kWidth>& raw) {
-    Words words = words_of(raw.low);
-    look(words.of);
-    raw.low = std::bit_cast<Chunk>(words);
-  }
+  __device__ void look(Raw<kWidth>& raw) { look(raw.low.word); }
   __device__ bool bad() const { return bad_; }
 
  private:
@@ -80,13 +67,13 @@ class HalfBits {
   /// Nothing that is added to one of them reaches the other. A sum's own highest bit is set from
   /// infinity on with 1 + the largest fraction, from NaN on with the largest fraction.
   __device__ static uint32_t magnitudes(uint32_t word) { return word & ~kSigns; }
-  __device__ uint32_t quiet_bits(uint32_t word) const {
-    const uint32_t nan = (magnitudes(word) + fraction_) & kSigns;
-    return (nan - (nan >> 15)) & quiet_;
+  __device__ uint32_t with_one_nan(uint32_t word) const {
+    const uint32_t nan = (magnitudes(word) + fraction_) & kSigns, rest = nan - (nan >> 15);
+    return (word & ~(nan | rest)) | rest;
   }
 
-  uint32_t fraction_, quiet_;
-  bool bad_ = false;
+  uint32_t fraction_;
+  bool keeps_nan_, bad_ = false;
 };
 
 /// Looks for f32 that are not finite.
@@ -102,8 +89,8 @@ class WordBits {
     look(raw.low);
     look(raw.high);
   }
-  __device__ void look(const Chunk& chunk) {
-    for (const uint32_t word : words_of(chunk).of) look(word);
+  __device__ void look(const Sixteen& chunk) {
+    for (const uint32_t word : chunk.word) look(word);
   }
   /// Once they are stored as `dtype`.
   __device__ bool bad(DType dtype = DType::kF32) const {

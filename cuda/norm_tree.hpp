@@ -5,7 +5,7 @@
 
 #include "backend/update_rules.hpp"
 
-// The fixed tree of the Frobenius norm, the same as the host's: a matrix is cut into at most 64
+// The fixed tree of the Frobenius norm, the same as the host's: a matrix is cut into at most 128
 // bands of rows, a row into blocks of 2048 elements, a block into 256 chains (element i in chain
 // i mod 256); each eight neighbouring chains, a lane's, which so reads 16 bytes at once, are halved
 // down to one value, then these 32; blocks, rows and bands are added pairwise. Sums of squares are
@@ -14,7 +14,7 @@
 
 namespace muonrt::cuda {
 
-constexpr int kBands = 64;
+constexpr int kBands = 128;
 constexpr int64_t kBlockElements = 2048;
 constexpr int kChains = 256;
 

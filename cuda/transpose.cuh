@@ -42,8 +42,8 @@ static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
 /// Shared memory of a block: two tiles of two bytes, or one of four.
 union Tile {
   float values[kSide][kSide + 1];  // one column more, so that columns lie in all banks
-  Chunk halves[2][kSide * kSide / 8];
-  Chunk words[kSide * kSide / 4];
+  Sixteen halves[2][kSide * kSide / 8];
+  Sixteen words[kSide * kSide / 4];
 };
 
 /// A rectangle of `from` (rows x cols), and where it goes (cols x rows). kTall: its tiles lie one
@@ -72,7 +72,7 @@ struct AsTheyLie {
 
   /// @param words  8 elements of one row, 8 of the next.
   __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
-    for (int i = 0; i < 8; ++i) words[i] = words_of(rows[i / 4].low).of[i % 4];
+    for (int i = 0; i < 8; ++i) words[i] = rows[i / 4].low.word[i % 4];
     bits.look(words);
   }
   __device__ bool bad() const { return bits.bad(); }
@@ -88,17 +88,12 @@ struct Rounded {
   __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
     for (int row = 0; row < 2; ++row) {
       const Values<kWidth> x = widen(rows[row], kFrom);
+      for (const float value : x.x) bits.look(std::bit_cast<uint32_t>(value));
       for (int i = 0; i < 4; ++i)
-        words[4 * row + i] = half(x.x[2 * i]) | half(x.x[2 * i + 1]) << 16;
+        words[4 * row + i] = packed<DType::kBF16>(x.x[2 * i], x.x[2 * i + 1]);
     }
   }
   __device__ bool bad() const { return bits.bad(DType::kBF16); }
-
- private:
-  __device__ uint32_t half(float x) {
-    bits.look(std::bit_cast<uint32_t>(x));
-    return to_bf16(x).bits;
-  }
 };
 
 /// Eight columns of a tile get a word each, of two rows. @param column  the word of the first.
@@ -172,8 +167,8 @@ __device__ inline bool transpose_halves(Tile& tile, const Crossing<kTall>& c, Ho
 }
 
 /// Four of f32; begins at a multiple of 16 bytes.
-__device__ inline Chunk& chunk_of(const Rows& rows, int row, int col) {
-  return *reinterpret_cast<Chunk*>(static_cast<float*>(rows.data) + rows.index(row, col));
+__device__ inline float* chunk_of(const Rows& rows, int row, int col) {
+  return static_cast<float*>(rows.data) + rows.index(row, col);
 }
 
 /// One tile of f32: groups of four columns, chunks of four rows.
@@ -181,10 +176,11 @@ template <bool kTall>
 __device__ inline void transpose_words(Tile& tile, const Crossing<kTall>& c, WordBits& bits) {
   const int group = static_cast<int>(threadIdx.x % 8), row = static_cast<int>(threadIdx.x / 8);
   const auto mine = [&](int i) { return c.reaches(0, row + i % 2 * 32, 4 * (group + i / 2 * 8)); };
-  Chunk chunks[4];
+  Sixteen chunks[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i)  // all of them first: no load is moved across a store to the tile
-    if (mine(i)) chunks[i] = chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8));
+    if (mine(i))
+      chunks[i] = load_sixteen(chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8)));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (!mine(i)) continue;
@@ -192,7 +188,7 @@ __device__ inline void transpose_words(Tile& tile, const Crossing<kTall>& c, Wor
     const int chunk = (row / 4 ^ group) + i % 2 * 8;
     auto* const first =
         reinterpret_cast<uint32_t*>(tile.words + 64 * (group + i / 2 * 8) + chunk) + row % 4;
-    for (int k = 0; k < 4; ++k) first[kSide * k] = words_of(chunks[i]).of[k];
+    for (int k = 0; k < 4; ++k) first[kSide * k] = chunks[i].word[k];
   }
   __syncthreads();
   const int unit = static_cast<int>(threadIdx.x % 16), first = static_cast<int>(threadIdx.x / 16);
@@ -200,7 +196,7 @@ __device__ inline void transpose_words(Tile& tile, const Crossing<kTall>& c, Wor
   for (int i = 0; i < 4; ++i) {
     const int col = first + i * 16;
     if (c.reaches(0, 4 * unit, col))
-      chunk_of(c.to, col, 4 * unit) = tile.words[16 * col + (unit ^ col / 4 % 8)];
+      store_sixteen(chunk_of(c.to, col, 4 * unit), tile.words[16 * col + (unit ^ col / 4 % 8)]);
   }
 }
 

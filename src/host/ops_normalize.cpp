@@ -14,7 +14,7 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kBands = 64;               // a matrix is summed in at most so many bands of rows
+constexpr int64_t kBands = 128;              // a matrix is summed in at most so many bands of rows
 constexpr int64_t kSplitElements = 1 << 17;  // matrices below this are given whole to a thread
 constexpr int32_t kInfinityBits = 0x7f800000;
 

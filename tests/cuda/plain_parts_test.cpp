@@ -137,9 +137,9 @@ TEST_CASE("cuda norm: the tree of sums adds neighbours first", "[emulated]") {
   CHECK(sum.total() == left + (values[4] + values[5]));
   CHECK(PairwiseSum().total() == 0.0f);
   CHECK(bands_of(1) == 1);
-  CHECK(bands_of(64) == 64);
-  CHECK(bands_of(65) == 33);
-  CHECK(bands_of(128) == 64);
+  CHECK(bands_of(128) == 128);
+  CHECK(bands_of(129) == 65);
+  CHECK(bands_of(256) == 128);
 }
 
 TEST_CASE("cuda elements: eight of two bytes move at once as they do one by one", "[emulated]") {

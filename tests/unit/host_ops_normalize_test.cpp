@@ -77,7 +77,7 @@ float squares_of_row(const float* x, int64_t n) {
 
 /// The norm of a matrix whose largest entry lies in [1, 2), in the tree that all backends share.
 float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
-  const int64_t of_band = (rows + 63) / 64;
+  const int64_t of_band = (rows + 127) / 128;
   std::vector<float> bands;
   for (int64_t first = 0; first < rows; first += of_band) {
     std::vector<float> sums;

@@ -86,7 +86,7 @@ TEST_CASE("weight bits: rounding at random keeps the mean, and what needs no rou
       CHECK(larger == low);
     }
   }
-  for (const uint32_t random : {0u, 0x7fffu, 0xffffu, 0xffffffffu}) {
+  for (const uint32_t random : {0u, 0x7fffu, 0xffffu}) {
     CHECK(round_stochastic(-3.0f, random) == to_bf16(-3.0f).bits);
     CHECK(round_stochastic(0.0f, random) == 0);
     CHECK(round_stochastic(std::numeric_limits<float>::max(), random) == 0x7f7f);
