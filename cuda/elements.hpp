@@ -73,9 +73,16 @@ __device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
   }
 }
 
+/// NaN keeps its bits, as on the host; what the instruction makes of them no manual says.
+__device__ inline float widen_f16(uint16_t bits) {
+  const float x = widened<DType::kF16>(bits);
+  const uint32_t nan = (bits & 0x8000u) << 16 | 0x7f800000u | (bits & 0x3ffu) << 13;
+  return x == x ? x : std::bit_cast<float>(nan);
+}
+
 /// One element: all of it by selection.
 __device__ inline float widen_one(uint32_t bits, DType dtype) {
-  const float from_f16 = widened<DType::kF16>(static_cast<uint16_t>(bits));
+  const float from_f16 = widen_f16(static_cast<uint16_t>(bits));
   const uint32_t word = dtype == DType::kBF16 ? bits << 16 : bits;
   return dtype == DType::kF16 ? from_f16 : std::bit_cast<float>(word);
 }
@@ -91,7 +98,7 @@ __device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   } else if (dtype == DType::kBF16) {
     for (int i = 0; i < N; ++i) out.x[i] = widened<DType::kBF16>(half_of(raw, i));
   } else {
-    for (int i = 0; i < N; ++i) out.x[i] = widened<DType::kF16>(half_of(raw, i));
+    for (int i = 0; i < N; ++i) out.x[i] = widen_f16(half_of(raw, i));
   }
   return out;
 }

@@ -22,7 +22,7 @@ __device__ inline void set_value(const MatrixBatch& m, int64_t matrix, int64_t r
   store(m.data, m.dtype, matrix * m.stride + row * m.ld + col, Values<1>{{value}});
 }
 
-__global__ void __launch_bounds__(kSide* kSide) naive_gemm_kernel(Product p) {
+__global__ void __launch_bounds__(kSide* kSide, 4) naive_gemm_kernel(Product p) {
   const int64_t col = int64_t{blockIdx.x} * kSide + threadIdx.x % kSide;
   const int64_t row = int64_t{blockIdx.y} * kSide + threadIdx.x / kSide;
   if (row >= p.c.rows || col >= p.c.cols || (p.symmetric && col < row)) return;

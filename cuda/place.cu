@@ -1,9 +1,9 @@
 // Between messages and whole matrices: unpack (message -> matrix, same dtype) and pack (matrix ->
 // message, cast, non-finite values noted), the same lists read both ways. A rectangle of a message
 // is rows x cols, dense; the matrix is stored short side first, so that one of a tall matrix is
-// transposed on the way, 64 x 64 at a time (cuda/transpose.cuh). A block does one job.
-// NaN that is packed or transposed leaves as it does from the host: cast to f32 and back, so
-// 0x7fff.
+// transposed on the way, by tiles of 64 x 64 (cuda/transpose.cuh). A block does one job.
+// NaN that is packed or transposed leaves as it does from the host: as 0x7fff where it has two
+// bytes, with its bits where it has four.
 
 #include "cuda/findings.cuh"
 #include "cuda/kernels.hpp"

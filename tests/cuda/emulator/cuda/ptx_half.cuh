@@ -7,10 +7,11 @@
 
 namespace muonrt::cuda {
 
-/// f16 to f32, exact.
+/// f16 to f32, exact; of NaN the one that GPUs have, since no manual says that another comes back.
 inline float widened_f16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = bits >> 10 & 31u, mantissa = bits & 0x3ffu;
+  if (exponent == 31 && mantissa != 0) return std::bit_cast<float>(0x7fffffffu);
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
   const float magnitude = exponent == 0
                               ? static_cast<float>(mantissa) * 0x1p-24f
