@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -111,10 +112,10 @@ TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part fi
   CHECK(long_of("mov.u32 %r1, 3; mov.u32 %r2, 4; mov.b64 %rd1, {%r1, %r2};") == 0x400000003ull);
   CHECK(word_of("mov.u64 %rd1, 0x500000006; { .reg .b32 %temp; mov.b64 {%temp, %r1}, %rd1; }") ==
         5);
-  // The first float goes above; 1.00390625 lies between two bf16, the even one wins.
+  // The first float goes above; 3.0078125 lies between two bf16, the even one wins.
   CHECK(word_of(
-            "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f3F808000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==
-        0x3f803f80u);
+            "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40408000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==
+        0x3f804040u);
   CHECK(word_of(
             "mov.f32 %f1, 0fC0000000; mov.f32 %f2, 0f3F800000; cvt.rn.f16x2.f32 %r1, %f1, %f2;") ==
         0xc0003c00u);
@@ -133,6 +134,7 @@ TEST_CASE("ptx: floats are rounded one operation at a time, and NaN is unordered
   CHECK(float_of(square + "fma.rn.f32 %f1, %f2, %f2, %f3;") == 0x1p-46f);
   CHECK(float_of(square + "mul.rn.f32 %f1, %f2, %f2; add.rn.f32 %f1, %f1, %f3;") == 0.0f);
   CHECK(float_of("mov.f32 %f1, 0f00000001; add.rn.f32 %f1, %f1, %f1;") == 0x1p-148f);
+  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // never written
   CHECK(float_of("cvt.rn.f32.u16 %f1, 65535;") == 65535.0f);
   CHECK(float_of("mov.u16 %rs1, 0x3555; cvt.f32.f16 %f1, %rs1;") == 0x1.554p-2f);
 }
@@ -158,12 +160,12 @@ TEST_CASE("ptx: predicates guard, labels loop, scopes hide, functions return", "
 }
 
 TEST_CASE("ptx: vectors are read and written whole, at multiples of their size", "[emulated]") {
-  alignas(16) std::array<uint32_t, 9> words = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  alignas(16) std::array<uint32_t, 9> words = {1, 2, 3, 4, 5, 6, 7, 8, 0x80};
   run_kernel(kernel("ld.v4.u32 {%r1, %r2, %r3, %r4}, [%rd0];\n"
                     "st.v4.u32 [%rd0+16], {%r4, %r3, %r2, %r1};\n"
                     "ld.s8 %r5, [%rd0+32]; st.u32 [%rd0+32], %r5;"),
              1, words.data());
-  CHECK(words == std::array<uint32_t, 9>{1, 2, 3, 4, 4, 3, 2, 1, 9});
+  CHECK(words == std::array<uint32_t, 9>{1, 2, 3, 4, 4, 3, 2, 1, 0xffffff80u});
   CHECK_THROWS_WITH(run_kernel(kernel("ld.v2.u32 {%r1, %r2}, [%rd0+4];"), 1, words.data()),
                     Contains("not aligned") && Contains("ld.v2.u32"));
   CHECK_THROWS_WITH(
@@ -193,6 +195,15 @@ TEST_CASE("ptx: threads that reach a word unordered are found, whoever comes fir
       race);
   CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"), Contains("beside another"));
   CHECK_NOTHROW(run("mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;"));
+  // Atomics of both warps, then a read that only one of them is ordered with.
+  const std::string both = "mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;\n";
+  const std::string of_last =
+      "mov.u32 %r4, %tid.x; setp.eq.s32 %p1, %r4, 63;\n"
+      "@%p1 ld.shared.u32 %r3, [%r1];\n";
+  CHECK_NOTHROW(run(both + "bar.sync 0;\n" + of_last));
+  CHECK_THROWS_WITH(run(both + "bar.warp.sync 0xffffffff;\n" + of_last),
+                    Contains("may not be written yet") || Contains("beside another") ||
+                        Contains("may still be read"));
 }
 
 TEST_CASE("ptx: blocks that reach a word of the device are found, unless by atomics alone",
@@ -224,6 +235,9 @@ TEST_CASE("ptx: blocks that reach a word of the device are found, unless by atom
                     Contains("may still read"));
   CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; st.global.u32 [%rd0], %r2;"),
                     Contains("beside another"));
+  CHECK_THROWS_WITH(run("atom.global.add.u32 %r2, [%rd0], 1; mov.u32 %r1, %ctaid.x;\n"
+                        "setp.eq.s32 %p1, %r1, 1; @%p1 ld.global.u32 %r3, [%rd0];"),
+                    Contains("not have written yet"));
 }
 
 TEST_CASE("ptx: what engines read has been written, fenced, and handed on", "[emulated]") {

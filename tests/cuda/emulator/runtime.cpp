@@ -102,6 +102,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
       machine().lost = true;
       return;
     }
+    ptx::begin_launch();
     for (unsigned z = 0; z < grid.z; ++z)
       for (unsigned y = 0; y < grid.y; ++y)
         for (unsigned x = 0; x < grid.x; x += side_by_side) {

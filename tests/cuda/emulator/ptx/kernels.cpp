@@ -4,7 +4,6 @@
 #include <link.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -13,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <utility>
 
 #include "block.hpp"
 #include "ptx/order.hpp"
@@ -98,7 +96,7 @@ class Library {
       if (entry.path().extension() != ".ptx") continue;
       for (auto& f : translate(read_module(read_file(entry.path())))) {
         const std::string name = plain_name(f->name);
-        if (!kernels_.emplace(name, f.get()).second)
+        if (f->kernel && !kernels_.emplace(name, f.get()).second)
           throw std::runtime_error("PTX: two kernels " + name);
         functions_.push_back(std::move(f));
       }
@@ -179,8 +177,10 @@ void run(const Function& function, unsigned char* parameters, unsigned char* loc
                            "' of thread " + std::to_string(threadIdx.x) + ", block " +
                            std::to_string(blockIdx.x) + ", " + function.name);
   }
-  if (function.results.empty()) traffic::note_end(function, count);
+  if (function.kernel) traffic::note_end(function, count);
 }
+
+void begin_launch() { order::next_launch(); }
 
 bool runs() { return folder() != nullptr; }
 
@@ -194,10 +194,7 @@ std::function<void()> prepare(const void* kernel, const Passed& passed, unsigned
     throw std::runtime_error("PTX: " + std::to_string(threads) + " threads for " + f.name);
   shared_bytes += f.static_bytes;
   traffic::note_launch(f);
-  static std::atomic<uint64_t> launches{0};
-  return [&f, launch = ++launches, parameters = std::make_shared<Parameters>(passed)] {
-    static thread_local uint64_t here = 0;
-    if (std::exchange(here, launch) != launch) order::next_launch();
+  return [&f, parameters = std::make_shared<Parameters>(passed)] {
     Room& mine = room();
     mine.slots.resize(std::max(mine.slots.size(), f.values.size()));
     mine.locals.resize(std::max(mine.locals.size(), f.local_bytes / sizeof(uint64_t) + 1));

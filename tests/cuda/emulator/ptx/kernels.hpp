@@ -12,6 +12,9 @@ namespace emulator::ptx {
 /// Whether the environment asks for it.
 bool runs();
 
+/// A launch begins to run on this processor, again if it is a graph's.
+void begin_launch();
+
 /// A thread of a kernel.
 /// @param kernel        the function of the emulator's own build; its PTX is found by its name.
 /// @param shared_bytes  what the launch asks for; what a block has in all, afterwards.

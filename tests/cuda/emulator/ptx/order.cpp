@@ -22,6 +22,7 @@ class Clocks {
     if (who >= known_.size()) known_.resize(who + 1);
     known_[who] = clock;
   }
+  void raise(size_t who, uint32_t clock) { set(who, std::max(of(who), clock)); }
   void join(const Clocks& other) {
     if (other.known_.size() > known_.size()) known_.resize(other.known_.size());
     for (size_t i = 0; i < other.known_.size(); ++i)
@@ -39,8 +40,8 @@ constexpr size_t kWord = 2;
 /// The last write of a word of shared memory, and who has read it since.
 struct Word {
   uint64_t cluster = 0;  // that it speaks of
-  Epoch write;
-  std::vector<Epoch> reads;
+  Epoch write;           // no atomic one
+  std::vector<Epoch> reads, atomics;
 };
 
 /// A barrier of threads; those of one round may leave while those of the next arrive.
@@ -58,10 +59,11 @@ struct Phases {
 
 struct Thread {
   Clocks knows;
-  std::vector<uint32_t> fences;                                 // its clocks at its fences
-  std::unordered_map<unsigned, uint32_t> rounds;                // of each barrier of threads
-  size_t bulk = 0, copies = 0;                                  // ids of its engines; 0: none yet
-  uint32_t bulk_number = 0, copy_group = 0, product_group = 0;  // the last ones that are complete
+  std::vector<uint32_t> fences;                   // its clocks at its fences
+  std::unordered_map<unsigned, uint32_t> rounds;  // of each barrier of threads
+  size_t bulk = 0, copies = 0;                    // ids of its engines; 0: none yet
+  uint32_t bulk_number = 0, bulk_committed = 0, copy_group = 0,
+           product_group = 0;  // the last ones that are complete
 };
 
 struct Cluster {
@@ -123,46 +125,63 @@ void for_words(unsigned block, size_t offset, size_t bytes, const Visit& visit) 
     if (std::exchange(w.cluster, c.number) != c.number) {
       w.write = {};
       w.reads.clear();
+      w.atomics.clear();
     }
     visit(w);
   }
 }
 
-/// A few readers in any order, many by their ids.
-void note_read(Word& w, const Epoch& e) {
+/// A few in any order, many by their ids.
+void keep(std::vector<Epoch>& all, const Epoch& e) {
   constexpr size_t kFew = 8;
-  if (w.reads.size() <= kFew) {
-    for (Epoch& known : w.reads)
+  if (all.size() <= kFew) {
+    for (Epoch& known : all)
       if (known.who == e.who) return void(known = e);
-    w.reads.push_back(e);
-    if (w.reads.size() <= kFew) return;
+    all.push_back(e);
+    if (all.size() <= kFew) return;
     std::vector<Epoch> by_id(kFew + 1);
-    for (const Epoch& known : w.reads) {
+    for (const Epoch& known : all) {
       by_id.resize(std::max<size_t>(by_id.size(), known.who + 1));
       by_id[known.who] = known;
     }
-    w.reads = std::move(by_id);
+    all = std::move(by_id);
   } else {
-    if (w.reads.size() <= e.who) w.reads.resize(e.who + 1);
-    w.reads[e.who] = e;
+    if (all.size() <= e.who) all.resize(e.who + 1);
+    all[e.who] = e;
   }
+}
+
+/// The last write and all atomics since.
+bool written(const Thread& t, const Word& w) {
+  return over(t, w.write) && std::all_of(w.atomics.begin(), w.atomics.end(),
+                                         [&](const Epoch& e) { return over(t, e); });
+}
+bool written_and_fenced(const Thread& t, const Word& w) {
+  return fenced(t, w.write) && std::all_of(w.atomics.begin(), w.atomics.end(),
+                                           [&](const Epoch& e) { return fenced(t, e); });
+}
+void forget(Word& w) {
+  w.reads.clear();
+  w.atomics.clear();
 }
 
 void engine_reads(size_t offset, size_t bytes, const Epoch& e) {
   const Thread& me = running();
   for_words(block_in_cluster(), offset, bytes, [&](Word& w) {
-    require(over(me, w.write), "an engine reads what may not be written yet");
-    require(fenced(me, w.write), "an engine reads what was written without a fence behind it");
-    note_read(w, e);
+    require(written(me, w), "an engine reads what may not be written yet");
+    require(written_and_fenced(me, w),
+            "an engine reads what was written without a fence behind it");
+    keep(w.reads, e);
   });
 }
 
 void write(unsigned block, size_t offset, size_t bytes, const Epoch& e) {
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {
-    if (!(e.atomic && w.write.atomic)) require(over(me, w.write), "a write beside another");
+    require(e.atomic ? over(me, w.write) : written(me, w), "a write beside another");
     for (const Epoch& read : w.reads) require(over(me, read), "a write of what may still be read");
-    w.reads.clear();
+    if (e.atomic) return keep(w.atomics, e);
+    forget(w);
     w.write = e;
   });
 }
@@ -201,8 +220,8 @@ void access(unsigned block, size_t offset, size_t bytes, Access access) {
   if (access != Access::kRead) return write(block, offset, bytes, mine);
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {
-    require(over(me, w.write), "a read of what may not be written yet");
-    note_read(w, mine);
+    require(written(me, w), "a read of what may not be written yet");
+    keep(w.reads, mine);
   });
 }
 
@@ -211,13 +230,13 @@ void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* bar
   const Epoch mine{static_cast<uint32_t>(p.who), p.done + 1, true, false};
   const Thread& me = running();
   for_words(block, offset, bytes, [&](Word& w) {
-    require(over(me, w.write), "a bulk copy writes beside another write");
-    require(fenced(me, w.write), "a bulk copy writes over what has no fence behind it");
+    require(written(me, w), "a bulk copy writes beside another write");
+    require(written_and_fenced(me, w), "a bulk copy writes over what has no fence behind it");
     for (const Epoch& read : w.reads) {
       require(over(me, read), "a bulk copy writes what may still be read");
       require(fenced(me, read), "a bulk copy writes over reads that have no fence behind them");
     }
-    w.reads.clear();
+    forget(w);
     w.write = mine;
   });
 }
@@ -227,9 +246,10 @@ void bulk_read(size_t offset, size_t bytes) {
   if (me.bulk == 0) me.bulk = cluster().ids++;
   engine_reads(offset, bytes, {static_cast<uint32_t>(me.bulk), ++me.bulk_number, true, false});
 }
+void bulk_commit() { running().bulk_committed = running().bulk_number; }
 void bulk_wait() {
   Thread& me = running();
-  if (me.bulk != 0) me.knows.set(me.bulk, me.bulk_number);
+  if (me.bulk != 0) me.knows.set(me.bulk, me.bulk_committed);
 }
 
 void copy_write(size_t offset, size_t bytes) {
@@ -241,7 +261,7 @@ void copy_write(size_t offset, size_t bytes) {
 void copies_commit() { ++running().copy_group; }
 void copies_wait(uint32_t pending) {
   Thread& me = running();
-  if (me.copies != 0 && me.copy_group > pending) me.knows.set(me.copies, me.copy_group - pending);
+  if (me.copies != 0 && me.copy_group > pending) me.knows.raise(me.copies, me.copy_group - pending);
 }
 
 void product_read(size_t offset, size_t bytes) {
@@ -250,7 +270,7 @@ void product_read(size_t offset, size_t bytes) {
 void products_commit() { ++running().product_group; }
 void products_wait(uint32_t pending) {
   Thread& me = running();
-  if (me.product_group > pending) me.knows.set(products_of_group(), me.product_group - pending);
+  if (me.product_group > pending) me.knows.raise(products_of_group(), me.product_group - pending);
 }
 
 void fence() {

@@ -31,8 +31,9 @@ void access(unsigned block, size_t offset, size_t bytes, Access access);
 
 /// A bulk copy of the running thread writes; who waits for the barrier's phase may look.
 void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* barrier);
-/// A bulk copy of the running thread reads, until `bulk_wait`.
+/// A bulk copy of the running thread reads, until it has been committed and `bulk_wait` comes.
 void bulk_read(size_t offset, size_t bytes);
+void bulk_commit();
 void bulk_wait();
 /// Asynchronous copies of 16 bytes write for the running thread, until it waits for their group.
 void copy_write(size_t offset, size_t bytes);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <stdexcept>
@@ -17,13 +18,12 @@ struct Mark {
   Epoch epoch;
 };
 
-/// Two bytes of the device's memory: their last write in this launch, and the reads since, of each
-/// cluster the last of a thread.
+/// A byte of the device's memory: its last write in this launch, and the reads and atomics since.
 struct Word {
-  Mark write;
-  std::vector<Mark> reads;
+  Mark write;  // no atomic one
+  std::vector<Mark> reads, atomics;
 };
-constexpr uint64_t kWord = 2, kLine = 32;
+constexpr uint64_t kWord = 1, kLine = 32;
 using Line = std::array<Word, kLine / kWord>;
 
 std::unordered_map<uint64_t, Line>& lines() {
@@ -41,25 +41,30 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-void note_read(Word& w, const Mark& mine) {
-  for (Mark& m : w.reads)
+void keep(std::vector<Mark>& all, const Mark& mine) {
+  for (Mark& m : all)
     if (m.cluster == mine.cluster && (m.epoch.who == mine.epoch.who || is_over(m.epoch)))
       return void(m = mine);
-  // Of the readers in other clusters one says it all: nothing orders them with anyone.
-  if (!w.reads.empty() && w.reads.front().cluster != mine.cluster) return;
-  w.reads.push_back(mine);
+  // Of those in other clusters one says it all: nothing orders them with anyone.
+  if (!all.empty() && all.front().cluster != mine.cluster) return;
+  all.push_back(mine);
+}
+
+bool all_before(const std::vector<Mark>& marks) {
+  return std::all_of(marks.begin(), marks.end(), before);
 }
 
 void reach(Word& w, const Mark& mine, Access access) {
-  const bool both_atomic = access == Access::kAtomic && w.write.epoch.atomic;
-  require(both_atomic || before(w.write),
+  const bool atomic = access == Access::kAtomic;
+  require(before(w.write) && (atomic || all_before(w.atomics)),
           access == Access::kRead
               ? "device memory is read that another thread may not have written yet"
               : "device memory is written beside another write");
-  if (access == Access::kRead) return note_read(w, mine);
-  for (const Mark& read : w.reads)
-    require(before(read), "device memory is written that another thread may still read");
+  if (access == Access::kRead) return keep(w.reads, mine);
+  require(all_before(w.reads), "device memory is written that another thread may still read");
+  if (atomic) return keep(w.atomics, mine);
   w.reads.clear();
+  w.atomics.clear();
   w.write = mine;
 }
 
@@ -67,7 +72,7 @@ void reach(Word& w, const Mark& mine, Access access) {
 
 void device_access(uint64_t address, size_t bytes, Access access) {
   static const bool asked = std::getenv("MUONRT_EMULATED_RACES") != nullptr;
-  if (!asked || bytes < kWord) return;
+  if (!asked) return;
   const Mark mine{cluster_number(), now(access == Access::kAtomic)};
   for (uint64_t at = address / kWord; at <= (address + bytes - 1) / kWord; ++at)
     reach(lines()[at * kWord / kLine][at % (kLine / kWord)], mine, access);

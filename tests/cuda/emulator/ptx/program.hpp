@@ -65,6 +65,7 @@ struct Place {
 
 struct Function {
   std::string name;
+  bool kernel = false;  // else one that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
   size_t static_bytes = 0;  // of shared memory; what the launch asks for begins there

@@ -116,6 +116,7 @@ void barrier_expect(Thread& t, const Instruction& i) {
 /// It may wait, so it does, until the phase has ended.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
+  require(t.get<uint32_t>(i.at[2]) <= 1, "a parity that is none");
   muonrt::cuda::barrier_wait(barrier, t.get<uint32_t>(i.at[2]));
   order::waited(barrier);
   t.set<bool>(i.at[0], true);
@@ -176,7 +177,10 @@ void bulk_store(Thread& t, const Instruction& i) {
   muonrt::cuda::bulk_store(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
                            box.memory);
 }
-void bulk_commit(Thread&, const Instruction&) { muonrt::cuda::bulk_commit(); }
+void bulk_commit(Thread&, const Instruction&) {
+  order::bulk_commit();
+  muonrt::cuda::bulk_commit();
+}
 void bulk_wait(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "a wait that leaves bulk stores");
   muonrt::cuda::bulk_wait();
@@ -231,13 +235,20 @@ struct Held {
   const Argument* registers = nullptr;  // of the first product; others name the same ones
   int count = 0;
   bool fenced = false;  // what was written to registers before is visible to the next product
+  uint64_t cluster = 0;
   std::array<float, 128> sums;
 };
 constexpr uint32_t kHeld = 0x7fedcba9;
 
 Held& held() {
   static thread_local std::vector<Held> of_thread(2048);
-  return of_thread[thread_in_cluster()];
+  Held& mine = of_thread[thread_in_cluster()];
+  if (mine.cluster != cluster_number()) {
+    mine.count = 0;
+    mine.fenced = false;
+    mine.cluster = cluster_number();
+  }
+  return mine;
 }
 
 /// What a product reads of an operand: rows of 32 bytes, by its descriptor.
@@ -248,7 +259,8 @@ void note_operand(uint64_t descriptor, int rows) {
     const uint32_t first = start + static_cast<uint32_t>(row / 8) * group_stride +
                            static_cast<uint32_t>(row % 8) * 128;
     for (uint32_t chunk = 0; chunk < 2; ++chunk)
-      order::product_read(muonrt::cuda::swizzled_address(first + 16 * chunk), 16);
+      order::product_read(
+          shared_place(muonrt::cuda::swizzled_address(first + 16 * chunk), 16).offset, 16);
   }
 }
 
@@ -308,6 +320,7 @@ void wait_for_products(Thread& t, const Instruction& i) {
     t.set<float>(mine.registers[k], mine.sums[static_cast<size_t>(k)]);
   }
   mine.count = 0;
+  mine.fenced = false;
 }
 
 template <int kCols>
@@ -322,6 +335,7 @@ void add_products(Table& table) {
 SharedPlace shared_place(uint64_t address, size_t bytes) {
   const uint64_t named = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
   const unsigned block = named == 0 ? block_in_cluster() : static_cast<unsigned>(named - 1);
+  require(block * blockDim.x < threads_in_cluster(), "shared memory of a block that is not there");
   require(block_runs(block), "shared memory of a block that has ended");
   require(offset + bytes <= shared_bytes(), "an address beyond the block's shared memory");
   require(offset % std::min<size_t>(bytes, 16) == 0, "an address in shared memory is not aligned");

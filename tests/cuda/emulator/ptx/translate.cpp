@@ -7,7 +7,7 @@ namespace emulator::ptx {
 
 namespace {
 
-constexpr uint64_t kNeverWritten = 0x7ff4deadfffdeadull;  // NaN in every type
+constexpr uint64_t kNeverWritten = 0x7ff7ffff7fffffffull;  // NaN in every type
 
 [[noreturn]] void refuse(const std::string& what, const std::string& text) {
   throw std::runtime_error("PTX: " + what + ": " + text);
@@ -43,6 +43,7 @@ class Translator {
   std::unique_ptr<Function> translate(const FunctionText& text) {
     f_ = std::make_unique<Function>();
     f_->name = text.name;
+    f_->kernel = text.kernel;
     f_->most_threads = text.most_threads;
     f_->values.assign(kSpecials, 0);
     scopes_.assign(1, specials());
