@@ -79,11 +79,7 @@ class HalfBits {
 /// Looks for f32 that are not finite.
 class WordBits {
  public:
-  __device__ void look(uint32_t bits) {
-    // Without signs values are in the order of their bits, NaN behind infinity.
-    const uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude > largest_) largest_ = magnitude;
-  }
+  __device__ void look(uint32_t bits) { largest_.take(std::bit_cast<float>(bits)); }
   __device__ void look(const Raw<1>& raw) { look(raw.bits); }
   __device__ void look(const Raw<kWidth>& raw) {
     look(raw.low);
@@ -93,12 +89,10 @@ class WordBits {
     for (const uint32_t word : chunk.word) look(word);
   }
   /// Once they are stored as `dtype`.
-  __device__ bool bad(DType dtype = DType::kF32) const {
-    return not_finite_as(std::bit_cast<float>(largest_), dtype);
-  }
+  __device__ bool bad(DType dtype = DType::kF32) const { return largest_.not_finite_as(dtype); }
 
  private:
-  uint32_t largest_ = 0;
+  Largest largest_;
 };
 
 }  // namespace muonrt::cuda

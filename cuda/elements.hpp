@@ -167,7 +167,8 @@ __device__ inline bool not_finite_as(float x, DType dtype) {
   return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
 }
 
-/// The largest magnitude of many values: to ask once whether one is not finite.
+/// The largest magnitude of many values: to ask once whether one is not finite. Without signs
+/// values are in the order of their bits, NaN behind infinity.
 struct Largest {
   uint32_t bits = 0;
 
