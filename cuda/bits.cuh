@@ -11,7 +11,8 @@ namespace muonrt::cuda {
 
 /// @param index  of the first; N == kWidth asks for `aligned`.
 template <int N>
-__device__ inline void store_raw(void* data, DType dtype, int64_t index, const Raw<N>& raw) {
+__device__ inline void store_raw(void* data, DType dtype, int64_t index, const Raw<N>& raw,
+                                 Lanes lanes = Lanes::kApart) {
   if constexpr (N == 1) {
     if (dtype == DType::kF32) {
       static_cast<uint32_t*>(data)[index] = raw.bits;
@@ -21,8 +22,8 @@ __device__ inline void store_raw(void* data, DType dtype, int64_t index, const R
   } else {
     assert(aligned(data, dtype, index));
     char* const at = static_cast<char*>(data) + index * size_of(dtype);
+    if (dtype == DType::kF32) return store_chunks(at, raw.low, raw.high, lanes);
     store_sixteen(at, raw.low);
-    if (dtype == DType::kF32) store_sixteen(at + sizeof(Sixteen), raw.high);
   }
 }
 

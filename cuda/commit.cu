@@ -36,27 +36,27 @@ struct MuonBody {
   MuonScalars scalars;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     // One after the other: together they need more registers than leave two blocks on a processor.
-    if (momentum) run_momentum<N>(here);
+    if (momentum) run_momentum<N>(here, lanes);
     if (weights.param)
-      run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col);
+      run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col, lanes);
   }
 
   template <int N>
-  __device__ void run_momentum(int64_t here) {
+  __device__ void run_momentum(int64_t here, Lanes lanes) {
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
     const Values<N> g = widen(raw_g, grad_dtype);
     Values<N> m = widen(raw_m, momentum_dtype);
     for (int i = 0; i < N; ++i)
       m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
-    store(momentum, momentum_dtype, here, m);
+    store(momentum, momentum_dtype, here, m, lanes);
   }
 
   template <int N>
-  __device__ void run_weights(int64_t here, int64_t there, int64_t first) {
+  __device__ void run_weights(int64_t here, int64_t there, int64_t first, Lanes lanes) {
     const Raw<N> raw_o = load<N>(message, transport, there);
     Values<N> w = weights.read<N>(here);
     const Values<N> o = widen(raw_o, transport);
@@ -65,7 +65,7 @@ struct MuonBody {
       Places::Place place = places.at(first);
       for (int i = 0; i < N; ++i, places.next(place)) w.x[i] *= row_factors[place.row];
     }
-    weights.write(here, w, places, first);
+    weights.write(here, w, places, first, lanes);
   }
 };
 
@@ -126,7 +126,7 @@ struct AdamBody {
   AdamScalars scalars;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = first + row * ld + col;
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(first_moment, DType::kF32, here);
@@ -136,9 +136,9 @@ struct AdamBody {
     Values<N> m = widen(raw_m, DType::kF32), v = widen(raw_v, DType::kF32);
     for (int i = 0; i < N; ++i)
       w.x[i] = adamw_update(w.x[i], g.x[i] * scalars.grad_scale, m.x[i], v.x[i], scalars);
-    store(first_moment, DType::kF32, here, m);
-    store(second_moment, DType::kF32, here, v);
-    weights.write(here, w, places, inside + row * places.cols + col);
+    store(first_moment, DType::kF32, here, m, lanes);
+    store(second_moment, DType::kF32, here, v, lanes);
+    weights.write(here, w, places, inside + row * places.cols + col, lanes);
   }
 };
 

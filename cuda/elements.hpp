@@ -36,6 +36,12 @@ struct Values {
   float x[N];
 };
 
+/// How the threads of a warp lie that move kWidth elements each at the same time.
+enum class Lanes {
+  kApart,  // anyhow
+  kPairs,  // all 32 are there, and what lane 2i + 1 moves begins where lane 2i's ends
+};
+
 /// Whether elements from `index` on begin on a multiple of 16 bytes.
 __device__ inline bool aligned(const void* data, DType dtype, int64_t index) {
   const auto address =
@@ -140,9 +146,30 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
   }
 }
 
+/// Two chunks side by side. A pair of lanes writes the first lane's two by one instruction and the
+/// second's by another: a warp then stores whole sectors (32 bytes), not halves of twice as many.
+__device__ inline void store_chunks(void* to, const Sixteen& low, const Sixteen& high,
+                                    Lanes lanes) {
+  Sixteen* const at = static_cast<Sixteen*>(to);
+  if (lanes == Lanes::kApart) {
+    store_sixteen(at, low);
+    return store_sixteen(at + 1, high);
+  }
+  const bool second = threadIdx.x % 2 != 0;
+  Sixteen first, last;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, second ? low.word[i] : high.word[i], 1);
+    first.word[i] = second ? theirs : low.word[i];
+    last.word[i] = second ? high.word[i] : theirs;
+  }
+  store_sixteen(second ? at - 1 : at, first);
+  store_sixteen(second ? at + 1 : at + 2, last);
+}
+
 /// Rounds to `dtype`, ties to even, and writes.
 template <int N>
-__device__ inline void store(void* data, DType dtype, int64_t index, const Values<N>& values) {
+__device__ inline void store(void* data, DType dtype, int64_t index, const Values<N>& values,
+                             Lanes lanes = Lanes::kApart) {
   if (dtype == DType::kBF16)
     return store_rounded<DType::kBF16>(static_cast<uint16_t*>(data), index, values);
   if (dtype == DType::kF16)
@@ -152,9 +179,8 @@ __device__ inline void store(void* data, DType dtype, int64_t index, const Value
   } else {
     assert(aligned(data, dtype, index));
     const auto word = [&](int i) { return std::bit_cast<uint32_t>(values.x[i]); };
-    float* const at = static_cast<float*>(data) + index;
-    store_sixteen(at, {{word(0), word(1), word(2), word(3)}});
-    store_sixteen(at + 4, {{word(4), word(5), word(6), word(7)}});
+    store_chunks(static_cast<float*>(data) + index, {{word(0), word(1), word(2), word(3)}},
+                 {{word(4), word(5), word(6), word(7)}}, lanes);
   }
 }
 

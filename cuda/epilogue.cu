@@ -17,7 +17,7 @@ struct ScaleAddBody {
   int64_t row, col, c_first, d_first;
 
   template <int N>
-  __device__ void run(int r, int c) {
+  __device__ void run(int r, int c, Lanes lanes) {
     Values<N> x = {};
     if (p.d.data && p.beta != 0.0f) {
       x = widen(load<N>(p.d.data, p.d.dtype, d_first + r * p.d.ld + c), p.d.dtype);
@@ -26,7 +26,7 @@ struct ScaleAddBody {
     const int64_t to_diagonal = row + r - (col + c);
     for (int i = 0; i < N; ++i)
       if (i == to_diagonal) x.x[i] += p.gamma;
-    store(p.c.data, p.c.dtype, c_first + r * p.c.ld + c, x);
+    store(p.c.data, p.c.dtype, c_first + r * p.c.ld + c, x, lanes);
   }
 };
 

@@ -40,7 +40,7 @@ struct SquaresBody {
   SplitSum* sums;
 
   template <int N>
-  __device__ void run(int, int col) {
+  __device__ void run(int, int col, Lanes) {
     const Values<N> g = widen(load<N>(grad, dtype, first + col), dtype);
     for (int i = 0; i < N; ++i) {
       const SquareTerm term = square_term(g.x[i]);

@@ -253,14 +253,14 @@ struct DivideBody {
   float divisor;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const int64_t from = in_first + row * in.ld + col;
     Values<N> x = in.dtype == DType::kF32
                       ? widen(load<N>(in.data, DType::kF32, from), DType::kF32)
                       : widen(load<N>(in.data, DType::kBF16, from), DType::kBF16);
     apply(scale, x);
     for (int i = 0; i < N; ++i) x.x[i] /= divisor;
-    store(out.data, out.dtype, out_first + row * out.ld + col, x);
+    store(out.data, out.dtype, out_first + row * out.ld + col, x, lanes);
   }
 };
 
@@ -272,10 +272,10 @@ struct FillBody {
   float value;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     Values<N> x;
     for (int i = 0; i < N; ++i) x.x[i] = value;
-    store(out.data, out.dtype, out_first + row * out.ld + col, x);
+    store(out.data, out.dtype, out_first + row * out.ld + col, x, lanes);
   }
 };
 

@@ -32,7 +32,7 @@ struct DirectionBody {
   Largest gradient, sent;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
@@ -44,7 +44,7 @@ struct DirectionBody {
       gradient.take(scaled);
       sent.take(out.x[i]);
     }
-    store(message, transport, packed + row * packed_ld + col, out);
+    store(message, transport, packed + row * packed_ld + col, out, lanes);
   }
   __device__ bool bad() const {
     return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(transport);
@@ -60,10 +60,10 @@ struct AddendBody {
   Largest sent;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const Values<N> g = widen(load<N>(grad, grad_dtype, local + row * local_ld + col), grad_dtype);
     for (int i = 0; i < N; ++i) sent.take(g.x[i]);
-    store(message, transport, packed + row * packed_ld + col, g);
+    store(message, transport, packed + row * packed_ld + col, g, lanes);
   }
   __device__ bool bad() const { return sent.not_finite_as(transport); }
 };
@@ -75,8 +75,8 @@ struct ZeroBody {
   int64_t packed, packed_ld;
 
   template <int N>
-  __device__ void run(int row, int col) {
-    store(message, transport, packed + row * packed_ld + col, Values<N>{});
+  __device__ void run(int row, int col, Lanes lanes) {
+    store(message, transport, packed + row * packed_ld + col, Values<N>{}, lanes);
   }
 };
 
@@ -130,7 +130,7 @@ struct ScanBody {
   Largest entering;
 
   template <int N>
-  __device__ void run(int, int col) {
+  __device__ void run(int, int col, Lanes) {
     const Values<N> g = widen(load<N>(grad, dtype, first + col), dtype);
     for (int i = 0; i < N; ++i) entering.take(g.x[i] * scale);
   }

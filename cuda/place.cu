@@ -33,10 +33,10 @@ struct CastBody {
   WordBits bits;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const Values<N> x = widen(load<N>(from.data, kFrom, from.index(row, col)), kFrom);
     for (int i = 0; i < N; ++i) bits.look(std::bit_cast<uint32_t>(x.x[i]));
-    store(to.data, kTo, to.index(row, col), x);
+    store(to.data, kTo, to.index(row, col), x, lanes);
   }
   __device__ bool bad() const { return bits.bad(kTo); }
 };
@@ -48,10 +48,10 @@ struct CopyBody {
   Bits bits;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     Raw<N> raw = load<N>(from.data, kLike, from.index(row, col));
     bits.look(raw);
-    store_raw(to.data, kLike, to.index(row, col), raw);
+    store_raw(to.data, kLike, to.index(row, col), raw, lanes);
   }
   __device__ bool bad() const { return bits.bad(); }
 };

@@ -33,15 +33,24 @@ __device__ inline void deal(int rows, int cols, const Work& work) {
   deal(threadIdx.x, blockDim.x, rows, cols, work);
 }
 
-/// Deals the elements of a rectangle to the threads of a block: body.run<kWidth>(row, col) for
-/// kWidth neighbours where `vectors`, body.run<1>(row, col) for what is left.
-/// rows x cols is at most 2^30.
+/// Deals the elements of a rectangle to the threads of a block: body.run<kWidth>(row, col, lanes)
+/// for kWidth neighbours where `vectors`, body.run<1>(row, col, lanes) for what is left.
+/// rows x cols is at most 2^30; a block has whole warps.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
+  constexpr int kWarp = 32;
   const int units = vectors ? cols / kWidth : 0;
-  deal(rows, units, [&](int row, int unit) { body.template run<kWidth>(row, unit * kWidth); });
+  // Neighbours are dealt to neighbours. Where rows have an even number of them no pair is parted;
+  // a warp is whole unless it has the last of them.
+  const int paired = units % 2 == 0 ? rows * units - kWarp : -1;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  deal(rows, units, [&](int row, int unit) {
+    const bool pairs = row * units + unit - lane <= paired;
+    body.template run<kWidth>(row, unit * kWidth, pairs ? Lanes::kPairs : Lanes::kApart);
+  });
   const int first = units * kWidth;
-  deal(rows, cols - first, [&](int row, int col) { body.template run<1>(row, first + col); });
+  deal(rows, cols - first,
+       [&](int row, int col) { body.template run<1>(row, first + col, Lanes::kApart); });
 }
 
 }  // namespace muonrt::cuda

@@ -48,10 +48,10 @@ struct ScaleBody {
   float factor;
 
   template <int N>
-  __device__ void run(int, int col) {
+  __device__ void run(int, int col, Lanes lanes) {
     Values<N> x = widen(load<N>(m.data, m.dtype, first + col), m.dtype);
     for (int i = 0; i < N; ++i) x.x[i] *= all ? all[col + i] * factor : factor;
-    store(m.data, m.dtype, first + col, x);
+    store(m.data, m.dtype, first + col, x, lanes);
   }
 };
 

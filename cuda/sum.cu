@@ -29,14 +29,14 @@ struct SumBody {
   bool first;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     Values<N> x = widen(load<N>(message, wire, packed + row * packed_ld + col), wire);
     if (!first) {
       const Values<N> sum = widen(load<N>(sums, DType::kF32, here), DType::kF32);
       for (int i = 0; i < N; ++i) x.x[i] = sum.x[i] + x.x[i];
     }
-    store(sums, DType::kF32, here, x);
+    store(sums, DType::kF32, here, x, lanes);
   }
 };
 
@@ -73,10 +73,10 @@ struct AdamValueBody {
   bool active, bad;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     const int64_t there = packed + row * packed_ld + col;
-    if (!active) return store(message, wire, there, Values<N>{});
+    if (!active) return store(message, wire, there, Values<N>{}, lanes);
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(first_moment, DType::kF32, here);
     const Raw<N> raw_v = load<N>(second_moment, DType::kF32, here);
@@ -88,7 +88,7 @@ struct AdamValueBody {
       bad |= not_finite_as(scaled * scaled, DType::kF32);
       w.x[i] = adamw_update(w.x[i], scaled, m.x[i], v.x[i], scalars);
     }
-    store(message, wire, there, w);
+    store(message, wire, there, w, lanes);
   }
 };
 
@@ -127,10 +127,11 @@ struct ValueBody {
   int64_t local, local_ld, packed, packed_ld;
 
   template <int N>
-  __device__ void run(int row, int col) {
+  __device__ void run(int row, int col, Lanes lanes) {
     constexpr Places kUnused{1, 0, 0};  // sums are not rounded at random
     weights.write(local + row * local_ld + col,
-                  widen(load<N>(message, wire, packed + row * packed_ld + col), wire), kUnused, 0);
+                  widen(load<N>(message, wire, packed + row * packed_ld + col), wire), kUnused, 0,
+                  lanes);
   }
 };
 

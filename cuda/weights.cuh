@@ -70,11 +70,11 @@ struct Weights {
   }
   /// @param element  of the item that the first is; not looked at unless rounding is stochastic.
   template <int N>
-  __device__ void write(int64_t at, const Values<N>& w, const Places& places,
-                        int64_t element) const {
-    if (form == WeightForm::kMaster) store(master, DType::kF32, at, w);
+  __device__ void write(int64_t at, const Values<N>& w, const Places& places, int64_t element,
+                        Lanes lanes) const {
+    if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
-      return store(param, dtype, at, w);
+      return store(param, dtype, at, w, lanes);
     if (form == WeightForm::kStochastic)
       return store_halves(static_cast<uint16_t*>(param), at, rounded(w, places, element));
     Halves<N> high, low;

@@ -32,7 +32,7 @@ struct Fiber {
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
   unsigned given = 0, taken = 0;  // what it brings to a barrier or shuffle, and takes away
-  unsigned delta = 0;             // of a shuffle
+  unsigned lane = 0;              // from which a shuffle brings
   size_t first = 0, count = 0;    // of those it meets
   size_t bytes = 0;
   unsigned char brought[kBroughtBytes];
@@ -100,11 +100,11 @@ void resume(size_t index) {
 }
 
 /// The running thread stops in `state` until all that must meet have come.
-unsigned stop_at(State state, unsigned given, unsigned delta) {
+unsigned stop_at(State state, unsigned given, unsigned lane) {
   Fiber& me = running();
   state_of_running() = state;
   me.given = given;
-  me.delta = delta;
+  me.lane = lane;
   stop();
   return me.taken;
 }
@@ -140,8 +140,7 @@ bool open_shuffle(size_t begin) {
   if (end > machine().size || !all_in(begin, end, State::kAtShuffle)) return false;
   for (size_t i = begin; i < end; ++i) {
     Fiber& f = *machine().fibers[i];
-    const size_t from = i + f.delta;
-    f.taken = machine().fibers[from < end ? from : i]->given;
+    f.taken = machine().fibers[begin + f.lane]->given;
   }
   std::fill_n(machine().states.begin() + static_cast<ptrdiff_t>(begin), kWarp, State::kReady);
   return true;
@@ -361,9 +360,16 @@ void __syncthreads() { emulator::stop_at(emulator::State::kAtBarrier, 0, 0); }
 int __syncthreads_or(int mine) {
   return static_cast<int>(emulator::stop_at(emulator::State::kAtBarrier, mine != 0, 0));
 }
-unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta) {
+static unsigned shuffle(unsigned mask, unsigned mine, unsigned lane) {
   if (mask != 0xffffffffu) throw std::logic_error("a shuffle of part of a warp");
-  return emulator::stop_at(emulator::State::kAtShuffle, mine, static_cast<unsigned>(delta));
+  return emulator::stop_at(emulator::State::kAtShuffle, mine, lane);
+}
+unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta) {
+  const unsigned lane = threadIdx.x % 32, from = lane + static_cast<unsigned>(delta);
+  return shuffle(mask, mine, from < 32 ? from : lane);
+}
+unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes) {
+  return shuffle(mask, mine, threadIdx.x % 32 ^ static_cast<unsigned>(lanes));
 }
 float __shfl_down_sync(unsigned mask, float mine, int delta) {
   return std::bit_cast<float>(__shfl_down_sync(mask, std::bit_cast<unsigned>(mine), delta));

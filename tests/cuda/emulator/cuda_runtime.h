@@ -34,6 +34,7 @@ void __syncthreads();
 int __syncthreads_or(int mine);
 float __shfl_down_sync(unsigned mask, float mine, int delta);
 unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);
+unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes);
 
 // Threads of a block take turns, so plain reads and writes are atomic.
 inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
