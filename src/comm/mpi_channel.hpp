@@ -72,6 +72,7 @@ class Channel {
   struct Piece {
     int32_t peer;
     bool send;
+    bool over;  // a send that its receiver will not read, or read no more
     int64_t bytes;
   };
   void start(const muonrt_message_t& message, bool send);
@@ -79,6 +80,11 @@ class Channel {
   void check_piece(const Piece& piece, const MPI_Status& status) const;
   [[noreturn]] void throw_timeout() const;
   void give_up() noexcept;
+  bool active(size_t piece) const;
+  bool any_active(bool send) const;
+  bool receives_from(int32_t peer) const;
+  void tell_senders() const noexcept;
+  void hear_receivers() noexcept;
 
   const MPI_Comm comm_;
   const int64_t piece_bytes_;

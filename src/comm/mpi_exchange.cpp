@@ -9,9 +9,10 @@ namespace muonrt::mpi {
 
 namespace {
 
-constexpr int kDataTag = 0;
-// How long a failed exchange waits for receives that have begun and cannot be called back.
-constexpr int64_t kGraceMs = 1000;
+constexpr int kDataTag = 0, kOverTag = 2;
+// How long a failed exchange waits for receives that have begun and cannot be called back, and for
+// peers to say that theirs are over.
+constexpr int64_t kGraceMs = 1000, kFarewellMs = 2000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -27,7 +28,7 @@ void Channel::start(const muonrt_message_t& message, bool send) {
     const int64_t bytes = std::min(piece_bytes_, message.bytes - begin);
     char* const data = static_cast<char*>(message.data) + begin;
     const int count = static_cast<int>(bytes);
-    pieces_.push_back({message.peer, send, bytes});
+    pieces_.push_back({message.peer, send, false, bytes});
     requests_.push_back(MPI_REQUEST_NULL);
     MPI_Request* const request = &requests_.back();
     if (send) {
@@ -131,27 +132,71 @@ void Channel::fail(const char* operation) {
   throw Error(status, message);
 }
 
-/// Ends what is pending so that the caller's buffers are left alone: receives are called back,
-/// those that have begun get a moment to finish. A send cannot be called back; it is harmless, for
-/// the peers have called back their receives or find the posted error before they post any.
+bool Channel::active(size_t i) const { return requests_[i] != MPI_REQUEST_NULL; }
+
+bool Channel::any_active(bool send) const {
+  for (size_t i = 0; i < requests_.size(); ++i)
+    if (active(i) && pieces_[i].send == send && !pieces_[i].over) return true;
+  return false;
+}
+
+bool Channel::receives_from(int32_t peer) const {
+  for (size_t i = 0; i < requests_.size(); ++i)
+    if (active(i) && !pieces_[i].send && pieces_[i].peer == peer) return true;
+  return false;
+}
+
+/// To those that may send to this rank: its receives from them are over, and no more will come. A
+/// message without bytes is gone as soon as it is sent.
+void Channel::tell_senders() const noexcept {
+  for (const Piece& piece : pieces_) {
+    if (piece.send || receives_from(piece.peer)) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Isend(nullptr, 0, MPI_BYTE, piece.peer, kOverTag, comm_, &request) == MPI_SUCCESS)
+      MPI_Request_free(&request);
+  }
+}
+
+/// Nobody will touch the sends to those that have told this rank so.
+void Channel::hear_receivers() noexcept {
+  while (true) {
+    int arrived = 0;
+    MPI_Status status;
+    const int probed = MPI_Iprobe(MPI_ANY_SOURCE, kOverTag, comm_, &arrived, &status);
+    if (probed != MPI_SUCCESS || !arrived) return;
+    const int peer = status.MPI_SOURCE;
+    if (MPI_Recv(nullptr, 0, MPI_BYTE, peer, kOverTag, comm_, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      return;
+    for (Piece& piece : pieces_)
+      if (piece.send && piece.peer == peer) piece.over = true;
+  }
+}
+
+/// Ends what is pending so that the caller's buffers are left alone. Receives are called back;
+/// those that have begun get a moment to finish. A send cannot be called back, and its receiver may
+/// be in the middle of it: it goes on until that has said that it wants no more. Who says nothing
+/// has not begun to receive, and will find the posted error before it does, or is gone.
 void Channel::give_up() noexcept {
-  const auto active = [this](size_t i) { return requests_[i] != MPI_REQUEST_NULL; };
-  for (size_t i = 0; i < requests_.size(); ++i) {
+  for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !pieces_[i].send) MPI_Cancel(&requests_[i]);
-  }
-  const Deadline grace = Deadline::in_ms(kGraceMs);
+  const Deadline grace = Deadline::in_ms(kGraceMs), farewell = Deadline::in_ms(kFarewellMs);
+  bool told = false;
   Backoff backoff;
-  for (bool pending = true; pending && !grace.passed(); backoff.pause()) {
-    pending = false;
-    for (size_t i = 0; i < requests_.size(); ++i) {
+  while (true) {
+    for (MPI_Request& request : requests_) {
       int done = 0;
-      if (active(i)) MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
-      if (active(i) && !pieces_[i].send) pending = true;
+      if (request != MPI_REQUEST_NULL) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     }
+    hear_receivers();
+    if (!told && (!any_active(/*send=*/false) || grace.passed())) {
+      tell_senders();
+      told = true;
+    }
+    if (told && (!any_active(/*send=*/true) || farewell.passed())) break;
+    backoff.pause();
   }
-  for (size_t i = 0; i < requests_.size(); ++i) {
+  for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i)) abandoned_ = true;
-  }
 }
 
 }  // namespace muonrt::mpi

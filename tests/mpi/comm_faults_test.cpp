@@ -184,3 +184,32 @@ TEST_CASE("mpi faults: buffers are free after a failure in the middle of big mes
   }
   require_fresh_start();
 }
+
+TEST_CASE("mpi faults: a send's buffer is free after a deadline in the middle of it",
+          "[mpi][comm]") {
+  if (size() < 2) return;
+  // Longer on its way than the deadline of the one that sends it, by far.
+  constexpr int64_t kBytes = 64 << 20, kTooShort = 2;
+  for (int turn = 0; turn < 5; ++turn) {
+    const auto t = connect(kLong);
+    std::string error;
+    if (rank() == 0) {
+      t->set_timeout_ms(kTooShort);
+      auto out = std::make_unique<std::vector<char>>(static_cast<size_t>(kBytes), 'o');
+      const SendTo send{1, out->data(), kBytes};
+      char never = 0;
+      const ReceiveFrom receive{1, &never, 1};
+      barrier();
+      error = attempt([&] { t->exchange({&send, 1}, {&receive, 1}); });
+      out.reset();
+    } else {
+      std::vector<char> in(static_cast<size_t>(kBytes));
+      const ReceiveFrom receive{0, in.data(), kBytes};
+      barrier();
+      if (rank() == 1) error = attempt([&] { t->exchange({}, {&receive, 1}); });
+      if (error.empty()) error = receive_from(*t, 0);
+    }
+    REQUIRE(on_all(unless_contains(error, "MUONRT_ERROR_TIMEOUT")) == "");
+  }
+  require_fresh_start();
+}
