@@ -22,8 +22,7 @@ __global__ void cast_ballot_kernel(BallotArguments a) {
   a.ballot->nonfinite = well && !finite;
   a.ballot->orthogonalized = a.orthogonalized;
   a.ballot->zero_matrices = a.findings->zero_matrices;
-  a.ballot->factor = a.findings->factor;
-  a.ballot->factor_square = square_of_factor(a.findings->factor);
+  a.ballot->set_factor(a.findings->factor);
 }
 
 }  // namespace

@@ -99,8 +99,10 @@ __device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   if constexpr (N == 1) {
     out.x[0] = widen_one(raw.bits, dtype);
   } else if (dtype == DType::kF32) {
-    for (int i = 0; i < N; ++i)
-      out.x[i] = std::bit_cast<float>(i < 4 ? raw.low.word[i] : raw.high.word[i - 4]);
+    for (int i = 0; i < N / 2; ++i) {
+      out.x[i] = std::bit_cast<float>(raw.low.word[i]);
+      out.x[N / 2 + i] = std::bit_cast<float>(raw.high.word[i]);
+    }
   } else if (dtype == DType::kBF16) {
     for (int i = 0; i < N; ++i) out.x[i] = widened<DType::kBF16>(half_of(raw, i));
   } else {

@@ -25,7 +25,8 @@ typedef struct muonrt_message {
  * Blocking: each returns when its work is done, when `timeout_ms` is over (MUONRT_ERROR_TIMEOUT),
  * or soon after `abort` was called on any rank (then with the status given there); never later.
  * Threads: one call at a time, not always by the same thread unless `caller_thread_only` is 1. Only
- * `abort` may come from another thread at any moment, also while another function runs.
+ * `abort` and `published` may come from another thread at any moment, also while another function
+ * runs.
  * Ownership: `state` is muonrt's from the moment a communicator was made of it. Buffers are host
  * memory, belong to muonrt, and must not be touched after the return.
  * Errors: any muonrt_status_t but MUONRT_OK and MUONRT_SKIPPED; then `message` (`message_capacity`
@@ -75,6 +76,11 @@ typedef struct muonrt_transport {
   /* Called once, after the last other call, by any thread (by one inside a muonrt function if
    * `caller_thread_only`). Not collective: must not wait for peers. NULL: nothing to do. */
   void (*destroy)(void* state);
+
+  /* MUONRT_OK, or what a peer has published by now, with its text in `message`, also between two
+   * operations. Does not block. Asked while ranks wait for one another elsewhere (NCCL). NULL: such
+   * waits learn of it by their timeouts. */
+  muonrt_status_t (*published)(void* state, char* message, int64_t message_capacity);
 } muonrt_transport_t;
 
 /* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */

@@ -84,16 +84,26 @@ struct Ballot {
   int64_t nonfinite = 0;       // 1: this rank is otherwise well, but found a non-finite value
   int64_t orthogonalized = 0;  // matrices
   int64_t zero_matrices = 0;
-  int64_t factor = 0;  // of the findings, and its square: 32 bits, modulo 2^64
-  int64_t factor_square = 0;
+  // The findings' factor, 32 bits: its lower half in the lower half of `factor`, its upper half in
+  // the upper one, and the square of either. Up to 65,536 ranks no sum of them wraps.
+  int64_t factor = 0, lower_square = 0, upper_square = 0;
+
+  constexpr void set_factor(int64_t bits) {
+    const int64_t lower = bits & 0xffff, upper = bits >> 16 & 0xffff;
+    factor = upper << 32 | lower;
+    lower_square = lower * lower;
+    upper_square = upper * upper;
+  }
 };
 constexpr int64_t kBallotWords = sizeof(Ballot) / sizeof(int64_t);
 
 /// True if every rank's factor was the same: n sum x^2 - (sum x)^2 is the sum of the squares of all
-/// differences.
+/// differences, below 2^64 for halves of 16 bits.
 constexpr bool same_factors(const Ballot& sum, int64_t world) {
-  const auto total = static_cast<uint64_t>(sum.factor);
-  return static_cast<uint64_t>(world) * static_cast<uint64_t>(sum.factor_square) == total * total;
+  const auto n = static_cast<uint64_t>(world), both = static_cast<uint64_t>(sum.factor);
+  const uint64_t lower = both & 0xffffffffu, upper = both >> 32;
+  return n * static_cast<uint64_t>(sum.lower_square) == lower * lower &&
+         n * static_cast<uint64_t>(sum.upper_square) == upper * upper;
 }
 /// True if every rank of `world` consented to the same stamp, with the same factor. A preset or
 /// stale ballot never passes. Sums wrap, as the reduction's do.
@@ -103,10 +113,7 @@ constexpr bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
              static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp) &&
          same_factors(sum, world);
 }
-constexpr int64_t square_of_factor(int64_t factor) {
-  return static_cast<int64_t>(static_cast<uint64_t>(factor) * static_cast<uint64_t>(factor));
-}
 /// What a ballot box holds before the reduction arrives.
-inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0, 0, 0}; }
+inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0, 0, 0, 0}; }
 
 }  // namespace muonrt

@@ -17,8 +17,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kMessageCapacity = 1024;
-
 /// What a function returned, as one of ours; a value that is no error becomes COMM.
 Status status_from(muonrt_status_t value) {
   const auto status = static_cast<Status>(value);
@@ -35,10 +33,11 @@ muonrt_transport_t read_transport(const muonrt_transport_t* table) {
   MUONRT_REQUIRE(table, Status::kInvalidArgument,
                  "transport: null; pass a muonrt_transport_t filled by muonrt_transport_init");
   const size_t given = table->struct_size;
-  MUONRT_REQUIRE(given >= kFirstVersion && given <= 64 * kFirstVersion, Status::kInvalidArgument,
-                 "transport: struct_size ", given,
-                 " is none that a version of muonrt had (at least ", kFirstVersion,
-                 "); call muonrt_transport_init first");
+  const bool known = given == kFirstVersion || given >= sizeof(muonrt_transport_t);
+  MUONRT_REQUIRE(known && given <= 64 * kFirstVersion, Status::kInvalidArgument,
+                 "transport: struct_size ", given, " is none that a version of muonrt had (",
+                 kFirstVersion, ", ", sizeof(muonrt_transport_t),
+                 " and more); call muonrt_transport_init first");
   muonrt_transport_t out;
   muonrt_transport_init(&out);
   std::memcpy(&out, table, std::min(given, sizeof out));
@@ -85,6 +84,13 @@ CallbackTransport::CallbackTransport(std::shared_ptr<Shared> shared)
 
 bool CallbackTransport::caller_thread_only() const { return shared_->table.caller_thread_only; }
 
+Error CallbackTransport::error_from(muonrt_status_t status,
+                                    char (&message)[kMessageCapacity]) const {
+  message[kMessageCapacity - 1] = 0;
+  const char* const text = message[0] ? message : "the transport gave no reason";
+  return Error(status_from(status), cat(where(), ": ", text));
+}
+
 template <class Function, class... Arguments>
 void CallbackTransport::call(Function function, Arguments... arguments) {
   char message[kMessageCapacity] = "";
@@ -93,10 +99,16 @@ void CallbackTransport::call(Function function, Arguments... arguments) {
     const std::lock_guard lock(shared_->mutex);
     status = function(shared_->table.state, arguments..., timeout_ms(), message, kMessageCapacity);
   }
-  if (status == MUONRT_OK) return;
-  message[kMessageCapacity - 1] = 0;
-  const char* const text = message[0] ? message : "the transport gave no reason";
-  throw Error(status_from(status), cat(where(), ": ", text));
+  if (status != MUONRT_OK) throw error_from(status, message);
+}
+
+std::optional<Error> CallbackTransport::published() const {
+  const muonrt_transport_t& table = shared_->table;
+  if (!table.published) return std::nullopt;
+  char message[kMessageCapacity] = "";
+  const muonrt_status_t status = table.published(table.state, message, kMessageCapacity);
+  if (status == MUONRT_OK) return std::nullopt;
+  return error_from(status, message);
 }
 
 void CallbackTransport::do_exchange(std::span<const SendTo> sends,

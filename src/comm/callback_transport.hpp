@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ class CallbackTransport final : public Transport {
 
   std::string name() const override { return name_; }
   bool caller_thread_only() const override;
+  std::optional<Error> published() const override;
 
  protected:
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override;
@@ -37,6 +39,8 @@ class CallbackTransport final : public Transport {
  private:
   struct Shared;  // the table and its state; shared with duplicates where the table makes none
   explicit CallbackTransport(std::shared_ptr<Shared> shared);
+  static constexpr int64_t kMessageCapacity = 1024;
+  Error error_from(muonrt_status_t status, char (&message)[kMessageCapacity]) const;
   template <class Function, class... Arguments>
   void call(Function function, Arguments... arguments);
 

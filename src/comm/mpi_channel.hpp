@@ -51,6 +51,8 @@ class Channel {
   std::unique_ptr<Channel> duplicate(Deadline deadline);
 
   void post(Status status, const std::string& message) noexcept { box_->post(status, message); }
+  /// What a peer has posted, if anything. Any thread.
+  std::optional<Error> posted() { return box_->peek(); }
 
  private:
   Channel(MPI_Comm comm, int64_t piece_bytes);

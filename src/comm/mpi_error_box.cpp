@@ -50,23 +50,33 @@ void ErrorBox::send() noexcept {
   }
 }
 
+/// A letter that has come. Two threads that look at the same time take a letter each.
+void ErrorBox::receive() {
+  int arrived = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  MUONRT_MPI(MPI_Improbe(MPI_ANY_SOURCE, kTag, comm_, &arrived, &message, &status));
+  if (!arrived) return;
+  Letter letter{};
+  MUONRT_MPI(MPI_Mrecv(&letter, sizeof letter, MPI_BYTE, &message, MPI_STATUS_IGNORE));
+  letter.text[sizeof letter.text - 1] = 0;
+  const std::lock_guard lock(mutex_);
+  if (!error_) {
+    keep(static_cast<Status>(letter.status),
+         cat("rank ", status.MPI_SOURCE, " reported: ", static_cast<const char*>(letter.text)));
+  }
+}
+
+std::optional<Error> ErrorBox::peek() {
+  if (!failed() && any_thread_) receive();
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
 void ErrorBox::look() {
   operator_.store(std::this_thread::get_id());
-  if (!failed()) {
-    int arrived = 0;
-    MPI_Status status;
-    MUONRT_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kTag, comm_, &arrived, &status));
-    if (!arrived) return;
-    Letter letter{};
-    MUONRT_MPI(MPI_Recv(&letter, sizeof letter, MPI_BYTE, status.MPI_SOURCE, kTag, comm_,
-                        MPI_STATUS_IGNORE));
-    letter.text[sizeof letter.text - 1] = 0;
-    const std::lock_guard lock(mutex_);
-    if (!error_) {
-      keep(static_cast<Status>(letter.status),
-           cat("rank ", status.MPI_SOURCE, " reported: ", static_cast<const char*>(letter.text)));
-    }
-  }
+  if (!failed()) receive();
+  if (!failed()) return;
   const std::lock_guard lock(mutex_);
   if (unsent_) send();
   throw Error(*error_);

@@ -29,6 +29,10 @@ class ErrorBox {
   /// Throws the error if there is one. Only the thread that carries out operations.
   void look();
 
+  /// The error, if there is one by now. Any thread; where only some may call MPI, no more than what
+  /// was met before.
+  std::optional<Error> peek();
+
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
   /// Completes what was sent; false if it could not be by the deadline: then the box must be kept.
@@ -43,6 +47,7 @@ class ErrorBox {
   };
   void keep(Status status, std::string message);
   void send() noexcept;
+  void receive();
 
   const MPI_Comm comm_;
   const int rank_, size_;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDataTag = 0, kOverTag = 2;
 // How long a failed exchange waits for receives that have begun and cannot be called back, and for
-// peers to say that theirs are over.
-constexpr int64_t kGraceMs = 1000, kFarewellMs = 2000;
+// peers to say that theirs are over: on a busy machine a message may be on its way for seconds.
+constexpr int64_t kGraceMs = 5000, kFarewellMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());

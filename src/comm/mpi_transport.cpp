@@ -70,6 +70,12 @@ void abort_all(void* state, muonrt_status_t status, const char* message) {
   channel(state).post(static_cast<Status>(status), message);
 }
 
+muonrt_status_t published(void* state, char* message, int64_t capacity) {
+  return guard(message, capacity, [&] {
+    if (const auto error = channel(state).posted()) throw *error;
+  });
+}
+
 void destroy(void* state) {
   Channel::destroy(std::unique_ptr<Channel>(static_cast<Channel*>(state)));
 }
@@ -96,6 +102,7 @@ muonrt_transport_t table_of(std::unique_ptr<Channel> channel) {
   table.duplicate = duplicate;
   table.abort = abort_all;
   table.destroy = destroy;
+  table.published = published;
   table.state = channel.release();
   return table;
 }

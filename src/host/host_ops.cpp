@@ -63,9 +63,8 @@ void HostOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findin
                      .stamp = stamp,
                      .nonfinite = well && !finite ? 1 : 0,
                      .orthogonalized = orthogonalized,
-                     .zero_matrices = findings->zero_matrices,
-                     .factor = findings->factor,
-                     .factor_square = square_of_factor(findings->factor)};
+                     .zero_matrices = findings->zero_matrices};
+    ballot->set_factor(findings->factor);
   }));
 }
 

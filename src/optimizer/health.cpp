@@ -1,3 +1,5 @@
+#include "base/text.hpp"
+#include "optimizer/agreement.hpp"
 #include "optimizer/optimizer.hpp"
 
 namespace muonrt {
@@ -6,15 +8,14 @@ bool Optimizer::measures() const {
   return settings_.health_every > 0 && (steps_ + 1) % settings_.health_every == 0;
 }
 
-// The step itself is over, whatever happens here.
+// The step is what it is by now: that its statistics fail is the next step's error.
 void Optimizer::take_health(StepReport& report) {
-  try {
-    current_->health()->finish(params_, !report.skipped);
-  } catch (const Error& e) {
-    comm_->abort(e.status(), e.message());
-    poison_ = Error(e.status(), cat("the step ", report.skipped ? "was skipped" : "is committed",
-                                    ", but its health statistics failed: ", e.message()));
-    throw *poison_;
+  const auto error = error_of([&] { current_->health()->finish(params_, !report.skipped); });
+  if (error) {
+    comm_->abort(error->status(), error->message());
+    poison_ =
+        Error(error->status(), cat("health statistics of the step before: ", error->message()));
+    return;
   }
   report.health = true;
   health_.step = steps_;

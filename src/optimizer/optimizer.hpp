@@ -132,6 +132,8 @@ class Optimizer {
   void explain_skip(StepReport& report);
   void take_health(StepReport& report);
   Findings findings() const;
+  /// Of the vote that a step's commit ends with.
+  const Ballot& last_ballot() const;
   void finish(StepReport& report);
   void measure(StepReport& report, double seconds) const;
   void check_param(int64_t param) const;

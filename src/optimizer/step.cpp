@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/hash.hpp"
+#include "optimizer/agreement.hpp"
 #include "optimizer/optimizer.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/qk_clip.hpp"
@@ -134,6 +135,7 @@ int64_t Optimizer::stamp(const StepSettings& step) const {
   hash.value(step.lr);
   hash.value(step.grad_scale_inv);
   for (size_t i = 0; i < settings_.params.size(); ++i) hash.value(int64_t{params_[i].active});
+  for (const int64_t steps : adam_steps_) hash.value(steps);
   for (const GroupSettings& g : settings_.groups) {
     for (const double v : {g.lr_factor, g.weight_decay, g.momentum, g.beta1, g.beta2, g.eps}) {
       hash.value(v);
@@ -148,13 +150,15 @@ int64_t Optimizer::stamp(const StepSettings& step) const {
 // Another step number may mean another plan, whose exchanges would not meet those of the peers; so
 // it cannot wait for the vote.
 void Optimizer::agree_on_steps() {
-  std::vector<int64_t> all(static_cast<size_t>(comm_->size()));
-  try {
+  std::vector<int64_t> all;
+  const auto error = error_of([&] {
+    all.resize(static_cast<size_t>(comm_->size()));
     comm_->allgather(&steps_, all.data(), sizeof steps_);
-  } catch (const Error& e) {
-    comm_->abort(e.status(), e.message());
-    poison_ = e;
-    throw;
+  });
+  if (error) {
+    comm_->abort(error->status(), error->message());
+    poison_ = error;
+    throw *error;
   }
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
@@ -199,19 +203,17 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     run.qk_logits = step.qk_logits;
   }
   last_stamp_ = run.stamp;
-  try {
-    current_->enqueue(run);
-  } catch (const Error& e) {
-    comm_->abort(e.status(), e.message());
+  if (const auto error = error_of([&] { current_->enqueue(run); })) {
+    comm_->abort(error->status(), error->message());
     current_->abandon();
-    fail(e);
+    fail(*error);
   }
   report.enqueue_seconds = seconds_since(start);
-  try {
-    current_->wait();
-  } catch (const Error& e) {
-    fail(e);
-  }
+  if (const auto error = error_of([&] { current_->wait(); })) fail(*error);
+  // After a step's last vote nothing is exchanged: what ends the communicator then is the next
+  // step's.
+  const bool settled = passes(last_ballot(), comm_->size(), run.stamp);
+  if (const auto error = comm_->error(); error && !settled) fail(*error);
   orthogonalized_ += current_->owned_matrices();
   if (function_failure_.function && !mine) {
     const auto& f = function_failure_;
@@ -223,7 +225,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   const Ballot& verdict = current_->outcome().verdict;
   const bool same_stamps = static_cast<uint64_t>(verdict.stamp) ==
                            static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(run.stamp);
-  try {
+  const auto error = error_of([&] {
     if (passes(verdict, comm_->size(), run.stamp)) {
       finish(report);
     } else if (same_stamps && !mine && verdict.nonfinite > 0 &&
@@ -232,22 +234,28 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     } else {
       explain_rejection(mine, step);
     }
-  } catch (const Error& e) {
+  });
+  if (error) {
     // A rejected step leaves the optimizer usable; a broken communicator or a torn step does not.
-    const bool rejected = e.status() == Status::kInvalidArgument ||
-                          e.status() == Status::kMismatch || e.status() == Status::kCallback;
-    if (!rejected) fail(e);
-    throw;
+    const bool rejected = error->status() == Status::kInvalidArgument ||
+                          error->status() == Status::kMismatch ||
+                          error->status() == Status::kCallback;
+    if (!rejected) fail(*error);
+    throw *error;
   }
   if (run.health) take_health(report);
   measure(report, seconds_since(start));
   return report.skipped ? Status::kSkipped : Status::kOk;
 }
 
-void Optimizer::finish(StepReport& report) {
+const Ballot& Optimizer::last_ballot() const {
   const Outcome& outcome = current_->outcome();
+  return settings_.commit == CommitMode::kEager ? outcome.outcome : outcome.verdict;
+}
+
+void Optimizer::finish(StepReport& report) {
   const bool eager = settings_.commit == CommitMode::kEager;
-  const Ballot& last = eager ? outcome.outcome : outcome.verdict;
+  const Ballot& last = last_ballot();
   report.orthogonalized = last.orthogonalized;
   report.zero_matrices = last.zero_matrices;
   report.planned = static_cast<int64_t>(current_plan_->matrices().size());
@@ -258,10 +266,10 @@ void Optimizer::finish(StepReport& report) {
       "MUONRT_COMMIT_ATOMIC");
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
-  ++steps_;
-  report.step = steps_;
   report.grad_norm = current_->guards().grad_norm();
   if (logits_ > 0) clipped_ = muonrt::clipped_heads(settings_, current_->guards().logits());
+  ++steps_;
+  report.step = steps_;
   report.clipped_heads = static_cast<int64_t>(clipped_.size());
   for (size_t i = 0; i < adam_steps_.size(); ++i) adam_steps_[i] += params_[i].active;
 }
@@ -295,6 +303,8 @@ void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSe
   for (size_t i = 0; i < settings_.params.size(); ++i) {
     table.add(cat("step: param '", settings_.params[i].name, "' takes part"),
               cat(params_[i].active));
+    table.add(cat("step: param '", settings_.params[i].name, "' has steps of AdamW"),
+              cat(adam_steps_[i]));
   }
   for (size_t i = 0; i < settings_.groups.size(); ++i) {
     describe_scalars(table, cat("group ", i), settings_.groups[i]);

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <limits>
 
+#include "comm/callback_transport.hpp"
 #include "cuda/nccl_capture.hpp"
 #include "cuda/nccl_ranks.hpp"
 #include "support/bits_cases.hpp"
+#include "support/callback_table.hpp"
 
 // The communicator over a fake NCCL and the emulated GPU.
 
@@ -256,6 +258,27 @@ TEST_CASE("nccl: an error that NCCL reports ends the step on all ranks, and noth
     CHECK_FALSE(done.changed[r]);
   }
   CHECK(says(done.errors[0], Status::kComm, "NCCL failed in"));
+}
+
+TEST_CASE("nccl: what a peer publishes on a table of the caller's ends what waits inside NCCL",
+          "[nccl]") {
+  fake_nccl::reset();
+  std::atomic<int> destroyed = 0;
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const auto table = callback_table::table_over(group.transport(rank), destroyed);
+    auto transport = std::make_unique<CallbackTransport>(read_transport(&table));
+    transport->set_timeout_ms(kLong);
+    const auto comm = plain(std::move(transport));
+    Machine machine(world_device());
+    if (rank == 1) comm->abort(Status::kAborted, "enough");
+    auto* const value = machine.put(std::vector<int64_t>{3});
+    comm->reduce_sum(machine.on(), value, value, 1);  // rank 1 throws here
+    while (!comm->error()) std::this_thread::yield();
+    machine.finish();
+    throw *comm->error();
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
 }
 
 TEST_CASE("nccl: versions that differ are refused before anything is made", "[nccl]") {

@@ -289,8 +289,9 @@ void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings
                    findings->nonfinite,
                    orthogonalized,
                    findings->zero_matrices,
-                   findings->factor,
-                   findings->factor * findings->factor};
+                   findings->factor / 65536 << 32 | findings->factor % 65536,
+                   (findings->factor % 65536) * (findings->factor % 65536),
+                   (findings->factor / 65536) * (findings->factor / 65536)};
 }
 
 void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const ParamView* params,

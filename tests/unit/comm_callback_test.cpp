@@ -1,117 +1,21 @@
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
 #include "comm/callback_transport.hpp"
 #include "comm/thread_transport.hpp"
+#include "support/callback_table.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
 
 using namespace muonrt;
 using namespace transport_test;
+using callback_table::table_over;
 using Catch::Matchers::Contains;
 
 namespace {
-
-/// A caller's transport, made of one that is known to work: the table's functions hand on to it.
-struct State {
-  std::unique_ptr<Transport> inner;
-  std::atomic<int>* destroyed;
-};
-
-template <class Body>
-muonrt_status_t hand_on(int64_t timeout_ms, void* state, char* message, int64_t capacity,
-                        Body body) {
-  Transport& t = *static_cast<State*>(state)->inner;
-  try {
-    t.set_timeout_ms(timeout_ms);
-    body(t);
-    return MUONRT_OK;
-  } catch (const Error& e) {
-    std::strncpy(message, e.what(), static_cast<size_t>(capacity) - 1);
-    return static_cast<muonrt_status_t>(e.status());
-  }
-}
-
-muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
-                         const muonrt_message_t* receives, int64_t n_receives, int64_t timeout_ms,
-                         char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
-    std::vector<SendTo> out;
-    std::vector<ReceiveFrom> in;
-    for (int64_t i = 0; i < n_sends; ++i) {
-      if (sends[i].peer == t.rank()) throw Error(Status::kInternal, "a message to oneself");
-      out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
-    }
-    for (int64_t i = 0; i < n_receives; ++i) {
-      in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
-    }
-    t.exchange(out, in);
-  });
-}
-
-muonrt_status_t allgather(void* state, const void* mine, void* all, int64_t bytes,
-                          int64_t timeout_ms, char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity,
-                 [&](Transport& t) { t.allgather(mine, all, bytes); });
-}
-
-muonrt_status_t reduce_max(void* state, const float* in, float* out, int64_t n, int64_t timeout_ms,
-                           char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
-    if (in == out) throw Error(Status::kInternal, "the buffers are one");
-    t.reduce_max(in, out, n);
-  });
-}
-
-muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t n,
-                           int64_t timeout_ms, char* message, int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
-    if (in == out) throw Error(Status::kInternal, "the buffers are one");
-    t.reduce_sum(in, out, n);
-  });
-}
-
-void abort_all(void* state, muonrt_status_t status, const char* message) {
-  static_cast<State*>(state)->inner->abort(static_cast<Status>(status), message);
-}
-
-void destroy(void* state) {
-  auto* const mine = static_cast<State*>(state);
-  ++*mine->destroyed;
-  delete mine;
-}
-
-muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms, char* message,
-                          int64_t capacity) {
-  return hand_on(timeout_ms, state, message, capacity, [&](Transport& t) {
-    out->state = new State{t.duplicate(), static_cast<State*>(state)->destroyed};
-    out->exchange = exchange;
-    out->allgather = allgather;
-    out->duplicate = duplicate;
-    out->abort = abort_all;
-    out->destroy = destroy;
-  });
-}
-
-/// Everything offered.
-muonrt_transport_t table_over(std::unique_ptr<Transport> inner, std::atomic<int>& destroyed) {
-  muonrt_transport_t table;
-  muonrt_transport_init(&table);
-  table.rank = inner->rank();
-  table.size = inner->size();
-  table.name = "mine";
-  table.state = new State{std::move(inner), &destroyed};
-  table.exchange = exchange;
-  table.allgather = allgather;
-  table.reduce_max = reduce_max;
-  table.reduce_sum = reduce_sum;
-  table.duplicate = duplicate;
-  table.abort = abort_all;
-  table.destroy = destroy;
-  return table;
-}
 
 std::string check_all(Transport& t) {
   std::string problems;
@@ -126,8 +30,8 @@ muonrt_transport_t minimal() {
   muonrt_transport_init(&table);
   table.rank = 0;
   table.size = 2;
-  table.exchange = exchange;
-  table.allgather = allgather;
+  table.exchange = callback_table::exchange;
+  table.allgather = callback_table::allgather;
   return table;
 }
 
@@ -207,6 +111,27 @@ TEST_CASE("callback transport: errors keep their status, name the operation and 
     REQUIRE_THAT(error->message(), Contains("(mine)") && Contains("no message from rank 1"));
   }
   REQUIRE(destroyed == 2);
+}
+
+TEST_CASE("callback transport: tells what a peer has published, between operations too",
+          "[unit][comm]") {
+  std::atomic<int> destroyed = 0, aborted = 0;
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const muonrt_transport_t table = table_over(group.transport(rank), destroyed);
+    CallbackTransport t(read_transport(&table));
+    if (rank == 0) {
+      require_none(t.published() ? "an error before there was one" : "");
+      ++aborted;
+      while (!t.published()) std::this_thread::yield();
+      throw *t.published();
+    }
+    while (aborted == 0) std::this_thread::yield();
+    t.abort(Status::kAborted, "enough");
+  });
+  REQUIRE(errors[0]);
+  CHECK(errors[0]->status() == Status::kAborted);
+  CHECK_THAT(errors[0]->message(), Contains("rank 1") && Contains("enough"));
 }
 
 TEST_CASE("callback transport: what a function returns becomes a status, what it says a text",
@@ -290,6 +215,13 @@ TEST_CASE("transport table: a larger one passes while its unknown tail is zero",
   REQUIRE_THAT(refusal(&newer.known), Contains("does not know"));
 }
 
+TEST_CASE("transport table: an older one has no function for what is published", "[unit][comm]") {
+  muonrt_transport_t table = minimal();
+  std::memset(reinterpret_cast<void*>(&table.published), 0xff, sizeof table.published);
+  table.struct_size = offsetof(muonrt_transport_t, published);
+  CHECK_FALSE(read_transport(&table).published);
+}
+
 TEST_CASE("transport table: init leaves no rank and no function", "[unit][comm]") {
   muonrt_transport_t table;
   std::memset(&table, 0xff, sizeof table);
@@ -300,5 +232,5 @@ TEST_CASE("transport table: init leaves no rank and no function", "[unit][comm]"
   REQUIRE(table.caller_thread_only == 0);
   REQUIRE((!table.name && !table.state && !table.exchange && !table.allgather));
   REQUIRE((!table.reduce_max && !table.reduce_sum && !table.duplicate));
-  REQUIRE((!table.abort && !table.destroy));
+  REQUIRE((!table.abort && !table.destroy && !table.published));
 }

@@ -254,3 +254,120 @@ TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to th
     }
   }
 }
+
+namespace {
+
+/// A device that ends the communicator where it is told to: behind the vote, by a commit, or
+/// behind the step, by what is measured.
+class EndingOps : public wrapped::Ops {
+ public:
+  enum class Where { kNowhere, kCommit, kHash };
+  EndingOps(muonrt::Ops& inner, const Where& where, const std::function<void()>& end)
+      : wrapped::Ops(inner), where_(where), end_(end) {}
+  void commit_adamw(Stream& s, std::span<const int32_t> whole, std::span<const Piece> pieces,
+                    const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
+                    int64_t world, int64_t step) override {
+    end_at(Where::kCommit, s);
+    inner_.commit_adamw(s, whole, pieces, params, scalars, sum, world, step);
+  }
+  void hash_memory(Stream& s, const void* memory, int64_t bytes, uint64_t* sum) override {
+    end_at(Where::kHash, s);
+    inner_.hash_memory(s, memory, bytes, sum);
+  }
+
+ private:
+  void end_at(Where place, Stream& s) {
+    if (where_ == place)
+      dynamic_cast<host::HostStream&>(s).enqueue(host::Task([end = &end_] { (*end)(); }));
+  }
+
+  const Where& where_;
+  const std::function<void()>& end_;
+};
+
+}  // namespace
+
+TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the step committed",
+          "[unit][optimizer]") {
+  using Where = EndingOps::Where;
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    for (const Where place : {Where::kCommit, Where::kHash}) {
+      if (commit == CommitMode::kEager && place == Where::kCommit)
+        continue;  // before its last vote
+      world::Case c = small_case(commit);
+      c.settings.health_every = 1;
+      c.params.back().placements = {{PlacementKind::kReplicate, 0, 1}};
+      std::vector<Seen> seen(kRanks);
+      std::vector<bool> measured(kRanks);
+      world::on_ranks(kRanks, [&](Comm& comm) {
+        const auto me = static_cast<size_t>(comm.rank());
+        Where where = Where::kNowhere;
+        std::function<void()> end;
+        world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
+          return std::make_unique<wrapped::Device>(
+              world::host_device(s), [&](muonrt::Ops& ops) -> std::unique_ptr<muonrt::Ops> {
+                return std::make_unique<EndingOps>(ops, where, end);
+              });
+        });
+        end = [&] { rank.optimizer().abort(Status::kAborted, "planted"); };
+        StepReport report;
+        RANK_CHECK(rank.step(0, report) == Status::kOk);
+        RANK_CHECK(report.health);
+        const auto before = bytes_of(rank, c.params.size());
+        where = comm.rank() == 1 ? place : Where::kNowhere;
+        try {
+          seen[me].status = rank.step(1, report);
+          RANK_CHECK(report.step == 2);
+          measured[me] = report.health;
+        } catch (const Error& e) {
+          seen[me].status = e.status();
+        }
+        seen[me].changed_whole = before != bytes_of(rank, c.params.size());
+        try {
+          rank.step(2, report);
+        } catch (const Error& e) {
+          seen[me].next = e.status();
+          seen[me].next_message = e.message();
+        }
+      });
+      for (int r = 0; r < kRanks; ++r) {
+        const Seen& s = seen[static_cast<size_t>(r)];
+        INFO("rank " << r << ", " << status_name(s.status) << ", " << s.next_message);
+        // The others may not have heard of the vote's end yet.
+        const bool in_doubt = r != 1 && s.status == Status::kUndecided;
+        CHECK((s.status == Status::kOk || in_doubt));
+        CHECK((s.changed_whole || in_doubt));
+        CHECK(s.next == Status::kInvalidState);
+        CHECK(s.next_message.find("planted") != std::string::npos);
+      }
+      CHECK_FALSE(measured[1]);
+    }
+  }
+}
+
+TEST_CASE("faults: counts of AdamW's steps that differ between ranks are a mismatch, by name",
+          "[unit][optimizer]") {
+  world::Case c = small_case(CommitMode::kAtomic);
+  c.arguments = [&](StepSettings& s, int64_t step, int) {
+    if (step == 0) s.without_grad = {4};
+  };
+  std::vector<std::string> said(kRanks);
+  world::on_ranks(kRanks, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    // The number that it has; but now AdamW counts the step without a gradient, too.
+    if (comm.rank() == 1) rank.optimizer().set_steps(1);
+    const auto before = bytes_of(rank, c.params.size());
+    try {
+      rank.step(1, report);
+    } catch (const Error& e) {
+      if (e.status() == Status::kMismatch) said[static_cast<size_t>(comm.rank())] = e.message();
+    }
+    RANK_CHECK(before == bytes_of(rank, c.params.size()));
+  });
+  for (const std::string& s : said) {
+    INFO(s);
+    CHECK(s.find("param 'bias' has steps of AdamW") != std::string::npos);
+  }
+}

@@ -126,9 +126,11 @@ TEST_CASE("guards: sums of ballots pass for equal factors alone", "[unit][backen
     for (const uint32_t f : factors) {
       sum.consent += 1;
       sum.stamp += 77;
-      sum.factor += int64_t{f};
-      sum.factor_square = static_cast<int64_t>(static_cast<uint64_t>(sum.factor_square) +
-                                               static_cast<uint64_t>(square_of_factor(f)));
+      Ballot one;
+      one.set_factor(f);
+      sum.factor += one.factor;
+      sum.lower_square += one.lower_square;
+      sum.upper_square += one.upper_square;
     }
     return sum;
   };
@@ -144,6 +146,17 @@ TEST_CASE("guards: sums of ballots pass for equal factors alone", "[unit][backen
       }
     }
   }
+  // Halves of a world that differ: sums of 64 bits of whole factors would wrap to those of equal
+  // ones.
+  for (const int64_t ranks : {2, 4, 64, 128, 512, 1024, 4096, 65'536})
+    for (int64_t others = 1; others < ranks; others *= 2)
+      for (const uint32_t other : {0x3f800001u, 0x40000000u, 0x3f000000u, 0x37800000u, 0xbf800000u,
+                                   0xffffffffu, 0u, 0x3f810000u}) {
+        std::vector<uint32_t> factors(static_cast<size_t>(ranks), 0x3f800000u);
+        std::fill_n(factors.begin(), others, other);
+        if (passes(sum_of(factors), ranks, 77)) FAIL(ranks << ' ' << others << ' ' << other);
+      }
+  CHECK(passes(sum_of(std::vector<uint32_t>(65'536, 0xffffffffu)), 65'536, 77));
 }
 
 TEST_CASE(
