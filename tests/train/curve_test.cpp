@@ -2,9 +2,6 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "train/format.hpp"
 
@@ -86,20 +83,6 @@ TEST_CASE("train curve: a picture of little or nothing is still a picture", "[un
     CHECK(count(svg, "nan") == 0);
     CHECK(count(svg, "inf") == 0);
   }
-}
-
-TEST_CASE("train curve: files are written whole, or the reason is given", "[unit][train]") {
-  const auto folder = std::filesystem::temp_directory_path() / "muonrt_train_curve_test";
-  std::filesystem::create_directories(folder);
-  const std::string path = folder / "a.csv";
-  write_text_file(path, "one");
-  write_text_file(path, "two\n");
-  std::ifstream file(path);
-  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == "two\n");
-  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
-  CHECK_THROWS_WITH(write_text_file(folder / "no" / "a.csv", "x"),
-                    Catch::Contains("No such file or directory"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("train format: numbers for people", "[unit][train]") {

@@ -1,11 +1,6 @@
 #include "train/curve.hpp"
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
 
 #include "train/format.hpp"
 
@@ -24,11 +19,6 @@ std::string field(const std::string& text) {
 
 std::string field(double value) { return std::isnan(value) ? std::string() : shortest(value); }
 
-[[noreturn]] void fail(const std::string& path) {
-  throw std::runtime_error("cannot write '" + path + "' (" + std::strerror(errno) +
-                           "); choose a folder that can be written to");
-}
-
 }  // namespace
 
 std::string curves_csv(const std::vector<Curve>& curves) {
@@ -42,22 +32,6 @@ std::string curves_csv(const std::vector<Curve>& curves) {
     }
   }
   return out;
-}
-
-void write_text_file(const std::string& path, const std::string& content) {
-  const std::string temporary = path + ".part";
-  {
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file << content;
-    file.flush();
-    if (!file) fail(path);
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) {
-    errno = error.value();
-    fail(path);
-  }
 }
 
 }  // namespace muonrt::train

@@ -34,8 +34,4 @@ std::string curves_csv(const std::vector<Curve>& curves);
 std::string curves_svg(const std::vector<Curve>& curves, const std::string& title,
                        const std::string& subtitle);
 
-/// Writes `content` to `path`, through a temporary file beside it that is renamed.
-/// Errors: std::runtime_error with the path and the reason.
-void write_text_file(const std::string& path, const std::string& content);
-
 }  // namespace muonrt::train

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 
+#include "muonrt/output_file.hpp"
 #include "train/curve.hpp"
 #include "train/mesh.hpp"
 #include "train/optimizer.hpp"
@@ -67,18 +69,32 @@ std::string merge_traces(Comm& comm, const std::string& mine) {
   return out + "]\n";
 }
 
-void write_files(const Options& o, const Text& text, const Outcome& outcome,
-                 const std::string& trace) {
-  std::vector<Curve> curves;
-  for (const RunResult& r : outcome.results) curves.push_back(r.curve);
-  const std::string subtitle = describe(text) + ", " + std::to_string(outcome.ranks) + " ranks (" +
-                               outcome.mesh + "), preset " + o.preset;
-  write_text_file(o.out + "/loss.csv", curves_csv(curves));
-  write_text_file(o.out + "/loss.svg", curves_svg(curves, "Loss in nats per byte", subtitle));
-  write_text_file(o.out + "/plan.txt", outcome.results.front().plan);
-  write_text_file(o.out + "/result.txt", result_text(o, text, outcome));
-  write_text_file(o.out + "/result.json", result_json(o, text, outcome));
-  if (o.trace) write_text_file(o.out + "/trace.json", trace);
+/// A file of --out; its text is there after the run alone.
+struct RunFile {
+  std::string path;
+  std::function<std::string()> text;
+};
+
+std::vector<RunFile> run_files(const Options& o, const Text& text, const Outcome& outcome,
+                               const std::string& trace) {
+  const auto curves = [&] {
+    std::vector<Curve> out;
+    for (const RunResult& r : outcome.results) out.push_back(r.curve);
+    return out;
+  };
+  const auto picture = [=, &o, &text, &outcome] {
+    return curves_svg(curves(), "Loss in nats per byte",
+                      describe(text) + ", " + std::to_string(outcome.ranks) + " ranks (" +
+                          outcome.mesh + "), preset " + o.preset);
+  };
+  std::vector<RunFile> files = {
+      {o.out + "/loss.csv", [=] { return curves_csv(curves()); }},
+      {o.out + "/loss.svg", picture},
+      {o.out + "/plan.txt", [&] { return outcome.results.front().plan; }},
+      {o.out + "/result.txt", [&] { return result_text(o, text, outcome); }},
+      {o.out + "/result.json", [&] { return result_json(o, text, outcome); }}};
+  if (o.trace) files.push_back({o.out + "/trace.json", [&] { return trace; }});
+  return files;
 }
 
 }  // namespace
@@ -88,12 +104,17 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   const TrainMesh mesh(options.mesh, comm.size());
   compare_texts(comm, corpus.text());
   const bool root = comm.rank() == 0;
-  if (root && !options.out.empty()) std::filesystem::create_directories(options.out);
   Outcome outcome;
   outcome.ranks = comm.size();
   outcome.mesh = mesh.text();
   outcome.plans = plan_runs(options);
   std::string trace;
+  std::vector<RunFile> files;
+  if (root && !options.out.empty()) {
+    std::filesystem::create_directories(options.out);
+    files = run_files(options, corpus.text(), outcome, trace);
+    for (const RunFile& file : files) tool::require_writable(file.path);
+  }
   bool interrupted = false;
   for (const RunPlan& plan : outcome.plans) {
     outcome.results.push_back(run_training(comm, mesh, options, plan, corpus, screen, place));
@@ -102,7 +123,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
     if (interrupted) break;
   }
   if (root) {
-    if (!options.out.empty()) write_files(options, corpus.text(), outcome, trace);
+    for (const RunFile& file : files) tool::write_text_file(file.path, file.text());
     const std::string text = options.json ? result_json(options, corpus.text(), outcome)
                                           : result_text(options, corpus.text(), outcome);
     std::fputs(text.c_str(), stdout);

@@ -1,7 +1,6 @@
 #include "muonrt/step/health.hpp"
 
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -94,11 +93,10 @@ std::string HealthLog::json_list() const {
   return out + "]";
 }
 
-void HealthLog::write(const std::string& path) const {
-  std::ofstream file(path, std::ios::trunc);
-  for (const std::string& row : json()) file << row << '\n';
-  file.close();
-  if (!file) throw std::runtime_error(path + ": cannot be written; check folder and free space");
+std::string HealthLog::json_lines() const {
+  std::string out;
+  for (const std::string& row : json()) out += row + '\n';
+  return out;
 }
 
 }  // namespace muonrt::tool

@@ -33,8 +33,8 @@ class HealthLog {
   std::vector<std::string> json() const;
   /// Those as a list.
   std::string json_list() const;
-  /// Writes them as lines. Throws where it cannot.
-  void write(const std::string& path) const;
+  /// Those as lines.
+  std::string json_lines() const;
 
  private:
   void require_equal_replicas(const muonrt_health_t& found, int64_t number) const;

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "muonrt/output_file.hpp"
 #include "muonrt/step/gather.hpp"
 #include "muonrt/step/health.hpp"
 #include "muonrt/step/logits.hpp"
@@ -36,15 +36,18 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Both before the work, and that they are two.
+/// Before the work: files that are to be written can be, and are no others of the command. A run
+/// that goes on from files may replace them.
 void check_outputs(const StepArguments& a) {
-  require_writable(a.out);
-  if (a.state_out.empty()) return;
-  require_writable(a.state_out);
-  namespace fs = std::filesystem;
-  if (fs::weakly_canonical(a.out) == fs::weakly_canonical(a.state_out)) {
-    throw std::runtime_error("--state-out: " + a.out + " is the file of --out, too; name another");
-  }
+  std::vector<NamedFile> outputs = {{"--out", a.out, "--params"}},
+                         inputs = {{"--params", a.params}};
+  if (!a.state_out.empty()) outputs.push_back({"--state-out", a.state_out, "--state-in"});
+  if (!a.health.empty()) outputs.push_back({"--health", a.health});
+  for (const std::string& path : a.grads) inputs.push_back({"--grads", path});
+  inputs.push_back({"--config", a.config});
+  if (!a.state_in.empty()) inputs.push_back({"--state-in", a.state_in});
+  for (const std::string& path : a.logits) inputs.push_back({"--logits", path});
+  require_writable(outputs, inputs);
 }
 
 /// What is to become the output file: every tensor of the input, in its order, those that step with
@@ -117,10 +120,17 @@ int run_step(Comm& comm, const StepArguments& a) {
   if (!a.state_out.empty()) state = save_state(comm, session, tensors, config, a.state_out);
   if (root) {
     const std::string digest = out->finish();
-    if (!a.health.empty()) health.write(a.health);
-    // Both are whole before the first takes its name.
+    std::unique_ptr<OutputFile> lines;
+    if (!a.health.empty()) {
+      lines = std::make_unique<OutputFile>(a.health);
+      const std::string text = health.json_lines();
+      lines->write(text.data(), text.size());
+      lines->finish();
+    }
+    // All are whole before the first takes its name.
     out->publish();
     if (state) state->publish();
+    if (lines) lines->publish();
     report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
                  health);
   }

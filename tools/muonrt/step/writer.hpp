@@ -1,18 +1,16 @@
 #pragma once
 
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "muonrt/output_file.hpp"
 #include "muonrt/step/safetensors.hpp"
 
 namespace muonrt::tool {
 
-/// Writes a safetensors file in two halves: all of it to a temporary file beside it, then the name.
-/// A run that ends before the second, or that has another file still to write, leaves what was
-/// there before.
+/// Writes a safetensors file as OutputFile does: whole, then its name.
 class TensorWriter {
  public:
   /// The tensors of the file, in the order in which their data will lie; offsets are set here.
@@ -28,22 +26,17 @@ class TensorWriter {
   /// The temporary file is whole and on disk. @return  SHA-256 of its bytes, as hexadecimal digits.
   std::string finish();
   /// The file takes its name; after `finish`.
-  void publish();
+  void publish() { file_.publish(); }
 
  private:
   struct Inside;
   void put(const void* data, size_t bytes);
-  [[noreturn]] void fail(const char* what) const;
+  [[noreturn]] void fail_inside(const char* what) const;
 
-  std::string path_, temporary_;
+  OutputFile file_;
   std::vector<TensorEntry> entries_;
   size_t next_ = 0;
-  std::FILE* file_ = nullptr;
   std::unique_ptr<Inside> inside_;
 };
-
-/// Throws std::runtime_error unless a file called `path` can be written: its folder takes one, and
-/// it is no folder itself.
-void require_writable(const std::string& path);
 
 }  // namespace muonrt::tool

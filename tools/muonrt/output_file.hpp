@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace muonrt::tool {
+
+/// A file that is written whole or not at all: all of it to a temporary file beside it, then the
+/// name. A run that ends before the second, or that has another file still to write, leaves what
+/// was there before. A symbolic link stays one: its target is the file.
+class OutputFile {
+ public:
+  /// Throws std::runtime_error that names the file, as every function does.
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(const void* data, size_t bytes);
+  /// The temporary file is whole and on disk.
+  void finish();
+  /// The file takes its name; after `finish`.
+  void publish();
+
+ private:
+  [[noreturn]] void fail() const;
+
+  std::string path_, target_, temporary_;
+  std::FILE* file_ = nullptr;
+};
+
+/// Writes `content` to `path` through an OutputFile.
+void write_text_file(const std::string& path, const std::string& content);
+
+/// A file of the command line.
+struct NamedFile {
+  std::string option, path;
+  std::string replaces = {};  // of an output: the option of the input that it may take the place of
+};
+
+/// Throws std::runtime_error unless OutputFile can write `path`: its folder takes a file, and what
+/// is there now, if anything, is a regular one.
+void require_writable(const std::string& path);
+
+/// The same for all outputs of a command, each of which must be another file than the other outputs
+/// and than every input but the one that it replaces, whatever they are called.
+void require_writable(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
+
+}  // namespace muonrt::tool
