@@ -15,6 +15,8 @@ using Real = long double;
 // Below this no singular value of a normalized matrix is told from zero, in any dtype.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
+// Steps of generated lists take (0, 1] to (0, 2), of published ones at most as far as 2.
+constexpr double kMostInside = 4.0;
 // The image of a singular value just above 1 may be this much larger than any image below 1.
 constexpr double kGrowth = 1.25;
 
@@ -148,6 +150,19 @@ void check_list(const CoefficientList& list) {
     MUONRT_REQUIRE(std::isfinite(s.a) && std::isfinite(s.b) && std::isfinite(s.c),
                    Status::kInvalidArgument, "coefficients: triple (", s.a, ", ", s.b, ", ", s.c,
                    ") is not finite; give finite numbers");
+  }
+  CoefficientList begun = list;
+  begun.steps.clear();
+  for (const Coefficients& s : list.steps) {
+    begun.steps.push_back(s);
+    const Interval r = range_of(begun, 0, 1);
+    const Real most = std::max(-r.low, r.high);
+    MUONRT_REQUIRE(most <= kMostInside, Status::kInvalidArgument,
+                   "coefficients: the list explodes (after step ", begun.steps.size(), " of ",
+                   list.steps.size(), " a singular value within (0, 1] grows to ",
+                   static_cast<double>(most), ", at most ", kMostInside,
+                   " is taken and published lists stay below 2); set a larger safety, or take "
+                   "another list");
   }
   // Few generated steps swing past the limit inside (0, 1] by design; what has to be refused is
   // growth beyond it.

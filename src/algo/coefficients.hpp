@@ -69,8 +69,9 @@ CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
 /// The list a group runs. Keller Jordan's triple and the classical one are repeated, DeepSeek-V4's
 /// last too; the other printed lists have as many steps as were published.
-/// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, changes
-/// sign or loses its headroom within (0, kReach]; the message says which and what to do.
+/// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, that
+/// takes some value within (0, 1] beyond 4 after any of its steps, or that changes sign or loses
+/// its headroom within (0, kReach]; the message says which and what to do.
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings);
 
 /// Every polynomial, the last included, acting on x / factor; the input's factor is kept.

@@ -61,6 +61,30 @@ TEST_CASE("coefficients: lists without headroom or with a change of sign are ref
   CHECK(contains(refusal(CoefficientFamily::kPolarExpress, polar(5, 0.02, 1.0)), "no headroom"));
 }
 
+TEST_CASE("coefficients: lists that explode within (0, 1] are refused at the step that does",
+          "[unit][coefficients]") {
+  const auto family = CoefficientFamily::kCustom;
+  const auto repeated = [](textbook::Triple t, size_t n) { return custom(textbook::List(n, t)); };
+  CHECK(contains(refusal(family, repeated({10, 10, 10}, 6)), "after step 1 "));
+  CHECK(contains(refusal(family, repeated({1, 1, 1}, 8)), "after step 2 "));
+  CHECK(contains(refusal(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
+  // Each step continues one of another list: 4e11 at the end.
+  const textbook::List strange = {{3.3939, -2.9069, 0.6426},
+                                  {2.9871, -1.7045, 0.7079},
+                                  {3.4291, -1.7572, 0.7145},
+                                  {2.5404, -2.4834, 0.7101}};
+  CHECK(contains(refusal(family, custom(strange)), "grows to "));
+  // Back in bounds at the end, but half precision has lost it on the way.
+  CHECK(contains(refusal(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
+  CHECK(contains(refusal(family, custom({{4.01, 0, 0}})), "at most 4"));
+  CHECK(contains(refusal(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
+  // Generated, but with less safety than so many steps need.
+  CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
+  thin.lower_bound = 1e-12;
+  CHECK(contains(refusal(CoefficientFamily::kPolarExpress, thin), "grows to "));
+  CHECK(refusal(family, custom(textbook::lists::kPolarRaw, 1.05)) == "accepted");
+}
+
 TEST_CASE("coefficients: settings out of range are refused by name", "[unit][coefficients]") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto pe = CoefficientFamily::kPolarExpress;
