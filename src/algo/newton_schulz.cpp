@@ -11,8 +11,6 @@
 namespace muonrt {
 namespace {
 
-constexpr double kHalfGramSafety = 1.05;
-
 /// First step after `begin` before which X is rebuilt. The standard form rebuilds before every
 /// step: it is the Gram form with all restarts.
 size_t segment_end(const Method& method, size_t steps, size_t begin) {
@@ -237,8 +235,10 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
       family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
   if (generated && out.gram_iteration != DType::kF32) {
     CoefficientSettings gram = settings;
-    if (!options.mode_chosen) gram.mode = SafetyMode::kAll;
-    if (!options.safety_chosen) gram.safety = kHalfGramSafety;
+    if (!options.mode_chosen) {
+      gram.mode = SafetyMode::kAll;
+      if (!options.safety_chosen) gram.safety = kHalfGramSafety;
+    }
     out.gram_list = make_coefficients(family, gram);
   }
   if (options.restarts) {

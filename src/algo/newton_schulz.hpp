@@ -50,10 +50,14 @@ struct NewtonSchulzOptions {
   std::optional<std::vector<int>> restarts;         // of the Gram form; absent: searched
 };
 
+/// What the finished list of a generated family is divided by in the Gram form in half precision.
+constexpr double kHalfGramSafety = 1.05;
+
 /// The lists of a group and its restarts. In f32 the Gram form runs the standard list. In half
-/// precision generated families run their list without inner safety, all of it over 1.05, as Gram
-/// Newton-Schulz (Dao-AILab) does, and CANS has inner safety in the standard form; a safety or mode
-/// that the caller chose stays.
+/// precision generated families run their list without inner safety, all of it over
+/// kHalfGramSafety, as Gram Newton-Schulz (Dao-AILab) does, and CANS has inner safety in the
+/// standard form. A safety that the caller chose stays, and a mode that the caller chose, with the
+/// list's own safety where that was left open.
 /// Errors: as make_coefficients; NOT_SUPPORTED for given restarts that leave the Gram form
 /// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,

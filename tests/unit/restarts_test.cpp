@@ -152,6 +152,17 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f16.gram_list.steps[0].a == Approx(raw[0].a / 1.05).epsilon(1e-12));
   CHECK(f16.gram_list.steps[4].c == Approx(raw[4].c / std::pow(1.05, 5)).epsilon(1e-12));
 
+  // A mode that the caller chose has the list's own safety.
+  NewtonSchulzOptions mode;
+  mode.mode_chosen = true;
+  const NewtonSchulz own = make_newton_schulz(pe, default_settings(pe, 5), DType::kF16, mode);
+  CHECK(own.gram_list.steps[0].a == own.list.steps[0].a);
+  CHECK(own.gram_list.input_safety == 1.02);
+  CoefficientSettings finished = default_settings(pe, 5);
+  finished.mode = SafetyMode::kAll;
+  CHECK(make_newton_schulz(pe, finished, DType::kF16, mode).gram_list.steps[0].a ==
+        Approx(raw[0].a / 1.02).epsilon(1e-12));
+
   const NewtonSchulz cans = make(CoefficientFamily::kCans, DType::kF16);
   CHECK_FALSE(cans.gram_bounded);
   CHECK(permitted_form(cans, FormChoice::kAuto) == FormChoice::kStandard);

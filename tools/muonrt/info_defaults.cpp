@@ -133,8 +133,10 @@ int run(bool json) {
                                     {"optimizer", option_table().json()}}));
     return 0;
   }
-  fmt::print("{}\n{}\nThe learning rate has no default; it is given at every step.\n",
-             group_table().text(), option_table().text());
+  fmt::print(
+      "{}\n{}\nThe learning rate has no default; it is given at every step. The Gram form in bf16 "
+      "and f16 has safety {} in mode {}\nwhere neither was set.\n",
+      group_table().text(), option_table().text(), kHalfGramSafety, name_of(SafetyMode::kAll));
   return 0;
 }
 
