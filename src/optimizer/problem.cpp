@@ -97,6 +97,15 @@ std::vector<MatrixPart> parts_of(const ParamSettings& p, const GroupSettings& g,
   return out;
 }
 
+FormChoice form_of(const NewtonSchulz& method, const ParamSettings& p, const GroupSettings& g) {
+  try {
+    return permitted_form(method, g.form);
+  } catch (const Error& e) {
+    throw Error(e.status(),
+                cat("param '", p.name, "': group ", p.group, " '", g.name, "': ", e.message()));
+  }
+}
+
 }  // namespace
 
 int block_period(const OptimizerSettings& settings) {
@@ -142,7 +151,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
                   p.master_kind == MasterKind::kRemainder;
     if (g.role == Role::kMuon) {
       const auto& shape = p.layout.shape();
-      spec.form = permitted_form(methods[p.group], g.form);
+      spec.form = form_of(methods[p.group], p, g);
       spec.gram_restarts = methods[p.group].gram_restarts;
       spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor,
                                        shape[shape.size() - 2], shape.back());

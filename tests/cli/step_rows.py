@@ -75,6 +75,11 @@ def coefficients():
               muon={"coefficients": textbook.DEEPSEEK_V4})
     yield Row("cubic", {"coefficients": "cubic"},
               muon={"coefficients": textbook.CUBIC, "safety": 1.02})
+    yield Row("polar_express as published",
+              {"coefficients": "polar_express", "steps": 0, "safety": 0},
+              muon={"coefficients": polar(), "safety": 1.02}, like="polar_express")
+    yield Row("cubic as published", {"coefficients": "cubic", "steps": 0, "safety": 0},
+              muon={"coefficients": textbook.CUBIC, "safety": 1.02}, like="cubic")
     yield Row("classical", {"coefficients": "classical", "steps": 9},
               muon={"coefficients": textbook.CLASSICAL[:1] * 9})
     own = [[2, -1.5, 0.5], [1.9, -1.3, 0.4], [2, -1.5, 0.5]]

@@ -151,7 +151,7 @@ void BoundRule::take_list(const ParamConfig& c) {
   take(group_.steps, c.steps);
   for (const Triple& t : c.custom) custom_.insert(custom_.end(), {t.a, t.b, t.c});
   if (!custom_.empty()) {
-    if (c.steps && *c.steps != std::ssize(c.custom)) {
+    if (c.steps.value_or(0) != 0 && *c.steps != std::ssize(c.custom)) {
       refuse("steps", std::to_string(*c.steps) + " with a list of " +
                           std::to_string(c.custom.size()) + " triples");
     }

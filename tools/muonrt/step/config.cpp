@@ -139,8 +139,9 @@ StepConfig parse_config(std::string_view text, const std::string& file) {
 StepConfig read_config(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || !text) throw std::runtime_error(path + ": cannot be read");
+  // An empty file can be read, which inserting its text would deny.
+  if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  if (!in.is_open() || in.bad() || !text) throw std::runtime_error(path + ": cannot be read");
   return parse_config(text.str(), path);
 }
 

@@ -137,11 +137,15 @@ void StepReporter::add_clipped(const Optimizer& optimizer) {
 
 std::string StepReporter::skip_reason(const Step& step) const {
   const muonrt_report_t& r = step.report;
-  std::string name = "a gradient, logit or state";
+  // An owner that finds an update only does not know whose it was.
+  std::string what = arguments_.logits.empty()
+                         ? "an update overflowed, though gradients and states are finite"
+                         : "a logit is not finite, or an update overflowed";
   for (const StepTensor& t : tensors_) {
-    if (t.steps() && t.index == r.nonfinite_param) name += " of " + shown(t.entry->name);
+    if (!t.steps() || t.index != r.nonfinite_param) continue;
+    what = "a gradient, state or update of " + shown(t.entry->name) + " is not finite";
   }
-  return fmt::format("{} is not finite (found by rank {})", name, r.nonfinite_rank);
+  return fmt::format("{} (found by rank {})", what, r.nonfinite_rank);
 }
 
 void StepReporter::print_notes() const {

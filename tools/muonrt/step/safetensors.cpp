@@ -135,6 +135,12 @@ int64_t element_bytes(std::string_view dtype) {
   return 0;
 }
 
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string out;
+  for (const int64_t n : shape) out += (out.empty() ? "" : ", ") + std::to_string(n);
+  return "[" + out + "]";
+}
+
 void TensorTable::index() {
   places_.clear();
   for (size_t i = 0; i < entries.size(); ++i) places_[entries[i].name] = i;

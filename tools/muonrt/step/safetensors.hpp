@@ -22,6 +22,9 @@ struct TensorEntry {
 /// Bytes of an element of a dtype as safetensors names it; 0: no such dtype.
 int64_t element_bytes(std::string_view dtype);
 
+/// "[4, 2]".
+std::string shape_text(const std::vector<int64_t>& shape);
+
 /// What the header of a safetensors file says.
 struct TensorTable {
   std::vector<TensorEntry> entries;  // by offset, then by name

@@ -8,8 +8,6 @@ namespace {
 
 using P = ParamConfig;
 
-constexpr double kBelow1 =
-    0.99999997;  // 1 - 2^-25: the largest number that f32 does not round to 1
 constexpr double kLeast = 1e-30;
 
 // Rows of the tables: which field takes the value, and which values there are.
@@ -17,6 +15,17 @@ constexpr double kLeast = 1e-30;
 template <class T, class M>
 Key<T> number(const char* name, M T::*field, double low, double high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.number(low, high); }};
+}
+
+/// What decays by this factor at each step; kept in f32.
+template <class T, class M>
+Key<T> decay(const char* name, M T::*field) {
+  return {name, [=](T& out, const Value& v) { out.*field = v.below_one(0, /*in_f32=*/true); }};
+}
+
+template <class T, class M>
+Key<T> below_one(const char* name, M T::*field, double low) {
+  return {name, [=](T& out, const Value& v) { out.*field = v.below_one(low, /*in_f32=*/false); }};
 }
 
 template <class T, class M>
@@ -91,25 +100,34 @@ void read_coefficients(P& out, const Value& v) {
   out.coefficients = "custom";
 }
 
+void read_safety(P& out, const Value& v) {
+  const double value = v.number(0, 2);
+  if (value > 0 && value < 1) {
+    v.refuse(v.shown() + " (a number from 1 to 2, or 0 for the list's own, belongs there)");
+  }
+  out.safety = value;
+}
+
 void read_betas(P& out, const Value& v) {
   v.require_list(2);
   if (v.json.size() != 2) v.refuse(v.shown() + " (two numbers belong there)");
-  out.betas = {v.at(0).number(0, kBelow1), v.at(1).number(0, kBelow1)};
+  out.betas = {v.at(0).below_one(0, true), v.at(1).below_one(0, true)};
 }
 
 MomentumSchedule read_schedule(const Value& v) {
   using M = MomentumSchedule;
   static const std::vector<Key<M>> keys = {
-      number("from", &M::from, 0, kBelow1), integer("warmup_steps", &M::warmup_steps, 0, kMostSize),
+      decay("from", &M::from), integer("warmup_steps", &M::warmup_steps, 0, kMostSize),
       integer("cooldown_steps", &M::cooldown_steps, 0, kMostSize),
       integer("total_steps", &M::total_steps, 0, kMostSize)};
   M out;
   read_object(out, v, keys);
   if (!v.json.contains("from")) v.refuse("from is missing");
-  if (out.cooldown_steps > 0 && out.total_steps < out.cooldown_steps) {
+  const int64_t ramps = out.warmup_steps + out.cooldown_steps;
+  if (out.cooldown_steps > 0 && out.total_steps < ramps) {
     v.refuse("total_steps is " + std::to_string(out.total_steps) +
-             " (the cooldown_steps are the last of them); give a number from " +
-             std::to_string(out.cooldown_steps));
+             " (warmup_steps are the first of them, cooldown_steps the last); give a number from " +
+             std::to_string(ramps));
   }
   return out;
 }
@@ -136,7 +154,7 @@ BlocksConfig read_blocks(const Value& v) {
 NorMuonConfig read_normuon(const Value& v) {
   using N = NorMuonConfig;
   static const std::vector<Key<N>> keys = {choice("axis", &N::axis, {"rows", "columns", "longer"}),
-                                           number("beta2", &N::beta2, 0, kBelow1)};
+                                           decay("beta2", &N::beta2)};
   N out;
   read_object(out, v, keys);
   return out;
@@ -211,15 +229,15 @@ const std::vector<Key<ParamConfig>>& param_keys() {
       number("weight_decay", &P::weight_decay, 0, kHuge),
       choice("weight_decay_kind", &P::weight_decay_kind,
              {"decoupled", "independent", "lr_squared", "cautious"}),
-      number("momentum", &P::momentum, 0, kBelow1),
+      decay("momentum", &P::momentum),
       choice("momentum_kind", &P::momentum_kind, {"ema", "heavy_ball"}),
       object("momentum_schedule", &P::momentum_schedule, read_schedule),
       boolean("nesterov", &P::nesterov),
       {"coefficients", read_coefficients},
-      integer("steps", &P::steps, 1, 32),
-      number("lower_bound", &P::lower_bound, 1e-12, 1 - 1e-12),
-      number("cushion", &P::cushion, 0, 1 - 1e-12),
-      number("safety", &P::safety, 1, 2),
+      integer("steps", &P::steps, 0, 32),
+      below_one("lower_bound", &P::lower_bound, 1e-12),
+      below_one("cushion", &P::cushion, 0),
+      {"safety", read_safety},
       choice("safety_mode", &P::safety_mode, {"inner", "all", "none"}),
       choice("method", &P::method, {"standard", "gram", "auto"}),
       {"restarts", [](P& out, const Value& v) { out.restarts = v.integers(0, 31); }},

@@ -27,7 +27,9 @@ void check_gradient(const TensorFile& file, const StepTensor& t, const std::stri
                              shown(t.entry->name) + " the role frozen");
   }
   if (entry->shape != t.entry->shape) {
-    throw std::runtime_error(where + ": its shape is not that of the parameter");
+    throw std::runtime_error(where + ": its shape is " + shape_text(entry->shape) +
+                             ", that of the parameter " + shape_text(t.entry->shape) +
+                             "; give gradients of these parameters");
   }
   if (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16") {
     throw std::runtime_error(where + ": its dtype is " + entry->dtype +

@@ -1,5 +1,7 @@
 #include "muonrt/step/state.hpp"
 
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -94,6 +96,24 @@ int64_t step_of(const TensorFile& file) {
   return out;
 }
 
+/// Of second moments, whose root an update is divided by: a bad one would end in weights unseen.
+/// @param first  the element at which `values` begin.
+void check_moments(const TensorFile& file, const Piece& p, int64_t first,
+                   const std::vector<unsigned char>& values) {
+  if (p.kind != MUONRT_STATE_VARIANCE && !p.normuon()) return;
+  for (size_t i = 0; i * sizeof(float) < values.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, values.data() + i * sizeof value, sizeof value);
+    if (std::isfinite(value) && value >= 0) continue;
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", static_cast<double>(value));
+    throw std::runtime_error(file.path() + ": tensor " + shown(p.name) + ": element " +
+                             std::to_string(first + static_cast<int64_t>(i)) + " is " + text +
+                             " (a second moment is a finite number >= 0); give a file that "
+                             "--state-out wrote");
+  }
+}
+
 /// What of a piece lies in this rank's view, and where.
 std::vector<Stretch> held_of(Optimizer& optimizer, const Piece& p, const std::string& plan,
                              int rank) {
@@ -116,8 +136,10 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     names.insert(p.name);
     const TensorEntry& entry = file.at(p.name);
     if (entry.dtype != p.dtype || entry.shape != p.shape()) {
-      throw std::runtime_error(path + ": tensor " + shown(p.name) + ": it is not " + p.dtype +
-                               " of the shape it has here");
+      throw std::runtime_error(path + ": tensor " + shown(p.name) + ": it is " + entry.dtype +
+                               " of shape " + shape_text(entry.shape) + " (" + p.dtype +
+                               " of shape " + shape_text(p.shape()) +
+                               " belongs there); is it another model's, or of other settings?");
     }
   }
   for (const TensorEntry& entry : file.table().entries) {
@@ -135,6 +157,7 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     auto local = session.memory().read(view.data, view.numel * p.element());
     for (const Stretch& s : held_of(session.optimizer(), p, plan, rank)) {
       const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
+      check_moments(file, p, s.element, part);
       std::memcpy(local.data() + s.local * p.element(), part.data(), part.size());
     }
     session.memory().write(view.data, local);

@@ -42,6 +42,16 @@ double Value::number(double low, double high) const {
   return value;
 }
 
+double Value::below_one(double low, bool in_f32) const {
+  const double value = json.is_number() ? json.get<double>() : NAN;
+  const bool below = value < 1 && !(in_f32 && static_cast<float>(value) >= 1.0f);
+  if (!(value >= low && below)) {
+    refuse(shown() + " (a number from " + digits(low) + " to below 1" +
+           (in_f32 ? ", also once it is rounded to f32," : "") + " belongs there)");
+  }
+  return value;
+}
+
 int64_t Value::integer(int64_t low, int64_t high) const {
   const bool fits =
       json.is_number_unsigned() ? json.get<uint64_t>() <= INT64_MAX : json.is_number_integer();

@@ -27,6 +27,8 @@ struct Value {
 
   /// Both ends belong to the range.
   double number(double low, double high) const;
+  /// From `low` to below 1; `in_f32`: also once it is rounded to f32.
+  double below_one(double low, bool in_f32) const;
   int64_t integer(int64_t low, int64_t high) const;
   bool boolean() const;
   std::string text() const;
