@@ -31,8 +31,9 @@ enum {
 enum { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_GRAM = 2 };
 enum {                          /* how safety against rounding above 1 is applied */
        MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE. In
-                                   bf16 and f16 INNER for CANS, and in the Gram form ALL for both
-                                   (with 1.05 where `safety` is 0). */
+                                   bf16 and f16 INNER for CANS, and in the Gram form ALL for both,
+                                   with 1.05 where `safety` is 0. The other modes always take the
+                                   list's own safety there. */
        MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
                                    list is made, and the input divided by safety x norm */
        MUONRT_SAFETY_ALL = 2,   /* the finished list divided; the input by its norm alone */
@@ -72,23 +73,27 @@ typedef struct muonrt_group {
   double lr_factor;    /* multiplies the step's learning rate; 1; >= 0 */
   double weight_decay; /* Muon 0.1, AdamW 0.01; >= 0; see weight_decay_kind */
   /* Muon */
-  double momentum;       /* 0.95; 0 <= momentum < 1 */
+  double momentum;       /* 0.95; 0 <= momentum < 1, also once it is rounded to f32 */
   int32_t momentum_kind; /* EMA; fixed */
   int32_t nesterov;      /* 1 */
   int32_t coefficients;  /* POLAR_EXPRESS; fixed */
   int32_t steps;       /* Newton-Schulz steps; 5; 1 .. 32, or 0: as the list was published; fixed */
-  double lower_bound;  /* Polar Express, CANS: 1e-3; 0 < lower_bound < 1; fixed */
+  double lower_bound;  /* Polar Express, CANS: 1e-3; 1e-12 <= lower_bound < 1; fixed */
   double cushion;      /* Polar Express: 0.02; 0 <= cushion < 1; fixed */
   double safety;       /* 1 .. 2, or 0: the list's own (Polar Express, CANS, cubic 1.02; others 1);
                           0; fixed */
   int32_t safety_mode; /* MUONRT_SAFETY_AUTO; fixed */
   int32_t normalize;   /* MUONRT_NORMALIZE_PRESCALED; fixed */
-  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed */
+  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed.
+                           Refused, as any list: numbers that are not finite; one that takes a
+                           singular value within (0, 1] beyond 4 after any step; one that takes
+                           any up to 1 + 2^-7 below 0, or beyond 1.5 and 5/4 of the most within
+                           (0, 1] */
   int32_t scale_rule;   /* MATCH_RMS; fixed */
   int32_t form;         /* AUTO: by shape alone; fixed */
   double scale_factor;  /* multiplies the rule's value; 1; fixed */
   /* AdamW */
-  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8 */
+  double beta1, beta2, eps; /* 0.9, 0.95, 1e-8; ranges of beta1 and beta2: as momentum's */
   /* Muon */
   double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
   const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
@@ -96,8 +101,9 @@ typedef struct muonrt_group {
                               list and dtype; fixed */
   int32_t n_restarts;      /* 0 .. 31 */
   int32_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
-  int32_t row_scaling;     /* AOL: rows divided by the root of their absolute Gram sums, as
-                              Turbo-Muon does; NONE; fixed */
+  int32_t row_scaling;     /* AOL: rows of the normalized matrix divided by the root of their
+                              absolute Gram sums, as Turbo-Muon does (a sum below 1e-7 counts as
+                              1e-7), then by safety but in mode ALL; NONE; fixed */
   int32_t block_period;    /* P: steps 0, P, 2P, ... take the whole matrix, those between take
                               its blocks, each a matrix of its own; equal in all groups with
                               P > 1; 1: always whole; fixed */
@@ -115,9 +121,9 @@ typedef struct muonrt_group {
                                 that is not finite skips the step, and clip_norm counts them. */
   int32_t momentum_dtype;    /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
   int32_t normuon;           /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
-                                left as it is. */
+                                left as it is. With block_period > 1: NOT_SUPPORTED. */
   int32_t reserved;
-  double normuon_beta2; /* 0.95 */
+  double normuon_beta2; /* 0.95; range: as momentum's */
 } muonrt_group_t;
 
 /* Sets every field to its default. `role` is MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW. */

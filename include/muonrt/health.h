@@ -42,7 +42,9 @@ typedef struct muonrt_matrix_health {
   int64_t param;
   int64_t index; /* among its parameter's matrices: expert by expert, part by part */
   int64_t rows, cols;
-  double update_rms; /* root mean square of what the learning rate multiplies, scale included */
+  double update_rms; /* root mean square of what the group's rate (the step's lr x the group's
+                        lr_factor) multiplies: scale and the lr_factors of parameter and part are in
+                        it */
   double weight_rms; /* of the weights in f32, after the step */
   /* Of the orthogonalized matrix, before NorMuon: ends of its singular values, estimated from
      inside by 48 steps of Lanczos's method, and the larger of 1 - sigma_min, sigma_max - 1. How
