@@ -15,7 +15,7 @@ using Real = long double;
 // Below this no singular value of a normalized matrix is told from zero, in any dtype.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
-// Steps of generated lists take (0, 1] to (0, 2), of published ones at most as far as 2.
+// Steps of generated lists take (0, 1] to (0, 2) by design, and published lists stay there.
 constexpr double kMostInside = 4.0;
 // The image of a singular value just above 1 may be this much larger than any image below 1.
 constexpr double kGrowth = 1.25;

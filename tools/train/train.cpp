@@ -97,6 +97,14 @@ std::vector<RunFile> run_files(const Options& o, const Text& text, const Outcome
   return files;
 }
 
+void require_writable(const Options& o, const std::vector<RunFile>& files) {
+  std::vector<tool::NamedFile> outputs, inputs;
+  for (const RunFile& file : files) outputs.push_back({"--out", file.path});
+  if (!o.data.empty()) inputs.push_back({"--data", o.data});
+  for (const std::string& name : o.optimizers()) inputs.push_back({"--optimizer", name});
+  tool::require_writable(outputs, inputs);
+}
+
 }  // namespace
 
 int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen,
@@ -113,7 +121,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   if (root && !options.out.empty()) {
     std::filesystem::create_directories(options.out);
     files = run_files(options, corpus.text(), outcome, trace);
-    for (const RunFile& file : files) tool::require_writable(file.path);
+    require_writable(options, files);
   }
   bool interrupted = false;
   for (const RunPlan& plan : outcome.plans) {
