@@ -177,13 +177,30 @@ void Plan::choose_replicas() {
   Problem problem = problem_;
   problem.options.replicas = Replicas::kOnce;
   Plan once(problem);
-  problem.options.replicas = Replicas::kEach;
-  Plan each(std::move(problem));
-  const double once_seconds = step_seconds(once), each_seconds = step_seconds(each);
-  *this = each_seconds < once_seconds ? std::move(each) : std::move(once);
+  const double once_seconds = step_seconds(once);
+  // A plan of every replica has a matrix for each: large where they are many, and then useless.
+  double each_seconds = once.seconds_in_every_replica();
+  if (each_seconds >= once_seconds) {
+    *this = std::move(once);
+  } else {
+    problem.options.replicas = Replicas::kEach;
+    Plan each(std::move(problem));
+    each_seconds = step_seconds(each);
+    *this = each_seconds < once_seconds ? std::move(each) : std::move(once);
+  }
   problem_.options.replicas = Replicas::kAuto;
   once_seconds_ = once_seconds;
   each_seconds_ = each_seconds;
+}
+
+double Plan::seconds_in_every_replica() const {
+  double flops = 0;
+  for (const Matrix& m : matrices_) {
+    const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
+    const int32_t copies = spec.carried ? 1 : holders_.group(m.param, m.index).replicas;
+    flops += static_cast<double>(cost_of(m, spec)) * copies;
+  }
+  return flops / problem_.options.world / problem_.options.rates.flops;
 }
 
 void Plan::add_matrices() {
@@ -252,7 +269,13 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
       set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
     }
     task.items.push_back({cost_of(m, spec), set, shape});
-    total = checked_add(total, task.items.back().cost);
+    const int64_t cost = task.items.back().cost;
+    MUONRT_REQUIRE(total <= INT64_MAX - cost, Status::kInvalidArgument,
+                   "plan: the products of all matrices", each_ ? " in every replica" : "",
+                   ", those of param '", spec.name, "' among them, take more than 2^63 FLOPs; ",
+                   each_ ? "orthogonalize once for all replicas (replicas: once or auto)"
+                         : "give some of the parameters another optimizer");
+    total += cost;
   }
   const Ownership owners = assign_owners(task);
   for (size_t i = 0; i < by_name.size(); ++i) {

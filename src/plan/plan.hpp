@@ -83,7 +83,8 @@ class Plan {
 
   /// Whether each replica orthogonalizes for itself: matrices() then has one entry for each.
   bool each_replica() const { return each_; }
-  /// Seconds of a step by the cost model (cost.hpp) either way; zero unless it had to choose.
+  /// Seconds of a step by the cost model (cost.hpp) either way; zero unless it had to choose. In
+  /// every replica: of the products alone, dealt evenly, where those take longer than once.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 
@@ -96,6 +97,7 @@ class Plan {
 
  private:
   void choose_replicas();
+  double seconds_in_every_replica() const;
   void add_matrices();
   void choose_owners(const std::vector<int32_t>& by_name);
   void choose_slots(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params);

@@ -101,3 +101,30 @@ TEST_CASE("replicas: auto takes what the model calls cheaper and says both",
   CHECK(counted.once_seconds() == Approx(flops / 1e9 + 64 * 64 * 2 / 1e6 + 1e-3));
   CHECK(counted.each_seconds() == Approx(2 * flops / 1e9));
 }
+
+TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 bits say so",
+          "[unit][plan][replicas]") {
+  // About 10^15 FLOPs a copy, of which there are 16,384.
+  Problem p;
+  p.options.world = 1 << 12;
+  p.options.replicas = Replicas::kAuto;
+  p.options.rates = {1e15, 1e12, 1e-6};
+  p.params = {square("a", 32768, {p.options.world}, {kR})};
+  for (int i = 1; i < 4; ++i) {
+    p.params.push_back(p.params[0]);
+    p.params.back().name = cat("a", i);
+  }
+  const Plan plan(p);
+  CHECK_FALSE(plan.each_replica());
+  CHECK(plan.each_seconds() > plan.once_seconds());
+  p.options.replicas = Replicas::kEach;
+  try {
+    const Plan each(p);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    INFO(e.message());
+    CHECK(e.status() == Status::kInvalidArgument);
+    CHECK(e.message().find("in every replica") != std::string::npos);
+    CHECK(e.message().find("replicas: once or auto") != std::string::npos);
+  }
+}
