@@ -163,6 +163,7 @@ class Checks:
 
     def commands(self, seconds):
         """The scripts of tests/cli with the command on the GPU: bench, step, its rules, training."""
+        without = self.leave_out()
         program, said, end = self.program("muonrt"), [], time.monotonic() + seconds
         scripts, worst, output, passed = ROOT / "tests/cli", "ok", "", 0
         # `step` starts the command some 170 times: last.
@@ -181,7 +182,7 @@ class Checks:
             output += f"-- {name} (status {status})\n{text[-3000:]}\n"
         if worst == "ok" and not passed:
             worst = "skipped"
-        return worst, ", ".join(said), {"output": output} if output else None
+        return worst, ", ".join(said) + without, {"output": output} if output else None
 
     def verified(self, *words, most, launcher=()):
         """(verdict's name, text, data) of one run over the catalogue."""
