@@ -46,9 +46,6 @@ template <class Make>
 std::unique_ptr<muonrt_comm> over(muonrt_comm_t* host, Make make) {
   auto out = std::make_unique<muonrt_comm>(host->host.transport().duplicate());
   out->device = make(make_bootstrap(out->host.transport().duplicate()));
-  out->membership = {host->offspring, [made = out.get()](Status s, const std::string& text) {
-                       made->abort(s, text);
-                     }};
   return out;
 }
 

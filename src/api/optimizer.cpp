@@ -84,10 +84,6 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
           return api::read_settings(options, groups, n_groups, params, n_params, comm->host.size());
         },
         make_device);
-    handle->membership = {comm->offspring,
-                          [made = handle->optimizer.get()](Status s, const std::string& text) {
-                            made->abort(s, text);
-                          }};
     *optimizer = handle.release();
     return Status::kOk;
   });

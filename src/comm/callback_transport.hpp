@@ -23,6 +23,7 @@ class CallbackTransport final : public Transport {
   /// Owns `table.state` from here on, unless it throws: the last of the transports that share it
   /// calls `table.destroy`. `table` comes from read_transport.
   explicit CallbackTransport(const muonrt_transport_t& table);
+  ~CallbackTransport() override { retire(); }
 
   std::string name() const override { return name_; }
   bool caller_thread_only() const override;

@@ -12,7 +12,10 @@ class PostTransport final : public Transport {
  public:
   PostTransport(std::shared_ptr<Post> post, uint64_t channel)
       : Transport(post->rank(), post->size()), post_(std::move(post)), channel_(channel) {}
-  ~PostTransport() override { post_->leave(channel_); }
+  ~PostTransport() override {
+    retire();
+    post_->leave(channel_);
+  }
 
   std::string name() const override { return post_->name(); }
   std::optional<Error> published() const override { return post_->published(channel_); }
@@ -53,9 +56,7 @@ class PostTransport final : public Transport {
     child.value(static_cast<int64_t>(channel_));
     child.value(operation().ordinal);
     auto out = std::make_unique<PostTransport>(post_, child.digest());
-    char mine = 0;
-    std::vector<char> all(static_cast<size_t>(size()));
-    do_allgather(&mine, all.data(), 1);  // a rank that does not take part shows
+    meet_for(*out);
     return out;
   }
 

@@ -9,6 +9,7 @@ namespace {
 class SelfTransport final : public Transport {
  public:
   SelfTransport() : Transport(0, 1) {}
+  ~SelfTransport() override { retire(); }
   std::string name() const override { return "self"; }
 
  protected:

@@ -16,7 +16,10 @@ class ThreadTransport final : public Transport {
     channel_->take_rank(rank);
     scratch_.wanted.assign(static_cast<size_t>(size()), -1);
   }
-  ~ThreadTransport() override { channel_->leave(rank()); }
+  ~ThreadTransport() override {
+    retire();
+    channel_->leave(rank());
+  }
 
   std::string name() const override { return "thread"; }
   std::optional<Error> published() const override { return channel_->published(); }
@@ -42,11 +45,9 @@ class ThreadTransport final : public Transport {
   }
 
   std::unique_ptr<Transport> do_duplicate() override {
-    const int64_t ordinal = operation().ordinal;
-    const char mine = 0;
-    std::vector<char> all(static_cast<size_t>(size()));
-    do_allgather(&mine, all.data(), 1);
-    return std::make_unique<ThreadTransport>(rank(), channel_->child(ordinal));
+    auto out = std::make_unique<ThreadTransport>(rank(), channel_->child(operation().ordinal));
+    meet_for(*out);
+    return out;
   }
 
   void publish(Status status, const std::string& message) noexcept override {

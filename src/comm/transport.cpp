@@ -92,6 +92,11 @@ void Transport::abort(Status status, const std::string& message) noexcept {
   }
 }
 
+void Transport::abort_family(Status status, const std::string& message) noexcept {
+  abort(status, message);
+  duplicates_->abort(status, message);
+}
+
 void Transport::set_timeout_ms(int64_t ms) {
   MUONRT_REQUIRE(ms >= 1 && ms <= kMaxTimeoutMs, Status::kInvalidArgument, "communicator: timeout ",
                  ms, " ms is out of range; pass 1 to ", kMaxTimeoutMs);
@@ -174,7 +179,20 @@ std::unique_ptr<Transport> Transport::duplicate() {
   std::unique_ptr<Transport> out;
   run(OperationKind::kDuplicate, {}, [&] { out = do_duplicate(); });
   out->set_timeout_ms(timeout_ms());
+  out->place_.join(duplicates_, *out);
   return out;
+}
+
+void Transport::meet_for(Transport& made) {
+  const char mine = 0;
+  std::vector<char> all(static_cast<size_t>(size_));
+  try {
+    do_allgather(&mine, all.data(), 1);
+  } catch (...) {
+    const Error error = current_error();
+    made.abort(error.status(), error.message());
+    throw;
+  }
 }
 
 void Transport::do_reduce_max(const float* in, float* out, int64_t n) {

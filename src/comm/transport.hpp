@@ -13,6 +13,7 @@
 #include "backend/comm.hpp"
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "comm/duplicates.hpp"
 #include "comm/flight_record.hpp"
 #include "comm/operation.hpp"
 
@@ -59,6 +60,8 @@ class Transport {
 
   /// Publishes an error; the first one counts. Any thread.
   void abort(Status status, const std::string& message) noexcept;
+  /// The same here and on all duplicates that this rank has taken or will take, and on theirs.
+  void abort_family(Status status, const std::string& message) noexcept;
   /// The error that all operations return from now on, if there is one.
   std::optional<Error> error() const;
   /// What a peer has published and no operation has met yet, where the transport can tell. Any
@@ -84,6 +87,12 @@ class Transport {
   /// at most. Must not block.
   virtual void publish(Status status, const std::string& message) noexcept = 0;
 
+  /// For do_duplicate: `made` is this rank's end of a duplicate that its peers may have gone on
+  /// with when this rank fails here; it then ends with that error on all of them.
+  void meet_for(Transport& made);
+  /// Every implementation's destructor calls it first: afterwards no abort comes from outside.
+  void retire() noexcept { place_.leave(); }
+
   /// The operation that is running.
   const Operation& operation() const { return operation_; }
   /// "exchange #12 of rank 1 (thread)".
@@ -107,6 +116,9 @@ class Transport {
   std::vector<int64_t> sent_,
       received_;                     // by peer: 1 + sequence of the last exchange that named it
   std::vector<std::byte> gathered_;  // what the default reductions have gathered
+
+  const std::shared_ptr<Duplicates> duplicates_ = std::make_shared<Duplicates>();
+  Duplicate place_;  // among those of the transport that this one was duplicated from
 
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;

@@ -93,8 +93,6 @@ class Optimizer {
   const Pipeline& pipeline() const { return *current_; }
   const Device& device() const { return *device_; }
   const Comm& comm() const { return *comm_; }
-  /// Publishes an error: what this rank and its peers wait for ends with it. Threads: any.
-  void abort(Status status, const std::string& message) noexcept { comm_->abort(status, message); }
   const OptimizerSettings& settings() const { return settings_; }
   int rank() const { return comm_->rank(); }
   int64_t orthogonalized() const { return orthogonalized_; }

@@ -1,0 +1,35 @@
+#include "comm/duplicates.hpp"
+
+#include "comm/transport.hpp"
+
+namespace muonrt {
+
+void Duplicates::abort(Status status, const std::string& message) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!aborted_) {
+    try {
+      aborted_.emplace(status, message);
+    } catch (...) {  // no memory for the text
+      aborted_.emplace(status, std::string());
+    }
+  }
+  for (Transport* const t : list_) t->abort_family(status, message);
+}
+
+void Duplicate::join(std::shared_ptr<Duplicates> all, Transport& self) {
+  all_ = std::move(all);
+  const std::lock_guard lock(all_->mutex_);
+  at_ = all_->list_.insert(all_->list_.end(), &self);
+  if (all_->aborted_) self.abort_family(all_->aborted_->status(), all_->aborted_->message());
+}
+
+void Duplicate::leave() noexcept {
+  if (!all_) return;
+  {
+    const std::lock_guard lock(all_->mutex_);
+    all_->list_.erase(at_);
+  }
+  all_.reset();
+}
+
+}  // namespace muonrt

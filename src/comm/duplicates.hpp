@@ -1,0 +1,41 @@
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+class Transport;
+
+/// The duplicates of one transport, which hear of its abort: those that are there, and those to
+/// come. Threads: any.
+class Duplicates {
+ public:
+  void abort(Status status, const std::string& message) noexcept;
+
+ private:
+  friend class Duplicate;
+  std::mutex mutex_;
+  std::list<Transport*> list_;
+  std::optional<Error> aborted_;
+};
+
+/// A transport's place among the duplicates of another one, from `join` to `leave`.
+class Duplicate {
+ public:
+  /// Whatever the order of `join` and an abort, the transport is told: both look under one lock.
+  void join(std::shared_ptr<Duplicates> all, Transport& self);
+  /// Afterwards nobody tells it.
+  void leave() noexcept;
+
+ private:
+  std::shared_ptr<Duplicates> all_;
+  std::list<Transport*>::iterator at_;
+};
+
+}  // namespace muonrt

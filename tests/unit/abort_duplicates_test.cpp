@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api/handles.hpp"
+#include "muonrt/comm.h"
+#include "muonrt/optimizer.h"
+#include "muonrt/rendezvous.h"
+#include "optimizer/agreement.hpp"
+#include "support/loopback.hpp"
+#include "support/thread_ranks.hpp"
+
+using namespace muonrt;
+using transport_test::on_ranks;
+using transport_test::text_of;
+
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int64_t kDeadlineMs = 20000;
+
+void ok(muonrt_status_t status) {
+  if (status != MUONRT_OK) throw Error(static_cast<Status>(status), muonrt_last_error());
+}
+
+/// Waits until all ranks are here.
+class Gate {
+ public:
+  void pass() {
+    const int turn = count_++ / kRanks;
+    while (count_ < (turn + 1) * kRanks) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<int> count_ = 0;
+};
+
+/// A rank's optimizer of one replicated matrix, and a step of it.
+class Trainer {
+ public:
+  ~Trainer() { muonrt_optimizer_destroy(optimizer_); }
+  void create(muonrt_comm_t* comm) {
+    muonrt_group_t group;
+    muonrt_group_init(&group, MUONRT_ROLE_MUON);
+    muonrt_param_t param;
+    muonrt_param_init(&param);
+    param.name = "w";
+    param.ndim = 2;
+    param.shape = shape_;
+    param.data = data_;
+    param.grad = grad_;
+    ok(muonrt_optimizer_create(&optimizer_, comm, nullptr, &group, 1, &param, 1));
+  }
+  void step() {
+    muonrt_step_t args;
+    muonrt_step_init(&args);
+    args.lr = 0.1;
+    ok(muonrt_optimizer_step(optimizer_, &args, nullptr));
+  }
+
+ private:
+  muonrt_optimizer_t* optimizer_ = nullptr;
+  const int64_t shape_[2] = {2, 3};
+  float data_[6] = {1, 2, 3, 4, 5, 6}, grad_[6] = {1, 0, 1, 0, 1, 1};
+};
+
+/// What each rank of a thread group gets that creates an optimizer and makes a step, where the
+/// communicator of rank `who` is aborted before or after the `at`-th message is delivered.
+struct Story {
+  std::vector<std::optional<Error>> errors;
+  bool aborted = false;
+};
+Story abort_at(int64_t at, int who, bool before) {
+  std::atomic<int64_t> deliveries = 0;
+  std::atomic<bool> aborted = false, creating = true;
+  std::vector<muonrt_comm_t*> comms(kRanks);
+  const auto count = [&](const ThreadMessage&) {
+    if (!creating || deliveries++ != at) return;
+    aborted = true;
+    muonrt_comm_abort(comms[static_cast<size_t>(who)], MUONRT_ERROR_ABORTED, "stop");
+  };
+  ThreadFaults faults;
+  (before ? faults.before_delivery : faults.after_delivery) = count;
+  muonrt_thread_group group{ThreadGroup(kRanks, faults)};
+  for (int r = 0; r < kRanks; ++r) {
+    ok(muonrt_comm_create_thread(&comms[static_cast<size_t>(r)], &group, r));
+    ok(muonrt_comm_set_timeout(comms[static_cast<size_t>(r)], kDeadlineMs));
+  }
+  Gate gate;
+  Story out;
+  out.errors = on_ranks(kRanks, [&](int r) {
+    Trainer trainer;
+    const auto failed = error_of([&] { trainer.create(comms[static_cast<size_t>(r)]); });
+    gate.pass();  // nobody ends by what another rank destroys
+    creating = false;
+    const auto stepped = failed ? failed : error_of([&] { trainer.step(); });
+    gate.pass();
+    if (stepped) throw *stepped;
+  });
+  out.aborted = aborted;
+  for (muonrt_comm_t* comm : comms) muonrt_comm_destroy(comm);
+  return out;
+}
+
+void check_all_aborted(const std::vector<std::optional<Error>>& errors) {
+  INFO(text_of(errors));
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(error->status() == Status::kAborted);
+    CHECK(error->message().find("stop") != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("abort: at every message of an optimizer's creation it ends the creation or the step",
+          "[unit][comm]") {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const bool before : {true, false}) {
+    for (int who = 0; who < kRanks; ++who) {
+      int64_t at = 0;
+      for (;; ++at) {
+        const Story story = abort_at(at, who, before);
+        CAPTURE(at, who, before);
+        if (!story.aborted) {
+          CHECK(text_of(story.errors).empty());
+          break;
+        }
+        check_all_aborted(story.errors);
+      }
+      CHECK(at >= 5 * kRanks * (kRanks - 1));  // five meetings of all at least
+    }
+  }
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kDeadlineMs));
+}
+
+namespace {
+
+using Make = std::function<muonrt_comm_t*(int rank)>;
+
+void abort_at_any_time(int runs, const std::function<Make()>& meeting) {
+  uint32_t random = 1;
+  for (int run = 0; run < runs; ++run) {
+    CAPTURE(run);
+    std::vector<muonrt_comm_t*> comms(kRanks);
+    const Make make = meeting();
+    REQUIRE(text_of(on_ranks(kRanks, [&](int r) {
+              comms[static_cast<size_t>(r)] = make(r);
+              ok(muonrt_comm_set_timeout(comms[static_cast<size_t>(r)], kDeadlineMs));
+            })) == "");
+    Gate gate;
+    std::atomic<bool> begun = false, told = false;
+    random = random * 1664525u + 1013904223u;
+    std::thread other([&] {
+      while (!begun) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds(random % 3000u));
+      muonrt_comm_abort(comms[0], MUONRT_ERROR_ABORTED, "stop");
+      told = true;
+    });
+    const auto errors = on_ranks(kRanks, [&](int r) {
+      begun = true;
+      Trainer trainer;
+      const auto failed = error_of([&] { trainer.create(comms[static_cast<size_t>(r)]); });
+      while (!told) std::this_thread::yield();
+      gate.pass();
+      const auto stepped = failed ? failed : error_of([&] { trainer.step(); });
+      gate.pass();
+      if (stepped) throw *stepped;
+    });
+    other.join();
+    check_all_aborted(errors);
+    on_ranks(kRanks, [&](int r) { muonrt_comm_destroy(comms[static_cast<size_t>(r)]); });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("abort: at any time of an optimizer's creation", "[unit][comm][tsan]") {
+  abort_at_any_time(200, []() -> Make {
+    const auto group = std::make_shared<muonrt_thread_group>(ThreadGroup(kRanks));
+    return [group](int rank) {
+      muonrt_comm_t* comm = nullptr;
+      ok(muonrt_comm_create_thread(&comm, group.get(), rank));
+      return comm;
+    };
+  });
+}
+
+TEST_CASE("abort: at any time of a creation over TCP and a folder", "[unit][comm][rendezvous]") {
+  abort_at_any_time(20, []() -> Make {
+    const std::string address = loopback::at_port(loopback::free_port());
+    return [address](int rank) {
+      muonrt_tcp_t tcp;
+      muonrt_tcp_init(&tcp);
+      tcp.rank = rank;
+      tcp.size = kRanks;
+      tcp.address = address.c_str();
+      tcp.secret = "this run's secret";
+      tcp.secret_bytes = 17;
+      muonrt_comm_t* comm = nullptr;
+      ok(muonrt_comm_create_tcp(&comm, &tcp));
+      return comm;
+    };
+  });
+  abort_at_any_time(10, []() -> Make {
+    const auto folder = std::make_shared<loopback::Folder>();
+    return [folder](int rank) {
+      muonrt_folder_t meeting;
+      muonrt_folder_init(&meeting);
+      meeting.rank = rank;
+      meeting.size = kRanks;
+      meeting.path = folder->path().c_str();
+      meeting.run_id = "abort";
+      muonrt_comm_t* comm = nullptr;
+      ok(muonrt_comm_create_folder(&comm, &meeting));
+      return comm;
+    };
+  });
+}
