@@ -38,13 +38,13 @@ void require_device(int index) {
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess) cudaGetLastError();
   MUONRT_REQUIRE(result == cudaSuccess && count > 0, Status::kNotSupported,
-                 "options: device is CUDA, but there is no CUDA device (",
+                 "there is no CUDA device (",
                  result == cudaSuccess ? "the driver lists none" : cudaGetErrorString(result),
                  "); use MUONRT_DEVICE_HOST, or a machine with a GPU and its driver");
-  MUONRT_REQUIRE(index >= 0 && index < count, Status::kDevice, "options: device_index is ", index,
+  MUONRT_REQUIRE(index >= 0 && index < count, Status::kDevice, "device_index is ", index,
                  " (this process sees ", count, " CUDA devices); use an index below that");
   const int capability = capability_of(index);
-  MUONRT_REQUIRE(capability >= kOldest, Status::kDevice, "options: CUDA device ", index,
+  MUONRT_REQUIRE(capability >= kOldest, Status::kDevice, "CUDA device ", index,
                  " has compute capability ", capability / 10, ".", capability % 10,
                  " (this build needs ", kOldest / 10, ".", kOldest % 10,
                  " or later); use another device");

@@ -60,7 +60,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
  * MISMATCH where versions of NCCL or of muonrt, max_ctas, channels_per_net_peer, borrow or whether
- * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT; COMM; TIMEOUT. */
+ * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT, naming the rank; COMM; TIMEOUT.
+ * Only a null `host` is told on its rank alone. */
 MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                    const muonrt_nccl_options_t* options);
 
@@ -68,7 +69,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * lets `host` carry the messages: for an MPI that knows nothing of GPUs, for several ranks on one
  * GPU. Slower than NCCL; the thread in muonrt_optimizer_step waits inside each exchange.
  * Collective over the ranks of `host`, of which it takes a duplicate.
- * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; COMM; TIMEOUT. */
+ * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; INVALID_ARGUMENT, DEVICE,
+ * naming the rank; COMM; TIMEOUT. Only a null `host` is told on its rank alone. */
 MUONRT_API muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                      int32_t device_index);
 

@@ -5,6 +5,7 @@
 #include "api/structs.hpp"
 #include "backend/cuda_comm.hpp"
 #include "comm/transport_bootstrap.hpp"
+#include "optimizer/agreement.hpp"
 
 using namespace muonrt;
 using api::guard;
@@ -73,10 +74,13 @@ muonrt_status_t muonrt_nccl_version(int32_t* version) {
 muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
                                         const muonrt_nccl_options_t* options) {
   return guard([&] {
-    require_pointer(comm, "muonrt_comm_create_nccl", "comm");
-    *comm = nullptr;
+    if (comm) *comm = nullptr;
     require_pointer(host, "muonrt_comm_create_nccl", "host");
-    const NcclOptions settings = read_options(options);
+    NcclOptions settings;
+    together(host->host, [&] {
+      require_pointer(comm, "muonrt_comm_create_nccl", "comm");
+      settings = read_options(options);
+    });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_nccl_comm(std::move(bootstrap), settings);
             }).release();
@@ -87,9 +91,9 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
 muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
                                           int32_t device_index) {
   return guard([&] {
-    require_pointer(comm, "muonrt_comm_create_staged", "comm");
-    *comm = nullptr;
+    if (comm) *comm = nullptr;
     require_pointer(host, "muonrt_comm_create_staged", "host");
+    together(host->host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_staged_comm(std::move(bootstrap), device_index);
             }).release();

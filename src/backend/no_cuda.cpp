@@ -10,7 +10,7 @@ void use_cuda_device(int) noexcept {}
 
 std::unique_ptr<Device> make_cuda_device(int, const CudaSettings&) {
   throw Error(Status::kNotSupported,
-              "options: device is CUDA, but there is no CUDA device (this build has no CUDA "
+              "there is no CUDA device (this build has no CUDA "
               "backend); configure with -DMUONRT_CUDA=ON, or use MUONRT_DEVICE_HOST");
 }
 

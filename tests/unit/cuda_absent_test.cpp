@@ -6,6 +6,7 @@
 #include "muonrt/comm.h"
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"
+#include "support/thread_ranks.hpp"
 
 using namespace muonrt;
 
@@ -115,4 +116,31 @@ TEST_CASE("no GPU: bad options of an NCCL communicator are told before anything 
   CHECK(muonrt_comm_create_nccl(nullptr, host, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_comm_create_nccl(&comm, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   muonrt_comm_destroy(host);
+}
+
+TEST_CASE("nccl: what is wrong with one rank's arguments is told on every rank", "[unit][cuda]") {
+  for (const bool staged : {false, true}) {
+    muonrt_thread_group_t* group = nullptr;
+    REQUIRE(muonrt_thread_group_create(&group, 3) == MUONRT_OK);
+    const auto errors = transport_test::on_ranks(3, [&](int rank) {
+      muonrt_comm_t *host = nullptr, *comm = nullptr;
+      muonrt_comm_create_thread(&host, group, rank);
+      muonrt_comm_set_timeout(host, 20000);
+      muonrt_nccl_options_t options;
+      muonrt_nccl_options_init(&options);
+      if (rank == 1) options.max_ctas = 3;
+      muonrt_comm_t** const out = rank == 1 && staged ? nullptr : &comm;
+      const muonrt_status_t status = staged ? muonrt_comm_create_staged(out, host, 0)
+                                            : muonrt_comm_create_nccl(out, host, &options);
+      const std::string text = muonrt_last_error();
+      muonrt_comm_destroy(host);
+      throw Error(static_cast<Status>(status), text);
+    });
+    muonrt_thread_group_destroy(group);
+    for (const auto& error : errors) {
+      CHECK(error->status() == Status::kInvalidArgument);
+      CHECK(error->message().find(staged ? "rank 1: muonrt_comm_create_staged: comm is null"
+                                         : "rank 1: muonrt_comm_create_nccl: max_ctas is 3") == 0);
+    }
+  }
 }
