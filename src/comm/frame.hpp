@@ -11,7 +11,10 @@ enum class FrameKind : int32_t {
   kMessage = 1,  // a piece of a message
   kError = 2,    // to all: int32_t status and a text
   kLeft = 3,     // to all: `from` has left the channel
-  kGone = 4,     // from the hub: the connection of `from` has ended
+  // From the hub:
+  kGone = 4,  // the connection of `from` has ended
+  kFull = 5,  // `from` does not take what is sent to it, send it no more
+  kRoom = 6,  // ... it does again
 };
 
 struct FrameHead {
@@ -27,9 +30,13 @@ constexpr uint32_t kFrameMagic = 0x314d524d;
 constexpr int64_t kPieceLimit = int64_t{1} << 20;
 constexpr int32_t kToAll = -1;
 
+inline FrameHead hubs_frame(FrameKind kind, int32_t about, int32_t to) {
+  return {kFrameMagic, static_cast<int32_t>(kind), 0, about, to, 0, 0, 0};
+}
+
 /// Whether a head makes sense in a world of `size`.
 inline bool sound(const FrameHead& h, int size) {
-  return h.magic == kFrameMagic && h.kind >= 1 && h.kind <= 4 && h.from >= 0 && h.from < size &&
+  return h.magic == kFrameMagic && h.kind >= 1 && h.kind <= 6 && h.from >= 0 && h.from < size &&
          h.to >= kToAll && h.to < size && h.piece_bytes >= 0 && h.piece_bytes <= kPieceLimit &&
          h.offset >= 0 && h.message_bytes >= 0 && h.offset <= h.message_bytes - h.piece_bytes;
 }

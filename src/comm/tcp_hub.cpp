@@ -2,8 +2,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/signal_mask.hpp"
 
@@ -12,7 +14,7 @@ namespace muonrt {
 namespace {
 
 constexpr int kLingerMs = 2000;
-constexpr int64_t kMuch = int64_t{256} << 20;  // bytes that lie here before reading stops
+constexpr int64_t kMuch = int64_t{256} << 20;  // bytes that may lie here
 
 }  // namespace
 
@@ -21,9 +23,10 @@ TcpHub::TcpHub(std::vector<Socket> connections) {
     ranks_.emplace_back();
     ranks_.back().socket = std::move(s);
   }
+  share_ = std::max(2 * kPieceLimit, kMuch / std::ssize(ranks_));
   std::tie(wake_here_, wake_there_) = socket_pair();
   const SignalMask mask;
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] { serve(); });
 }
 
 TcpHub::~TcpHub() {
@@ -31,6 +34,20 @@ TcpHub::~TcpHub() {
   const char byte = 0;
   [[maybe_unused]] const ssize_t n = send(wake_there_.fd(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   thread_.join();
+}
+
+void TcpHub::serve() {
+  try {
+    run();
+  } catch (...) {  // no memory: frames are lost, and their receivers must not wait for them
+    for (const Rank& r : ranks_) {
+      if (r.socket) shutdown(r.socket.fd(), SHUT_RDWR);
+    }
+  }
+}
+
+bool TcpHub::empty() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.out.empty(); });
 }
 
 void TcpHub::run() {
@@ -43,11 +60,11 @@ void TcpHub::run() {
     }
     std::vector<pollfd> fds = {{wake_here_.fd(), POLLIN, 0}};
     for (const Rank& r : ranks_) {
-      const int in = waiting_bytes_ < kMuch ? POLLIN : 0, out = r.out.empty() ? 0 : POLLOUT;
-      fds.push_back({r.socket.fd(), static_cast<short>(in | out), 0});
+      const int out = r.out.empty() ? 0 : POLLOUT;
+      fds.push_back({r.socket.fd(), static_cast<short>(POLLIN | out), 0});
     }
     // Rank 0's own end is closed by now: what it had written is read, then nothing more comes.
-    if (stopping && (linger.passed() || (waiting_bytes_ == 0 && !ranks_[0].socket))) return;
+    if (stopping && (linger.passed() || (empty() && !ranks_[0].socket))) return;
     poll(fds.data(), fds.size(), stopping ? 10 : 1000);
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const short seen = fds[r + 1].revents;
@@ -74,7 +91,8 @@ bool TcpHub::cut_frame(int32_t rank) {
   if (!r.socket || r.in.size() < sizeof(FrameHead)) return false;
   FrameHead head;
   std::memcpy(&head, r.in.data(), sizeof head);
-  if (!sound(head, static_cast<int>(ranks_.size())) || head.from != rank) {
+  const bool hubs_own = head.kind > static_cast<int32_t>(FrameKind::kLeft);
+  if (!sound(head, static_cast<int>(ranks_.size())) || head.from != rank || hubs_own) {
     drop(rank);
     return false;
   }
@@ -94,13 +112,37 @@ void TcpHub::hand_on(int32_t from, Bytes frame) {
     const bool wanted = head.to == kToAll ? peer != from : peer == head.to;
     if (!wanted || !ranks_[to].socket) continue;
     ranks_[to].out.push_back(frame);
-    waiting_bytes_ += static_cast<int64_t>(frame.size());
+    ranks_[to].waiting += static_cast<int64_t>(frame.size());
     write(peer);
+    if (head.kind == static_cast<int32_t>(FrameKind::kMessage)) hold_if_behind(peer, from);
   }
 }
 
-void TcpHub::write(int32_t rank) {
+void TcpHub::say(const FrameHead& head) {
+  Bytes frame(sizeof head);
+  std::memcpy(frame.data(), &head, sizeof head);
+  hand_on(head.from, std::move(frame));
+}
+
+void TcpHub::hold_if_behind(int32_t rank, int32_t sender) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
+  if (r.waiting >= share_ && r.held.insert(sender).second)
+    say(hubs_frame(FrameKind::kFull, rank, sender));
+}
+
+void TcpHub::let_go(int32_t rank) {
+  Rank& r = ranks_[static_cast<size_t>(rank)];
+  if (r.waiting > share_ / 2) return;
+  for (const int32_t sender : std::exchange(r.held, {}))
+    say(hubs_frame(FrameKind::kRoom, rank, sender));
+}
+
+void TcpHub::write(int32_t rank) {
+  write_out(ranks_[static_cast<size_t>(rank)]);
+  let_go(rank);
+}
+
+void TcpHub::write_out(Rank& r) {
   while (!r.out.empty()) {
     const Bytes& frame = r.out.front();
     const ssize_t n = send(r.socket.fd(), frame.data() + r.sent, frame.size() - r.sent,
@@ -108,28 +150,22 @@ void TcpHub::write(int32_t rank) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     // Reading finds out that it has ended, once all that had come before is read.
     if (n < 0) {
-      for (const Bytes& lost : r.out) waiting_bytes_ -= static_cast<int64_t>(lost.size());
       r.out.clear();
       r.sent = 0;
+      r.waiting = 0;
       return;
     }
     r.sent += static_cast<size_t>(n);
     if (r.sent < frame.size()) return;
-    waiting_bytes_ -= static_cast<int64_t>(frame.size());
+    r.waiting -= static_cast<int64_t>(frame.size());
     r.out.pop_front();
     r.sent = 0;
   }
 }
 
 void TcpHub::drop(int32_t rank) {
-  Rank& r = ranks_[static_cast<size_t>(rank)];
-  for (const Bytes& lost : r.out) waiting_bytes_ -= static_cast<int64_t>(lost.size());
-  r = Rank();
-  const FrameHead head{
-      kFrameMagic, static_cast<int32_t>(FrameKind::kGone), 0, rank, kToAll, 0, 0, 0};
-  Bytes frame(sizeof head);
-  std::memcpy(frame.data(), &head, sizeof head);
-  hand_on(rank, std::move(frame));
+  ranks_[static_cast<size_t>(rank)] = Rank();
+  say(hubs_frame(FrameKind::kGone, rank, kToAll));
 }
 
 }  // namespace muonrt

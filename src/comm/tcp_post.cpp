@@ -1,54 +1,51 @@
 #include "comm/tcp_post.hpp"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "base/signal_mask.hpp"
 #include "comm/frame.hpp"
 #include "comm/inboxes.hpp"
 #include "comm/tcp_hub.hpp"
+#include "comm/tcp_line.hpp"
 
 namespace muonrt {
 
 namespace {
 
-constexpr int kControlMs = 1000;  // to hand over a few hundred bytes that nobody waits for
+constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
 
 class TcpPost final : public Post {
  public:
   TcpPost(const TcpMeeting& meeting, Socket line, std::unique_ptr<TcpHub> hub)
-      : Post(meeting.rank, meeting.size), line_(std::move(line)), hub_(std::move(hub)) {
+      : Post(meeting.rank, meeting.size),
+        hub_(std::move(hub)),
+        line_(std::make_unique<TcpLine>(std::move(line))) {
     const SignalMask mask;
     reader_ = std::thread([this] { read_all(); });
   }
 
   ~TcpPost() override {
-    shutdown(line_.fd(), SHUT_RDWR);  // wakes the reader
+    line_->flush(Deadline::in_ms(kFarewellMs));
+    line_->close();
     reader_.join();
-    line_ = Socket();
-    hub_.reset();
+    line_.reset();  // the hub sees its end
   }
 
   std::string name() const override { return "tcp"; }
 
   void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
             Deadline deadline) override {
-    if (const auto error = inboxes_.failed(channel)) throw *error;
-    const std::lock_guard lock(send_mutex_);
+    const auto trouble = [&] { return inboxes_.failed(channel); };
+    if (const auto error = trouble()) throw *error;
     for (int64_t at = 0; at < bytes; at += kPieceLimit) {
       const int64_t piece = std::min(kPieceLimit, bytes - at);
       const FrameHead head{
           kFrameMagic, static_cast<int32_t>(FrameKind::kMessage), channel, rank(), to, bytes, at,
           piece};
-      write(&head, sizeof head, deadline);
-      write(static_cast<const char*>(data) + at, piece, deadline);
+      line_->send(head, static_cast<const char*>(data) + at, deadline, trouble);
     }
   }
 
@@ -59,7 +56,7 @@ class TcpPost final : public Post {
 
   void publish(uint64_t channel, Status status, const std::string& message) noexcept override {
     try {
-      inboxes_.fail(channel, reported_by(rank(), status, message));
+      fail(channel, reported_by(rank(), status, message));
       std::string content(sizeof(int32_t), '\0');
       const auto value = static_cast<int32_t>(status);
       std::memcpy(content.data(), &value, sizeof value);
@@ -81,65 +78,28 @@ class TcpPost final : public Post {
  private:
   void tell_all(FrameKind kind, uint64_t channel, const std::string& content) {
     const auto bytes = static_cast<int64_t>(content.size());
-    const FrameHead head{kFrameMagic, static_cast<int32_t>(kind), channel, rank(), kToAll, bytes, 0,
-                         bytes};
-    const Deadline deadline = Deadline::in_ms(kControlMs);
-    const std::lock_guard lock(send_mutex_);
-    write(&head, sizeof head, deadline);
-    write(content.data(), bytes, deadline);
+    line_->post({kFrameMagic, static_cast<int32_t>(kind), channel, rank(), kToAll, bytes, 0, bytes},
+                content);
   }
 
-  /// A frame that is not written whole ends the connection: what follows would make no sense.
-  void write(const void* data, int64_t bytes, Deadline deadline) {
-    int64_t sent = 0;
-    while (sent < bytes) {
-      const ssize_t n = ::send(line_.fd(), static_cast<const char*>(data) + sent,
-                               static_cast<size_t>(bytes - sent), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n >= 0) {
-        sent += n;
-        continue;
-      }
-      const int error = errno;
-      if (error == EINTR) continue;
-      const bool full = error == EAGAIN;
-      if (full && wait_for(line_.fd(), POLLOUT, deadline)) continue;
-      shutdown(line_.fd(), SHUT_RDWR);
-      if (full) {
-        throw Error(Status::kTimeout,
-                    "rank 0 takes no more messages and the deadline has passed; look whether it "
-                    "still runs");
-      }
-      throw broken();
-    }
-  }
-
-  bool read(void* data, int64_t bytes) {
-    int64_t got = 0;
-    while (got < bytes) {
-      const ssize_t n = recv(line_.fd(), static_cast<char*>(data) + got,
-                             static_cast<size_t>(bytes - got), MSG_DONTWAIT);
-      if (n > 0) {
-        got += n;
-      } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-        return false;
-      } else {
-        wait_for(line_.fd(), POLLIN, Deadline::in_ms(1000));
-      }
-    }
-    return true;
+  /// Ends what waits on the channel, to receive or to send.
+  void fail(uint64_t channel, Error error) {
+    inboxes_.fail(channel, std::move(error));
+    line_->look_again();
   }
 
   void read_all() {
     FrameHead head;
-    while (read(&head, sizeof head) && sound(head, size())) {
+    while (line_->read(&head, sizeof head) && sound(head, size())) {
       try {
         if (!read_content(head)) break;
       } catch (...) {  // no memory: the peers' data cannot be kept
         break;
       }
+      line_->advance();
     }
-    inboxes_.close(broken());
-    shutdown(line_.fd(), SHUT_RDWR);
+    inboxes_.close(TcpLine::broken());
+    line_->close();
   }
 
   bool read_content(const FrameHead& head) {
@@ -148,7 +108,7 @@ class TcpPost final : public Post {
         auto& message = arriving_[{head.channel, head.from}];
         if (head.offset == 0) message.resize(static_cast<size_t>(head.message_bytes));
         if (head.offset + head.piece_bytes > static_cast<int64_t>(message.size())) return false;
-        if (!read(message.data() + head.offset, head.piece_bytes)) return false;
+        if (!line_->read(message.data() + head.offset, head.piece_bytes)) return false;
         if (head.offset + head.piece_bytes == head.message_bytes) {
           inboxes_.deliver(head.channel, head.from, std::move(message));
           arriving_.erase({head.channel, head.from});
@@ -157,12 +117,12 @@ class TcpPost final : public Post {
       }
       case FrameKind::kError: {
         std::string content(static_cast<size_t>(head.piece_bytes), '\0');
-        if (content.size() < sizeof(int32_t) || !read(content.data(), head.piece_bytes))
+        if (content.size() < sizeof(int32_t) || !line_->read(content.data(), head.piece_bytes))
           return false;
         int32_t status = 0;
         std::memcpy(&status, content.data(), sizeof status);
-        inboxes_.fail(head.channel, reported_by(head.from, static_cast<Status>(status),
-                                                content.substr(sizeof status)));
+        fail(head.channel,
+             reported_by(head.from, static_cast<Status>(status), content.substr(sizeof status)));
         return true;
       }
       case FrameKind::kLeft:
@@ -170,20 +130,18 @@ class TcpPost final : public Post {
         return true;
       case FrameKind::kGone:
         inboxes_.gone(head.from);
+        line_->hold(head.from, false);
+        return true;
+      case FrameKind::kFull:
+      case FrameKind::kRoom:
+        line_->hold(head.from, static_cast<FrameKind>(head.kind) == FrameKind::kFull);
         return true;
     }
     return false;
   }
 
-  static Error broken() {
-    return Error(Status::kComm,
-                 "the connection to rank 0 has ended, which carries all messages; look at its "
-                 "messages, and let it end last");
-  }
-
-  Socket line_;
   std::unique_ptr<TcpHub> hub_;  // rank 0 alone
-  std::mutex send_mutex_;
+  std::unique_ptr<TcpLine> line_;
   Inboxes inboxes_;
   std::map<std::pair<uint64_t, int32_t>, Inboxes::Message> arriving_;  // the reader's
   std::thread reader_;

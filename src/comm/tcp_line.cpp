@@ -1,0 +1,211 @@
+#include "comm/tcp_line.hpp"
+
+#include <poll.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <tuple>
+
+namespace muonrt {
+
+namespace {
+
+std::string bytes_of(const FrameHead& head, const char* content) {
+  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  return out.append(content, static_cast<size_t>(head.piece_bytes));
+}
+
+}  // namespace
+
+TcpLine::TcpLine(Socket socket) : socket_(std::move(socket)) {
+  std::tie(wake_here_, wake_there_) = socket_pair();
+}
+
+Error TcpLine::broken() {
+  return Error(Status::kComm,
+               "the connection to rank 0 has ended, which carries all messages; look at its "
+               "messages, and let it end last");
+}
+
+template <class Ready>
+void TcpLine::await(Lock& lock, int32_t to, Deadline deadline, const Trouble& trouble,
+                    Ready ready) {
+  while (!ready()) {
+    if (broken_) throw broken();
+    if (const auto error = trouble()) throw *error;
+    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", held_.count(to) ? to : 0,
+                   " takes no more messages and the deadline has passed; look whether it still "
+                   "runs");
+    wake_.wait_until(lock, deadline.at());
+  }
+}
+
+void TcpLine::send(const FrameHead& head, const void* content, Deadline deadline,
+                   const Trouble& trouble) {
+  Lock lock(mutex_);
+  await(lock, head.to, deadline, trouble, [&] { return !piece_ && !held_.count(head.to); });
+  piece_ = Piece{head, static_cast<const char*>(content)};
+  const int64_t mine = ++pieces_;
+  write_out();
+  if (pending()) nudge();
+  try {
+    await(lock, head.to, deadline, trouble, [&] { return !piece_ || pieces_ != mine; });
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+/// The rest of a frame that has begun must follow, or what comes next would make no sense.
+void TcpLine::give_up() noexcept {
+  const Piece mine = *piece_;
+  piece_.reset();
+  wake_.notify_all();
+  if (mine.at == 0 || broken_) return;
+  try {
+    frames_.push_front(bytes_of(mine.head, mine.content));
+    frame_at_ = static_cast<size_t>(mine.at);
+  } catch (...) {  // no memory
+    broken_ = true;
+    shutdown(socket_.fd(), SHUT_RDWR);
+  }
+}
+
+void TcpLine::post(const FrameHead& head, const std::string& content) {
+  const Lock lock(mutex_);
+  if (broken_) return;
+  frames_.push_back(bytes_of(head, content.data()));
+  write_out();
+  if (pending()) nudge();
+}
+
+void TcpLine::hold(int32_t rank, bool on) {
+  const Lock lock(mutex_);
+  if (on) {
+    held_.insert(rank);
+  } else {
+    held_.erase(rank);
+  }
+  wake_.notify_all();
+}
+
+void TcpLine::look_again() {
+  const Lock lock(mutex_);
+  wake_.notify_all();
+}
+
+void TcpLine::flush(Deadline deadline) {
+  Lock lock(mutex_);
+  wake_.wait_until(lock, deadline.at(), [&] { return broken_ || !pending(); });
+}
+
+void TcpLine::close() noexcept {
+  const Lock lock(mutex_);
+  broken_ = true;
+  shutdown(socket_.fd(), SHUT_RDWR);
+  wake_.notify_all();
+  nudge();
+}
+
+bool TcpLine::read(void* data, int64_t bytes) {
+  int64_t got = 0;
+  while (got < bytes) {
+    const ssize_t n = recv(socket_.fd(), static_cast<char*>(data) + got,
+                           static_cast<size_t>(bytes - got), MSG_DONTWAIT);
+    if (n > 0) {
+      got += n;
+    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return false;
+    } else {
+      wait_for_input();
+    }
+  }
+  return true;
+}
+
+void TcpLine::wait_for_input() {
+  short out = 0;
+  {
+    const Lock lock(mutex_);
+    if (pending() && !broken_) out = POLLOUT;
+  }
+  pollfd fds[] = {{socket_.fd(), static_cast<short>(POLLIN | out), 0},
+                  {wake_here_.fd(), POLLIN, 0}};
+  poll(fds, 2, 1000);
+  char taken[64];
+  if (fds[1].revents) {
+    [[maybe_unused]] const ssize_t n = recv(wake_here_.fd(), taken, sizeof taken, MSG_DONTWAIT);
+  }
+  if (fds[0].revents & POLLOUT) advance();
+}
+
+void TcpLine::nudge() {
+  const char byte = 0;
+  [[maybe_unused]] const ssize_t n =
+      ::send(wake_there_.fd(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void TcpLine::advance() {
+  const Lock lock(mutex_);
+  write_out();
+}
+
+/// A piece that has begun goes on; else control frames come first.
+void TcpLine::write_out() {
+  while (pending() && !broken_) {
+    const bool done = piece_ && (piece_->at > 0 || frames_.empty()) ? write_piece() : write_frame();
+    if (!done) return;
+  }
+}
+
+bool TcpLine::write_piece() {
+  if (!written(*piece_, piece_->at)) return false;
+  piece_.reset();
+  wake_.notify_all();
+  return true;
+}
+
+bool TcpLine::write_frame() {
+  Piece all{};
+  std::string& frame = frames_.front();
+  std::memcpy(&all.head, frame.data(), sizeof all.head);
+  all.content = frame.data() + sizeof all.head;
+  auto at = static_cast<int64_t>(frame_at_);
+  const bool done = written(all, at);
+  frame_at_ = done ? 0 : static_cast<size_t>(at);
+  if (!done) return false;
+  frames_.pop_front();
+  if (frames_.empty()) wake_.notify_all();
+  return true;
+}
+
+/// Writes `piece` from `at` on, as far as the socket takes it.
+bool TcpLine::written(const Piece& piece, int64_t& at) {
+  constexpr auto kHead = static_cast<int64_t>(sizeof piece.head);
+  while (at < piece.bytes()) {
+    const int64_t in_head = std::min(at, kHead), in_content = at - in_head;
+    iovec parts[] = {{const_cast<char*>(reinterpret_cast<const char*>(&piece.head)) + in_head,
+                      static_cast<size_t>(kHead - in_head)},
+                     {const_cast<char*>(piece.content) + in_content,
+                      static_cast<size_t>(piece.head.piece_bytes - in_content)}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    const ssize_t n = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      at += n;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) return false;
+    broken_ = true;
+    shutdown(socket_.fd(), SHUT_RDWR);
+    wake_.notify_all();
+    return false;
+  }
+  return true;
+}
+
+}  // namespace muonrt

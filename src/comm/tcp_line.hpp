@@ -1,0 +1,80 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "comm/frame.hpp"
+#include "comm/socket.hpp"
+
+namespace muonrt {
+
+/// A rank's connection to the hub. Frames go out whole, one after another: pieces of messages,
+/// whose senders wait for them, and control frames, for which nobody does. What the socket does not
+/// take at once, the thread that reads writes later.
+/// Threads: `read` and `advance` one, the others any.
+class TcpLine {
+ public:
+  using Trouble = std::function<std::optional<Error>()>;
+
+  explicit TcpLine(Socket socket);
+
+  /// Returns when `content` may be reused. A wait ends with `trouble` as soon as that tells of some
+  /// (asked again at `look_again`), and with TIMEOUT; what has begun then still goes out, as a copy
+  /// of less than a piece. Errors: COMM if the connection has ended.
+  void send(const FrameHead& head, const void* content, Deadline deadline, const Trouble& trouble);
+  /// Never waits.
+  void post(const FrameHead& head, const std::string& content);
+  /// Messages to `rank` wait, or no longer.
+  void hold(int32_t rank, bool on);
+  void look_again();
+  /// Waits until no frame is left to be written.
+  void flush(Deadline deadline);
+  /// Ends the connection, and all waits.
+  void close() noexcept;
+
+  /// Waits for all of them; false when the connection has ended.
+  bool read(void* data, int64_t bytes);
+  /// Writes what the socket takes.
+  void advance();
+
+  static Error broken();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  /// A frame in its sender's memory, of which `at` bytes are written.
+  struct Piece {
+    FrameHead head;
+    const char* content;
+    int64_t at = 0;
+    int64_t bytes() const { return static_cast<int64_t>(sizeof head) + head.piece_bytes; }
+  };
+
+  template <class Ready>
+  void await(Lock& lock, int32_t to, Deadline deadline, const Trouble& trouble, Ready ready);
+  void give_up() noexcept;
+  bool pending() const { return piece_ || !frames_.empty(); }
+  void write_out();
+  bool write_piece();
+  bool write_frame();
+  bool written(const Piece& piece, int64_t& at);
+  void wait_for_input();
+  void nudge();
+
+  const Socket socket_;
+  Socket wake_here_, wake_there_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::string> frames_;  // whole but for the first, of which `frame_at_` is written
+  size_t frame_at_ = 0;
+  std::optional<Piece> piece_;
+  int64_t pieces_ = 0;  // so far
+  std::set<int32_t> held_;
+  bool broken_ = false;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,230 @@
+#include "comm/tcp_post.hpp"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+
+#include "comm/frame.hpp"
+#include "support/loopback.hpp"
+#include "support/thread_ranks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kOne = 11, kTwo = 12;
+constexpr int64_t kLong = 30'000;
+
+TcpMeeting meeting(int port, int rank, int size) {
+  return {rank, size, loopback::at_port(port), "", "a secret of this test", 100};
+}
+
+std::shared_ptr<Post> join(int port, int rank, int size) {
+  return make_tcp_post(meeting(port, rank, size), kLong);
+}
+
+Deadline in_ms(int64_t ms) { return Deadline::in_ms(ms); }
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Frames that come over a raw connection, up to a head that `last` accepts; "" if all make sense.
+template <class Last>
+std::string read_frames(const Socket& socket, std::vector<FrameHead>& heads, Last last) {
+  const auto read = [&](void* data, int64_t bytes) {
+    for (int64_t got = 0; got < bytes;) {
+      if (!wait_for(socket.fd(), POLLIN, in_ms(5000))) return false;
+      const ssize_t n = recv(socket.fd(), static_cast<char*>(data) + got,
+                             static_cast<size_t>(bytes - got), MSG_DONTWAIT);
+      if (n <= 0) return false;
+      got += n;
+    }
+    return true;
+  };
+  std::vector<char> content;
+  while (heads.empty() || !last(heads.back())) {
+    FrameHead head;
+    if (!read(&head, sizeof head)) return "the connection has ended";
+    if (!sound(head, 4)) return "a frame without sense";
+    content.resize(static_cast<size_t>(head.piece_bytes));
+    if (!read(content.data(), head.piece_bytes)) return "a frame that is not whole";
+    heads.push_back(head);
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and does not block",
+          "[unit][comm][rendezvous][tsan]") {
+  const int port = loopback::free_port();
+  std::vector<Socket> hub;
+  std::shared_ptr<Post> post;
+  REQUIRE(text_of(on_ranks(2, [&](int rank) {
+            if (rank == 0) hub = meet_all(meeting(port, 0, 2), in_ms(kLong));
+            if (rank == 1) post = join(port, 1, 2);
+          })) == "");
+  const std::vector<char> much(64 << 20);
+  std::optional<Error> error;
+  std::thread sender([&] {
+    try {
+      post->send(kOne, 0, much.data(), std::ssize(much), in_ms(kLong));
+    } catch (const Error& e) {
+      error = e;
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by now it is stuck
+  // One of another channel gives up by its deadline, and ends nothing but itself.
+  const auto late =
+      on_ranks(1, [&](int) { post->send(kTwo, 0, much.data(), std::ssize(much), in_ms(100)); });
+  REQUIRE(late[0]);
+  CHECK(late[0]->status() == Status::kTimeout);
+  CHECK(late[0]->message().find("rank 0 takes no more messages") != std::string::npos);
+  const auto begin = Clock::now();
+  post->publish(kOne, Status::kAborted, "stop");
+  post->leave(kOne);
+  CHECK(seconds_since(begin) < 0.5);
+  sender.join();
+  CHECK(seconds_since(begin) < 5);
+  REQUIRE(error);
+  CHECK(error->status() == Status::kAborted);
+
+  // What rank 0 reads at last makes sense: the rest of a piece, then the error and the farewell.
+  std::vector<FrameHead> heads;
+  std::thread reader([&] {
+    error.reset();
+    const std::string problem = read_frames(
+        hub[1], heads, [&](const FrameHead& h) { return h.channel == kTwo && h.piece_bytes == 5; });
+    if (!problem.empty()) error.emplace(Status::kInternal, problem);
+  });
+  CHECK(text_of(on_ranks(1, [&](int) { post->send(kTwo, 0, "hello", 5, in_ms(kLong)); })) == "");
+  reader.join();
+  CHECK((error ? error->message() : "") == "");
+  const auto has = [&](FrameKind kind) {
+    return std::any_of(heads.begin(), heads.end(),
+                       [&](const FrameHead& h) { return h.kind == static_cast<int32_t>(kind); });
+  };
+  CHECK(has(FrameKind::kError));
+  CHECK(has(FrameKind::kLeft));
+}
+
+TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
+          "[unit][comm][rendezvous]") {
+  const int port = loopback::free_port();
+  Socket deaf;
+  std::shared_ptr<Post> zero, one;
+  REQUIRE(text_of(on_ranks(3, [&](int rank) {
+            if (rank == 0) zero = join(port, 0, 3);
+            if (rank == 1) one = join(port, 1, 3);
+            if (rank == 2) deaf = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+          })) == "");
+  std::optional<Error> stuck;
+  std::thread sender([&] {
+    const std::vector<char> much(300 << 20);
+    try {
+      one->send(kOne, 2, much.data(), std::ssize(much), in_ms(kLong));
+    } catch (const Error& e) {
+      stuck = e;
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  // The same rank sends to rank 0 and back, on another channel; its errors arrive.
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          std::vector<char> data(3 << 20);
+          Post& mine = rank == 0 ? *zero : *one;
+          for (int i = 0; i < 5; ++i) {
+            mine.send(kTwo, 1 - rank, data.data(), std::ssize(data), in_ms(5000));
+            mine.receive(kTwo, 1 - rank, data.data(), std::ssize(data), in_ms(5000));
+          }
+        })) == "");
+  CHECK(!stuck);
+  one->publish(kOne, Status::kAborted, "stop");
+  sender.join();
+  REQUIRE(stuck);
+  CHECK(stuck->status() == Status::kAborted);
+  for (int i = 0; i < 500 && !zero->published(kOne); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  REQUIRE(zero->published(kOne));
+  CHECK(zero->published(kOne)->message() == "rank 1 reported: stop");
+  // Gone, it holds nobody back.
+  deaf = Socket();
+  CHECK(text_of(on_ranks(1, [&](int) {
+          const std::vector<char> more(2 << 20);
+          one->send(kTwo, 2, more.data(), std::ssize(more), in_ms(5000));
+        })) == "");
+}
+
+TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rendezvous]") {
+  const int port = loopback::free_port();
+  Socket slow;
+  std::shared_ptr<Post> zero, one;
+  REQUIRE(text_of(on_ranks(3, [&](int rank) {
+            if (rank == 0) zero = join(port, 0, 3);
+            if (rank == 1) one = join(port, 1, 3);
+            if (rank == 2) slow = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+          })) == "");
+  const int64_t bytes = int64_t{200} << 20;
+  std::vector<FrameHead> heads;
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          if (rank == 0) {
+            const std::vector<char> much(static_cast<size_t>(bytes));
+            one->send(kOne, 2, much.data(), bytes, in_ms(kLong));
+          } else {
+            std::this_thread::sleep_for(std::chrono::milliseconds(700));
+            require_none(read_frames(slow, heads, [&](const FrameHead& h) {
+              return h.offset + h.piece_bytes == bytes;
+            }));
+          }
+        })) == "");
+  CHECK(std::ssize(heads) == bytes / kPieceLimit);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("tcp: a hub without memory ends the waits of all, and no process",
+          "[unit][comm][rendezvous]") {
+  const int port = loopback::free_port();
+  const pid_t child = fork();
+  if (child == 0) {  // rank 0
+    const auto post = join(port, 0, 3);
+    rlimit few{};
+    getrlimit(RLIMIT_DATA, &few);
+    few.rlim_cur = rlim_t{40} << 20;
+    setrlimit(RLIMIT_DATA, &few);
+    char byte = 0;
+    try {
+      post->receive(kOne, 1, &byte, 1, in_ms(kLong));
+    } catch (const Error& e) {
+      _exit(e.status() == Status::kComm ? 0 : 3);
+    }
+    _exit(2);
+  }
+  Socket deaf;
+  std::shared_ptr<Post> one;
+  REQUIRE(text_of(on_ranks(2, [&](int rank) {
+            if (rank == 0) one = join(port, 1, 3);
+            if (rank == 1) deaf = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+          })) == "");
+  const auto errors = on_ranks(1, [&](int) {
+    const std::vector<char> much(80 << 20);
+    one->send(kTwo, 2, much.data(), std::ssize(much), in_ms(kLong));
+    char byte = 0;
+    one->receive(kTwo, 0, &byte, 1, in_ms(kLong));
+  });
+  REQUIRE(errors[0]);
+  CHECK(errors[0]->status() == Status::kComm);
+  CHECK(errors[0]->message().find("the connection to rank 0 has ended") != std::string::npos);
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+#endif
