@@ -44,7 +44,11 @@ std::string cat(const Parts&... parts) {
   return out;
 }
 
-/// `text` as a JSON string, quotes included.
+/// What is quoted ('...') and longer than 200 bytes is cut to its first 100, and says how long it
+/// is: so a message keeps its end where a name is long.
+std::string shorten_names(std::string text);
+
+/// `text` as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 
 /// Number with a fixed count of decimals, independent of locale.

@@ -9,10 +9,36 @@ namespace muonrt {
 
 namespace {
 
+template <size_t kCapacity>
+void put(char (&to)[kCapacity], const std::string& text) {
+  const size_t length = std::min(text.size(), kCapacity - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = 0;
+}
+
 struct Report {
   int32_t status;
   char message[1020];
 };
+
+/// A line of a table as it is sent.
+struct SentLine {
+  uint64_t hash;
+  char label[504], value[3584];
+};
+static_assert(sizeof(SentLine) == 4096);
+
+template <class T>
+std::vector<T> gather(Comm& comm, const T& mine) {
+  std::vector<T> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&mine, all.data(), sizeof mine);
+  return all;
+}
+
+template <class T>
+bool all_equal(const std::vector<T>& list) {
+  return std::all_of(list.begin(), list.end(), [&](const T& x) { return x == list[0]; });
+}
 
 }  // namespace
 
@@ -33,11 +59,9 @@ void agree(Comm& comm, const std::optional<Error>& mine) {
   Report report{};
   if (mine) {
     report.status = static_cast<int32_t>(mine->status());
-    const size_t length = std::min(mine->message().size(), sizeof report.message - 1);
-    std::memcpy(report.message, mine->message().data(), length);
+    put(report.message, mine->message());
   }
-  std::vector<Report> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&report, all.data(), sizeof report);
+  std::vector<Report> all = gather(comm, report);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].status == 0) continue;
     all[r].message[sizeof report.message - 1] = 0;
@@ -48,76 +72,54 @@ void agree(Comm& comm, const std::optional<Error>& mine) {
 
 void together(Comm& comm, const std::function<void()>& work) { agree(comm, error_of(work)); }
 
-uint64_t Fingerprint::hash() const {
+/// [k]: hash of the first k lines.
+std::vector<uint64_t> Fingerprint::prefixes() const {
   Hash hash;
+  std::vector<uint64_t> out = {hash.digest()};
   for (const Line& line : lines_) {
     hash.bytes(line.label);
     hash.bytes(line.value);
+    out.push_back(hash.digest());
   }
-  return hash.digest();
-}
-
-// Label and value never hold a newline: names with control characters are refused at the C face.
-std::string Fingerprint::serialize() const {
-  std::string text;
-  for (const Line& line : lines_) text += line.label + '\n' + line.value + '\n';
-  return text;
-}
-
-std::vector<Fingerprint::Line> Fingerprint::parse(const std::string& text) {
-  std::vector<Line> lines;
-  size_t at = 0;
-  const auto next = [&] {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string part = text.substr(at, end - at);
-    at = end + 1;
-    return part;
-  };
-  while (at < text.size()) {
-    std::string label = next();
-    lines.push_back({std::move(label), next()});
-  }
-  return lines;
-}
-
-std::string Fingerprint::difference(const std::vector<std::vector<Line>>& tables) {
-  const auto line = [&](size_t rank, size_t i) {
-    return i < tables[rank].size() ? tables[rank][i] : Line{"end of the list", "absent"};
-  };
-  size_t longest = 0;
-  for (const auto& table : tables) longest = std::max(longest, table.size());
-  for (size_t i = 0; i < longest; ++i) {
-    for (size_t r = 1; r < tables.size(); ++r) {
-      const Line a = line(0, i), b = line(r, i);
-      if (a == b) continue;
-      const bool same_label = a.label == b.label;
-      return cat("ranks disagree: ", a.label, " is ", a.value, " on rank 0 and ",
-                 same_label ? b.value : cat(b.label, " ", b.value), " on rank ", r,
-                 " (everything but the buffers must be equal); pass the same on every rank");
-    }
-  }
-  return "ranks disagree, but their tables are equal: a hash collision; rename a parameter";
+  return out;
 }
 
 void Fingerprint::compare(Comm& comm) const {
-  const uint64_t mine = hash();
-  std::vector<uint64_t> hashes(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, hashes.data(), sizeof mine);
-  if (std::all_of(hashes.begin(), hashes.end(), [&](uint64_t h) { return h == hashes[0]; })) return;
+  const std::vector<uint64_t> mine = prefixes();
+  const std::vector<uint64_t> whole = gather(comm, mine.back());
+  if (all_equal(whole)) return;
 
-  const std::string text = serialize();
-  const auto bytes = static_cast<int64_t>(text.size());
-  std::vector<int64_t> sizes(hashes.size());
-  comm.allgather(&bytes, sizes.data(), sizeof bytes);
-  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  std::vector<char> padded(longest, 0), all(longest * hashes.size());
-  std::copy(text.begin(), text.end(), padded.begin());
-  comm.allgather(padded.data(), all.data(), static_cast<int64_t>(longest));
-  std::vector<std::vector<Line>> tables;
-  for (size_t r = 0; r < hashes.size(); ++r) {
-    tables.push_back(parse({all.data() + r * longest, static_cast<size_t>(sizes[r])}));
+  // The first line that differs, in a table that a short one ends before.
+  const std::vector<int64_t> counts = gather(comm, std::ssize(lines_));
+  int64_t equal = 0, different = *std::max_element(counts.begin(), counts.end());
+  while (different - equal > 1) {
+    const int64_t middle = equal + (different - equal) / 2;
+    const bool ended = middle > std::ssize(lines_);
+    const uint64_t prefix = ended ? ~mine.back() : mine[static_cast<size_t>(middle)];
+    (all_equal(gather(comm, prefix)) ? equal : different) = middle;
   }
-  throw Error(Status::kMismatch, difference(tables));
+  const bool ended = equal >= std::ssize(lines_);
+  const Line line = ended ? Line{"end of the list", "absent"} : lines_[static_cast<size_t>(equal)];
+  Hash hash;
+  hash.bytes(line.label);
+  hash.bytes(line.value);
+  SentLine sent{};
+  sent.hash = hash.digest();
+  put(sent.label, shorten_names(line.label));
+  put(sent.value, shorten_names(line.value));
+  const std::vector<SentLine> all = gather(comm, sent);
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](const SentLine& x) { return x.hash != all[0].hash; });
+  MUONRT_REQUIRE(
+      other != all.end(), Status::kMismatch,
+      "ranks disagree, but their tables are equal: a hash collision; rename a parameter");
+  const SentLine& first = all[0];
+  const bool same_label = std::strcmp(first.label, other->label) == 0;
+  throw Error(
+      Status::kMismatch,
+      cat("ranks disagree: ", first.label, " is ", first.value, " on rank 0 and ",
+          same_label ? "" : cat(other->label, " "), other->value, " on rank ", other - all.begin(),
+          " (everything but the buffers must be equal); pass the same on every rank"));
 }
 
 }  // namespace muonrt

@@ -1,0 +1,101 @@
+#include "optimizer/agreement.hpp"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "comm/host_comm.hpp"
+#include "support/thread_ranks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+
+namespace {
+
+constexpr int kRanks = 4;
+
+struct Compared {
+  std::vector<std::optional<Error>> errors;
+  int64_t bytes = 0;
+};
+
+/// What ranks are told whose tables have `lines` lines, changed by `change(rank, table)`.
+Compared compare(const std::function<Fingerprint(int rank)>& table) {
+  std::atomic<int64_t> bytes = 0;
+  ThreadFaults count;
+  count.before_delivery = [&](const ThreadMessage& m) { bytes += m.bytes; };
+  ThreadGroup group(kRanks, count);
+  Compared out;
+  out.errors = on_ranks(kRanks, [&](int rank) {
+    HostComm comm(group.transport(rank));
+    table(rank).compare(comm);
+  });
+  out.bytes = bytes;
+  return out;
+}
+
+Fingerprint lines(int64_t n, int64_t changed, const std::string& value) {
+  Fingerprint out;
+  for (int64_t i = 0; i < n; ++i)
+    out.add(cat("param 'layers.", i, "': shape"), i == changed ? value : "[4096, 4096]");
+  return out;
+}
+
+void check_told(const Compared& got, const std::string& text) {
+  for (const auto& error : got.errors) {
+    REQUIRE(error);
+    CHECK(error->status() == Status::kMismatch);
+    CHECK(error->message() ==
+          "ranks disagree: " + text +
+              " (everything but the buffers must be equal); pass the same on every rank");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("agreement: the first line that differs is named, the same on every rank",
+          "[unit][optimizer]") {
+  for (const int64_t n : {1, 2, 3, 8, 1000}) {
+    for (const int64_t at : {int64_t{0}, n / 2, n - 1}) {
+      CAPTURE(n, at);
+      const auto got = compare([&](int rank) { return lines(n, rank >= 2 ? at : -1, "[1, 2]"); });
+      check_told(got, cat("param 'layers.", at, "': shape is [4096, 4096] on rank 0 and [1, 2] on ",
+                          "rank 2"));
+    }
+  }
+  CHECK(text_of(compare([](int) { return lines(100, -1, ""); }).errors).empty());
+}
+
+TEST_CASE("agreement: a table that ends before the others is told apart", "[unit][optimizer]") {
+  for (const int64_t shorter : {0, 1, 7, 99}) {
+    const auto got = compare([&](int rank) { return lines(rank == 3 ? shorter : 100, -1, ""); });
+    check_told(got, cat("param 'layers.", shorter,
+                        "': shape is [4096, 4096] on rank 0 and end of the list absent on rank 3"));
+  }
+}
+
+TEST_CASE("agreement: of long tables a few KiB are sent", "[unit][optimizer]") {
+  const int64_t n = 50000;  // about 2 MB
+  const auto got = compare([&](int rank) { return lines(n, rank, cat("[", rank, "]")); });
+  check_told(got, "param 'layers.0': shape is [0] on rank 0 and [4096, 4096] on rank 1");
+  CHECK(got.bytes < kRanks * kRanks * 5000);
+}
+
+TEST_CASE("agreement: field and value stay where a name is long", "[unit][optimizer]") {
+  const std::string name(2000, 'n');
+  const std::string shown = "param '" + std::string(100, 'n') + "...' (2000 bytes): shape";
+  const auto got = compare([&](int rank) {
+    Fingerprint out;
+    out.add(cat("param '", name, "': shape"), cat("[", rank, "]"));
+    return out;
+  });
+  check_told(got, shown + " is [0] on rank 0 and [1] on rank 1");
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    HostComm comm(group.transport(rank));
+    together(comm, [&] {
+      MUONRT_REQUIRE(rank == 0, kBad, "param '", name, "': shape is [-1] (negative); correct it");
+    });
+  });
+  for (const auto& error : errors)
+    CHECK(error->message() == "rank 1: " + shown + " is [-1] (negative); correct it");
+}
