@@ -15,6 +15,13 @@ void append_bytes(std::string& to, const T& value, size_t bytes = sizeof(T)) {
   to.append(reinterpret_cast<const char*>(&value), bytes);
 }
 
+/// HMAC pads its key with zeros: of the secret with its length no two are equal.
+Digest keyed(const std::string& secret, const std::string& text) {
+  std::string key;
+  append_bytes(key, static_cast<uint64_t>(secret.size()));
+  return hmac_sha256(key + secret, text);
+}
+
 }  // namespace
 
 Nonce fresh_nonce() {
@@ -29,7 +36,7 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& cl
   std::string text;
   append_bytes(text, greeted);
   append_bytes(text, claim, offsetof(Claim, proof));
-  return hmac_sha256(secret, text);
+  return keyed(secret, text);
 }
 
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
@@ -38,7 +45,7 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
   append_bytes(text, claimed);
   append_bytes(text, greeted);
   append_bytes(text, answer, offsetof(Answer, proof));
-  return hmac_sha256(secret, text);
+  return keyed(secret, text);
 }
 
 Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,

@@ -192,6 +192,15 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
   CHECK(says(against(words, false), Status::kComm, "without a word"));
 }
 
+TEST_CASE("rendezvous: secrets differ that differ in zeros at their end alone",
+          "[unit][comm][rendezvous]") {
+  const Claim claim{};
+  const std::string secret = "longsecret", zeros(70, '\0');
+  for (const std::string& other : {secret + '\0', secret + zeros})
+    CHECK(proof_of(secret, {}, claim) != proof_of(other, {}, claim));
+  CHECK(proof_of(zeros.substr(0, 63), {}, claim) != proof_of(zeros.substr(0, 64), {}, claim));
+}
+
 TEST_CASE("rendezvous: a proof is for one claim and one greeting alone",
           "[unit][comm][rendezvous]") {
   const Nonce greeted = fresh_nonce();
