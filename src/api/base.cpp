@@ -69,8 +69,10 @@ muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* neede
             ", \"sanitizer\": ", json_quote(b::kSanitizer),
             ", \"host\": ", json_quote(host->describe()), ", \"cuda\": ", b::kCuda,
             ", \"cuda_devices\": ", cuda_device_count(), ", \"mpi\": ", b::kMpi,
-            ", \"onednn\": ", b::kOneDnn, ", \"transports\": [\"self\", \"thread\", \"callback\"",
-            b::kMpi ? ", \"mpi\"" : "", "]}");
+            ", \"onednn\": ", b::kOneDnn,
+            ", \"transports\": [\"self\", \"thread\", \"callback\", "
+            "\"tcp\", \"folder\"",
+            b::kMpi ? ", \"mpi\"" : "", b::kCuda ? ", \"staged\", \"nccl\"" : "", "]}");
     api::write_text(text, buffer, capacity, needed);
     return Status::kOk;
   });

@@ -67,6 +67,10 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
             const std::string& who) {
   MUONRT_REQUIRE(l.n_values >= 0 && (l.values || l.n_values == 0), kBad, who,
                  ": layout has n_values ", l.n_values, " with a null list or below 0; correct it");
+  MUONRT_REQUIRE(l.kind != MUONRT_LAYOUT_CUTS || l.n_values == 0, kBad, who, ": layout has ",
+                 l.n_values,
+                 " values (kind is MUONRT_LAYOUT_CUTS, which takes none); set the kind "
+                 "that they belong to, or leave them out");
   const std::vector<int64_t> values(l.values, l.values + l.n_values);
   if (l.kind == MUONRT_LAYOUT_CUTS) return Layout::from_cuts(mesh, shape, cuts, partial);
   const auto dims = read_last_dims(l, *mesh, cuts, partial, who);

@@ -197,8 +197,8 @@ int64_t Optimizer::find(const std::string& name) const {
 }
 
 void Optimizer::set_steps(int64_t steps) {
-  MUONRT_REQUIRE(steps >= 0 && steps < int64_t{1} << 53, Status::kInvalidArgument, "step is ",
-                 steps, " (it counts committed steps, below 2^53); correct it");
+  MUONRT_REQUIRE(steps >= 0 && steps <= int64_t{1} << 53, Status::kInvalidArgument, "step is ",
+                 steps, " (it counts committed steps, up to 2^53); correct it");
   steps_ = steps;
   for (size_t i = 0; i < adam_steps_.size(); ++i) {
     adam_steps_[i] = steps / group_of(static_cast<int64_t>(i)).update_every;

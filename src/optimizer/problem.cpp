@@ -249,6 +249,7 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": lr_factor", text(p.lr_factor));
     table.add(who + ": normuon_axis", cat(static_cast<int32_t>(p.normuon_axis)));
     table.add(who + ": qk_clip", describe(p.qk_clip));
+    table.add(who + ": number of parts", cat(p.parts.size()));
     for (const PartSettings& part : p.parts) {
       table.add(
           cat(who, ": part '", part.name, "'"),

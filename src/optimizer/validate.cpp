@@ -24,6 +24,8 @@ void check_dtype(const std::string& who, const char* field, DType dtype) {
                  "; only f32 and bf16 are supported); convert the buffer");
 }
 
+constexpr int64_t kMost = int64_t{1} << 60;  // bytes of a buffer
+
 struct Interval {
   uintptr_t begin, end;
   const char* what;
@@ -37,8 +39,9 @@ void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, 
   MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, kBad, "param '", p.name,
                  "': ", what, " is misaligned (its address is no multiple of ", size_of(dtype),
                  " bytes); pass a pointer to whole elements");
-  list.push_back(
-      {begin, begin + static_cast<uintptr_t>(checked_mul(numel, size_of(dtype))), what, &p.name});
+  MUONRT_REQUIRE(numel <= kMost / size_of(dtype), kBad, "param '", p.name, "': ", what, " has ",
+                 numel, " elements of ", size_of(dtype), " bytes (too large to address); split it");
+  list.push_back({begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &p.name});
 }
 
 void check_overlaps(std::vector<Interval>& list) {
@@ -92,7 +95,7 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
                  " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
   if (s.groups[p.group].role == Role::kMuon) {
-    MUONRT_REQUIRE(p.layout.numel() < int64_t{1} << 60, kBad, who, ": shape is ", p.layout.shape(),
+    MUONRT_REQUIRE(p.layout.numel() < kMost, kBad, who, ": shape is ", p.layout.shape(),
                    " (too large to address); split it");
     const bool stack = p.view == View::kStack;
     MUONRT_REQUIRE(

@@ -61,3 +61,14 @@ TEST_CASE("layout abi: a parameter of flat ranges may state its local shape",
     }
   }
 }
+
+TEST_CASE("layout abi: values without a kind that they belong to are refused",
+          "[unit][abi][layout]") {
+  const int64_t shape[] = {4, 4}, ranges[] = {0, 16};
+  int64_t local[2] = {};
+  muonrt_layout_t layout = muonrt::layout();
+  layout.values = ranges;
+  layout.n_values = 2;
+  CHECK(muonrt_layout_local_shape(local, &layout, 1, 2, shape, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("2 values (kind is MUONRT_LAYOUT_CUTS"));
+}

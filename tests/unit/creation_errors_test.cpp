@@ -1,0 +1,128 @@
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.h"
+#include "support/thread_ranks.hpp"
+
+using Catch::Contains;
+
+namespace {
+
+/// One Muon matrix of 8 x 4 and one bias of a rank.
+struct Arguments {
+  Arguments() {
+    muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
+    muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
+    for (int i = 0; i < 2; ++i) {
+      muonrt_param_init(&params[i]);
+      params[i].group = i;
+      params[i].name = i == 0 ? "matrix" : "bias";
+      params[i].ndim = 2 - i;
+      params[i].shape = shape + 2 * i;
+      params[i].data = data + 32 * i;
+      params[i].grad = grad + 32 * i;
+    }
+  }
+  const int64_t shape[3] = {8, 4, 8};
+  float data[40] = {}, grad[40] = {};
+  muonrt_group_t groups[2];
+  muonrt_param_t params[2];
+};
+
+/// What creation says on `size` ranks, the same on all, and ends with `work` where it succeeds.
+std::string created(int size, const std::function<void(int, Arguments&)>& change,
+                    const std::function<void(muonrt_optimizer_t*)>& work = {}) {
+  muonrt_thread_group_t* group = nullptr;
+  muonrt_thread_group_create(&group, size);
+  std::vector<std::string> said(static_cast<size_t>(size));
+  const auto errors = transport_test::on_ranks(size, [&](int rank) {
+    muonrt_comm_t* comm = nullptr;
+    muonrt_comm_create_thread(&comm, group, rank);
+    Arguments a;
+    change(rank, a);
+    muonrt_optimizer_t* optimizer = nullptr;
+    if (muonrt_optimizer_create(&optimizer, comm, nullptr, a.groups, 2, a.params, 2) != MUONRT_OK)
+      said[static_cast<size_t>(rank)] = muonrt_last_error();
+    if (optimizer && work) work(optimizer);
+    muonrt_optimizer_destroy(optimizer);
+    muonrt_comm_destroy(comm);
+  });
+  muonrt_thread_group_destroy(group);
+  CHECK(transport_test::text_of(errors) == "");
+  for (const std::string& text : said) CHECK(text == said[0]);
+  return said[0];
+}
+
+}  // namespace
+
+TEST_CASE("creation: where ranks have more parts than others, the parts are named", "[unit][abi]") {
+  static const muonrt_run_t top{0, 4}, bottom{4, 8};
+  static muonrt_part_t parts[2];
+  for (int i = 0; i < 2; ++i) {
+    muonrt_part_init(&parts[i]);
+    parts[i].rows = i == 0 ? &top : &bottom;
+    parts[i].n_rows = 1;
+  }
+  CHECK_THAT(created(2,
+                     [](int rank, Arguments& a) {
+                       a.params[0].parts = rank == 1 ? parts : nullptr;
+                       a.params[0].n_parts = rank == 1 ? 2 : 0;
+                     }),
+             Contains("param 'matrix': number of parts is 0 on rank 0 and 2 on rank 1"));
+}
+
+TEST_CASE("creation: a buffer that is too large is named", "[unit][abi]") {
+  static const int64_t huge = int64_t{1} << 61;
+  CHECK_THAT(created(1, [](int, Arguments& a) { a.params[1].shape = &huge; }),
+             Contains("param 'bias': data has 2305843009213693952 elements of 4 bytes"));
+}
+
+TEST_CASE("creation: errors about a long name keep field and value", "[unit][abi]") {
+  static const std::string name(5000, 'n');
+  CHECK_THAT(created(2,
+                     [](int rank, Arguments& a) {
+                       a.params[0].name = name.c_str();
+                       if (rank == 1) a.params[0].dtype = MUONRT_DTYPE_F16;
+                     }),
+             Contains("nn...' (5000 bytes): dtype is f16"));
+}
+
+TEST_CASE("creation: the plan as JSON is UTF-8 whatever the names hold", "[unit][abi]") {
+  CHECK(created(
+            1, [](int, Arguments& a) { a.params[0].name = "w\xe4g\xff"; },
+            [](muonrt_optimizer_t* o) {
+              std::vector<char> text(1 << 16);
+              muonrt_optimizer_describe(o, MUONRT_JSON, text.data(), 1 << 16, nullptr);
+              const std::string json = text.data();
+              if (json.find("w\\ufffdg\\ufffd") == std::string::npos ||
+                  json.find('\xe4') != std::string::npos)
+                throw std::runtime_error(json);
+              int64_t index = -1;
+              muonrt_optimizer_find(o, "w\xe4g\xff", &index);
+              if (index != 0) throw std::runtime_error("the name itself has changed");
+            }) == "");
+}
+
+TEST_CASE("creation: a step number that was got can be set", "[unit][abi]") {
+  CHECK(created(
+            1, [](int, Arguments&) {},
+            [](muonrt_optimizer_t* o) {
+              muonrt_step_t step;
+              muonrt_step_init(&step);
+              step.lr = 0.1;
+              int64_t got = 0;
+              if (muonrt_optimizer_set_step(o, (int64_t{1} << 53) - 1) != MUONRT_OK ||
+                  muonrt_optimizer_step(o, &step, nullptr) != MUONRT_OK ||
+                  muonrt_optimizer_get_step(o, &got) != MUONRT_OK ||
+                  muonrt_optimizer_set_step(o, got) != MUONRT_OK)
+                throw std::runtime_error(muonrt_last_error());
+            }) == "");
+}
+
+TEST_CASE("build info: the transports of every build are told", "[unit][abi]") {
+  char text[2048];
+  REQUIRE(muonrt_build_info(text, sizeof text, nullptr) == MUONRT_OK);
+  CHECK_THAT(text, Contains("\"callback\", \"tcp\", \"folder\""));
+}
