@@ -53,7 +53,7 @@ typedef struct muonrt_cut {
 /* What stands behind the cuts of a layout, stored as int32_t. It acts over `last_dims` of the mesh,
  * whose slots are counted row-major. */
 enum {
-  MUONRT_LAYOUT_CUTS = 0,       /* nothing */
+  MUONRT_LAYOUT_CUTS = 0,       /* nothing; `values` must be empty */
   MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: slots + 1 bounds along tensor dimension `last_dim` */
   MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the slot that holds all; others nothing */
   MUONRT_LAYOUT_FLAT = 3 /* `values`: a pair begin, end for each slot: elements of the row-major

@@ -15,6 +15,10 @@ extern "C" {
  * afterwards, nor is its error handler changed. Destroy it, and the optimizers made from it, before
  * MPI_Finalize, or they leave the duplicate to the end of the process.
  *
+ * After TIMEOUT, or an error on some ranks alone (what is checked before MPI is called: a null
+ * pointer, a timeout out of range, COMM), MPI may still be duplicating `*mpi_comm` on the others,
+ * which cannot be ended: do not call this function, or any collective one, on it again.
+ *
  * Threads: under MPI_THREAD_MULTIPLE muonrt drives MPI from a thread of its own. Under any less it
  * calls MPI only on threads that are inside a muonrt function: call muonrt from where MPI may be
  * called (FUNNELED: the main thread), and never beside an MPI call of your own. muonrt_comm_abort

@@ -1,4 +1,8 @@
-/* muonrt/muonrt.h - everything but what needs a foreign header's types (muonrt/mpi.h). */
+/* muonrt/muonrt.h - everything but what needs a foreign header's types (muonrt/mpi.h).
+ *
+ * After fork() the child must call no function on what its parent made, not even destroy: threads,
+ * connections and locks stayed with the parent, and a call may wait for ever or speak on the
+ * parent's connections. exec, or make everything anew in the child before the parent makes any. */
 #ifndef MUONRT_MUONRT_H
 #define MUONRT_MUONRT_H
 

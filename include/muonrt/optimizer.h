@@ -46,8 +46,10 @@ enum {
   MUONRT_STATE_MASTER = 2,
   MUONRT_STATE_REMAINDER = 3, /* uint16_t: the lower half of the f32 weight's bits */
   MUONRT_STATE_NORMUON = 4    /* second moments of all lines of all its matrices, in their order
-                                 (expert by expert, part by part); not sharded: on ranks that own
-                                 a matrix of it, and zero there for matrices of other owners */
+                                 (expert by expert, part by part; matrices and parts of one line
+                                 have none); not sharded: on ranks that own a matrix of it. Those
+                                 of other owners' matrices are never written there: zero, or what
+                                 a resume has put in */
 };
 /* Which weight of an attention layer, with the values of muonrt/routing.h. Rows count by their
  * index in the whole weight; gamma(h) = threshold / logit of a query head above it, else 1. */
@@ -114,7 +116,8 @@ typedef struct muonrt_qk_clip {
 typedef struct muonrt_param {
   uint32_t struct_size;
   int32_t group;                 /* index into the groups */
-  const char* name;              /* unique, not empty */
+  const char* name;              /* unique, not empty, no control characters; what is not UTF-8 in
+                                    it is U+FFFD in JSON */
   int32_t ndim;                  /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: see `view` */
   int32_t dtype;                 /* MUONRT_DTYPE_F32 or _BF16 */
   const int64_t* shape;          /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
@@ -233,7 +236,8 @@ typedef struct muonrt_optimizer_options {
 typedef struct muonrt_step {
   uint32_t struct_size;
   int32_t reserved;
-  double lr;                   /* learning rate, >= 0; no default: NaN until set */
+  double lr;                   /* learning rate, >= 0; no default: NaN until set; times the
+                                  lr_factors it must be in the range of f32 */
   double grad_scale_inv;       /* multiplies every gradient; 1; finite, > 0 */
   const int64_t* without_grad; /* parameters (indices) that sit out in this step, the same list on
                                   every rank; their state stays as it is */
@@ -330,17 +334,21 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
                                                       const void* const* grads, int64_t n);
 
 /* Changes a group's settings for the steps to come; every rank makes the same change before the
- * same step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs.
+ * same step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs; of
+ * `custom`, `restarts` and `n_restarts` nothing is read here: the lists of the creation stay.
  * Local. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                                       const muonrt_group_t* group);
 
 /* One step of every parameter, or of none. Collective; blocking on the host.
  * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed,
- * the step does not count); else an error, the same on every rank: INVALID_ARGUMENT (a bad argument
- * or a missing gradient on some rank), MISMATCH (step arguments differ), both with nothing changed
- * and the optimizer usable; COMM, TIMEOUT, ABORTED, DEVICE (nothing committed), UNDECIDED or TORN,
- * after which the optimizer is unusable and says so.
+ * the step does not count); else an error.
+ * The same on every rank, with nothing changed and the optimizer usable: INVALID_ARGUMENT (a bad
+ * argument or a missing gradient on some rank), MISMATCH (step arguments differ), CALLBACK (a
+ * function of the caller's has failed on some rank).
+ * After these the optimizer is unusable and says so: COMM, TIMEOUT, ABORTED, DEVICE (nothing
+ * committed here), UNDECIDED, TORN. They come of faults, which ranks meet at different places: one
+ * may return COMM, another TIMEOUT, a third UNDECIDED, one that had heard the vote by then OK.
  * @param report  may be NULL; left as it was where an error is returned. */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
                                                  const muonrt_step_t* step,
@@ -357,7 +365,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer
                                                           int64_t capacity, int64_t* count);
 
 /* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
- * counts the same updates for every parameter. 0 <= step < 2^53. */
+ * counts the same updates for every parameter. 0 <= step <= 2^53. Local: every rank must set the
+ * same number before the same step. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
                                                      int64_t* step);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);

@@ -22,7 +22,8 @@ typedef struct muonrt_tcp {
   const char* address;        /* "host:port" or "[IPv6 address]:port" of rank 0; no default */
   const char* interface_name; /* use this interface alone, by name ("eth0") or address; NULL: rank 0
                                 listens at `address`, the others use the one that fits */
-  const char* secret;         /* the same on all ranks, not to be guessed; no default */
+  const char* secret;         /* the same on all ranks, drawn anew for every run (else ranks of two
+                                 runs at one address meet), not to be guessed; no default */
   int64_t secret_bytes;       /* >= 8; no default: 0 until set */
   int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
 } muonrt_tcp_t;
@@ -55,8 +56,8 @@ typedef struct muonrt_folder {
 MUONRT_API void muonrt_folder_init(muonrt_folder_t* folder);
 
 /* Collective over all ranks, blocking. Files of the run lie in path/run_id, which rank 0 makes with
- * access for its user alone, and the last rank removes. A peer that dies is noticed by timeouts
- * alone.
+ * access for its user alone, and the last rank removes; after a meeting that failed they stay, and
+ * the next try needs another run_id. A peer that dies is noticed by timeouts alone.
  * Errors: INVALID_ARGUMENT; INVALID_STATE if path/run_id is there already (an earlier run), or two
  * processes say they are the same rank; MISMATCH for unequal sizes or versions; IO; TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
