@@ -146,6 +146,8 @@ class NcclComm final : public Comm {
     refuse_captured(handle_of(stream), "nccl: the stream", "each operation is watched to its end");
     try {
       shared_->require_open();
+      // An abort from outside reaches the bootstrap alone; the watch sees it while work is pending.
+      if (const auto trouble = bootstrap_->trouble()) throw *trouble;
       wait_for_room(messages);
       work(handle_of(stream));
       watch_->add(handle_of(stream), what, messages);

@@ -318,3 +318,23 @@ TEST_CASE("nccl: abort from another thread ends all ranks' operations", "[nccl]"
   });
   for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
 }
+
+TEST_CASE("nccl: an abort of the transport that it was made from ends the next operation",
+          "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const auto transport = group.transport(rank);
+    const auto comm = plain(transport->duplicate());
+    const auto twin = comm->duplicate();  // as an optimizer takes it
+    Machine machine(world_device());
+    auto* const value = machine.put(std::vector<int64_t>{3});
+    twin->reduce_sum(machine.on(), value, value, 1);
+    machine.finish();
+    if (rank == 1) transport->abort_family(Status::kAborted, "enough");
+    twin->reduce_sum(machine.on(), value, value, 1);
+    machine.finish();
+    twin->reduce_sum(machine.on(), value, value, 1);
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+}
