@@ -2,6 +2,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "comm/host_comm.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 #include "support/wrapped_device.hpp"
@@ -309,7 +310,9 @@ TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the
                 return std::make_unique<EndingOps>(ops, where, end);
               });
         });
-        end = [&] { rank.optimizer().abort(Status::kAborted, "planted"); };
+        end = [&] {
+          dynamic_cast<HostComm&>(comm).transport().abort_family(Status::kAborted, "planted");
+        };
         StepReport report;
         RANK_CHECK(rank.step(0, report) == Status::kOk);
         RANK_CHECK(report.health);
