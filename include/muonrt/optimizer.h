@@ -201,7 +201,7 @@ typedef struct muonrt_optimizer_options {
   int32_t window;          /* chunks in flight, 1 .. 64; 3 */
   int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk; 0: 64 MiB on the
                               host, 256 MiB on CUDA */
-  int64_t timeout_ms;      /* every wait ends after so long; 600000 */
+  int64_t timeout_ms;      /* every wait for other ranks ends after so long; 600000 */
   int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
   int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
@@ -254,7 +254,8 @@ typedef struct muonrt_step {
   int64_t n_qk_logits;    /* heads of all layers that parameters name */
   void* stream;           /* CUDA: the cudaStream_t on which gradients are written; the step's work
                              waits for all that it holds now. NULL: the default stream. One that
-                             is being captured is NOT_SUPPORTED. Host: NULL. */
+                             is being captured is NOT_SUPPORTED, and one that never ends keeps
+                             the step and the optimizer's end waiting. Host: NULL. */
 } muonrt_step_t;
 
 /* What a step did. Times in seconds, of this rank. */
@@ -267,7 +268,8 @@ typedef struct muonrt_report {
   int64_t zero_matrices;   /* all zero, those announced without a gradient too */
   int32_t nonfinite_rank;  /* skipped: lowest rank with a non-finite gradient; where none has
                                  one (an update overflowed) an owner; else -1 */
-  int32_t health;          /* 1: this step measured; see muonrt_optimizer_health */
+  int32_t health;          /* 1: this step measured; see muonrt_optimizer_health. What ends the
+                                 measuring of a step that is over is the next step's error */
   int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
   int64_t bytes_sent;      /* to other ranks in this step */
   double seconds;          /* whole call */
