@@ -16,9 +16,16 @@ thread_local char last_error[4096];
 }  // namespace
 
 void set_last_error(const char* message) noexcept {
-  const size_t length = std::min(std::strlen(message), sizeof last_error - 1);
-  std::memmove(last_error, message, length);
-  last_error[length] = 0;
+  const auto keep = [](const char* text) {
+    const size_t length = std::min(std::strlen(text), sizeof last_error - 1);
+    std::memmove(last_error, text, length);
+    last_error[length] = 0;
+  };
+  try {
+    keep(shorten_names(message).c_str());
+  } catch (...) {  // no memory for the shorter one
+    keep(message);
+  }
 }
 
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed) {

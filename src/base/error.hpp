@@ -38,8 +38,7 @@ const char* status_name(Status status) noexcept;
 /// The one exception type of the library. Message grammar: problem (why); what to do.
 class Error : public std::exception {
  public:
-  Error(Status status, std::string message)
-      : status_(status), message_(shorten_names(std::move(message))) {}
+  Error(Status status, std::string message) : status_(status), message_(std::move(message)) {}
   Status status() const noexcept { return status_; }
   const std::string& message() const noexcept { return message_; }
   const char* what() const noexcept override { return message_.c_str(); }

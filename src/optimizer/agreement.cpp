@@ -59,7 +59,7 @@ void agree(Comm& comm, const std::optional<Error>& mine) {
   Report report{};
   if (mine) {
     report.status = static_cast<int32_t>(mine->status());
-    put(report.message, mine->message());
+    put(report.message, shorten_names(mine->message()));
   }
   std::vector<Report> all = gather(comm, report);
   for (size_t r = 0; r < all.size(); ++r) {
