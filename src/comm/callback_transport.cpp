@@ -108,7 +108,9 @@ std::optional<Error> CallbackTransport::published() const {
   char message[kMessageCapacity] = "";
   const muonrt_status_t status = table.published(table.state, message, kMessageCapacity);
   if (status == MUONRT_OK) return std::nullopt;
-  return error_from(status, message);
+  message[kMessageCapacity - 1] = 0;
+  // Not of the operation that runs, which is another thread's.
+  return Error(status_from(status), cat(name_, ": ", static_cast<const char*>(message)));
 }
 
 void CallbackTransport::do_exchange(std::span<const SendTo> sends,

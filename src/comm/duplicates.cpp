@@ -17,9 +17,9 @@ void Duplicates::abort(Status status, const std::string& message) noexcept {
 }
 
 void Duplicate::join(std::shared_ptr<Duplicates> all, Transport& self) {
-  all_ = std::move(all);
-  const std::lock_guard lock(all_->mutex_);
-  at_ = all_->list_.insert(all_->list_.end(), &self);
+  const std::lock_guard lock(all->mutex_);
+  at_ = all->list_.insert(all->list_.end(), &self);
+  all_ = std::move(all);  // a place that `leave` gives back
   if (all_->aborted_) self.abort_family(all_->aborted_->status(), all_->aborted_->message());
 }
 

@@ -148,8 +148,10 @@ void TcpHub::write_out(Rank& r) {
     const ssize_t n = send(r.socket.fd(), frame.data() + r.sent, frame.size() - r.sent,
                            MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    // Reading finds out that it has ended, once all that had come before is read.
+    // Reading finds out that it has ended, once all that had come before is read: so it must end,
+    // whatever went wrong, for frames are lost.
     if (n < 0) {
+      shutdown(r.socket.fd(), SHUT_RDWR);
       r.out.clear();
       r.sent = 0;
       r.waiting = 0;

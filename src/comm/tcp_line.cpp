@@ -1,10 +1,13 @@
 #include "comm/tcp_line.hpp"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <tuple>
 
@@ -99,6 +102,11 @@ void TcpLine::look_again() {
 void TcpLine::flush(Deadline deadline) {
   Lock lock(mutex_);
   wake_.wait_until(lock, deadline.at(), [&] { return broken_ || !pending(); });
+  // An end that is closed answers what still comes with a reset, which loses what is on its way.
+  int on_its_way = 1;
+  while (!broken_ && !deadline.passed() && ioctl(socket_.fd(), SIOCOUTQ, &on_its_way) == 0 &&
+         on_its_way > 0)
+    wake_.wait_for(lock, std::chrono::milliseconds(1));
 }
 
 void TcpLine::close() noexcept {

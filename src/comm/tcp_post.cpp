@@ -98,8 +98,8 @@ class TcpPost final : public Post {
       }
       line_->advance();
     }
-    inboxes_.close(TcpLine::broken());
     line_->close();
+    inboxes_.close(std::move(ended_));
   }
 
   bool read_content(const FrameHead& head) {
@@ -144,6 +144,7 @@ class TcpPost final : public Post {
   std::unique_ptr<TcpLine> line_;
   Inboxes inboxes_;
   std::map<std::pair<uint64_t, int32_t>, Inboxes::Message> arriving_;  // the reader's
+  Error ended_ = TcpLine::broken();  // made while there is memory for it
   std::thread reader_;
 };
 
