@@ -272,7 +272,8 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
     const int64_t cost = task.items.back().cost;
     MUONRT_REQUIRE(total <= INT64_MAX - cost, Status::kInvalidArgument,
                    "plan: the products of all matrices", each_ ? " in every replica" : "",
-                   ", those of param '", spec.name, "' among them, take more than 2^63 FLOPs; ",
+                   ", those of param '", spec.name,
+                   "' among them, are FLOPs that do not fit into 63 bits; ",
                    each_ ? "orthogonalize once for all replicas (replicas: once or auto)"
                          : "give some of the parameters another optimizer");
     total += cost;
