@@ -122,15 +122,19 @@ TEST_CASE(
 
 TEST_CASE("guards: sums of ballots pass for equal factors alone", "[unit][backend][guards]") {
   const auto sum_of = [](const std::vector<uint32_t>& factors) {
+    // As reductions do: modulo 2^64.
+    const auto add = [](int64_t& to, int64_t x) {
+      to = static_cast<int64_t>(static_cast<uint64_t>(to) + static_cast<uint64_t>(x));
+    };
     Ballot sum;
     for (const uint32_t f : factors) {
       sum.consent += 1;
       sum.stamp += 77;
       Ballot one;
       one.set_factor(f);
-      sum.factor += one.factor;
-      sum.lower_square += one.lower_square;
-      sum.upper_square += one.upper_square;
+      add(sum.factor, one.factor);
+      add(sum.lower_square, one.lower_square);
+      add(sum.upper_square, one.upper_square);
     }
     return sum;
   };
