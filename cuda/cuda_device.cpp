@@ -89,25 +89,27 @@ CudaEvent::~CudaEvent() {
 cudaStream_t handle_of(Stream& stream) { return cast_or_throw<CudaStream>(stream).handle(); }
 cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent>(event).handle(); }
 
-CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
-  require_device(options_.index);
-  const DeviceGuard guard(options_.index);
+CudaDevice::CudaDevice(int index, const CudaSettings& settings)
+    : index_(index), settings_(settings) {
+  require_device(index_);
+  const DeviceGuard guard(index_);
   cudaDeviceProp properties = {};
-  MUONRT_CUDA(cudaGetDeviceProperties(&properties, options_.index));
+  MUONRT_CUDA(cudaGetDeviceProperties(&properties, index_));
   name_ = cat(properties.name, " sm_", properties.major, properties.minor, " ",
               properties.multiProcessorCount, " SMs");
   sms_ = properties.multiProcessorCount;
-  MUONRT_REQUIRE(options_.settings.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
+  MUONRT_REQUIRE(settings_.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
                  Status::kNotSupported, "options: symmetric products for sm_90a on ", name_,
                  " (they use instructions of compute capability 9.0 alone); choose other ones");
   resident_blocks_ =
       properties.multiProcessorCount * (properties.maxThreadsPerMultiProcessor / kThreads);
-  reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, options_.index) != 0;
+  reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, index_) != 0;
   MUONRT_CUDA(cudaDeviceGetStreamPriorityRange(&lowest_priority_, &highest_priority_));
-  joined_ = std::make_unique<CudaEvent>(options_.index);
-  const CudaSettings& settings = options_.settings;
+  memory_ = std::make_unique<MemorySource>(index_, settings_.allocator, settings_.stream_ordered,
+                                           streams_);
+  joined_ = std::make_unique<CudaEvent>(index_);
   ops_ = std::make_unique<CudaOps>(
-      *this, settings.naive_products ? nullptr : make_vendor_products(*this), settings);
+      *this, settings_.naive_products ? nullptr : make_vendor_products(*this), settings_);
   load_deliveries();
   load_tallies();
 }
@@ -120,15 +122,11 @@ std::string CudaDevice::describe() const {
 
 void* CudaDevice::raw_allocate(int64_t bytes, bool shared) {
   void* memory = nullptr;
-  const auto size = static_cast<size_t>(bytes);
   if (shared) {
-    MUONRT_CUDA(cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped));
-  } else if (options_.allocator.allocate) {
-    memory = options_.allocator.allocate(options_.allocator.context, bytes, options_.index);
-    MUONRT_REQUIRE(memory, Status::kOutOfMemory, "the caller's allocator refused ",
-                   human_bytes(bytes));
+    MUONRT_CUDA(cudaHostAlloc(&memory, static_cast<size_t>(bytes),
+                              cudaHostAllocPortable | cudaHostAllocMapped));
   } else {
-    MUONRT_CUDA(cudaMalloc(&memory, size));
+    memory = memory_->take(bytes);
   }
   MUONRT_CHECK_INTERNAL(reinterpret_cast<uintptr_t>(memory) % kMemoryAlignment == 0,
                         "memory at a multiple of ", kMemoryAlignment);
@@ -139,7 +137,7 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
   if (bytes == 0) return nullptr;
   MUONRT_CHECK_INTERNAL(!is_recording_, "memory taken while a graph is recorded");
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
   void* memory = nullptr;
   try {
@@ -147,7 +145,7 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
   } catch (const Error& error) {
     if (error.status() != Status::kOutOfMemory) throw;
     throw Error(Status::kOutOfMemory,
-                cat("CUDA device ", options_.index, " refused ", human_bytes(bytes),
+                cat("CUDA device ", index_, " refused ", human_bytes(bytes),
                     shared ? " of pinned host memory (" : " (", human_bytes(allocated_bytes_),
                     " are taken; ", error.message(),
                     "); lower the chunk bytes or the window, or use more ranks"));
@@ -162,20 +160,6 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
 void* CudaDevice::allocate(int64_t bytes) { return take(bytes, false); }
 void* CudaDevice::allocate_shared(int64_t bytes) { return take(bytes, true); }
 
-void CudaDevice::raw_release(void* memory, const Block& block) {
-  if (block.shared) {
-    cudaFreeHost(memory);
-  } else if (options_.allocator.release) {
-    try {
-      streams_.finish();
-    } catch (const Error&) {  // a lost context runs nothing any more
-    }
-    options_.allocator.release(options_.allocator.context, memory, block.bytes, options_.index);
-  } else {
-    cudaFree(memory);
-  }
-}
-
 void CudaDevice::release(void* memory) noexcept {
   if (memory == nullptr) return;
   Block block;
@@ -188,9 +172,13 @@ void CudaDevice::release(void* memory) noexcept {
   }
   allocated_bytes_ -= block.bytes;
   try {
-    const DeviceGuard guard(options_.index);
+    const DeviceGuard guard(index_);
     const RelaxedCapture relaxed;
-    raw_release(memory, block);
+    if (block.shared) {
+      cudaFreeHost(memory);
+    } else {
+      memory_->give(memory, block.bytes);
+    }
   } catch (const Error&) {  // with its context the memory is gone
   }
 }
@@ -212,7 +200,7 @@ Place CudaDevice::place_of(const void* memory) const {
   }
   switch (attributes.type) {
     case cudaMemoryTypeDevice:
-      return attributes.device == options_.index ? Place::kDevice : Place::kElsewhere;
+      return attributes.device == index_ ? Place::kDevice : Place::kElsewhere;
     case cudaMemoryTypeHost:
     case cudaMemoryTypeManaged:
       return attributes.devicePointer == memory ? Place::kShared : Place::kElsewhere;
@@ -223,7 +211,7 @@ Place CudaDevice::place_of(const void* memory) const {
 
 bool CudaDevice::reaches(const void* memory) const {
   if (memory == nullptr) return true;
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   if (place_of(memory) != Place::kElsewhere) return true;
   cudaPointerAttributes attributes = {};
   if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
@@ -233,34 +221,33 @@ bool CudaDevice::reaches(const void* memory) const {
 std::unique_ptr<Stream> CudaDevice::create_stream(StreamKind kind) {
   ++objects_;
   return std::make_unique<CudaStream>(
-      options_.index, kind == StreamKind::kCompute ? lowest_priority_ : highest_priority_,
-      streams_);
+      index_, kind == StreamKind::kCompute ? lowest_priority_ : highest_priority_, streams_);
 }
 
 std::unique_ptr<Event> CudaDevice::create_event() {
   ++objects_;
-  return std::make_unique<CudaEvent>(options_.index);
+  return std::make_unique<CudaEvent>(index_);
 }
 
 void CudaDevice::record(Event& event, Stream& stream) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   MUONRT_CUDA(cudaEventRecord(handle_of(event), handle_of(stream)));
 }
 
 void CudaDevice::wait(Stream& stream, const Event& event) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), handle_of(event), 0));
 }
 
 void CudaDevice::join(Stream& stream, void* callers_stream) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   const auto theirs = static_cast<cudaStream_t>(callers_stream);
   refuse_captured(theirs, "step: the caller's stream",
                   "a step waits for its peers and cannot be replayed");
   const cudaError_t recorded = cudaEventRecord(joined_->handle(), theirs);
   if (recorded == cudaErrorInvalidResourceHandle) cudaGetLastError();
   MUONRT_REQUIRE(recorded != cudaErrorInvalidResourceHandle, Status::kInvalidArgument,
-                 "step: the caller's stream is not one of CUDA device ", options_.index,
+                 "step: the caller's stream is not one of CUDA device ", index_,
                  " (where the optimizer is); pass a stream of that device");
   check(recorded, "cudaEventRecord", __func__, __LINE__);
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
@@ -268,7 +255,7 @@ void CudaDevice::join(Stream& stream, void* callers_stream) {
 
 void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argument,
                       int64_t* failed) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   static constexpr int64_t kFailed = 1;
   if (function(argument, handle_of(stream)) != 0) {
     ops_->copy(stream, failed, &kFailed, sizeof kFailed);
@@ -276,13 +263,13 @@ void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argum
 }
 
 void CudaDevice::timestamp(Stream& stream, int64_t* where) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   MUONRT_CHECK_INTERNAL(place_of(where) != Place::kElsewhere, "a time outside shared memory");
   write_clock(where, handle_of(stream));
 }
 
 void CudaDevice::synchronize(const Event& event, Deadline deadline) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
   using Clock = Deadline::Clock;
   constexpr auto kSpin = std::chrono::microseconds(200), kSleep = std::chrono::microseconds(50);
@@ -292,7 +279,7 @@ void CudaDevice::synchronize(const Event& event, Deadline deadline) {
     if (result == cudaSuccess) return;
     cudaGetLastError();
     if (result != cudaErrorNotReady) return latch(result);
-    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", options_.index,
+    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", index_,
                    " did not end before the deadline; look for a rank that is late or gone");
     if (Clock::now() < spin_until) {
       std::this_thread::yield();
@@ -306,8 +293,8 @@ void CudaDevice::latch(cudaError_t result) {
   const std::lock_guard lock(mutex_);
   if (error_) return;
   error_ = Error(Status::kDevice,
-                 cat("work on CUDA device ", options_.index, " failed: ", cudaGetErrorName(result),
-                     ", ", cudaGetErrorString(result),
+                 cat("work on CUDA device ", index_, " failed: ", cudaGetErrorName(result), ", ",
+                     cudaGetErrorString(result),
                      "; the process's CUDA context may be lost, restart it from a checkpoint"));
 }
 
@@ -322,29 +309,29 @@ void CudaDevice::clear_error() {
 }
 
 void CudaDevice::begin_recording(Stream& stream) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   begin_capture(handle_of(stream));
   is_recording_ = true;
 }
 
 std::unique_ptr<Recording> CudaDevice::end_recording(Stream& stream) {
   is_recording_ = false;
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   ++objects_;
-  return std::make_unique<GraphRecording>(options_.index, handle_of(stream));
+  return std::make_unique<GraphRecording>(index_, handle_of(stream));
 }
 
 void CudaDevice::drop_recording(Stream& stream) noexcept {
   is_recording_ = false;
   try {
-    const DeviceGuard guard(options_.index);
+    const DeviceGuard guard(index_);
     drop_capture(handle_of(stream));
   } catch (const Error&) {  // the error that led here is the one to tell
   }
 }
 
 void CudaDevice::replay(Stream& stream, const Recording& recording) {
-  const DeviceGuard guard(options_.index);
+  const DeviceGuard guard(index_);
   cast_or_throw<const GraphRecording>(recording).launch(handle_of(stream));
 }
 

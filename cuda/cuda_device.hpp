@@ -11,24 +11,10 @@
 #include "backend/device.hpp"
 #include "backend/recorder.hpp"
 #include "cuda/cuda_ops.hpp"
+#include "cuda/memory_source.hpp"
 #include "cuda/stream_list.hpp"
 
 namespace muonrt::cuda {
-
-/// Memory from elsewhere, such as a framework's caching allocator.
-struct Allocator {
-  /// @return  device memory aligned to 256 bytes, or null. May be called while work is pending.
-  void* (*allocate)(void* context, int64_t bytes, int device) = nullptr;
-  /// Called when no work of muonrt reads or writes `memory` any more.
-  void (*release)(void* context, void* memory, int64_t bytes, int device) = nullptr;
-  void* context = nullptr;
-};
-
-struct CudaDeviceOptions {
-  int index = 0;
-  CudaSettings settings;  // `graphs`: whether it records (backend/recorder.hpp)
-  Allocator allocator;    // null functions: cudaMalloc
-};
 
 /// Where a pointer points, as one device sees it.
 enum class Place {
@@ -78,10 +64,10 @@ class CudaDevice final : public Device, public Recorder {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if there is none
   /// of that index or it is too old.
-  explicit CudaDevice(const CudaDeviceOptions& options);
+  CudaDevice(int index, const CudaSettings& settings);
   ~CudaDevice() override;
 
-  int index() const { return options_.index; }
+  int index() const { return index_; }
   int sms() const { return sms_; }
   /// Blocks of kThreads that the device holds at once at most.
   int resident_blocks() const { return resident_blocks_; }
@@ -114,7 +100,7 @@ class CudaDevice final : public Device, public Recorder {
   Ops& ops() override { return *ops_; }
   bool wants_rehearsal() const override { return true; }
 
-  bool records() const override { return options_.settings.graphs; }
+  bool records() const override { return settings_.graphs; }
   void begin_recording(Stream& stream) override;
   std::unique_ptr<Recording> end_recording(Stream& stream) override;
   void drop_recording(Stream& stream) noexcept override;
@@ -130,10 +116,10 @@ class CudaDevice final : public Device, public Recorder {
   };
   void* take(int64_t bytes, bool shared);
   void* raw_allocate(int64_t bytes, bool shared);
-  void raw_release(void* memory, const Block& block);
   void latch(cudaError_t result);
 
-  CudaDeviceOptions options_;
+  const int index_;
+  const CudaSettings settings_;  // `graphs`: whether it records (backend/recorder.hpp)
   std::string name_;
   int sms_ = 0;
   int resident_blocks_ = 0;
@@ -145,6 +131,7 @@ class CudaDevice final : public Device, public Recorder {
   std::atomic<bool> is_recording_{false};
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   StreamList streams_;
+  std::unique_ptr<MemorySource> memory_;
   std::unique_ptr<CudaEvent> joined_;
   std::unique_ptr<CudaOps> ops_;  // last: it returns memory
 };

@@ -17,10 +17,7 @@ void use_cuda_device(int index) noexcept {
 }
 
 std::unique_ptr<Device> make_cuda_device(int index, const CudaSettings& settings) {
-  cuda::CudaDeviceOptions options;
-  options.index = index;
-  options.settings = settings;
-  return std::make_unique<cuda::CudaDevice>(options);
+  return std::make_unique<cuda::CudaDevice>(index, settings);
 }
 
 }  // namespace muonrt

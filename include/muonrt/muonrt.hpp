@@ -154,6 +154,7 @@ inline muonrt_param_t param() { return detail::filled(muonrt_param_init); }
 inline muonrt_part_t part() { return detail::filled(muonrt_part_init); }
 inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init); }
 inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init); }
+inline muonrt_allocator_t allocator() { return detail::filled(muonrt_allocator_init); }
 inline muonrt_optimizer_options_t options() {
   return detail::filled(muonrt_optimizer_options_init);
 }

@@ -2,6 +2,7 @@
 #ifndef MUONRT_OPTIMIZER_H
 #define MUONRT_OPTIMIZER_H
 
+#include "muonrt/allocator.h"
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
 #include "muonrt/group.h"
@@ -230,6 +231,12 @@ typedef struct muonrt_optimizer_options {
                            exchanges, 0 .. 1024 (two stay with them; no other kernel holds its SMs
                            for long); -1: as many as the communicator's operations fill (max_ctas of
                            muonrt/nccl.h; none through host memory). Does not change a bit. */
+  const muonrt_allocator_t* allocator; /* read at creation alone; NULL: muonrt's own */
+  int32_t stream_ordered; /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
+                             which other GPUs of the process reach (cudaMallocFromPoolAsync): to
+                             give it back waits for the optimizer's work alone, not for all of the
+                             device's, as pinned memory still does; 0: cudaMalloc */
+  int32_t reserved;
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

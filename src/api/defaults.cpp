@@ -96,6 +96,8 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->reserved_sms = d.reserved_sms;
 }
 
+void muonrt_allocator_init(muonrt_allocator_t* allocator) { clear(allocator); }
+
 void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {
   if (!clear(config)) return;
   config->async_parallelism = 1;

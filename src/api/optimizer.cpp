@@ -22,9 +22,11 @@ std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
     return make_cuda_device(settings.device_index, {.naive_products = settings.portable_gemm,
                                                     .symmetric = settings.symmetric,
                                                     .graphs = settings.graphs,
-                                                    .reserved_sms = settings.reserved_sms});
+                                                    .reserved_sms = settings.reserved_sms,
+                                                    .allocator = settings.allocator,
+                                                    .stream_ordered = settings.stream_ordered});
   }
-  return host::make_host_device({settings.threads, settings.portable_gemm});
+  return host::make_host_device({settings.threads, settings.portable_gemm, settings.allocator});
 }
 
 Optimizer& open(muonrt_optimizer_t* handle, const char* function) {

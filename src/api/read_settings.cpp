@@ -202,6 +202,24 @@ void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* 
   };
 }
 
+void read_memory(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
+  to.stream_ordered = read_bool("options", "stream_ordered", o.stream_ordered);
+  if (!o.allocator) return;
+  const std::string who = "options: allocator";
+  muonrt_allocator_t defaults;
+  muonrt_allocator_init(&defaults);
+  const auto a = read_struct(o.allocator, defaults, who.c_str());
+  MUONRT_REQUIRE(a.allocate && a.release, kBad, who, ": ",
+                 a.allocate  ? "release is"
+                 : a.release ? "allocate is"
+                             : "allocate and release are",
+                 " NULL (one takes back what the other gave); give both, or no allocator");
+  MUONRT_REQUIRE(!to.stream_ordered, kBad,
+                 "options: stream_ordered is 1 beside an allocator (it tells where memory comes "
+                 "from without one); leave one of them out");
+  to.allocator = {a.state, a.allocate, a.release};
+}
+
 void read_gpu(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
   const std::string who = "options";
   to.graphs = read_bool(who, "graphs", o.graphs);
@@ -215,6 +233,7 @@ void read_gpu(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
   on_host("graphs", o.graphs, 0);
   on_host("symmetric", o.symmetric, 0);
   on_host("reserved_sms", o.reserved_sms, -1);
+  on_host("stream_ordered", o.stream_ordered, 0);
 }
 
 }  // namespace
@@ -298,6 +317,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.health_every = o.health_every;
   out.max_peers = o.max_peers;
   read_gpu(out, o);
+  read_memory(out, o);
   out.machine_flops = o.machine_flops;
   out.machine_bytes = o.machine_bytes;
   out.machine_message = o.machine_message_seconds;

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "backend/allocator.hpp"
 #include "backend/device.hpp"
 
 namespace muonrt {
@@ -52,6 +53,10 @@ struct CudaSettings {
   /// SMs that persistent grids (kSm90) leave to a communicator's blocks, which would else wait for
   /// the grid's end. At least two stay with the products.
   int reserved_sms = 0;
+  /// Where memory comes from: the caller's functions, or, in the order of a stream, a pool of the
+  /// device's own; else cudaMalloc.
+  Allocator allocator = {};
+  bool stream_ordered = false;
 };
 
 /// Device `index` as a rank's device.

@@ -12,6 +12,8 @@ namespace muonrt::host {
 
 namespace {
 
+constexpr int32_t kHostIndex = -1;  // to the caller's allocator
+
 std::unique_ptr<HostOps> make_ops(HostDevice& device, const HostDeviceOptions& options) {
   const SignalMask mask;
   return std::make_unique<HostOps>(device, options.threads,
@@ -26,7 +28,9 @@ std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options) {
 }
 
 HostDevice::HostDevice(const HostDeviceOptions& options)
-    : hub_(std::make_shared<StreamHub>()), ops_(make_ops(*this, options)) {}
+    : allocator_(options.allocator),
+      hub_(std::make_shared<StreamHub>()),
+      ops_(make_ops(*this, options)) {}
 
 HostDevice::~HostDevice() = default;
 
@@ -34,16 +38,22 @@ std::string HostDevice::describe() const {
   return cat("host ", name_of(best_isa()), " ", ops_->kernel_identity());
 }
 
+void* HostDevice::take(int64_t bytes) const {
+  void* block = nullptr;
+  MUONRT_REQUIRE(posix_memalign(&block, kMemoryAlignment, static_cast<size_t>(bytes)) == 0,
+                 Status::kOutOfMemory, "the system refused ", human_bytes(bytes), " (",
+                 human_bytes(allocated_bytes_),
+                 " are taken); lower the chunk bytes or the window, or use more ranks");
+  return block;
+}
+
 void* HostDevice::allocate(int64_t bytes) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "allocation of ", bytes, " bytes");
   if (bytes == 0) return nullptr;
   // Before each block its size, in as much as keeps the block aligned.
-  void* block = nullptr;
   const int64_t whole = checked_add(bytes, kMemoryAlignment);
-  MUONRT_REQUIRE(posix_memalign(&block, kMemoryAlignment, static_cast<size_t>(whole)) == 0,
-                 Status::kOutOfMemory, "the system refused ", human_bytes(bytes), " (",
-                 human_bytes(allocated_bytes_),
-                 " are taken); lower the chunk bytes or the window, or use more ranks");
+  void* const block =
+      allocator_.allocate ? allocator_.take(whole, kHostIndex, nullptr) : take(whole);
   *static_cast<int64_t*>(block) = bytes;
   ++allocations_;
   allocated_bytes_ += bytes;
@@ -53,8 +63,13 @@ void* HostDevice::allocate(int64_t bytes) {
 void HostDevice::release(void* memory) noexcept {
   if (memory == nullptr) return;
   void* block = static_cast<char*>(memory) - kMemoryAlignment;
-  allocated_bytes_ -= *static_cast<const int64_t*>(block);
-  std::free(block);
+  const int64_t bytes = *static_cast<const int64_t*>(block);
+  allocated_bytes_ -= bytes;
+  if (allocator_.allocate) {
+    allocator_.release(allocator_.state, block, bytes + kMemoryAlignment, kHostIndex, nullptr);
+  } else {
+    std::free(block);
+  }
 }
 
 std::unique_ptr<Stream> HostDevice::create_stream(StreamKind kind) {

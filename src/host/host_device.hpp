@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "backend/allocator.hpp"
 #include "backend/device.hpp"
 
 namespace muonrt::host {
@@ -11,6 +12,7 @@ namespace muonrt::host {
 struct HostDeviceOptions {
   int threads = 1;             // that work on one op, the stream's own included; >= 1
   bool portable_gemm = false;  // plain loops for products: slow, same bits on every machine
+  Allocator allocator = {};    // the caller's functions, or none
 };
 
 /// The host as a device: memory of the process, streams with threads of their own.
@@ -54,6 +56,9 @@ class HostDevice final : public Device {
   int64_t queue_growths() const;
 
  private:
+  void* take(int64_t bytes) const;
+
+  const Allocator allocator_;
   std::shared_ptr<StreamHub> hub_;
   std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
   std::unique_ptr<HostOps> ops_;  // last: it returns memory

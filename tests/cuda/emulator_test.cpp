@@ -109,37 +109,33 @@ TEST_CASE("emulated cuda: the mirror takes what is above the diagonal below it",
   }
 }
 
-namespace {
-
-struct Counts {
-  int64_t taken = 0, given = 0;
-};
-
-}  // namespace
-
-TEST_CASE("emulated cuda: memory comes from the caller's allocator and goes back to it",
+TEST_CASE("emulated cuda: memory of a pool is given back when the device's own streams have ended",
           "[emulated]") {
-  Counts counts;
-  cuda::CudaDeviceOptions options;
-  options.settings.naive_products = true;
-  options.allocator.context = &counts;
-  options.allocator.allocate = [](void* context, int64_t bytes, int) -> void* {
-    void* memory = nullptr;
-    static_cast<Counts*>(context)->taken += bytes;
-    return cudaMalloc(&memory, static_cast<size_t>(bytes)) == cudaSuccess ? memory : nullptr;
-  };
-  options.allocator.release = [](void* context, void* memory, int64_t bytes, int) {
-    static_cast<Counts*>(context)->given += bytes;
-    cudaFree(memory);
-  };
+  // Another's work that does not end: cudaFree would wait for it, a pool does not.
+  cudaStream_t theirs = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&theirs, cudaStreamNonBlocking, 0) == cudaSuccess);
+  std::atomic<bool> ends = false;
+  emulator::enqueue_operation(theirs, [&] { return ends.load(); });
+  const int64_t pools = emulator::pools(), blocks = emulator::pool_blocks();
   {
-    cuda::CudaDevice device(options);
-    const int64_t own = counts.taken;
-    const Buffer buffer(device, 1000);
-    CHECK(counts.taken == own + 1000);
+    const auto device = make_cuda_device(0, {.naive_products = true, .stream_ordered = true});
+    CHECK(emulator::pools() == pools + 1);
+    Buffer memory(*device, 1000);
+    const int64_t taken = emulator::pool_blocks();
+    CHECK(taken > blocks);
+    const auto stream = device->create_stream(StreamKind::kCompute);
+    device->ops().fill(*stream, memory.data(), 1, 1000);
+    memory = Buffer();
+    // The fill has run; what is left is theirs, and the freeing itself.
+    CHECK(emulator::pending() == 2);
+    ends = true;
+    CHECK(cudaStreamSynchronize(theirs) == cudaSuccess);
+    memory = Buffer(*device, 1000);
+    CHECK(emulator::pool_blocks() == taken);
   }
-  CHECK(counts.taken > 1000);
-  CHECK(counts.given == counts.taken);
+  CHECK(emulator::pools() == pools);
+  CHECK(emulator::pool_blocks() == blocks);
+  CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
 }
 
 TEST_CASE("emulated cuda: memory is given back when what this thread enqueued has ended",

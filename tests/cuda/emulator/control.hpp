@@ -22,6 +22,9 @@ Launched launched();
 inline int64_t early_launches() { return launched().early; }
 /// SMs that the GPU says it has from now on; 2.
 void pretend_sms(int count);
+/// Pools of memory that there are, and blocks of them that are not free.
+int64_t pools();
+int64_t pool_blocks();
 /// Graphs launched so far.
 int64_t graph_launches();
 /// Kernels, copies and fills that have been enqueued and not run.

@@ -1,0 +1,37 @@
+/* muonrt/allocator.h - memory of a device from the caller. */
+#ifndef MUONRT_ALLOCATOR_H
+#define MUONRT_ALLOCATOR_H
+
+#include "muonrt/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory of the optimizer's device from the caller, such as a framework's caching allocator, in
+ * place of muonrt's own. Both functions. They are called by the thread that is inside a function of
+ * muonrt: allocate in muonrt_optimizer_create, release there, where it fails, and in
+ * muonrt_optimizer_destroy, never in a step. They do not throw, and do not call into muonrt. Fill
+ * with muonrt_allocator_init first. allocate: `bytes` (> 0) of the device at a multiple of 256, or
+ * NULL: then the creation ends with MUONRT_ERROR_OUT_OF_MEMORY on every rank. release:  takes back
+ * what allocate gave, with the same `bytes`. `device` is the CUDA device's index (which is the
+ * thread's current one), -1 on the host. `stream` is a cudaStream_t of muonrt's: the memory may be
+ * used and is free again in its order, so allocators in stream order (cudaMallocAsync's way) need
+ * not wait; NULL on the host, where the memory is usable at once and free again at once. What a
+ * communicator takes (muonrt/nccl.h) and pinned memory are not asked for here. */
+typedef struct muonrt_allocator {
+  uint32_t struct_size;
+  int32_t reserved;
+  void* state; /* handed to the functions as it is */
+  void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
+  void (*release)(void* state, void* memory, int64_t bytes, int32_t device, void* stream);
+} muonrt_allocator_t;
+
+/* Sets every field to its default. */
+MUONRT_API void muonrt_allocator_init(muonrt_allocator_t* allocator);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

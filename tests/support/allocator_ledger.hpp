@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/text.hpp"
+#include "muonrt/allocator.h"
+
+/// A caller's allocator that keeps book: what is out, what was wrong.
+struct AllocatorLedger {
+  /// Of the memory itself: null if there is none.
+  std::function<void*(int64_t bytes)> take;
+  std::function<void(void* memory)> give;
+  int64_t refuse_at = -1;  // the call of `allocate` that gives nothing, from 0
+
+  int64_t calls = 0, taken = 0;
+  std::map<void*, int64_t> out;  // bytes by address
+  std::vector<int32_t> devices;  // that were named
+  int64_t without_stream = 0;
+  std::string wrong;
+
+  muonrt_allocator_t table() {
+    muonrt_allocator_t table;
+    muonrt_allocator_init(&table);
+    table.state = this;
+    table.allocate = [](void* state, int64_t bytes, int32_t device, void* stream) -> void* {
+      auto& self = *static_cast<AllocatorLedger*>(state);
+      self.note(device, stream);
+      if (self.calls++ == self.refuse_at) return nullptr;
+      void* const memory = self.take(bytes);
+      if (memory) self.out[memory] = bytes, self.taken += bytes;
+      return memory;
+    };
+    table.release = [](void* state, void* memory, int64_t bytes, int32_t device, void* stream) {
+      auto& self = *static_cast<AllocatorLedger*>(state);
+      self.note(device, stream);
+      const auto at = self.out.find(memory);
+      if (at == self.out.end() || at->second != bytes)
+        self.wrong += muonrt::cat("gives back ", memory, " of ", bytes, " bytes; ");
+      if (at == self.out.end()) return;
+      self.out.erase(at);
+      self.give(memory);
+    };
+    return table;
+  }
+
+ private:
+  void note(int32_t device, const void* stream) {
+    devices.push_back(device);
+    without_stream += stream == nullptr;
+  }
+};
