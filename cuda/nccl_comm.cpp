@@ -60,21 +60,13 @@ class NcclComm final : public Comm {
 
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
-    const auto messages = static_cast<int64_t>(sends.size() + receives.size());
-    run("exchange", messages, stream, [&](cudaStream_t s) {
-      const int64_t own = check(sends, receives);
-      copy_own(sends, receives, s);
-      if (messages > 2 * own) {
-        link_->issue(
-            "ncclGroupEnd",
-            [&](const NcclApi& api, NcclHandle handle) {
-              const NcclWatch::Inside inside(*watch_, "exchange");
-              return group(api, handle, sends, receives, s);
-            },
-            deadline());
-      }
-      ++exchanges_;
-    });
+    const Messages one[] = {{sends, receives}};
+    exchange_in_group(stream, one);
+  }
+  bool groups_exchanges() const override { return true; }
+  void exchange_both(Stream& stream, const Messages& first, const Messages& second) override {
+    const Messages both[] = {first, second};
+    exchange_in_group(stream, both);
   }
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
@@ -168,6 +160,28 @@ class NcclComm final : public Comm {
       shared_->require_open();
   }
 
+  void exchange_in_group(Stream& stream, std::span<const Messages> all) {
+    int64_t messages = 0;
+    for (const Messages& m : all) messages += std::ssize(m.sends) + std::ssize(m.receives);
+    run("exchange", messages, stream, [&](cudaStream_t s) {
+      int64_t own = 0;
+      for (const Messages& m : all) {
+        own += check(m.sends, m.receives);
+        copy_own(m.sends, m.receives, s);
+      }
+      if (messages > 2 * own) {
+        link_->issue(
+            "ncclGroupEnd",
+            [&](const NcclApi& api, NcclHandle handle) {
+              const NcclWatch::Inside inside(*watch_, "exchange");
+              return group(api, handle, all, s);
+            },
+            deadline());
+      }
+      exchanges_ += std::ssize(all);
+    });
+  }
+
   /// @return  messages of this rank to itself.
   int64_t check(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     int64_t to_self = 0, from_self = 0, own_out = 0, own_in = 0;
@@ -203,22 +217,25 @@ class NcclComm final : public Comm {
     }
   }
 
-  /// A group that has begun is ended, whatever happens in it.
-  NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
-                   std::span<const ReceiveFrom> receives, cudaStream_t stream) {
+  /// A group that has begun is ended, whatever happens in it. Between two ranks its messages go in
+  /// the order in which they are given here, the same on both.
+  NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const Messages> all,
+                   cudaStream_t stream) {
     NcclResult first = api.group_start();
     if (first != kNcclSuccess) return first;
     const auto note = [&](NcclResult result) {
       const bool good = result == kNcclSuccess || result == kNcclInProgress;
       if (!good && first == kNcclSuccess) first = result;
     };
-    for (const SendTo& s : sends) {
-      if (s.peer == rank()) continue;
-      note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
-    }
-    for (const ReceiveFrom& r : receives) {
-      if (r.peer == rank()) continue;
-      note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
+    for (const Messages& m : all) {
+      for (const SendTo& s : m.sends) {
+        if (s.peer == rank()) continue;
+        note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
+      }
+      for (const ReceiveFrom& r : m.receives) {
+        if (r.peer == rank()) continue;
+        note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
+      }
     }
     const NcclResult last = api.group_end();
     return first == kNcclSuccess ? last : first;

@@ -23,6 +23,14 @@ enum {
   MUONRT_REPLICAS_EACH = 1, /* once in every replica: more work, no traffic between replicas */
   MUONRT_REPLICAS_AUTO = 2  /* what the cost model calls cheaper; the printed plan compares them */
 };
+/* Whether updates on their way back and the gradients of a later chunk are one exchange; see the
+ * printed plan. */
+enum {
+  MUONRT_GROUPS_AUTO = 0, /* over NCCL, where a model of the step says that it saves a hundredth; no
+                             machine with several GPUs has measured it yet */
+  MUONRT_GROUPS_APART = 1, /* never */
+  MUONRT_GROUPS_SHARED = 2 /* always; over NCCL one ncclGroup */
+};
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /* CUDA: what computes symmetric products in half precision; equal on every rank. */
 enum {
@@ -221,8 +229,9 @@ typedef struct muonrt_optimizer_options {
                            change a bit. */
   int32_t graphs;       /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
                            replayed as a CUDA graph from then on; 0. Does not change a bit. */
-  /* What the cost model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; they decide nothing
-     else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */
+  /* What the models of MUONRT_REPLICAS_AUTO and MUONRT_GROUPS_AUTO know of the machine, per rank;
+     they decide nothing else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6
+     on CUDA. */
   double machine_flops;           /* of products, per second */
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */
@@ -232,11 +241,11 @@ typedef struct muonrt_optimizer_options {
                            for long); -1: as many as the communicator's operations fill (max_ctas of
                            muonrt/nccl.h; none through host memory). Does not change a bit. */
   const muonrt_allocator_t* allocator; /* read at creation alone; NULL: muonrt's own */
-  int32_t stream_ordered; /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
-                             which other GPUs of the process reach (cudaMallocFromPoolAsync): to
-                             give it back waits for the optimizer's work alone, not for all of the
-                             device's, as pinned memory still does; 0: cudaMalloc */
-  int32_t reserved;
+  int32_t stream_ordered;  /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
+                              which other GPUs of the process reach (cudaMallocFromPoolAsync): to
+                              give  it back waits for the optimizer's work alone, not for all of the
+                              device's, as pinned memory still does; 0: cudaMalloc */
+  int32_t exchange_groups; /* MUONRT_GROUPS_AUTO; equal on every rank. Does not change a bit. */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

@@ -49,8 +49,23 @@ const GroupSettings& Optimizer::group_of(int64_t param) const {
   return settings_.groups[settings_.params[static_cast<size_t>(param)].group];
 }
 
+bool Optimizer::groups_exchanges(const Plan& plan) const {
+  if (settings_.groups_of_exchanges != ExchangeGroups::kAuto)
+    return settings_.groups_of_exchanges == ExchangeGroups::kGrouped;
+  return comm_->groups_exchanges() && !settings_.serial && forecast_groups(plan).worth();
+}
+
 std::string Optimizer::describe(bool json) const {
-  std::string out = json ? plan_->json() : plan_->describe();
+  const bool grouped = pipeline_->grouped();
+  std::string out =
+      json ? plan_->json()
+           : plan_->describe() + cat("\nexchanges   the return of a chunk and a later gather ",
+                                     grouped ? "in one" : "apart", "; ",
+                                     to_text(forecast_groups(*plan_)), "\n");
+  if (json) {
+    out.resize(out.find_last_of('}'));
+    out += cat(", \"exchanges_grouped\": ", grouped ? "true}" : "false}");
+  }
   if (!block_plan_) return out;
   if (!json) {
     return out + cat("\nSteps 0, ", block_period(settings_),

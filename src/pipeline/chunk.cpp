@@ -1,9 +1,5 @@
 #include "pipeline/chunk.hpp"
 
-#include <algorithm>
-
-#include "base/checked.hpp"
-
 namespace muonrt {
 
 namespace {
@@ -21,101 +17,7 @@ std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
   return out;
 }
 
-bool same_work(const Matrix& a, const Matrix& b, int32_t group_a, int32_t group_b) {
-  return group_a == group_b && std::min(a.rows, a.cols) == std::min(b.rows, b.cols) &&
-         std::max(a.rows, a.cols) == std::max(b.rows, b.cols) && a.method.form == b.method.form;
-}
-
 }  // namespace
-
-int64_t Chunk::raw_bytes(const MatrixBatch& raw) {
-  return round_up(raw.count * raw.stride * size_of(raw.dtype), kMemoryAlignment);
-}
-
-int64_t Chunk::work_bytes(const Context& context, const Batch& batch) {
-  const MatrixBatch& raw = batch.raw;
-  return newton_schulz_workspace(context.ops(), *batch.settings, batch.method, raw.rows, raw.cols,
-                                 raw.count);
-}
-
-std::vector<Chunk::Batch> Chunk::make_batches(const Context& context, const SlotPlan& plan) {
-  const auto& matrices = context.plan->matrices();
-  const auto& params = context.plan->problem().params;
-  const DType dtype = context.transport();
-  const int64_t most = context.ops().together().elements;
-  std::vector<Batch> batches;
-  std::vector<int32_t> batch_of(plan.owned.size()), index_in(plan.owned.size());
-  for (size_t i = 0; i < plan.owned.size(); ++i) {
-    const Owned& owned = plan.owned[i];
-    const Matrix& matrix = matrices[owned.matrix];
-    const int32_t group = params[matrix.param].group;
-    const int64_t m = owned.short_side(), n = owned.long_side();
-    const int64_t ld = context.ops().leading_dimension(n, dtype);
-    bool joins = false;
-    if (!batches.empty()) {
-      const Matrix& first = matrices[batches.back().owned.front().matrix];
-      joins = same_work(first, matrix, params[first.param].group, group) &&
-              (batches.back().raw.count + 1) * m * ld <= most;
-    }
-    if (!joins) {
-      Batch batch;
-      batch.settings = &(*context.newton_schulz)[group];
-      batch.method = matrix.method;
-      batch.raw = MatrixBatch{nullptr, dtype, m, n, ld, 0, m * ld};
-      batches.push_back(std::move(batch));
-    }
-    Batch& batch = batches.back();
-    batch_of[i] = static_cast<int32_t>(batches.size()) - 1;
-    index_in[i] = static_cast<int32_t>(batch.raw.count++);
-    batch.owned.push_back(owned);
-  }
-  const auto deal = [&](const std::vector<Placed>& list, std::vector<Placed> Batch::*to) {
-    for (Placed placed : list) {
-      Batch& batch = batches[batch_of[placed.matrix]];
-      placed.matrix = index_in[placed.matrix];
-      (batch.*to).push_back(placed);
-    }
-  };
-  deal(plan.gather_placed, &Batch::unpack);
-  deal(plan.return_placed, &Batch::pack);
-  return batches;
-}
-
-std::vector<Chunk::Team> Chunk::make_teams(const Context& context, const SlotPlan& plan) {
-  const Together together = context.ops().together();
-  std::vector<Team> teams;
-  int64_t elements = 0;
-  for (Batch& batch : make_batches(context, plan)) {
-    const int64_t more = batch.raw.count * batch.raw.stride;
-    if (teams.empty() || !together.shapes || elements + more > together.elements) {
-      teams.emplace_back();
-      elements = 0;
-    }
-    elements += more;
-    teams.back().batches.push_back(std::move(batch));
-  }
-  return teams;
-}
-
-int64_t Chunk::batch_bytes(const Context& context, const Batch& batch) {
-  const MatrixBatch& raw = batch.raw;
-  const int64_t lanczos =
-      context.health ? raw.count * lanczos_space(raw.rows, raw.cols).floats * 4 : 0;
-  return raw_bytes(raw) + work_bytes(context, batch) + round_up(lanczos, kMemoryAlignment);
-}
-
-int64_t Chunk::scratch_bytes(const Context& context, const SlotPlan& plan) {
-  int64_t most = 0;
-  for (const Team& team : make_teams(context, plan)) {
-    int64_t bytes = 0;
-    for (const Batch& batch : team.batches) {
-      reserve(context.ops(), *batch.settings, batch.method, batch.raw.rows, batch.raw.cols);
-      bytes += batch_bytes(context, batch);
-    }
-    most = std::max(most, bytes);
-  }
-  return most;
-}
 
 Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
              void* scratch)
@@ -191,44 +93,57 @@ void Chunk::bind_functions() {
   return_call_ = call;
 }
 
-bool Chunk::moves_gather() const {
-  return plan_->carried >= 0 || !gather_sends_.empty() || !gather_receives_.empty();
+bool Chunk::moves_gather() const { return !gather_sends_.empty() || !gather_receives_.empty(); }
+bool Chunk::moves_return() const { return !return_sends_.empty() || !return_receives_.empty(); }
+
+void Chunk::exchange(int32_t span, const Messages& messages) {
+  const Context& c = *context_;
+  begin(span, *c.exchange);
+  if (!c.rehearses) c.comm->exchange(*c.exchange, messages.sends, messages.receives);
+  end(span, *c.exchange);
 }
 
-bool Chunk::moves_return() const {
-  return plan_->carried >= 0 || !return_sends_.empty() || !return_receives_.empty();
+void Chunk::call(int32_t span, FunctionCall& function) {
+  const Context& c = *context_;
+  begin(span, *c.exchange);
+  if (!c.rehearses) c.device->call(*c.exchange, &FunctionCall::run, &function, &c.findings->failed);
+  end(span, *c.exchange);
 }
 
 void Chunk::exchange_gather() {
-  const Context& c = *context_;
-  if (c.rehearses) return;
-  if (plan_->carried >= 0) {
-    c.device->call(*c.exchange, &FunctionCall::run, &gather_call_, &c.findings->failed);
-  } else {
-    c.comm->exchange(*c.exchange, gather_sends_, gather_receives_);
-  }
+  if (plan_->carried >= 0) return call(kGatherExchange, gather_call_);
+  if (moves_gather()) exchange(kGatherExchange, {gather_sends_, gather_receives_});
 }
 
 void Chunk::exchange_return() {
+  if (plan_->carried >= 0) return call(kReturnExchange, return_call_);
+  if (moves_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
+}
+
+/// The time of both is the return's.
+void Chunk::exchange_grouped(Chunk& next) {
   const Context& c = *context_;
-  if (c.rehearses) return;
-  if (plan_->carried >= 0) {
-    c.device->call(*c.exchange, &FunctionCall::run, &return_call_, &c.findings->failed);
-  } else {
-    c.comm->exchange(*c.exchange, return_sends_, return_receives_);
+  const bool carried = plan_->carried >= 0 || next.plan_->carried >= 0;
+  if (carried || !moves_return() || !next.moves_gather()) {
+    exchange_return();
+    next.exchange_gather();
+    return;
   }
+  begin(kReturnExchange, *c.exchange);
+  if (!c.rehearses)
+    c.comm->exchange_both(*c.exchange, {return_sends_, return_receives_},
+                          {next.gather_sends_, next.gather_receives_});
+  end(kReturnExchange, *c.exchange);
 }
 
 // What the return has brought goes on from where it lies; the stream keeps the two in order.
 void Chunk::relay() {
   const Context& c = *context_;
   if (c.rehearses || (relay_sends_.empty() && relay_receives_.empty())) return;
-  begin(kRelay, *c.exchange);
-  c.comm->exchange(*c.exchange, relay_sends_, relay_receives_);
-  end(kRelay, *c.exchange);
+  exchange(kRelay, {relay_sends_, relay_receives_});
 }
 
-void Chunk::gather() {
+void Chunk::pack_gather() {
   const Context& c = *context_;
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
   if (!plan_->gather_pieces.empty()) {
@@ -240,12 +155,14 @@ void Chunk::gather() {
   // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
   c.device->record(*packed_, *c.compute);
   c.device->wait(*c.exchange, *packed_);
-  if (moves_gather()) {
-    begin(kGatherExchange, *c.exchange);
-    exchange_gather();
-    end(kGatherExchange, *c.exchange);
-  }
-  c.device->record(*arrived_, *c.exchange);
+}
+
+void Chunk::end_gather() { context_->device->record(*arrived_, *context_->exchange); }
+
+void Chunk::gather() {
+  pack_gather();
+  exchange_gather();
+  end_gather();
 }
 
 // The addends become gradients of what is kept here, which then goes the way of any parameter.
@@ -331,7 +248,7 @@ void Chunk::run(Team& team) {
   end(team.span + 2, *c.compute);
 }
 
-void Chunk::orthogonalize() {
+void Chunk::produce() {
   const Context& c = *context_;
   if (!teams_.empty() || !plan_->kept.empty()) {
     c.device->wait(*c.compute, *arrived_);
@@ -341,13 +258,25 @@ void Chunk::orthogonalize() {
   }
   c.device->record(*produced_, *c.compute);
   c.device->wait(*c.exchange, *produced_);
-  if (moves_return()) {
-    begin(kReturnExchange, *c.exchange);
-    exchange_return();
-    end(kReturnExchange, *c.exchange);
-  }
+}
+
+void Chunk::end_return() {
   relay();
-  c.device->record(*returned_, *c.exchange);
+  context_->device->record(*returned_, *context_->exchange);
+}
+
+void Chunk::orthogonalize() {
+  produce();
+  exchange_return();
+  end_return();
+}
+
+void Chunk::orthogonalize_and_gather(Chunk& next) {
+  produce();
+  next.pack_gather();
+  exchange_grouped(next);
+  next.end_gather();
+  end_return();
 }
 
 void Chunk::commit(const StepRun& run) {

@@ -41,6 +41,9 @@ class Chunk {
   /// unpack (or sum), Newton-Schulz, pack of the matrices this rank owns, exchange back, forwarding
   /// where the return has two levels; AdamW of the slices it owns.
   void orthogonalize();
+  /// Both for this one and `gather` for `next`, whose exchange goes in one group with this one's
+  /// return.
+  void orthogonalize_and_gather(Chunk& next);
   /// One pass over the local shard, and over what is kept here: momentum, decay, update, where the
   /// verdict says so.
   void commit(const StepRun& run);
@@ -84,8 +87,15 @@ class Chunk {
   void bind_functions();
   bool moves_gather() const;
   bool moves_return() const;
+  void pack_gather();
+  void produce();
+  void exchange(int32_t span, const Messages& messages);
+  void call(int32_t span, FunctionCall& function);
   void exchange_gather();
   void exchange_return();
+  void exchange_grouped(Chunk& next);
+  void end_gather();
+  void end_return();
   void relay();
   void sum();
   void run(Team& team);

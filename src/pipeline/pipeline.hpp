@@ -59,6 +59,7 @@ class Pipeline {
   /// Null where no step measures.
   Health* health() const { return health_.get(); }
   const std::vector<Action>& order() const { return order_; }
+  bool grouped() const { return context_.grouped; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
   const std::vector<SlotPlan>& slots() const { return slots_; }
@@ -76,7 +77,7 @@ class Pipeline {
   void vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding);
   void adamw(const StepRun& run);
   void perform(const Action& action, const StepRun& run);
-  void count(Stage stage);
+  void count(const Action& action);
   void drain();
 
   Context context_;

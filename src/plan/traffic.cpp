@@ -10,6 +10,7 @@
 #include "plan/relay.hpp"
 #include "plan/slice_sources.hpp"
 #include "plan/slices.hpp"
+#include "plan/slot_flows.hpp"
 #include "plan/slots.hpp"
 #include "plan/state_memory.hpp"
 
@@ -39,6 +40,7 @@ class Measurement {
         largest_(ranks()),
         gather_(ranks()),
         back_(ranks()),
+        flows_(ranks()),
         direct_(ranks()) {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
@@ -67,6 +69,7 @@ class Measurement {
 
   void add_slot(const Slot& slot) {
     slot_ = &slot;
+    out_.slots.emplace_back();
     if (slot.carried >= 0) return add_carried(slot);
     if (slot.kind == SlotKind::kSlices) add_slices();
     std::vector<int32_t> ids = slot.matrices;
@@ -74,7 +77,12 @@ class Measurement {
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
     for (size_t i = 0; i < ids.size();) {
       const int32_t owner = matrix(ids[i]).owner;
-      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i]);
+      double flops = 0;
+      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) {
+        add_matrix(ids[i]);
+        flops += matrix(ids[i]).flops;
+      }
+      out_.slots.back().flops = std::max(out_.slots.back().flops, flops);
       end_owner(static_cast<size_t>(owner));
     }
     if (slot.relay > 0 && !ids.empty()) {
@@ -83,6 +91,7 @@ class Measurement {
       add_relay(layout);
     }
     for (const size_t r : touched_) {
+      flows_.end(r, out_.slots.back());
       SlotBytes& now = buffers_[r];
       if (now == SlotBytes()) continue;  // met twice
       end_slot(r, now);
@@ -188,7 +197,7 @@ class Measurement {
     int64_t others = 0;
     for (const size_t r : peers_) {
       const int64_t gathered = gather_[r].numel * gather_size, bytes = back_[r].numel * back_size;
-      if (r != owner) move(r, owner, gathered);
+      if (r != owner) move(SlotFlows::kGather, r, owner, gathered);
       if (bytes == 0) {
         gather_[r] = {};
         continue;
@@ -196,7 +205,7 @@ class Measurement {
       receive(r, bytes);
       if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, bytes);
       if (r != owner) {
-        move(owner, r, bytes);
+        move(SlotFlows::kReturn, owner, r, bytes);
         ++others;
       }
       gather_[r] = back_[r] = {};
@@ -231,7 +240,7 @@ class Measurement {
       for (const int32_t mate : mates) {
         const auto to = static_cast<size_t>(mate);
         add(to, kReturnReceive, received[i]);
-        move(relaying_[i], to, received[i]);
+        move(SlotFlows::kReturn, relaying_[i], to, received[i]);
         touched_.push_back(to);
       }
       send_to(relaying_[i], std::ssize(mates));
@@ -239,8 +248,9 @@ class Measurement {
     relaying_.clear();
   }
 
-  void move(size_t from, size_t to, int64_t bytes) {
+  void move(SlotFlows::Way way, size_t from, size_t to, int64_t bytes) {
     if (bytes > 0) ++out_.ranks[from].messages;
+    flows_.move(way, from, to, bytes);
     out_.ranks[from].sent += bytes;
     out_.ranks[to].received += bytes;
   }
@@ -281,7 +291,7 @@ class Measurement {
         const auto from = static_cast<size_t>(holder);
         add(from, kGatherSend, count * element);
         add(to, kGatherReceive, count * element);
-        if (from != to) move(from, to, count * element);
+        if (from != to) move(SlotFlows::kGather, from, to, count * element);
         touched_.push_back(from);
       }
     }
@@ -325,12 +335,12 @@ class Measurement {
         if (!split && replica[r] == replica[o]) {
           add(rank, kGatherSend, owns[o] * gather_size);
           add(owner, kGatherReceive, owns[o] * gather_size);
-          if (r != o) move(rank, owner, owns[o] * gather_size);
+          if (r != o) move(SlotFlows::kGather, rank, owner, owns[o] * gather_size);
         }
         if (!returns(o, r)) continue;
         receive(rank, owns[o] * back_size);
         if (r == o) continue;
-        move(owner, rank, owns[o] * back_size);
+        move(SlotFlows::kReturn, owner, rank, owns[o] * back_size);
         ++others;
       }
       send_to(owner, others);
@@ -372,6 +382,7 @@ class Measurement {
   std::vector<std::vector<int64_t>> sizes_, grad_sizes_;  // [kind][shard slot]
   std::vector<SlotBytes> buffers_, largest_;              // of each rank: in this slot, in any slot
   std::vector<Message> gather_, back_;                    // of each peer, with the owner at hand
+  SlotFlows flows_;
   std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
   std::vector<size_t> relaying_;         // ranks that forward in this slot
   std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot

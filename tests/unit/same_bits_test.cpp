@@ -23,13 +23,13 @@ void check_same(const bits::Factors& factors, bool half, const world::Tensors& r
 }
 
 bits::Factors from_row(const std::vector<int>& row) {
-  return {static_cast<size_t>(row[0]), row[1], row[2] + 1, row[3], row[4], row[5] + 1};
+  return {static_cast<size_t>(row[0]), row[1], row[2] + 1, row[3], row[4], row[5] + 1, 0, row[6]};
 }
 
 void covering_array(bool half) {
   const auto reference = bits::reference(half, kSteps);
   const auto meshes = static_cast<int>(bits::meshes().size());
-  const auto rows = covering::pairwise({meshes, bits::kSchemes, 8, 3, 2, 2}, 20261120);
+  const auto rows = covering::pairwise({meshes, bits::kSchemes, 8, 3, 2, 2, 2}, 20261120);
   CHECK(rows.size() >= static_cast<size_t>(meshes) * 8);
   for (const auto& row : rows) check_same(from_row(row), half, reference);
 }
@@ -77,6 +77,7 @@ TEST_CASE("same bits: random draws", "[bits]") {
     f.chunk = static_cast<int>(random() % 3);
     f.commit = static_cast<int>(random() % 2);
     f.threads = static_cast<int>(1 + random() % 2);
+    f.grouped = static_cast<int>(random() % 2);
     check_same(f, false, reference);
   }
 }
@@ -86,6 +87,7 @@ TEST_CASE("same bits: a few worlds, for the sanitizers of threads", "[bits][tsan
   check_same({5, 1, 2, 0, 0, 2}, false, reference);
   check_same({3, 0, 1, 1, 1, 1}, false, reference);
   check_same({9, 5, 3, 0, 0, 1}, false, reference);
+  check_same({5, 1, 2, 0, 0, 1, 0, 1}, false, reference);
 }
 
 TEST_CASE("same bits: the full product", "[.full][bits]") {

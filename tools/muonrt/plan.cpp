@@ -12,6 +12,7 @@
 #include "muonrt/model_plan.hpp"
 #include "muonrt/table.hpp"
 #include "muonrt/validators.hpp"
+#include "pipeline/forecast.hpp"
 
 namespace muonrt::tool {
 
@@ -43,6 +44,7 @@ int run(const Arguments& a) {
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements));
   const double seconds = now() - start;
+  const GroupForecast groups = forecast_groups(plan);
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model = json_object({{"name", json_text(a.model)},
@@ -51,16 +53,24 @@ int run(const Arguments& a) {
                                            {"muon_tensors", cat(total.muon_tensors)},
                                            {"muon_matrices", cat(total.muon_matrices)},
                                            {"muon_parameters", cat(total.muon_elements)}});
+    const std::string exchanges =
+        json_object({{"apart_seconds", fmt::format("{}", groups.apart)},
+                     {"grouped_seconds", fmt::format("{}", groups.grouped)},
+                     {"worth_grouping", groups.worth() ? "true" : "false"}});
     fmt::print("{}\n", json_object({{"model", model},
                                     {"mesh", json_text(a.mesh)},
                                     {"seconds", fmt::format("{}", seconds)},
+                                    {"exchanges", exchanges},
                                     {"plan", plan.json()}}));
     return 0;
   }
   fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
              a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
              cell::grouped(total.muon_elements).text);
-  fmt::print("mesh        {}\n{}\nPlanned in {:.3f} s.\n", a.mesh, plan.describe(a.rows), seconds);
+  fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows));
+  fmt::print(
+      "\nThe return of a chunk and a later gather: over NCCL {} ({}).\nPlanned in {:.3f} s.\n",
+      groups.worth() ? "in one group" : "apart", to_text(groups), seconds);
   return 0;
 }
 
@@ -97,17 +107,17 @@ void add_plan(CLI::App& app, Work& work) {
       ->capture_default_str();
   command
       ->add_option("--machine-flops", a->rates.flops,
-                   "for --replicas auto: FLOP/s of a rank in products")
+                   "for what is modelled: FLOP/s of a rank in products")
       ->check(positive())
       ->capture_default_str();
   command
       ->add_option("--machine-bytes", a->rates.bytes,
-                   "for --replicas auto: bytes/s that a rank sends or receives")
+                   "for what is modelled: bytes/s that a rank sends or receives")
       ->check(positive())
       ->capture_default_str();
   command
       ->add_option("--machine-message-seconds", a->rates.message_seconds,
-                   "for --replicas auto: seconds of a message, beyond its bytes")
+                   "for what is modelled: seconds of a message, beyond its bytes")
       ->check(nonnegative())
       ->capture_default_str();
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
