@@ -269,18 +269,34 @@ void CudaDevice::timestamp(Stream& stream, int64_t* where) {
 }
 
 void CudaDevice::synchronize(const Event& event, Deadline deadline) {
+  MUONRT_REQUIRE(ends(cast_or_throw<const CudaEvent>(event), deadline), Status::kTimeout,
+                 "work on CUDA device ", index_,
+                 " did not end before the deadline; look for a rank that is late or gone");
+}
+
+void CudaDevice::synchronize_joined(Deadline deadline) {
+  MUONRT_REQUIRE(ends(*joined_, deadline), Status::kTimeout,
+                 "step: the work on the caller's stream, which the step waits for, did not end on "
+                 "CUDA device ",
+                 index_, " before the deadline; look for what holds that stream up");
+}
+
+/// Whether it completes in time; an error of its work is latched.
+bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
   using Clock = Deadline::Clock;
   constexpr auto kSpin = std::chrono::microseconds(200), kSleep = std::chrono::microseconds(50);
   const auto spin_until = Clock::now() + kSpin;
   while (true) {
-    const cudaError_t result = cudaEventQuery(handle_of(event));
-    if (result == cudaSuccess) return;
+    const cudaError_t result = cudaEventQuery(event.handle());
+    if (result == cudaSuccess) return true;
     cudaGetLastError();
-    if (result != cudaErrorNotReady) return latch(result);
-    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", index_,
-                   " did not end before the deadline; look for a rank that is late or gone");
+    if (result != cudaErrorNotReady) {
+      latch(result);
+      return true;
+    }
+    if (deadline.passed()) return false;
     if (Clock::now() < spin_until) {
       std::this_thread::yield();
     } else {

@@ -89,6 +89,7 @@ class CudaDevice final : public Device, public Recorder {
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
   void join(Stream& stream, void* callers_stream) override;
+  void synchronize_joined(Deadline deadline) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;
@@ -114,6 +115,7 @@ class CudaDevice final : public Device, public Recorder {
     int64_t bytes;
     bool shared;
   };
+  bool ends(const CudaEvent& event, Deadline deadline);
   void* take(int64_t bytes, bool shared);
   void* raw_allocate(int64_t bytes, bool shared);
   void latch(cudaError_t result);

@@ -270,8 +270,11 @@ typedef struct muonrt_step {
   int64_t n_qk_logits;    /* heads of all layers that parameters name */
   void* stream;           /* CUDA: the cudaStream_t on which gradients are written; the step's work
                              waits for all that it holds now. NULL: the default stream. One that
-                             is being captured is NOT_SUPPORTED, and one that never ends keeps
-                             the step and the optimizer's end waiting. Host: NULL. */
+                             is being captured is NOT_SUPPORTED. One whose work does not end for
+                             timeout_ms ends the step with TIMEOUT: buffers must stay, and
+                             muonrt_optimizer_destroy waits, until it has, for what was enqueued
+                             behind it then still runs; on one rank alone that may be a commit.
+                             Host: NULL. */
 } muonrt_step_t;
 
 /* What a step did. Times in seconds, of this rank. */

@@ -76,6 +76,8 @@ class Device {
   /// stream of its own (CUDA: a cudaStream_t; null is the default stream, with all that it waits
   /// for). Errors: NOT_SUPPORTED while that stream is being captured.
   virtual void join(Stream&, void*) {}
+  /// Blocks until what the last `join` waits for has ended. Errors: TIMEOUT after the deadline.
+  virtual void synchronize_joined(Deadline) {}
   /// Runs `function(argument, native)` in the order of the stream: on the host when the stream gets
   /// there, with a null `native`; on CUDA at once, and it enqueues its work on `native`, the
   /// cudaStream_t. *failed (device memory) becomes 1 where it returns anything but 0.

@@ -209,7 +209,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     fail(*error);
   }
   report.enqueue_seconds = seconds_since(start);
-  if (const auto error = error_of([&] { current_->wait(); })) fail(*error);
+  if (const auto error = error_of([&] { current_->wait(settings_.timeout_ms); })) fail(*error);
   // After a step's last vote nothing is exchanged: what ends the communicator then is the next
   // step's.
   const bool settled = passes(last_ballot(), comm_->size(), run.stamp);

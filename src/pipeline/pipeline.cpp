@@ -281,7 +281,8 @@ void Pipeline::rehearse() {
 
 // No deadline of its own: exchanges end by the transport's, and local passes end by themselves. To
 // give up on those would hand buffers back that are still being written.
-void Pipeline::wait() {
+void Pipeline::wait(int64_t join_timeout_ms) {
+  context_.device->synchronize_joined(Deadline::in_ms(join_timeout_ms));
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }

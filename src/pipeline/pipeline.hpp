@@ -49,8 +49,9 @@ class Pipeline {
   /// Work of the coming step starts after what the caller has enqueued on a stream of its own.
   /// Errors: as Device::join.
   void join(void* callers_stream) { context_.device->join(*compute_, callers_stream); }
-  /// Blocks until the step has ended, however it did. Errors: those of the streams.
-  void wait();
+  /// Blocks until the step has ended, however it did. Errors: those of the streams; TIMEOUT if the
+  /// caller's stream holds it up for so long.
+  void wait(int64_t join_timeout_ms = kMaxTimeoutMs);
   /// After `enqueue` has thrown: waits for what it had enqueued, for a minute at most.
   void abandon() noexcept;
 

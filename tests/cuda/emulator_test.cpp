@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "control.hpp"
+#include "cuda/abi_rig.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/machine.hpp"
 
@@ -135,6 +136,26 @@ TEST_CASE("emulated cuda: memory of a pool is given back when the device's own s
   }
   CHECK(emulator::pools() == pools);
   CHECK(emulator::pool_blocks() == blocks);
+  CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
+}
+
+TEST_CASE("emulated cuda: a caller's stream that does not end ends the step at the deadline",
+          "[emulated]") {
+  cudaStream_t theirs = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&theirs, cudaStreamNonBlocking, 0) == cudaSuccess);
+  std::atomic<bool> ends = false;
+  {
+    AbiRig rig;
+    rig.options.timeout_ms = 200;
+    ok(rig.create());
+    CHECK(rig.step(theirs) == MUONRT_SKIPPED);  // its gradient is NaN
+    emulator::enqueue_operation(theirs, [&] { return ends.load(); });
+    CHECK(rig.step(theirs) == MUONRT_ERROR_TIMEOUT);
+    const std::string said = muonrt_last_error();
+    CHECK(said.find("the work on the caller's stream") != std::string::npos);
+    CHECK(rig.step(nullptr) == MUONRT_ERROR_INVALID_STATE);
+    ends = true;
+  }
   CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
 }
 
