@@ -74,4 +74,31 @@ inline Matrix standard(backends::Backend& backend, const Named& l, DType iterati
                                runner::standard(l.list), transport, x);
 }
 
+inline muonrt::Method method_of(const muonrt::NewtonSchulz& made, muonrt::Form form) {
+  const auto steps = static_cast<int>(made.list_of(form).steps.size());
+  return {form, steps, form == muonrt::Form::kGram ? made.gram_restarts : std::vector<int>{}};
+}
+
+/// One form of settings that were made: the same by the textbook, and how far a result may be from
+/// it by the acceptance tests of reference kernels, section 9.3 B.
+struct SpectralTrial {
+  SpectralTrial(const muonrt::NewtonSchulz& made, muonrt::Form form, int64_t m)
+      : method(method_of(made, form)) {
+    const muonrt::CoefficientList& used = made.list_of(form);
+    for (const auto& step : used.steps) list.push_back({step.a, step.b, step.c});
+    safety = used.input_safety;
+    const bool gram = form == muonrt::Form::kGram;
+    const double gain = textbook::gain(list, safety);
+    diagonal = tolerance::acceptance(made.iteration_of(form), gram, gain, m);
+    off_diagonal = tolerance::spectral(made.iteration_of(form), gram, gain);
+  }
+  textbook::SpectralError error_of(const Matrix& o, const textbook::Svd& known) const {
+    return textbook::spectral_error(o, known, list, safety);
+  }
+
+  muonrt::Method method;
+  textbook::List list;
+  double safety, diagonal, off_diagonal;
+};
+
 }  // namespace newton_schulz_cases
