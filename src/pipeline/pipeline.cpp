@@ -247,7 +247,7 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
 }
 
 void Pipeline::enqueue(const StepRun& run) {
-  const ProfilerRange range(*context_.device, "step");
+  const ProfilerRange range(*context_.device, context_.rehearses ? "rehearsal" : "step");
   prepare(run);
   resident_ = 0;
   for (const Action& action : order_) {
