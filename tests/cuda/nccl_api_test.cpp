@@ -11,6 +11,7 @@
 #include "comm/thread_transport.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl_meeting.hpp"
+#include "cuda/real_nccl.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -20,21 +21,6 @@ using transport_test::on_ranks;
 using transport_test::text_of;
 
 namespace {
-
-/// The real library, as no GPU or driver is needed for it; null where there is none.
-const NcclApi* real_nccl() {
-  static const char* const kNames[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
-                                       "/usr/local/cuda/lib/libnccl.so.2",
-                                       "/usr/lib/x86_64-linux-gnu/libnccl.so.2"};
-  static NcclApi api;
-  try {
-    api = load_nccl(kNames, 4);
-    return &api;
-  } catch (const Error&) {
-    WARN("skipped: no NCCL library");
-    return nullptr;
-  }
-}
 
 using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
 
@@ -75,8 +61,11 @@ bool says(const std::optional<Error>& error, Status status, const std::string& w
 }  // namespace
 
 TEST_CASE("nccl api: every function resolves in the real library, without a driver", "[nccl]") {
-  const NcclApi* const api = real_nccl();
-  if (!api) return;
+  const NcclApi* const api = cuda_test::real_nccl();
+  if (!api) {
+    WARN("skipped: no NCCL library");
+    return;
+  }
   int version = 0;
   CHECK(api->get_version(&version) == kNcclSuccess);
   CHECK(version >= 21900);
@@ -85,8 +74,11 @@ TEST_CASE("nccl api: every function resolves in the real library, without a driv
 }
 
 TEST_CASE("nccl api: unique ids of the real library travel over every bootstrap", "[nccl]") {
-  const NcclApi* const api = real_nccl();
-  if (!api) return;
+  const NcclApi* const api = cuda_test::real_nccl();
+  if (!api) {
+    WARN("skipped: no NCCL library");
+    return;
+  }
   const int port = loopback::free_port();
   check_ids(
       [&](int rank) {
