@@ -10,10 +10,10 @@
 
 #include "api/handles.hpp"
 #include "muonrt/comm.h"
-#include "muonrt/optimizer.h"
 #include "muonrt/rendezvous.h"
 #include "optimizer/agreement.hpp"
 #include "support/loopback.hpp"
+#include "support/one_matrix.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
@@ -41,35 +41,6 @@ class Gate {
   std::atomic<int> count_ = 0;
 };
 
-/// A rank's optimizer of one replicated matrix, and a step of it.
-class Trainer {
- public:
-  ~Trainer() { muonrt_optimizer_destroy(optimizer_); }
-  void create(muonrt_comm_t* comm) {
-    muonrt_group_t group;
-    muonrt_group_init(&group, MUONRT_ROLE_MUON);
-    muonrt_param_t param;
-    muonrt_param_init(&param);
-    param.name = "w";
-    param.ndim = 2;
-    param.shape = shape_;
-    param.data = data_;
-    param.grad = grad_;
-    ok(muonrt_optimizer_create(&optimizer_, comm, nullptr, &group, 1, &param, 1));
-  }
-  void step() {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
-    args.lr = 0.1;
-    ok(muonrt_optimizer_step(optimizer_, &args, nullptr));
-  }
-
- private:
-  muonrt_optimizer_t* optimizer_ = nullptr;
-  const int64_t shape_[2] = {2, 3};
-  float data_[6] = {1, 2, 3, 4, 5, 6}, grad_[6] = {1, 0, 1, 0, 1, 1};
-};
-
 /// What each rank of a thread group gets that creates an optimizer and makes a step, where the
 /// communicator of rank `who` is aborted before or after the `at`-th message is delivered.
 struct Story {
@@ -95,11 +66,11 @@ Story abort_at(int64_t at, int who, bool before) {
   Gate gate;
   Story out;
   out.errors = on_ranks(kRanks, [&](int r) {
-    Trainer trainer;
-    const auto failed = error_of([&] { trainer.create(comms[static_cast<size_t>(r)]); });
+    OneMatrix trainer;
+    const auto failed = error_of([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
     gate.pass();  // nobody ends by what another rank destroys
     creating = false;
-    const auto stepped = failed ? failed : error_of([&] { trainer.step(); });
+    const auto stepped = failed ? failed : error_of([&] { ok(trainer.step()); });
     gate.pass();
     if (stepped) throw *stepped;
   });
@@ -165,11 +136,11 @@ void abort_at_any_time(int runs, const std::function<Make()>& meeting) {
     });
     const auto errors = on_ranks(kRanks, [&](int r) {
       begun = true;
-      Trainer trainer;
-      const auto failed = error_of([&] { trainer.create(comms[static_cast<size_t>(r)]); });
+      OneMatrix trainer;
+      const auto failed = error_of([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
       while (!told) std::this_thread::yield();
       gate.pass();
-      const auto stepped = failed ? failed : error_of([&] { trainer.step(); });
+      const auto stepped = failed ? failed : error_of([&] { ok(trainer.step()); });
       gate.pass();
       if (stepped) throw *stepped;
     });

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "muonrt/comm.h"
-#include "muonrt/optimizer.h"
+#include "support/one_matrix.hpp"
 
 namespace {
 
@@ -17,36 +17,17 @@ struct Rank {
     ok(muonrt_comm_set_timeout(comm, 60000));
   }
   ~Rank() {
-    muonrt_optimizer_destroy(optimizer);
+    trainer.destroy();
     muonrt_comm_destroy(comm);
   }
   static void ok(muonrt_status_t status) {
     if (status != MUONRT_OK) throw std::runtime_error(muonrt_last_error());
   }
-  void make_optimizer() {
-    muonrt_group_t settings;
-    muonrt_group_init(&settings, MUONRT_ROLE_MUON);
-    muonrt_param_t param;
-    muonrt_param_init(&param);
-    param.name = "w";
-    param.ndim = 2;
-    param.shape = shape;
-    param.dtype = MUONRT_DTYPE_F32;
-    param.data = data;
-    param.grad = grad;
-    ok(muonrt_optimizer_create(&optimizer, comm, nullptr, &settings, 1, &param, 1));
-  }
-  muonrt_status_t step() {
-    muonrt_step_t args;
-    muonrt_step_init(&args);
-    args.lr = 0.1;
-    return muonrt_optimizer_step(optimizer, &args, nullptr);
-  }
+  void make_optimizer() { ok(trainer.create(comm)); }
+  muonrt_status_t step() { return trainer.step(); }
 
   muonrt_comm_t* comm = nullptr;
-  muonrt_optimizer_t* optimizer = nullptr;
-  const int64_t shape[2] = {2, 3};
-  float data[6] = {1, 2, 3, 4, 5, 6}, grad[6] = {1, 0, 1, 0, 1, 1};
+  OneMatrix trainer;
 };
 
 }  // namespace

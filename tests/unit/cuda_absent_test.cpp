@@ -5,7 +5,7 @@
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
 #include "muonrt/nccl.h"
-#include "muonrt/optimizer.h"
+#include "support/one_matrix.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
@@ -25,23 +25,10 @@ Created create_on_cuda(int32_t index) {
   muonrt_optimizer_options_init(&options);
   options.device = MUONRT_DEVICE_CUDA;
   options.device_index = index;
-  muonrt_group_t group;
-  muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
-  const int64_t shape[] = {2};
-  float data[2] = {}, grad[2] = {};
-  muonrt_param_t param;
-  muonrt_param_init(&param);
-  param.name = "bias";
-  param.ndim = 1;
-  param.shape = shape;
-  param.dtype = MUONRT_DTYPE_F32;
-  param.data = data;
-  param.grad = grad;
-  auto* optimizer = reinterpret_cast<muonrt_optimizer_t*>(&options);
-  const muonrt_status_t status =
-      muonrt_optimizer_create(&optimizer, comm, &options, &group, 1, &param, 1);
-  const Created out{status, muonrt_last_error(), optimizer == nullptr};
-  muonrt_optimizer_destroy(optimizer);
+  OneMatrix trainer;
+  trainer.optimizer = reinterpret_cast<muonrt_optimizer_t*>(&options);
+  const muonrt_status_t status = trainer.create(comm, &options, MUONRT_ROLE_ADAMW);
+  const Created out{status, muonrt_last_error(), trainer.optimizer == nullptr};
   muonrt_comm_destroy(comm);
   return out;
 }

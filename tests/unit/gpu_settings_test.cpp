@@ -6,8 +6,8 @@
 #include "comm/host_comm.hpp"
 #include "comm/self_transport.hpp"
 #include "host/host_device.hpp"
-#include "muonrt/optimizer.h"
 #include "optimizer/optimizer.hpp"
+#include "support/one_matrix.hpp"
 
 using namespace muonrt;
 
@@ -23,24 +23,12 @@ std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& cha
   CHECK(options.reserved_sms == -1);
   options.device = device;
   change(options);
-  muonrt_group_t group;
-  muonrt_group_init(&group, MUONRT_ROLE_MUON);
-  float data[6] = {}, grad[6] = {};
-  const int64_t shape[] = {2, 3};
-  muonrt_param_t param;
-  muonrt_param_init(&param);
-  param.name = "w";
-  param.ndim = 2;
-  param.shape = shape;
-  param.data = data;
-  param.grad = grad;
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
-  muonrt_optimizer_t* optimizer = nullptr;
-  const muonrt_status_t status =
-      muonrt_optimizer_create(&optimizer, comm, &options, &group, 1, &param, 1);
+  OneMatrix trainer;
+  const muonrt_status_t status = trainer.create(comm, &options);
   const std::string message = status == MUONRT_OK ? "" : muonrt_last_error();
-  muonrt_optimizer_destroy(optimizer);
+  trainer.destroy();
   muonrt_comm_destroy(comm);
   return {status, message};
 }
