@@ -4,6 +4,7 @@
 #include "api/handles.hpp"
 #include "api/structs.hpp"
 #include "backend/cuda_comm.hpp"
+#include "backend/cuda_device.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "optimizer/agreement.hpp"
 
@@ -80,6 +81,7 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
     together(host->host, [&] {
       require_pointer(comm, "muonrt_comm_create_nccl", "comm");
       settings = read_options(options);
+      if (!cuda_is_built()) make_nccl_comm(nullptr, settings);  // refuses, before others wait for it
     });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_nccl_comm(std::move(bootstrap), settings);
@@ -93,7 +95,10 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
   return guard([&] {
     if (comm) *comm = nullptr;
     require_pointer(host, "muonrt_comm_create_staged", "host");
-    together(host->host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
+    together(host->host, [&] {
+      require_pointer(comm, "muonrt_comm_create_staged", "comm");
+      if (!cuda_is_built()) make_staged_comm(nullptr, device_index);
+    });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_staged_comm(std::move(bootstrap), device_index);
             }).release();
