@@ -81,7 +81,8 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
     together(host->host, [&] {
       require_pointer(comm, "muonrt_comm_create_nccl", "comm");
       settings = read_options(options);
-      if (!cuda_is_built()) make_nccl_comm(nullptr, settings);  // refuses, before others wait for it
+      if (!cuda_is_built())
+        make_nccl_comm(nullptr, settings);  // refuses, before others wait for it
     });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_nccl_comm(std::move(bootstrap), settings);

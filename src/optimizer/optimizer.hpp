@@ -132,6 +132,7 @@ class Optimizer {
   void take_health(StepReport& report);
   Findings findings() const;
   /// Of the vote that a step's commit ends with.
+  std::optional<Error> cause_of(std::optional<Error> error) const;
   const Ballot& last_ballot() const;
   void finish(StepReport& report);
   void measure(StepReport& report, double seconds) const;

@@ -203,13 +203,14 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     run.qk_logits = step.qk_logits;
   }
   last_stamp_ = run.stamp;
-  if (const auto error = error_of([&] { current_->enqueue(run); })) {
+  if (const auto error = cause_of(error_of([&] { current_->enqueue(run); }))) {
     comm_->abort(error->status(), error->message());
     current_->abandon();
     fail(*error);
   }
   report.enqueue_seconds = seconds_since(start);
-  if (const auto error = error_of([&] { current_->wait(settings_.timeout_ms); })) fail(*error);
+  if (const auto error = cause_of(error_of([&] { current_->wait(settings_.timeout_ms); })))
+    fail(*error);
   // After a step's last vote nothing is exchanged: what ends the communicator then is the next
   // step's.
   const bool settled = passes(last_ballot(), comm_->size(), run.stamp);
@@ -246,6 +247,13 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   if (run.health) take_health(report);
   measure(report, seconds_since(start));
   return report.skipped ? Status::kSkipped : Status::kOk;
+}
+
+// What is late behind a caller's stream is late because of it.
+std::optional<Error> Optimizer::cause_of(std::optional<Error> error) const {
+  if (!error || error->status() != Status::kTimeout) return error;
+  auto theirs = error_of([&] { device_->synchronize_joined(Deadline::in_ms(0)); });
+  return theirs ? theirs : error;
 }
 
 const Ballot& Optimizer::last_ballot() const {

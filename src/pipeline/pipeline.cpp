@@ -287,11 +287,13 @@ void Pipeline::wait(int64_t join_timeout_ms) {
   if (const auto error = context_.device->error()) throw *error;
 }
 
-// What a failed enqueue has left behind still reads and writes the caller's buffers.
+// What a failed enqueue has left behind still reads and writes the caller's buffers. Nothing ends
+// behind a caller's stream that does not.
 void Pipeline::abandon() noexcept {
   constexpr int64_t kPatienceMs = 60'000;
   try {
     Device& device = *context_.device;
+    device.synchronize_joined(Deadline::in_ms(0));
     device.record(*voted_, *exchange_);
     device.wait(*compute_, *voted_);
     device.record(*finished_, *compute_);

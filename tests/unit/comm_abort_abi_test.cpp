@@ -70,7 +70,7 @@ TEST_CASE("abort: an optimizer that is gone is told nothing, and its communicato
   {
     Rank rank(group, 0);
     rank.make_optimizer();
-    muonrt_optimizer_destroy(rank.optimizer);
+    rank.trainer.destroy();
     rank.make_optimizer();
     REQUIRE(rank.step() == MUONRT_OK);
     muonrt_comm_destroy(rank.comm);

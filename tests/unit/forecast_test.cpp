@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/text.hpp"
 #include "plan_cases.hpp"
 
 using namespace muonrt;

@@ -124,6 +124,24 @@ Table option_table() {
   add("clip_norm", plain(o.clip_norm));
   add("health_every", cell::count(o.health_every));
   add("max_peers", cell::count(kMaxPeers));
+  add("replicas", cell::word(o.replicas == MUONRT_REPLICAS_ONCE ? "once" : "not once"));
+  add("exchange_groups",
+      cell::word(o.exchange_groups == MUONRT_GROUPS_AUTO ? "by a model" : "as set"));
+  for (const auto& [name, value] : {std::pair{"machine_flops", o.machine_flops},
+                                    {"machine_bytes", o.machine_bytes},
+                                    {"machine_message_seconds", o.machine_message_seconds}})
+    add(name, value == 0 ? cell::word("by device") : plain(value));
+  add("symmetric", cell::word(o.symmetric == MUONRT_SYMMETRIC_DEFAULT ? "default" : "as set"));
+  add("reserved_sms",
+      o.reserved_sms < 0 ? cell::word("by exchanges") : cell::count(o.reserved_sms));
+  for (const auto& [name, value] : {std::pair{"graphs", o.graphs},
+                                    {"stream_ordered", o.stream_ordered},
+                                    {"portable_gemm", o.portable_gemm},
+                                    {"trace", o.trace},
+                                    {"poison", o.poison}})
+    add(name, cell::count(value));
+  add("allocator", cell::word(o.allocator ? "the caller's" : "none"));
+  add("distributed", cell::word(o.distributed ? "the caller's" : "none"));
   return table;
 }
 
