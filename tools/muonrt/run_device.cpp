@@ -13,6 +13,17 @@ namespace {
 
 /// By the values of MUONRT_SYMMETRIC_*.
 constexpr std::array<const char*, 4> kSymmetric = {"default", "vendor", "sm80", "sm90"};
+/// By the values of MUONRT_GROUPS_*.
+constexpr std::array<const char*, 3> kGroups = {"auto", "apart", "shared"};
+
+template <size_t count>
+CLI::Validator one_of(const std::array<const char*, count>& words) {
+  return CLI::IsMember(std::vector<std::string>(words.begin(), words.end()));
+}
+template <size_t count>
+int32_t index_of(const std::array<const char*, count>& words, const std::string& word) {
+  return static_cast<int32_t>(std::find(words.begin(), words.end(), word) - words.begin());
+}
 
 }  // namespace
 
@@ -34,7 +45,7 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
   command
       .add_option("--symmetric", where.symmetric,
                   "GPU: symmetric products by default, vendor, sm80 or sm90")
-      ->check(CLI::IsMember(std::vector<std::string>(kSymmetric.begin(), kSymmetric.end())))
+      ->check(one_of(kSymmetric))
       ->capture_default_str();
   command
       .add_option(
@@ -42,6 +53,14 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
           "GPU: SMs left to the exchanges by sm90's persistent grids (default: as many as the "
           "communicator's operations take)")
       ->check(CLI::Range(0, 1024));
+  command.add_flag("--stream-ordered", where.stream_ordered,
+                   "GPU: memory of a pool, in the order of a stream");
+  command
+      .add_option("--exchange-groups", where.exchange_groups,
+                  "updates on their way back and the gradients of a later chunk: apart, in one "
+                  "exchange (shared), or as a model of the step says (auto)")
+      ->check(one_of(kGroups))
+      ->capture_default_str();
 }
 
 void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank) {
@@ -49,9 +68,10 @@ void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int
   options.device_index = where.cuda() ? gpu_of(rank) : 0;
   options.portable_gemm = where.portable;
   options.graphs = where.graphs;
-  options.symmetric = static_cast<int32_t>(
-      std::find(kSymmetric.begin(), kSymmetric.end(), where.symmetric) - kSymmetric.begin());
+  options.symmetric = index_of(kSymmetric, where.symmetric);
   options.reserved_sms = where.reserved_sms;
+  options.stream_ordered = where.stream_ordered;
+  options.exchange_groups = index_of(kGroups, where.exchange_groups);
 }
 
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work) {
