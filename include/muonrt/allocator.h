@@ -34,4 +34,4 @@ MUONRT_API void muonrt_allocator_init(muonrt_allocator_t* allocator);
 }
 #endif
 
-#endif
+#endif /* MUONRT_ALLOCATOR_H */

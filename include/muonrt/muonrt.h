@@ -6,8 +6,10 @@
 #ifndef MUONRT_MUONRT_H
 #define MUONRT_MUONRT_H
 
+#include "muonrt/allocator.h"
 #include "muonrt/base.h"
 #include "muonrt/comm.h"
+#include "muonrt/distributed.h"
 #include "muonrt/health.h"
 #include "muonrt/layout.h"
 #include "muonrt/nccl.h"
