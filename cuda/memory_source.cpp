@@ -13,18 +13,27 @@ MemorySource::MemorySource(int device, const Allocator& caller, bool stream_orde
     : device_(device), caller_(caller), streams_(streams) {
   if (!caller_.allocate && !stream_ordered) return;
   const DeviceGuard guard(device_);
-  if (stream_ordered) make_pool();
-  MUONRT_CUDA(cudaStreamCreateWithPriority(&order_, cudaStreamNonBlocking, 0));
+  try {
+    if (stream_ordered) make_pool();
+    MUONRT_CUDA(cudaStreamCreateWithPriority(&order_, cudaStreamNonBlocking, 0));
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 MemorySource::~MemorySource() {
   try {
     const DeviceGuard guard(device_);
-    if (order_) cudaStreamDestroy(order_);
-    if (pool_)
-      cudaMemPoolDestroy(pool_);  // what was given back goes as soon as the stream gets there
-  } catch (const Error&) {        // with its context the memory is gone
+    end();
+  } catch (const Error&) {  // with its context the memory is gone
   }
+}
+
+void MemorySource::end() {
+  if (order_) cudaStreamDestroy(order_);
+  if (pool_)
+    cudaMemPoolDestroy(pool_);  // what was given back goes as soon as the stream gets there
 }
 
 // Where ranks are threads of one process NCCL reads a peer's buffers in place, which memory of a
@@ -55,17 +64,19 @@ void MemorySource::make_pool() {
   if (!peers.empty()) MUONRT_CUDA(cudaMemPoolSetAccess(pool_, peers.data(), peers.size()));
 }
 
-void MemorySource::require_own(void* memory, int64_t bytes) const {
+void MemorySource::require_own(const void* memory, int64_t bytes) const {
   cudaPointerAttributes at = {};
-  const bool known = cudaPointerGetAttributes(&at, memory) == cudaSuccess;
-  if (!known) cudaGetLastError();
-  const bool own = known && at.device == device_ &&
+  const cudaError_t result = cudaPointerGetAttributes(&at, memory);
+  if (result == cudaErrorInvalidValue) {
+    cudaGetLastError();
+  } else {
+    check(result, "cudaPointerGetAttributes", __func__, __LINE__);
+  }
+  const bool own = result == cudaSuccess && at.device == device_ &&
                    (at.type == cudaMemoryTypeDevice || at.type == cudaMemoryTypeManaged);
-  if (own) return;
-  caller_.release(caller_.state, memory, bytes, device_, order_);
-  throw Error(Status::kInvalidArgument, cat("options: allocator: allocate gave ", memory, " for ",
-                                            bytes, " bytes, which is no memory of CUDA device ",
-                                            device_, "; allocate on the device that it is told"));
+  MUONRT_REQUIRE(own, Status::kInvalidArgument, "options: allocator: allocate gave ", memory,
+                 " for ", bytes, " bytes, which is no memory of CUDA device ", device_,
+                 "; allocate on the device that it is told");
 }
 
 void* MemorySource::take(int64_t bytes) {
@@ -76,12 +87,25 @@ void* MemorySource::take(int64_t bytes) {
   }
   if (caller_.allocate) {
     memory = caller_.take(bytes, device_, order_);
-    require_own(memory, bytes);
   } else {
     MUONRT_CUDA(cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, order_));
   }
-  MUONRT_CUDA(cudaStreamSynchronize(order_));
+  try {
+    if (caller_.allocate) require_own(memory, bytes);
+    MUONRT_CUDA(cudaStreamSynchronize(order_));
+  } catch (...) {
+    give_in_order(memory, bytes);
+    throw;
+  }
   return memory;
+}
+
+void MemorySource::give_in_order(void* memory, int64_t bytes) {
+  if (caller_.release) {
+    caller_.release(caller_.state, memory, bytes, device_, order_);
+  } else {
+    cudaFreeAsync(memory, order_);
+  }
 }
 
 void MemorySource::give(void* memory, int64_t bytes) {
@@ -93,11 +117,7 @@ void MemorySource::give(void* memory, int64_t bytes) {
     streams_.finish();
   } catch (const Error&) {  // a lost context runs nothing any more
   }
-  if (caller_.release) {
-    caller_.release(caller_.state, memory, bytes, device_, order_);
-  } else {
-    cudaFreeAsync(memory, order_);
-  }
+  give_in_order(memory, bytes);
 }
 
 }  // namespace muonrt::cuda

@@ -29,7 +29,9 @@ class MemorySource {
 
  private:
   void make_pool();
-  void require_own(void* memory, int64_t bytes) const;
+  void end();
+  void require_own(const void* memory, int64_t bytes) const;
+  void give_in_order(void* memory, int64_t bytes);
 
   const int device_;
   const Allocator caller_;

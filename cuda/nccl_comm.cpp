@@ -19,6 +19,7 @@ namespace {
 
 // The scratch holds the logits of 16,384 heads: to take more in a step might wait for a peer.
 constexpr int64_t kFirstScratch = 65536, kMostMessages = 256;
+constexpr int kMostGrouped = 128;  // ranks
 
 /// Operations are enqueued by one thread, in one order on all ranks that share them: an exchange is
 /// one group of sends and receives. The watch ends what does not end by itself.
@@ -63,7 +64,8 @@ class NcclComm final : public Comm {
     const Messages one[] = {{sends, receives}};
     exchange_in_group(stream, one);
   }
-  bool groups_exchanges() const override { return true; }
+  /// Where two such groups are few enough; see wait_for_room.
+  bool groups_exchanges() const override { return size() <= kMostGrouped; }
   void exchange_both(Stream& stream, const Messages& first, const Messages& second) override {
     const Messages both[] = {first, second};
     exchange_in_group(stream, both);
@@ -153,7 +155,8 @@ class NcclComm final : public Comm {
   /// 2.25 on), several to a message. Once that thread has met an error, a call that finds the pool
   /// empty waits for ever, and an abort for the call. So few are under way, of small worlds, that
   /// the pool does not run dry before the watch sees the error, which also ends this wait. Two
-  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
+  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it, and
+  /// from 129 on if each is two exchanges in one group.
   void wait_for_room(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Patience patience; !watch_->room(messages, kMostMessages); patience.pause())

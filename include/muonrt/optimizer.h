@@ -27,8 +27,8 @@ enum {
 /* Whether updates on their way back and the gradients of a later chunk are one exchange; see the
  * printed plan. */
 enum {
-  MUONRT_GROUPS_AUTO = 0, /* over NCCL, where a model of the step says that it saves a hundredth; no
-                             machine with several GPUs has measured it yet */
+  MUONRT_GROUPS_AUTO = 0,  /* over NCCL with up to 128 ranks, where a model of the step says that it
+                              saves a hundredth; no machine with several GPUs has measured it yet */
   MUONRT_GROUPS_APART = 1, /* never */
   MUONRT_GROUPS_SHARED = 2 /* always; over NCCL one ncclGroup */
 };
@@ -201,9 +201,10 @@ typedef struct muonrt_optimizer_options {
   const muonrt_allocator_t* allocator; /* read at creation alone; NULL: muonrt's own */
   int32_t stream_ordered;  /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
                               which other GPUs of the process reach (cudaMallocFromPoolAsync): to
-                              give  it back waits for the optimizer's work alone, not for all of the
+                              give it back waits for the optimizer's work alone, not for all of the
                               device's, as pinned memory still does; 0: cudaMalloc */
-  int32_t exchange_groups; /* MUONRT_GROUPS_AUTO; equal on every rank. Does not change a bit. */
+  int32_t exchange_groups; /* MUONRT_GROUPS_AUTO; equal on every rank. Does not change a bit. Traces
+                              show an exchange that is shared as the return's. */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

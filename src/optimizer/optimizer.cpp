@@ -50,31 +50,34 @@ const GroupSettings& Optimizer::group_of(int64_t param) const {
 }
 
 bool Optimizer::groups_exchanges(const Plan& plan) const {
+  if (!groupable(plan)) return false;
   if (settings_.groups_of_exchanges != ExchangeGroups::kAuto)
     return settings_.groups_of_exchanges == ExchangeGroups::kGrouped;
-  return comm_->groups_exchanges() && !settings_.serial && forecast_groups(plan).worth();
+  return comm_->groups_exchanges() && !settings_.serial &&
+         forecast_groups(plan, plan.problem().options.rates).worth();
 }
 
 std::string Optimizer::describe(bool json) const {
-  const bool grouped = pipeline_->grouped();
-  std::string out =
-      json ? plan_->json()
-           : plan_->describe() + cat("\nexchanges   the return of a chunk and a later gather ",
-                                     grouped ? "in one" : "apart", "; ",
-                                     to_text(forecast_groups(*plan_)), "\n");
-  if (json) {
+  const auto of = [&](const Plan& plan, const Pipeline& pipeline) {
+    if (!json)
+      return plan.describe() + cat("\nexchanges   the return of a chunk and a later gather ",
+                                   pipeline.grouped() ? "in one" : "apart", "; ",
+                                   to_text(forecast_groups(plan, plan.problem().options.rates)),
+                                   "\n");
+    std::string out = plan.json();
     out.resize(out.find_last_of('}'));
-    out += cat(", \"exchanges_grouped\": ", grouped ? "true}" : "false}");
-  }
+    return out + cat(", \"exchanges_grouped\": ", pipeline.grouped() ? "true}" : "false}");
+  };
+  std::string out = of(*plan_, *pipeline_);
   if (!block_plan_) return out;
+  const std::string blocks = of(*block_plan_, *block_pipeline_);
   if (!json) {
     return out + cat("\nSteps 0, ", block_period(settings_),
-                     ", ... take whole matrices, as above; those between take blocks:\n\n",
-                     block_plan_->describe());
+                     ", ... take whole matrices, as above; those between take blocks:\n\n", blocks);
   }
   out.resize(out.find_last_of('}'));
-  return out + cat(", \"block_period\": ", block_period(settings_),
-                   ", \"block_plan\": ", block_plan_->json(), "}");
+  return out +
+         cat(", \"block_period\": ", block_period(settings_), ", \"block_plan\": ", blocks, "}");
 }
 
 void Optimizer::require_reach(int64_t param, const char* what, const void* memory) const {

@@ -127,7 +127,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.replicas = settings.replicas;
   problem.options.max_peers = settings.max_peers;
   MachineRates& rates = problem.options.rates;
-  if (settings.device == DeviceKind::kCuda) rates = {3e14, 5e10, 15e-6};
+  if (settings.device == DeviceKind::kCuda) rates = kGpuRates;
   if (settings.machine_flops > 0) rates.flops = settings.machine_flops;
   if (settings.machine_bytes > 0) rates.bytes = settings.machine_bytes;
   if (settings.machine_message > 0) rates.message_seconds = settings.machine_message;

@@ -185,7 +185,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   StepSettings step;
   std::optional<Error> mine = error_of([&] {
     step = read();
-    current_->join(step.stream);
+    current_->join(step.stream, settings_.timeout_ms);
     apply(step);
     fill_scalars(step);
     check_device_scalars(step);
@@ -209,8 +209,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
     fail(*error);
   }
   report.enqueue_seconds = seconds_since(start);
-  if (const auto error = cause_of(error_of([&] { current_->wait(settings_.timeout_ms); })))
-    fail(*error);
+  if (const auto error = cause_of(error_of([&] { current_->wait(); }))) fail(*error);
   // After a step's last vote nothing is exchanged: what ends the communicator then is the next
   // step's.
   const bool settled = passes(last_ballot(), comm_->size(), run.stamp);
@@ -252,7 +251,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
 // What is late behind a caller's stream is late because of it.
 std::optional<Error> Optimizer::cause_of(std::optional<Error> error) const {
   if (!error || error->status() != Status::kTimeout) return error;
-  auto theirs = error_of([&] { device_->synchronize_joined(Deadline::in_ms(0)); });
+  const auto theirs = current_->late();
   return theirs ? theirs : error;
 }
 

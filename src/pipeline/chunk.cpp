@@ -123,8 +123,7 @@ void Chunk::exchange_return() {
 /// The time of both is the return's.
 void Chunk::exchange_grouped(Chunk& next) {
   const Context& c = *context_;
-  const bool carried = plan_->carried >= 0 || next.plan_->carried >= 0;
-  if (carried || !moves_return() || !next.moves_gather()) {
+  if (!moves_return() || !next.moves_gather()) {
     exchange_return();
     next.exchange_gather();
     return;
@@ -273,7 +272,10 @@ void Chunk::orthogonalize() {
 
 void Chunk::orthogonalize_and_gather(Chunk& next) {
   produce();
-  next.pack_gather();
+  {
+    const ProfilerRange range(*context_->device, "gather", next.slot());
+    next.pack_gather();
+  }
   exchange_grouped(next);
   next.end_gather();
   end_return();

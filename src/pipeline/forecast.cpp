@@ -35,7 +35,7 @@ class Clocks {
         return orthogonalize(action);
       case Stage::kVote:
       case Stage::kOutcome:
-        compute_ = exchange({0, 0});
+        link_ = compute_ = std::max(link_, compute_) + rates_.message_seconds;
         return;
       case Stage::kCommit:
         compute_ = std::max(compute_, returned_[at(action.slot)]);
@@ -63,7 +63,8 @@ class Clocks {
   /// Behind what the products' queue has done so far. @return  when it has arrived.
   double exchange(Bytes bytes) {
     const auto most = static_cast<double>(std::max(bytes.sent, bytes.received));
-    link_ = std::max(link_, compute_) + rates_.message_seconds + most / rates_.bytes;
+    link_ = std::max(link_, compute_);
+    if (most > 0) link_ += rates_.message_seconds + most / rates_.bytes;
     return link_;
   }
 
@@ -103,19 +104,27 @@ double forecast(const std::vector<Action>& order, const std::vector<SlotLoad>& s
   return clocks.end();
 }
 
-GroupForecast forecast_groups(const Plan& plan) {
-  const PlanOptions& options = plan.problem().options;
+GroupForecast forecast_groups(const Plan& plan, const MachineRates& rates) {
+  PlanOptions options = plan.problem().options;
+  options.rates = rates;
   const auto slots = static_cast<int32_t>(plan.slots().size());
   const std::vector<SlotLoad> loads = measure_traffic(plan).slots;
   const auto seconds = [&](bool grouped) {
-    return forecast(schedule(slots, options.window, options.commit, grouped), loads, options);
+    return forecast(schedule(slots, options.window, options.commit, grouped && groupable(plan)),
+                    loads, options);
   };
-  return {seconds(false), seconds(true)};
+  return {seconds(false), seconds(true), rates};
+}
+
+bool groupable(const Plan& plan) {
+  return std::none_of(plan.slots().begin(), plan.slots().end(),
+                      [](const Slot& slot) { return slot.carried >= 0; });
 }
 
 std::string to_text(const GroupForecast& f) {
   return cat("modelled: ", fixed(f.apart * 1e3, 3), " ms a step apart, ", fixed(f.grouped * 1e3, 3),
-             " ms in one; unmeasured");
+             " ms in one, at ", f.rates.flops, " FLOP/s, ", f.rates.bytes, " byte/s and ",
+             f.rates.message_seconds, " s an exchange of a rank; unmeasured");
 }
 
 }  // namespace muonrt

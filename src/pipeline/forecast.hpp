@@ -12,9 +12,9 @@ namespace muonrt {
 /// Seconds until a step's last commit by a plain model of one rank, the one that each slot asks the
 /// most of: a queue of products and local passes and a queue of exchanges, which run the stages in
 /// `order` and wait for one another as the pipeline's streams do. An exchange takes the machine's
-/// seconds of a message once, and the bytes of the fuller direction; products and local passes take
-/// their rates. No AdamW, no norm of all gradients. Predicts how two orders compare; no machine's
-/// time.
+/// seconds of a message once, if it has bytes, and the bytes of the fuller direction; products and
+/// local passes take their rates. No AdamW, no norm of all gradients. Predicts how two orders
+/// compare; no machine's time.
 double forecast(const std::vector<Action>& order, const std::vector<SlotLoad>& slots,
                 const PlanOptions& options);
 
@@ -22,10 +22,13 @@ double forecast(const std::vector<Action>& order, const std::vector<SlotLoad>& s
 /// group.
 struct GroupForecast {
   double apart = 0, grouped = 0;  // seconds
+  MachineRates rates = {};        // that they follow from
   /// Whether a group is worth it: saves a hundredth at least.
   bool worth() const { return grouped < 0.99 * apart; }
 };
-GroupForecast forecast_groups(const Plan& plan);
+GroupForecast forecast_groups(const Plan& plan, const MachineRates& rates);
+/// Whether its exchanges are ours to group: none is carried by functions of the caller's.
+bool groupable(const Plan& plan);
 /// "modelled: 1.234 ms a step apart, ..."
 std::string to_text(const GroupForecast& forecast);
 

@@ -281,8 +281,8 @@ void Pipeline::rehearse() {
 
 // No deadline of its own: exchanges end by the transport's, and local passes end by themselves. To
 // give up on those would hand buffers back that are still being written.
-void Pipeline::wait(int64_t join_timeout_ms) {
-  context_.device->synchronize_joined(Deadline::in_ms(join_timeout_ms));
+void Pipeline::wait() {
+  context_.device->synchronize_joined(join_deadline_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }
@@ -293,7 +293,7 @@ void Pipeline::abandon() noexcept {
   constexpr int64_t kPatienceMs = 60'000;
   try {
     Device& device = *context_.device;
-    device.synchronize_joined(Deadline::in_ms(0));
+    device.synchronize_joined(join_deadline_);
     device.record(*voted_, *exchange_);
     device.wait(*compute_, *voted_);
     device.record(*finished_, *compute_);
@@ -302,7 +302,23 @@ void Pipeline::abandon() noexcept {
   }
 }
 
+void Pipeline::join(void* callers_stream, int64_t timeout_ms) {
+  context_.device->join(*compute_, callers_stream);
+  join_deadline_ = Deadline::in_ms(timeout_ms);
+}
+
+std::optional<Error> Pipeline::late() const {
+  if (!join_deadline_.passed()) return std::nullopt;
+  try {
+    context_.device->synchronize_joined(join_deadline_);
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
 void Pipeline::drain() {
+  context_.device->synchronize_joined(join_deadline_);
   for (Stream* stream : {compute_.get(), exchange_.get()}) {
     context_.device->record(*called_, *stream);
     context_.device->synchronize(*called_, Deadline::in_ms(kMaxTimeoutMs));

@@ -48,10 +48,12 @@ class Pipeline {
   void enqueue(const StepRun& run);
   /// Work of the coming step starts after what the caller has enqueued on a stream of its own.
   /// Errors: as Device::join.
-  void join(void* callers_stream) { context_.device->join(*compute_, callers_stream); }
-  /// Blocks until the step has ended, however it did. Errors: those of the streams; TIMEOUT if the
-  /// caller's stream holds it up for so long.
-  void wait(int64_t join_timeout_ms = kMaxTimeoutMs);
+  /// @param timeout_ms  that this may take from now on.
+  void join(void* callers_stream, int64_t timeout_ms);
+  /// TIMEOUT, where what `join` waits for has not ended in its time.
+  std::optional<Error> late() const;
+  /// Blocks until the step has ended, however it did. Errors: those of the streams, and of `late`.
+  void wait();
   /// After `enqueue` has thrown: waits for what it had enqueued, for a minute at most.
   void abandon() noexcept;
 
@@ -90,6 +92,7 @@ class Pipeline {
   std::unique_ptr<Health> health_;
   std::vector<int32_t> scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
+  Deadline join_deadline_ = Deadline::in_ms(0);
   std::unique_ptr<Event> called_, voted_, verdict_in_, finished_;
   std::vector<SlotPlan> slots_;  // those this rank takes part in
   Buffer workspace_;

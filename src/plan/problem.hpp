@@ -75,6 +75,9 @@ struct MachineRates {
   double message_seconds = 20e-6;  // of a message, beyond its bytes
 };
 
+/// A GPU with its share of a node's links, where nobody says better.
+constexpr MachineRates kGpuRates = {3e14, 5e10, 15e-6};
+
 /// Past so many peers of a return it takes two levels, unless the caller says otherwise: queue
 /// pairs, channels and launches grow with peers, and a transport that likes 8 or 72 ranks does not
 /// like 1,024.

@@ -110,6 +110,7 @@ class Measurement {
   void add_carried(const Slot& slot) {
     const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
     out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
+    for (const int32_t id : slot.matrices) out_.slots.back().flops += matrix(id).flops;
     const int64_t full = carried_full_bytes(plan_, slot.carried);
     for (size_t r = 0; r < ranks(); ++r) {
       const int64_t local = carried_local_bytes(plan_, slot.carried, static_cast<int>(r));

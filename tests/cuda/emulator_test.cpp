@@ -139,24 +139,63 @@ TEST_CASE("emulated cuda: memory of a pool is given back when the device's own s
   CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
 }
 
+namespace {
+
+/// A stream of the caller's whose work goes on until it is told to end.
+class BusyStream {
+ public:
+  BusyStream() { cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, 0); }
+  ~BusyStream() { cudaStreamDestroy(handle); }
+  void work() {
+    emulator::enqueue_operation(handle, [this] { return ended.load(); });
+  }
+  cudaStream_t handle = nullptr;
+  std::atomic<bool> ended = false;
+};
+
+}  // namespace
+
 TEST_CASE("emulated cuda: a caller's stream that does not end ends the step at the deadline",
           "[emulated]") {
-  cudaStream_t theirs = nullptr;
-  REQUIRE(cudaStreamCreateWithPriority(&theirs, cudaStreamNonBlocking, 0) == cudaSuccess);
-  std::atomic<bool> ends = false;
-  {
+  muonrt_distributed_config_t serial;
+  muonrt_distributed_config_init(&serial);
+  serial.async_parallelism = 0;
+  for (const muonrt_distributed_config_t* const distributed :
+       {(decltype(&serial))nullptr, &serial}) {
+    BusyStream theirs;
     AbiRig rig;
     rig.options.timeout_ms = 200;
+    rig.options.distributed = distributed;
     ok(rig.create());
-    CHECK(rig.step(theirs) == MUONRT_SKIPPED);  // its gradient is NaN
-    emulator::enqueue_operation(theirs, [&] { return ends.load(); });
-    CHECK(rig.step(theirs) == MUONRT_ERROR_TIMEOUT);
+    CHECK(rig.step(theirs.handle) == MUONRT_SKIPPED);  // its gradient is NaN
+    theirs.work();
+    CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
     const std::string said = muonrt_last_error();
     CHECK(said.find("the work on the caller's stream") != std::string::npos);
     CHECK(rig.step(nullptr) == MUONRT_ERROR_INVALID_STATE);
-    ends = true;
+    theirs.ended = true;
   }
-  CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
+}
+
+TEST_CASE(
+    "emulated cuda: a step that a peer ends returns when the caller's stream leaves its buffers",
+    "[emulated]") {
+  BusyStream theirs;
+  AbiRig rig;
+  rig.options.timeout_ms = 60000;
+  ok(rig.create());
+  theirs.work();
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    muonrt_comm_abort(rig.comm, MUONRT_ERROR_TIMEOUT, "exchange #3 did not end");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    theirs.ended = true;
+  });
+  CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
+  CHECK(theirs.ended);
+  CHECK(emulator::pending() == 0);
+  CHECK(std::string(muonrt_last_error()).find("exchange #3 did not end") != std::string::npos);
+  other.join();
 }
 
 TEST_CASE("emulated cuda: memory is given back when what this thread enqueued has ended",

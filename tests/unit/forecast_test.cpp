@@ -73,22 +73,35 @@ TEST_CASE("forecast: where products bound a step, exchanges hide behind them eit
 
 TEST_CASE("forecast: commits of an eager step lie between the products", "[unit][pipeline]") {
   const std::vector<SlotLoad> slots(4, SlotLoad{100, 0, 0, 0, 40});
-  // A vote, a gather of nothing; then products, with two commits between them; the last return is
-  // waited for, committed, and voted on again.
+  // A vote; then products, with two commits between them; the last return is waited for, committed,
+  // and voted on again. Gathers of nothing are no messages.
   CHECK(seconds(slots, 2, false, CommitMode::kEager) ==
-        Approx(0.25 + 0.25 + 4 * 100 + 2 * 2 + 40.25 + 2 + 0.25));
+        Approx(0.25 + 4 * 100 + 2 * 2 + 40.25 + 2 + 0.25));
 }
 
 TEST_CASE("forecast: a plan's own slots, in whatever mesh", "[unit][pipeline]") {
   plan_case::Case c;
   const auto on = plan_case::mesh({2, 2});
-  for (int i = 0; i < 12; ++i) plan_case::add(c, plan_case::muon(cat("w", i), on, {64, 64}, 0), {});
+  for (int i = 0; i < 24; ++i) plan_case::add(c, plan_case::muon(cat("w", i), on, {64, 64}, 0), {});
   c.problem.options.chunk_bytes = 8192;
-  const GroupForecast slow_link = forecast_groups(Plan(c.problem));
+  const auto with = [&](const MachineRates& rates) {
+    return forecast_groups(Plan(c.problem), rates);
+  };
+  const GroupForecast slow_link = with({1e12, 1, 1});
   CHECK(slow_link.apart > 0);
-  CHECK(slow_link.grouped <= slow_link.apart);
-  c.problem.options.rates = {1, 1e12, 1e-9};  // nothing but products
-  const GroupForecast slow_products = forecast_groups(Plan(c.problem));
+  CHECK(slow_link.grouped < slow_link.apart);
+  const GroupForecast slow_products = with({1, 1e12, 1e-9});
   CHECK(slow_products.apart == Approx(slow_products.grouped));
   CHECK_FALSE(slow_products.worth());
+  // Functions of the caller's exchange as they like.
+  for (ParamSpec& spec : c.problem.params) spec.carried = true, spec.owner = 0;
+  CHECK_FALSE(groupable(Plan(c.problem)));
+  const GroupForecast carried = with({1e12, 1, 1});
+  CHECK(carried.apart == carried.grouped);
+  // One rank alone sends nothing.
+  plan_case::Case alone;
+  for (int i = 0; i < 12; ++i)
+    plan_case::add(alone, plan_case::muon(cat("w", i), plan_case::mesh({1}), {64, 64}, 0), {});
+  alone.problem.options.chunk_bytes = 8192;
+  CHECK_FALSE(forecast_groups(Plan(alone.problem), {1e12, 1e9, 1}).worth());
 }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/error.hpp"
@@ -25,10 +26,16 @@ struct Arguments {
   std::string commit = "atomic", transport = "bf16", replicas = "once";
   PlacementWords placements;
   int max_peers = 0;
-  MachineRates rates;
+  std::optional<double> flops, bytes, message_seconds;  // of a rank's machine
   int64_t rows = 20;
   bool json = false;
 };
+
+/// `rates`, but for what was given.
+MachineRates rates_of(const Arguments& a, const MachineRates& rates) {
+  return {a.flops.value_or(rates.flops), a.bytes.value_or(rates.bytes),
+          a.message_seconds.value_or(rates.message_seconds)};
+}
 
 int run(const Arguments& a) {
   const std::vector<ModelTensor> tensors = model_tensors(a.model);
@@ -40,11 +47,11 @@ int run(const Arguments& a) {
   if (a.replicas == "each") options.replicas = Replicas::kEach;
   if (a.replicas == "auto") options.replicas = Replicas::kAuto;
   options.max_peers = a.max_peers;
-  options.rates = a.rates;
+  options.rates = rates_of(a, {});
   const double start = now();
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements));
   const double seconds = now() - start;
-  const GroupForecast groups = forecast_groups(plan);
+  const GroupForecast groups = forecast_groups(plan, rates_of(a, kGpuRates));
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model = json_object({{"name", json_text(a.model)},
@@ -105,21 +112,23 @@ void add_plan(CLI::App& app, Work& work) {
                                kMaxPeers))
       ->check(nonnegative())
       ->capture_default_str();
-  command
-      ->add_option("--machine-flops", a->rates.flops,
-                   "for what is modelled: FLOP/s of a rank in products")
-      ->check(positive())
-      ->capture_default_str();
-  command
-      ->add_option("--machine-bytes", a->rates.bytes,
-                   "for what is modelled: bytes/s that a rank sends or receives")
-      ->check(positive())
-      ->capture_default_str();
-  command
-      ->add_option("--machine-message-seconds", a->rates.message_seconds,
-                   "for what is modelled: seconds of a message, beyond its bytes")
-      ->check(nonnegative())
-      ->capture_default_str();
+  const auto rate = [&](const char* name, std::optional<double>& to, double host, double gpu,
+                        double least, const char* what) {
+    command
+        ->add_option(name, to,
+                     fmt::format("for what is modelled: {} (default {} for --replicas auto, {} for "
+                                 "exchanges over NCCL)",
+                                 what, host, gpu))
+        ->check(least > 0 ? positive() : nonnegative())
+        ->check(CLI::Range(least, 1e30));
+  };
+  constexpr MachineRates kHost;
+  rate("--machine-flops", a->flops, kHost.flops, kGpuRates.flops, 1e-9,
+       "FLOP/s of a rank in products");
+  rate("--machine-bytes", a->bytes, kHost.bytes, kGpuRates.bytes, 1e-9,
+       "bytes/s that a rank sends or receives");
+  rate("--machine-message-seconds", a->message_seconds, kHost.message_seconds,
+       kGpuRates.message_seconds, 0, "seconds of a message, beyond its bytes");
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
       ->check(positive())
       ->capture_default_str();
