@@ -17,7 +17,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-// The scratch holds the logits of 16,384 heads: to take more in a step might wait for a peer.
+// Of the scratch at least; a rehearsal takes what more is wanted.
 constexpr int64_t kFirstScratch = 65536, kMostMessages = 256;
 constexpr int kMostGrouped = 128;  // ranks
 
@@ -86,6 +86,12 @@ class NcclComm final : public Comm {
       all_reduce(keys, keys, n, kNcclInt32, kNcclMax, s);
       deliver_floats(keys, out, n, shared_->closed(), s);
     });
+  }
+
+  void prepare_exchange(const Messages&) override { watch_->prepare(); }
+  void prepare_reduction(int64_t bytes) override {
+    watch_->prepare();
+    scratch(bytes);
   }
 
   void allgather(const void* mine, void* all, int64_t bytes) override {

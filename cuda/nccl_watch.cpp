@@ -22,6 +22,12 @@ NcclWatch::~NcclWatch() {
   thread_.join();
 }
 
+void NcclWatch::prepare() {
+  auto event = std::make_unique<CudaEvent>(device_);
+  const std::lock_guard lock(mutex_);
+  spare_.push_back(std::move(event));
+}
+
 void NcclWatch::add(cudaStream_t stream, const char* what, int64_t messages) {
   const std::lock_guard lock(mutex_);
   if (reported_) return;

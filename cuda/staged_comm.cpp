@@ -43,10 +43,7 @@ class StagedComm final : public Comm {
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
     run(stream, [&](cudaStream_t s) {
-      int64_t total = 0;
-      for (const SendTo& m : sends) total += round_up(m.bytes, kMemoryAlignment);
-      for (const ReceiveFrom& m : receives) total += round_up(m.bytes, kMemoryAlignment);
-      char* at = reserve(total);
+      char* at = reserve(staged_bytes({sends, receives}));
       sends_.assign(sends.begin(), sends.end());
       receives_.assign(receives.begin(), receives.end());
       for (SendTo& m : sends_) {
@@ -77,6 +74,9 @@ class StagedComm final : public Comm {
       bootstrap_->reduce_sum(a, b, count);
     });
   }
+
+  void prepare_exchange(const Messages& messages) override { reserve(staged_bytes(messages)); }
+  void prepare_reduction(int64_t bytes) override { reserve(2 * round_up(bytes, kMemoryAlignment)); }
 
   void allgather(const void* mine, void* all, int64_t bytes) override {
     bootstrap_->allgather(mine, all, bytes);
@@ -142,6 +142,13 @@ class StagedComm final : public Comm {
         std::this_thread::sleep_for(std::chrono::microseconds(20));
       }
     }
+  }
+
+  static int64_t staged_bytes(const Messages& messages) {
+    int64_t total = 0;
+    for (const SendTo& m : messages.sends) total += round_up(m.bytes, kMemoryAlignment);
+    for (const ReceiveFrom& m : messages.receives) total += round_up(m.bytes, kMemoryAlignment);
+    return total;
   }
 
   /// Pinned memory. One stream uses it, in order: copies out come after the copies back of the

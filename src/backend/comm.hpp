@@ -63,6 +63,11 @@ class Comm {
   /// out <- element-wise sum over all ranks.
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
 
+  /// Such an exchange, or a reduction of so many bytes, is to come: takes the memory that it wants,
+  /// so that no step does. Sends nothing.
+  virtual void prepare_exchange(const Messages&) {}
+  virtual void prepare_reduction(int64_t) {}
+
   /// Host side, blocking: `all` receives `bytes` from every rank, in rank order. Collective.
   virtual void allgather(const void* mine, void* all, int64_t bytes) = 0;
   /// A communicator of its own over the same ranks. Collective.

@@ -98,15 +98,17 @@ bool Chunk::moves_return() const { return !return_sends_.empty() || !return_rece
 
 void Chunk::exchange(int32_t span, const Messages& messages) {
   const Context& c = *context_;
+  if (c.rehearses) return c.comm->prepare_exchange(messages);
   begin(span, *c.exchange);
-  if (!c.rehearses) c.comm->exchange(*c.exchange, messages.sends, messages.receives);
+  c.comm->exchange(*c.exchange, messages.sends, messages.receives);
   end(span, *c.exchange);
 }
 
 void Chunk::call(int32_t span, FunctionCall& function) {
   const Context& c = *context_;
+  if (c.rehearses) return;
   begin(span, *c.exchange);
-  if (!c.rehearses) c.device->call(*c.exchange, &FunctionCall::run, &function, &c.findings->failed);
+  c.device->call(*c.exchange, &FunctionCall::run, &function, &c.findings->failed);
   end(span, *c.exchange);
 }
 
@@ -128,17 +130,20 @@ void Chunk::exchange_grouped(Chunk& next) {
     next.exchange_gather();
     return;
   }
+  const Messages back = {return_sends_, return_receives_};
+  const Messages more = {next.gather_sends_, next.gather_receives_};
+  if (c.rehearses) {
+    c.comm->prepare_exchange(back);
+    return c.comm->prepare_exchange(more);
+  }
   begin(kReturnExchange, *c.exchange);
-  if (!c.rehearses)
-    c.comm->exchange_both(*c.exchange, {return_sends_, return_receives_},
-                          {next.gather_sends_, next.gather_receives_});
+  c.comm->exchange_both(*c.exchange, back, more);
   end(kReturnExchange, *c.exchange);
 }
 
 // What the return has brought goes on from where it lies; the stream keeps the two in order.
 void Chunk::relay() {
-  const Context& c = *context_;
-  if (c.rehearses || (relay_sends_.empty() && relay_receives_.empty())) return;
+  if (relay_sends_.empty() && relay_receives_.empty()) return;
   exchange(kRelay, {relay_sends_, relay_receives_});
 }
 

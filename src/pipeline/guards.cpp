@@ -1,5 +1,7 @@
 #include "pipeline/guards.hpp"
 
+#include <algorithm>
+
 #include "base/checked.hpp"
 
 namespace muonrt {
@@ -31,9 +33,12 @@ void Guards::exchange() {
   const Context& c = *context_;
   c.device->record(*ready_, *c.compute);
   c.device->wait(*c.exchange, *ready_);
-  const bool sends = !c.rehearses;
-  if (sends && work_.clip_norm > 0) c.comm->reduce_sum(*c.exchange, mine_, all_, kNormWords);
-  if (sends && work_.logits > 0) c.comm->reduce_max(*c.exchange, my_logits_, logits_, work_.logits);
+  if (c.rehearses) {
+    c.comm->prepare_reduction(std::max(kWordBytes, work_.logits * 4));
+  } else {
+    if (work_.clip_norm > 0) c.comm->reduce_sum(*c.exchange, mine_, all_, kNormWords);
+    if (work_.logits > 0) c.comm->reduce_max(*c.exchange, my_logits_, logits_, work_.logits);
+  }
   c.device->record(*reduced_, *c.exchange);
   c.device->wait(*c.compute, *reduced_);
 }

@@ -135,6 +135,7 @@ Health::Records Health::records(int32_t matrix) const {
 void Health::begin(bool measures) {
   measures_ = measures;
   if (!measures) return;
+  if (context_->rehearses) context_->comm->prepare_reduction(words_ * 8);
   context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
 }
 

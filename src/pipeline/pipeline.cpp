@@ -194,9 +194,12 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
   device.wait(*exchange_, *voted_);
   times_.begin(span, *exchange_);
   if (binding) ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
-  if (!context_.rehearses)
+  if (context_.rehearses) {
+    context_.comm->prepare_reduction(sizeof(Ballot));
+  } else {
     context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
                               reinterpret_cast<int64_t*>(sum), kBallotWords);
+  }
   if (binding) ops.copy(*exchange_, &outcome_->vote_passed, &kOne, sizeof kOne);
   ops.copy(*exchange_, mirror, sum, sizeof(Ballot));
   times_.end(span, *exchange_);

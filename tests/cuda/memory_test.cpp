@@ -102,6 +102,17 @@ TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, e
   CHECK(ledger.out.empty());
 }
 
+TEST_CASE("cuda memory: no step takes any, its exchanges and statistics included", "[cuda]") {
+  AbiRig rig;
+  heal(rig);
+  rig.options.health_every = 1;
+  rig.options.clip_norm = 1.0;
+  ok(rig.create());
+  const int64_t calls = slow_calls();
+  CHECK(rig.step(nullptr) == MUONRT_OK);
+  CHECK(slow_calls() == calls);
+}
+
 TEST_CASE("cuda memory: in the order of a stream, from a pool, with the same bits", "[cuda]") {
   AbiRig rig;
   heal(rig);
