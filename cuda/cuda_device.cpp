@@ -143,7 +143,8 @@ void* CudaDevice::take(int64_t bytes, bool shared) {
   try {
     memory = raw_allocate(bytes, shared);
   } catch (const Error& error) {
-    if (error.status() != Status::kOutOfMemory || settings_.allocator.allocate) throw;
+    const bool callers = settings_.allocator.allocate && !shared;
+    if (error.status() != Status::kOutOfMemory || callers) throw;
     throw Error(Status::kOutOfMemory,
                 cat("CUDA device ", index_, " refused ", human_bytes(bytes),
                     shared ? " of pinned host memory (" : " (", human_bytes(allocated_bytes_),

@@ -88,9 +88,9 @@ class NcclComm final : public Comm {
     });
   }
 
-  void prepare_exchange(const Messages&) override { watch_->prepare(); }
+  void prepare_exchange(const Messages&) override { watch_->prepare(kMostMessages); }
   void prepare_reduction(int64_t bytes) override {
-    watch_->prepare();
+    watch_->prepare(kMostMessages);
     scratch(bytes);
   }
 

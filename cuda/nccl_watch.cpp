@@ -22,10 +22,9 @@ NcclWatch::~NcclWatch() {
   thread_.join();
 }
 
-void NcclWatch::prepare() {
-  auto event = std::make_unique<CudaEvent>(device_);
+void NcclWatch::prepare(int64_t most) {
   const std::lock_guard lock(mutex_);
-  spare_.push_back(std::move(event));
+  if (std::ssize(spare_) < most) spare_.push_back(std::make_unique<CudaEvent>(device_));
 }
 
 void NcclWatch::add(cudaStream_t stream, const char* what, int64_t messages) {

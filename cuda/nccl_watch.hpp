@@ -28,8 +28,8 @@ class NcclWatch {
   NcclWatch(int device, int rank, Calls calls);
   ~NcclWatch();
 
-  /// Makes what an operation to come will want.
-  void prepare();
+  /// Makes what an operation to come will want, beside at most `most` others.
+  void prepare(int64_t most);
   /// Watches what has been enqueued on `stream`, until then. `what` is a literal.
   /// @param messages  that go out and come in with it.
   void add(cudaStream_t stream, const char* what, int64_t messages);

@@ -124,7 +124,7 @@ class StagedComm final : public Comm {
     MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
   }
 
-  /// Until the stream has run to here.
+  /// Until the stream has run to here. Errors: what a peer has published; TIMEOUT.
   void wait(cudaStream_t stream) {
     MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
     const Deadline deadline = Deadline::in_ms(bootstrap_->timeout_ms());
@@ -134,6 +134,7 @@ class StagedComm final : public Comm {
       if (result == cudaSuccess) return;
       if (result != cudaErrorNotReady) check(result, "cudaEventQuery", __func__, __LINE__);
       cudaGetLastError();
+      if (const auto trouble = bootstrap_->trouble()) throw *trouble;
       MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", device_,
                      " before an exchange did not end before the deadline; raise the timeout");
       if (turn < 1000) {

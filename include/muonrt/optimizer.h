@@ -30,7 +30,8 @@ enum {
   MUONRT_GROUPS_AUTO = 0,  /* over NCCL with up to 128 ranks, where a model of the step says that it
                               saves a hundredth; no machine with several GPUs has measured it yet */
   MUONRT_GROUPS_APART = 1, /* never */
-  MUONRT_GROUPS_SHARED = 2 /* always; over NCCL one ncclGroup */
+  MUONRT_GROUPS_SHARED = 2 /* always, over NCCL as one ncclGroup; but where the caller's functions
+                              exchange a parameter, never */
 };
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /* CUDA: what computes symmetric products in half precision; equal on every rank. */

@@ -1,5 +1,7 @@
 #include "pipeline/chunk.hpp"
 
+#include "pipeline/schedule.hpp"
+
 namespace muonrt {
 
 namespace {
@@ -278,7 +280,7 @@ void Chunk::orthogonalize() {
 void Chunk::orthogonalize_and_gather(Chunk& next) {
   produce();
   {
-    const ProfilerRange range(*context_->device, "gather", next.slot());
+    const ProfilerRange gather(*context_->device, stage_name(Stage::kGather), next.slot());
     next.pack_gather();
   }
   exchange_grouped(next);

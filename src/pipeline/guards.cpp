@@ -1,7 +1,5 @@
 #include "pipeline/guards.hpp"
 
-#include <algorithm>
-
 #include "base/checked.hpp"
 
 namespace muonrt {
@@ -34,7 +32,8 @@ void Guards::exchange() {
   c.device->record(*ready_, *c.compute);
   c.device->wait(*c.exchange, *ready_);
   if (c.rehearses) {
-    c.comm->prepare_reduction(std::max(kWordBytes, work_.logits * 4));
+    if (work_.clip_norm > 0) c.comm->prepare_reduction(kWordBytes);
+    if (work_.logits > 0) c.comm->prepare_reduction(work_.logits * 4);
   } else {
     if (work_.clip_norm > 0) c.comm->reduce_sum(*c.exchange, mine_, all_, kNormWords);
     if (work_.logits > 0) c.comm->reduce_max(*c.exchange, my_logits_, logits_, work_.logits);

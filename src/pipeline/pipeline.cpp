@@ -236,7 +236,10 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
       return chunk ? chunk->gather() : void();
     case Stage::kOrthogonalize:
       if (chunk && next) return chunk->orthogonalize_and_gather(*next);
-      if (next) return next->gather();
+      if (next) {
+        const ProfilerRange gather(*context_.device, stage_name(Stage::kGather), next->slot());
+        return next->gather();
+      }
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
       return vote(run, ballot_, context_.verdict, &outcome_->verdict, true);

@@ -54,7 +54,8 @@ class Pipeline {
   std::optional<Error> late() const;
   /// Blocks until the step has ended, however it did. Errors: those of the streams, and of `late`.
   void wait();
-  /// After `enqueue` has thrown: waits for what it had enqueued, for a minute at most.
+  /// After `enqueue` has thrown: waits for what it had enqueued. First for the caller's stream, in
+  /// the time that `join` gave it, then a minute at most; behind one that is late, no longer.
   void abandon() noexcept;
 
   const Outcome& outcome() const { return *outcome_; }

@@ -7,6 +7,7 @@
 
 #include "control.hpp"
 #include "cuda/abi_rig.hpp"
+#include "cuda/busy_stream.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/machine.hpp"
 
@@ -138,22 +139,6 @@ TEST_CASE("emulated cuda: memory of a pool is given back when the device's own s
   CHECK(emulator::pool_blocks() == blocks);
   CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
 }
-
-namespace {
-
-/// A stream of the caller's whose work goes on until it is told to end.
-class BusyStream {
- public:
-  BusyStream() { cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, 0); }
-  ~BusyStream() { cudaStreamDestroy(handle); }
-  void work() {
-    emulator::enqueue_operation(handle, [this] { return ended.load(); });
-  }
-  cudaStream_t handle = nullptr;
-  std::atomic<bool> ended = false;
-};
-
-}  // namespace
 
 TEST_CASE("emulated cuda: a caller's stream that does not end ends the step at the deadline",
           "[emulated]") {

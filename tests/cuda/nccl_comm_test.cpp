@@ -170,27 +170,6 @@ TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one", "[nccl]") {
   check_rules();
 }
 
-TEST_CASE("nccl: no step takes memory, its statistics included", "[nccl]") {
-  fake_nccl::reset();
-  world::Case c;
-  // Their statistics are more than the communicator's first scratch.
-  c.params = {world::matrix("stack", {400, 2, 2}, {})};
-  c.params[0].view = View::kStack;
-  c.settings.groups = world::default_groups();
-  c.settings.health_every = 1;
-  ThreadGroup group(1);
-  const auto comm = plain(group.transport(0));
-  Machine machine(world_device());
-  DeviceMirror mirror(machine);
-  world::Rank rank(c, *comm, world_device, &mirror);
-  rank.fill_gradients(0);
-  StepReport report;
-  const int64_t calls = slow_calls();
-  CHECK(rank.step_only(0, report) == Status::kOk);
-  CHECK(report.health);
-  CHECK(slow_calls() == calls);
-}
-
 TEST_CASE("nccl: ranks on two GPUs give the bits of one rank on one", "[nccl]") {
   fake_nccl::reset();
   const world::Tensors alone = run_world(small_case(0, 0, false), plain);

@@ -95,12 +95,13 @@ TEST_CASE("allocator: one that refuses at any call ends the creation, and has ev
 
 TEST_CASE("allocator: memory that is not aligned is refused and goes back", "[unit][api]") {
   AllocatorLedger ledger = host_ledger();
-  ledger.take = [](int64_t bytes) -> void* {
-    auto* const memory = static_cast<char*>(std::malloc(static_cast<size_t>(bytes) + 512));
-    return memory + 256 - reinterpret_cast<uintptr_t>(memory) % 256 + 64;
+  std::vector<char> memory;
+  ledger.take = [&](int64_t bytes) -> void* {
+    memory.resize(static_cast<size_t>(bytes) + 512);
+    return memory.data() + 256 - reinterpret_cast<uintptr_t>(memory.data()) % 256 + 64;
   };
   std::vector<void*> given;
-  ledger.give = [&](void* memory) { given.push_back(memory); };
+  ledger.give = [&](void* at) { given.push_back(at); };
   const muonrt_allocator_t table = ledger.table();
   Rig rig;
   rig.options.allocator = &table;

@@ -1,0 +1,83 @@
+// What steps of one rank over NCCL take and wait for.
+
+#include <catch2/catch.hpp>
+
+#include "cuda/busy_stream.hpp"
+#include "cuda/nccl_ranks.hpp"
+#include "optimizer/agreement.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+/// One rank of a case, over the fake NCCL.
+struct Alone {
+  explicit Alone(const world::Case& c)
+      : group(1),
+        comm((fake_nccl::reset(), plain(group.transport(0)))),
+        machine(world_device()),
+        mirror(machine),
+        rank(c, *comm, world_device, &mirror) {
+    rank.fill_gradients(0);
+  }
+  std::optional<Error> step(cudaStream_t stream) {
+    return error_of([&] {
+      StepReport report;
+      rank.optimizer().step(
+          [&] {
+            StepSettings s;
+            s.lr = 0.1;
+            s.stream = stream;
+            return s;
+          },
+          report);
+    });
+  }
+
+  ThreadGroup group;
+  std::unique_ptr<Comm> comm;
+  Machine machine;
+  DeviceMirror mirror;
+  world::Rank rank;
+};
+
+world::Case stack_of(int64_t matrices) {
+  world::Case c;
+  c.params = {world::matrix("stack", {matrices, 2, 2}, {})};
+  c.params[0].view = View::kStack;
+  c.settings.groups = world::default_groups();
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("nccl steps: none takes memory, its norm and statistics included", "[nccl]") {
+  world::Case c = stack_of(400);  // whose statistics are more than the communicator's first scratch
+  c.settings.health_every = 1;
+  c.settings.clip_norm = 1.0;
+  Alone alone(c);
+  const int64_t calls = slow_calls();
+  CHECK_FALSE(alone.step(nullptr));
+  CHECK(slow_calls() == calls);
+  check_rules();
+}
+
+TEST_CASE("nccl steps: behind a caller's stream that does not end they end at the deadline",
+          "[nccl]") {
+  for (const bool serial : {false, true}) {
+    INFO((serial ? "one stage at a time" : "ahead"));
+    world::Case c = stack_of(3);
+    c.settings.device = DeviceKind::kCuda;
+    c.settings.timeout_ms = 300;
+    c.settings.serial = serial;
+    BusyStream theirs;
+    Alone alone(c);
+    const auto before = alone.step(theirs.handle);
+    CHECK((before ? before->message() : "") == "");
+    theirs.work();
+    const auto error = alone.step(theirs.handle);
+    CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
+    theirs.ended = true;
+  }
+}
