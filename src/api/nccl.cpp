@@ -51,6 +51,14 @@ std::unique_ptr<muonrt_comm> over(muonrt_comm_t* host, Make make) {
   return out;
 }
 
+/// A rank whose build has no CUDA says so, by `refuse`, before others wait for it in the making.
+template <class Refuse>
+void require_builds(Comm& host, Refuse refuse) {
+  together(host, [&] {
+    if (!cuda_is_built()) refuse();
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -81,9 +89,8 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
     together(host->host, [&] {
       require_pointer(comm, "muonrt_comm_create_nccl", "comm");
       settings = read_options(options);
-      if (!cuda_is_built())
-        make_nccl_comm(nullptr, settings);  // refuses, before others wait for it
     });
+    require_builds(host->host, [&] { make_nccl_comm(nullptr, settings); });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_nccl_comm(std::move(bootstrap), settings);
             }).release();
@@ -96,10 +103,8 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
   return guard([&] {
     if (comm) *comm = nullptr;
     require_pointer(host, "muonrt_comm_create_staged", "host");
-    together(host->host, [&] {
-      require_pointer(comm, "muonrt_comm_create_staged", "comm");
-      if (!cuda_is_built()) make_staged_comm(nullptr, device_index);
-    });
+    together(host->host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
+    require_builds(host->host, [&] { make_staged_comm(nullptr, device_index); });
     *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
               return make_staged_comm(std::move(bootstrap), device_index);
             }).release();
