@@ -68,25 +68,13 @@ TEST_CASE(
 
 TEST_CASE("cuda memory: an allocator that refuses, or gives the host's memory, ends the creation",
           "[cuda]") {
-  for (int64_t at = 0;; ++at) {
-    AllocatorLedger ledger = gpu_ledger();
-    ledger.refuse_at = at;
-    const muonrt_allocator_t table = ledger.table();
+  check_refusals(gpu_ledger, [](const muonrt_allocator_t& table) {
     AbiRig rig;
     heal(rig);
     rig.options.allocator = &table;
     const muonrt_status_t status = rig.create();
-    CAPTURE(at, muonrt_last_error());
-    CHECK(ledger.wrong.empty());
-    if (ledger.calls <= at) {
-      CHECK(status == MUONRT_OK);
-      CHECK(at > 0);
-      break;
-    }
-    CHECK(status == MUONRT_ERROR_OUT_OF_MEMORY);
-    CHECK(std::string(muonrt_last_error()).find("allocator refused") != std::string::npos);
-    CHECK(ledger.out.empty());
-  }
+    return std::pair(status, std::string(muonrt_last_error()));
+  });
   AllocatorLedger ledger;
   ledger.take = [](int64_t bytes) {
     return std::aligned_alloc(256, (static_cast<size_t>(bytes) + 255) / 256 * 256);

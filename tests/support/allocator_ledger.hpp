@@ -1,9 +1,11 @@
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/text.hpp"
@@ -53,3 +55,28 @@ struct AllocatorLedger {
     without_stream += stream == nullptr;
   }
 };
+
+/// An optimizer is created with a ledger that refuses its first call, its second, and so on until
+/// none is refused; each time everything goes back.
+/// @param make    a ledger.
+/// @param create  of a table: status and message of the creation, whatever it made being gone
+/// again.
+template <class Make, class Create>
+void check_refusals(Make make, Create create) {
+  for (int64_t at = 0;; ++at) {
+    AllocatorLedger ledger = make();
+    ledger.refuse_at = at;
+    const muonrt_allocator_t table = ledger.table();
+    const std::pair<muonrt_status_t, std::string> ended = create(table);
+    CAPTURE(at, ended.second);
+    CHECK(ledger.wrong.empty());
+    CHECK(ledger.out.empty());
+    if (ledger.calls <= at) {
+      CHECK(ended.first == MUONRT_OK);
+      CHECK(at > 0);
+      break;
+    }
+    CHECK(ended.first == MUONRT_ERROR_OUT_OF_MEMORY);
+    CHECK(ended.second.find("the caller's allocator refused") != std::string::npos);
+  }
+}

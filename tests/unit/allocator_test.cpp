@@ -73,24 +73,12 @@ TEST_CASE("allocator: all memory of an optimizer comes from the caller's and goe
 
 TEST_CASE("allocator: one that refuses at any call ends the creation, and has everything back",
           "[unit][api]") {
-  for (int64_t at = 0;; ++at) {
-    AllocatorLedger ledger = host_ledger();
-    ledger.refuse_at = at;
-    const muonrt_allocator_t table = ledger.table();
+  check_refusals(host_ledger, [](const muonrt_allocator_t& table) {
     Rig rig;
     rig.options.allocator = &table;
     const muonrt_status_t status = rig.create();
-    CAPTURE(at, rig.message);
-    CHECK(ledger.wrong.empty());
-    if (ledger.calls <= at) {
-      CHECK(status == MUONRT_OK);
-      CHECK(at > 0);
-      break;
-    }
-    CHECK(status == MUONRT_ERROR_OUT_OF_MEMORY);
-    CHECK(rig.message.find("the caller's allocator refused") != std::string::npos);
-    CHECK(ledger.out.empty());
-  }
+    return std::pair(status, rig.message);
+  });
 }
 
 TEST_CASE("allocator: memory that is not aligned is refused and goes back", "[unit][api]") {
