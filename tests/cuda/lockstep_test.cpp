@@ -13,8 +13,8 @@ namespace {
 std::vector<backends::Backend> cuda_backends() {
   std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
   for (const SymmetricProvider own : symmetric_providers())
-    list.push_back(backends::cuda(is_emulated(), own));
-  if (!is_emulated()) list.push_back(backends::cuda());
+    list.push_back(backends::cuda(false, own));
+  list.push_back(backends::cuda());
   return list;
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("cuda lockstep: shapes, forms, dtypes and lists together have the bits
 }
 
 TEST_CASE("cuda lockstep: only kernels of our own want shapes side by side", "[cuda]") {
-  CHECK_FALSE(make_device(is_emulated())->ops().together().shapes);
+  CHECK_FALSE(make_device()->ops().together().shapes);
   for (const SymmetricProvider own : symmetric_providers())
     CHECK(make_device(own)->ops().together().shapes);
   CHECK_FALSE(make_host()->ops().together().shapes);

@@ -119,7 +119,6 @@ std::vector<Case> cases() {
 
 TEST_CASE("cuda multiply: equals float64 up to the roundings of f32 sums", "[cuda]") {
   for (const bool naive : {true, false}) {
-    if (!naive && is_emulated()) continue;
     for (const Case& c : cases()) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         for (const DType result : {DType::kF32, DType::kBF16}) {
@@ -139,7 +138,6 @@ TEST_CASE("cuda multiply: equals float64 up to the roundings of f32 sums", "[cud
 
 TEST_CASE("cuda multiply: a symmetric result is symmetric to the bit", "[cuda]") {
   for (const bool naive : {true, false}) {
-    if (!naive && is_emulated()) continue;
     Machine machine(make_device(naive));
     for (const int64_t n : {1, 63, 64, 65, 130, 200}) {
       const Case c{n, n, 77, 2, true, true};
@@ -158,7 +156,6 @@ TEST_CASE("cuda multiply: a symmetric result is symmetric to the bit", "[cuda]")
 TEST_CASE("cuda multiply: a matrix in a batch has the bits it has alone, again and again",
           "[cuda]") {
   for (const bool naive : {true, false}) {
-    if (!naive && is_emulated()) continue;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Machine machine(make_device(naive));
       for (const Case& c : {Case{48, 80, 48, 5}, Case{64, 64, 200, 7, true, true}}) {

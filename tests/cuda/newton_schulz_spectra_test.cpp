@@ -25,8 +25,8 @@ constexpr Choice kAll[] = {{CoefficientFamily::kPolarExpress, DType::kBF16},
 std::vector<backends::Backend> tuned_backends() {
   std::vector<backends::Backend> list;
   for (const SymmetricProvider own : cuda_test::symmetric_providers())
-    list.push_back(backends::cuda(cuda_test::is_emulated(), own));
-  if (!cuda_test::is_emulated()) list.push_back(backends::cuda());
+    list.push_back(backends::cuda(false, own));
+  list.push_back(backends::cuda());
   return list;
 }
 

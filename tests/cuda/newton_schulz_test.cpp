@@ -11,8 +11,8 @@ namespace {
 std::vector<backends::Backend> cuda_backends() {
   std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
   for (const SymmetricProvider own : cuda_test::symmetric_providers())
-    list.push_back(backends::cuda(cuda_test::is_emulated(), own));
-  if (!cuda_test::is_emulated()) list.push_back(backends::cuda());
+    list.push_back(backends::cuda(false, own));
+  list.push_back(backends::cuda());
   return list;
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("cuda newton-schulz: a matrix in a batch has the bits it has alone", "
 TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do", "[cuda]") {
   auto host = backends::host(1);
   for (const SymmetricProvider own : cuda_test::symmetric_providers()) {
-    auto device = backends::cuda(cuda_test::is_emulated(), own);
+    auto device = backends::cuda(false, own);
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>(40, 100), {130, 150}}) {
       for (const Named& l : five_step_lists()) {
         if (!bf16_stands(l)) continue;

@@ -4,21 +4,11 @@
 
 #include "backend/cuda_device.hpp"
 #include "cuda/machine.hpp"
-#include "host/host_device.hpp"
 
 namespace cuda_test {
 
-std::unique_ptr<muonrt::Device> make_device(bool naive, int index) {
-  return muonrt::make_cuda_device(index, {.naive_products = naive});
-}
-std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric) {
-  return muonrt::make_cuda_device(0, {.symmetric = symmetric});
-}
 bool is_emulated() { return false; }
 int64_t slow_calls() { return 0; }
-std::unique_ptr<muonrt::Device> make_host(int threads) {
-  return muonrt::host::make_host_device({.threads = threads, .portable_gemm = false});
-}
 
 }  // namespace cuda_test
 

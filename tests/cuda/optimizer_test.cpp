@@ -104,7 +104,7 @@ class Rig {
   Machine& memory_;
 };
 
-std::unique_ptr<Device> cuda_device() { return make_device(is_emulated()); }
+std::unique_ptr<Device> cuda_device() { return make_device(); }
 std::unique_ptr<Device> host() { return make_host(); }
 
 }  // namespace
@@ -153,7 +153,7 @@ TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", 
   Rig graphs(
       graph_memory,
       [&] {
-        auto made = make_cuda_device(0, {.naive_products = is_emulated(), .graphs = true});
+        auto made = make_cuda_device(0, {.graphs = true});
         device = made.get();
         return made;
       },
@@ -244,9 +244,7 @@ TEST_CASE("cuda step: the first one finds all that it needs, so ranks wait for o
                           Form{CommitMode::kAtomic, true, 2}}) {
     Machine memory(cuda_device());
     SelfComm comm;
-    const auto make = [&] {
-      return make_cuda_device(0, {.naive_products = is_emulated(), .graphs = form.graphs});
-    };
+    const auto make = [&] { return make_cuda_device(0, {.graphs = form.graphs}); };
     Rig rig(memory, make, form.commit, comm, form.health_every);
     const float* const one = memory.put_one(1.0f);
     const Device& device = rig.optimizer->device();

@@ -50,4 +50,17 @@ int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
 /// Runs what comes before a place, as far as that is possible now.
 bool reach(cudaStream_t stream, int64_t position);
 
+// For libraries of the vendor that are built apart.
+#pragma GCC visibility push(default)
+/// The calling thread's; it has a context from now on.
+int library_device();
+/// Memory of the current device, or pinned.
+bool library_reaches(const void* memory);
+/// Before the library allocates, waits or loads a kernel: a slow call. False where a capture
+/// forbids it, which is spoilt then.
+bool library_may_load();
+/// As a kernel on the current device, which has to be the stream's.
+cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> work);
+#pragma GCC visibility pop
+
 }  // namespace emulator

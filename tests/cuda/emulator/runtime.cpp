@@ -32,6 +32,13 @@ void unlock_machine() {
   machine().mutex.unlock();
 }
 
+/// A launch on a device, before it runs: false if it fails, as a test asked for.
+bool begin_kernel(int device) {
+  set_reach(1u << device);
+  if (std::exchange(machine().fail_next, false)) machine().lost = true;
+  return !machine().lost;
+}
+
 unsigned bit_of(const MemoryBlock& block) { return block.host ? 0u : 1u << block.device; }
 
 cudaError_t enqueue(Stream& stream, std::function<void()> work) {
@@ -97,11 +104,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
   ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
   if (ptx::runs()) thread = ptx::prepare(kernel, passed, threads.x, shared_bytes);
   return enqueue(stream, [=, device = stream.device, thread = std::move(thread)] {
-    set_reach(1u << device);
-    if (std::exchange(machine().fail_next, false)) {
-      machine().lost = true;
-      return;
-    }
+    if (!begin_kernel(device)) return;
     ptx::begin_launch();
     for (unsigned z = 0; z < grid.z; ++z)
       for (unsigned y = 0; y < grid.y; ++y)
@@ -110,6 +113,31 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
           for (unsigned i = 0; i < side_by_side; ++i) cluster.blocks.push_back({x + i, y, z});
           run_cluster(thread, cluster);
         }
+  });
+}
+
+int library_device() {
+  const Lock lock;
+  touch();
+  return current_device;
+}
+bool library_reaches(const void* memory) {
+  const Lock lock;
+  const auto found = find_memory(memory);
+  return found && (found->host || found->device == current_device);
+}
+bool library_may_load() {
+  const Lock lock;
+  ++machine().slow_calls;
+  return may_wait();
+}
+cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> work) {
+  const Lock lock;
+  Stream& s = of(stream);
+  if (s.device != current_device) return result(cudaErrorInvalidResourceHandle);
+  ++machine().launched.kernels;
+  return enqueue(s, [device = s.device, work = std::move(work)] {
+    if (begin_kernel(device)) work();
   });
 }
 

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <compare>
+#include <cstdint>
+#include <utility>
+
+#include "backend/ops.hpp"
+
+namespace muonrt::cuda {
+
+/// Bytes of scratch that a product may use. Fixed, whatever memory is free: it is part of what
+/// decides the algorithm.
+constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
+/// Bytes at whose multiples every matrix of a batch begins, as algorithms are told.
+constexpr uint32_t kCublasAlignment = 16;
+
+/// An object of the library, by its functions to make and to give back.
+template <class Handle>
+class CublasObject {
+ public:
+  using Destroy = cublasStatus_t (*)(Handle);
+  CublasObject() = default;
+  CublasObject(Handle handle, Destroy destroy) : handle_(handle), destroy_(destroy) {}
+  CublasObject(CublasObject&& other) noexcept { swap(other); }
+  CublasObject& operator=(CublasObject&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~CublasObject() {
+    if (handle_) destroy_(handle_);
+  }
+  Handle get() const { return handle_; }
+
+ private:
+  void swap(CublasObject& other) noexcept {
+    std::swap(handle_, other.handle_);
+    std::swap(destroy_, other.destroy_);
+  }
+  Handle handle_ = nullptr;
+  Destroy destroy_ = nullptr;
+};
+
+using CublasLayout = CublasObject<cublasLtMatrixLayout_t>;
+using CublasPreference = CublasObject<cublasLtMatmulPreference_t>;
+
+/// C = A op(B) + D as it decides an algorithm: one matrix of each, never the number of them.
+struct ProductShape {
+  int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;  // ld: elements between rows
+  DType dtype;
+  bool transpose_b;
+  auto operator<=>(const ProductShape&) const = default;
+};
+
+/// A product in the library's words. Its matrices are column-major: each of ours is its transpose
+/// there, so C^T = op(B)^T A^T has our B for its first operand, our D for its C and our C for its
+/// D.
+struct ProductWords {
+  CublasObject<cublasLtMatmulDesc_t> desc;
+  CublasLayout a, b, c, d;  // ours
+};
+
+/// Errors of all: DEVICE if the library refuses, NOT_SUPPORTED if there is none.
+ProductWords words_of(const ProductShape& shape);
+void set_batch(const CublasLayout& layout, int64_t count, int64_t stride);
+/// What an algorithm must keep to: scratch, alignment, sums over the depth in one accumulator.
+CublasPreference product_preference();
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,123 @@
+// Functions of the driver, which programs ask the runtime for by name: contexts and tensor maps.
+
+#include <cuda.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "machine.hpp"
+
+namespace {
+
+using emulator::kDevices;
+using emulator::Lock;
+
+bool initialized = false;
+// What a thread's stack of contexts says of devices.
+thread_local std::vector<int> former;
+
+constexpr cuuint64_t kBytesOfElement = 2, kMostStride = cuuint64_t{1} << 40,
+                     kMostSize = cuuint64_t{1} << 32;
+constexpr cuuint32_t kMostOfBox = 256, kSwizzleBytes = 128;
+
+/// The rules of the driver's manual for maps without interleave, in a swizzle of 128 bytes.
+bool may_encode(cuuint32_t rank, const void* memory, const cuuint64_t* sizes,
+                const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps) {
+  if (rank < 1 || rank > 5 || reinterpret_cast<uintptr_t>(memory) % 16 != 0) return false;
+  for (cuuint32_t i = 0; i < rank; ++i) {
+    if (sizes[i] == 0 || sizes[i] > kMostSize || box[i] == 0 || box[i] > kMostOfBox ||
+        steps[i] == 0 || steps[i] > 8)
+      return false;
+    if (i + 1 < rank && (strides[i] % 16 != 0 || strides[i] >= kMostStride)) return false;
+  }
+  return box[0] * kBytesOfElement % 16 == 0 && box[0] * kBytesOfElement <= kSwizzleBytes;
+}
+
+}  // namespace
+
+CUresult cuInit(unsigned flags) {
+  const Lock lock;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  initialized = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int index) {
+  const Lock lock;
+  if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (index < 0 || index >= kDevices) return CUDA_ERROR_INVALID_DEVICE;
+  *device = index;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const Lock lock;
+  if (device < 0 || device >= kDevices) return CUDA_ERROR_INVALID_DEVICE;
+  *context = reinterpret_cast<CUcontext>(uintptr_t(device) + 1);
+  emulator::machine().contexts |= 1u << device;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(CUcontext context) {
+  const Lock lock;
+  const auto number = reinterpret_cast<uintptr_t>(context);
+  if (number < 1 || number > kDevices) return CUDA_ERROR_INVALID_CONTEXT;
+  former.push_back(emulator::current_device);
+  emulator::current_device = static_cast<int>(number) - 1;
+  emulator::touch();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  if (former.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = reinterpret_cast<CUcontext>(uintptr_t(emulator::current_device) + 1);
+  emulator::current_device = former.back();
+  former.pop_back();
+  return CUDA_SUCCESS;
+}
+
+// Fields in the clear; cuda/symmetric/ptx_sm90.cuh beside this reads them: data, columns, rows,
+// count, elements between rows and between matrices, rows of a box.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                void* memory, const cuuint64_t* sizes, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  const bool known =
+      (type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16) &&
+      interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+      promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+  // The stand-in of the copies knows matrices in a batch, an element beside the next, 64 in a box.
+  const bool ours = rank == 3 && box[0] == 64 && box[2] == 1 && steps[0] == 1 && steps[1] == 1;
+  if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || !known || !ours ||
+      !may_encode(rank, memory, sizes, strides, box, steps))
+    return CUDA_ERROR_INVALID_VALUE;
+  *map = {};
+  const cuuint64_t fields[] = {reinterpret_cast<uintptr_t>(memory),
+                               sizes[0],
+                               sizes[1],
+                               sizes[2],
+                               strides[0] / kBytesOfElement,
+                               strides[1] / kBytesOfElement,
+                               box[1]};
+  for (size_t i = 0; i < std::size(fields); ++i) map->opaque[i] = fields[i];
+  return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  static const std::map<std::string, void*> known = {
+      {"cuInit", reinterpret_cast<void*>(&cuInit)},
+      {"cuDeviceGet", reinterpret_cast<void*>(&cuDeviceGet)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&cuDevicePrimaryCtxRetain)},
+      {"cuCtxPushCurrent", reinterpret_cast<void*>(&cuCtxPushCurrent)},
+      {"cuCtxPopCurrent", reinterpret_cast<void*>(&cuCtxPopCurrent)},
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(&cuTensorMapEncodeTiled)}};
+  const auto at = known.find(name);
+  *function = at == known.end() ? nullptr : at->second;
+  *found = at == known.end() ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}

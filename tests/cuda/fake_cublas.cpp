@@ -1,0 +1,364 @@
+#include "cuda/fake_cublas.hpp"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/dtype.hpp"
+#include "control.hpp"
+
+using namespace muonrt;
+
+struct FakeCublasHandle {
+  int device;
+  std::set<uint64_t> loaded = {};  // algorithms whose kernels are there
+};
+struct FakeCublasDesc {
+  cublasComputeType_t compute;
+  bool transposed = false;
+};
+struct FakeCublasLayout {
+  cudaDataType_t type;
+  int64_t rows, cols, ld;
+  int32_t count = 1;
+  int64_t stride = 0;
+};
+struct FakeCublasPreference {
+  uint64_t workspace = 0;
+  uint32_t reductions = ~0u;
+  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+};
+
+namespace {
+
+constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
+constexpr uintptr_t kWorkspaceAlignment = 256;
+constexpr uint64_t kMark = 0x636e62;  // of algorithms that were found
+
+struct State {
+  std::mutex mutex;
+  fake_cublas::Refusals refusals;
+  std::vector<fake_cublas::Launch> launches;
+  int64_t searches = 0, alive = 0;
+  std::string why;  // of the last error
+};
+State& state() {
+  static State* const instance = new State();
+  return *instance;
+}
+
+cublasStatus_t fails(cublasStatus_t status, const std::string& why) {
+  const std::lock_guard lock(state().mutex);
+  state().why = why;
+  return status;
+}
+cublasStatus_t invalid(const std::string& why) { return fails(CUBLAS_STATUS_INVALID_VALUE, why); }
+
+fake_cublas::Refusals refusals() {
+  const std::lock_guard lock(state().mutex);
+  return state().refusals;
+}
+
+template <class Object, class... Fields>
+cublasStatus_t make(Object** out, Fields... fields) {
+  const std::lock_guard lock(state().mutex);
+  ++state().alive;
+  *out = new Object{fields...};
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class Object>
+cublasStatus_t give_back(Object* object) {
+  const std::lock_guard lock(state().mutex);
+  --state().alive;
+  delete object;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+/// Attributes have one size each.
+template <class T>
+cublasStatus_t take(T& field, const void* value, size_t bytes) {
+  if (bytes != sizeof field) return invalid("an attribute of another size");
+  std::memcpy(&field, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+int64_t size_of_type(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+/// What is multiplied: D (m x n) = alpha op(A) B + beta C, column-major.
+struct Operands {
+  FakeCublasLayout a, b, c, d;
+  bool transposed;
+  int64_t m() const { return transposed ? a.cols : a.rows; }
+  int64_t k() const { return transposed ? a.rows : a.cols; }
+  int64_t n() const { return b.cols; }
+};
+
+/// Why the layouts are no product, if they are none.
+std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc) {
+  const auto one = [&](const FakeCublasLayout& l, int64_t rows, int64_t cols) {
+    return l.rows == rows && l.cols == cols && l.ld >= l.rows && l.type == o.d.type &&
+           l.count == o.d.count && l.count >= 1;
+  };
+  if (!one(o.a, o.transposed ? o.k() : o.m(), o.transposed ? o.m() : o.k()) ||
+      !one(o.b, o.k(), o.n()) || !one(o.c, o.m(), o.n()) || !one(o.d, o.m(), o.n()))
+    return "sizes, types or counts that do not fit";
+  if (o.m() < 1 || o.n() < 1 || o.k() < 1) return "an empty product";
+  if (desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC && o.d.type != CUDA_R_32F)
+    return "pedantic products of half precision";
+  return std::nullopt;
+}
+
+/// Elements from the first of a batch to the last.
+int64_t extent(const FakeCublasLayout& l) {
+  return (l.count - 1) * l.stride + (l.cols - 1) * l.ld + l.rows;
+}
+bool overlap(const void* x, const FakeCublasLayout& of_x, const void* y,
+             const FakeCublasLayout& of_y) {
+  const auto first = reinterpret_cast<uintptr_t>(x), second = reinterpret_cast<uintptr_t>(y);
+  return first < second + static_cast<uintptr_t>(extent(of_y) * size_of_type(of_y.type)) &&
+         second < first + static_cast<uintptr_t>(extent(of_x) * size_of_type(of_x.type));
+}
+bool same(const FakeCublasLayout& x, const FakeCublasLayout& y) {
+  return x.ld == y.ld && (x.count == 1 || x.stride == y.stride);
+}
+
+float element(const void* data, cudaDataType_t type, int64_t at) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  if (type == CUDA_R_16F) return to_f32(static_cast<const f16*>(data)[at]);
+  return to_f32(static_cast<const bf16*>(data)[at]);
+}
+void put(void* data, cudaDataType_t type, int64_t at, float value) {
+  if (type == CUDA_R_32F)
+    static_cast<float*>(data)[at] = value;
+  else if (type == CUDA_R_16F)
+    static_cast<f16*>(data)[at] = to_f16(value);
+  else
+    static_cast<bf16*>(data)[at] = to_bf16(value);
+}
+
+/// A batch of matrices as f32, column by column, without their padding.
+std::vector<float> gathered(const void* data, const FakeCublasLayout& l, bool by_rows) {
+  std::vector<float> out(static_cast<size_t>(l.count * l.rows * l.cols));
+  float* to = out.data();
+  for (int64_t i = 0; i < l.count; ++i)
+    for (int64_t outer = 0; outer < (by_rows ? l.rows : l.cols); ++outer)
+      for (int64_t inner = 0; inner < (by_rows ? l.cols : l.rows); ++inner)
+        *to++ = element(data, l.type,
+                        i * l.stride + (by_rows ? inner * l.ld + outer : outer * l.ld + inner));
+  return out;
+}
+
+void multiply(const Operands& o, float alpha, const void* a, const void* b, float beta,
+              const void* c, void* d) {
+  constexpr int64_t kStep = 16;  // terms that tensor cores add at once
+  // Rows of op(A) and columns of B, the depth running fastest.
+  const std::vector<float> rows = gathered(a, o.a, !o.transposed), cols = gathered(b, o.b, false);
+  const int64_t m = o.m(), n = o.n(), k = o.k();
+  for (int64_t i = 0; i < o.d.count; ++i)
+    for (int64_t col = 0; col < n; ++col)
+      for (int64_t row = 0; row < m; ++row) {
+        const float *x = &rows[(i * m + row) * k], *y = &cols[(i * n + col) * k];
+        float sum = 0;
+        for (int64_t from = 0; from < k; from += kStep) {
+          double step = 0;
+          for (int64_t at = from; at < std::min(from + kStep, k); ++at)
+            step += static_cast<double>(x[at]) * static_cast<double>(y[at]);
+          sum += static_cast<float>(step);
+        }
+        float value = alpha * sum;
+        if (beta != 0.0f) value += beta * element(c, o.c.type, i * o.c.stride + col * o.c.ld + row);
+        put(d, o.d.type, i * o.d.stride + col * o.d.ld + row, value);
+      }
+}
+
+}  // namespace
+
+namespace fake_cublas {
+
+void refuse(const Refusals& refusals) {
+  const std::lock_guard lock(state().mutex);
+  state().refusals = refusals;
+}
+std::vector<Launch> launches() {
+  const std::lock_guard lock(state().mutex);
+  return std::exchange(state().launches, {});
+}
+int64_t searches() {
+  const std::lock_guard lock(state().mutex);
+  return state().searches;
+}
+int64_t alive() {
+  const std::lock_guard lock(state().mutex);
+  return state().alive;
+}
+
+}  // namespace fake_cublas
+
+size_t cublasLtGetVersion() { return 130000; }
+const char* cublasLtGetStatusString(cublasStatus_t) {
+  thread_local std::string text;
+  const std::lock_guard lock(state().mutex);
+  text = state().why;
+  return text.c_str();
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  if (!emulator::library_may_load()) return invalid("a handle made while streams are captured");
+  return make(handle, emulator::library_device());
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return give_back(handle); }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  return scale == CUDA_R_32F ? make(desc, compute) : invalid("factors that are not f32");
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return give_back(desc); }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t, const void* value,
+                                              size_t bytes) {
+  int32_t operation = 0;
+  const cublasStatus_t status = take(operation, value, bytes);
+  desc->transposed = operation == CUBLAS_OP_T;
+  return status;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type,
+                                          uint64_t rows, uint64_t cols, int64_t ld) {
+  return make(layout, type, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld);
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  return give_back(layout);
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t which,
+                                                const void* value, size_t bytes) {
+  if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return take(layout->count, value, bytes);
+  if (which == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+    return take(layout->stride, value, bytes);
+  return invalid("an attribute of layouts that the stand-in does not know");
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return make(preference);
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return give_back(preference);
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t which,
+                                                    const void* value, size_t bytes) {
+  switch (which) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return take(preference->workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return take(preference->reductions, value, bytes);
+    default:
+      return take(preference->alignment[which - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
+                  bytes);
+  }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* count) {
+  *count = 0;
+  if (!emulator::library_may_load()) return invalid("a search while streams are captured");
+  {
+    const std::lock_guard lock(state().mutex);
+    ++state().searches;
+  }
+  const Operands o{*a, *b, *c, *d, desc->transposed};
+  if (const auto why = misfit(o, *desc)) return invalid(*why);
+  if (wanted < 1 || handle->device != emulator::library_device())
+    return invalid("a search for another GPU");
+  if (refusals().shapes) return fails(CUBLAS_STATUS_NOT_SUPPORTED, "a shape that is refused");
+  if (refusals().candidates || preference->workspace < kWorkspace) return CUBLAS_STATUS_SUCCESS;
+  // Depth, whether sums may be cut, and the alignment that was promised decide the algorithm.
+  const uint32_t alignment = *std::min_element(preference->alignment, preference->alignment + 4);
+  results[0] = {{{kMark, static_cast<uint64_t>(o.k()), preference->reductions, alignment}},
+                kWorkspace,
+                CUBLAS_STATUS_SUCCESS,
+                1.0f,
+                {}};
+  *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                 cublasLtMatmulAlgoCapAttributes_t, void* value,
+                                                 size_t bytes, size_t* written) {
+  int32_t batches = refusals().batches ? 0 : 1;
+  if (algo->data[0] != kMark || bytes != sizeof batches) return invalid("no such capability");
+  std::memcpy(value, &batches, bytes);
+  *written = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  if (!emulator::library_may_load()) return invalid("a check while streams are captured");
+  const Operands o{*a, *b, *c, *d, desc->transposed};
+  if (const auto why = misfit(o, *desc)) return invalid(*why);
+  if (algo->data[0] != kMark || algo->data[1] != static_cast<uint64_t>(o.k()) ||
+      handle->device != emulator::library_device())
+    return invalid("an algorithm of something else");
+  if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
+    return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
+  *result = {*algo, kWorkspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
+                              void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  if (refusals().launches) return fails(CUBLAS_STATUS_EXECUTION_FAILED, "a launch that is refused");
+  const Operands o{*a_layout, *b_layout, *c_layout, *d_layout, desc->transposed};
+  if (const auto why = misfit(o, *desc)) return invalid(*why);
+  if (algo->data[0] != kMark || algo->data[1] != static_cast<uint64_t>(o.k()))
+    return invalid("an algorithm of something else");
+  if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
+    return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
+  if (handle->device != emulator::library_device())
+    return fails(CUBLAS_STATUS_ARCH_MISMATCH, "a handle of another GPU");
+  for (const void* memory : {a, b, c, static_cast<const void*>(d)})
+    if (!emulator::library_reaches(memory) ||
+        reinterpret_cast<uintptr_t>(memory) % algo->data[3] != 0)
+      return invalid("an operand that this GPU does not reach, or less aligned than promised");
+  const FakeCublasLayout& l = o.d;
+  if (l.count > 1 && l.stride < (l.cols - 1) * l.ld + l.rows)
+    return invalid("results that overlap");
+  if (overlap(a, o.a, d, o.d) || overlap(b, o.b, d, o.d) ||
+      (overlap(c, o.c, d, o.d) && !(c == d && same(o.c, o.d))))
+    return invalid("a result on top of an operand");
+  if (workspace_bytes < kWorkspace || !emulator::library_reaches(workspace) ||
+      reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0)
+    return invalid("scratch that is too small, elsewhere or not aligned to 256 bytes");
+  bool first = false;
+  {
+    const std::lock_guard lock(state().mutex);
+    state().launches.push_back({o.m(), o.n(), o.k(), o.d.count, o.transposed});
+    first = handle->loaded.insert(algo->data[1]).second;
+  }
+  if (first && !emulator::library_may_load()) return invalid("a first launch under a capture");
+  const cudaError_t enqueued = emulator::enqueue_library_kernel(
+      stream, [=, x = *static_cast<const float*>(alpha), y = *static_cast<const float*>(beta)] {
+        std::memset(workspace, 0xff, kWorkspace);
+        multiply(o, x, a, b, y, c, d);
+      });
+  return enqueued == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                 : fails(CUBLAS_STATUS_EXECUTION_FAILED, "the stream is refused");
+}
