@@ -29,10 +29,10 @@ class NcclComm final : public Comm {
   NcclComm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
            const NcclOptions& options, const std::shared_ptr<NcclShared>& borrowed)
       : api_(api), bootstrap_(std::move(bootstrap)), options_(options) {
-    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed.get()); });
+    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
     nccl_together(*bootstrap_, [&] {
       const DeviceGuard guard(options_.device_index);
-      shared_ = borrowed ? borrowed : std::make_shared<NcclShared>(options_.device_index);
+      if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
       link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, options_, id, shared_);
       scratch(kFirstScratch);
     });
@@ -115,7 +115,7 @@ class NcclComm final : public Comm {
  private:
   /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
   /// a rank that has refused.
-  NcclGuest prepare(const NcclShared* borrowed) {
+  NcclGuest prepare(const std::shared_ptr<NcclShared>& borrowed) {
     NcclGuest out;
     if (borrowed) borrowed->require_open();
     require_device(options_.device_index);
@@ -131,8 +131,14 @@ class NcclComm final : public Comm {
     out.origin = !options_.from    ? NcclOrigin::kNew
                  : options_.borrow ? NcclOrigin::kBorrowed
                                    : NcclOrigin::kSplit;
-    if (options_.from && !borrowed)
-      check_ranks(api, static_cast<NcclHandle>(options_.from), *bootstrap_, options_.device_index);
+    const auto from = static_cast<NcclHandle>(options_.from);
+    if (from && options_.borrow)
+      shared_ = borrowed ? borrowed : NcclShared::of_borrowed(from, options_.device_index);
+    if (from && !borrowed) {
+      const auto lock =
+          shared_ ? std::unique_lock(shared_->nccl) : std::unique_lock<std::timed_mutex>();
+      check_ranks(api, from, *bootstrap_, options_.device_index);
+    }
     if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
     return out;
   }

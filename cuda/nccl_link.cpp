@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 
 #include "cuda/guard.hpp"
 #include "cuda/patience.hpp"
@@ -53,6 +54,21 @@ NcclShared::NcclShared(int device) : device_(device), closed_(device, sizeof(int
   *closed_.as<int32_t>() = 0;
 }
 
+std::shared_ptr<NcclShared> NcclShared::of_borrowed(NcclHandle handle, int device) {
+  static std::mutex mutex;
+  static std::map<NcclHandle, std::weak_ptr<NcclShared>> known;
+  const std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  const auto found = known.find(handle);
+  if (found != known.end()) {
+    if (auto shared = found->second.lock(); shared && !shared->error()) return shared;
+  }
+  auto made = std::make_shared<NcclShared>(device);
+  made->handle = handle;
+  known[handle] = made;
+  return made;
+}
+
 bool NcclShared::fail(const Error& error) noexcept {
   const std::lock_guard lock(error_mutex_);
   if (error_) return false;
@@ -84,12 +100,7 @@ NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& 
       bootstrap_(bootstrap),
       borrowed_(options.from && options.borrow),
       shared_(std::move(shared)) {
-  if (borrowed_) {
-    const std::lock_guard lock(shared_->nccl);
-    shared_->handle = static_cast<NcclHandle>(options.from);
-  } else {
-    make(options, id);
-  }
+  if (!borrowed_) make(options, id);
 }
 
 void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id) {

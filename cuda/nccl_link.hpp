@@ -26,6 +26,10 @@ void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstr
 class NcclShared {
  public:
   explicit NcclShared(int device);
+  /// That of all links over a handle of the caller's, also of communicators that know nothing of
+  /// each other. A handle whose links have met an error is aborted and gone: what has its value
+  /// later is another one.
+  static std::shared_ptr<NcclShared> of_borrowed(NcclHandle handle, int device);
 
   /// Remembers the first error and raises the flag. Whether it was the first.
   bool fail(const Error& error) noexcept;
@@ -55,7 +59,7 @@ class NcclLink {
  public:
   /// Makes a new one, splits one off `options.from`, or borrows it. Blocks up to the bootstrap's
   /// timeout, unless `from` blocks. `options.device_index` must be current.
-  /// @param shared  new, or that of the links over the same borrowed handle.
+  /// @param shared  new, or of_borrowed.
   /// Errors: COMM, TIMEOUT.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,
            const NcclUniqueId& id, std::shared_ptr<NcclShared> shared);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cuda/cuda_device.hpp"
+#include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_ranks.hpp"
 
@@ -175,6 +176,53 @@ TEST_CASE("nccl modes: a borrowed communicator is aborted once, whoever ends fir
   CHECK(text_of(errors) == "");
   CHECK(fake_nccl::counts().aborted == 2);
   check_rules();
+}
+
+TEST_CASE(
+    "nccl modes: communicators that borrow one each for themselves end together, and only they",
+    "[nccl]") {
+  fake_nccl::reset();
+  const auto id = new_id(), other_id = new_id();
+  std::vector<std::unique_ptr<ThreadGroup>> groups;
+  for (int i = 0; i < 3; ++i) groups.push_back(std::make_unique<ThreadGroup>(2));
+  const auto errors = on_ranks(2, [&](int rank) {
+    Theirs theirs(id, 2, rank, true), others(other_id, 2, rank, true);
+    theirs.lost = true;
+    NcclOptions options;
+    options.borrow = true;
+    const auto make = [&](int group, const Theirs& from) {
+      options.from = from.handle();
+      return over_fake(timed(*groups[static_cast<size_t>(group)], rank, kLong), options);
+    };
+    const auto first = make(0, theirs), second = make(1, theirs), apart = make(2, others);
+    Machine machine(world_device());
+    exchange_with_all(*first, machine);
+    exchange_with_all(*second, machine);
+    machine.finish();
+    meet(*apart);
+    first->abort(Status::kTimeout, "a step was late");
+    second->abort(Status::kAborted, "enough");
+    if (!says(second->error(), Status::kTimeout, "a step was late")) require_none("another error");
+    exchange_with_all(*apart, machine);
+    machine.finish();
+    meet(*apart);
+  });
+  CHECK(text_of(errors) == "");
+  CHECK(fake_nccl::counts().aborted == 2);
+  CHECK(fake_nccl::counts().destroyed == 2);
+  check_rules();
+}
+
+TEST_CASE("nccl modes: a handle with the value of one that was aborted is another one", "[nccl]") {
+  int place = 0;
+  const auto handle = reinterpret_cast<NcclHandle>(&place);
+  const auto first = cuda::NcclShared::of_borrowed(handle, 0);
+  CHECK(cuda::NcclShared::of_borrowed(handle, 0) == first);
+  first->fail(Error(Status::kAborted, "enough"));
+  const auto second = cuda::NcclShared::of_borrowed(handle, 0);
+  CHECK(second != first);
+  CHECK_FALSE(second->error());
+  CHECK(cuda::NcclShared::of_borrowed(handle, 0) == second);
 }
 
 TEST_CASE("nccl modes: what has lost its borrowed communicator makes no duplicate", "[nccl]") {
