@@ -17,7 +17,7 @@ namespace cuda_test {
 /// The CUDA device of this program: a GPU (on_gpu.cpp) or the emulated one (on_emulator.cpp).
 /// @param naive  plain products in place of the vendor's.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
-/// The same with muonrt's own symmetric products.
+/// The same with muonrt's own symmetric products; all others are naive where emulated.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric);
 bool is_emulated();
 /// Calls of the runtime so far that wait, allocate or make an object; 0 on a GPU, which does not

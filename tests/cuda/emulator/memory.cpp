@@ -44,6 +44,7 @@ void* take_memory(size_t bytes, int device, bool host) {
   void* pages =
       mmap(nullptr, page_bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return nullptr;
+  madvise(pages, page_bytes, MADV_HUGEPAGE);  // scratch goes in and out of reach with every launch
   std::memset(pages, kNanByte, page_bytes);
   char* first = static_cast<char*>(pages);
   mprotect(first + page_bytes, page, PROT_NONE);
