@@ -21,8 +21,9 @@ struct Operands {
     // D's rows and matrices lie further apart than C's.
     const auto make = [&](int64_t rows, int64_t cols, DType type, uint64_t seed, Bytes& content,
                           int64_t apart = 0) {
-      MatrixBatch made{nullptr, type, rows, cols,
-                       machine.ops().leading_dimension(cols, type) + apart, c.count, 0};
+      MatrixBatch made{
+          nullptr, type, rows, cols, machine.ops().leading_dimension(cols, type) + apart,
+          c.count, 0};
       made.stride = (rows * made.ld + 127 + apart) / 128 * 128;
       content = values(seed, type, c.count * made.stride);
       made.data = machine.put(content);

@@ -2,105 +2,13 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
-#include "cuda/cuda_device.hpp"
-#include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
-#include "cuda/nccl_ranks.hpp"
+#include "cuda/nccl_theirs.hpp"
 
 // What NCCL's versions, and communicators of the caller's, ask of one over the fake NCCL.
 
 using namespace muonrt;
 using namespace cuda_test;
-
-namespace {
-
-using cuda::NcclHandle;
-
-/// The caller's communicator of a rank, made by the fake; destroyed at the end unless it has ended.
-class Theirs {
- public:
-  Theirs(const cuda::NcclUniqueId& id, int size, int rank, bool blocking) {
-    cuda::NcclConfig config;
-    config.blocking = blocking;
-    api_.init(&handle_, size, id, rank, &config);
-    while (!blocking) {
-      cuda::NcclResult state = cuda::kNcclInProgress;
-      api_.async_error(handle_, &state);
-      if (state == cuda::kNcclSuccess) break;
-      std::this_thread::yield();
-    }
-    int n = 0;
-    api_.count(handle_, &n);
-  }
-  ~Theirs() {
-    if (!lost) api_.destroy(handle_);
-  }
-  Theirs(const Theirs&) = delete;
-  Theirs& operator=(const Theirs&) = delete;
-
-  NcclHandle handle() const { return handle_; }
-  /// Work of the caller's own on it.
-  void use(Machine& machine) {
-    auto* const value = machine.put(std::vector<int64_t>{1});
-    api_.all_reduce(value, value, 1, cuda::kNcclInt64, cuda::kNcclSum, handle_,
-                    cuda::handle_of(machine.on()));
-    int n = 0;
-    api_.count(handle_, &n);
-  }
-  bool lost = false;
-
- private:
-  const cuda::NcclApi& api_ = fake_nccl::api();
-  NcclHandle handle_ = nullptr;
-};
-
-cuda::NcclUniqueId new_id() {
-  cuda::NcclUniqueId id{};
-  fake_nccl::api().get_unique_id(&id);
-  return id;
-}
-
-std::unique_ptr<Transport> timed(ThreadGroup& group, int rank, int64_t timeout_ms) {
-  auto transport = group.transport(rank);
-  transport->set_timeout_ms(timeout_ms);
-  return transport;
-}
-
-/// `times` exchanges of a message to each other rank and one from each, without a wait between.
-void exchange_with_all(Comm& comm, Machine& machine, int times = 1) {
-  std::vector<SendTo> sends;
-  std::vector<ReceiveFrom> receives;
-  for (int peer = 0; peer < comm.size(); ++peer) {
-    if (peer == comm.rank()) continue;
-    sends.push_back({peer, machine.put(std::vector<int64_t>{7}), 8});
-    receives.push_back({peer, machine.put(std::vector<int64_t>{0}), 8});
-  }
-  for (int i = 0; i < times; ++i) comm.exchange(machine.on(), sends, receives);
-}
-
-void meet(Comm& comm) {
-  std::vector<char> all(static_cast<size_t>(comm.size()));
-  comm.allgather("", all.data(), 1);
-}
-
-/// Two ranks whose communicator borrows one of the caller's that blocks; it is lost at the end.
-std::vector<std::optional<Error>> on_borrowed(const std::function<void(Comm&, Machine&)>& work) {
-  fake_nccl::reset();
-  ThreadGroup group(2);
-  const auto id = new_id();
-  return on_ranks(2, [&](int rank) {
-    Theirs theirs(id, 2, rank, true);
-    theirs.lost = true;
-    NcclOptions options;
-    options.from = theirs.handle();
-    options.borrow = true;
-    const auto comm = over_fake(timed(group, rank, kLong), options);
-    Machine machine(world_device());
-    work(*comm, machine);
-  });
-}
-
-}  // namespace
 
 TEST_CASE("nccl modes: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
   for (const auto& [borrow, blocking] :
@@ -155,104 +63,6 @@ TEST_CASE("nccl modes: before 2.26 no job stays with the calling thread", "[nccl
   }
 }
 
-TEST_CASE("nccl modes: a borrowed communicator is aborted once, whoever ends first", "[nccl]") {
-  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
-    const auto first = comm.duplicate(), second = comm.duplicate();
-    meet(comm);
-    first->abort(Status::kTimeout, "the first step was late");
-    second->abort(Status::kAborted, "enough");
-    comm.abort(Status::kAborted, "enough");
-    for (Comm* const ended : {first.get(), second.get(), &comm}) {
-      if (!says(ended->error(), Status::kTimeout, "the first step was late"))
-        require_none("another error");
-      try {
-        exchange_with_all(*ended, machine);
-        require_none("it went on");
-      } catch (const Error& e) {
-        if (e.status() != Status::kTimeout) throw;
-      }
-    }
-  });
-  CHECK(text_of(errors) == "");
-  CHECK(fake_nccl::counts().aborted == 2);
-  check_rules();
-}
-
-TEST_CASE(
-    "nccl modes: communicators that borrow one each for themselves end together, and only they",
-    "[nccl]") {
-  fake_nccl::reset();
-  const auto id = new_id(), other_id = new_id();
-  std::vector<std::unique_ptr<ThreadGroup>> groups;
-  for (int i = 0; i < 3; ++i) groups.push_back(std::make_unique<ThreadGroup>(2));
-  const auto errors = on_ranks(2, [&](int rank) {
-    Theirs theirs(id, 2, rank, true), others(other_id, 2, rank, true);
-    theirs.lost = true;
-    NcclOptions options;
-    options.borrow = true;
-    const auto make = [&](int group, const Theirs& from) {
-      options.from = from.handle();
-      return over_fake(timed(*groups[static_cast<size_t>(group)], rank, kLong), options);
-    };
-    const auto first = make(0, theirs), second = make(1, theirs), apart = make(2, others);
-    Machine machine(world_device());
-    exchange_with_all(*first, machine);
-    exchange_with_all(*second, machine);
-    machine.finish();
-    meet(*apart);
-    first->abort(Status::kTimeout, "a step was late");
-    second->abort(Status::kAborted, "enough");
-    if (!says(second->error(), Status::kTimeout, "a step was late")) require_none("another error");
-    exchange_with_all(*apart, machine);
-    machine.finish();
-    meet(*apart);
-  });
-  CHECK(text_of(errors) == "");
-  CHECK(fake_nccl::counts().aborted == 2);
-  CHECK(fake_nccl::counts().destroyed == 2);
-  check_rules();
-}
-
-TEST_CASE("nccl modes: a handle with the value of one that was aborted is another one", "[nccl]") {
-  int place = 0;
-  const auto handle = reinterpret_cast<NcclHandle>(&place);
-  const auto first = cuda::NcclShared::of_borrowed(handle, 0);
-  CHECK(cuda::NcclShared::of_borrowed(handle, 0) == first);
-  first->fail(Error(Status::kAborted, "enough"));
-  const auto second = cuda::NcclShared::of_borrowed(handle, 0);
-  CHECK(second != first);
-  CHECK_FALSE(second->error());
-  CHECK(cuda::NcclShared::of_borrowed(handle, 0) == second);
-}
-
-TEST_CASE("nccl modes: what has lost its borrowed communicator makes no duplicate", "[nccl]") {
-  const auto errors = on_borrowed([&](Comm& comm, Machine&) {
-    const auto twin = comm.duplicate();
-    meet(comm);
-    twin->abort(Status::kTimeout, "a step was late");
-    comm.duplicate();
-  });
-  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "a step was late"));
-  check_rules();
-}
-
-TEST_CASE("nccl modes: a sibling's abort delivers nothing to the other's reduction", "[nccl]") {
-  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
-    const auto twin = comm.duplicate();
-    auto* const value = machine.put(std::vector<int64_t>{5});
-    meet(comm);
-    if (comm.rank() == 0) {
-      comm.reduce_sum(machine.on(), value, value, 1);  // rank 1 never comes
-      twin->abort(Status::kAborted, "enough");
-      machine.finish();
-      if (machine.get_one(value) != 5) require_none("an aborted sum was delivered");
-    }
-    twin->abort(Status::kAborted, "enough");
-  });
-  CHECK(text_of(errors) == "");
-  check_rules();
-}
-
 TEST_CASE("nccl modes: ranks of another world are refused before a parent that blocks is split",
           "[nccl]") {
   fake_nccl::reset();
@@ -268,37 +78,6 @@ TEST_CASE("nccl modes: ranks of another world are refused before a parent that b
   for (const auto& e : errors)
     CHECK(says(e, Status::kInvalidArgument, "rank 1: nccl_comm has rank 1 of 2 on CUDA device 0"));
   CHECK(fake_nccl::counts().made == 2);
-  check_rules();
-}
-
-TEST_CASE("nccl modes: a peer that does not come to the first group of one that blocks ends it",
-          "[nccl]") {
-  std::atomic<bool> ended = false;
-  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
-    comm.set_timeout_ms(300);
-    while (comm.rank() == 1 && !ended) std::this_thread::yield();
-    if (comm.rank() == 1) meet(comm);  // throws what rank 0 has told
-    try {
-      exchange_with_all(comm, machine);
-    } catch (const Error&) {
-      ended = true;
-      throw;
-    }
-  });
-  INFO(text_of(errors));
-  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "exchange of rank 0 (nccl)"));
-  check_rules();
-}
-
-TEST_CASE("nccl modes: an abort ends a call that is stuck inside one that blocks", "[nccl]") {
-  const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
-    if (comm.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      comm.abort(Status::kAborted, "enough");
-    }
-    exchange_with_all(comm, machine);
-  });
-  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
   check_rules();
 }
 
