@@ -34,7 +34,6 @@ CublasApi load() {
   void* const library = open_library();  // stays for the life of the process
   CublasApi api;
   resolve(library, api.create, "cublasLtCreate");
-  resolve(library, api.destroy, "cublasLtDestroy");
   resolve(library, api.get_version, "cublasLtGetVersion");
   resolve(library, api.status_string, "cublasLtGetStatusString");
   resolve(library, api.matmul, "cublasLtMatmul");

@@ -8,7 +8,6 @@ namespace muonrt::cuda {
 /// copy that is in the process already (a framework's) is taken first.
 struct CublasApi {
   decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
   decltype(&cublasLtGetVersion) get_version;
   decltype(&cublasLtGetStatusString) status_string;
   decltype(&cublasLtMatmul) matmul;

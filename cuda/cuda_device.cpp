@@ -109,7 +109,7 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
                                            streams_);
   joined_ = std::make_unique<CudaEvent>(index_);
   ops_ = std::make_unique<CudaOps>(
-      *this, settings_.naive_products ? nullptr : make_vendor_products(*this), settings_);
+      *this, settings_.naive_products ? nullptr : make_vendor_products(*this, index_), settings_);
   load_deliveries();
   load_tallies();
 }

@@ -135,8 +135,8 @@ class NcclComm final : public Comm {
     if (from && options_.borrow)
       shared_ = borrowed ? borrowed : NcclShared::of_borrowed(from, options_.device_index);
     if (from && !borrowed) {
-      const auto lock =
-          shared_ ? std::unique_lock(shared_->nccl) : std::unique_lock<std::timed_mutex>();
+      std::unique_lock<std::timed_mutex> lock;
+      if (shared_) lock = shared_->enter(bootstrap_->timeout_ms());
       check_ranks(api, from, *bootstrap_, options_.device_index);
     }
     if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");

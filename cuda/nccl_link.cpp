@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "cuda/guard.hpp"
 #include "cuda/patience.hpp"
@@ -56,16 +57,18 @@ NcclShared::NcclShared(int device) : device_(device), closed_(device, sizeof(int
 
 std::shared_ptr<NcclShared> NcclShared::of_borrowed(NcclHandle handle, int device) {
   static std::mutex mutex;
-  static std::map<NcclHandle, std::weak_ptr<NcclShared>> known;
+  static std::map<std::pair<NcclHandle, int>, std::weak_ptr<NcclShared>> known;
   const std::lock_guard lock(mutex);
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  const auto found = known.find(handle);
-  if (found != known.end()) {
-    if (auto shared = found->second.lock(); shared && !shared->error()) return shared;
+  const auto found = known.find({handle, device});
+  if (auto shared = found == known.end() ? nullptr : found->second.lock();
+      shared && !shared->gone_) {
+    shared->require_open();
+    return shared;
   }
   auto made = std::make_shared<NcclShared>(device);
   made->handle = handle;
-  known[handle] = made;
+  known[{handle, device}] = made;
   return made;
 }
 
@@ -88,10 +91,20 @@ void NcclShared::require_open() const {
   if (const auto first = error()) throw *first;
 }
 
+std::unique_lock<std::timed_mutex> NcclShared::enter(int64_t timeout_ms) {
+  std::unique_lock lock(nccl, std::chrono::milliseconds(timeout_ms));
+  require_open();
+  MUONRT_REQUIRE(lock, Status::kTimeout,
+                 "nccl_comm is inside a call of another communicator that borrows it; wait until "
+                 "nothing is outstanding there");
+  return lock;
+}
+
 void NcclShared::abort(const NcclApi& api) noexcept {
   const QuietDeviceGuard guard(device_);
   const std::unique_lock lock(nccl, std::chrono::milliseconds(kStuckMs));
   if (handle) api.abort(handle);
+  gone_ = true;
 }
 
 NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,

@@ -27,14 +27,17 @@ class NcclShared {
  public:
   explicit NcclShared(int device);
   /// That of all links over a handle of the caller's, also of communicators that know nothing of
-  /// each other. A handle whose links have met an error is aborted and gone: what has its value
-  /// later is another one.
+  /// each other. Once it is aborted, what has its value is another one. Errors: the first one of
+  /// its links, as long as the abort is on its way.
   static std::shared_ptr<NcclShared> of_borrowed(NcclHandle handle, int device);
 
   /// Remembers the first error and raises the flag. Whether it was the first.
   bool fail(const Error& error) noexcept;
   std::optional<Error> error() const;
   void require_open() const;
+  /// The lock of `nccl`, with nothing lost so far. Errors: the first error; TIMEOUT if another
+  /// thread's call lasts longer.
+  std::unique_lock<std::timed_mutex> enter(int64_t timeout_ms);
   /// Ends NCCL's work, once, after `fail`. A call that is stuck inside NCCL is waited for a second;
   /// NCCL's waits for a peer look at the abort.
   void abort(const NcclApi& api) noexcept;
@@ -49,6 +52,7 @@ class NcclShared {
  private:
   const int device_;
   const RawMemory closed_;
+  std::atomic<bool> gone_ = false;  // aborted
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
 };

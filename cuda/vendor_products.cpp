@@ -1,7 +1,9 @@
 #include "cuda/vendor_products.hpp"
 
 #include <map>
+#include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/error.hpp"
 #include "cuda/cublas_api.hpp"
@@ -61,15 +63,48 @@ const void* at(const MatrixBatch& m, int64_t index) {
   return static_cast<const char*>(m.data) + index * m.stride * size_of(m.dtype);
 }
 
+/// The library's handle on a GPU. It is kept for the next one that asks, never destroyed: that
+/// would wait for all of the GPU's work, a caller's and another optimizer's too.
+class Handle {
+ public:
+  explicit Handle(int device) : device_(device) {
+    const std::lock_guard lock(idle().mutex);
+    auto& mine = idle().of[device];
+    if (mine.empty()) {
+      const RelaxedCapture relaxed;
+      MUONRT_CUBLAS(cublas_api().create(&handle_));
+      mine.reserve(mine.capacity() + 1);  // so that it comes back without fail
+    } else {
+      handle_ = mine.back();
+      mine.pop_back();
+    }
+  }
+  ~Handle() {
+    const std::lock_guard lock(idle().mutex);
+    idle().of[device_].push_back(handle_);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  cublasLtHandle_t get() const { return handle_; }
+
+ private:
+  struct Idle {
+    std::mutex mutex;
+    std::map<int, std::vector<cublasLtHandle_t>> of;  // devices
+  };
+  static Idle& idle() {
+    static Idle* const all = new Idle();
+    return *all;
+  }
+
+  const int device_;
+  cublasLtHandle_t handle_ = nullptr;
+};
+
 class CublasProducts final : public VendorProducts {
  public:
-  explicit CublasProducts(Device& device) : workspace_(device, kCublasWorkspace) {
-    const CublasApi& api = cublas_api();
-    cublasLtHandle_t handle = nullptr;
-    const RelaxedCapture relaxed;
-    MUONRT_CUBLAS(api.create(&handle));
-    handle_ = CublasObject<cublasLtHandle_t>(handle, api.destroy);
-  }
+  CublasProducts(Device& device, int index)
+      : workspace_(device, kCublasWorkspace), handle_(index) {}
 
   std::string identity() const override {
     return cat("cublasLt ", static_cast<int64_t>(cublas_api().get_version()));
@@ -102,6 +137,7 @@ class CublasProducts final : public VendorProducts {
     const int64_t launches = takes(recipe, p.c.count) ? 1 : p.c.count;
     if (launches > 1) set_layouts(1);
     const ProductWords& w = recipe.words;
+    const RelaxedCapture relaxed;  // the first launch of an algorithm may load it
     for (int64_t i = 0; i < launches; ++i)
       MUONRT_CUBLAS(cublas_api().matmul(
           handle_.get(), w.desc.get(), &p.alpha, at(p.b, i), w.b.get(), at(p.a, i), w.a.get(),
@@ -127,14 +163,14 @@ class CublasProducts final : public VendorProducts {
   }
 
   Buffer workspace_;
-  CublasObject<cublasLtHandle_t> handle_;
+  const Handle handle_;
   std::map<ProductShape, Recipe> recipes_;
 };
 
 }  // namespace
 
-std::unique_ptr<VendorProducts> make_vendor_products(Device& device) {
-  return std::make_unique<CublasProducts>(device);
+std::unique_ptr<VendorProducts> make_vendor_products(Device& device, int index) {
+  return std::make_unique<CublasProducts>(device, index);
 }
 
 }  // namespace muonrt::cuda

@@ -24,7 +24,8 @@ class VendorProducts {
 };
 
 /// @param device  lends the workspace; outlives the result.
+/// @param index   its GPU, which is current here and in every call.
 /// Errors: NOT_SUPPORTED if the library is not there.
-std::unique_ptr<VendorProducts> make_vendor_products(Device& device);
+std::unique_ptr<VendorProducts> make_vendor_products(Device& device, int index);
 
 }  // namespace muonrt::cuda

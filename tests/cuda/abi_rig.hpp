@@ -25,7 +25,7 @@ inline void ok(muonrt_status_t status) {
 /// rank. The vector's gradient is NaN: who steps without a fresh one is voted down.
 class AbiRig {
  public:
-  explicit AbiRig(int device = 0) : memory(make_device(true, device)) {
+  explicit AbiRig(int device = 0) : memory(make_device(false, device)) {
     muonrt_comm_t* host = nullptr;
     ok(muonrt_comm_create_self(&host));
     const muonrt_status_t made = muonrt_comm_create_staged(&comm, host, device);
@@ -34,7 +34,6 @@ class AbiRig {
     muonrt_optimizer_options_init(&options);
     options.device = MUONRT_DEVICE_CUDA;
     options.device_index = device;
-    options.portable_gemm = 1;
     muonrt_group_init(&groups[0], MUONRT_ROLE_MUON);
     muonrt_group_init(&groups[1], MUONRT_ROLE_ADAMW);
     for (int i = 0; i < 2; ++i) {

@@ -2,6 +2,7 @@
 // must stay whole.
 
 #include <catch2/catch.hpp>
+#include <utility>
 
 #include "control.hpp"
 #include "cuda/abi_rig.hpp"
@@ -89,6 +90,24 @@ TEST_CASE("captures: memory goes back to the caller's allocator beside one, when
     memory = Buffer();
     CHECK(watched.pending == 0);
     CHECK(capture.end());
+  }
+}
+
+TEST_CASE("captures: an optimizer made, stepped and destroyed beside one leaves it whole",
+          "[emulated]") {
+  for (const cudaStreamCaptureMode mode : kModes) {
+    INFO("mode " << static_cast<int>(mode));
+    AbiRig rig;
+    const float* const gradient = rig.memory.put(std::vector<float>(kNumel, 2.0f));
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
+    Capture capture(mode);
+    CHECK(rig.create() == MUONRT_OK);
+    ok(muonrt_optimizer_set_grad(rig.optimizer, 1, gradient));
+    CHECK(rig.step(stream) == MUONRT_OK);
+    muonrt_optimizer_destroy(std::exchange(rig.optimizer, nullptr));
+    CHECK(capture.end());
+    cudaStreamDestroy(stream);
   }
 }
 

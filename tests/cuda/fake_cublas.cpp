@@ -16,7 +16,6 @@ using namespace muonrt;
 
 struct FakeCublasHandle {
   int device;
-  std::set<uint64_t> loaded = {};  // algorithms whose kernels are there
 };
 struct FakeCublasDesc {
   cublasComputeType_t compute;
@@ -38,13 +37,23 @@ namespace {
 
 constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
 constexpr uintptr_t kWorkspaceAlignment = 256;
-constexpr uint64_t kMark = 0x636e62;  // of algorithms that were found
+
+/// What an algorithm was found for: a word of its own for each.
+struct Search {
+  int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;
+  cudaDataType_t type;
+  bool transposed;
+  uint32_t reductions, alignment;
+  auto operator<=>(const Search&) const = default;
+};
 
 struct State {
   std::mutex mutex;
   fake_cublas::Refusals refusals;
   std::vector<fake_cublas::Launch> launches;
-  int64_t searches = 0, alive = 0;
+  std::vector<Search> found;                  // by an algorithm's first word
+  std::set<std::pair<int, uint64_t>> loaded;  // its kernels, by device
+  int64_t searches = 0, alive = 0, handles = 0;
   std::string why;  // of the last error
 };
 State& state() {
@@ -111,6 +120,21 @@ std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc)
   if (desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC && o.d.type != CUDA_R_32F)
     return "pedantic products of half precision";
   return std::nullopt;
+}
+
+Search search_of(const Operands& o, uint32_t reductions, uint32_t alignment) {
+  return {o.m(),  o.n(),    o.k(),        o.a.ld,     o.b.ld,   o.c.ld,
+          o.d.ld, o.d.type, o.transposed, reductions, alignment};
+}
+std::optional<Search> search_behind(const cublasLtMatmulAlgo_t& algo) {
+  const std::lock_guard lock(state().mutex);
+  const uint64_t number = algo.data[0];
+  if (number == 0 || number > state().found.size()) return std::nullopt;
+  return state().found[number - 1];
+}
+bool is_for(const cublasLtMatmulAlgo_t& algo, const Operands& o) {
+  const auto found = search_behind(algo);
+  return found && *found == search_of(o, found->reductions, found->alignment);
 }
 
 /// Elements from the first of a batch to the last.
@@ -192,6 +216,10 @@ int64_t searches() {
   const std::lock_guard lock(state().mutex);
   return state().searches;
 }
+int64_t handles() {
+  const std::lock_guard lock(state().mutex);
+  return state().handles;
+}
 int64_t alive() {
   const std::lock_guard lock(state().mutex);
   return state().alive;
@@ -209,9 +237,11 @@ const char* cublasLtGetStatusString(cublasStatus_t) {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (!emulator::library_may_load()) return invalid("a handle made while streams are captured");
-  return make(handle, emulator::library_device());
+  *handle = new FakeCublasHandle{emulator::library_device()};
+  const std::lock_guard lock(state().mutex);
+  ++state().handles;
+  return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return give_back(handle); }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
@@ -281,22 +311,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return invalid("a search for another GPU");
   if (refusals().shapes) return fails(CUBLAS_STATUS_NOT_SUPPORTED, "a shape that is refused");
   if (refusals().candidates || preference->workspace < kWorkspace) return CUBLAS_STATUS_SUCCESS;
-  // Depth, whether sums may be cut, and the alignment that was promised decide the algorithm.
   const uint32_t alignment = *std::min_element(preference->alignment, preference->alignment + 4);
-  results[0] = {{{kMark, static_cast<uint64_t>(o.k()), preference->reductions, alignment}},
-                kWorkspace,
-                CUBLAS_STATUS_SUCCESS,
-                1.0f,
-                {}};
+  const std::lock_guard lock(state().mutex);
+  state().found.push_back(search_of(o, preference->reductions, alignment));
+  results[0] = {{{state().found.size()}}, kWorkspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algo,
-                                                 cublasLtMatmulAlgoCapAttributes_t, void* value,
-                                                 size_t bytes, size_t* written) {
+                                                 cublasLtMatmulAlgoCapAttributes_t which,
+                                                 void* value, size_t bytes, size_t* written) {
   int32_t batches = refusals().batches ? 0 : 1;
-  if (algo->data[0] != kMark || bytes != sizeof batches) return invalid("no such capability");
+  if (!search_behind(*algo) || which != CUBLASLT_ALGO_CAP_STRIDED_BATCH_SUPPORT ||
+      bytes != sizeof batches)
+    return invalid("no such capability");
   std::memcpy(value, &batches, bytes);
   *written = bytes;
   return CUBLAS_STATUS_SUCCESS;
@@ -310,8 +339,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
   if (!emulator::library_may_load()) return invalid("a check while streams are captured");
   const Operands o{*a, *b, *c, *d, desc->transposed};
   if (const auto why = misfit(o, *desc)) return invalid(*why);
-  if (algo->data[0] != kMark || algo->data[1] != static_cast<uint64_t>(o.k()) ||
-      handle->device != emulator::library_device())
+  if (!is_for(*algo, o) || handle->device != emulator::library_device())
     return invalid("an algorithm of something else");
   if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
     return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
@@ -328,15 +356,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (refusals().launches) return fails(CUBLAS_STATUS_EXECUTION_FAILED, "a launch that is refused");
   const Operands o{*a_layout, *b_layout, *c_layout, *d_layout, desc->transposed};
   if (const auto why = misfit(o, *desc)) return invalid(*why);
-  if (algo->data[0] != kMark || algo->data[1] != static_cast<uint64_t>(o.k()))
-    return invalid("an algorithm of something else");
+  if (!is_for(*algo, o)) return invalid("an algorithm of something else");
   if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
     return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
   if (handle->device != emulator::library_device())
     return fails(CUBLAS_STATUS_ARCH_MISMATCH, "a handle of another GPU");
   for (const void* memory : {a, b, c, static_cast<const void*>(d)})
     if (!emulator::library_reaches(memory) ||
-        reinterpret_cast<uintptr_t>(memory) % algo->data[3] != 0)
+        reinterpret_cast<uintptr_t>(memory) % search_behind(*algo)->alignment != 0)
       return invalid("an operand that this GPU does not reach, or less aligned than promised");
   const FakeCublasLayout& l = o.d;
   if (l.count > 1 && l.stride < (l.cols - 1) * l.ld + l.rows)
@@ -351,7 +378,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   {
     const std::lock_guard lock(state().mutex);
     state().launches.push_back({o.m(), o.n(), o.k(), o.d.count, o.transposed});
-    first = handle->loaded.insert(algo->data[1]).second;
+    first = state().loaded.insert({handle->device, algo->data[0]}).second;
   }
   if (first && !emulator::library_may_load()) return invalid("a first launch under a capture");
   const cudaError_t enqueued = emulator::enqueue_library_kernel(

@@ -29,7 +29,9 @@ struct Launch {
 std::vector<Launch> launches();
 /// Searches for an algorithm so far.
 int64_t searches();
-/// Objects that were made and not given back.
+/// Handles made so far.
+int64_t handles();
+/// Other objects that were made and not given back.
 int64_t alive();
 
 }  // namespace fake_cublas

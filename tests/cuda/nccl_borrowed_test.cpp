@@ -1,11 +1,13 @@
 #include <catch2/catch.hpp>
 #include <memory>
+#include <thread>
 
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_theirs.hpp"
 
 // Communicators over one of the caller's, which they borrow: one lock, one error, one end.
 
+using Catch::Matchers::Contains;
 using namespace muonrt;
 using namespace cuda_test;
 
@@ -90,15 +92,24 @@ TEST_CASE(
 
 TEST_CASE("nccl borrowed: a handle with the value of one that was aborted is another one",
           "[nccl]") {
-  int place = 0;
-  const auto handle = reinterpret_cast<NcclHandle>(&place);
-  const auto first = cuda::NcclShared::of_borrowed(handle, 0);
-  CHECK(cuda::NcclShared::of_borrowed(handle, 0) == first);
+  using cuda::NcclShared;
+  fake_nccl::reset();
+  Theirs theirs(new_id(), 1, 0, true);
+  theirs.lost = true;
+  const NcclHandle handle = theirs.handle();
+  const auto first = NcclShared::of_borrowed(handle, 0);
+  CHECK(NcclShared::of_borrowed(handle, 0) == first);
+  CHECK(NcclShared::of_borrowed(handle, 1) != first);
   first->fail(Error(Status::kAborted, "enough"));
-  const auto second = cuda::NcclShared::of_borrowed(handle, 0);
+  CHECK_THROWS_WITH(NcclShared::of_borrowed(handle, 0), Contains("enough"));  // still there
+  CHECK_THROWS_WITH(first->enter(10), Contains("enough"));
+  first->abort(fake_nccl::api());
+  const auto second = NcclShared::of_borrowed(handle, 0);
   CHECK(second != first);
   CHECK_FALSE(second->error());
-  CHECK(cuda::NcclShared::of_borrowed(handle, 0) == second);
+  CHECK(NcclShared::of_borrowed(handle, 0) == second);
+  const auto lock = second->enter(10);
+  std::thread([&] { CHECK_THROWS_WITH(second->enter(10), Contains("outstanding")); }).join();
 }
 
 TEST_CASE("nccl borrowed: what has lost its borrowed communicator makes no duplicate", "[nccl]") {

@@ -138,9 +138,14 @@ TEST_CASE("vendor: a product that fails is an error that names the call and the 
   }
 }
 
-TEST_CASE("vendor: each GPU has a handle of its own, and all that is made is given back",
+TEST_CASE("vendor: each GPU has handles of its own, which serve again; the rest is given back",
           "[emulated]") {
+  // To destroy a handle waits for the whole GPU.
   const int64_t alive = fake_cublas::alive();
+  const int64_t handles = [] {
+    const Machine first(make_device(false, 0)), second(make_device(false, 1));
+    return fake_cublas::handles();
+  }();
   {
     Machine first(make_device(false, 0)), second(make_device(false, 1));
     const Bytes here = product(first, kShape, 2);
@@ -149,4 +154,5 @@ TEST_CASE("vendor: each GPU has a handle of its own, and all that is made is giv
     CHECK(fake_cublas::alive() > alive);
   }
   CHECK(fake_cublas::alive() == alive);
+  CHECK(fake_cublas::handles() == handles);
 }

@@ -33,7 +33,7 @@ enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 };
-enum cublasLtMatmulAlgoCapAttributes_t { CUBLASLT_ALGO_CAP_STRIDED_BATCH_SUPPORT = 1 };
+enum cublasLtMatmulAlgoCapAttributes_t { CUBLASLT_ALGO_CAP_STRIDED_BATCH_SUPPORT = 3 };
 
 using cublasLtHandle_t = struct FakeCublasHandle*;
 using cublasLtMatmulDesc_t = struct FakeCublasDesc*;
@@ -54,7 +54,6 @@ struct cublasLtMatmulHeuristicResult_t {
 #pragma GCC visibility push(default)
 extern "C" {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 size_t cublasLtGetVersion();
 const char* cublasLtGetStatusString(cublasStatus_t status);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
