@@ -164,6 +164,7 @@ __device__ inline void store_chunks(void* to, const Sixteen& low, const Sixteen&
     first.word[i] = second ? theirs : low.word[i];
     last.word[i] = second ? high.word[i] : theirs;
   }
+  __syncwarp();  // each has read what the other overwrites; a shuffle alone orders no memory
   store_sixteen(second ? at - 1 : at, first);
   store_sixteen(second ? at + 1 : at + 2, last);
 }

@@ -360,6 +360,9 @@ void __syncthreads() { emulator::stop_at(emulator::State::kAtBarrier, 0, 0); }
 int __syncthreads_or(int mine) {
   return static_cast<int>(emulator::stop_at(emulator::State::kAtBarrier, mine != 0, 0));
 }
+void __syncwarp() {
+  emulator::meet(threadIdx.x / emulator::kWarp * emulator::kWarp, emulator::kWarp, nullptr, 0);
+}
 static unsigned shuffle(unsigned mask, unsigned mine, unsigned lane) {
   if (mask != 0xffffffffu) throw std::logic_error("a shuffle of part of a warp");
   return emulator::stop_at(emulator::State::kAtShuffle, mine, lane);
