@@ -7,15 +7,15 @@
 
 namespace muonrt::cuda {
 
-/// Makes a device the calling thread's current one, and the former one again at the end. Not by
-/// cudaSetDevice: to give a thread back the device that it has never used (0, at first) would make
-/// a context there, which takes hundreds of megabytes.
+/// Makes a device the calling thread's current one, in its primary context, and what was current
+/// before again at the end. Not by cudaSetDevice: to give a thread back the device that it has
+/// never used (0, at first) would make a context there, which takes hundreds of megabytes.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     int former = 0;
     MUONRT_CUDA(cudaGetDevice(&former));
-    if (former == device) return;
+    if (former == device && in_primary_context(device)) return;
     push_context(device);
     pushed_ = true;
   }

@@ -16,6 +16,8 @@ struct Driver {
       driver_function<decltype(&cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
   decltype(&cuCtxPushCurrent) push =
       driver_function<decltype(&cuCtxPushCurrent)>("cuCtxPushCurrent");
+  decltype(&cuCtxGetCurrent) current =
+      driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent");
   decltype(&cuCtxPopCurrent) pop = driver_function<decltype(&cuCtxPopCurrent)>("cuCtxPopCurrent");
 };
 
@@ -45,6 +47,12 @@ CUcontext context_of(int device) {
 }
 
 }  // namespace
+
+bool in_primary_context(int device) {
+  CUcontext current = nullptr;
+  check_driver(driver().current(&current), "cuCtxGetCurrent", device);
+  return !current || current == context_of(device);
+}
 
 void push_context(int device) {
   check_driver(driver().push(context_of(device)), "cuCtxPushCurrent", device);

@@ -50,6 +50,30 @@ TEST_CASE("contexts: an optimizer on the second GPU makes none on the first", "[
   CHECK(left.device == 0);
 }
 
+TEST_CASE(
+    "contexts: a thread in a context of its own works in the primary one, and finds its own again",
+    "[emulated]") {
+  int64_t foreign = -1;
+  bool own = false;
+  std::thread([&] {
+    emulator::enter_foreign_context(true);
+    const int64_t before = emulator::foreign_calls();
+    {
+      AbiRig rig;
+      ok(rig.create());
+      ok(muonrt_optimizer_set_grad(rig.optimizer, 1,
+                                   rig.memory.put(std::vector<float>(kNumel, 2.0f))));
+      ok(rig.step(nullptr));
+    }
+    foreign = emulator::foreign_calls() - before;
+    cudaPointerAttributes attributes;
+    cudaPointerGetAttributes(&attributes, &attributes);
+    own = emulator::foreign_calls() == before + foreign + 1;
+  }).join();
+  CHECK(foreign == 0);
+  CHECK(own);
+}
+
 TEST_CASE("contexts: a communicator over NCCL on the second GPU makes none on the first",
           "[emulated]") {
   fake_nccl::reset();

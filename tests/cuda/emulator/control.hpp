@@ -35,6 +35,10 @@ int64_t slow_calls();
 /// Devices that have a context since `forget_contexts`, a bit for each.
 unsigned contexts();
 void forget_contexts();
+/// The calling thread enters a context of its own, which is not the current device's primary one,
+/// or leaves it; and the calls so far that were made in such.
+void enter_foreign_context(bool enters);
+int64_t foreign_calls();
 
 /// Nothing is enqueued and nothing runs on other threads while one lives.
 class MachineLock {

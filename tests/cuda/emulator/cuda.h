@@ -34,6 +34,7 @@ CUresult cuInit(unsigned flags);
 CUresult cuDeviceGet(CUdevice* device, int index);
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
 CUresult cuCtxPushCurrent(CUcontext context);
+CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxPopCurrent(CUcontext* context);
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                 void* memory, const cuuint64_t* sizes, const cuuint64_t* strides,

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -15,8 +17,10 @@ using emulator::kDevices;
 using emulator::Lock;
 
 bool initialized = false;
-// What a thread's stack of contexts says of devices.
-thread_local std::vector<int> former;
+// What a thread's stack of contexts says of devices, and of contexts of the program's own.
+thread_local std::vector<std::pair<int, bool>> former;
+const auto foreign = reinterpret_cast<CUcontext>(uintptr_t{kDevices} + 1);
+CUcontext primary_of(int device) { return reinterpret_cast<CUcontext>(uintptr_t(device) + 1); }
 
 constexpr cuuint64_t kBytesOfElement = 2, kMostStride = cuuint64_t{1} << 40,
                      kMostSize = cuuint64_t{1} << 32;
@@ -55,7 +59,7 @@ CUresult cuDeviceGet(CUdevice* device, int index) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   const Lock lock;
   if (device < 0 || device >= kDevices) return CUDA_ERROR_INVALID_DEVICE;
-  *context = reinterpret_cast<CUcontext>(uintptr_t(device) + 1);
+  *context = primary_of(device);
   emulator::machine().contexts |= 1u << device;
   return CUDA_SUCCESS;
 }
@@ -64,16 +68,25 @@ CUresult cuCtxPushCurrent(CUcontext context) {
   const Lock lock;
   const auto number = reinterpret_cast<uintptr_t>(context);
   if (number < 1 || number > kDevices) return CUDA_ERROR_INVALID_CONTEXT;
-  former.push_back(emulator::current_device);
+  former.emplace_back(emulator::current_device, emulator::in_foreign_context);
   emulator::current_device = static_cast<int>(number) - 1;
+  emulator::in_foreign_context = false;
   emulator::touch();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  const Lock lock;
+  const int device = emulator::current_device;
+  const bool has_one = (emulator::machine().contexts >> device & 1) != 0;
+  *context = emulator::in_foreign_context ? foreign : has_one ? primary_of(device) : nullptr;
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent(CUcontext* context) {
   if (former.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  *context = reinterpret_cast<CUcontext>(uintptr_t(emulator::current_device) + 1);
-  emulator::current_device = former.back();
+  *context = primary_of(emulator::current_device);
+  std::tie(emulator::current_device, emulator::in_foreign_context) = former.back();
   former.pop_back();
   return CUDA_SUCCESS;
 }
@@ -114,6 +127,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
       {"cuDeviceGet", reinterpret_cast<void*>(&cuDeviceGet)},
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&cuDevicePrimaryCtxRetain)},
       {"cuCtxPushCurrent", reinterpret_cast<void*>(&cuCtxPushCurrent)},
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(&cuCtxGetCurrent)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(&cuCtxPopCurrent)},
       {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(&cuTensorMapEncodeTiled)}};
   const auto at = known.find(name);

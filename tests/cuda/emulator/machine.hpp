@@ -25,7 +25,7 @@ struct Machine {
   unsigned contexts = 0;  // devices that have one, a bit for each
   bool held = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
-  int64_t slow_calls = 0, graph_launches = 0, sms = 2;
+  int64_t foreign_calls = 0, slow_calls = 0, graph_launches = 0, sms = 2;
   Launched launched;
   int locks = 0;  // that the owner of the mutex holds
 
@@ -35,8 +35,9 @@ struct Machine {
 };
 
 Machine& machine();
-/// Of the calling thread.
+/// Of the calling thread. `in_foreign_context`: in one of the program's own, on that device.
 extern thread_local int current_device;
+extern thread_local bool in_foreign_context;
 
 struct Lock {
   Lock();

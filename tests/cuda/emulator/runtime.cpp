@@ -12,6 +12,7 @@
 namespace emulator {
 
 thread_local int current_device = 0;
+thread_local bool in_foreign_context = false;
 
 Machine& machine() {
   static Machine* const instance = new Machine();
@@ -162,7 +163,15 @@ void forget_contexts() {
   const Lock lock;
   machine().contexts = 0;
 }
-void touch() { machine().contexts |= 1u << current_device; }
+void enter_foreign_context(bool enters) { in_foreign_context = enters; }
+int64_t foreign_calls() {
+  const Lock lock;
+  return machine().foreign_calls;
+}
+void touch() {
+  machine().contexts |= 1u << current_device;
+  machine().foreign_calls += in_foreign_context;
+}
 Launched launched() {
   const Lock lock;
   return machine().launched;
@@ -197,6 +206,7 @@ cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= kDevices) return result(cudaErrorInvalidDevice);
   const Lock lock;
   current_device = device;
+  in_foreign_context = false;
   touch();
   return cudaSuccess;
 }
