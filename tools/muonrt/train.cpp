@@ -15,7 +15,11 @@ namespace muonrt::tool {
 
 namespace {
 
-void on_signal(int) { train::request_stop(); }
+/// The first asks for an end behind the step, with its results; a second one ends at once.
+void on_signal(int number) {
+  train::request_stop();
+  std::signal(number, SIG_DFL);
+}
 
 /// A rank's GPU memory for the optimizer.
 class GpuMemory : public train::DeviceMemory {
