@@ -22,6 +22,22 @@ float as_float(const char* what, double value) {
   return out;
 }
 
+/// The factors of a matrix on its group's rate and decay: kernels multiply in f32. Errors:
+/// INVALID_ARGUMENT if a product overflows or vanishes there.
+void check_factors(const std::string& param, const MuonScalars& group, double update_scale,
+                   double decay_scale) {
+  const auto fits = [](float x, double factor) {
+    const float product = x * static_cast<float>(factor);
+    return std::isfinite(product) && (product != 0.0f || x == 0.0f || factor == 0.0);
+  };
+  MUONRT_REQUIRE(fits(group.rate, update_scale), Status::kInvalidArgument, "step: param '", param,
+                 "': lr x all factors and scales is ", double{group.rate} * update_scale,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+  MUONRT_REQUIRE(fits(group.decay, decay_scale), Status::kInvalidArgument, "step: param '", param,
+                 "': weight decay of a step is ", double{group.decay} * decay_scale,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -108,7 +124,14 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     params_[i].grad_scale = scale;
     params_[i].step = static_cast<uint64_t>(steps_);
     const GroupSettings& group = settings_.groups[settings_.params[i].group];
-    if (group.role != Role::kAdamW) continue;
+    if (group.role != Role::kAdamW) {
+      const ParamSpec& spec = current_plan_->problem().params[i];
+      const MuonScalars& scalars = muon_[settings_.params[i].group];
+      check_factors(spec.name, scalars, spec.update_scale, spec.decay_scale);
+      for (const MatrixPart& part : spec.parts)
+        check_factors(spec.name, scalars, part.update_scale, part.decay_scale);
+      continue;
+    }
     const auto t = static_cast<double>(adam_steps_[i] + 1);
     const double factor = settings_.params[i].lr_factor;
     AdamScalars s;

@@ -30,15 +30,23 @@ void check_options(const PlanOptions& o) {
                  " chunks (at least 1 has to be in flight); give 1 or more");
 }
 
+/// Kernels take scales as f32.
+bool fits_f32(double scale) {
+  const auto taken = static_cast<float>(scale);
+  return std::isfinite(taken) && (taken != 0.0f || scale == 0.0);
+}
+
 void check_param(const ParamSpec& spec, size_t index) {
   MUONRT_REQUIRE(!spec.name.empty(), Status::kInvalidArgument, "plan: parameter ", index,
                  " has no name (ties are broken and errors told by name); name it");
-  MUONRT_REQUIRE(std::isfinite(spec.update_scale), Status::kInvalidArgument, "param '", spec.name,
-                 "': update scale ", spec.update_scale, " is not finite; give a finite scale");
+  constexpr const char* kRemedy =
+      " (not representable in f32); give lr_factors and scale_factors whose product is 0 or from "
+      "1e-37 to 1e38";
+  MUONRT_REQUIRE(fits_f32(spec.update_scale), Status::kInvalidArgument, "param '", spec.name,
+                 "': update scale is ", spec.update_scale, kRemedy);
   for (const MatrixPart& part : spec.parts) {
-    MUONRT_REQUIRE(std::isfinite(part.update_scale), Status::kInvalidArgument, "param '", spec.name,
-                   "': part '", part.name, "' has update scale ", part.update_scale,
-                   ", which is not finite; give a finite scale");
+    MUONRT_REQUIRE(fits_f32(part.update_scale), Status::kInvalidArgument, "param '", spec.name,
+                   "': part '", part.name, "': update scale is ", part.update_scale, kRemedy);
   }
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");

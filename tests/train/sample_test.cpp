@@ -49,6 +49,13 @@ TEST_CASE("train sample: temperature 0 follows the likeliest bytes", "[unit][tra
   CHECK(table.sample("b", {20, 0.0, 1}) == "bcabcabcabcabcabcabca");  // longer than the context
 }
 
+TEST_CASE("train sample: it ends where it is asked to", "[unit][train]") {
+  Table table;
+  table.set('a', 'a', 20.0);
+  int asked = 0;
+  CHECK(table.sample("a", {1000, 0.0, 1, [&] { return ++asked > 3; }}) == "aaaa");
+}
+
 TEST_CASE("train sample: frequencies are those of the softmax", "[unit][train]") {
   Table table;
   // After 'a' or 'b': 'a' three times as likely as 'b' at temperature 1, nine times at 0.5.

@@ -2,8 +2,10 @@
 
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -43,13 +45,32 @@ int run_threads(int ranks, const std::function<int(Comm&)>& work) {
   ThreadGroup group(ranks);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Comm comm = group.comm(rank);
-      codes[static_cast<size_t>(rank)] = run_rank(comm, work);
-    });
+  // None begins before all are there: a rank would wait for one that never comes.
+  std::promise<bool> all;
+  const std::shared_future<bool> begins = all.get_future().share();
+  std::string missing;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        if (!begins.get()) return;
+        try {
+          Comm comm = group.comm(rank);
+          codes[static_cast<size_t>(rank)] = run_rank(comm, work);
+        } catch (const std::exception& e) {
+          std::fprintf(stderr, "muonrt: rank %d: %s\n", rank, e.what());
+        }
+      });
+    }
+  } catch (const std::system_error& e) {
+    missing = e.what();
   }
+  all.set_value(missing.empty());
   for (std::thread& t : threads) t.join();
+  if (!missing.empty()) {
+    throw std::runtime_error("--ranks is " + std::to_string(ranks) + ", but thread " +
+                             std::to_string(threads.size()) + " could not be started (" + missing +
+                             "); use fewer, or raise the limits of memory and threads");
+  }
   int worst = 0;
   for (const int code : codes) worst = std::max(worst, code);
   return worst;

@@ -80,7 +80,7 @@ std::string json_of(const Layout& layout, int world) {
   }
   out["ranks"] = Json::array();
   for (int rank = 0; rank < world; ++rank) out["ranks"].push_back(json_rank(layout, rank));
-  return out.dump() + "\n";
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {

@@ -1,10 +1,24 @@
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
 
 #include "muonrt/command.hpp"
 #include "muonrt/launch.hpp"
+
+namespace {
+
+/// What was printed is there for whoever reads it; not on a full disk, or where it was closed.
+int printed(int code) {
+  std::cout.flush();
+  const bool fails = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+  if (!fails || code != 0) return code;
+  std::cerr << "muonrt: the output cannot be written\n";
+  return 1;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app(
@@ -25,10 +39,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     // Every rank reads the same arguments; one of them says what is wrong with them.
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
-    return app.exit(e) == 0 ? 0 : 2;
+    return printed(app.exit(e) == 0 ? 0 : 2);
   }
   try {
-    return work();
+    return printed(work());
   } catch (const std::bad_alloc&) {
     if (muonrt::tool::launcher_rank() == 0)
       std::cerr

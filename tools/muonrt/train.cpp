@@ -1,7 +1,6 @@
 #include "train/train.hpp"
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstring>
 #include <memory>
 
@@ -9,17 +8,12 @@
 #include "muonrt/launch.hpp"
 #include "muonrt/rank_memory.hpp"
 #include "muonrt/run_device.hpp"
+#include "muonrt/stop_signals.hpp"
 #include "train/run.hpp"
 
 namespace muonrt::tool {
 
 namespace {
-
-/// The first asks for an end behind the step, with its results; a second one ends at once.
-void on_signal(int number) {
-  train::request_stop();
-  std::signal(number, SIG_DFL);
-}
 
 /// A rank's GPU memory for the optimizer.
 class GpuMemory : public train::DeviceMemory {
@@ -55,8 +49,8 @@ int run_on(Comm& comm, const RunDevice& where, const train::Options& options,
 
 int run(const train::Options& options, int ranks, const RunDevice& where) {
   train::check_options(options);
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);  // what mpirun sends its ranks when it is interrupted
+  // An end behind the step, with its results.
+  const StopSignals signals(train::request_stop);
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
   return launch(ranks, [&](Comm& comm) { return run_on(comm, where, options, corpus); });
 }

@@ -157,7 +157,7 @@ std::string result_json(const Options& o, const Text& text, const Outcome& outco
                               {"ranks", outcome.ranks}, {"mesh", outcome.mesh},
                               {"preset", o.preset},     {"batch", o.batch},
                               {"steps", o.steps},       {"runs", runs}};
-  return all.dump(2) + "\n";
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace muonrt::train

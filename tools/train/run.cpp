@@ -313,6 +313,7 @@ RunResult Trainer::run(std::FILE* out) {
     result.health_json = health.json_list();
     SampleOptions sample;
     sample.bytes = options_.sample_bytes;
+    sample.stops = stop_requested;
     result.sample = sample_text(gpt_, full_.pointers.data(), "", sample, work_);
   }
   return result;

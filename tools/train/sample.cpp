@@ -57,7 +57,7 @@ std::string sample_text(const Gpt<float>& gpt, const float* const* params,
   std::string text = prompt.empty() ? "\n" : prompt;
   std::vector<float> logits(static_cast<size_t>(gpt.config().vocab));
   const auto context = static_cast<size_t>(gpt.config().context);
-  for (int64_t i = 0; i < options.bytes; ++i) {
+  for (int64_t i = 0; i < options.bytes && !(options.stops && options.stops()); ++i) {
     const size_t seen = std::min(text.size(), context);
     const auto* last = reinterpret_cast<const uint8_t*>(text.data()) + text.size() - seen;
     gpt.next_logits(params, last, static_cast<int64_t>(seen), logits.data(), ws);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "train/gpt.hpp"
@@ -11,6 +12,7 @@ struct SampleOptions {
   int64_t bytes = 300;
   double temperature = 0.8;  // 0 takes the likeliest byte each time
   uint64_t seed = 1;
+  std::function<bool()> stops = {};  // asked before each byte; null: never
 };
 
 /// Continues `prompt` by options.bytes bytes and returns prompt and continuation; the model sees

@@ -98,7 +98,7 @@ Table health_table(const HealthLog& log) {
 }
 
 std::string counts_text(const std::map<std::string, int64_t>& counts, bool json) {
-  if (json) return Json(counts).dump();
+  if (json) return Json(counts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::string out;
   for (const auto& [name, count] : counts) {
     out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, count);
@@ -197,7 +197,8 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
   if (arguments_.json) {
     fmt::print("{}\n", json_object({{"ranks", fmt::format("{}", world_)},
                                     {"mesh", json_text(arguments_.mesh)},
-                                    {"steps", steps.dump()},
+                                    {"steps", steps.dump(-1, ' ', false,
+                                                         nlohmann::json::error_handler_t::replace)},
                                     {"skipped", fmt::format("{}", skipped)},
                                     {"paths", counts_text(counts, true)},
                                     {"sha256", json_text(digest)},

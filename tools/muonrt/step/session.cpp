@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "muonrt/step/half.hpp"
 #include "muonrt/step/strict_json.hpp"
@@ -17,6 +20,13 @@ std::string gradient_name(const TensorFile& file, const StepTensor& t, int64_t a
   const std::string& name = t.entry->name;
   const bool single = t.grads().addends() == 1 && !file.table().find(name + "@0");
   return t.partial && !single ? name + "@" + std::to_string(addend) : name;
+}
+
+/// "w" of "w@12", else the whole name.
+std::string_view without_addend(std::string_view name) {
+  const size_t digits = name.find_last_not_of("0123456789");
+  const bool numbered = digits != name.npos && digits + 1 < name.size() && name[digits] == '@';
+  return numbered ? name.substr(0, digits) : name;
 }
 
 void check_gradient(const TensorFile& file, const StepTensor& t, const std::string& name) {
@@ -60,33 +70,36 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorFile&
 
 void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads) {
   for (const auto& file : grads) {
-    size_t known = 0;
+    std::map<std::string_view, const StepTensor*> users;  // of the file's tensors
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
       for (int64_t a = 0; a < t.grads().addends(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
         // One buffer serves all files: bf16 where all are, else f32, which holds every value.
-        const std::string& dtype = file->table().find(name)->dtype;
+        const TensorEntry& entry = *file->table().find(name);
+        const std::string& dtype = entry.dtype;
         if (local.grad_dtype.empty()) local.grad_dtype = dtype;
         if (dtype != "BF16" || local.grad_dtype != "BF16") local.grad_dtype = "F32";
-        ++known;
-      }
-    }
-    if (known == file->table().entries.size()) continue;
-    for (const TensorEntry& entry : file->table().entries) {
-      bool found = false;
-      for (const StepTensor& t : tensors_) {
-        // A frozen parameter may have a gradient, which nothing reads.
-        if (!t.steps()) found = found || entry.name == t.entry->name;
-        for (int64_t a = 0; t.steps() && !found && a < t.grads().addends(); ++a) {
-          found = entry.name == gradient_name(*file, t, a);
+        const auto [user, is_new] = users.emplace(entry.name, &t);
+        if (!is_new) {
+          throw std::runtime_error(file->path() + ": gradient " + shown(name) + " belongs to " +
+                                   shown(user->second->entry->name) + " and to " +
+                                   shown(t.entry->name) + "; rename one of the parameters");
         }
       }
-      if (!found) {
-        throw std::runtime_error(file->path() + ": gradient " + shown(entry.name) +
-                                 " belongs to no parameter; remove it, or mend its name");
-      }
+    }
+    if (users.size() == file->table().entries.size()) continue;
+    std::set<std::string_view> frozen;
+    for (const StepTensor& t : tensors_)
+      if (!t.steps()) frozen.insert(t.entry->name);
+    for (const TensorEntry& entry : file->table().entries) {
+      // A frozen parameter may have a gradient, or addends of one, which nothing reads.
+      if (users.contains(entry.name) || frozen.contains(entry.name) ||
+          frozen.contains(without_addend(entry.name)))
+        continue;
+      throw std::runtime_error(file->path() + ": gradient " + shown(entry.name) +
+                               " belongs to no parameter; remove it, or mend its name");
     }
   }
 }
