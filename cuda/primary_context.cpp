@@ -50,7 +50,9 @@ CUcontext context_of(int device) {
 
 bool in_primary_context(int device) {
   CUcontext current = nullptr;
-  check_driver(driver().current(&current), "cuCtxGetCurrent", device);
+  const CUresult result = driver().current(&current);
+  if (result == CUDA_ERROR_NOT_INITIALIZED) return true;  // nobody here has used a GPU yet
+  check_driver(result, "cuCtxGetCurrent", device);
   return !current || current == context_of(device);
 }
 

@@ -78,6 +78,7 @@ CUresult cuCtxPushCurrent(CUcontext context) {
 CUresult cuCtxGetCurrent(CUcontext* context) {
   const Lock lock;
   const int device = emulator::current_device;
+  if (!initialized && emulator::machine().contexts == 0) return CUDA_ERROR_NOT_INITIALIZED;
   const bool has_one = (emulator::machine().contexts >> device & 1) != 0;
   *context = emulator::in_foreign_context ? foreign : has_one ? primary_of(device) : nullptr;
   return CUDA_SUCCESS;
