@@ -43,7 +43,7 @@ class DeviceMirror final : public world::Mirror {
 };
 
 inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSettings& = {}) {
-  return make_device(is_emulated());
+  return make_device();
 }
 inline int first_device(int) { return 0; }
 
@@ -62,7 +62,7 @@ inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm
     transport->set_timeout_ms(60000);
     const auto comm = make_comm(std::move(transport));
     const auto make = [&](const muonrt::OptimizerSettings&) {
-      return make_device(is_emulated(), device_of(number));
+      return make_device(false, device_of(number));
     };
     Machine machine(make({}));
     DeviceMirror mirror(machine);
