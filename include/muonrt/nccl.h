@@ -52,10 +52,10 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * - One made with splitShare = 1, or under NCCL_COMM_SPLIT_SHARE_RESOURCES=1, is aborted together
  *   with what was split off it: pass NULL instead.
  * - After a failure of this function its split may still be under way: abort it.
- * - Communicators and optimizers that borrow it end together: the first error of one is that of
- *   all. Use it elsewhere only while no work of theirs is under way. Make it with maxCTAs =
- * max_ctas and cgaClusterSize = 0: clusters of blocks may not fit the SMs that were left free, and
- * an exchange then waits for the products to end.
+ * - Communicators and optimizers that borrow it end together, by the first error of any. Use it
+ *   elsewhere only while no work of theirs is under way. Give it their max_ctas as maxCTAs, and a
+ *   cgaClusterSize of 0: clusters of blocks may not fit the SMs that were left free, and an
+ *   exchange then waits for the products to end.
  *
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;

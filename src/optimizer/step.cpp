@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/fits_f32.hpp"
 #include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/optimizer.hpp"
@@ -15,26 +16,16 @@ namespace {
 
 /// A setting as the kernels take it. Errors: INVALID_ARGUMENT if it overflows or vanishes there.
 float as_float(const char* what, double value) {
-  const auto out = static_cast<float>(value);
-  MUONRT_REQUIRE(std::isfinite(out) && (out != 0.0f || value == 0.0), Status::kInvalidArgument,
-                 what, " is ", value,
+  MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
                  " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
-  return out;
+  return static_cast<float>(value);
 }
 
-/// The factors of a matrix on its group's rate and decay: kernels multiply in f32. Errors:
-/// INVALID_ARGUMENT if a product overflows or vanishes there.
-void check_factors(const std::string& param, const MuonScalars& group, double update_scale,
-                   double decay_scale) {
-  const auto fits = [](float x, double factor) {
-    const float product = x * static_cast<float>(factor);
-    return std::isfinite(product) && (product != 0.0f || x == 0.0f || factor == 0.0);
-  };
-  MUONRT_REQUIRE(fits(group.rate, update_scale), Status::kInvalidArgument, "step: param '", param,
-                 "': lr x all factors and scales is ", double{group.rate} * update_scale,
-                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
-  MUONRT_REQUIRE(fits(group.decay, decay_scale), Status::kInvalidArgument, "step: param '", param,
-                 "': weight decay of a step is ", double{group.decay} * decay_scale,
+/// A group's rate or decay times a matrix's factors, as kernels multiply them. Errors:
+/// INVALID_ARGUMENT if the product overflows or vanishes there.
+void check_product(const std::string& param, const char* what, double product) {
+  MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
+                 " is ", product,
                  " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
 }
 
@@ -127,9 +118,12 @@ void Optimizer::fill_scalars(const StepSettings& step) {
     if (group.role != Role::kAdamW) {
       const ParamSpec& spec = current_plan_->problem().params[i];
       const MuonScalars& scalars = muon_[settings_.params[i].group];
-      check_factors(spec.name, scalars, spec.update_scale, spec.decay_scale);
-      for (const MatrixPart& part : spec.parts)
-        check_factors(spec.name, scalars, part.update_scale, part.decay_scale);
+      const auto check = [&](double update_scale, double decay_scale) {
+        check_product(spec.name, "lr x all factors and scales", scalars.rate * update_scale);
+        check_product(spec.name, "weight decay of a step", scalars.decay * decay_scale);
+      };
+      if (spec.parts.empty()) check(spec.update_scale, spec.decay_scale);
+      for (const MatrixPart& part : spec.parts) check(part.update_scale, part.decay_scale);
       continue;
     }
     const auto t = static_cast<double>(adam_steps_[i] + 1);

@@ -1,12 +1,12 @@
 #include "plan/plan.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
+#include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
 #include "plan/carried.hpp"
 #include "plan/cost.hpp"
@@ -28,12 +28,6 @@ void check_options(const PlanOptions& o) {
                  " (at least 1 peer is needed, and 0 is the default); give 0 or more");
   MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window of ", o.window,
                  " chunks (at least 1 has to be in flight); give 1 or more");
-}
-
-/// Kernels take scales as f32.
-bool fits_f32(double scale) {
-  const auto taken = static_cast<float>(scale);
-  return std::isfinite(taken) && (taken != 0.0f || scale == 0.0);
 }
 
 void check_param(const ParamSpec& spec, size_t index) {

@@ -98,7 +98,7 @@ Table health_table(const HealthLog& log) {
 }
 
 std::string counts_text(const std::map<std::string, int64_t>& counts, bool json) {
-  if (json) return Json(counts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (json) return Json(counts).dump();
   std::string out;
   for (const auto& [name, count] : counts) {
     out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, count);
