@@ -54,14 +54,13 @@ TEST_CASE("vendor: an algorithm is looked for once for a shape, however many mat
           "[emulated]") {
   Machine machine(make_device());
   product(machine, kShape, 1);
-  const int64_t searches = fake_cublas::searches(), slow = slow_calls();
+  const int64_t searches = fake_cublas::searches();
   fake_cublas::launches();
   for (const int64_t count : {1, 4, 3, 4}) product(machine, kShape, count);
   CHECK(fake_cublas::searches() == searches);
   CHECK(counts_of(fake_cublas::launches()) == std::vector<int64_t>{1, 4, 3, 4});
   product(machine, {24, 40, 56, true}, 1);
   CHECK(fake_cublas::searches() == searches + 1);
-  CHECK(slow_calls() > slow);
 }
 
 TEST_CASE("vendor: both forms of a reserved shape are there before the first product",
