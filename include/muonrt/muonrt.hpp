@@ -112,6 +112,10 @@ class Comm {
   void allgather(const void* mine, void* all, int64_t bytes) {
     check(muonrt_comm_allgather(get(), mine, all, bytes));
   }
+  /// From any thread.
+  void abort(muonrt_status_t status, const std::string& message) {
+    check(muonrt_comm_abort(get(), status, message.c_str()));
+  }
   void exchange(const std::vector<muonrt_message_t>& sends,
                 const std::vector<muonrt_message_t>& receives) {
     check(muonrt_comm_exchange(get(), sends.data(), static_cast<int64_t>(sends.size()),
@@ -247,6 +251,7 @@ class Optimizer {
     check(muonrt_optimizer_get_step(get(), &out));
     return out;
   }
+  void set_step(int64_t step) { check(muonrt_optimizer_set_step(get(), step)); }
   std::string describe(int32_t format = MUONRT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_optimizer_describe(get(), format, buffer, capacity, needed);

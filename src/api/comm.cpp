@@ -97,9 +97,9 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                   const char* message) {
   return guard([&] {
     require_pointer(comm, "muonrt_comm_abort", "comm");
-    MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT, Status::kInvalidArgument,
-                   "muonrt_comm_abort: status is ", status,
-                   " (not an error); pass MUONRT_ERROR_ABORTED");
+    MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT && is_status(status),
+                   Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
+                   " (no error of muonrt/base.h); pass MUONRT_ERROR_ABORTED");
     const char* const text = message ? message : "aborted by the caller";
     comm->abort(static_cast<Status>(status), text);
     return Status::kOk;

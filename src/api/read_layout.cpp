@@ -114,7 +114,7 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
                      " is null; name it or pass no names");
       names.emplace_back(m.names[i]);
       for (const char c : names.back()) {
-        MUONRT_REQUIRE(static_cast<unsigned char>(c) >= 0x20, kBad, who, ": mesh name ", i,
+        MUONRT_REQUIRE(!is_control(c), kBad, who, ": mesh name ", i,
                        " holds a control character (value ", static_cast<int>(c), "); remove it");
       }
     }

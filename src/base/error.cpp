@@ -2,6 +2,10 @@
 
 namespace muonrt {
 
+namespace {
+constexpr const char* kUnknown = "MUONRT_ERROR_UNKNOWN";
+}
+
 const char* status_name(Status status) noexcept {
   switch (status) {
     case Status::kOk:
@@ -39,7 +43,11 @@ const char* status_name(Status status) noexcept {
     case Status::kInternal:
       return "MUONRT_ERROR_INTERNAL";
   }
-  return "MUONRT_ERROR_UNKNOWN";
+  return kUnknown;
+}
+
+bool is_status(int32_t value) noexcept {
+  return status_name(static_cast<Status>(value)) != kUnknown;
 }
 
 }  // namespace muonrt

@@ -33,7 +33,9 @@ enum class Status : int32_t {
 /// What most checks report.
 constexpr Status kBad = Status::kInvalidArgument;
 
+/// "MUONRT_ERROR_UNKNOWN" for a value that is none of them.
 const char* status_name(Status status) noexcept;
+bool is_status(int32_t value) noexcept;
 
 /// The one exception type of the library. Message grammar: problem (why); what to do.
 class Error : public std::exception {

@@ -44,6 +44,9 @@ std::string cat(const Parts&... parts) {
   return out;
 }
 
+/// Of ASCII: what a terminal takes for a command.
+constexpr bool is_control(char c) { return (c >= 0 && c < 0x20) || c == 0x7f; }
+
 /// What is quoted ('...') and longer than 200 bytes is cut to its first 100, and says how long it
 /// is: so a message keeps its end where a name is long.
 std::string shorten_names(std::string text);

@@ -33,11 +33,18 @@ class Looks {
  public:
   void pause() {
     std::this_thread::sleep_for(std::chrono::microseconds(us_));
+    waited_us_ += us_;
     us_ = std::min<int64_t>(us_ * 5 / 4 + 1, 10000);
+  }
+  /// For what is looked at ten times a second.
+  bool rarely() {
+    if (waited_us_ < 100'000) return false;
+    waited_us_ = 0;
+    return true;
   }
 
  private:
-  int64_t us_ = 100;
+  int64_t us_ = 100, waited_us_ = 0;
 };
 
 class FolderPost final : public Post {
@@ -49,11 +56,13 @@ class FolderPost final : public Post {
     } else {
       go_to_rank_0(meeting, deadline);
     }
+    for (int r = 0; r < size(); ++r) watched_.push_back(r != rank() && has_lock(r));
   }
 
   ~FolderPost() override {
     try {
       write_file(cat("bye.", rank()), nullptr, 0);
+      alive_ = Socket();
       for (int r = 0; r < size(); ++r) {
         if (!exists(cat("bye.", r))) return;
       }
@@ -74,7 +83,8 @@ class FolderPost final : public Post {
     const std::string file = message_name(channel, from, rank(), next(received_, channel, from));
     for (Looks looks;; looks.pause()) {
       if (const auto error = published(channel)) throw *error;
-      const bool left = exists(left_name(channel, from)) || exists(cat("bye.", from));
+      const bool left = exists(left_name(channel, from)) || exists(cat("bye.", from)) ||
+                        (looks.rarely() && watched_[static_cast<size_t>(from)] && !has_lock(from));
       std::string content;
       if (read_file(file, content)) {
         unlink(path(file).c_str());
@@ -186,6 +196,22 @@ class FolderPost final : public Post {
     return true;
   }
 
+  // A lock that ends with its process, whatever ends that. A file system may have none, or show
+  // each machine its own alone: trusted is the lock of a peer that was seen at the meeting.
+  static std::string lock_name(int32_t of) { return cat("alive.", of); }
+  void take_lock() {
+    alive_ = Socket(open(path(lock_name(rank())).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    if (alive_) static_cast<void>(fcntl(alive_.fd(), F_OFD_SETLK, &whole));
+  }
+  bool has_lock(int32_t of) const {
+    const Socket file(open(path(lock_name(of)).c_str(), O_RDWR | O_CLOEXEC));
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    return file && fcntl(file.fd(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+  }
+
   void remove_all() {
     std::vector<std::string> names;
     if (DIR* const folder = opendir(folder_.c_str())) {
@@ -208,6 +234,7 @@ class FolderPost final : public Post {
                       "); pass a folder that exists and may be "
                       "written to"));
     }
+    take_lock();
     std::vector<Card> cards(static_cast<size_t>(size()));
     cards[0] = {0, size(), meeting.version, 0, fresh_nonce()};
     std::string problem;
@@ -261,6 +288,7 @@ class FolderPost final : public Post {
                      folder_, " before the deadline; start it with the same folder and run id");
       looks.pause();
     }
+    take_lock();
     const Card mine{rank(), size(), meeting.version, 0, fresh_nonce()};
     MUONRT_REQUIRE(write_file(cat("card.", rank()), &mine, sizeof mine, true),
                    Status::kInvalidState, "shared folder: ", folder_, " has a rank ", rank(),
@@ -296,6 +324,8 @@ class FolderPost final : public Post {
   }
 
   const std::string folder_;
+  Socket alive_;               // the file of this rank's lock
+  std::vector<bool> watched_;  // ranks whose lock can be seen
   std::mutex mutex_;
   Counts sent_, received_;
   int64_t drafts_ = 0;

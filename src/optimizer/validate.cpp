@@ -25,6 +25,7 @@ void check_dtype(const std::string& who, const char* field, DType dtype) {
 }
 
 constexpr int64_t kMost = int64_t{1} << 60;  // bytes of a buffer
+constexpr double kLeastClipNorm = 1e-30;
 
 struct Interval {
   uintptr_t begin, end;
@@ -238,6 +239,9 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
          static_cast<double>(kMaxTimeoutMs), false);
   number("options", "clip_norm", s.clip_norm, 0, 1e30, false);
+  MUONRT_REQUIRE(s.clip_norm == 0 || s.clip_norm >= kLeastClipNorm, kBad, "options: clip_norm is ",
+                 s.clip_norm, " (gradients clipped to it vanish in f32); use 0 for none, or a number from ",
+                 kLeastClipNorm);
   number("options", "health_every", static_cast<double>(s.health_every), 0, 1e15, false);
   check_dtype("options", "transport_dtype", s.transport);
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,

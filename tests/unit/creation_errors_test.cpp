@@ -79,6 +79,29 @@ TEST_CASE("creation: a buffer that is too large is named", "[unit][abi]") {
              Contains("param 'bias': data has 2305843009213693952 elements of 4 bytes"));
 }
 
+TEST_CASE("creation: a name holds no control characters, delete among them", "[unit][abi]") {
+  for (const char* name : {"w\n", "w\x1f", "\x7f"}) {
+    CHECK_THAT(created(1, [=](int, Arguments& a) { a.params[1].name = name; }),
+               Contains("param 1: name holds a control character"));
+  }
+}
+
+TEST_CASE("creation: a clipping norm that f32 cannot hold is named", "[unit][abi]") {
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  muonrt_optimizer_options_t options;
+  muonrt_optimizer_options_init(&options);
+  for (const auto& [norm, taken] : {std::pair{1e-300, false}, {1e-31, false}, {1e-30, true}, {0.0, true}}) {
+    Arguments a;
+    options.clip_norm = norm;
+    muonrt_optimizer_t* optimizer = nullptr;
+    CHECK((muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2) == MUONRT_OK) == taken);
+    if (!taken) CHECK_THAT(muonrt_last_error(), Contains("options: clip_norm is 1e-3"));
+    muonrt_optimizer_destroy(optimizer);
+  }
+  muonrt_comm_destroy(comm);
+}
+
 TEST_CASE("creation: errors about a long name keep field and value", "[unit][abi]") {
   static const std::string name(5000, 'n');
   CHECK_THAT(created(2,

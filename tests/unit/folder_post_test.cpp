@@ -1,8 +1,11 @@
 #include "comm/folder_post.hpp"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <fstream>
 
 #include "comm/post_transport.hpp"
@@ -133,4 +136,46 @@ TEST_CASE("folder: a rank's error and its end reach the others", "[unit][comm][f
     require_none(check_allgather(*t, 10, 1));
   });
   CHECK(says(ended[0], Status::kComm, "rank 1 has left"));
+}
+
+TEST_CASE("folder: a process that dies is named by who waits for it, long before the deadline",
+          "[unit][comm][folder]") {
+  const loopback::Folder folder;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {  // rank 1 sends, and is then killed; nothing of the tests runs in it
+    try {
+      const auto post = make_folder_post(meeting(folder, 1, 3), kLong);
+      const int32_t last = 7;
+      for (const uint64_t channel : {5, 6})
+        post->send(channel, 2, &last, sizeof last, Deadline::in_ms(kLong));
+      while (true) pause();
+    } catch (...) {
+    }
+    _exit(1);
+  }
+  const auto errors = on_ranks(3, [&](int rank) {
+    if (rank == 1) return;
+    const auto post = make_folder_post(meeting(folder, rank, 3), kLong);
+    const auto deadline = Deadline::in_ms(kLong);
+    int32_t got = 0;
+    if (rank == 2) {
+      // What it had sent is delivered, also behind its death.
+      post->receive(6, 1, &got, sizeof got, deadline);
+      kill(child, SIGKILL);
+      int status = 0;
+      waitpid(child, &status, 0);
+      post->receive(5, 1, &got, sizeof got, deadline);
+      if (got != 7) throw Error(Status::kInternal, cat("received ", got));
+      try {
+        post->receive(5, 1, &got, sizeof got, deadline);
+      } catch (const Error& e) {
+        post->publish(5, e.status(), e.message());
+        throw;
+      }
+    }
+    post->receive(5, 2, &got, sizeof got, deadline);
+  });
+  CHECK(says(errors[2], Status::kComm, "rank 1 has left or its process has ended"));
+  CHECK(says(errors[0], Status::kComm, "rank 2 reported: rank 1 has left"));
 }

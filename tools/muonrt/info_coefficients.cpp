@@ -1,13 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <memory>
 
 #include "algo/coefficients.hpp"
-#include "base/error.hpp"
 #include "muonrt/coefficients_picture.hpp"
 #include "muonrt/command.hpp"
+#include "muonrt/output_file.hpp"
 #include "muonrt/table.hpp"
 
 namespace muonrt::tool {
@@ -95,12 +94,7 @@ Table triples(const std::vector<NamedList>& lists) {
 
 int run(const Arguments& a) {
   const std::vector<NamedList> lists = all_lists();
-  if (!a.picture.empty()) {
-    std::ofstream out(a.picture);
-    out << coefficients_picture(lists);
-    MUONRT_REQUIRE(out.flush().good(), Status::kIo, "--picture: '", a.picture,
-                   "' cannot be written; give a file in a folder that exists");
-  }
+  if (!a.picture.empty()) write_text_file(a.picture, coefficients_picture(lists));
   if (a.json) {
     fmt::print("{}\n", json_object({{"low", fmt::format("{}", kLow)},
                                     {"rows", properties(lists, true).json()}}));

@@ -4,14 +4,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "layout/parse.hpp"
 #include "muonrt/command.hpp"
+#include "muonrt/layout.h"
 #include "muonrt/layout_picture.hpp"
+#include "muonrt/output_file.hpp"
 #include "muonrt/table.hpp"
 
 namespace muonrt::tool {
@@ -157,21 +158,19 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   }
 }
 
-void write_picture(const Layout& layout, const std::string& file) {
-  const std::string picture = layout_picture(layout);  // before the file is opened: it may refuse
-  std::ofstream out(file);
-  out << picture;
-  MUONRT_REQUIRE(out.flush().good(), Status::kIo, "--picture: '", file,
-                 "' cannot be written; give a file in a folder that exists");
-}
-
 int run(const Arguments& arguments) {
   LayoutText text = arguments.text;
   std::replace(text.flat_dims.begin(), text.flat_dims.end(), ',', '*');
   const Layout layout = layout_from_text(text);
+  const auto at_most = [](const char* option, int dims) {
+    MUONRT_REQUIRE(dims <= MUONRT_MAX_DIMS, Status::kInvalidArgument, option, " has ", dims,
+                   " dimensions, but an optimizer takes ", MUONRT_MAX_DIMS, " at most");
+  };
+  at_most("--shape", layout.dims());
+  at_most("--mesh", layout.mesh().dims());
   const int world = world_of(layout, arguments.world);
   const std::string note = note_on_readings(text, layout);
-  if (!arguments.picture.empty()) write_picture(layout, arguments.picture);
+  if (!arguments.picture.empty()) write_text_file(arguments.picture, layout_picture(layout));
   if (arguments.json) {
     fmt::print("{}", json_of(layout, world));
     fmt::print(stderr, "{}", note);

@@ -18,6 +18,20 @@ int printed(int code) {
   return 1;
 }
 
+/// The library's version beside the command's, which it may have been linked to later.
+std::string version() {
+  const int32_t v = muonrt_version();
+  return fmt::format("muonrt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
+/// A word where a subcommand belongs; CLI11 only says that one is missing.
+void name_unknown_subcommand(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  const auto unknown = at->remaining();
+  if (!unknown.empty()) std::cerr << "There is no subcommand " << unknown.front() << '\n';
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -26,6 +40,7 @@ int main(int argc, char** argv) {
       "Start it by itself (ranks are threads, --ranks N) or under mpirun.",
       "muonrt");
   app.require_subcommand(1);
+  app.set_version_flag("--version", version);
   muonrt::tool::Work work;
   muonrt::tool::add_info(app, work);
   muonrt::tool::add_train(app, work);
@@ -39,6 +54,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     // Every rank reads the same arguments; one of them says what is wrong with them.
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
+    if (e.get_name() == "RequiredError") name_unknown_subcommand(app);
     return printed(app.exit(e) == 0 ? 0 : 2);
   }
   try {

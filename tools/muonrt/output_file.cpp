@@ -1,5 +1,6 @@
 #include "muonrt/output_file.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -63,6 +64,9 @@ OutputFile::OutputFile(std::string path)
     errno = reason;
     fail();
   }
+  // Who may read what was there may read what comes in its place, and nobody else.
+  struct stat before;
+  if (stat(target_.c_str(), &before) == 0) fchmod(fileno(file_), before.st_mode & 07777);
 }
 
 OutputFile::~OutputFile() {

@@ -18,7 +18,7 @@ void end_by(int number) {
 
 }  // namespace
 
-StopSignals::StopSignals(std::function<void()> first) {
+StopSignals::StopSignals(std::function<void(int)> first) {
   sigemptyset(&watched_);
   sigaddset(&watched_, SIGINT);
   sigaddset(&watched_, SIGTERM);
@@ -30,7 +30,7 @@ StopSignals::StopSignals(std::function<void()> first) {
       if (number < 0) continue;
       if (asked) end_by(number);
       asked = true;
-      first();
+      first(number);
     }
   });
 }

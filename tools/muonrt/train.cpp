@@ -9,6 +9,7 @@
 #include "muonrt/rank_memory.hpp"
 #include "muonrt/run_device.hpp"
 #include "muonrt/stop_signals.hpp"
+#include "muonrt/validators.hpp"
 #include "train/run.hpp"
 
 namespace muonrt::tool {
@@ -84,7 +85,9 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--steps", o->steps, "steps of each run")->capture_default_str();
   command->add_option("--batch", o->batch, "sequences of a step, all ranks together")
       ->capture_default_str();
-  command->add_option("--seed", o->seed, "of weights and batches")->capture_default_str();
+  command->add_option("--seed", o->seed, "of weights and batches")
+      ->check(whole_from_zero())
+      ->capture_default_str();
   command->add_option("--runs", o->runs, "runs of each optimizer, with seeds seed, seed + 1, ...")
       ->capture_default_str();
   command->add_option("--data", o->data, "text file (default: the King James text)");

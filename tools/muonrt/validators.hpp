@@ -1,7 +1,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 namespace muonrt::tool {
@@ -20,5 +22,26 @@ inline CLI::Validator number_from_zero(bool zero_too) {
 }
 inline CLI::Validator positive() { return number_from_zero(false); }
 inline CLI::Validator nonnegative() { return number_from_zero(true); }
+
+/// CLI11 takes -1 for 2^64 - 1.
+inline CLI::Validator whole_from_zero() {
+  return {[](const std::string& text) {
+            uint64_t value = 0;
+            const auto end = text.data() + text.size();
+            const auto read = std::from_chars(text.data(), end, value);
+            return read.ec == std::errc() && read.ptr == end
+                       ? std::string()
+                       : text + " is not a whole number from 0 to 2^64 - 1";
+          },
+          "UINT"};
+}
+
+/// Of files that may be left out: "" comes of a variable that was never set.
+inline CLI::Validator file_name() {
+  return {[](const std::string& text) {
+            return std::string(text.empty() ? "is empty; give the name of a file" : "");
+          },
+          "FILE"};
+}
 
 }  // namespace muonrt::tool

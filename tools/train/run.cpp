@@ -20,7 +20,7 @@ namespace muonrt::train {
 
 namespace {
 
-std::atomic<bool> stop{false};
+std::atomic<int> stop{0};  // number of a signal
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -166,7 +166,7 @@ float Trainer::largest(float mine) {
   return *std::max_element(all.begin(), all.end());
 }
 
-bool Trainer::anyone_stops() { return sum(stop ? 1 : 0) > 0; }
+bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 
 // What multiplies the rates of all parameters at a step.
 double Trainer::rate(int64_t step) const {
@@ -321,8 +321,11 @@ RunResult Trainer::run(std::FILE* out) {
 
 }  // namespace
 
-void request_stop() { stop = true; }
-bool stop_requested() { return stop; }
+void request_stop(int signal) {
+  int none = 0;
+  stop.compare_exchange_strong(none, signal);
+}
+int stop_requested() { return stop; }
 
 RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,
                        const RunPlan& plan, const Corpus& corpus, std::FILE* out,

@@ -43,9 +43,10 @@ struct RunResult {
   std::string plan;         // rank 0: the optimizer's plan
 };
 
-/// True once the user has asked to stop; may be set by a signal handler.
-void request_stop();
-bool stop_requested();
+/// @param signal  that asks for it, in any thread. The first one counts.
+void request_stop(int signal);
+/// The number of the signal that asked this process to stop; 0: none has.
+int stop_requested();
 
 /// Trains on all ranks of `comm`. Collective. @param out  progress of rank 0.
 RunResult run_training(Comm& comm, const TrainMesh& mesh, const Options& options,

@@ -1,6 +1,7 @@
 #include "train/train.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <stdexcept>
@@ -139,7 +140,9 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
       std::fputs("Stopped by the user; the result is that of the steps done.\n", stderr);
     std::fflush(stdout);
   }
-  return interrupted ? 130 : 0;
+  // Other ranks may have been told, and this one not.
+  const int signal = stop_requested() ? stop_requested() : SIGINT;
+  return interrupted ? 128 + signal : 0;
 }
 
 }  // namespace muonrt::train

@@ -13,7 +13,7 @@ namespace muonrt::train {
 /// prints and writes to the folder `out`. Collective.
 /// @param corpus  of the preset's context; may be shared by ranks that are threads.
 /// @param screen  where rank 0 shows progress. The result goes to standard output.
-/// @return  the program's exit code: 0, or 130 where the user stopped it.
+/// @return  the program's exit code: 0, or 128 and the signal that stopped it, as a shell has it.
 /// Throws std::runtime_error or muonrt::Error.
 int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* screen,
           const Place& place = {});

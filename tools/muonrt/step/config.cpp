@@ -98,7 +98,7 @@ const std::vector<Key<StepConfig>>& top_keys() {
        }},
       {"grad_scale_inv",
        [](S& out, const Value& v) { out.grad_scale_inv = v.number(1e-30, kHuge); }},
-      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(1, kMostSize); }},
+      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMostSize); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       choose("commit", &S::commit, {"atomic", "eager"}),
       choose("replicas", &S::replicas, {"once", "each", "auto"}),

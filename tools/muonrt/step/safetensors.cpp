@@ -179,7 +179,8 @@ TensorFile::TensorFile(std::string path) : path_(std::move(path)) {
     if (file_ >= 0) close(file_);
     refuse(path_, std::string(what) + ": " + reason);
   };
-  file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without waiting for a writer, where it is a pipe.
+  file_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file_ < 0) system("cannot be opened");
   struct stat info;
   if (fstat(file_, &info) != 0) system("cannot be read");

@@ -1,7 +1,8 @@
 #include "muonrt/step/state.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include <stdexcept>
 
 #include "muonrt/step/gather.hpp"
+#include "muonrt/step/half.hpp"
 #include "muonrt/step/owned.hpp"
 #include "muonrt/step/strict_json.hpp"
 
@@ -105,12 +107,34 @@ void check_moments(const TensorFile& file, const Piece& p, int64_t first,
     float value = 0;
     std::memcpy(&value, values.data() + i * sizeof value, sizeof value);
     if (std::isfinite(value) && value >= 0) continue;
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", static_cast<double>(value));
-    throw std::runtime_error(file.path() + ": tensor " + shown(p.name) + ": element " +
-                             std::to_string(first + static_cast<int64_t>(i)) + " is " + text +
-                             " (a second moment is a finite number >= 0); give a file that "
-                             "--state-out wrote");
+    throw std::runtime_error(
+        fmt::format("{}: tensor {}: element {} is {} (a second moment is a finite number >= 0); "
+                    "give a file that --state-out wrote",
+                    file.path(), shown(p.name), first + static_cast<int64_t>(i), value));
+  }
+}
+
+/// A master rounds to its parameter: up or down, as rounding at random may. Those of other
+/// parameters would take their place in the first step.
+/// @param held  where `values` lie in the parameter.
+/// @param param  this rank's shard, bf16.
+void check_masters(const TensorFile& file, const Piece& p, const Stretch& held,
+                   const std::vector<unsigned char>& values, const unsigned char* param) {
+  if (p.kind != MUONRT_STATE_MASTER) return;
+  for (int64_t i = 0; i < held.count; ++i) {
+    uint32_t master = 0;
+    uint16_t rounded = 0;
+    std::memcpy(&master, values.data() + i * int64_t{sizeof master}, sizeof master);
+    std::memcpy(&rounded, param + (held.local + i) * int64_t{sizeof rounded}, sizeof rounded);
+    const uint32_t down = master >> 16;
+    if (rounded == down || rounded == down + 1) continue;
+    const float stored = element_as_float("F32", values.data() + i * int64_t{sizeof master});
+    const float held_now = element_as_float("BF16", reinterpret_cast<unsigned char*>(&rounded));
+    if (std::isnan(stored) && std::isnan(held_now)) continue;
+    throw std::runtime_error(fmt::format(
+        "{}: tensor {}: element {} is {}, but that of the parameter {} (a master rounds to its "
+        "parameter); give the parameters that were written with this state",
+        file.path(), shown(p.name), held.element + i, stored, held_now));
   }
 }
 
@@ -158,6 +182,7 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     for (const Stretch& s : held_of(session.optimizer(), p, plan, rank)) {
       const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
       check_moments(file, p, s.element, part);
+      check_masters(file, p, s, part, static_cast<const unsigned char*>(session.data(*p.tensor)));
       std::memcpy(local.data() + s.local * p.element(), part.data(), part.size());
     }
     session.memory().write(view.data, local);
