@@ -37,7 +37,7 @@ enum {
   MUONRT_ERROR_TIMEOUT = 51,
   MUONRT_ERROR_ABORTED = 52,
   MUONRT_ERROR_UNDECIDED =
-      60,                 /* a peer failed inside the vote: not committed here, perhaps there */
+      60, /* a peer failed inside the vote: not committed here, perhaps there; muonrt/recover.h */
   MUONRT_ERROR_TORN = 61, /* an eager step failed after its vote: parameters are partly updated */
   MUONRT_ERROR_IO = 70,
   MUONRT_ERROR_CORRUPT = 71,

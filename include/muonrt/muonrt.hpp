@@ -209,6 +209,13 @@ class Optimizer {
     return report;
   }
 
+  /// Of a step that failed, with the ranks that are left; see muonrt/recover.h.
+  muonrt_recovery_t recover(const Comm& survivors) {
+    auto recovery = detail::filled(muonrt_recovery_init);
+    check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
+    return recovery;
+  }
+
   int64_t find(const std::string& name) const {
     int64_t index = 0;
     check(muonrt_optimizer_find(get(), name.c_str(), &index));

@@ -245,8 +245,8 @@ typedef struct muonrt_report {
   int64_t orthogonalized; /* matrices, summed over ranks; `planned` in a committed step */
   int64_t planned;
   int64_t zero_matrices;   /* all zero, those announced without a gradient too */
-  int32_t nonfinite_rank;  /* skipped: lowest rank with a non-finite gradient or logit; where none has
-                                 one (an update overflowed) an owner; else -1 */
+  int32_t nonfinite_rank;  /* skipped: lowest rank with a non-finite gradient or logit; where none
+                              has  one (an update overflowed) an owner; else -1 */
   int32_t health;          /* 1: this step measured; see muonrt_optimizer_health. What ends the
                                  measuring of a step that is over is the next step's error */
   int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
@@ -328,7 +328,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * function of the caller's has failed on some rank).
  * After these the optimizer is unusable and says so: COMM, TIMEOUT, ABORTED, DEVICE (nothing
  * committed here), UNDECIDED, TORN. They come of faults, which ranks meet at different places: one
- * may return COMM, another TIMEOUT, a third UNDECIDED, one that had heard the vote by then OK.
+ * may return COMM, another TIMEOUT, a third UNDECIDED, one that had heard the vote by then OK;
+ * muonrt/recover.h settles what the step is.
  * @param report  may be NULL; left as it was where an error is returned. */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer,
                                                  const muonrt_step_t* step,

@@ -43,9 +43,8 @@ std::string read_name(const char* name, const std::string& who) {
   MUONRT_REQUIRE(name && *name, kBad, who, ": name is ", name ? "empty" : "null",
                  " (messages and the plan need one); name it");
   for (const char* c = name; *c; ++c) {
-    MUONRT_REQUIRE(!is_control(*c), kBad, who,
-                   ": name holds a control character (value ", static_cast<int>(*c),
-                   "); remove it");
+    MUONRT_REQUIRE(!is_control(*c), kBad, who, ": name holds a control character (value ",
+                   static_cast<int>(*c), "); remove it");
   }
   return name;
 }

@@ -38,6 +38,13 @@ struct HealthReport {
   ReplicaDifference difference;
 };
 
+/// What the ranks that are left have settled.
+struct Recovery {
+  enum class Outcome : int32_t { kNothing = 0, kForward = 1, kDiscarded = 2 };
+  Outcome outcome = Outcome::kNothing;
+  int64_t steps = 0;  // committed, on each of them
+};
+
 /// Where state lies: with the local elements of the parameter; or, where gradients are addends,
 /// with the owners of matrices or slices.
 enum class StatePlace : int32_t { kLocal = 0, kMatrices = 1, kSlices = 2 };
@@ -54,6 +61,8 @@ struct StatePiece {
   int64_t index, begin, numel;
 };
 
+struct Standing;
+
 /// Parameters, their state, the step. One per rank; used by one thread at a time.
 class Optimizer {
  public:
@@ -69,6 +78,10 @@ class Optimizer {
   /// Collective. `read` gives this rank's arguments and may throw: the step is then voted down.
   /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step.
   Status step(const std::function<StepSettings()>& read, StepReport& report);
+
+  /// After a step that failed: commits it here where any of the survivors has, else nowhere.
+  /// Collective over them. Errors: as muonrt_optimizer_recover.
+  Recovery recover(Comm& survivors);
 
   /// Errors: INVALID_ARGUMENT for a bad index, a misaligned gradient, one that overlaps the
   /// parameter's own buffers.
@@ -127,6 +140,7 @@ class Optimizer {
   void fill_scalars(const StepSettings& step);
   int64_t stamp(const StepSettings& step) const;
   [[noreturn]] void fail(const Error& error);
+  Standing standing() const;
   [[noreturn]] void explain_rejection(const std::optional<Error>& mine, const StepSettings& step);
   void explain_skip(StepReport& report);
   void take_health(StepReport& report);
@@ -135,6 +149,7 @@ class Optimizer {
   std::optional<Error> cause_of(std::optional<Error> error) const;
   const Ballot& last_ballot() const;
   void finish(StepReport& report);
+  void count_commit();
   void measure(StepReport& report, double seconds) const;
   void check_param(int64_t param) const;
   const GroupSettings& group_of(int64_t param) const;
@@ -169,6 +184,10 @@ class Optimizer {
   int64_t logits_ = 0;  // of all layers
   HealthReport health_;
   int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
+  Ballot passed_;             // the vote of the last committed step,
+  int64_t passed_stamp_ = 0;  // and its stamp
+  bool open_ = false;         // a step has failed inside its vote
+  bool settled_ = false;      // and the ranks have agreed what becomes of it
   std::optional<Error> poison_;
 };
 

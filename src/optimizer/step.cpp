@@ -189,8 +189,11 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   if (poison_) {
     throw Error(Status::kInvalidState,
                 cat("this optimizer is unusable since an earlier step failed (",
-                    status_name(poison_->status()), ": ", poison_->message(),
-                    "); destroy it and resume from a checkpoint"));
+                    status_name(poison_->status()), ": ", poison_->message(), "); ",
+                    settled_ ? cat(steps_,
+                                   " steps are committed, as the ranks have settled: make another "
+                                   "over the ranks that are left, from this one's state")
+                             : "destroy it and resume from a checkpoint"));
   }
   const auto start = std::chrono::steady_clock::now();
   if (block_pipeline_) agree_on_steps();
@@ -291,11 +294,17 @@ void Optimizer::finish(StepReport& report) {
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
   report.grad_norm = current_->guards().grad_norm();
-  if (logits_ > 0) clipped_ = muonrt::clipped_heads(settings_, current_->guards().logits());
-  ++steps_;
+  count_commit();
   report.step = steps_;
   report.clipped_heads = static_cast<int64_t>(clipped_.size());
+}
+
+void Optimizer::count_commit() {
+  if (logits_ > 0) clipped_ = muonrt::clipped_heads(settings_, current_->guards().logits());
+  ++steps_;
   for (size_t i = 0; i < adam_steps_.size(); ++i) adam_steps_[i] += params_[i].active;
+  passed_ = current_->outcome().verdict;
+  passed_stamp_ = last_stamp_;
 }
 
 void Optimizer::explain_skip(StepReport& report) {
@@ -335,27 +344,6 @@ void Optimizer::explain_rejection(const std::optional<Error>& mine, const StepSe
   }
   table.compare(*comm_);
   throw Error(Status::kInternal, "internal: a step was voted down without a reason");
-}
-
-void Optimizer::fail(const Error& error) {
-  const Outcome& outcome = current_->outcome();
-  // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
-  const bool entered = outcome.vote_entered;
-  const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
-  Error final_error = error;
-  if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
-    final_error =
-        Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
-                                 "); parameters may be partly updated, reload a checkpoint"));
-  } else if (entered && !returned) {
-    final_error = Error(Status::kUndecided,
-                        cat("the step failed inside its vote (", error.message(),
-                            "); nothing was committed here, but a peer may have committed; compare "
-                            "the step numbers or reload a checkpoint"));
-  }
-  comm_->abort(error.status(), error.message());
-  poison_ = final_error;
-  throw final_error;
 }
 
 void Optimizer::measure(StepReport& report, double seconds) const {

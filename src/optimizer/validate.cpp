@@ -240,7 +240,8 @@ void validate(const OptimizerSettings& s, int rank, int world) {
          static_cast<double>(kMaxTimeoutMs), false);
   number("options", "clip_norm", s.clip_norm, 0, 1e30, false);
   MUONRT_REQUIRE(s.clip_norm == 0 || s.clip_norm >= kLeastClipNorm, kBad, "options: clip_norm is ",
-                 s.clip_norm, " (gradients clipped to it vanish in f32); use 0 for none, or a number from ",
+                 s.clip_norm,
+                 " (gradients clipped to it vanish in f32); use 0 for none, or a number from ",
                  kLeastClipNorm);
   number("options", "health_every", static_cast<double>(s.health_every), 0, 1e15, false);
   check_dtype("options", "transport_dtype", s.transport);

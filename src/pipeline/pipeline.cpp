@@ -308,6 +308,20 @@ void Pipeline::abandon() noexcept {
   }
 }
 
+// All that the commits read was there before this rank cast its ballot: messages, sums, staged
+// moments, factors, tables.
+void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
+  StepRun run;
+  run.stamp = stamp;
+  outcome_->verdict = verdict;
+  context_.ops().copy(*compute_, context_.verdict, &outcome_->verdict, sizeof(Ballot));
+  for (const Action& action : order_)
+    if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
+  context_.device->record(*finished_, *compute_);
+  context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
+  if (const auto error = context_.device->error()) throw *error;
+}
+
 void Pipeline::join(void* callers_stream, int64_t timeout_ms) {
   context_.device->join(*compute_, callers_stream);
   join_deadline_ = Deadline::in_ms(timeout_ms);

@@ -58,6 +58,10 @@ class Pipeline {
   /// the time that `join` gave it, then a minute at most; behind one that is late, no longer.
   void abandon() noexcept;
 
+  /// After a step that failed inside its vote (atomic commits): what it had staged is committed.
+  /// Blocks. @param verdict  the vote's sum, from a rank that has it.
+  void roll_forward(int64_t stamp, const Ballot& verdict);
+
   const Outcome& outcome() const { return *outcome_; }
   const Guards& guards() const { return *guards_; }
   /// Null where no step measures.

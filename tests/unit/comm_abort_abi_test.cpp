@@ -80,7 +80,7 @@ TEST_CASE("abort: an optimizer that is gone is told nothing, and its communicato
   muonrt_thread_group_destroy(group);
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
-  for (const muonrt_status_t none : {MUONRT_OK, MUONRT_SKIPPED, -1, 9, 14, 91, INT32_MAX}) {
+  for (const muonrt_status_t none : {0, 1, -1, 9, 14, 91, INT32_MAX}) {
     CHECK(muonrt_comm_abort(comm, none, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK(std::string(muonrt_last_error()).find("status is " + std::to_string(none)) !=
           std::string::npos);

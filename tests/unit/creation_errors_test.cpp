@@ -91,11 +91,13 @@ TEST_CASE("creation: a clipping norm that f32 cannot hold is named", "[unit][abi
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
-  for (const auto& [norm, taken] : {std::pair{1e-300, false}, {1e-31, false}, {1e-30, true}, {0.0, true}}) {
+  for (const auto& [norm, taken] :
+       {std::pair{1e-300, false}, {1e-31, false}, {1e-30, true}, {0.0, true}}) {
     Arguments a;
     options.clip_norm = norm;
     muonrt_optimizer_t* optimizer = nullptr;
-    CHECK((muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2) == MUONRT_OK) == taken);
+    CHECK((muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2) ==
+           MUONRT_OK) == taken);
     if (!taken) CHECK_THAT(muonrt_last_error(), Contains("options: clip_norm is 1e-3"));
     muonrt_optimizer_destroy(optimizer);
   }

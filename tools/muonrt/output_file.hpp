@@ -8,8 +8,8 @@ namespace muonrt::tool {
 
 /// A file that is written whole or not at all: all of it to a temporary file beside it, then the
 /// name. A run that ends before the second, or that has another file still to write, leaves what
-/// was there before. A symbolic link stays one: its target is the file. A file that is replaced keeps
-/// its permissions.
+/// was there before. A symbolic link stays one: its target is the file. A file that is replaced
+/// keeps its permissions.
 class OutputFile {
  public:
   /// Throws std::runtime_error that names the file, as every function does.

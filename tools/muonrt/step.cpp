@@ -21,12 +21,16 @@ void add_step(CLI::App& app, Work& work) {
   command->add_option("--config", a->config, "what each parameter is: opt.json")->required();
   command->add_option("--mesh", a->mesh, "name=size,... over all ranks (default: world=ranks)");
   command->add_option("--out", a->out, "where the parameters are written")->required();
-  command->add_option("--state-in", a->state_in, "state that an earlier run wrote")->check(file_name());
-  command->add_option("--state-out", a->state_out, "where the state is written")->check(file_name());
+  command->add_option("--state-in", a->state_in, "state that an earlier run wrote")
+      ->check(file_name());
+  command->add_option("--state-out", a->state_out, "where the state is written")
+      ->check(file_name());
   command->add_option("--logits", a->logits,
                       "safetensors file of attention logits for QK-clip; one for every step");
-  command->add_option("--health", a->health,
-                      "where the statistics of steps that measure are written, as JSON lines")->check(file_name());
+  command
+      ->add_option("--health", a->health,
+                   "where the statistics of steps that measure are written, as JSON lines")
+      ->check(file_name());
   add_run_device_options(*command, a->where);
   command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 1)")
       ->check(CLI::Range(1, 1024));

@@ -1,0 +1,51 @@
+/* muonrt/recover.h - after a step that failed: what the ranks that are left have in common. */
+#ifndef MUONRT_RECOVER_H
+#define MUONRT_RECOVER_H
+
+#include "muonrt/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What was settled, stored as int32_t; the same on every rank. */
+enum {
+  MUONRT_RECOVERY_NOTHING = 0,  /* no rank was in doubt */
+  MUONRT_RECOVERY_FORWARD = 1,  /* some rank had committed: now all have */
+  MUONRT_RECOVERY_DISCARDED = 2 /* ranks were in doubt, none had committed: none has */
+};
+
+typedef struct muonrt_recovery {
+  uint32_t struct_size;
+  int32_t outcome; /* MUONRT_RECOVERY_... */
+  int64_t step;    /* committed steps, now the same on all these ranks */
+} muonrt_recovery_t;
+
+/* Sets `struct_size`, every other field to 0. Accepts NULL. Threads: any. */
+MUONRT_API void muonrt_recovery_init(muonrt_recovery_t* recovery);
+
+/* Settles a step that has failed (COMM, TIMEOUT, ABORTED, UNDECIDED, on some ranks perhaps OK). A
+ * rank that dies inside the vote may leave some that have committed the step and others that do not
+ * know: those commit now what they had staged, with the gradients of that step, which must be bound
+ * and unchanged, as must parameters and state; where none has committed, none does. Then parameters
+ * and state (muonrt/state.h) are those of `step` committed steps on all ranks of `survivors`; what
+ * only lost ranks held is lost, and what they had committed is not asked for. Such an optimizer
+ * still takes no step: make another over the ranks that are left, from this one's state. It may be
+ * called again, with the same or other survivors, and on ranks where nothing has failed.
+ * @param survivors  a communicator made after the fault, of ranks of this optimizer, in any order;
+ *     host messages alone are sent over it.
+ * @param recovery   may be NULL; left as it was where an error is returned.
+ * Errors: INVALID_ARGUMENT for a null handle, on this rank alone, whose peers wait. The same on
+ * every rank: TORN (a rank's parameters are partly updated, or commits were eager and a rank cannot
+ * follow): reload a checkpoint; MISMATCH (not ranks of one optimizer, one of them twice, or step
+ * numbers that no single fault leaves). COMM, TIMEOUT, ABORTED: of `survivors`; call again with a
+ * new one. Blocking; collective over `survivors`. */
+MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,
+                                                    muonrt_comm_t* survivors,
+                                                    muonrt_recovery_t* recovery);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MUONRT_RECOVER_H */

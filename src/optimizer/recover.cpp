@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <map>
+
+#include "optimizer/agreement.hpp"
+#include "optimizer/optimizer.hpp"
+
+// How a step that failed is told, and how the ranks that are left settle it. The vote's sum does
+// not arrive everywhere at once: where a rank dies inside it, some may have committed and others
+// not. What has committed stays; the others have staged all that a commit reads, and roll forward.
+
+namespace muonrt {
+
+/// Where a rank stands, for the others.
+struct Standing {
+  enum Kind : int64_t { kWell, kFailed, kOpen, kTorn };
+
+  int64_t kind = kWell;
+  int64_t rank = 0, world = 0;  // of the optimizer
+  int64_t steps = 0;            // committed
+  int64_t keeps = 0;            // 1: what an open step staged is still there
+  int64_t stamp = 0;            // kOpen: of the step that it has not heard the vote of
+  int64_t passed_stamp = 0;     // of the last committed step,
+  Ballot passed;                // and its vote
+};
+
+namespace {
+
+/// Whether `behind` waits for the vote that `ahead` has heard.
+bool may_follow(const Standing& behind, const Standing& ahead) {
+  return behind.kind == Standing::kOpen && behind.steps + 1 == ahead.steps &&
+         behind.stamp == ahead.passed_stamp && passes(ahead.passed, ahead.world, behind.stamp);
+}
+
+// Throws the same on every rank.
+void check_identities(const std::vector<Standing>& all) {
+  std::map<int64_t, size_t> bringers;
+  for (size_t r = 0; r < all.size(); ++r) {
+    MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
+                   " brings an optimizer of ", all[r].world, " ranks, rank 0 one of ", all[0].world,
+                   "; bring ranks of one optimizer together");
+    const auto [other, first] = bringers.emplace(all[r].rank, r);
+    MUONRT_REQUIRE(first, Status::kMismatch, "recover: ranks ", other->second, " and ", r,
+                   " both bring rank ", all[r].rank, " of the optimizer; bring each survivor once");
+  }
+}
+
+/// The rank that has committed most. Throws the same on every rank where there is no way to bring
+/// all others there.
+const Standing& check_steps(const std::vector<Standing>& all) {
+  for (const Standing& s : all) {
+    MUONRT_REQUIRE(s.kind != Standing::kTorn, Status::kTorn, "recover: the step of rank ", s.rank,
+                   " is torn, behind ", s.steps,
+                   " committed ones (its parameters are partly "
+                   "updated); reload a checkpoint");
+  }
+  const auto more = [](const Standing& a, const Standing& b) { return a.steps < b.steps; };
+  const Standing& last = *std::max_element(all.begin(), all.end(), more);
+  for (const Standing& s : all) {
+    if (s.steps == last.steps) continue;
+    MUONRT_REQUIRE(may_follow(s, last), Status::kMismatch, "recover: rank ", s.rank,
+                   " of the optimizer has committed ", s.steps, " steps and rank ", last.rank, " ",
+                   last.steps, ", which it does not wait for; reload a checkpoint");
+    MUONRT_REQUIRE(s.keeps, Status::kTorn, "recover: rank ", last.rank,
+                   " of the optimizer has committed step ", last.steps, ", and rank ", s.rank,
+                   " keeps nothing of it (commit is eager); reload a checkpoint");
+  }
+  return last;
+}
+
+}  // namespace
+
+void Optimizer::fail(const Error& error) {
+  const Outcome& outcome = current_->outcome();
+  // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
+  const bool entered = outcome.vote_entered;
+  const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
+  Error final_error = error;
+  if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
+    final_error =
+        Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
+                                 "); parameters may be partly updated, reload a checkpoint"));
+  } else if (entered && !returned) {
+    final_error = Error(Status::kUndecided,
+                        cat("the step failed inside its vote (", error.message(),
+                            "); nothing was committed here, but a peer may have committed; settle "
+                            "it with muonrt_optimizer_recover, or reload a checkpoint"));
+    open_ = true;
+  }
+  comm_->abort(error.status(), error.message());
+  poison_ = final_error;
+  throw final_error;
+}
+
+Standing Optimizer::standing() const {
+  Standing out;
+  out.kind = !poison_                             ? Standing::kWell
+             : poison_->status() == Status::kTorn ? Standing::kTorn
+             : open_                              ? Standing::kOpen
+                                                  : Standing::kFailed;
+  out.rank = comm_->rank();
+  out.world = comm_->size();
+  out.steps = steps_;
+  out.keeps = settings_.commit == CommitMode::kAtomic;
+  out.stamp = last_stamp_;
+  out.passed_stamp = passed_stamp_;
+  out.passed = passed_;
+  return out;
+}
+
+Recovery Optimizer::recover(Comm& survivors) {
+  const Standing mine = standing();
+  std::vector<Standing> all(static_cast<size_t>(survivors.size()));
+  survivors.allgather(&mine, all.data(), sizeof mine);
+  check_identities(all);
+  const Standing& last = check_steps(all);
+  Recovery out;
+  out.steps = last.steps;
+  for (const Standing& s : all) {
+    if (s.steps < last.steps) out.outcome = Recovery::Outcome::kForward;
+    if (s.kind == Standing::kOpen && out.outcome == Recovery::Outcome::kNothing)
+      out.outcome = Recovery::Outcome::kDiscarded;
+  }
+  std::optional<Error> error;
+  if (steps_ < last.steps) {
+    error = error_of([&] {
+      device_->clear_error();
+      current_->roll_forward(last_stamp_, last.passed);
+      count_commit();
+      open_ = false;
+    });
+    if (error)
+      poison_ = error =
+          Error(Status::kTorn, cat("recover: rolling forward failed (", error->message(),
+                                   "); parameters may be partly updated, reload a "
+                                   "checkpoint"));
+  }
+  agree(survivors, error);
+  settled_ = true;
+  return out;
+}
+
+}  // namespace muonrt

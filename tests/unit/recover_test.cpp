@@ -1,0 +1,296 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+
+#include "support/bits_cases.hpp"
+#include "support/caller_functions.hpp"
+#include "support/covering.hpp"
+#include "support/rank_check.hpp"
+#include "support/recovery.hpp"
+
+// A step that ends inside its vote: some ranks have committed it, others do not know. What
+// `recover` makes of it is what a step without the fault would have made, or nothing on any rank.
+
+using namespace muonrt;
+using Settled = Recovery::Outcome;
+
+namespace {
+
+constexpr int kSteps = 3;
+
+world::Param shard(const char* name, std::vector<int64_t> shape, Role role = Role::kMuon) {
+  world::Param p = world::matrix(name, std::move(shape), {{PlacementKind::kShard, 0, 1}});
+  p.role = role;
+  return p;
+}
+
+/// Three ranks, matrices in several chunks, and AdamW.
+world::Case three_ranks() {
+  world::Case c = world::on_mesh({3});
+  c.steps = kSteps;
+  c.settings.chunk_bytes = 200;
+  c.params = {shard("first", {7, 5}), shard("second", {4, 6}), shard("bias", {9}, Role::kAdamW)};
+  return c;
+}
+
+void check_followed(const world::Case& c, int speaker, const std::vector<int>& deaf,
+                    const world::Tensors& expected, int64_t reductions = 1) {
+  const recovery::Result result = recovery::run(c, speaker, deaf, reductions);
+  for (size_t r = 0; r < result.ranks.size(); ++r) {
+    const recovery::Ended& end = result.ranks[r];
+    INFO("rank " << r << ": " << (end.error ? end.error->message() : "recovered"));
+    CHECK(!end.error);
+    CHECK(end.settled.outcome == Settled::kForward);
+    CHECK(end.settled.steps == c.steps);
+    if (static_cast<int>(r) == speaker) CHECK(end.step == Status::kOk);
+    if (std::find(deaf.begin(), deaf.end(), r) == deaf.end()) continue;
+    CHECK(end.step == Status::kUndecided);
+    CHECK(end.unchanged);
+  }
+  CHECK(result.replicas_equal);
+  CHECK((result.tensors.params == expected.params));
+  CHECK((result.tensors.momentum == expected.momentum));
+  CHECK((result.tensors.variance == expected.variance));
+  CHECK((result.tensors.remainder == expected.remainder));
+}
+
+/// Every rank speaks once, and everybody else is deaf; then the last alone.
+void check_all(const world::Case& c, int64_t reductions = 1) {
+  const world::Tensors expected = world::run(c).tensors;
+  for (int speaker = 0; speaker < c.world; ++speaker) {
+    std::vector<int> deaf;
+    for (int r = 0; r < c.world; ++r)
+      if (r != speaker) deaf.push_back(r);
+    INFO("rank " << speaker << " has heard the vote");
+    check_followed(c, speaker, deaf, expected, reductions);
+  }
+  INFO("rank " << c.world - 1 << " has not heard the vote");
+  check_followed(c, 0, {c.world - 1}, expected, reductions);
+}
+
+}  // namespace
+
+TEST_CASE("recover: ranks that did not hear the vote follow those that did, on any mesh",
+          "[unit][recover]") {
+  std::map<std::pair<bool, int>, world::Tensors> references;
+  const auto meshes = static_cast<int>(bits::meshes().size());
+  for (const auto& row :
+       covering::pairwise({meshes - 1, bits::kSchemes, bits::kVariants, 2, 3, 2}, 20261123)) {
+    const bool half = row[3] == 1;
+    bits::Factors f;
+    f.mesh = static_cast<size_t>(row[0]) + 1;  // the first has one rank
+    f.scheme = row[1];
+    f.variant = row[2];
+    f.window = row[4] + 1;
+    f.chunk = row[4];
+    f.grouped = row[5];
+    const world::Case c = bits::make(f, half, kSteps);
+    INFO(c.describe());
+    auto& expected = references[{half, f.variant}];
+    if (expected.params.empty()) expected = bits::reference(half, kSteps, f.variant);
+    std::vector<int> deaf = {c.world - 1};
+    for (int r = 1; r < c.world - 1; r += 1 + row[1] % 3) deaf.push_back(r);
+    check_followed(c, 0, deaf, expected);
+  }
+}
+
+TEST_CASE("recover: a few worlds, for the sanitizers of threads", "[recover][tsan]") {
+  check_all(three_ranks());
+}
+
+TEST_CASE("recover: state that lies with owners, and slices of AdamW", "[unit][recover]") {
+  world::Case c = world::on_mesh({2, 2});
+  c.steps = kSteps;
+  c.settings.chunk_bytes = 300;
+  for (world::Param p : {shard("w", {7, 5}), shard("v", {3, 8}), shard("b", {9}, Role::kAdamW)}) {
+    p.addends = 2;
+    p.placements = {{PlacementKind::kPartial, 0, 1}, {PlacementKind::kShard, 0, 1}};
+    c.params.push_back(p);
+  }
+  check_all(c);
+}
+
+TEST_CASE("recover: weights in bf16 with what completes them, moments of NorMuon",
+          "[unit][recover]") {
+  for (const MasterKind kind : {MasterKind::kRemainder, MasterKind::kOwned, MasterKind::kNone}) {
+    world::Case c = three_ranks();
+    c.settings.groups = world::default_groups();
+    c.settings.groups[0].normuon = NormuonAxis::kRows;
+    for (world::Param& p : c.params) {
+      p.dtype = DType::kBF16;
+      p.master_kind = kind;
+    }
+    check_all(c);
+  }
+}
+
+TEST_CASE("recover: clipped gradients and clipped heads", "[unit][recover]") {
+  world::Case c = three_ranks();
+  c.settings.clip_norm = 1.0;
+  QkClipSettings& clip = c.params[1].qk_clip;
+  clip.kind = QkKind::kQuery;
+  clip.layer = 0;
+  clip.heads = clip.kv_heads = 2;
+  clip.head_dim = 2;
+  clip.threshold = 10;
+  static const float logits[2] = {40, 5};
+  c.arguments = [](StepSettings& s, int64_t, int) {
+    s.qk_logits = logits;
+    s.n_qk_logits = 2;
+  };
+  check_all(c, 2);
+}
+
+TEST_CASE("recover: what the caller's functions carried, and what was forwarded",
+          "[unit][recover]") {
+  world::Case carried = three_ranks();
+  carried.settings.window = 2;
+  const world::Tensors expected = world::run(carried).tensors;
+  world::Board board(carried);
+  carried.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
+  check_followed(carried, 1, {0, 2}, expected);
+
+  world::Case relayed = world::on_mesh({4});
+  relayed.steps = kSteps;
+  relayed.settings.max_peers = 1;
+  relayed.params = {world::matrix("w", {6, 5}, {{PlacementKind::kReplicate, 0, 1}}),
+                    world::matrix("v", {4, 9}, {{PlacementKind::kReplicate, 0, 1}})};
+  check_all(relayed);
+}
+
+TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]") {
+  const world::Case c = three_ranks();
+  for (int dead = 0; dead < c.world; ++dead) {
+    INFO("rank " << dead << " dies in the vote");
+    ThreadFaults faults;
+    faults.kills.push_back({dead, OperationKind::kReduceSum, 1, /*forever=*/true});
+    ThreadGroup left(2);
+    std::vector<recovery::Ended> ends(3);
+    world::on_ranks(
+        3,
+        [&](Comm& comm) {
+          world::Case quick = c;
+          quick.settings.timeout_ms = 500;
+          world::Rank rank(quick, comm);
+          StepReport report;
+          rank.step(0, report);
+          // No rank may still be inside the first vote when another ends its second.
+          char all[3], here = 1;
+          comm.allgather(&here, all, 1);
+          world::Tensors before, after;
+          std::vector<std::vector<bool>> seen;
+          rank.add_to(before, seen);
+          recovery::Ended& end = ends[static_cast<size_t>(comm.rank())];
+          try {
+            end.step = rank.step(1, report);
+          } catch (const Error& e) {
+            end.step = e.status();
+          }
+          if (comm.rank() == dead) return;
+          HostComm survivors(left.transport(comm.rank() - (comm.rank() > dead)));
+          for (int time = 0; time < 2; ++time) {
+            end.settled = rank.optimizer().recover(survivors);
+            RANK_CHECK(end.settled.outcome == Settled::kDiscarded);
+            RANK_CHECK(end.settled.steps == 1);
+          }
+          seen.clear();
+          rank.add_to(after, seen);
+          end.unchanged = before == after;
+          try {
+            rank.step(1, report);
+          } catch (const Error& e) {
+            end.error = e;
+          }
+        },
+        std::move(faults));
+    for (int r = 0; r < 3; ++r) {
+      const recovery::Ended& end = ends[static_cast<size_t>(r)];
+      if (r == dead) continue;
+      CHECK(end.step == Status::kUndecided);
+      CHECK(end.unchanged);
+      REQUIRE(end.error);
+      CHECK(end.error->status() == Status::kInvalidState);
+      CHECK(end.error->message().find("1 steps are committed, as the ranks have settled") !=
+            std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("recover: a step behind its vote is torn for all", "[unit][recover]") {
+  world::Case c = three_ranks();
+  c.settings.commit = CommitMode::kEager;
+  // Deaf in the second vote: the chunks have been committed.
+  const recovery::Result result = recovery::run(c, 1, {0}, 2);
+  CHECK(result.ranks[1].step == Status::kOk);
+  CHECK(result.ranks[0].step == Status::kTorn);
+  for (const recovery::Ended& end : result.ranks) {
+    REQUIRE(end.error);
+    CHECK(end.error->status() == Status::kTorn);
+    CHECK(end.error->message().find("rank 0 is torn") != std::string::npos);
+  }
+}
+
+namespace {
+
+/// What `recover` says on two ranks of a group, each with an optimizer over `sizes[rank]` ranks
+/// that has taken `steps[rank]` steps.
+std::vector<std::optional<Error>> strangers(std::vector<int> sizes, std::vector<int> steps) {
+  ThreadGroup meeting(2);
+  std::vector<std::optional<Error>> out(2);
+  std::vector<std::thread> threads;
+  for (int me = 0; me < 2; ++me) {
+    threads.emplace_back([&, me] {
+      const auto at = static_cast<size_t>(me);
+      world::Case c = world::on_mesh({sizes[at]});
+      c.params = {shard("w", {4, 4})};
+      world::on_ranks(c.world, [&](Comm& comm) {
+        world::Rank rank(c, comm);
+        StepReport report;
+        for (int step = 0; step < steps[at]; ++step) rank.step(step, report);
+        if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
+        HostComm survivors(meeting.transport(me));
+        try {
+          rank.optimizer().recover(survivors);
+        } catch (const Error& e) {
+          out[at] = e;
+        }
+        // Nothing has happened to it.
+        if (comm.size() == 1) RANK_CHECK(rank.step(steps[at], report) == Status::kOk);
+      });
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("recover: ranks that do not belong together are told apart, the same on all",
+          "[unit][recover]") {
+  const auto check = [](const std::vector<std::optional<Error>>& errors, const char* words) {
+    for (const auto& e : errors) {
+      REQUIRE(e);
+      CHECK(e->status() == Status::kMismatch);
+      CHECK_THAT(e->message(), Catch::Contains(words));
+    }
+  };
+  check(strangers({1, 1}, {1, 1}), "ranks 0 and 1 both bring rank 0 of the optimizer");
+  check(strangers({1, 2}, {1, 1}), "rank 1 brings an optimizer of 2 ranks, rank 0 one of 1");
+  check(strangers({2, 2}, {1, 2}),
+        "rank 0 of the optimizer has committed 1 steps and rank 1 2, which it does not wait for");
+}
+
+TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes on",
+          "[unit][recover]") {
+  world::Case c = three_ranks();
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    for (int step = 0; step < 2; ++step) {
+      rank.step(step, report);
+      const Recovery settled = rank.optimizer().recover(comm);
+      RANK_CHECK(settled.outcome == Settled::kNothing);
+      RANK_CHECK(settled.steps == step + 1);
+    }
+  });
+}
