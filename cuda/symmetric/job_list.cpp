@@ -181,6 +181,28 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks) {
   return makespan_of(finer, shapes) < makespan_of(list, shapes) ? finer : list;
 }
 
+JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks) {
+  constexpr int64_t kSide = kCell / 2;
+  std::vector<TileJob> jobs;
+  for (const int32_t s : deepest_first(shapes)) {
+    const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
+    MUONRT_CHECK_INTERNAL(shape.slices == 1, "medium tiles of ", shape.slices, " slices");
+    const int64_t side = (shape.n + kSide - 1) / kSide;
+    for (int64_t m = 0; m < shape.count; ++m)
+      for (int64_t row = 0; row < cells_of(shape.n); ++row)
+        for (int64_t col = 2 * row; col < side; col += 3)
+          jobs.push_back(job(s, m, row, col, JobKind::kMedium));
+  }
+  JobList list;
+  list.first.push_back(0);
+  const auto count = static_cast<size_t>(blocks);
+  for (size_t b = 0; b < count; ++b) {
+    for (size_t i = b; i < jobs.size(); i += count) list.jobs.push_back(jobs[i]);
+    list.first.push_back(static_cast<int32_t>(list.jobs.size()));
+  }
+  return list;
+}
+
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes) {
   int64_t longest = 0;
   for (size_t b = 0; b + 1 < list.first.size(); ++b) {

@@ -31,6 +31,7 @@ enum class JobKind : int16_t {
   kSquare,  // one cell
   kWide,    // two cells, (row, col) and (row, col + 1)
   kPair,    // as kWide, beside the other block of a cluster, which has row ^ 1 and the same col
+  kMedium,  // a cell and a half, of medium_jobs: col counts half cells
 };
 
 struct TileJob {
@@ -41,6 +42,16 @@ struct TileJob {
   int16_t slice;  // of the depth
 };
 static_assert(sizeof(TileJob) == 16);
+
+/// Columns of a job's tile, whose rows are one cell's; and the first of them.
+MUONRT_HOST_DEVICE constexpr int cols_of(JobKind kind) {
+  return kind == JobKind::kSquare   ? kCell
+         : kind == JobKind::kMedium ? kCell + kCell / 2
+                                    : 2 * kCell;
+}
+MUONRT_HOST_DEVICE constexpr int first_col_of(const TileJob& job) {
+  return job.col * (job.kind == JobKind::kMedium ? kCell / 2 : kCell);
+}
 
 /// What a square of a result, on a grid of such squares, is stored as.
 enum class Stored {
@@ -92,7 +103,13 @@ struct JobList {
 /// @param blocks  of the grid; even.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks);
 
-/// What a job costs, in cells x terms; and what the busiest block of a list has.
+/// Tiles of a cell and a half in place of the mixed list, from the diagonal to the end of each row
+/// of cells, dealt to the blocks in turn, the deepest shapes first. They bring no more bytes than
+/// an SM takes in while it multiplies, as squares do, and end a round earlier than wide ones: for
+/// shapes that are just larger than one round of squares. None with slices.
+JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks);
+
+/// What a job of the mixed list costs, in cells x terms; and what the busiest block of a list has.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 

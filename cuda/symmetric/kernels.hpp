@@ -28,19 +28,24 @@ void symmetric_sm80(const SymmetricArguments& args, DType element, int64_t jobs,
                     cudaStream_t stream);
 
 struct Sm90Arguments {
-  // Boxes of 128 rows, of 64 for C; d where a problem has one.
+  // Boxes of 128 rows, of 64 for C, and for B where jobs are medium; d where a problem has one.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
-  const TileJob* jobs;   // of mixed_jobs
+  const TileJob* jobs;   // of mixed_jobs or medium_jobs
   const int32_t* first;  // of its blocks
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
+enum class Sm90Jobs {
+  kMixed,   // of mixed_jobs, the depth of no problem is cut
+  kSliced,  // that of all is: squares alone
+  kMedium,  // of medium_jobs
+};
+
 /// Once for a device, before the first launch.
 void symmetric_sm90_prepare();
-/// @param sliced  the depth of all problems is cut, or of none.
 /// @param blocks  those of the list; even.
-void symmetric_sm90(const Sm90Arguments& args, DType element, bool sliced, int blocks,
+void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks,
                     cudaStream_t stream);
 
 struct Sm90SmallArguments {

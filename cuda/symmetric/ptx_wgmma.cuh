@@ -19,6 +19,14 @@ namespace muonrt::cuda {
   "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
   "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
 
+#define MUONRT_SUMS_96                                                                    \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "     \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
+  "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, " \
+  "%69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
+  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+
 #define MUONRT_SUMS_128                                                                    \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
@@ -36,9 +44,10 @@ namespace muonrt::cuda {
 #define MUONRT_OUT_64                                                                     \
   MUONRT_OUT_8(0), MUONRT_OUT_8(8), MUONRT_OUT_8(16), MUONRT_OUT_8(24), MUONRT_OUT_8(32), \
       MUONRT_OUT_8(40), MUONRT_OUT_8(48), MUONRT_OUT_8(56)
-#define MUONRT_OUT_128                                                                   \
-  MUONRT_OUT_64, MUONRT_OUT_8(64), MUONRT_OUT_8(72), MUONRT_OUT_8(80), MUONRT_OUT_8(88), \
-      MUONRT_OUT_8(96), MUONRT_OUT_8(104), MUONRT_OUT_8(112), MUONRT_OUT_8(120)
+#define MUONRT_OUT_96 \
+  MUONRT_OUT_64, MUONRT_OUT_8(64), MUONRT_OUT_8(72), MUONRT_OUT_8(80), MUONRT_OUT_8(88)
+#define MUONRT_OUT_128 \
+  MUONRT_OUT_96, MUONRT_OUT_8(96), MUONRT_OUT_8(104), MUONRT_OUT_8(112), MUONRT_OUT_8(120)
 
 // Operands behind the sums: descriptors of A and B, and whether to add to what the sums hold.
 #define MUONRT_WGMMA(shape_and_types, list, outputs, a_at, b_at, adds_at)                    \
@@ -48,18 +57,23 @@ namespace muonrt::cuda {
                : outputs                                                                     \
                : "l"(a), "l"(b), "r"(adds ? 1 : 0))
 
-/// sums = A B^T, added to what they hold if `adds`; values of wgmma_c. kCols is 64, 128 or
+/// sums = A B^T, added to what they hold if `adds`; values of wgmma_c. kCols is 64, 128, 192 or
 /// 256; the first kCols / 2 sums are used.
 /// @param a, b  wgmma_descriptor.
 template <DType kElement, int kCols, int kSums>
 __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
-  static_assert((kCols == 64 || kCols == 128 || kCols == 256) && kSums >= kCols / 2);
+  static_assert((kCols == 64 || kCols == 128 || kCols == 192 || kCols == 256) &&
+                kSums >= kCols / 2);
   constexpr bool kBf16 = kElement == DType::kBF16;
   if constexpr (kBf16 && kCols == 256) {
     MUONRT_WGMMA("m64n256k16.f32.bf16.bf16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129",
                  "%130");
   } else if constexpr (kCols == 256) {
     MUONRT_WGMMA("m64n256k16.f32.f16.f16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129", "%130");
+  } else if constexpr (kBf16 && kCols == 192) {
+    MUONRT_WGMMA("m64n192k16.f32.bf16.bf16", MUONRT_SUMS_96, MUONRT_OUT_96, "%96", "%97", "%98");
+  } else if constexpr (kCols == 192) {
+    MUONRT_WGMMA("m64n192k16.f32.f16.f16", MUONRT_SUMS_96, MUONRT_OUT_96, "%96", "%97", "%98");
   } else if constexpr (kBf16 && kCols == 64) {
     MUONRT_WGMMA("m64n64k16.f32.bf16.bf16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34");
   } else if constexpr (kCols == 64) {
@@ -73,10 +87,12 @@ __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool 
 
 #undef MUONRT_WGMMA
 #undef MUONRT_OUT_128
+#undef MUONRT_OUT_96
 #undef MUONRT_OUT_64
 #undef MUONRT_OUT_32
 #undef MUONRT_OUT_8
 #undef MUONRT_SUMS_128
+#undef MUONRT_SUMS_96
 #undef MUONRT_SUMS_64
 #undef MUONRT_SUMS_32
 

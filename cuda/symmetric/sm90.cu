@@ -1,12 +1,12 @@
 // Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, 16-bit
 // elements, f32 sums.
 //
-// A persistent block works off its part of the mixed list (job_list.hpp): tiles of 128 x 256 or 128
-// x 128. Warpgroup 0 is the producer: one thread of it has the bulk copy engine fill a ring of
-// stages, 64 deep, rows of 128 bytes in the 128-byte swizzle. Warpgroups 1 and 2 consume: 64 x 256
-// each, by wgmma from shared memory, one group of products under way while the stage before is
-// given back. Where two blocks of a cluster share the columns of a pair, each copies half of them
-// into both.
+// A persistent block works off its part of a list (job_list.hpp): tiles of 128 x 256 or 128 x 128,
+// of the mixed list, or of 128 x 192. Warpgroup 0 is the producer: one thread of it has the bulk
+// copy engine fill a ring of stages, 64 deep, rows of 128 bytes in the 128-byte swizzle. Warpgroups
+// 1 and 2 consume: 64 x 256 each, by wgmma from shared memory, one group of products under way
+// while the stage before is given back. Where two blocks of a cluster share the columns of a pair,
+// each copies half of them into both.
 //
 // Epilogue: D comes through the ring behind the operands, so that it is there when the products
 // are. A consumer rounds its sums to half as many registers and goes on to the next tile. It stores
@@ -15,9 +15,9 @@
 // mirrored (stmatrix.trans) from the same registers and stored by the bulk engine. Where a row of
 // the result ends inside of 16 bytes, plain stores.
 //
-// A stage: 128 rows of A, then 128 or 256 rows of B. Where B is A and a tile touches the diagonal,
+// A stage: 128 rows of A, then 128 to 256 rows of B. Where B is A and a tile touches the diagonal,
 // its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
-// of D: two boxes of 64 columns.
+// of D: two boxes of 64 columns, or the one that is left.
 //
 // A launch may begin before the one before it has ended (programmatic launch): up to
 // `await_predecessors` nothing is read but arguments and lists, which no kernel writes.
@@ -72,9 +72,16 @@ struct Shared {
   }
 };
 
+/// Of a job whose kind the compiler knows: registers are few.
+template <bool kMedium>
+__device__ inline int first_col(const TileJob& job) {
+  return job.col * (kMedium ? kSquare : kCell);
+}
+
 /// Whether the first rows of B are those of A, and lie in shared memory once.
+template <bool kMedium>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
-  return p.same && job.row == job.col;
+  return p.same && job.row * (kMedium ? 2 : 1) == job.col;
 }
 
 /// Waits until a fill's stage is free, and announces what comes. Two arrivals make it full: this
@@ -87,32 +94,38 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   barrier_arrive_and_expect(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// D of a job's tile, a cell a stage. Of a pair each producer arrives at the other block's stage,
-/// since nothing else comes from there (ring.hpp).
+/// D of a job's tile, a cell a stage, or what there is of it. Of a pair each producer arrives at
+/// the other block's stage, since nothing else comes from there (ring.hpp).
+template <bool kMedium>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
                                  const Shared& shared, int width, uint32_t rank, int& fill) {
-  const bool pair = job.kind == JobKind::kPair;
+  const bool pair = !kMedium && job.kind == JobKind::kPair;
   for (int half = 0; half < width; ++half, ++fill) {
-    open_stage(shared, fill, pair, 2 * Config::kOperandBytes);
+    const int boxes = kMedium && half == 1 ? 1 : 2;
+    open_stage(shared, fill, pair, boxes * Config::kOperandBytes);
     uint64_t* full = shared.full(fill);
     barrier_arrive_at(full, pair ? rank ^ 1u : rank);
-    for (int box = 0; box < 2; ++box)
+    for (int box = 0; box < boxes; ++box)
       bulk_load(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
-                (job.col + half) * kCell + box * kSquare, job.row * kCell, job.matrix, full);
+                first_col<kMedium>(job) + half * kCell + box * kSquare, job.row * kCell, job.matrix,
+                full);
   }
 }
 
-/// Fills the ring for one job; one thread.
+/// Fills the ring for one job; one thread. Boxes of B have 128 rows, of medium jobs 64.
+template <bool kMedium>
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job,
                                    const Shared& shared, uint32_t rank, int& fill) {
   const SymmetricProblem& p = args.problems[job.shape];
   const TensorMap& a = args.a[job.shape];
   const TensorMap& b = args.b[job.shape];
-  const bool pair = job.kind == JobKind::kPair, once = loads_once(p, job);
+  constexpr int kRows = kMedium ? kSquare : kCell, kBoxBytes = kRows * Config::kDepth * 2;
+  const bool pair = !kMedium && job.kind == JobKind::kPair, once = loads_once<kMedium>(p, job);
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
+  const int boxes = kMedium ? 3 : width, there = once ? kCell / kRows : 0;
   const int blocks = stages_of(p.k);
   for (int block = 0; block < blocks; ++block, ++fill) {
-    open_stage(shared, fill, pair, (1 + width - once) * Config::kOperandBytes);
+    open_stage(shared, fill, pair, Config::kOperandBytes + (boxes - there) * kBoxBytes);
     uint64_t* full = shared.full(fill);
     barrier_arrive(full);
     unsigned char* stage = shared.stage(fill);
@@ -124,11 +137,11 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
                        job.matrix, full, kBothBlocks);
       continue;
     }
-    for (int half = once; half < width; ++half)
-      bulk_load(stage + (1 + half - once) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
-                job.matrix, full);
+    for (int box = there; box < boxes; ++box)
+      bulk_load(stage + Config::kOperandBytes + (box - there) * kBoxBytes, b, k,
+                (job.col + box) * kRows, job.matrix, full);
   }
-  if (p.d) produce_d(args, job, shared, width, rank, fill);
+  if (p.d) produce_d<kMedium>(args, job, shared, width, rank, fill);
 }
 
 /// A consumer has read a stage: its block's producer hears it, and the other's where that copies
@@ -137,18 +150,6 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
   if (threadIdx.x % 128 != 0) return;
   barrier_arrive(shared.empty(fill));
   if (pair) barrier_arrive_at(shared.peer_empty(fill), rank ^ 1u);
-}
-
-/// A staged square to where the result's last column lies, by all threads of its consumer.
-__device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
-                                  int first_col, const unsigned char* staging) {
-  constexpr int kChunks = kSquare / kChunk;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kChunks; i += 128) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    store_chunk(p, matrix, first_row + row, first_col + kChunk * chunk,
-                staging + swizzled128(row, chunk));
-  }
 }
 
 /// What a consumer has finished of a tile: words of squares side by side.
@@ -160,13 +161,14 @@ constexpr int kNone = -1;
 /// Stores a square, unless it lies outside of the tile or the result, or is another one's mirror.
 /// Bulk stores write whole chunks, behind the last column too: a square with a part of one is
 /// stored plainly. Mirrored squares end before the column where the straight one begins.
+template <bool kMedium>
 __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
                                     const TileJob& job, const Shared& shared, int consumer,
                                     int square) {
   const SymmetricProblem& p = args.problems[job.shape];
   const bool issues = threadIdx.x % 128 == 0;
   const int first_row = job.row * kCell + consumer * kSquare;
-  const int first_col = job.col * kCell + square * kSquare;
+  const int first_col = cuda::first_col<kMedium>(job) + square * kSquare;
   const Stored how = stored_as(first_row, first_col);
   const bool outside = (job.kind == JobKind::kSquare && square >= kCell / kSquare) ||
                        first_row >= p.n || first_col >= p.n;
@@ -217,15 +219,16 @@ template <DType kElement, int kCols, int kMost>
 __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& words, int before,
                                 const Sm90Arguments& args, const TileJob& job, int stages,
                                 const Shared& shared, int consumer, uint32_t rank, int& fill) {
-  const bool pair = job.kind == JobKind::kPair;
-  const bool once = loads_once(args.problems[job.shape], job);
+  constexpr bool kMedium = kCols == 192;
+  const bool pair = !kMedium && job.kind == JobKind::kPair;
+  const bool once = loads_once<kMedium>(args.problems[job.shape], job);
   const bool stores = before != kNone;
-  if (stores) store_square(words[0], args, args.jobs[before], shared, consumer, 0);
+  if (stores) store_square<kMedium>(words[0], args, args.jobs[before], shared, consumer, 0);
 #pragma unroll
   for (int i = 1; i < kMost; ++i) {
     if (i <= stages)
       multiply_stage<kElement, kCols>(sums, i > 1, once, pair, shared, consumer, rank, fill);
-    if (stores) store_square(words[i], args, args.jobs[before], shared, consumer, i);
+    if (stores) store_square<kMedium>(words[i], args, args.jobs[before], shared, consumer, i);
   }
   for (int i = kMost; i <= stages; ++i)
     multiply_stage<kElement, kCols>(sums, i > 1, once, pair, shared, consumer, rank, fill);
@@ -247,13 +250,13 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
     const unsigned char* d =
         shared.stage(fill) + square % 2 * Config::kOperandBytes + consumer * Config::kSquareBytes;
     const int below =
-        below_diagonal(scales.gamma != 0.0f &&
-                       job.row * kCell + consumer * kSquare == job.col * kCell + square * kSquare);
+        below_diagonal(scales.gamma != 0.0f && job.row * kCell + consumer * kSquare ==
+                                                   first_col<kCols == 192>(job) + square * kSquare);
     finish_strips<kElement, kAdds, kStrips>(words[square], sums + 32 * square, scales, d, 0, below);
-    if (!kAdds || square % 2 == 0) continue;
+    if (!kAdds || (square % 2 == 0 && square + 1 < kCols / kSquare)) continue;
     bulk_fence();  // what was read is written next by a bulk copy
     warpgroup_sync(consumer);
-    release(shared, fill, job.kind == JobKind::kPair, rank);
+    release(shared, fill, kCols == 256 && job.kind == JobKind::kPair, rank);
     ++fill;
   }
 }
@@ -281,8 +284,8 @@ __device__ inline void make_barriers(const Shared& shared) {
   cluster_sync();
 }
 
-template <DType kElement, int kCols>
-__device__ inline void work_off(TileWords<4>& words, int before, const Sm90Arguments& args,
+template <DType kElement, int kCols, int kMost>
+__device__ inline void work_off(TileWords<kMost>& words, int before, const Sm90Arguments& args,
                                 const TileJob& job, const Shared& shared, int consumer,
                                 uint32_t rank, int& fill) {
   const SymmetricProblem& p = args.problems[job.shape];
@@ -312,10 +315,10 @@ __device__ inline void work_off_slices(TileWords<2>& words, int before, const Sm
   finish_job<kElement, 128>(words, totals, p, job, shared, consumer, rank, fill);
 }
 
-/// @tparam kSliced  the depth of all problems is cut, and all jobs are squares; or of none.
-template <DType kElement, bool kSliced>
+template <DType kElement, Sm90Jobs kJobs>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     symmetric_sm90_kernel(const __grid_constant__ Sm90Arguments args) {
+  constexpr bool kMedium = kJobs == Sm90Jobs::kMedium;
   const Shared shared{dynamic_shared()};
   const uint32_t rank = cluster_rank();
   const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
@@ -331,20 +334,23 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (warpgroup == 0) {
     fewer_registers<Config::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      for (int i = first; i < end; ++i) produce_job(args, args.jobs[i], shared, rank, fill);
+      for (int i = first; i < end; ++i)
+        produce_job<kMedium>(args, args.jobs[i], shared, rank, fill);
       // Not before: blocks of the next launch would sit on the SMs that are left to a communicator.
       allow_successors();
     }
   } else {
     more_registers<Config::kConsumerRegisters>();
     const int consumer = warpgroup - 1;
-    constexpr int kMost = kSliced ? 2 : 4;
+    constexpr int kMost = kMedium ? 3 : kJobs == Sm90Jobs::kSliced ? 2 : 4;
     TileWords<kMost> words;
     int before = kNone;
     for (int i = first; i < end; ++i) {
       const TileJob job = args.jobs[i];
-      if constexpr (kSliced) {
+      if constexpr (kJobs == Sm90Jobs::kSliced) {
         work_off_slices<kElement>(words, before, args, job, shared, consumer, rank, fill);
+      } else if constexpr (kMedium) {
+        work_off<kElement, 192>(words, before, args, job, shared, consumer, rank, fill);
       } else if (job.kind == JobKind::kSquare) {
         work_off<kElement, 128>(words, before, args, job, shared, consumer, rank, fill);
       } else {
@@ -354,7 +360,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
 #pragma unroll
     for (int i = 0; i < kMost; ++i)
-      if (before != kNone) store_square(words[i], args, args.jobs[before], shared, consumer, i);
+      if (before != kNone)
+        store_square<kMedium>(words[i], args, args.jobs[before], shared, consumer, i);
     if (threadIdx.x % 128 == 0) bulk_wait();
   }
   cluster_sync();  // the other block may still copy into this one's memory, or arrive there
@@ -362,28 +369,28 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
 using Kernel = void (*)(Sm90Arguments);
 
-Kernel kernel_of(DType element, bool sliced) {
-  if (element == DType::kBF16)
-    return sliced ? symmetric_sm90_kernel<DType::kBF16, true>
-                  : symmetric_sm90_kernel<DType::kBF16, false>;
-  return sliced ? symmetric_sm90_kernel<DType::kF16, true>
-                : symmetric_sm90_kernel<DType::kF16, false>;
+template <DType kElement>
+Kernel kernel_of(Sm90Jobs jobs) {
+  return jobs == Sm90Jobs::kMixed    ? symmetric_sm90_kernel<kElement, Sm90Jobs::kMixed>
+         : jobs == Sm90Jobs::kSliced ? symmetric_sm90_kernel<kElement, Sm90Jobs::kSliced>
+                                     : symmetric_sm90_kernel<kElement, Sm90Jobs::kMedium>;
 }
 
 }  // namespace
 
 void symmetric_sm90_prepare() {
-  for (const DType element : {DType::kBF16, DType::kF16})
-    for (const bool sliced : {false, true})
-      MUONRT_CUDA(cudaFuncSetAttribute(kernel_of(element, sliced),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+  for (const Sm90Jobs jobs : {Sm90Jobs::kMixed, Sm90Jobs::kSliced, Sm90Jobs::kMedium})
+    for (const Kernel kernel : {kernel_of<DType::kBF16>(jobs), kernel_of<DType::kF16>(jobs)})
+      MUONRT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        Config::kSharedBytes));
 }
 
-void symmetric_sm90(const Sm90Arguments& args, DType element, bool sliced, int blocks,
+void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks,
                     cudaStream_t stream) {
-  launch("symmetric_sm90", kernel_of(element, sliced), grid_of(blocks), Config::kThreads, args,
-         stream, Config::kSharedBytes, /*cluster=*/2, /*programmatic=*/true);
+  launch("symmetric_sm90",
+         element == DType::kBF16 ? kernel_of<DType::kBF16>(jobs) : kernel_of<DType::kF16>(jobs),
+         grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes, /*cluster=*/2,
+         /*programmatic=*/true);
 }
 
 }  // namespace muonrt::cuda

@@ -16,6 +16,7 @@ constexpr int kSmallCell = 64;
 
 enum class Tiles {
   kLarge,      // the mixed list, a persistent grid
+  kMedium,     // 128 x 192, on such a grid
   kSmall,      // 64 x 64
   kSmallWide,  // 64 x 128, and 64 x 64 where that is all that is left of a row; 64 x 64 alone with
                // slices
@@ -25,6 +26,9 @@ enum class Tiles {
 /// kWide has two of them, col and col + 1. The deepest shapes first.
 /// @param tiles  kSmall or kSmallWide.
 std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles);
+
+/// Whether a kind is of lists for persistent grids.
+constexpr bool persistent(Tiles tiles) { return tiles == Tiles::kLarge || tiles == Tiles::kMedium; }
 
 /// Clocks of the products of a list of shapes by a model: what a tensor core takes, what an SM can
 /// take in from L2, what L2 gives to all. For comparisons of these kernels with one another.

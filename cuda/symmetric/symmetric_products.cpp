@@ -61,7 +61,8 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   if (provider_ == SymmetricProvider::kSm90) {
     list = mixed_jobs(shapes, blocks_);
     tiles = tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
-    if (tiles != Tiles::kLarge) list = {small_jobs(shapes, tiles), {}};
+    if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_);
+    if (!persistent(tiles)) list = {small_jobs(shapes, tiles), {}};
   } else {
     list.jobs = square_jobs(shapes);
   }
@@ -101,19 +102,23 @@ void SymmetricProducts::launch_sm80(std::span<const Product> products, cudaStrea
 void SymmetricProducts::launch_large(std::span<const Product> products, const DeviceList& list,
                                      cudaStream_t stream) {
   constexpr int kStoredRows = 64;
+  const bool medium = list.tiles == Tiles::kMedium;
   Sm90Arguments args = {};
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
     args.problems[i] = problem_of(p);
     args.problems[i].slices = slices_in(p);
     args.a[i] = make_tensor_map(p.a, kCell);
-    args.b[i] = make_tensor_map(p.b, kCell);
+    args.b[i] = make_tensor_map(p.b, medium ? kCell / 2 : kCell);
     args.c[i] = make_tensor_map(p.c, kStoredRows);
     if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kCell);
   }
   args.jobs = list.jobs.as<TileJob>();
   args.first = list.first.as<int32_t>();
-  symmetric_sm90(args, products[0].a.dtype, slices_in(products[0]) > 1, blocks_, stream);
+  const Sm90Jobs jobs = medium                       ? Sm90Jobs::kMedium
+                        : slices_in(products[0]) > 1 ? Sm90Jobs::kSliced
+                                                     : Sm90Jobs::kMixed;
+  symmetric_sm90(args, products[0].a.dtype, jobs, blocks_, stream);
 }
 
 void SymmetricProducts::launch_small(std::span<const Product> products, const DeviceList& list,
@@ -134,7 +139,7 @@ void SymmetricProducts::launch_small(std::span<const Product> products, const De
 void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStream_t stream) {
   const DeviceList& list = list_of(products, stream);
   if (list.count == 0) return;
-  if (list.tiles == Tiles::kLarge) {
+  if (persistent(list.tiles)) {
     launch_large(products, list, stream);
   } else {
     launch_small(products, list, stream);

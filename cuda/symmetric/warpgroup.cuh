@@ -109,4 +109,16 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
   }
 }
 
+/// A staged square to where the result's last column lies, by all threads of a warpgroup.
+__device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
+                                  int first_col, const unsigned char* staging) {
+  constexpr int kChunks = kSquare / kChunk;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kChunks; i += 128) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    store_chunk(p, matrix, first_row + row, first_col + kChunk * chunk,
+                staging + swizzled128(row, chunk));
+  }
+}
+
 }  // namespace muonrt::cuda

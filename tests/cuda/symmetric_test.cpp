@@ -80,10 +80,13 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
   }
 }
 
-// The emulated program has them by way of small grids (symmetric_launch_test).
+// The emulated program has them by way of small grids (symmetric_launch_test,
+// symmetric_medium_test).
 TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[cuda]") {
   if (is_emulated()) return;
-  for (SymmetricCase c : large_cases()) {
+  auto cases = large_cases();
+  for (const SymmetricCase& c : medium_cases()) cases.push_back(c);
+  for (SymmetricCase c : cases) {
     const SymmetricNumbers numbers(c, static_cast<uint64_t>(c.n));
     for (const SymmetricProvider provider : symmetric_providers()) {
       for (const DType dtype : {DType::kBF16, DType::kF16}) {

@@ -148,7 +148,9 @@ void add_row(BenchReport& report, const std::string& provider, Kind kind, const 
              DType dtype, const Times* times, int64_t bad) {
   const PredictedProduct sizes = predicted(kind, s);
   const auto rate = [&](double ms) { return cell::number(flops_of(sizes) / ms * 1e-9, 3); };
-  const double expected = dtype == DType::kF32 ? NAN : predicted_ms(provider, sizes).value_or(NAN);
+  const int64_t blocks = predicted_blocks(report.arguments().reserved_sms);
+  const double expected =
+      dtype == DType::kF32 ? NAN : predicted_ms(provider, sizes, blocks).value_or(NAN);
   std::vector<Cell> row = {cell::word(provider), cell::word(kNames[static_cast<int>(kind)]),
                            cell::count(s.rows), cell::count(s.cols), cell::count(s.count)};
   for (const Cell& one : time_cells(times)) row.push_back(one);

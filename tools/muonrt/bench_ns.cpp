@@ -220,14 +220,20 @@ class NsBench {
     }
   }
 
+  /// Of several shapes the sum: what going in lockstep saves is not counted.
   double predicted(const std::string& provider, const Job& job) const {
-    if (dtype_ == DType::kF32 || job.shapes.size() > 1) return NAN;
-    const BenchShape& s = job.shapes[0];
-    const Method& method = job.methods[0];
-    const auto products =
-        predicted_products(s.rows, s.cols, s.count, method.steps,
-                           method.form == Form::kGram ? &method.restarts : nullptr);
-    return predicted_ms(provider, products).value_or(NAN);
+    if (dtype_ == DType::kF32) return NAN;
+    const int64_t blocks = predicted_blocks(report_.arguments().reserved_sms);
+    double sum = 0;
+    for (size_t i = 0; i < job.shapes.size(); ++i) {
+      const BenchShape& s = job.shapes[i];
+      const Method& method = job.methods[i];
+      const auto products =
+          predicted_products(s.rows, s.cols, s.count, method.steps,
+                             method.form == Form::kGram ? &method.restarts : nullptr);
+      sum += predicted_ms(provider, products, blocks).value_or(NAN);
+    }
+    return sum;
   }
 
   /// @param times  null: predictions alone.

@@ -8,7 +8,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kSms = 132, kBlocks = 124, kCell = 128;  // SMs, those of the persistent grid
+constexpr int64_t kSms = 132, kCell = 128;
 constexpr double kLaunchMs = 3.2e-3, kMirrorMs = 2e-3, kPeakOfSmall = 716, kCopyTb = 4.3;
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -42,19 +42,21 @@ int64_t longest(int64_t wide, int64_t squares, int64_t blocks) {
 // to 64 by 4.3. Rectangular depths of the vendor are a cube's of equal work: too fast where n is
 // small.
 constexpr double kClocksPerMs = 1.83e6, kEarlyMs = 1e-3;
-constexpr double kPort = 56, kL2 = 38.0 * kBlocks, kBetweenBlocks = 14, kMeetings = 1000;
+constexpr double kPort = 56, kL2OfSm = 38, kBetweenBlocks = 14, kMeetings = 1000;
 constexpr double kStoreClocks = 4.0 / 48;  // an element, straight and mirrored
 constexpr int64_t kStage = 64, kSmallCell = 64;
 
-/// Clocks of `tiles` equal blocks that take in `rows` rows of a stage; kL2 gives `all_rows`.
+/// Clocks of `tiles` equal blocks that take in `rows` rows of a stage; L2 gives `all_rows`.
 /// @param stored  elements of a block.
-double clocks_of(int64_t tiles, int64_t rows, double all_rows, double stages, double stored) {
-  const double port = static_cast<double>(ceil_of(tiles, kBlocks) * rows * 2 * kStage) / kPort;
-  return stages * std::max(port, all_rows * 2 * kStage / kL2) + kStoreClocks * stored;
+double clocks_of(int64_t tiles, int64_t rows, double all_rows, double stages, double stored,
+                 int64_t sms) {
+  const double port = static_cast<double>(ceil_of(tiles, sms) * rows * 2 * kStage) / kPort;
+  const double l2 = all_rows * 2 * kStage / (kL2OfSm * static_cast<double>(sms));
+  return stages * std::max(port, l2) + kStoreClocks * stored;
 }
 
 /// The shortest of the three kinds of tiles, or of clusters with a slice of the depth each.
-double small_ms(int64_t n, int64_t k, int64_t count) {
+double small_ms(int64_t n, int64_t k, int64_t count, int64_t sms) {
   const int64_t side = ceil_of(n, kCell), half = ceil_of(n, kSmallCell);
   const auto stages = static_cast<double>(ceil_of(k, kStage));
   // Of a triangle's tiles those on the diagonal read their rows once.
@@ -69,18 +71,18 @@ double small_ms(int64_t n, int64_t k, int64_t count) {
   const auto rows = [&](int64_t all, int64_t once) { return static_cast<double>(all - once); };
   constexpr double kSquare = kSmallCell * kSmallCell;
   double clocks = clocks_of(cells, 2 * kCell, rows(2 * kCell * cells, kCell * count * side), stages,
-                            4 * kSquare);
+                            4 * kSquare, sms);
   clocks = std::min(clocks, clocks_of(slices * squares, 2 * kSmallCell,
                                       rows(2 * kSmallCell * squares, kSmallCell * count * half) *
                                           static_cast<double>(slices),
                                       stages / static_cast<double>(slices),
-                                      kSquare / static_cast<double>(slices)) +
+                                      kSquare / static_cast<double>(slices), sms) +
                                 foreign);
   if (slices == 1)
     clocks = std::min(
         clocks, clocks_of(wide + single, 3 * kSmallCell,
                           rows(kSmallCell * (3 * wide + 2 * single), kSmallCell * count * half),
-                          stages, 2 * kSquare));
+                          stages, 2 * kSquare, sms));
   return kLaunchMs - kEarlyMs + clocks / kClocksPerMs;
 }
 
@@ -90,7 +92,27 @@ double sm80_gain(int64_t n, int64_t count) {
   return static_cast<double>(count * n * n) / (waves * static_cast<double>(kSms * kCell * kCell));
 }
 
+/// predicted_gain, of tiles of a cell and a half.
+double medium_gain(int64_t n, int64_t count, int64_t blocks) {
+  const int64_t side = ceil_of(n, kCell), halves = ceil_of(n, kSmallCell);
+  int64_t jobs = 0;
+  for (int64_t row = 0; row < side; ++row) jobs += ceil_of(halves - 2 * row, 3);
+  const auto cells = 1.5 * static_cast<double>(ceil_of(count * jobs, blocks));
+  return static_cast<double>(count * n * n) / (cells * static_cast<double>(kSms * kCell * kCell));
+}
+
+/// Of the tiles that are taken: of a cell and a half where those are clearly better.
+double own_gain(int64_t n, int64_t count, int64_t blocks) {
+  constexpr double kClearly = 1.08;
+  const double mixed = predicted_gain(n, count, blocks), medium = medium_gain(n, count, blocks);
+  return medium > kClearly * mixed ? medium : mixed;
+}
+
 }  // namespace
+
+int64_t predicted_blocks(int reserved_sms) {
+  return std::max<int64_t>(2, (kSms - reserved_sms) / 2 * 2);
+}
 
 double predicted_gain(int64_t n, int64_t count, int64_t blocks) {
   const int64_t side = ceil_of(n, kCell), whole = side / 2, odd = side % 2;
@@ -104,7 +126,8 @@ double predicted_gain(int64_t n, int64_t count, int64_t blocks) {
   return static_cast<double>(count * n * n) / static_cast<double>(cells * kSms * kCell * kCell);
 }
 
-std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& p) {
+std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& p,
+                                   int64_t blocks) {
   const auto m = static_cast<double>(p.m), count = static_cast<double>(p.count);
   const double flops = 2 * m * static_cast<double>(p.n) * static_cast<double>(p.k) * count;
   const auto ms = [&](double rate) { return flops / rate * 1e-9; };
@@ -114,18 +137,17 @@ std::optional<double> predicted_ms(const std::string& provider, const PredictedP
   if (!p.symmetric || alone) return dense;
   if (provider == "sm80") return ms(kSm80Rate * sm80_gain(p.m, p.count));
   const int64_t side = ceil_of(p.m, kCell);
-  if (provider == "sm90" && p.count * side * (side + 1) / 2 <= kBlocks)
-    return small_ms(p.m, p.k, p.count);
-  if (provider == "sm90")
-    return ms(rate_of(kOwnRates, flops) * predicted_gain(p.m, p.count, kBlocks));
+  if (provider == "sm90" && p.count * side * (side + 1) / 2 <= blocks)
+    return small_ms(p.m, p.k, p.count, blocks);
+  if (provider == "sm90") return ms(rate_of(kOwnRates, flops) * own_gain(p.m, p.count, blocks));
   return dense + kMirrorMs + 2 * m * m * count / kCopyTb * 1e-9;
 }
 
 std::optional<double> predicted_ms(const std::string& provider,
-                                   const std::vector<PredictedProduct>& products) {
+                                   const std::vector<PredictedProduct>& products, int64_t blocks) {
   double sum = 0;
   for (const PredictedProduct& p : products) {
-    const auto one = predicted_ms(provider, p);
+    const auto one = predicted_ms(provider, p, blocks);
     if (!one) return std::nullopt;
     sum += *one;
   }

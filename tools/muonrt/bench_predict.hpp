@@ -16,8 +16,13 @@ struct PredictedProduct {
   bool symmetric = false;
 };
 
+/// Blocks of a grid that fills all SMs but the reserved ones.
+int64_t predicted_blocks(int reserved_sms);
+
 /// Milliseconds by a provider of `muonrt bench`; nothing where none was predicted.
-std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& product);
+/// @param blocks  of the symmetric kernels' grids.
+std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& product,
+                                   int64_t blocks);
 
 /// The products of Newton-Schulz on `count` matrices m x n, m <= n.
 /// @param restarts  steps before which the Gram form rebuilds X; null: the standard form.
@@ -25,7 +30,7 @@ std::vector<PredictedProduct> predicted_products(int64_t m, int64_t n, int64_t c
                                                  const std::vector<int>* restarts);
 /// Their sum.
 std::optional<double> predicted_ms(const std::string& provider,
-                                   const std::vector<PredictedProduct>& products);
+                                   const std::vector<PredictedProduct>& products, int64_t blocks);
 
 /// How much faster than a dense product a symmetric one of n x n may be at equal rate on 132 SMs:
 /// the area that is left out, times how full the last round is. By the model of section 4.3: pairs

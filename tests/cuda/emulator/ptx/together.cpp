@@ -386,7 +386,8 @@ void add_together(Table& table) {
   const std::string of_warp = "mma.sync.aligned.m16n8k16.row.col.f32";
   table[of_warp + ".bf16.bf16.f32"] = multiply_of_warp<DType::kBF16>;
   table[of_warp + ".f16.f16.f32"] = multiply_of_warp<DType::kF16>;
-  add_products<64>(table), add_products<128>(table), add_products<256>(table);
+  add_products<64>(table), add_products<128>(table);
+  add_products<192>(table), add_products<256>(table);
   table["wgmma.fence.sync.aligned"] = fence_products;
   table["wgmma.commit_group.sync.aligned"] = commit_products;
   table["wgmma.wait_group.sync.aligned"] = wait_for_products;
