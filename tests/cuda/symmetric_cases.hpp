@@ -60,7 +60,7 @@ inline std::vector<SymmetricCase> large_cases() {
 /// Cases that it computes by the medium ones there.
 inline std::vector<SymmetricCase> medium_cases() {
   return {
-      {2000, 72, 1, true, -2.0f, 1.0f, 7.0f},
+      {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},
       {2177, 200, 1, false, 1.0f, 0.0f, -5.0f, true},
       // The last tile's third square, a box of D, lies wholly outside; then all but one.
       {650, 330, 8, true, 1.0f, -3.0f, 9.0f},

@@ -92,12 +92,17 @@ double sm80_gain(int64_t n, int64_t count) {
   return static_cast<double>(count * n * n) / (waves * static_cast<double>(kSms * kCell * kCell));
 }
 
-/// predicted_gain, of tiles of a cell and a half.
+/// predicted_gain, of tiles of a cell and a half: as long as the tensor cores take, or L2, which no
+/// pairs relieve.
 double medium_gain(int64_t n, int64_t count, int64_t blocks) {
   const int64_t side = ceil_of(n, kCell), halves = ceil_of(n, kSmallCell);
   int64_t jobs = 0;
   for (int64_t row = 0; row < side; ++row) jobs += ceil_of(halves - 2 * row, 3);
-  const auto cells = 1.5 * static_cast<double>(ceil_of(count * jobs, blocks));
+  const auto rows = static_cast<double>(count * ((2 * kCell + kSmallCell) * jobs - kCell * side));
+  constexpr double kStageClocksOfCell = 512;
+  const double l2 =
+      rows * 2 * kStage / (kL2OfSm * static_cast<double>(blocks)) / kStageClocksOfCell;
+  const double cells = std::max(1.5 * static_cast<double>(ceil_of(count * jobs, blocks)), l2);
   return static_cast<double>(count * n * n) / (cells * static_cast<double>(kSms * kCell * kCell));
 }
 
