@@ -171,7 +171,8 @@ class Benches:
 
     def torch(self, seconds):
         status, text = self.run.run(sys.executable, ROOT / "tools/gpu/compare.py", "--gemm",
-                                    SHAPES_TORCH_GEMM, "--ns", SHAPES_TORCH_NS, most=seconds)
+                                    SHAPES_TORCH_GEMM, "--ns", SHAPES_TORCH_NS, "--step",
+                                    SHAPES_STEP, most=seconds)
         if status == 77:
             return "missing", text.strip(), None
         data = json_in(text)

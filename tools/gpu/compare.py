@@ -98,6 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gemm", default="")
     parser.add_argument("--ns", default="")
+    parser.add_argument("--step", default="", help="parameters of one step: matrices, and vectors for AdamW")
     arguments = parser.parse_args()
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = False  # what is compared with
@@ -115,8 +116,21 @@ def main():
                      "tflops": round(flops / ms * 1e-9, 2), "wrong": different})
         print(json.dumps({"row": rows[-1]}), flush=True)
 
+    def uniform(*shape):
+        """As muonrt's benchmarks have them: in (-1, 1)."""
+        return torch.rand(shape, device="cuda").mul_(2).sub_(1).bfloat16()
+
+    def parameters(count, *shape):
+        made = [torch.nn.Parameter(torch.zeros(shape, device="cuda").bfloat16()) for _ in range(count)]
+        for p in made:
+            p.grad = uniform(*shape)
+        return made
+
+    def orthogonalizing(m, n, count):
+        return count * 5 * (4.0 * min(m, n) ** 2 * max(m, n) + 2.0 * min(m, n) ** 3)
+
     for m, n in numbers(arguments.gemm):
-        x = torch.rand((m, n), device="cuda").mul_(2).sub_(1).bfloat16()
+        x = uniform(m, n)
         want = x.float() @ x.float().T
         add("torch x @ x.T", (m, n), 2.0 * m * m * n, lambda: x @ x.T,
             lambda: beyond(x @ x.T, want))
@@ -125,13 +139,23 @@ def main():
                 lambda: beyond(symmetric_product(x), want))
     if hasattr(torch.optim, "Muon"):
         for m, n, count in numbers(arguments.ns):
-            parameters = [torch.nn.Parameter(torch.zeros((m, n), device="cuda").bfloat16())
-                          for _ in range(count)]
-            for p in parameters:
-                p.grad = torch.randn((m, n), device="cuda").bfloat16()
-            optimizer = torch.optim.Muon(parameters, lr=0.02)
-            flops = count * 5 * (4.0 * m * m * n + 2.0 * m ** 3)
-            add("torch.optim.Muon step", (m, n, count), flops, optimizer.step, lambda: None)
+            optimizer = torch.optim.Muon(parameters(count, m, n), lr=0.02)
+            add("torch.optim.Muon step", (m, n, count), orthogonalizing(m, n, count), optimizer.step,
+                lambda: None)
+        matrices, vectors, flops = [], [], 0.0
+        for shape in numbers(arguments.step):
+            if len(shape) == 1:
+                vectors += parameters(1, *shape)
+                continue
+            m, n, count = (*shape, 1)[:3]
+            matrices += parameters(count, m, n)
+            flops += orthogonalizing(m, n, count)
+        if matrices:
+            both = [torch.optim.Muon(matrices, lr=0.02)]
+            if vectors:
+                both.append(torch.optim.AdamW(vectors, lr=0.02))
+            add("torch.optim step", (arguments.step,), flops, lambda: [o.step() for o in both],
+                lambda: None)
     wrong = sum(row["wrong"] or 0 for row in rows)
     print(json.dumps({"torch": torch.__version__, "triton": triton.__version__ if triton else None,
                       "wrong": wrong, "rows": rows}))

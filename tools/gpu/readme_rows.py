@@ -32,7 +32,11 @@ class Report:
     def rows(self, part):
         return (self.parts.get(part) or {}).get("rows", [])
 
-    def measured(self, what, command, ours, reference, ratio, data="random"):
+    def torch(self, what):
+        """By shape: the rows of tools/gpu/compare.py."""
+        return {r["shape"]: r for r in self.rows("torch") if r["what"] == what}
+
+    def measured(self, what, command, ours, reference, ratio, data="uniform in (-1, 1)"):
         return row(what, self.where, command, ours, reference, ratio, data)
 
     def elementwise(self):
@@ -52,15 +56,21 @@ class Report:
                                 " and ".join(f"{rates[p] / rates['copy']:.2f}" for p in passes))
 
     def products(self):
-        torch = {r["shape"]: r["tflops"] for r in self.rows("torch") if r["what"] == "torch x @ x.T"}
+        torch, triton = self.torch("torch x @ x.T"), self.torch("Triton symmetric")
         for size in (4096, 8192):
             ours = product(self.rows("gemm"), "cublaslt", size)
-            reference = torch.get(f"{size}x{size}")
+            reference = torch.get(f"{size}x{size}", {}).get("tflops")
             if ours:
                 yield self.measured(
                     f"X X^T, {size} x {size} bf16: the vendor's product and mirror", "bench gemm",
                     f"{ours:.0f} TFLOP/s", f"{reference:.0f} (torch)" if reference else "none",
                     f"{ours / reference:.2f}" if reference else "")
+            ours = product(self.rows("gemm"), "sm90", size)
+            reference = triton.get(f"{size}x{size}", {}).get("tflops")
+            if ours and reference:
+                yield self.measured(f"X X^T, {size} x {size} bf16: `sm90.cu` beside a symmetric kernel in Triton",
+                                    "bench gemm", f"{ours:.0f} TFLOP/s", f"{reference:.0f} (Triton)",
+                                    f"{ours / reference:.2f}")
 
     def batch(self):
         shape = (768, 2048, 128)
@@ -94,6 +104,10 @@ class Report:
             yield self.measured("host time to enqueue a step (`enqueue` of `bench step`)", "bench step",
                                 f"{last['enqueue_ms']:.2f} ms", f"{last['median_ms']:.2f} ms (the step)",
                                 f"{last['enqueue_ms'] / last['median_ms']:.2f}")
+            for shapes, reference in self.torch("torch.optim step").items():
+                yield self.measured(f"a step of {shapes} beside torch.optim.Muon and AdamW", "bench step",
+                                    f"{last['median_ms']:.2f} ms", f"{reference['median_ms']:.2f} ms (torch)",
+                                    f"{reference['median_ms'] / last['median_ms']:.2f}")
 
     def symmetric(self):
         """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
@@ -127,16 +141,18 @@ class Report:
     def summary(self):
         """What is looked at first, in a few lines."""
         lines = []
-        torch = {r["shape"]: r["tflops"] for r in self.rows("torch")
-                 if r["what"] == "torch x @ x.T"}
+        torch, triton = self.torch("torch x @ x.T"), self.torch("Triton symmetric")
         for size in (512, 1024, 2048, 4096, 8192, 16384):
             rates = {p: product(self.rows("gemm"), p, size) for p in ("cublaslt", "sm80", "sm90")}
             rates["sm90, all SMs"] = product(self.rows("gemm"), "sm90", size, reserved=0)
-            rates["torch"] = torch.get(f"{size}x{size}")
+            for name, found in (("torch", torch), ("Triton", triton)):
+                rates[name] = found.get(f"{size}x{size}", {}).get("tflops")
             known = [f"{name} {rate:.0f}" for name, rate in rates.items() if rate]
             if known:
                 lines.append(f"X X^T {size}, TFLOP/s: {', '.join(known)}")
         lines += ["Newton-Schulz, ms: " + line for line in self.newton_schulz()]
+        lines += [f"{row['what']} {shape}, ms: {row['median_ms']}" for what in (
+            "torch.optim.Muon step", "torch.optim step") for shape, row in self.torch(what).items()]
         return "".join(line + "\n" for line in lines)
 
     def markdown(self):
