@@ -13,17 +13,6 @@ list(TRANSFORM muonrt_mpi_env REPLACE "^export " "")
 list(APPEND muonrt_mpi_env MPIEXEC_TIMEOUT=170)
 set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test under mpirun")
 
-# muonrt_compile_fast(targets...): programs that check do little themselves, and half of the time that
-# all tests take is compiling them. The library is as it ships.
-function(muonrt_compile_fast)
-  foreach(target ${ARGN})
-    target_compile_options(${target} PRIVATE
-      $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>
-      $<$<AND:$<CONFIG:Debug>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
-    set_target_properties(${target} PROPERTIES MUONRT_CHECKS FEWER UNITY_BUILD OFF)
-  endforeach()
-endfunction()
-
 # muonrt_keep_tagged(list tag): of a list of files with tests, those with cases of this tag.
 function(muonrt_keep_tagged list tag)
   set(kept)

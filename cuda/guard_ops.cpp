@@ -39,9 +39,9 @@ void CudaOps::take_logits(Stream& stream, const float* from, float* to, int64_t 
   cuda::take_logits(from, to, count, handle_of(stream));
 }
 
-void CudaOps::clip_heads(Stream& stream, const QkClip& clip, int32_t param, Findings* findings) {
+void CudaOps::clip_heads(Stream& stream, const QkClip& clip, Findings* findings) {
   const DeviceGuard guard(device_.index());
-  cuda::clip_heads(clip, param, findings, handle_of(stream));
+  cuda::clip_heads(clip, findings, handle_of(stream));
 }
 
 }  // namespace muonrt::cuda

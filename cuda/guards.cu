@@ -110,13 +110,12 @@ __global__ void __launch_bounds__(kThreads) take_logits_kernel(LogitArguments a)
 
 struct ClipArguments {
   QkClip clip;
-  int32_t param;
   Findings* findings;
 };
 
 __global__ void __launch_bounds__(kThreads) clip_heads_kernel(ClipArguments a) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < a.clip.heads && qk_bad_logit(a.clip.logits[i])) note_nonfinite(*a.findings, a.param);
+  if (i < a.clip.heads && qk_bad_logit(a.clip.logits[i])) note_nonfinite(*a.findings);
   if (i < a.clip.rows) a.clip.factors[i] = qk_row_factor(a.clip, i);
 }
 
@@ -144,10 +143,10 @@ void take_logits(const float* from, float* to, int64_t count, cudaStream_t strea
          LogitArguments{from, to, count}, stream);
 }
 
-void clip_heads(const QkClip& clip, int32_t param, Findings* findings, cudaStream_t stream) {
+void clip_heads(const QkClip& clip, Findings* findings, cudaStream_t stream) {
   const int64_t elements = clip.rows < clip.heads ? clip.heads : clip.rows;
   launch("clip_heads", clip_heads_kernel, grid_of(blocks_for(elements)), kThreads,
-         ClipArguments{clip, param, findings}, stream);
+         ClipArguments{clip, findings}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -79,7 +79,7 @@ void scale_gradients(const GradientFactors& factors, double clip_norm, const int
                      const GradientTables& tables, Findings* findings, double* norm,
                      cudaStream_t stream);
 void take_logits(const float* from, float* to, int64_t count, cudaStream_t stream);
-void clip_heads(const QkClip& clip, int32_t param, Findings* findings, cudaStream_t stream);
+void clip_heads(const QkClip& clip, Findings* findings, cudaStream_t stream);
 
 // tally.cu
 /// As load_deliveries.

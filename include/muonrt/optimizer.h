@@ -244,9 +244,11 @@ typedef struct muonrt_report {
   int64_t step;           /* committed steps so far */
   int64_t orthogonalized; /* matrices, summed over ranks; `planned` in a committed step */
   int64_t planned;
-  int64_t zero_matrices;   /* all zero, those announced without a gradient too */
-  int32_t nonfinite_rank;  /* skipped: lowest rank with a non-finite gradient or logit; where none
-                              has  one (an update overflowed) an owner; else -1 */
+  int64_t zero_matrices; /* all zero, those announced without a gradient too */
+  /* skipped: lowest rank with a non-finite gradient; where none has one, the lowest that found
+     something else (found_inf, a factor or a logit of QK-clip: all ranks do; an update that
+     overflowed: its owner); else -1 */
+  int32_t nonfinite_rank;
   int32_t health;          /* 1: this step measured; see muonrt_optimizer_health. What ends the
                                  measuring of a step that is over is the next step's error */
   int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */

@@ -163,9 +163,9 @@ class Ops {
 
   /// to <- from, or -inf where `from` is null.
   virtual void take_logits(Stream& stream, const float* from, float* to, int64_t count) = 0;
-  /// clip.factors <- the factor of each row; notes logits that are not finite for `param`.
-  virtual void clip_heads(Stream& stream, const QkClip& clip, int32_t param,
-                          Findings* findings) = 0;
+  /// clip.factors <- the factor of each row; notes logits that are not finite,
+  /// which are no parameter's.
+  virtual void clip_heads(Stream& stream, const QkClip& clip, Findings* findings) = 0;
 
   /// tallies[k] += the elements of matrix k; reads only.
   /// @param low  null, or the lower halves of bf16 weights, at the same places (weight_bits.hpp).

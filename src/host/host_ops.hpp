@@ -70,7 +70,7 @@ class HostOps final : public Ops {
                        const int64_t* sums, const GradientTables& tables, Findings* findings,
                        double* norm) override;
   void take_logits(Stream& stream, const float* from, float* to, int64_t count) override;
-  void clip_heads(Stream& stream, const QkClip& clip, int32_t param, Findings* findings) override;
+  void clip_heads(Stream& stream, const QkClip& clip, Findings* findings) override;
   void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) override;
   void lanczos(Stream& stream, const MatrixBatch& x, float* workspace, Lanczos* out) override;
   void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) override;

@@ -66,11 +66,11 @@ void HostOps::take_logits(Stream& stream, const float* from, float* to, int64_t 
   }));
 }
 
-void HostOps::clip_heads(Stream& stream, const QkClip& clip, int32_t param, Findings* findings) {
+void HostOps::clip_heads(Stream& stream, const QkClip& clip, Findings* findings) {
   host_stream(stream).enqueue(Task([=] {
     bool bad = false;
     for (int64_t head = 0; head < clip.heads; ++head) bad |= qk_bad_logit(clip.logits[head]);
-    if (bad) note_nonfinite(*findings, param);
+    if (bad) note_nonfinite(*findings);
     for (int64_t row = 0; row < clip.rows; ++row) clip.factors[row] = qk_row_factor(clip, row);
   }));
 }

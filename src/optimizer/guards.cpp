@@ -31,7 +31,6 @@ GuardWork Optimizer::make_guards() {
     const QkClipSettings& c = p.qk_clip;
     if (c.kind == QkKind::kNone) continue;
     ClippedWeight weight;
-    weight.param = i;
     for (const QkLogits& layer : layers)
       if (layer.layer == c.layer) weight.logits_at = layer.logits_at;
     weight.clip = {c.kind,

@@ -38,6 +38,12 @@ struct HealthReport {
   ReplicaDifference difference;
 };
 
+/// Of a step: it was voted down, nothing has changed, and the optimizer can go on.
+constexpr bool leaves_usable(Status status) {
+  return status == Status::kInvalidArgument || status == Status::kMismatch ||
+         status == Status::kCallback;
+}
+
 /// What the ranks that are left have settled.
 struct Recovery {
   enum class Outcome : int32_t { kNothing = 0, kForward = 1, kDiscarded = 2 };

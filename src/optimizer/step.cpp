@@ -257,10 +257,7 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   });
   if (error) {
     // A rejected step leaves the optimizer usable; a broken communicator or a torn step does not.
-    const bool rejected = error->status() == Status::kInvalidArgument ||
-                          error->status() == Status::kMismatch ||
-                          error->status() == Status::kCallback;
-    if (!rejected) fail(*error);
+    if (!leaves_usable(error->status())) fail(*error);
     throw *error;
   }
   if (run.health) take_health(report);
@@ -315,8 +312,10 @@ void Optimizer::explain_skip(StepReport& report) {
   std::vector<Findings> all(static_cast<size_t>(comm_->size()));
   comm_->allgather(&mine, all.data(), sizeof mine);
   // An owner finds what its peers have sent it; the rank where it came from names the parameter.
-  for (size_t r = all.size(); r-- > 0;) {
-    if (!all[r].nonfinite || (all[r].first_param < 0 && report.nonfinite_rank >= 0)) continue;
+  for (size_t r = 0; r < all.size(); ++r) {
+    const bool first = report.nonfinite_rank < 0;
+    const bool names = all[r].first_param >= 0 && report.nonfinite_param < 0;
+    if (!all[r].nonfinite || !(first || names)) continue;
     report.nonfinite_rank = static_cast<int32_t>(r);
     report.nonfinite_param = all[r].first_param;
   }

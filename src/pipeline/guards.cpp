@@ -56,8 +56,7 @@ void Guards::enqueue(const StepRun& run) {
   if (clips || run.factors.on_device() || c.rehearses)
     c.ops().scale_gradients(s, run.factors, work_.clip_norm, all_, c.gradient_tables, c.findings,
                             norm_);
-  for (const ClippedWeight& weight : work_.clipped)
-    c.ops().clip_heads(s, weight.clip, weight.param, c.findings);
+  for (const ClippedWeight& weight : work_.clipped) c.ops().clip_heads(s, weight.clip, c.findings);
 }
 
 void Guards::report() {

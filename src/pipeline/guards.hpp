@@ -11,7 +11,6 @@ namespace muonrt {
 /// A weight that QK-clip acts on. The logits of its layer begin at `logits_at`.
 struct ClippedWeight {
   QkClip clip;  // its `logits` is filled in by Guards
-  int32_t param = 0;
   int64_t logits_at = 0;
 };
 

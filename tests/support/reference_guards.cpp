@@ -34,9 +34,9 @@ void ReferenceOps::take_logits(Stream&, const float* from, float* to, int64_t co
   for (int64_t i = 0; i < count; ++i) to[i] = from ? from[i] : -HUGE_VALF;
 }
 
-void ReferenceOps::clip_heads(Stream&, const QkClip& clip, int32_t param, Findings* findings) {
+void ReferenceOps::clip_heads(Stream&, const QkClip& clip, Findings* findings) {
   for (int64_t head = 0; head < clip.heads; ++head)
-    if (qk_bad_logit(clip.logits[head])) note(findings, param);
+    if (qk_bad_logit(clip.logits[head])) note(findings, -1);
   for (int64_t row = 0; row < clip.rows; ++row) clip.factors[row] = qk_row_factor(clip, row);
 }
 

@@ -67,7 +67,7 @@ class ReferenceOps : public muonrt::Ops {
                        double clip_norm, const int64_t* sums, const muonrt::GradientTables& tables,
                        muonrt::Findings* findings, double* norm) override;
   void take_logits(muonrt::Stream& stream, const float* from, float* to, int64_t count) override;
-  void clip_heads(muonrt::Stream& stream, const muonrt::QkClip& clip, int32_t param,
+  void clip_heads(muonrt::Stream& stream, const muonrt::QkClip& clip,
                   muonrt::Findings* findings) override;
   void tally(muonrt::Stream& stream, const muonrt::MatrixBatch& x, const uint16_t* low,
              muonrt::Tally* tallies) override;

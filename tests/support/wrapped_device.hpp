@@ -110,9 +110,9 @@ class Ops : public muonrt::Ops {
   void take_logits(muonrt::Stream& s, const float* from, float* to, int64_t count) override {
     inner_.take_logits(s, from, to, count);
   }
-  void clip_heads(muonrt::Stream& s, const muonrt::QkClip& clip, int32_t param,
+  void clip_heads(muonrt::Stream& s, const muonrt::QkClip& clip,
                   muonrt::Findings* findings) override {
-    inner_.clip_heads(s, clip, param, findings);
+    inner_.clip_heads(s, clip, findings);
   }
   void tally(muonrt::Stream& s, const muonrt::MatrixBatch& x, const uint16_t* low,
              muonrt::Tally* tallies) override {

@@ -288,6 +288,15 @@ TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywh
       StepReport report;
       RANK_CHECK(rank.step(0, report) == Status::kSkipped);
       RANK_CHECK(rank.data(0) == before);
+      // It is no parameter's, and all ranks see it.
+      RANK_CHECK(report.nonfinite_param == -1);
+      RANK_CHECK(report.nonfinite_rank == 0);
+      // A gradient that is not finite either is told first.
+      rank.fill_gradients(0);
+      if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);
+      RANK_CHECK(rank.step_only(0, report) == Status::kSkipped);
+      RANK_CHECK(report.nonfinite_param == 0);
+      RANK_CHECK(report.nonfinite_rank == 1);
     });
   }
 }

@@ -143,8 +143,7 @@ std::string StepReporter::skip_reason(const Step& step) const {
                          : "a logit is not finite, or an update overflowed";
   for (const StepTensor& t : tensors_) {
     if (!t.steps() || t.index != r.nonfinite_param) continue;
-    what = std::string("a gradient, state or update of ") + shown(t.entry->name) +
-           (t.config->qk_clip ? ", or a logit of its heads," : "") + " is not finite";
+    what = "a gradient, state or update of " + shown(t.entry->name) + " is not finite";
   }
   return fmt::format("{} (found by rank {})", what, r.nonfinite_rank);
 }
