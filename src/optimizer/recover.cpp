@@ -74,9 +74,9 @@ void Optimizer::fail(const Error& error) {
   // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
   const bool entered = outcome.vote_entered;
   const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
-  // What a program has ended the communicator with may be what else says "voted down, still usable".
-  Error final_error =
-      leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
+  // What a program has ended the communicator with may be what else says "voted down, still
+  // usable".
+  Error final_error = leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
   if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
     final_error =
         Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
