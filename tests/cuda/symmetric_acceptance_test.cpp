@@ -29,11 +29,11 @@ std::vector<Size> sizes() {
           {381, 4095, 8, true},  {1025, 333, 8, true}, {8192, 4096, 1}};
 }
 
-/// Grids that a GPU with 132 SMs has beside a communicator, on half of its SMs, and the smallest.
-/// An emulated one has two blocks anyway.
+/// Grids that a GPU with 132 SMs has beside a communicator, on half of its SMs, and the smallest,
+/// which is an emulated one's anyway.
 std::vector<int> reserved_sms(SymmetricProvider provider) {
-  if (is_emulated() || provider != SymmetricProvider::kSm90) return {0};
-  return {0, 8, 66, kAllButTwo};
+  if (provider != SymmetricProvider::kSm90) return {0};
+  return is_emulated() ? std::vector{0, kAllButTwo} : std::vector{0, 8, 66, kAllButTwo};
 }
 const int kRuns = is_emulated() ? 3 : 20;
 
