@@ -18,8 +18,13 @@ namespace cuda_test {
 /// @param naive  plain products in place of the vendor's.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
 /// The same with muonrt's own symmetric products; all others are naive where emulated.
-std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric);
+/// @param reserved_sms  that persistent grids leave to others.
+std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
+                                            int reserved_sms = 0);
 bool is_emulated();
+/// Says that a case is left out on this machine. A run of which nothing else is left is reported as
+/// skipped.
+void leave_out(const char* why);
 /// Calls of the runtime so far that wait, allocate or make an object; 0 on a GPU, which does not
 /// tell.
 int64_t slow_calls();

@@ -132,7 +132,7 @@ TEST_CASE("nccl: exchanges of overlapping pairs in one order do not block, whoev
   check_rules();
 }
 
-TEST_CASE("nccl: reductions sum and compare as the host's do", "[nccl]") {
+TEST_CASE("nccl: reductions sum and compare as the host's do", "[nccl][ptx]") {
   const auto errors = on_nccl(4, kLong, [&](Comm& comm, Machine& machine) {
     const int rank = comm.rank();
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

@@ -92,10 +92,10 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
     std::vector<std::vector<bool>> seen;
     std::mutex mutex;
     const auto errors = on_ranks(3, [&](int number) {
+      Machine machine(world_device());
       auto transport = group.transport(number);
       transport->set_timeout_ms(kLong);
       auto comm = plain(std::move(transport));
-      Machine machine(world_device());
       if (deaf.count(number))
         comm = std::make_unique<DeafComm>(
             std::move(comm), c.steps - 1,

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "algo/restarts.hpp"
 #include "cuda/symmetric_cases.hpp"
 #include "unit/newton_schulz_cases.hpp"
 
@@ -14,6 +15,14 @@ std::vector<backends::Backend> cuda_backends() {
     list.push_back(backends::cuda(false, own));
   list.push_back(backends::cuda());
   return list;
+}
+
+/// Where the Gram form of this list restarts in `dtype`.
+std::vector<int> restarts_of(const Named& l, DType dtype) {
+  CoefficientList list;
+  for (const auto& [a, b, c] : l.list) list.steps.push_back({a, b, c});
+  list.input_safety = l.safety;
+  return find_restarts(list, dtype);
 }
 
 }  // namespace
@@ -87,18 +96,32 @@ TEST_CASE("cuda newton-schulz: a matrix in a batch has the bits it has alone", "
   }
 }
 
-TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do", "[cuda]") {
+TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do, in both forms",
+          "[cuda]") {
   auto host = backends::host(1);
-  for (const SymmetricProvider own : cuda_test::symmetric_providers()) {
-    auto device = backends::cuda(false, own);
-    for (const auto& [m, n] : {std::pair<int64_t, int64_t>(40, 100), {130, 150}}) {
-      for (const Named& l : five_step_lists()) {
-        if (!bf16_stands(l)) continue;
-        const Matrix in = textbook::rounded(textbook::gaussian(m, n, 77), DType::kBF16);
-        const Matrix here = standard(host, l, DType::kBF16, DType::kBF16, in);
-        const Matrix there = standard(device, l, DType::kBF16, DType::kBF16, in);
-        INFO(device.name << ", " << l.name << ", " << m << " x " << n);
-        CHECK(textbook::max_difference(here, there) <= tolerance::order_of_sums_bf16(m));
+  std::vector<backends::Backend> devices;
+  for (const SymmetricProvider own : cuda_test::symmetric_providers())
+    devices.push_back(backends::cuda(false, own));
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>(40, 100), {130, 150}, {100, 400}}) {
+    for (const Named& l : five_step_lists()) {
+      if (!bf16_stands(l)) continue;
+      const Matrix in = textbook::rounded(textbook::gaussian(m, n, 77), DType::kBF16);
+      for (const DType dtype : {DType::kBF16, DType::kF16}) {
+        const auto restarts = restarts_of(l, dtype);
+        const auto settings = runner::settings_of(l.list, l.safety, dtype, restarts);
+        for (const bool gram : {false, true}) {
+          const auto method = gram ? runner::gram(l.list, restarts) : runner::standard(l.list);
+          const auto run = [&](backends::Backend& on) {
+            return runner::orthogonalize(on, settings, method, DType::kBF16, in);
+          };
+          const Matrix here = run(host);
+          for (auto& device : devices) {
+            INFO(device.name << ", " << l.name << ", " << m << " x " << n << ", " << name_of(dtype)
+                             << (gram ? ", gram" : ", standard"));
+            CHECK(textbook::max_difference(here, run(device)) <=
+                  tolerance::order_of_sums(dtype, gram, m));
+          }
+        }
       }
     }
   }

@@ -29,6 +29,32 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   return list;
 }
 
+/// SMs reserved where a grid has two blocks: more than any GPU has.
+constexpr int kAllButTwo = 1000;
+
+/// Kernels and the grid that they run on.
+struct SymmetricKind {
+  muonrt::SymmetricProvider provider;
+  int reserved_sms = 0;
+
+  std::string name() const {
+    return muonrt::cat(name_of(provider), reserved_sms > 0 ? ", a grid of two blocks" : "");
+  }
+  std::unique_ptr<muonrt::Device> device() const { return make_device(provider, reserved_sms); }
+};
+
+/// All providers; that for sm_90a on two blocks, too, as on the emulated GPU: on all of a GPU's SMs
+/// results as small as those of most tests go to small tiles, and its large ones would see none.
+inline std::vector<SymmetricKind> symmetric_kinds() {
+  std::vector<SymmetricKind> kinds;
+  for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
+    kinds.push_back({provider});
+    if (provider == muonrt::SymmetricProvider::kSm90 && !is_emulated())
+      kinds.push_back({provider, kAllButTwo});
+  }
+  return kinds;
+}
+
 struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
@@ -41,6 +67,14 @@ struct SymmetricCase {
                        gamma, two_operands ? ", two operands" : "");
   }
 };
+
+/// Depths for all n and batches: most have one stage of the kernels' rings, one in eight has two to
+/// six.
+constexpr int64_t kMostDepth = 330;
+inline int64_t depth_of(int64_t n, int64_t count) {
+  const int64_t draw = n * 7 + count * 11;
+  return (n + 3 * count) % 8 == 0 ? 65 + draw % (kMostDepth - 64) : 1 + draw % 36;
+}
 
 /// Cases that the op computes by the large tiles of sm_90a on 132 SMs (H100, H200) or on the 124
 /// that NCCL leaves, where smaller ones go to small tiles; as bf16, and exact in f16 too.
@@ -169,7 +203,7 @@ class SymmetricTrial {
   SymmetricTrial(Machine& machine, const SymmetricCase& c, const SymmetricNumbers& numbers)
       : count_(c.count) {
     // What is not an operand's is NaN, what is not C's must stay.
-    constexpr uint16_t kNan = 0x7fff, kKeep = 0x5a5a;
+    constexpr uint16_t kNan = 0x7fff, kKeep = kKeepByte * 0x101;
     const IntegerBatch &a = numbers.a, &b = numbers.b, &d = numbers.d, &out = numbers.out;
     const auto exact = [&](int value) { return half_of(value, c.dtype); };
     const auto rounded = [&](int value) {
@@ -191,6 +225,10 @@ class SymmetricTrial {
     product.gamma = c.gamma;
   }
 
+  /// C's memory as it was before, so that another device of the same GPU may compute it.
+  void wipe(Machine& machine) const {
+    machine.ops().fill(machine.on(), product.c.data, kKeepByte, 2 * count_ * product.c.stride);
+  }
   std::vector<uint16_t> result(Machine& machine) const {
     return machine.get(static_cast<const uint16_t*>(product.c.data), count_ * product.c.stride);
   }
@@ -205,6 +243,7 @@ class SymmetricTrial {
   muonrt::Product product;
 
  private:
+  static constexpr unsigned char kKeepByte = 0x5a;
   int64_t count_;
   std::vector<uint16_t> expected_;
 };

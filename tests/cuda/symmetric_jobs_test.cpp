@@ -6,8 +6,10 @@
 #include <random>
 #include <set>
 
-#include "cuda/symmetric/job_list.hpp"
+#include "cuda/symmetric/small_jobs.hpp"
+#include "muonrt/bench_predict.hpp"
 
+using namespace muonrt;
 using namespace muonrt::cuda;
 
 namespace {
@@ -147,10 +149,11 @@ bool equal(const JobList& a, const JobList& b) {
          std::memcmp(a.jobs.data(), b.jobs.data(), a.jobs.size() * sizeof(TileJob)) == 0;
 }
 
-/// Speed over a dense product at equal rate, 132 SMs: reference kernels, 4.3.
-double gain(int64_t n, int64_t batch) {
+/// Speed over a dense product at equal rate on 132 SMs: reference kernels, 4.3.
+/// @param blocks  of the grid; fewer leave SMs to communication.
+double gain(int64_t n, int64_t batch, int blocks = 132) {
   const std::vector<SymmetricShape> shapes = {{n, 1, batch}};
-  const auto makespan = static_cast<double>(makespan_of(mixed_jobs(shapes, 132), shapes));
+  const auto makespan = static_cast<double>(makespan_of(mixed_jobs(shapes, blocks), shapes));
   const auto side = static_cast<double>(n);
   return static_cast<double>(batch) * side * side / (128.0 * 128.0 * 132.0) / makespan;
 }
@@ -226,6 +229,76 @@ TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000 and b
   }
 }
 
+// Each number of cells meets five batches or more, each batch three numbers of cells.
+constexpr int64_t kApart = 48;
+TEST_CASE("symmetric jobs: each cell is stored once along diagonals of all n and batches",
+          "[emulated]") {
+  for (int64_t cells = 1; cells <= cells_of(20000); ++cells) {
+    const CoveringBySums covering(cells);
+    for (int64_t batch = kApart - cells % kApart; batch <= 256; batch += kApart) {
+      const std::vector<SymmetricShape> shapes = {{cells * kCell, 2048, batch}};
+      // The grids of a whole H200, beside a communicator, and the smallest, in turn.
+      const int turn = static_cast<int>((cells + batch) / kApart % 3);
+      const JobList list = mixed_jobs(shapes, turn == 0 ? 132 : turn == 1 ? 124 : 2);
+      CAPTURE(batch, cells, turn);
+      REQUIRE(covering.is_exact(list, batch));
+      REQUIRE(pairs_match(list));
+    }
+  }
+}
+
+TEST_CASE("symmetric jobs: each cell of narrow results in slices is stored once", "[emulated]") {
+  constexpr int64_t kWidest = 3 * kCell;
+  REQUIRE(slices_of_sm90(kWidest, 2048) == 4);
+  REQUIRE(slices_of_sm90(kWidest + 1, 2048) == 1);
+  for (int64_t cells = 1; cells <= cells_of(kWidest); ++cells) {
+    const CoveringBySums covering(cells);
+    for (int64_t batch = 1; batch <= 256; ++batch) {
+      for (const int32_t slices : {2, 4}) {
+        const std::vector<SymmetricShape> shapes = {{cells * kCell, 4096, batch, slices}};
+        for (const int blocks : {2, 124, 132}) {
+          const JobList list = mixed_jobs(shapes, blocks);
+          CAPTURE(batch, cells, slices, blocks);
+          REQUIRE(covering.is_exact(list, batch));
+          for (const TileJob& job : list.jobs) REQUIRE(job.kind == JobKind::kSquare);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("symmetric jobs: each small tile is stored once, for every n to 20,000", "[emulated]") {
+  // Batches to 256 of as many tiles as the choice of tiles still looks at, or fewer.
+  constexpr int64_t kMostTiles = 1 << 16;
+  const auto covered = [](int64_t side, int64_t batch) {
+    const CoveringBySums covering(side);
+    for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
+      for (const int32_t slices : {1, 4}) {
+        const std::vector<SymmetricShape> shapes = {
+            {side * kSmallCell - side % kSmallCell, 4096, batch, slices}};
+        const JobList list = {small_jobs(shapes, tiles), {}};
+        const bool only_squares = tiles == Tiles::kSmall || slices > 1;
+        for (const TileJob& job : list.jobs)
+          if (only_squares && job.kind != JobKind::kSquare) return false;
+        if (!covering.is_exact(list, batch)) return false;
+      }
+    }
+    return true;
+  };
+  const auto most = [](int64_t side) {
+    return std::min<int64_t>(256, kMostTiles / (side * (side + 1) / 2));
+  };
+  for (int64_t side = 1; side * kSmallCell < 20000 + kSmallCell; ++side) {
+    CAPTURE(side);
+    REQUIRE(most(side) >= 1);
+    for (const int64_t batch : {int64_t{1}, most(side)}) REQUIRE(covered(side, batch));
+  }
+  for (int64_t batch = 1; batch <= 256; ++batch) {
+    CAPTURE(batch);
+    for (const int64_t side : {int64_t{1}, 2 + batch % 20}) REQUIRE(covered(side, batch));
+  }
+}
+
 TEST_CASE("symmetric jobs: the check by sums notices what it must", "[emulated]") {
   const std::vector<SymmetricShape> shapes = {{1500, 64, 3}};
   const CoveringBySums covering(cells_of(1500));
@@ -291,6 +364,23 @@ TEST_CASE("symmetric jobs: the mixed list is as short as predicted", "[emulated]
   CHECK(gain(1024, 32) == near(1.72));
   CHECK(gain(768, 128) == near(1.66));
   CHECK(gain(2048, 128) == near(1.88));
+  // With 8 SMs left to communication.
+  CHECK(gain(2048, 1, 124) == near(0.97));
+  CHECK(gain(4096, 1, 124) == near(1.55));
+  CHECK(gain(8192, 1, 124) == near(1.82));
+  CHECK(gain(16384, 1, 124) == near(1.85));
+}
+
+TEST_CASE("symmetric jobs: what is predicted of large tiles is what the list gives", "[emulated]") {
+  for (const int blocks : {132, 124}) {
+    for (int64_t n = 1024; n <= 16384; n += 128) {
+      for (const int64_t batch : {1, 3, 8}) {
+        CAPTURE(blocks, n, batch);
+        CHECK(tool::predicted_gain(n, batch, blocks) ==
+              Approx(gain(n, batch, blocks)).epsilon(0.01));
+      }
+    }
+  }
 }
 
 TEST_CASE("symmetric jobs: slices follow from the shape and are long", "[emulated]") {

@@ -244,6 +244,51 @@ TEST_CASE("symmetric layouts: fragments hold every element once", "[emulated]") 
   CHECK(wide.rbegin()->first == 63);
 }
 
+// Numbers read off the manual's figures (PTX ISA 9.0: mma.m16n8k16, wgmma's D, stmatrix, and the
+// 128-byte swizzle), which the emulated instructions cannot know: they use the kernels' maps.
+TEST_CASE("symmetric layouts: some lanes, registers and chunks as the manual has them",
+          "[emulated]") {
+  using Places = std::vector<std::pair<int, int>>;
+  const auto list = [](int count, const auto& map) {
+    Places out;
+    for (int i = 0; i < count; ++i) out.emplace_back(map(i).row, map(i).col);
+    return out;
+  };
+  const auto a = [&](int lane) { return list(4, [=](int w) { return mma_a(lane, w); }); };
+  const auto b = [&](int lane) { return list(2, [=](int w) { return mma_b(lane, w); }); };
+  const auto c = [&](int lane) { return list(4, [=](int v) { return mma_c(lane, v); }); };
+  const auto d = [&](int thread) { return list(8, [=](int v) { return wgmma_c(thread, v); }); };
+  CHECK(a(0) == Places{{0, 0}, {8, 0}, {0, 8}, {8, 8}});
+  CHECK(a(5) == Places{{1, 2}, {9, 2}, {1, 10}, {9, 10}});
+  CHECK(a(30) == Places{{7, 4}, {15, 4}, {7, 12}, {15, 12}});
+  CHECK(b(5) == Places{{1, 2}, {1, 10}});
+  CHECK(b(30) == Places{{7, 4}, {7, 12}});
+  CHECK(c(5) == Places{{1, 2}, {1, 3}, {9, 2}, {9, 3}});
+  CHECK(c(30) == Places{{7, 4}, {7, 5}, {15, 4}, {15, 5}});
+  CHECK(d(0) == Places{{0, 0}, {0, 1}, {8, 0}, {8, 1}, {0, 8}, {0, 9}, {8, 8}, {8, 9}});
+  CHECK(d(37) ==
+        Places{{17, 2}, {17, 3}, {25, 2}, {25, 3}, {17, 10}, {17, 11}, {25, 10}, {25, 11}});
+  CHECK(wgmma_c(127, 126).row == 63);
+  CHECK(wgmma_c(127, 126).col == 254);
+  // Lanes 8 i to 8 i + 7 give the rows of the matrix that register i holds.
+  const auto straight = [](int lane) { return stmatrix_straight(1, lane, 2); };
+  const auto mirrored = [](int lane) { return stmatrix_mirrored(1, lane, 2); };
+  const auto at = [&](const auto& map) {
+    Places out;
+    for (const int lane : {1, 9, 17, 25}) out.emplace_back(map(lane).row, map(lane).col);
+    return out;
+  };
+  CHECK(at(straight) == Places{{17, 4}, {25, 4}, {17, 5}, {25, 5}});
+  CHECK(at(mirrored) == Places{{33, 2}, {33, 3}, {41, 2}, {41, 3}});
+  // The chunks of row 5, in the order of their places, are 5, 4, 7, 6, 1, 0, 3, 2; row 8 begins the
+  // pattern again.
+  const int places[] = {5, 4, 7, 6, 1, 0, 3, 2};
+  for (int place = 0; place < 8; ++place) {
+    CHECK(swizzled128(5, places[place]) == 5 * 128 + 16 * place);
+    CHECK(swizzled128(8, place) == 8 * 128 + 16 * place);
+  }
+}
+
 TEST_CASE("symmetric layouts: ldmatrix brings each word where mma wants it", "[emulated]") {
   for (int lane = 0; lane < 32; ++lane) {
     for (int w = 0; w < 4; ++w) {

@@ -1,6 +1,7 @@
 // The small tiles for sm_90a, the depth that is cut, and that both give the large tiles' bits.
 
 #include <catch2/catch.hpp>
+#include <tuple>
 
 #include "cuda/cuda_device.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
@@ -13,10 +14,9 @@ using namespace cuda_test;
 
 namespace {
 
-JobList mixed(const std::vector<SymmetricShape>& shapes) { return mixed_jobs(shapes, 124); }
-Tiles chosen(int64_t n, int64_t k, int64_t count) {
+Tiles chosen(int64_t n, int64_t k, int64_t count, int blocks = 124) {
   const std::vector<SymmetricShape> shapes = {{n, k, count, slices_of_sm90(n, k)}};
-  return tiles_of(shapes, mixed(shapes), 124);
+  return tiles_of(shapes, mixed_jobs(shapes, blocks), blocks);
 }
 
 }  // namespace
@@ -74,6 +74,21 @@ TEST_CASE("symmetric small: the cases for the large tiles of a GPU have them", "
   }
 }
 
+TEST_CASE("symmetric small: a grid of two blocks has large tiles where a GPU has small ones",
+          "[emulated]") {
+  // What kAllButTwo is for; sizes of symmetric_test, on two blocks and on all SMs.
+  for (const auto& [n, k, count] : {std::tuple<int64_t, int64_t, int64_t>(385, 40, 1),
+                                    {390, 150, 1},
+                                    {513, 42, 1},
+                                    {600, 45, 4},
+                                    {600, 330, 1},
+                                    {370, 1100, 2}}) {
+    CAPTURE(n, k, count);
+    CHECK(chosen(n, k, count, 2) == Tiles::kLarge);
+    CHECK(chosen(n, k, count, 132) != Tiles::kLarge);
+  }
+}
+
 TEST_CASE(
     "symmetric small: the depth of narrow and deep results is cut, into equal parts of stages",
     "[emulated]") {
@@ -93,14 +108,42 @@ TEST_CASE(
   CHECK(bad == 0);
 }
 
-TEST_CASE("symmetric small: exact on integers for every n to 600, batches 1 to 4",
-          "[emulated][every]") {
+TEST_CASE(
+    "symmetric small: exact on integers for every n to 192, batches 1 to 4, small tiles and wide, "
+    "and for every n to 600 by one of them",
+    "[emulated][every]") {
   for (int64_t n = 1; n <= 600; ++n) {
-    const Tiles tiles = n % 2 == 0 ? Tiles::kSmall : Tiles::kSmallWide;
-    const SymmetricCase c = case_of(n, 1 + n * 7 % 36, 1 + n / 2 % 4, n / 8);
-    INFO(c.name());
-    REQUIRE(wrong(c, tiles) == 0);
+    Machine machine(make_device(kProvider));
+    for (int64_t count = 1; count <= 4; ++count) {
+      const bool drawn = count == 1 + n / 2 % 4;
+      if (n > 192 && !drawn) continue;
+      const SymmetricCase c = case_of(n, depth_of(n, count), count, n / 8 + count);
+      const SymmetricNumbers numbers(c, static_cast<uint64_t>(n * 1000 + c.k));
+      for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
+        if (n > 192 && (n % 2 == 0) != (tiles == Tiles::kSmall)) continue;
+        INFO(c.name() << ", wide tiles: " << (tiles == Tiles::kSmallWide));
+        REQUIRE(wrong(machine, c, numbers, tiles) == 0);
+      }
+    }
   }
+}
+
+TEST_CASE("symmetric small: exact on integers by large tiles where the choice is small ones",
+          "[emulated][every]") {
+  // What symmetric_test leaves out of all n to 600 and batches 1 to 4 on this grid.
+  int64_t seen = 0;
+  for (int64_t n = 1; n <= 600; ++n) {
+    Machine machine(make_device(kProvider));
+    for (int64_t count = 1; count <= 4; ++count) {
+      const SymmetricCase c = case_of(n, depth_of(n, count), count, n / 8 + count);
+      if (chosen(n, c.k, count, 2) == Tiles::kLarge) continue;
+      INFO(c.name());
+      const SymmetricNumbers numbers(c, static_cast<uint64_t>(n * 1000 + c.k));
+      REQUIRE(wrong(machine, c, numbers, Tiles::kLarge) == 0);
+      ++seen;
+    }
+  }
+  CHECK(seen > 300);
 }
 
 TEST_CASE("symmetric small: exact on integers where the ring goes round", "[emulated]") {

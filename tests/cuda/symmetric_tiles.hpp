@@ -23,11 +23,16 @@ inline void multiply(Machine& machine, const Product& product, Tiles tiles, int6
   machine.finish();
 }
 
-inline int64_t wrong(const SymmetricCase& c, Tiles tiles, int64_t shortest = kShortestSlice90) {
-  Machine machine(make_device(kProvider));
-  const SymmetricTrial trial(machine, c, static_cast<uint64_t>(c.n * 1000 + c.k));
+inline int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricNumbers& numbers,
+                     Tiles tiles, int64_t shortest = kShortestSlice90) {
+  const SymmetricTrial trial(machine, c, numbers);
   multiply(machine, trial.product, tiles, shortest);
   return trial.wrong(machine);
+}
+inline int64_t wrong(const SymmetricCase& c, Tiles tiles, int64_t shortest = kShortestSlice90) {
+  Machine machine(make_device(kProvider));
+  return wrong(machine, c, SymmetricNumbers(c, static_cast<uint64_t>(c.n * 1000 + c.k)), tiles,
+               shortest);
 }
 
 /// Every kind of epilogue and both dtypes in turn.

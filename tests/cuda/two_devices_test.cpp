@@ -15,7 +15,7 @@ namespace {
 
 bool has_two() {
   if (cuda_device_count() >= 2) return true;
-  WARN("left out: this machine has one GPU");
+  leave_out("this machine has one GPU");
   return false;
 }
 

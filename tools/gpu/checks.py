@@ -11,10 +11,17 @@ TESTS = ROOT / "tests/cuda"
 OWN_KERNELS = ("cublaslt", "sm80", "sm90")
 SMOKE_SHAPES = "64x64,300x520,1081x1096x12,512x2048,256x1024,381x1090x40"
 SMOKE_NS = "128x300x3,256x2048"
+# Seconds of the test files that may take more than others: products of up to 8192 x 8192.
+LONGER = {"symmetric_acceptance_test": 90}
 # Cases small enough for compute-sanitizer, those of the kernels that are hardest to get right first.
-SANITIZED = ["symmetric product: exact on integers\\, odd sizes*", "symmetric product: a depth cut*",
-             "symmetric product: real numbers*", "cuda lockstep: shapes*", "cuda unpack:*",
-             "cuda pack:*", "cuda normalize:*", "cuda sum:*", "cuda commit:*", "cuda normuon:*"]
+# The large tiles, clusters and all, run in the case named after them, on all SMs; in the others on a
+# grid of two blocks.
+SANITIZED_SYMMETRIC = ["symmetric product: exact on integers\\, odd sizes*",
+                       "symmetric product: exact on integers in the large tiles*",
+                       "symmetric product: a depth cut*", "symmetric product: real numbers*",
+                       "cuda lockstep: shapes*"]
+SANITIZED = SANITIZED_SYMMETRIC + ["cuda unpack:*", "cuda pack:*", "cuda normalize:*", "cuda sum:*",
+                                   "cuda commit:*", "cuda normuon:*"]
 
 
 class Checks:
@@ -136,7 +143,7 @@ class Checks:
         """File by file, so that one that hangs takes no other with it."""
         without = self.leave_out()
         program, ended, skipped, bad, output = self.program("muonrt_gpu"), 0, 0, [], ""
-        runs = [(f"[#{name}][cuda]~[.]~[every]", 30) for name in self.test_files()]
+        runs = [(f"[#{name}][cuda]~[.]~[every]", LONGER.get(name, 30)) for name in self.test_files()]
         end = time.monotonic() + seconds
         for case, most in runs + [("[every]", 90), ("[.gpu-only]", 100)]:
             left = end - time.monotonic()
@@ -253,7 +260,7 @@ class Checks:
         options = ["--tool", tool, "--error-exitcode", 9]
         options += ["--report-api-errors", "no"] if tool == "memcheck" else \
             ["--kernel-regex", "kns=symmetric"]
-        cases = SANITIZED if tool == "memcheck" else SANITIZED[:4]
+        cases = SANITIZED if tool == "memcheck" else SANITIZED_SYMMETRIC
         without = self.leave_out()
         end, ended = time.monotonic() + seconds, []
         for case in cases:

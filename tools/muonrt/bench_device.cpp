@@ -68,10 +68,18 @@ void Workbench::put(void* to, const void* from, int64_t bytes) {
 }
 
 void Workbench::get(void* to, const void* from, int64_t bytes) {
+  look(from, bytes, [&](const void* piece, int64_t offset, int64_t size) {
+    std::memcpy(at(to, offset), piece, static_cast<size_t>(size));
+  });
+}
+
+void Workbench::look(
+    const void* from, int64_t bytes,
+    const std::function<void(const void* piece, int64_t offset, int64_t size)>& visit) {
   by_pieces(bytes, [&](int64_t offset, int64_t size) {
     ops().copy(*stream_, staging_.data(), at(from, offset), size);
     finish();
-    std::memcpy(at(to, offset), staging_.data(), static_cast<size_t>(size));
+    visit(staging_.data(), offset, size);
   });
 }
 

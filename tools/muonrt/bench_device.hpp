@@ -39,6 +39,10 @@ class Workbench {
   void* take(int64_t bytes);
   void put(void* to, const void* from, int64_t bytes);
   void get(void* to, const void* from, int64_t bytes);
+  /// Calls visit(bytes in host memory, their offset, how many) for one piece of `from` after the
+  /// other.
+  void look(const void* from, int64_t bytes,
+            const std::function<void(const void* piece, int64_t offset, int64_t size)>& visit);
   template <class T>
   T* put(const std::vector<T>& values) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));

@@ -23,6 +23,9 @@ struct Arguments : DeviceArguments {
   std::vector<std::string> shapes = {"256x256", "256x1024", "1024x1024"};
   std::string dtype = "bf16";
   bool predict = false;
+  // Indices of elements of every result that become NaN or another number before they are looked
+  // at: for tests of the check.
+  int64_t plant_nan = -1, plant = -1;
 };
 
 /// The three products of a Newton-Schulz step: A = X X^T, B = b A + c A A, X' = a X + B X.
@@ -128,6 +131,13 @@ struct Scene {
     bench->ops().multiply(bench->stream(),
                           products[static_cast<size_t>(number % std::ssize(products))]);
   }
+  /// Bytes of an element of the first set's result.
+  void plant(int64_t index, unsigned char byte) {
+    if (index < 0) return;
+    const int64_t one = size_of(out->first.dtype);
+    auto* const memory = static_cast<unsigned char*>(out->first.data);
+    bench->ops().fill(bench->stream(), memory + index * one, byte, one);
+  }
 };
 
 Table make_table() {
@@ -162,8 +172,7 @@ void add_row(BenchReport& report, const std::string& provider, Kind kind, const 
 
 /// All providers, taking turns.
 void measure(BenchReport& report, const std::vector<Provider>& list, const Filler& filler,
-             const Inputs& inputs, Kind kind, const BenchShape& shape) {
-  const DeviceArguments& a = report.arguments();
+             const Inputs& inputs, Kind kind, const BenchShape& shape, const Arguments& a) {
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
@@ -183,6 +192,8 @@ void measure(BenchReport& report, const std::vector<Provider>& list, const Fille
   });
   for (size_t i = 0; i < scenes.size(); ++i) {
     Scene& s = *scenes[i];
+    s.plant(a.plant_nan, 0xff);
+    s.plant(a.plant, 0x3c);
     const int64_t bad =
         on_behalf_of(s.provider->name, [&] { return check.wrong(*s.bench, s.products.front().c); });
     add_row(report, s.provider->name, kind, shape, inputs.x.first.dtype, &works[i].times(), bad);
@@ -199,7 +210,8 @@ int run(const Arguments& a) {
   BenchReport report(a, make_table());
   report.title = fmt::format("Products of a Newton-Schulz step, {}, random values,", a.dtype);
   report.notes =
-      "TFLOP/s as if no symmetric half were saved; #wrong of 400 elements beyond their roundings";
+      "TFLOP/s as if no symmetric half were saved; #wrong elements that are not finite, and beyond "
+      "their roundings of some 400 or more that are looked at";
   report.fields = {{"dtype", json_text(a.dtype)}};
   constexpr Kind kKinds[] = {Kind::kGram, Kind::kPolynomial, Kind::kApply};
   return report.run([&] {
@@ -217,7 +229,7 @@ int run(const Arguments& a) {
     const Filler filler(common);
     for (const BenchShape& shape : shapes) {
       const Inputs inputs(common, filler, shape, dtype);
-      for (const Kind kind : kKinds) measure(report, list, filler, inputs, kind, shape);
+      for (const Kind kind : kKinds) measure(report, list, filler, inputs, kind, shape, a);
     }
   });
 }
@@ -234,6 +246,8 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
       ->check(CLI::IsMember({"bf16", "f16", "f32"}))
       ->capture_default_str();
   command->add_flag("--predict", a->predict, "what is expected of an H200; nothing runs");
+  command->add_option("--plant", a->plant)->group("");
+  command->add_option("--plant-nan", a->plant_nan)->group("");
   add_providers_option(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");

@@ -3,17 +3,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "muonrt/bench_finite.hpp"
 #include "muonrt/bench_values.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kLines = 20;  // rows and columns that are drawn
+constexpr int64_t kPlaces = 400;    // of all matrices together, about
+constexpr int64_t kLeastLines = 3;  // rows and columns that are drawn of a matrix
 
-int64_t drawn(uint64_t seed, int64_t draw, int64_t size) {
+int64_t drawn(uint64_t seed, int64_t matrix, int64_t draw, int64_t size) {
   if (draw < 2) return draw == 0 ? 0 : size - 1;
-  return static_cast<int64_t>(bench_word(seed, draw) % static_cast<uint64_t>(size));
+  const int64_t index = matrix * kPlaces + draw;
+  return static_cast<int64_t>(bench_word(seed, index) % static_cast<uint64_t>(size));
 }
 
 double unit_of(DType dtype) {
@@ -31,25 +34,29 @@ float symmetric_value(const MatrixBatch& m, int64_t index) {
 }
 
 GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixBatch&)>& value_of) {
-  const auto element = [](const MatrixBatch& m, ValueOf value, int64_t row, int64_t col) {
-    const int64_t index = (m.count - 1) * m.stride + row * m.ld + col;
+  const auto element = [](const MatrixBatch& m, ValueOf value, int64_t matrix, int64_t row,
+                          int64_t col) {
+    const int64_t index = matrix * m.stride + row * m.ld + col;
     return double{bench_rounded(value(m, index), m.dtype)};
   };
   const ValueOf left = value_of(p.a), right = value_of(p.b);
-  for (int64_t draw = 0; draw < kLines * kLines; ++draw)
-    places_.push_back(
-        {drawn(10, draw / kLines, p.c.rows), drawn(11, draw % kLines, p.c.cols), 0, 0});
+  const auto of_each = static_cast<double>(kPlaces) / static_cast<double>(p.c.count);
+  const int64_t lines = std::max(static_cast<int64_t>(std::sqrt(of_each)), kLeastLines);
+  for (int64_t matrix = 0; matrix < p.c.count; ++matrix)
+    for (int64_t draw = 0; draw < lines * lines; ++draw)
+      places_.push_back({matrix, drawn(10, matrix, draw / lines, p.c.rows),
+                         drawn(11, matrix, draw % lines, p.c.cols), 0, 0});
   for (Place& at : places_) {
     double sum = 0, size = 0;
     for (int64_t k = 0; k < p.a.cols; ++k) {
-      const double a = element(p.a, left, at.row, k);
-      const double b =
-          p.transpose_b ? element(p.b, right, at.col, k) : element(p.b, right, k, at.col);
+      const double a = element(p.a, left, at.matrix, at.row, k);
+      const double b = p.transpose_b ? element(p.b, right, at.matrix, at.col, k)
+                                     : element(p.b, right, at.matrix, k, at.col);
       sum += a * b;
       size += std::abs(a * b);
     }
     sum *= double{p.alpha};
-    if (p.d.data) sum += double{p.beta} * element(p.d, value_of(p.d), at.row, at.col);
+    if (p.d.data) sum += double{p.beta} * element(p.d, value_of(p.d), at.matrix, at.row, at.col);
     at.value = sum;
     // Products summed in f32, in any order: half a unit each of them could lose.
     at.allowed =
@@ -58,16 +65,17 @@ GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixB
 }
 
 int64_t GemmCheck::wrong(Workbench& bench, const MatrixBatch& c) const {
-  int64_t out = 0, row = -1;
+  int64_t out = not_finite(bench, c), line = -1;
   std::vector<unsigned char> got(static_cast<size_t>(c.ld * size_of(c.dtype)));
   for (const Place& at : places_) {
-    if (at.row != row)
-      bench.get(got.data(),
-                static_cast<const unsigned char*>(c.data) +
-                    ((c.count - 1) * c.stride + at.row * c.ld) * size_of(c.dtype),
+    const int64_t first = at.matrix * c.stride + at.row * c.ld;
+    if (first != line)
+      bench.get(got.data(), static_cast<const unsigned char*>(c.data) + first * size_of(c.dtype),
                 std::ssize(got));
-    row = at.row;
-    out += !(std::abs(at.value - bench_load(got.data(), c.dtype, at.col)) <= at.allowed);
+    line = first;
+    const double value = bench_load(got.data(), c.dtype, at.col);
+    // The others are counted.
+    out += std::isfinite(value) && std::abs(at.value - value) > at.allowed;
   }
   return out;
 }

@@ -12,18 +12,19 @@ using ValueOf = float (*)(const MatrixBatch& m, int64_t index);
 float general_value(const MatrixBatch& m, int64_t index);
 float symmetric_value(const MatrixBatch& m, int64_t index);
 
-/// What some elements of a product must be, in f64: places drawn in the last matrix, the corners
-/// among them.
+/// What some elements of a product must be, in f64: places drawn in every matrix, its corners among
+/// them. 400 of one matrix, of many together some 400 or 9 of each.
 class GemmCheck {
  public:
   /// @param value_of  for each operand.
   GemmCheck(const Product& product, const std::function<ValueOf(const MatrixBatch&)>& value_of);
-  /// Elements that are further off than their roundings allow.
+  /// Elements of all that are not finite, and of these places those that are further off than their
+  /// roundings allow.
   int64_t wrong(Workbench& bench, const MatrixBatch& result) const;
 
  private:
   struct Place {
-    int64_t row, col;
+    int64_t matrix, row, col;
     double value, allowed;
   };
   std::vector<Place> places_;

@@ -26,6 +26,7 @@ struct Arguments : DeviceArguments {
   std::vector<std::string> shapes = {"128x128x4", "256x1024x1"};
   std::string dtype = "bf16";
   bool predict = false, together = false;
+  int64_t plant_nan = -1;  // matrix of every batch that gets a NaN, for tests of the check
 };
 
 Table make_table() {
@@ -127,7 +128,8 @@ struct Run {
   void enqueue() const { graph ? scene->replay() : scene->enqueue(); }
   /// Once more from a workspace of NaN: directions that are wrong, of a graph the batches whose
   /// bytes differ from the eager ones.
-  int64_t wrong() const {
+  /// @param plant_nan  matrix whose first element becomes NaN before results are looked at, or -1.
+  int64_t wrong(int64_t plant_nan) const {
     Workbench& bench = *scene->bench;
     for (size_t i = 0; i < scene->batches.size(); ++i)
       bench.ops().fill(bench.stream(), scene->batches[i].workspace, 0xff, scene->space_bytes[i]);
@@ -138,6 +140,12 @@ struct Run {
       hashes.push_back(bench.hash(o.data, o.count * o.stride * size_of(o.dtype)));
     if (!graph) {
       scene->hashes = hashes;
+      for (const MatrixBatch& o : scene->results)
+        if (plant_nan >= 0 && plant_nan < o.count)
+          bench.ops().fill(
+              bench.stream(),
+              static_cast<unsigned char*>(o.data) + plant_nan * o.stride * size_of(o.dtype), 0xff,
+              size_of(o.dtype));
       return wrong_directions(bench, scene->results);
     }
     int64_t out = 0;
@@ -215,7 +223,7 @@ class NsBench {
     time_in_turns(a_.warmup, a_.iters, *filler_, works);
     for (size_t i = 0; i < ways.size(); ++i) {
       const std::string& name = ways[i].scene->provider->name;
-      const int64_t bad = on_behalf_of(name, [&] { return ways[i].wrong(); });
+      const int64_t bad = on_behalf_of(name, [&] { return ways[i].wrong(a_.plant_nan); });
       add_row(name, ways[i].mode(), job, &works[i].times(), bad);
     }
   }
@@ -316,6 +324,7 @@ void add_bench_ns(CLI::App& bench, Work& work) {
       ->capture_default_str();
   command->add_flag("--together", a->together,
                     "then all shapes at once, in lockstep, as the shapes of a chunk go");
+  command->add_option("--plant-nan", a->plant_nan)->group("");
   command->add_flag("--predict", a->predict, "what is expected of an H200; nothing runs");
   add_providers_option(*command, *a);
   add_device_options(*command, *a);

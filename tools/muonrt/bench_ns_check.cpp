@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "muonrt/bench_finite.hpp"
 #include "muonrt/bench_values.hpp"
 
 namespace muonrt::tool {
@@ -49,6 +50,7 @@ int64_t wrong_of(const std::vector<unsigned char>& o, const MatrixBatch& m, int6
 int64_t wrong_directions(Workbench& bench, const std::vector<MatrixBatch>& results) {
   int64_t out = 0;
   for (const MatrixBatch& o : results) {
+    out += not_finite(bench, o);
     const int64_t most = kMostVisits / (o.rows * o.cols * std::ssize(results));
     const int64_t matrices =
         std::clamp<int64_t>(most / kLeastDirections, 1, std::min(o.count, kMostMatrices));
