@@ -1,3 +1,5 @@
+#include "muonrt/recover.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -5,6 +7,7 @@
 #include "support/bits_cases.hpp"
 #include "support/caller_functions.hpp"
 #include "support/covering.hpp"
+#include "support/one_matrix.hpp"
 #include "support/rank_check.hpp"
 #include "support/recovery.hpp"
 
@@ -293,4 +296,32 @@ TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes
       RANK_CHECK(settled.steps == step + 1);
     }
   });
+}
+
+TEST_CASE("recover: through the C ABI, and what is refused there", "[unit][abi][recover]") {
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  OneMatrix trainer;
+  REQUIRE(trainer.create(comm) == MUONRT_OK);
+  REQUIRE(trainer.step() == MUONRT_OK);
+  muonrt_recovery_t recovery;
+  muonrt_recovery_init(&recovery);
+  muonrt_recovery_init(nullptr);
+  CHECK(recovery.step == 0);
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) == MUONRT_OK);
+  CHECK(recovery.outcome == MUONRT_RECOVERY_NOTHING);
+  CHECK(recovery.step == 1);
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, nullptr) == MUONRT_OK);
+  CHECK(muonrt_optimizer_recover(nullptr, comm, &recovery) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Catch::Contains("muonrt_optimizer_recover: optimizer is null"));
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, nullptr, nullptr) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Catch::Contains("survivors is null"));
+  recovery.struct_size = 3;
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Catch::Contains("recovery: struct_size is 3"));
+  CHECK(trainer.step() == MUONRT_OK);
+  trainer.destroy();
+  muonrt_comm_destroy(comm);
 }

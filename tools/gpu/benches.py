@@ -9,7 +9,7 @@ from runner import ROOT, Missing, verdict
 # Lists of `muonrt bench` and options, measured one after the other while their part's time lasts.
 LISTS_GEMM = ["4096x4096,8192x8192,4096x11008", "2048x2048,4096x4096,8192x8192,16384x16384 --reserved-sms 0",
               "256x256,512x512,768x768,1024x1024,1536x1536,2048x2048,16384x16384", "batches",
-              "ratios", "llama3-8b"]
+              "ratios", "llama3-8b", "kimi-k2", "deepseek-v3"]
 LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "128x128x64,768x2048x32,1024x4096x8 --together",
             "2048x7168x216,7168x18432 --iters 3 --warmup 1",
             "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1", "batches", "gpt2-124m",
