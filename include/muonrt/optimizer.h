@@ -46,7 +46,9 @@ enum {
   MUONRT_MASTER_NONE = 1,
   MUONRT_MASTER_OWNED = 2,
   MUONRT_MASTER_CALLER = 3, /* `master` of the parameter */
-  /* bf16: 16 more bits a weight; the two together are the f32 weight */
+  /* bf16: 16 more bits a weight, MUONRT_STATE_REMAINDER. The parameter is the f32 weight rounded,
+     so the two do not simply stand side by side: its bits are, in uint32_t that wraps,
+     ((uint32_t)param << 16) + (uint32_t)(int16_t)remainder */
   MUONRT_MASTER_REMAINDER = 4,
   /* bf16: none; rounded at random, without bias (options: seed) */
   MUONRT_MASTER_STOCHASTIC = 5
@@ -55,7 +57,8 @@ enum {
   MUONRT_STATE_MOMENTUM = 0,
   MUONRT_STATE_VARIANCE = 1,
   MUONRT_STATE_MASTER = 2,
-  MUONRT_STATE_REMAINDER = 3, /* uint16_t: the lower half of the f32 weight's bits */
+  MUONRT_STATE_REMAINDER = 3, /* uint16_t: the lower half of the f32 weight's bits; the upper one
+                                 is not always the parameter's, see MUONRT_MASTER_REMAINDER */
   MUONRT_STATE_NORMUON = 4    /* second moments of all lines of all its matrices, in their order
                                  (expert by expert, part by part; matrices and parts of one line
                                  have none); not sharded: on ranks that own a matrix of it. Those
