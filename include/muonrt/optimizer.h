@@ -172,7 +172,9 @@ typedef struct muonrt_optimizer_options {
   int32_t window;          /* chunks in flight, 1 .. 64; 3 */
   int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk; 0: 64 MiB on the
                               host, 256 MiB on CUDA */
-  int64_t timeout_ms;      /* every wait for other ranks ends after so long; 600000 */
+  int64_t timeout_ms;      /* every wait of a step for other ranks ends after so long; 600000. While
+                              ranks compare and plan in muonrt_optimizer_create they wait as long
+                              as muonrt_comm_set_timeout has said */
   int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
   int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
