@@ -300,7 +300,8 @@ void Optimizer::finish(StepReport& report) {
 }
 
 void Optimizer::count_commit() {
-  if (logits_ > 0) clipped_ = muonrt::clipped_heads(settings_, current_->guards().logits());
+  if (logits_ > 0)
+    clipped_ = muonrt::clipped_heads(settings_, params_, current_->guards().logits());
   ++steps_;
   for (size_t i = 0; i < adam_steps_.size(); ++i) adam_steps_[i] += params_[i].active;
   passed_ = current_->outcome().verdict;
