@@ -86,6 +86,30 @@ TEST_CASE("creation: a name holds no control characters, delete among them", "[u
   }
 }
 
+TEST_CASE("creation: ranks that each name a submesh of their own are told which", "[unit][abi]") {
+  static const int64_t two[] = {2}, many[] = {40, 1};
+  static const int32_t mine[][2] = {{0, 2}, {1, 3}};
+  const auto said = [](const std::function<void(int rank, muonrt_mesh_t& mesh)>& fill) {
+    return created(4, [&](int rank, Arguments& a) {
+      static thread_local muonrt_mesh_t mesh;
+      static thread_local muonrt_layout_t layout;
+      muonrt_mesh_init(&mesh);
+      mesh.ndim = 1;
+      fill(rank, mesh);
+      muonrt_layout_init(&layout);
+      layout.mesh = &mesh;
+      a.params[1].layout = &layout;
+    });
+  };
+  CHECK_THAT(said([](int rank, muonrt_mesh_t& mesh) {
+               mesh.shape = two;
+               mesh.ranks = mine[rank % 2];
+             }),
+             Contains("param 'bias': mesh is 2 ranks 0, 2 on rank 0 and 2 ranks 1, 3 on rank 1"));
+  CHECK_THAT(said([](int rank, muonrt_mesh_t& mesh) { mesh.shape = rank == 3 ? many : two; }),
+             Contains("param 'bias': its mesh holds rank 4"));
+}
+
 TEST_CASE("creation: a clipping norm that f32 cannot hold is named", "[unit][abi]") {
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
