@@ -196,7 +196,7 @@ typedef struct muonrt_optimizer_options {
   /* What the models of MUONRT_REPLICAS_AUTO and MUONRT_GROUPS_AUTO know of the machine, per rank;
      they decide nothing else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6
      on CUDA. */
-  double machine_flops;           /* of products, per second */
+  double machine_flops;           /* of products, per second; each 0 or >= 1e-30 */
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */
   int32_t symmetric;              /* CUDA: MUONRT_SYMMETRIC_DEFAULT */

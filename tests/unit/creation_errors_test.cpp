@@ -128,6 +128,42 @@ TEST_CASE("creation: a clipping norm that f32 cannot hold is named", "[unit][abi
   muonrt_comm_destroy(comm);
 }
 
+TEST_CASE("creation: a machine's rate is 0 or one that times can be worked out from",
+          "[unit][abi]") {
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  using Options = muonrt_optimizer_options_t;
+  const auto create = [&](double Options::*field, double value) {
+    Options options;
+    muonrt_optimizer_options_init(&options);
+    options.*field = value;
+    Arguments a;
+    muonrt_optimizer_t* optimizer = nullptr;
+    const bool taken =
+        muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2) == MUONRT_OK;
+    std::vector<char> text(1 << 16);
+    if (taken) {
+      CHECK(muonrt_optimizer_describe(optimizer, MUONRT_JSON, text.data(), 1 << 16, nullptr) ==
+            MUONRT_OK);
+      CHECK_THAT(text.data(), !Contains("inf") && !Contains("nan"));
+    }
+    muonrt_optimizer_destroy(optimizer);
+    return taken;
+  };
+  for (const auto& [field, name] :
+       {std::pair{&Options::machine_flops, "machine_flops"},
+        {&Options::machine_bytes, "machine_bytes"},
+        {&Options::machine_message_seconds, "machine_message_seconds"}}) {
+    INFO(name);
+    for (const double value : {0.0, 1e-30, 1e-6, 1e30}) CHECK(create(field, value));
+    for (const double value : {1e-310, 1e-31, 1e31, -1.0}) {
+      CHECK_FALSE(create(field, value));
+      CHECK_THAT(muonrt_last_error(), Contains(std::string("options: ") + name + " is "));
+    }
+  }
+  muonrt_comm_destroy(comm);
+}
+
 TEST_CASE("creation: errors about a long name keep field and value", "[unit][abi]") {
   static const std::string name(5000, 'n');
   CHECK_THAT(created(2,
