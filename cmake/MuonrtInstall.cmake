@@ -9,7 +9,8 @@ install(TARGETS muonrt muonrt_core muonrt_headers EXPORT muonrt
 set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
 if(TARGET muonrt_mpi)
   install(TARGETS muonrt_mpi EXPORT muonrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi)
+  # It finds muonrt beside it, wherever both were put.
+  set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi INSTALL_RPATH "$ORIGIN")
 endif()
 if(TARGET muonrt_cli)
   install(TARGETS muonrt_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -20,7 +21,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/muonrt-config.cmake.in
   ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake INSTALL_DESTINATION ${muonrt_package})
 # Until 1.0 a minor number may break the ABI together with its own.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake
-  COMPATIBILITY SameMajorVersion)
+  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake
   ${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake DESTINATION ${muonrt_package})
 

@@ -60,7 +60,9 @@ enum {
                             local tensor that the cuts leave (ZeRO, FSDP1, llm.c) */
 };
 
-/* A layout: either placements (one for each mesh dimension) or cuts (outermost first). Fill with
+/* A layout: either placements (one for each mesh dimension) or cuts (outermost first). Equal on
+ * every rank: a tensor on a submesh, of which each rank has another one (a norm's weight on the
+ * "dp" of "dp, tp"), is given over the whole mesh, replicated along its other dimensions. Fill with
  * muonrt_layout_init first. Everything it points to is read during the call and not kept. */
 typedef struct muonrt_layout {
   uint32_t struct_size;

@@ -46,7 +46,9 @@ enum {
   MUONRT_MASTER_NONE = 1,
   MUONRT_MASTER_OWNED = 2,
   MUONRT_MASTER_CALLER = 3, /* `master` of the parameter */
-  /* bf16: 16 more bits a weight; the two together are the f32 weight */
+  /* bf16: 16 more bits a weight, MUONRT_STATE_REMAINDER. The parameter is the f32 weight rounded,
+     so the two do not simply stand side by side: its bits are, in uint32_t that wraps,
+     ((uint32_t)param << 16) + (uint32_t)(int16_t)remainder */
   MUONRT_MASTER_REMAINDER = 4,
   /* bf16: none; rounded at random, without bias (options: seed) */
   MUONRT_MASTER_STOCHASTIC = 5
@@ -55,7 +57,8 @@ enum {
   MUONRT_STATE_MOMENTUM = 0,
   MUONRT_STATE_VARIANCE = 1,
   MUONRT_STATE_MASTER = 2,
-  MUONRT_STATE_REMAINDER = 3, /* uint16_t: the lower half of the f32 weight's bits */
+  MUONRT_STATE_REMAINDER = 3, /* uint16_t: the lower half of the f32 weight's bits; the upper one
+                                 is not always the parameter's, see MUONRT_MASTER_REMAINDER */
   MUONRT_STATE_NORMUON = 4    /* second moments of all lines of all its matrices, in their order
                                  (expert by expert, part by part; matrices and parts of one line
                                  have none); not sharded: on ranks that own a matrix of it. Those
@@ -169,7 +172,9 @@ typedef struct muonrt_optimizer_options {
   int32_t window;          /* chunks in flight, 1 .. 64; 3 */
   int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk; 0: 64 MiB on the
                               host, 256 MiB on CUDA */
-  int64_t timeout_ms;      /* every wait for other ranks ends after so long; 600000 */
+  int64_t timeout_ms;      /* every wait of a step for other ranks ends after so long; 600000. While
+                              ranks compare and plan in muonrt_optimizer_create they wait as long
+                              as muonrt_comm_set_timeout has said */
   int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
   int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
@@ -191,7 +196,7 @@ typedef struct muonrt_optimizer_options {
   /* What the models of MUONRT_REPLICAS_AUTO and MUONRT_GROUPS_AUTO know of the machine, per rank;
      they decide nothing else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6
      on CUDA. */
-  double machine_flops;           /* of products, per second */
+  double machine_flops;           /* of products, per second; each 0 or >= 1e-30 */
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */
   int32_t symmetric;              /* CUDA: MUONRT_SYMMETRIC_DEFAULT */

@@ -76,9 +76,17 @@ MUONRT_API muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_st
 /* placements[0 .. mesh->ndim) <- by the customary names of mesh dimensions: fsdp, dp_shard, zero,
  * hsdp_shard, dp_shard_cp, efsdp cut tensor dimension 0; tp cuts `tp_dim`, -1: replicates; ep cuts
  * dimension 0 where `expert` is 1, else replicates; dp, ddp, dp_replicate, hsdp_replicate, cp, sp
- * replicate, and so does every dimension of one rank. Use MUONRT_READING_ORDERED where FSDP2 has
- * cut what TP had cut before. Errors: INVALID_ARGUMENT for pp (select a stage first), and for other
- * names. */
+ * replicate, and so does every dimension of one rank.
+ *
+ * Where tp or ep, further right in the mesh, cuts dimension 0 too, that cut came first and FSDP2
+ * cuts each rank's piece: its dimension is STRIDED_SHARD, `split_factor` the number of pieces, as
+ * DTensor records it. On fsdp=2,tp=2 with tp_dim 0 that is SS(0,2),S(0): of 8 rows ranks 0 to 3
+ * hold [0,2), [4,6), [2,4), [6,8). Read these placements as MUONRT_READING_ORDERED, which is what
+ * FSDP2's buffers hold; LITERAL gives other rows for some uneven sizes (7 rows on fsdp=3,tp=2:
+ * row 6 is rank 5's, LITERAL says rank 4's). Where FSDP2 shards over several mesh
+ * dimensions as one, name them in `flat_dims`, too.
+ *
+ * Errors: INVALID_ARGUMENT for pp (select a stage first), and for other names. */
 MUONRT_API muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements,
                                                      const muonrt_mesh_t* mesh, int32_t world,
                                                      int32_t tp_dim, int32_t expert);

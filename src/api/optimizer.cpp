@@ -180,6 +180,8 @@ muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int
   return guard([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_state_pieces");
     require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
+    MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument,
+                   "muonrt_optimizer_state_pieces: capacity is ", capacity, " (>= 0); correct it");
     if (capacity != 0) require_pointer(pieces, "muonrt_optimizer_state_pieces", "pieces");
     const std::vector<StatePiece> found = o.state_pieces(param);
     *n_pieces = std::ssize(found);

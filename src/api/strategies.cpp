@@ -45,6 +45,11 @@ void store(const Mesh& made, muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage
   mesh->ranks = storage->ranks;
 }
 
+muonrt_placement_t in_c(const Placement& p) {
+  return {static_cast<int32_t>(p.kind), p.tensor_dim,
+          p.kind == PlacementKind::kStridedShard ? p.split_factor : 0};
+}
+
 void check_storage(const char* function, const muonrt_mesh_t* mesh,
                    const muonrt_mesh_storage_t* storage) {
   require_pointer(mesh, function, "mesh");
@@ -204,7 +209,7 @@ muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements, const 
                    " (0 or 1); correct it");
     const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
     for (const Placement& p : placements_by_name(*m, tp_dim, expert == 1)) {
-      *placements++ = {static_cast<int32_t>(p.kind), p.tensor_dim, 0};
+      *placements++ = in_c(p);
     }
     return Status::kOk;
   });
@@ -221,9 +226,7 @@ muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t 
     const auto parsed = parse_dtensor_placements(text);
     *count = static_cast<int32_t>(parsed.size());
     for (int32_t i = 0; i < std::min(capacity, *count); ++i) {
-      const Placement& p = parsed[static_cast<size_t>(i)];
-      const bool strided = p.kind == PlacementKind::kStridedShard;
-      placements[i] = {static_cast<int32_t>(p.kind), p.tensor_dim, strided ? p.split_factor : 0};
+      placements[i] = in_c(parsed[static_cast<size_t>(i)]);
     }
     return Status::kOk;
   });

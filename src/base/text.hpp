@@ -15,7 +15,16 @@ inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, const char* text) { out += text; }
 inline void append(std::string& out, const std::string& text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
-inline void append(std::string& out, bool value) { out += value ? "true" : "false"; }
+/// Of bool alone: a pointer would become one.
+template <class T>
+requires std::is_same_v<T, bool>
+void append(std::string& out, T value) { out += value ? "true" : "false"; }
+/// An address, as "0x7f00".
+inline void append(std::string& out, const void* address) {
+  char digits[16];
+  const auto bits = reinterpret_cast<uintptr_t>(address);
+  out.append("0x").append(digits, std::to_chars(digits, digits + sizeof digits, bits, 16).ptr);
+}
 
 template <class T>
 requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&

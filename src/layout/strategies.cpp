@@ -126,18 +126,17 @@ Mesh select(const Mesh& mesh, int dim, int64_t index) {
 }
 
 std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert) {
-  std::vector<Placement> out;
-  for (int d = 0; d < mesh.dims(); ++d) {
+  std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
+  int64_t model_cuts = 1;  // of tensor dim 0, by the mesh dims right of this one
+  for (int d = mesh.dims() - 1; d >= 0; --d) {
     const std::string& given = mesh.names()[static_cast<size_t>(d)];
-    if (mesh.shape()[static_cast<size_t>(d)] == 1) {  // whatever it is called
-      out.push_back({});
-      continue;
-    }
+    const int64_t size = mesh.shape()[static_cast<size_t>(d)];
+    if (size == 1) continue;  // whatever it is called
     std::string name = given;
     std::replace(name.begin(), name.end(), '.', '_');
     Placement p;
     if (any_of(name, {"fsdp", "dp_shard", "zero", "hsdp_shard", "dp_shard_cp", "efsdp"})) {
-      p = {PlacementKind::kShard, 0, 1};
+      p = {model_cuts > 1 ? PlacementKind::kStridedShard : PlacementKind::kShard, 0, model_cuts};
     } else if (name == "tp") {
       if (tp_dim >= 0) p = {PlacementKind::kShard, tp_dim, 1};
     } else if (name == "ep") {
@@ -152,7 +151,9 @@ std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool exp
                      "dp_shard_cp, efsdp, tp, ep, dp, ddp, dp_replicate, hsdp_replicate, cp, sp); "
                      "write the placements");
     }
-    out.push_back(p);
+    if ((name == "tp" || name == "ep") && p == Placement{PlacementKind::kShard, 0, 1})
+      model_cuts *= size;
+    out[static_cast<size_t>(d)] = p;
   }
   return out;
 }

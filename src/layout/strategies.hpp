@@ -33,10 +33,10 @@ Mesh mesh_from_groups(const std::vector<std::string>& names, const std::vector<G
 Mesh select(const Mesh& mesh, int dim, int64_t index);
 
 /// Placements by the customary names of mesh dims, "." and "_" being alike: fsdp, dp_shard, zero,
-/// hsdp_shard and dp_shard_cp cut tensor dim 0; tp cuts `tp_dim`, or replicates where that is -1;
-/// ep cuts dim 0 of experts and replicates all else; efsdp cuts dim 0; dp, ddp, dp_replicate,
-/// hsdp_replicate, cp and sp replicate. Errors: INVALID_ARGUMENT for pp (select a stage first) and
-/// any other name.
+/// hsdp_shard, dp_shard_cp and efsdp cut tensor dim 0, strided by what tp and ep right of them cut
+/// of it before, as FSDP2 records it; tp cuts `tp_dim`, or replicates where that is -1; ep cuts dim
+/// 0 of experts and replicates all else; dp, ddp, dp_replicate, hsdp_replicate, cp and sp
+/// replicate. Errors: INVALID_ARGUMENT for pp (select a stage first) and any other name.
 std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert);
 
 /// What a DTensor prints of its placements, or `muonrt layout` reads: "(Shard(dim=0),

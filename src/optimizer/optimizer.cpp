@@ -4,6 +4,26 @@
 
 namespace muonrt {
 
+namespace {
+
+/// A setting in a message: by its name where it has one, else as the C headers number it.
+template <class T>
+std::string shown(const T& value) {
+  if constexpr (requires { name_of(value); }) {
+    return name_of(value);
+  } else if constexpr (std::is_enum_v<T>) {
+    return cat(static_cast<int32_t>(value));
+  } else {
+    return cat(value);
+  }
+}
+std::string shown(const std::string& name) { return cat("'", name, "'"); }
+std::string shown(const std::optional<DType>& dtype) {
+  return dtype ? name_of(*dtype) : "the optimizer's";
+}
+
+}  // namespace
+
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
                                              const std::function<OptimizerSettings()>& read,
                                              const MakeDevice& make_device) {
@@ -87,9 +107,9 @@ void Optimizer::require_reach(int64_t param, const char* what, const void* memor
                  "); pass a buffer of that device");
 }
 
-void Optimizer::check_param(int64_t param) const {
+void Optimizer::check_param(int64_t param, const char* where) const {
   MUONRT_REQUIRE(param >= 0 && param < static_cast<int64_t>(settings_.params.size()),
-                 Status::kInvalidArgument, "param index is ", param, " (there are ",
+                 Status::kInvalidArgument, where, "param index is ", param, " (there are ",
                  settings_.params.size(), " parameters); use an index below that");
 }
 
@@ -129,34 +149,35 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   const std::string who = cat("group ", index, " '", settings_.groups[index].name, "'");
   validate(group, who);
   GroupSettings& mine = settings_.groups[static_cast<size_t>(index)];
-  const auto fixed = [&](bool equal, const char* field) {
-    MUONRT_REQUIRE(equal, Status::kInvalidArgument, who, ": ", field,
-                   " differs from its value at creation (it is fixed); create another optimizer");
+  const auto fixed = [&](const auto& given, const auto& at_creation, const char* field) {
+    MUONRT_REQUIRE(given == at_creation, Status::kInvalidArgument, who, ": ", field, " is ",
+                   shown(given), ", but ", shown(at_creation),
+                   " at creation (it is fixed); create another optimizer");
   };
-  fixed(group.role == mine.role, "role");
-  fixed(group.name.empty() || group.name == mine.name, "name");
-  fixed(group.momentum_kind == mine.momentum_kind, "momentum_kind");
-  fixed(group.coefficients == mine.coefficients, "coefficients");
-  fixed(group.steps == mine.steps, "steps");
-  fixed(group.lower_bound == mine.lower_bound, "lower_bound");
-  fixed(group.cushion == mine.cushion, "cushion");
-  fixed(group.safety == mine.safety, "safety");
-  fixed(group.safety_mode == mine.safety_mode, "safety_mode");
-  fixed(group.normalize == mine.normalize, "normalize");
-  fixed(group.normalize_eps == mine.normalize_eps, "normalize_eps");
-  fixed(group.row_scaling == mine.row_scaling, "row_scaling");
-  fixed(group.iteration == mine.iteration, "iteration_dtype");
-  fixed(group.blocks.period == mine.blocks.period, "block_period");
-  fixed(group.blocks.rows == mine.blocks.rows, "block_rows");
-  fixed(group.blocks.cols == mine.blocks.cols, "block_cols");
-  fixed(group.scale_rule == mine.scale_rule, "scale_rule");
-  fixed(group.scale_factor == mine.scale_factor, "scale_factor");
-  fixed(group.form == mine.form, "form");
-  fixed(group.weight_decay_kind == mine.weight_decay_kind, "weight_decay_kind");
-  fixed(group.adam_form == mine.adam_form, "adam_form");
-  fixed(group.update_every == mine.update_every, "update_every");
-  fixed(group.momentum_dtype == mine.momentum_dtype, "momentum_dtype");
-  fixed(group.normuon == mine.normuon, "normuon");
+  fixed(group.role, mine.role, "role");
+  if (!group.name.empty()) fixed(group.name, mine.name, "name");
+  fixed(group.momentum_kind, mine.momentum_kind, "momentum_kind");
+  fixed(group.coefficients, mine.coefficients, "coefficients");
+  fixed(group.steps, mine.steps, "steps");
+  fixed(group.lower_bound, mine.lower_bound, "lower_bound");
+  fixed(group.cushion, mine.cushion, "cushion");
+  fixed(group.safety, mine.safety, "safety");
+  fixed(group.safety_mode, mine.safety_mode, "safety_mode");
+  fixed(group.normalize, mine.normalize, "normalize");
+  fixed(group.normalize_eps, mine.normalize_eps, "normalize_eps");
+  fixed(group.row_scaling, mine.row_scaling, "row_scaling");
+  fixed(group.iteration, mine.iteration, "iteration_dtype");
+  fixed(group.blocks.period, mine.blocks.period, "block_period");
+  fixed(group.blocks.rows, mine.blocks.rows, "block_rows");
+  fixed(group.blocks.cols, mine.blocks.cols, "block_cols");
+  fixed(group.scale_rule, mine.scale_rule, "scale_rule");
+  fixed(group.scale_factor, mine.scale_factor, "scale_factor");
+  fixed(group.form, mine.form, "form");
+  fixed(group.weight_decay_kind, mine.weight_decay_kind, "weight_decay_kind");
+  fixed(group.adam_form, mine.adam_form, "adam_form");
+  fixed(group.update_every, mine.update_every, "update_every");
+  fixed(group.momentum_dtype, mine.momentum_dtype, "momentum_dtype");
+  fixed(group.normuon, mine.normuon, "normuon");
   mine.lr_factor = group.lr_factor;
   mine.weight_decay = group.weight_decay;
   mine.momentum = group.momentum;

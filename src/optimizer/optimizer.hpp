@@ -157,7 +157,7 @@ class Optimizer {
   void finish(StepReport& report);
   void count_commit();
   void measure(StepReport& report, double seconds) const;
-  void check_param(int64_t param) const;
+  void check_param(int64_t param, const char* where = "") const;
   const GroupSettings& group_of(int64_t param) const;
 
   OptimizerSettings settings_;

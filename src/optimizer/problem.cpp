@@ -20,6 +20,20 @@ std::string text(const std::vector<Coefficients>& list) {
   return out;
 }
 
+/// The sizes above 1, and which ranks: what a layout's digest counts of a mesh. Of large ones the
+/// first ranks, which differ where ranks name submeshes of their own.
+std::string text(const Mesh& mesh) {
+  constexpr size_t kShown = 32;
+  std::string out;
+  for (const int64_t n : mesh.shape()) {
+    if (n > 1) out += cat(out.empty() ? "" : " x ", n);
+  }
+  out += out.empty() ? "rank" : " ranks";
+  const std::vector<int32_t>& ranks = mesh.ranks();
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) out += cat(i ? ", " : " ", ranks[i]);
+  return ranks.size() > kShown ? out + ", ..." : out;
+}
+
 NewtonSchulz make_one(const GroupSettings& group, const OptimizerSettings& all) {
   CoefficientSettings settings = default_settings(group.coefficients, group.steps);
   settings.lower_bound = group.lower_bound;
@@ -240,8 +254,10 @@ Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& devi
     table.add(who + ": dtype", name_of(p.dtype));
     table.add(who + ": grad_dtype", name_of(p.grad_dtype));
     table.add(who + ": group", cat(p.group));
+    table.add(who + ": mesh", text(p.layout.mesh()));
     table.add(who + ": layout", p.layout.describe());
     table.add(who + ": layout digest", cat(p.layout.hash()));
+    table.add(who + ": mesh of the gradient's layout", text(grad_layout(p).mesh()));
     table.add(who + ": gradient's layout", grad_layout(p).describe());
     table.add(who + ": digest of the gradient's layout", cat(grad_layout(p).hash()));
     table.add(who + ": owner", cat(p.owner));

@@ -115,13 +115,14 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
 }
 
 std::vector<std::pair<int32_t, int32_t>> clipped_heads(const OptimizerSettings& settings,
+                                                       const ParamView* params,
                                                        const float* logits) {
   std::map<int32_t, int64_t> begin;
   for (const QkLogits& layer : qk_layers(settings)) begin[layer.layer] = layer.logits_at;
   std::set<std::pair<int32_t, int32_t>> out;
-  for (const ParamSettings& p : settings.params) {
-    const QkClipSettings& c = p.qk_clip;
-    if (c.kind == QkKind::kNone) continue;
+  for (size_t i = 0; i < settings.params.size(); ++i) {
+    const QkClipSettings& c = settings.params[i].qk_clip;
+    if (c.kind == QkKind::kNone || !params[i].active) continue;
     for (int32_t head = 0; head < c.heads; ++head) {
       const float logit = logits[begin[c.layer] + head];
       if (may_clip(c, head) && logit > static_cast<float>(c.threshold)) out.insert({c.layer, head});

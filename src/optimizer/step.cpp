@@ -75,7 +75,7 @@ bool Optimizer::in_blocks() const {
 
 void Optimizer::apply(const StepSettings& step) {
   check_step(step);
-  for (const int64_t p : step.without_grad) check_param(p);
+  for (const int64_t p : step.without_grad) check_param(p, "step: without_grad: ");
   const auto count = static_cast<int64_t>(settings_.params.size());
   for (int64_t i = 0; i < count; ++i) params_[i].active = 1;
   for (const int64_t p : step.without_grad) params_[p].active = 0;
@@ -297,7 +297,8 @@ void Optimizer::finish(StepReport& report) {
 }
 
 void Optimizer::count_commit() {
-  if (logits_ > 0) clipped_ = muonrt::clipped_heads(settings_, current_->guards().logits());
+  if (logits_ > 0)
+    clipped_ = muonrt::clipped_heads(settings_, params_, current_->guards().logits());
   ++steps_;
   for (size_t i = 0; i < adam_steps_.size(); ++i) adam_steps_[i] += params_[i].active;
   passed_ = current_->outcome().verdict;

@@ -18,6 +18,14 @@ void number(const std::string& who, const char* field, double value, double low,
                  high_open ? ")" : "]", "); set it to a number in that range");
 }
 
+/// An option that is 0, for `none`, or in [1e-30, 1e30].
+void number_or_none(const char* field, double value, const char* why, const char* none) {
+  constexpr double kLeast = 1e-30;
+  number("options", field, value, 0, 1e30, false);
+  MUONRT_REQUIRE(value == 0 || value >= kLeast, kBad, "options: ", field, " is ", value, " (", why,
+                 "); use 0 for ", none, ", or a number from ", kLeast);
+}
+
 void check_dtype(const std::string& who, const char* field, DType dtype) {
   MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kBad, who, ": ", field, " is ",
                  name_of(dtype), " (value ", static_cast<int32_t>(dtype),
@@ -25,7 +33,6 @@ void check_dtype(const std::string& who, const char* field, DType dtype) {
 }
 
 constexpr int64_t kMost = int64_t{1} << 60;  // bytes of a buffer
-constexpr double kLeastClipNorm = 1e-30;
 
 struct Interval {
   uintptr_t begin, end;
@@ -234,15 +241,11 @@ void validate(const OptimizerSettings& s, int rank, int world) {
   for (const auto& [field, value] : {std::pair{"machine_flops", s.machine_flops},
                                      {"machine_bytes", s.machine_bytes},
                                      {"machine_message_seconds", s.machine_message}})
-    number("options", field, value, 0, 1e30, false);
+    number_or_none(field, value, "the time of a step would not be finite", "the device's own");
   number("options", "chunk_bytes", static_cast<double>(s.chunk_bytes), 1, 1e18, false);
   number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
          static_cast<double>(kMaxTimeoutMs), false);
-  number("options", "clip_norm", s.clip_norm, 0, 1e30, false);
-  MUONRT_REQUIRE(s.clip_norm == 0 || s.clip_norm >= kLeastClipNorm, kBad, "options: clip_norm is ",
-                 s.clip_norm,
-                 " (gradients clipped to it vanish in f32); use 0 for none, or a number from ",
-                 kLeastClipNorm);
+  number_or_none("clip_norm", s.clip_norm, "gradients clipped to it vanish in f32", "none");
   number("options", "health_every", static_cast<double>(s.health_every), 0, 1e15, false);
   check_dtype("options", "transport_dtype", s.transport);
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,

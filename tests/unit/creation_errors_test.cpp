@@ -86,6 +86,30 @@ TEST_CASE("creation: a name holds no control characters, delete among them", "[u
   }
 }
 
+TEST_CASE("creation: ranks that each name a submesh of their own are told which", "[unit][abi]") {
+  static const int64_t two[] = {2}, many[] = {40, 1};
+  static const int32_t mine[][2] = {{0, 2}, {1, 3}};
+  const auto said = [](const std::function<void(int rank, muonrt_mesh_t& mesh)>& fill) {
+    return created(4, [&](int rank, Arguments& a) {
+      static thread_local muonrt_mesh_t mesh;
+      static thread_local muonrt_layout_t layout;
+      muonrt_mesh_init(&mesh);
+      mesh.ndim = 1;
+      fill(rank, mesh);
+      muonrt_layout_init(&layout);
+      layout.mesh = &mesh;
+      a.params[1].layout = &layout;
+    });
+  };
+  CHECK_THAT(said([](int rank, muonrt_mesh_t& mesh) {
+               mesh.shape = two;
+               mesh.ranks = mine[rank % 2];
+             }),
+             Contains("param 'bias': mesh is 2 ranks 0, 2 on rank 0 and 2 ranks 1, 3 on rank 1"));
+  CHECK_THAT(said([](int rank, muonrt_mesh_t& mesh) { mesh.shape = rank == 3 ? many : two; }),
+             Contains("param 'bias': its mesh holds rank 4"));
+}
+
 TEST_CASE("creation: a clipping norm that f32 cannot hold is named", "[unit][abi]") {
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
@@ -100,6 +124,42 @@ TEST_CASE("creation: a clipping norm that f32 cannot hold is named", "[unit][abi
            MUONRT_OK) == taken);
     if (!taken) CHECK_THAT(muonrt_last_error(), Contains("options: clip_norm is 1e-3"));
     muonrt_optimizer_destroy(optimizer);
+  }
+  muonrt_comm_destroy(comm);
+}
+
+TEST_CASE("creation: a machine's rate is 0 or one that times can be worked out from",
+          "[unit][abi]") {
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  using Options = muonrt_optimizer_options_t;
+  const auto create = [&](double Options::*field, double value) {
+    Options options;
+    muonrt_optimizer_options_init(&options);
+    options.*field = value;
+    Arguments a;
+    muonrt_optimizer_t* optimizer = nullptr;
+    const bool taken =
+        muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2) == MUONRT_OK;
+    std::vector<char> text(1 << 16);
+    if (taken) {
+      CHECK(muonrt_optimizer_describe(optimizer, MUONRT_JSON, text.data(), 1 << 16, nullptr) ==
+            MUONRT_OK);
+      CHECK_THAT(text.data(), !Contains("inf") && !Contains("nan"));
+    }
+    muonrt_optimizer_destroy(optimizer);
+    return taken;
+  };
+  for (const auto& [field, name] :
+       {std::pair{&Options::machine_flops, "machine_flops"},
+        {&Options::machine_bytes, "machine_bytes"},
+        {&Options::machine_message_seconds, "machine_message_seconds"}}) {
+    INFO(name);
+    for (const double value : {0.0, 1e-30, 1e-6, 1e30}) CHECK(create(field, value));
+    for (const double value : {1e-310, 1e-31, 1e31, -1.0}) {
+      CHECK_FALSE(create(field, value));
+      CHECK_THAT(muonrt_last_error(), Contains(std::string("options: ") + name + " is "));
+    }
   }
   muonrt_comm_destroy(comm);
 }

@@ -231,6 +231,26 @@ TEST_CASE("qk-clip: ranks hand over the heads they computed; same bits on every 
   }
 }
 
+TEST_CASE("qk-clip: heads count where a weight that clips them took part",
+          "[unit][optimizer][qkclip]") {
+  // Heads 1 and 3 of layer 7 (weights 0 to 6), head 2 of layer 9 (weight 7).
+  const std::vector<float> logits = {50, 400, 100, 900, 1, 20, 3000, 99};
+  const auto clipped = [&](std::vector<int64_t> without) {
+    world::Case c = make_case({2}, 2);
+    c.arguments = [&](StepSettings& s, int64_t, int) {
+      s.qk_logits = logits.data();
+      s.n_qk_logits = 8;
+      s.without_grad = without;
+    };
+    return world::run(c).reports[0].clipped_heads;
+  };
+  CHECK(clipped({}) == 3);
+  CHECK(clipped({0, 1, 2, 3, 4, 5}) == 3);
+  CHECK(clipped({7}) == 2);
+  CHECK(clipped({0, 1, 2, 3, 4, 5, 6}) == 1);
+  CHECK(clipped({0, 1, 2, 3, 4, 5, 6, 7}) == 0);
+}
+
 TEST_CASE("qk-clip: where gradients are addends, the same bits as one rank with their sum",
           "[bits][qkclip][partial]") {
   const std::vector<float> logits = {50, 400, 100, 900, 101, 20, 3000, 99};

@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 
+#include "optimizer/agreement.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 
@@ -261,9 +262,25 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     const auto before = rank.data(2);
     rank.step(1, report);
     RANK_CHECK(rank.data(2) == before);  // no rate, no change, decay included
-    g.steps = 4;
-    RANK_CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
-    g.steps = 5;
+    const auto refused = [&](const GroupSettings& changed, const std::string& text) {
+      const auto error = error_of([&] { rank.optimizer().set_group(0, changed); });
+      RANK_CHECK(error && error->message().find(text) != std::string::npos);
+    };
+    GroupSettings other = g;
+    other.steps = 4;
+    refused(other, ": steps is 4, but 5 at creation (it is fixed)");
+    other = g;
+    other.name = "other";
+    refused(other, "name is 'other', but '");
+    other = g;
+    other.iteration = DType::kBF16;
+    refused(other, ": iteration_dtype is bf16, but the optimizer's at creation");
+    other = g;
+    other.normuon = NormuonAxis::kRows;
+    refused(other, ": normuon is 1, but 0 at creation");
+    other = g;
+    other.scale_factor = 0.5;
+    refused(other, ": scale_factor is 0.5, but 1 at creation");
     g.momentum = 1.0;
     RANK_CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
   });

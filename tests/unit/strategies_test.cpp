@@ -1,5 +1,6 @@
 #include "layout/strategies.hpp"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -17,6 +18,55 @@ std::vector<int32_t> ranks_of(const muonrt_mesh_t& m) {
   int64_t n = 1;
   for (int32_t d = 0; d < m.ndim; ++d) n *= m.shape[d];
   return {m.ranks, m.ranks + n};
+}
+
+/// The rows of `rank` of a tensor on a mesh, by the placements that its names say.
+std::vector<int64_t> rows_by_name(const std::vector<const char*>& names,
+                                  const std::vector<int64_t>& sizes,
+                                  const std::vector<int64_t>& shape, int32_t expert, int32_t rank,
+                                  const std::vector<int32_t>& flat = {}) {
+  muonrt_mesh_t mesh;
+  muonrt_mesh_init(&mesh);
+  mesh.ndim = static_cast<int32_t>(sizes.size());
+  mesh.shape = sizes.data();
+  mesh.names = names.data();
+  int32_t world = 1;
+  for (const int64_t n : sizes) world *= static_cast<int32_t>(n);
+  muonrt_placement_t placements[MUONRT_MAX_DIMS];
+  REQUIRE(muonrt_placements_by_name(placements, &mesh, world, expert ? -1 : 0, expert) ==
+          MUONRT_OK);
+  muonrt_layout_t layout;
+  muonrt_layout_init(&layout);
+  layout.reading = MUONRT_READING_ORDERED;
+  layout.mesh = &mesh;
+  layout.placements = placements;
+  layout.flat_dims = flat.empty() ? nullptr : flat.data();
+  layout.n_flat_dims = static_cast<int32_t>(flat.size());
+  muonrt_run_t runs[64];
+  int64_t n = 0;
+  REQUIRE(muonrt_layout_runs(runs, 64, &n, &layout, world, static_cast<int32_t>(shape.size()),
+                             shape.data(), rank, 0) == MUONRT_OK);
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t row = runs[i].begin; row < runs[i].end; ++row) out.push_back(row);
+  }
+  return out;
+}
+
+/// `rows` rows cut in contiguous pieces over and over, each cut {pieces, which}, the first
+/// outermost.
+std::vector<int64_t> rows_of_cuts(int64_t rows,
+                                  const std::vector<std::pair<int64_t, int64_t>>& cuts) {
+  int64_t begin = 0, end = rows;
+  for (const auto& [pieces, which] : cuts) {
+    const int64_t width = (end - begin + pieces - 1) / pieces;
+    const int64_t first = std::min(begin + which * width, end);
+    end = std::min(first + width, end);
+    begin = first;
+  }
+  std::vector<int64_t> out;
+  for (int64_t row = begin; row < end; ++row) out.push_back(row);
+  return out;
 }
 
 std::string names_of(const muonrt_mesh_t& m) {
@@ -68,6 +118,54 @@ TEST_CASE("strategies: sizes make a mesh, tensor parallelism innermost", "[unit]
   sizes.order = nullptr;
   CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("11") && Contains("12"));
+}
+
+TEST_CASE("strategies: by name, FSDP cuts the pieces that tensor and expert parallelism have cut",
+          "[unit][strategies]") {
+  for (const int64_t rows : {1, 2, 6, 7, 8, 9, 11, 13, 24}) {
+    for (const int64_t fsdp : {2, 3}) {
+      for (const int64_t inner : {2, 3}) {
+        INFO(rows << " rows, fsdp=" << fsdp << ", inner " << inner);
+        for (int32_t rank = 0; rank < fsdp * inner; ++rank) {
+          const auto expected = rows_of_cuts(rows, {{inner, rank % inner}, {fsdp, rank / inner}});
+          CHECK(rows_by_name({"fsdp", "tp"}, {fsdp, inner}, {rows, 4}, 0, rank) == expected);
+          CHECK(rows_by_name({"efsdp", "ep"}, {fsdp, inner}, {rows, 4, 4}, 1, rank) == expected);
+          // Tensor parallelism on the left was the outer cut in any case.
+          CHECK(rows_by_name({"tp", "dp.shard"}, {inner, fsdp}, {rows, 4}, 0, rank) ==
+                rows_of_cuts(rows, {{inner, rank / fsdp}, {fsdp, rank % fsdp}}));
+        }
+      }
+    }
+    for (int32_t rank = 0; rank < 24; ++rank) {
+      INFO(rows << " rows, rank " << rank);
+      const int64_t at[] = {rank / 12, rank / 6 % 2, rank / 2 % 3, rank % 2};
+      // Two dimensions of FSDP: the chunks of chunks that the names say, or one cut of both.
+      CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, 0,
+                         rank) == rows_of_cuts(rows, {{2, at[3]}, {2, at[1]}, {3, at[2]}}));
+      CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, 0, rank,
+                         {1, 2}) == rows_of_cuts(rows, {{2, at[3]}, {6, at[1] * 3 + at[2]}}));
+    }
+  }
+  CHECK(rows_by_name({"fsdp", "tp"}, {2, 2}, {8, 4}, 0, 1) == std::vector<int64_t>{4, 5});
+  CHECK(rows_by_name({"fsdp", "tp"}, {3, 2}, {7, 4}, 0, 5) == std::vector<int64_t>{6});
+}
+
+TEST_CASE("strategies: by name, a strided shard says what the cuts to its right leave",
+          "[unit][strategies]") {
+  const auto text = [](const std::vector<int64_t>& shape, const std::vector<std::string>& names,
+                       int tp_dim, bool expert) {
+    return to_text(placements_by_name(Mesh(shape, names), tp_dim, expert));
+  };
+  CHECK(text({2, 2}, {"fsdp", "tp"}, 0, false) == "SS(0,2),S(0)");
+  CHECK(text({2, 2}, {"fsdp", "tp"}, 1, false) == "S(0),S(1)");
+  CHECK(text({2, 2}, {"fsdp", "tp"}, -1, false) == "S(0),R");
+  CHECK(text({2, 3}, {"efsdp", "ep"}, -1, true) == "SS(0,3),S(0)");
+  CHECK(text({2, 3}, {"efsdp", "ep"}, -1, false) == "S(0),R");
+  CHECK(text({2, 3, 2}, {"efsdp", "ep", "tp"}, 1, true) == "SS(0,3),S(0),S(1)");
+  CHECK(text({2, 3, 2}, {"efsdp", "ep", "tp"}, 0, true) == "SS(0,6),S(0),S(0)");
+  CHECK(text({2, 2, 2}, {"fsdp", "zero", "tp"}, 0, false) == "SS(0,2),SS(0,2),S(0)");
+  CHECK(text({2, 2, 1}, {"fsdp", "dp", "tp"}, 0, false) == "S(0),R,R");
+  CHECK(text({2, 2}, {"tp", "fsdp"}, 0, false) == "S(0),S(0)");
 }
 
 TEST_CASE("strategies: one rank alone, or stages alone, is a mesh that replicates",

@@ -20,6 +20,14 @@ TEST_CASE("text: long quotations are cut, with their length, and nothing else", 
   CHECK(got == "'" + umlauts.substr(0, 99) + "...' (301 bytes)");  // whole characters
 }
 
+TEST_CASE("text: a pointer is an address, never true", "[unit][base]") {
+  int value = 0;
+  const auto text = muonrt::cat(&value);
+  CHECK(text.substr(0, 2) == "0x");
+  CHECK(std::stoull(text, nullptr, 16) == reinterpret_cast<uintptr_t>(&value));
+  CHECK(muonrt::cat(static_cast<void*>(nullptr), " ", true) == "0x0 true");
+}
+
 TEST_CASE("text: JSON strings hold UTF-8 alone", "[unit][base]") {
   CHECK(json_quote("a\"b\\\n") == R"("a\"b\\\u000a")");
   for (const char* good : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\x7f"})

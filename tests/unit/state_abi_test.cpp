@@ -1,0 +1,130 @@
+// State as a caller reads it through the C ABI.
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "muonrt/muonrt.h"
+
+using Catch::Contains;
+
+namespace {
+
+constexpr int64_t kRows = 24, kCols = 10, kCount = kRows * kCols;
+
+/// Numbers of both signs and many sizes, the same at every call.
+float noise(int64_t i) {
+  uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
+  x ^= x >> 15;
+  x *= 0x85ebca6bu;
+  x ^= x >> 13;
+  return static_cast<float>(x >> 8) / 8388608.0f - 1.0f;
+}
+
+/// A bf16 matrix of one rank, with f32 gradients.
+class Matrix {
+ public:
+  explicit Matrix(int32_t master_kind) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float w = noise(static_cast<int64_t>(i));
+      uint32_t bits;
+      std::memcpy(&bits, &w, sizeof bits);
+      weights[i] = static_cast<uint16_t>(bits >> 16);
+    }
+    REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
+    muonrt_group_t group;
+    muonrt_group_init(&group, MUONRT_ROLE_MUON);
+    const int64_t shape[] = {kRows, kCols};
+    muonrt_param_t param;
+    muonrt_param_init(&param);
+    param.name = "w";
+    param.ndim = 2;
+    param.shape = shape;
+    param.dtype = MUONRT_DTYPE_BF16;
+    param.data = weights.data();
+    param.grad = grad_.data();
+    param.grad_dtype = MUONRT_DTYPE_F32;
+    param.master_kind = master_kind;
+    REQUIRE(muonrt_optimizer_create(&optimizer, comm_, nullptr, &group, 1, &param, 1) == MUONRT_OK);
+  }
+  ~Matrix() {
+    muonrt_optimizer_destroy(optimizer);
+    muonrt_comm_destroy(comm_);
+  }
+  Matrix(const Matrix&) = delete;
+  Matrix& operator=(const Matrix&) = delete;
+
+  muonrt_status_t step(int64_t number, const int64_t* without = nullptr) {
+    for (size_t i = 0; i < grad_.size(); ++i)
+      grad_[i] = noise(kCount * (number + 1) + static_cast<int64_t>(i));
+    muonrt_step_t args;
+    muonrt_step_init(&args);
+    args.lr = 0.01;
+    args.without_grad = without;
+    args.n_without_grad = without ? 1 : 0;
+    return muonrt_optimizer_step(optimizer, &args, nullptr);
+  }
+  const void* state(int32_t kind) {
+    muonrt_state_view_t view;
+    muonrt_state_view_init(&view);
+    REQUIRE(muonrt_optimizer_state(optimizer, 0, kind, &view) == MUONRT_OK);
+    REQUIRE(view.numel == kCount);
+    return view.data;
+  }
+
+  muonrt_optimizer_t* optimizer = nullptr;
+  std::array<uint16_t, kCount> weights{};
+
+ private:
+  muonrt_comm_t* comm_ = nullptr;
+  std::array<float, kCount> grad_{};
+};
+
+}  // namespace
+
+TEST_CASE("state: parameter and remainder make the f32 weight, as the header joins them",
+          "[unit][abi]") {
+  Matrix split(MUONRT_MASTER_REMAINDER), whole(MUONRT_MASTER_OWNED);
+  for (int step = 0; step < 5; ++step) {
+    REQUIRE(split.step(step) == MUONRT_OK);
+    REQUIRE(whole.step(step) == MUONRT_OK);
+  }
+  const auto* remainder = static_cast<const uint16_t*>(split.state(MUONRT_STATE_REMAINDER));
+  const auto* master = static_cast<const float*>(whole.state(MUONRT_STATE_MASTER));
+  int64_t wrong = 0, wrong_side_by_side = 0;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const uint16_t param = split.weights[static_cast<size_t>(i)];
+    const uint32_t joined = (static_cast<uint32_t>(param) << 16) +
+                            static_cast<uint32_t>(static_cast<int16_t>(remainder[i]));
+    uint32_t bits;
+    std::memcpy(&bits, &master[i], sizeof bits);
+    wrong += joined != bits;
+    wrong_side_by_side += (static_cast<uint32_t>(param) << 16 | remainder[i]) != bits;
+  }
+  CHECK(wrong == 0);
+  CHECK(wrong_side_by_side > kCount / 4);  // else the rule would not have been seen
+}
+
+TEST_CASE("state: a capacity below 0 is refused", "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_NONE);
+  muonrt_state_piece_t piece;
+  int64_t n = -1;
+  CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, nullptr, 0, &n) == MUONRT_OK);
+  CHECK(n == 0);
+  for (muonrt_state_piece_t* pieces : {&piece, static_cast<muonrt_state_piece_t*>(nullptr)}) {
+    CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, pieces, -1, &n) ==
+          MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(), Contains("capacity is -1"));
+  }
+}
+
+TEST_CASE("step: a bad index among those without a gradient is named as that", "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_NONE);
+  for (const int64_t bad : {int64_t{1}, int64_t{-1}}) {
+    CHECK(m.step(0, &bad) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(),
+               Contains("step: without_grad: param index is " + std::to_string(bad)));
+  }
+  CHECK(m.step(0) == MUONRT_OK);
+}
