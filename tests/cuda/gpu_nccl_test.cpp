@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <optional>
 
 #include "backend/cuda_comm.hpp"
 #include "comm/post_transport.hpp"
@@ -27,6 +28,17 @@ world::Case with_mesh(size_t mesh, int scheme) {
   return bits::make(f, false, 2);
 }
 
+/// Of the two processes that tools/gpu/nccl_processes has started.
+std::unique_ptr<Comm> between_processes() {
+  const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
+                                                                std::getenv("MUONRT_TEST_PORT");
+  REQUIRE(rank);
+  REQUIRE(port);
+  return real(make_post_transport(make_tcp_post(
+      {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
+      60000)));
+}
+
 }  // namespace
 
 TEST_CASE("nccl on a GPU: one rank's steps are those of a staged communicator", "[cuda]") {
@@ -40,13 +52,7 @@ TEST_CASE("nccl on a GPU: one rank's steps are those of a staged communicator", 
 // tools/gpu/nccl_processes starts one process for each rank, all on one GPU.
 TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one rank alone",
           "[.nccl-process]") {
-  const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
-                                                                std::getenv("MUONRT_TEST_PORT");
-  REQUIRE(rank);
-  REQUIRE(port);
-  const auto comm = real(make_post_transport(make_tcp_post(
-      {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
-      60000)));
+  const auto comm = between_processes();
   comm->set_timeout_ms(60000);
   const world::Tensors alone = run_world(with_mesh(0, 0), real);
   for (const auto groups : {ExchangeGroups::kApart, ExchangeGroups::kGrouped}) {
@@ -74,4 +80,35 @@ TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one r
       CHECK(wrong == 0);
     }
   }
+}
+
+TEST_CASE("nccl on a GPU: a process that dies ends the other's step, with nothing changed there",
+          "[.nccl-dies]") {
+  const auto comm = between_processes();
+  world::Case c = with_mesh(1, 0);
+  c.settings.timeout_ms = 8000;
+  Machine machine(world_device());
+  DeviceMirror mirror(machine);
+  world::Rank mine(c, *comm, world_device, &mirror);
+  StepReport report;
+  REQUIRE(mine.step(0, report) == Status::kOk);
+  char all[2], here = 1;
+  comm->allgather(&here, all, 1);  // neither is inside of the first step any more
+  if (comm->rank() == 1) std::_Exit(0);
+  world::Tensors before, after;
+  std::vector<std::vector<bool>> seen;
+  mine.add_to(before, seen);
+  std::optional<Error> error;
+  try {
+    mine.step(1, report);
+  } catch (const Error& e) {
+    error = e;
+  }
+  seen.clear();
+  mine.add_to(after, seen);
+  REQUIRE(error);
+  INFO(error->message());
+  CHECK((error->status() == Status::kComm || error->status() == Status::kTimeout ||
+         error->status() == Status::kAborted));
+  CHECK((before == after));
 }
