@@ -73,8 +73,13 @@ class NcclComm final : public Comm {
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
-      auto* const sum = static_cast<int64_t*>(scratch(checked_mul(n, 8)));
-      all_reduce(in, sum, n, kNcclInt64, kNcclSum, s);
+      // Streams go on after an exchange that was aborted, with messages that hold anything: a rank
+      // that knows of it by then adds zeros, which are nobody's consent.
+      const int64_t bytes = checked_mul(n, 8);
+      auto* const sum = static_cast<int64_t*>(scratch(bytes));
+      MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
+      deliver(in, sum, n, shared_->closed(), s);
+      all_reduce(sum, sum, n, kNcclInt64, kNcclSum, s);
       deliver(sum, out, n, shared_->closed(), s);
     });
   }

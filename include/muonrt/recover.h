@@ -35,11 +35,11 @@ MUONRT_API void muonrt_recovery_init(muonrt_recovery_t* recovery);
  * @param survivors  a communicator made after the fault, of ranks of this optimizer, in any order;
  *     host messages alone are sent over it.
  * @param recovery   may be NULL; left as it was where an error is returned.
- * Errors: INVALID_ARGUMENT for a null handle, on this rank alone, whose peers wait. The same on
- * every rank: TORN (a rank's parameters are partly updated, or commits were eager and a rank cannot
- * follow): reload a checkpoint; MISMATCH (not ranks of one optimizer, one of them twice, or step
- * numbers that no single fault leaves). COMM, TIMEOUT, ABORTED: of `survivors`; call again with a
- * new one. Blocking; collective over `survivors`. */
+ * Errors: INVALID_ARGUMENT for a null handle or a wrong struct_size, on this rank alone, whose
+ * peers wait. The same on every rank: TORN (a rank's parameters are partly updated, or commits were
+ * eager and a rank cannot follow): reload a checkpoint; MISMATCH (not ranks of one optimizer, one
+ * of them twice, or step numbers that no single fault leaves). COMM, TIMEOUT, ABORTED: of
+ * `survivors`; call again with a new one. Blocking; collective over `survivors`. */
 MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,
                                                     muonrt_comm_t* survivors,
                                                     muonrt_recovery_t* recovery);

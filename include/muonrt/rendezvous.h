@@ -58,7 +58,8 @@ MUONRT_API void muonrt_folder_init(muonrt_folder_t* folder);
 /* Collective over all ranks, blocking. Files of the run lie in path/run_id, which rank 0 makes with
  * access for its user alone, and the last rank removes; after a meeting that failed they stay, and
  * the next try needs another run_id. A peer whose process dies is noticed at once (COMM) where the
- * file system's locks reach its machine, else by timeouts.
+ * file system's locks reach its machine, else by timeouts
+ * (so where a child that it has forked lives on without exec).
  * Errors: INVALID_ARGUMENT; INVALID_STATE if path/run_id is there already (an earlier run), or two
  * processes say they are the same rank; MISMATCH for unequal sizes or versions; IO; TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,

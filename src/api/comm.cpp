@@ -101,7 +101,10 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                    Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
                    " (no error of muonrt/base.h); pass MUONRT_ERROR_ABORTED");
     const char* const text = message ? message : "aborted by the caller";
-    comm->abort(static_cast<Status>(status), text);
+    const auto given = static_cast<Status>(status);
+    const bool of_step =
+        leaves_usable(given) || given == Status::kUndecided || given == Status::kTorn;
+    comm->abort(of_step ? Status::kAborted : given, text);
     return Status::kOk;
   });
 }

@@ -131,16 +131,25 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
+// The table's `in` and `out` never overlap, and a function that fails may have written its `out`:
+// what a vote waits for is written by one that has succeeded alone.
+template <class Function, class T>
+void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
+                               int64_t n) {
+  both.assign(in, in + n);
+  both.resize(static_cast<size_t>(2 * n));
+  call(function, static_cast<const T*>(both.data()), both.data() + n, n);
+  std::copy_n(both.data() + n, n, out);
+}
+
 void CallbackTransport::do_reduce_max(const float* in, float* out, int64_t n) {
   if (!shared_->table.reduce_max) return Transport::do_reduce_max(in, out, n);
-  floats_.assign(in, in + n);  // the table's `in` and `out` never overlap
-  call(shared_->table.reduce_max, static_cast<const float*>(floats_.data()), out, n);
+  reduce(shared_->table.reduce_max, floats_, in, out, n);
 }
 
 void CallbackTransport::do_reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
   if (!shared_->table.reduce_sum) return Transport::do_reduce_sum(in, out, n);
-  integers_.assign(in, in + n);
-  call(shared_->table.reduce_sum, static_cast<const int64_t*>(integers_.data()), out, n);
+  reduce(shared_->table.reduce_sum, integers_, in, out, n);
 }
 
 std::unique_ptr<Transport> CallbackTransport::do_duplicate() {

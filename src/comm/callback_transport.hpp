@@ -45,6 +45,9 @@ class CallbackTransport final : public Transport {
   template <class Function, class... Arguments>
   void call(Function function, Arguments... arguments);
 
+  template <class Function, class T>
+  void reduce(Function function, std::vector<T>& both, const T* in, T* out, int64_t n);
+
   std::shared_ptr<Shared> shared_;
   std::string name_;
   std::vector<muonrt_message_t> sends_, receives_;

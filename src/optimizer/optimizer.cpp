@@ -1,10 +1,21 @@
 #include "optimizer/optimizer.hpp"
 
+#include <random>
+
 #include "optimizer/problem.hpp"
 
 namespace muonrt {
 
 namespace {
+
+/// A number that no other optimizer has: rank 0's draw.
+uint64_t agreed_identity(Comm& comm) {
+  std::random_device draw;
+  const uint64_t mine = uint64_t{draw()} << 32 | draw();
+  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&mine, all.data(), sizeof mine);
+  return all[0];
+}
 
 /// A setting in a message: by its name where it has one, else as the C headers number it.
 template <class T>
@@ -54,6 +65,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   });
   self.comm_ = comm.duplicate();
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
+  self.identity_ = agreed_identity(*self.comm_);
   together(*self.comm_, [&] { self.take_memory(), self.rehearse(); });
   return out;
 }

@@ -146,6 +146,7 @@ class Optimizer {
   void fill_scalars(const StepSettings& step);
   int64_t stamp(const StepSettings& step) const;
   [[noreturn]] void fail(const Error& error);
+  static Error as_end(const Error& error);
   Standing standing() const;
   [[noreturn]] void explain_rejection(const std::optional<Error>& mine, const StepSettings& step);
   void explain_skip(StepReport& report);
@@ -192,7 +193,9 @@ class Optimizer {
   int64_t steps_ = 0, orthogonalized_ = 0, bytes_before_ = 0, last_stamp_ = 0;
   Ballot passed_;             // the vote of the last committed step,
   int64_t passed_stamp_ = 0;  // and its stamp
+  uint64_t identity_ = 0;     // of all ranks of this optimizer
   bool open_ = false;         // a step has failed inside its vote
+  bool torn_ = false;         // behind it
   bool settled_ = false;      // and the ranks have agreed what becomes of it
   std::optional<Error> poison_;
 };

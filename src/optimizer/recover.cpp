@@ -15,7 +15,8 @@ struct Standing {
   enum Kind : int64_t { kWell, kFailed, kOpen, kTorn };
 
   int64_t kind = kWell;
-  int64_t rank = 0, world = 0;  // of the optimizer
+  uint64_t identity = 0;        // of the optimizer
+  int64_t rank = 0, world = 0;  // in it
   int64_t steps = 0;            // committed
   int64_t keeps = 0;            // 1: what an open step staged is still there
   int64_t stamp = 0;            // kOpen: of the step that it has not heard the vote of
@@ -38,6 +39,8 @@ void check_identities(const std::vector<Standing>& all) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
                    " brings an optimizer of ", all[r].world, " ranks, rank 0 one of ", all[0].world,
                    "; bring ranks of one optimizer together");
+    MUONRT_REQUIRE(all[r].identity == all[0].identity, Status::kMismatch, "recover: ranks 0 and ",
+                   r, " bring different optimizers; bring ranks of one optimizer together");
     const auto [other, first] = bringers.emplace(all[r].rank, r);
     MUONRT_REQUIRE(first, Status::kMismatch, "recover: ranks ", other->second, " and ", r,
                    " both bring rank ", all[r].rank, " of the optimizer; bring each survivor once");
@@ -74,13 +77,12 @@ void Optimizer::fail(const Error& error) {
   // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
   const bool entered = outcome.vote_entered;
   const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
-  // What a program has ended the communicator with may be what else says "voted down, still
-  // usable".
-  Error final_error = leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
+  Error final_error = as_end(error);
   if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
     final_error =
         Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
                                  "); parameters may be partly updated, reload a checkpoint"));
+    torn_ = true;
   } else if (entered && !returned) {
     final_error = Error(Status::kUndecided,
                         cat("the step failed inside its vote (", error.message(),
@@ -93,12 +95,18 @@ void Optimizer::fail(const Error& error) {
   throw final_error;
 }
 
+// What else says "voted down, still usable" is not what a communicator ends with.
+Error Optimizer::as_end(const Error& error) {
+  return leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
+}
+
 Standing Optimizer::standing() const {
   Standing out;
-  out.kind = !poison_                             ? Standing::kWell
-             : poison_->status() == Status::kTorn ? Standing::kTorn
-             : open_                              ? Standing::kOpen
-                                                  : Standing::kFailed;
+  out.kind = !poison_ ? Standing::kWell
+             : torn_  ? Standing::kTorn
+             : open_  ? Standing::kOpen
+                      : Standing::kFailed;
+  out.identity = identity_;
   out.rank = comm_->rank();
   out.world = comm_->size();
   out.steps = steps_;
@@ -130,6 +138,7 @@ Recovery Optimizer::recover(Comm& survivors) {
       count_commit();
       open_ = false;
     });
+    torn_ = error.has_value();
     if (error)
       poison_ = error =
           Error(Status::kTorn, cat("recover: rolling forward failed (", error->message(),
@@ -137,7 +146,7 @@ Recovery Optimizer::recover(Comm& survivors) {
                                    "checkpoint"));
   }
   agree(survivors, error);
-  settled_ = true;
+  settled_ = poison_.has_value();
   return out;
 }
 

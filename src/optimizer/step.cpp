@@ -174,8 +174,8 @@ void Optimizer::agree_on_steps() {
   });
   if (error) {
     comm_->abort(error->status(), error->message());
-    poison_ = error;
-    throw *error;
+    poison_ = as_end(*error);
+    throw *poison_;
   }
   for (size_t r = 1; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",

@@ -317,6 +317,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   context_.ops().copy(*compute_, context_.verdict, &outcome_->verdict, sizeof(Ballot));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
+  guards_->report();  // a step that could not be enqueued to its end has not
   context_.device->record(*finished_, *compute_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;

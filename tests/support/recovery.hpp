@@ -15,7 +15,8 @@ struct Ended {
   muonrt::Status step = muonrt::Status::kOk;
   std::optional<muonrt::Error> error;  // of recover
   muonrt::Recovery settled;
-  bool unchanged = false;  // by the failed step, before recover
+  bool unchanged = false;                            // by the failed step, before recover
+  std::vector<std::pair<int32_t, int32_t>> clipped;  // heads of the last committed step, after it
 };
 
 struct Result {
@@ -71,6 +72,7 @@ inline Result run(const world::Case& c, int speaker, const std::vector<int>& dea
         } catch (const muonrt::Error& e) {
           end.error = e;
         }
+        end.clipped = rank.optimizer().clipped_heads();
         const std::lock_guard lock(mutex);
         out.replicas_equal = rank.add_to(out.tensors, seen) && out.replicas_equal;
       },

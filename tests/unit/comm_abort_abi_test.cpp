@@ -34,11 +34,13 @@ struct Rank {
 
 TEST_CASE("abort: of a communicator ends the step of an optimizer that was made from it",
           "[unit][comm][tsan]") {
-  // Statuses after which an optimizer goes on are told as COMM.
-  const auto [given, told] = GENERATE(std::pair{MUONRT_ERROR_IO, MUONRT_ERROR_IO},
-                                      std::pair{MUONRT_ERROR_INVALID_ARGUMENT, MUONRT_ERROR_COMM},
-                                      std::pair{MUONRT_ERROR_MISMATCH, MUONRT_ERROR_COMM},
-                                      std::pair{MUONRT_ERROR_CALLBACK, MUONRT_ERROR_COMM});
+  // What says what becomes of a step is told as ABORTED.
+  const auto [given, told] =
+      GENERATE(std::pair{MUONRT_ERROR_IO, MUONRT_ERROR_IO},
+               std::pair{MUONRT_ERROR_INVALID_ARGUMENT, MUONRT_ERROR_ABORTED},
+               std::pair{MUONRT_ERROR_MISMATCH, MUONRT_ERROR_ABORTED},
+               std::pair{MUONRT_ERROR_CALLBACK, MUONRT_ERROR_ABORTED},
+               std::pair{MUONRT_ERROR_TORN, MUONRT_ERROR_ABORTED});
   const muonrt_status_t abort_with = given;
   muonrt_thread_group_t* group = nullptr;
   REQUIRE(muonrt_thread_group_create(&group, kRanks) == MUONRT_OK);

@@ -134,6 +134,38 @@ TEST_CASE("callback transport: tells what a peer has published, between operatio
   CHECK_THAT(errors[0]->message(), Contains("rank 1") && Contains("enough"));
 }
 
+TEST_CASE(
+    "callback transport: a reduction that fails leaves its result as it was, whatever it wrote",
+    "[unit][comm]") {
+  muonrt_transport_t table = minimal();
+  table.reduce_sum = [](void*, const int64_t* in, int64_t* out, int64_t n, int64_t, char*,
+                        int64_t) -> muonrt_status_t {
+    for (int64_t i = 0; i < n; ++i) out[i] = 10 * in[i];
+    return n == 3 ? MUONRT_ERROR_COMM : MUONRT_OK;
+  };
+  table.reduce_max = [](void*, const float* in, float* out, int64_t n, int64_t, char*,
+                        int64_t) -> muonrt_status_t {
+    for (int64_t i = 0; i < n; ++i) out[i] = 10 * in[i];
+    return n == 3 ? MUONRT_ERROR_COMM : MUONRT_OK;
+  };
+  const int64_t in[3] = {1, 2, 3};
+  const float floats[3] = {1, 2, 3};
+  int64_t sums[3] = {-1, -1, -1};
+  float most[3] = {-1, -1, -1};
+  {
+    CallbackTransport t(read_transport(&table));
+    t.reduce_sum(in, sums, 2);
+    t.reduce_max(floats, most, 2);
+    CHECK((sums[0] == 10 && sums[1] == 20 && sums[2] == -1));
+    CHECK((most[0] == 10 && most[1] == 20 && most[2] == -1));
+    CHECK_THROWS_AS(t.reduce_sum(in, sums, 3), Error);
+    CHECK((sums[0] == 10 && sums[1] == 20 && sums[2] == -1));
+  }
+  CallbackTransport t(read_transport(&table));
+  CHECK_THROWS_AS(t.reduce_max(floats, most, 3), Error);
+  CHECK((most[0] == 10 && most[1] == 20 && most[2] == -1));
+}
+
 TEST_CASE("callback transport: what a function returns becomes a status, what it says a text",
           "[unit][comm]") {
   struct Answer {

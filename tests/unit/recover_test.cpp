@@ -45,6 +45,7 @@ void check_followed(const world::Case& c, int speaker, const std::vector<int>& d
     CHECK(!end.error);
     CHECK(end.settled.outcome == Settled::kForward);
     CHECK(end.settled.steps == c.steps);
+    CHECK(end.clipped == result.ranks[static_cast<size_t>(speaker)].clipped);
     if (static_cast<int>(r) == speaker) CHECK(end.step == Status::kOk);
     if (std::find(deaf.begin(), deaf.end(), r) == deaf.end()) continue;
     CHECK(end.step == Status::kUndecided);
@@ -136,12 +137,15 @@ TEST_CASE("recover: clipped gradients and clipped heads", "[unit][recover]") {
   clip.heads = clip.kv_heads = 2;
   clip.head_dim = 2;
   clip.threshold = 10;
-  static const float logits[2] = {40, 5};
-  c.arguments = [](StepSettings& s, int64_t, int) {
-    s.qk_logits = logits;
+  // The last step clips the other head.
+  static const float logits[2][2] = {{40, 5}, {5, 40}};
+  c.arguments = [](StepSettings& s, int64_t step, int) {
+    s.qk_logits = logits[step == kSteps - 1];
     s.n_qk_logits = 2;
   };
   check_all(c, 2);
+  CHECK(recovery::run(c, 0, {1}, 2).ranks[1].clipped ==
+        std::vector<std::pair<int32_t, int32_t>>{{0, 1}});
 }
 
 TEST_CASE("recover: what the caller's functions carried, and what was forwarded",
@@ -235,9 +239,8 @@ TEST_CASE("recover: a step behind its vote is torn for all", "[unit][recover]") 
 
 namespace {
 
-/// What `recover` says on two ranks of a group, each with an optimizer over `sizes[rank]` ranks
-/// that has taken `steps[rank]` steps.
-std::vector<std::optional<Error>> strangers(std::vector<int> sizes, std::vector<int> steps) {
+/// What `recover` says on two ranks of a group, each with an optimizer over `sizes[rank]` ranks.
+std::vector<std::optional<Error>> strangers(std::vector<int> sizes) {
   ThreadGroup meeting(2);
   std::vector<std::optional<Error>> out(2);
   std::vector<std::thread> threads;
@@ -249,7 +252,7 @@ std::vector<std::optional<Error>> strangers(std::vector<int> sizes, std::vector<
       world::on_ranks(c.world, [&](Comm& comm) {
         world::Rank rank(c, comm);
         StepReport report;
-        for (int step = 0; step < steps[at]; ++step) rank.step(step, report);
+        rank.step(0, report);
         if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
         HostComm survivors(meeting.transport(me));
         try {
@@ -258,7 +261,7 @@ std::vector<std::optional<Error>> strangers(std::vector<int> sizes, std::vector<
           out[at] = e;
         }
         // Nothing has happened to it.
-        if (comm.size() == 1) RANK_CHECK(rank.step(steps[at], report) == Status::kOk);
+        if (comm.size() == 1) RANK_CHECK(rank.step(1, report) == Status::kOk);
       });
     });
   }
@@ -266,21 +269,56 @@ std::vector<std::optional<Error>> strangers(std::vector<int> sizes, std::vector<
   return out;
 }
 
+void check_mismatch(const std::vector<std::optional<Error>>& errors, const char* words) {
+  for (const auto& e : errors) {
+    REQUIRE(e);
+    CHECK(e->status() == Status::kMismatch);
+    CHECK_THAT(e->message(), Catch::Contains(words));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("recover: ranks that do not belong together are told apart, the same on all",
           "[unit][recover]") {
-  const auto check = [](const std::vector<std::optional<Error>>& errors, const char* words) {
-    for (const auto& e : errors) {
-      REQUIRE(e);
-      CHECK(e->status() == Status::kMismatch);
-      CHECK_THAT(e->message(), Catch::Contains(words));
-    }
-  };
-  check(strangers({1, 1}, {1, 1}), "ranks 0 and 1 both bring rank 0 of the optimizer");
-  check(strangers({1, 2}, {1, 1}), "rank 1 brings an optimizer of 2 ranks, rank 0 one of 1");
-  check(strangers({2, 2}, {1, 2}),
-        "rank 0 of the optimizer has committed 1 steps and rank 1 2, which it does not wait for");
+  check_mismatch(strangers({1, 1}), "ranks 0 and 1 bring different optimizers");
+  check_mismatch(strangers({2, 2}), "ranks 0 and 1 bring different optimizers");
+  check_mismatch(strangers({1, 2}), "rank 1 brings an optimizer of 2 ranks, rank 0 one of 1");
+}
+
+TEST_CASE("recover: step numbers that no fault leaves, and a rank that is there twice, are named",
+          "[unit][recover]") {
+  world::Case c = world::on_mesh({2});
+  c.params = {shard("w", {4, 4})};
+  std::vector<std::optional<Error>> steps(2), twice(2);
+  std::vector<Optimizer*> all(2);
+  ThreadGroup meeting(2);
+  world::on_ranks(2, [&](Comm& comm) {
+    const auto me = static_cast<size_t>(comm.rank());
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    all[me] = &rank.optimizer();
+    if (me == 1) rank.optimizer().set_steps(5);
+    HostComm survivors(meeting.transport(comm.rank()));
+    const auto recover = [&](Optimizer& optimizer) -> std::optional<Error> {
+      try {
+        optimizer.recover(survivors);
+      } catch (const Error& e) {
+        return e;
+      }
+      return std::nullopt;
+    };
+    steps[me] = recover(rank.optimizer());
+    char both[2], here = 1;
+    survivors.allgather(&here, both, 1);
+    twice[me] = recover(*all[0]);  // which reads it alone
+    survivors.allgather(&here, both, 1);
+  });
+  check_mismatch(steps,
+                 "rank 0 of the optimizer has committed 1 steps and rank 1 5, which it does not "
+                 "wait for");
+  check_mismatch(twice, "ranks 0 and 1 both bring rank 0 of the optimizer");
 }
 
 TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes on",

@@ -8,6 +8,7 @@
 #include "muonrt/command.hpp"
 #include "muonrt/output_file.hpp"
 #include "muonrt/table.hpp"
+#include "muonrt/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -114,7 +115,8 @@ void add_info_coefficients(CLI::App& info, Work& work) {
   auto* command = info.add_subcommand("coefficients",
                                       "Newton-Schulz lists and what they do to singular values");
   auto a = std::make_shared<Arguments>();
-  command->add_option("--picture", a->picture, "write the images as curves to this SVG");
+  command->add_option("--picture", a->picture, "write the images as curves to this SVG")
+      ->check(file_name());
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: muonrt info coefficients --picture coefficients.svg");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

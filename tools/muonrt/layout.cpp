@@ -14,6 +14,7 @@
 #include "muonrt/layout_picture.hpp"
 #include "muonrt/output_file.hpp"
 #include "muonrt/table.hpp"
+#include "muonrt/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -206,7 +207,8 @@ void add_layout(CLI::App& app, Work& work) {
                       "[mesh dims:[tensor dim:]]0,3,3,7: slot i holds [b_i, b_i+1)");
   command->add_option("--owner", t.owner, "[mesh dims:]slot that holds the whole tensor");
   command->add_option("--flat", t.flat, "[mesh dims:]0-5,5-9: elements of every slot");
-  command->add_option("--picture", a->picture, "write the matrix, ranks as colours, to this SVG");
+  command->add_option("--picture", a->picture, "write the matrix, ranks as colours, to this SVG")
+      ->check(file_name());
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
       "Example: muonrt layout --shape 7 --mesh dp=3,tp=2 --placements \"SS(0,2),S(0)\" "

@@ -31,7 +31,9 @@ void name_unknown_subcommand(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   const auto unknown = at->remaining();
-  if (!unknown.empty()) std::cerr << "There is no subcommand " << unknown.front() << '\n';
+  if (unknown.empty()) return;
+  const bool option = unknown.front()[0] == '-';
+  std::cerr << "There is no " << (option ? "option " : "subcommand ") << unknown.front() << '\n';
 }
 
 }  // namespace

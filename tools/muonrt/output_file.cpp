@@ -64,9 +64,12 @@ OutputFile::OutputFile(std::string path)
     errno = reason;
     fail();
   }
-  // Who may read what was there may read what comes in its place, and nobody else.
+  // Who may read what was there may read what comes in its place, and nobody else. (That of another
+  // user only root can give back.)
   struct stat before;
-  if (stat(target_.c_str(), &before) == 0) fchmod(fileno(file_), before.st_mode & 07777);
+  if (stat(target_.c_str(), &before) != 0) return;
+  static_cast<void>(!fchown(fileno(file_), before.st_uid, before.st_gid));
+  fchmod(fileno(file_), before.st_mode & 0777);
 }
 
 OutputFile::~OutputFile() {

@@ -91,7 +91,8 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--runs", o->runs, "runs of each optimizer, with seeds seed, seed + 1, ...")
       ->capture_default_str();
   command->add_option("--data", o->data, "text file (default: the King James text)");
-  command->add_option("--out", o->out, "folder for loss.csv, loss.svg, plan.txt, result.txt, ...");
+  command->add_option("--out", o->out, "folder for loss.csv, loss.svg, plan.txt, result.txt, ...")
+      ->check(file_name());
   command->add_flag("--trace", o->trace,
                     "also trace.json: the stages of the last step on all ranks");
   command->add_option("--warmup", o->warmup, "share of the steps")->capture_default_str();
