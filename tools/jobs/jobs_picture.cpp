@@ -25,6 +25,8 @@ const char* color_of(JobKind kind) {
       return "#ccbb44";
     case JobKind::kSquare:
       return "#ee6677";
+    case JobKind::kMedium:  // of no mixed list
+      break;
   }
   return "#000000";
 }
