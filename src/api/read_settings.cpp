@@ -1,5 +1,7 @@
 #include "api/read_settings.hpp"
 
+#include <algorithm>
+
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
 #include "base/checked.hpp"
