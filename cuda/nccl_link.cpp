@@ -18,8 +18,10 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   NcclConfig out;
   out.blocking = 0;
   out.split_share = 0;
-  // Else 4 on a GPU that has clusters, which need as many free SMs within one of its parts (GPC).
-  out.cga_cluster_size = 0;
+  // Blocks of a cluster stand within one part of the GPU (GPC). Those of the products' persistent
+  // grids go in pairs: what they leave free are pairs, which NCCL's 4 would not fit into, and what
+  // they find has to be pairs, which single blocks of NCCL would break.
+  out.cga_cluster_size = 2;
   out.max_ctas = options.max_ctas;
   if (options.channels_per_net_peer > 0) out.channels_per_net_peer = options.channels_per_net_peer;
   if (options.traffic_class >= 0) out.traffic_class = options.traffic_class;

@@ -16,15 +16,21 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr int64_t kStagingUnit = 4096;
+constexpr int64_t kCopyGraceMs = 5000;
 
-/// Messages go by pinned host memory and a bootstrap. An operation takes its place in the stream:
-/// the enqueuing thread waits until what comes before it there has run, exchanges, and enqueues the
-/// copies back. Products enqueued before it go on meanwhile; the order of operations is that of the
-/// enqueuing, so ranks cannot block one another.
+/// Messages go by a bootstrap: through pinned host memory, or, where the ranks are threads of this
+/// process, straight from the sender's GPU memory to the receiver's. An operation takes its place
+/// in the stream: the enqueuing thread waits until what comes before it there has run, exchanges,
+/// and enqueues the copies back (or has copied). Products enqueued before it go on meanwhile; the
+/// order of operations is that of the enqueuing, so ranks cannot block one another.
 class StagedComm final : public Comm {
  public:
   StagedComm(std::unique_ptr<Bootstrap> bootstrap, int device)
-      : bootstrap_(std::move(bootstrap)), device_(device) {
+      : bootstrap_(std::move(bootstrap)),
+        device_(device),
+        direct_(bootstrap_->receivers_copy()),
+        copy_message_(
+            [this](void* to, const void* from, int64_t bytes) { copy_message(to, from, bytes); }) {
     nccl_together(*bootstrap_, [&] {
       require_device(device_);
       ready_ = std::make_unique<CudaEvent>(device_);
@@ -33,7 +39,9 @@ class StagedComm final : public Comm {
 
   int rank() const override { return bootstrap_->rank(); }
   int size() const override { return bootstrap_->size(); }
-  std::string describe() const override { return cat("staged over ", bootstrap_->describe()); }
+  std::string describe() const override {
+    return cat(direct_ ? "direct over " : "staged over ", bootstrap_->describe());
+  }
   StreamKind stream_kind() const override { return StreamKind::kComm; }
   bool serves(const Device& device) const override {
     const auto* const mine = dynamic_cast<const CudaDevice*>(&device);
@@ -43,23 +51,16 @@ class StagedComm final : public Comm {
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
     run(stream, [&](cudaStream_t s) {
-      char* at = reserve(staged_bytes({sends, receives}));
-      sends_.assign(sends.begin(), sends.end());
-      receives_.assign(receives.begin(), receives.end());
-      for (SendTo& m : sends_) {
-        copy(at, m.data, m.bytes, s);
-        bytes_sent_ += m.peer == rank() ? 0 : m.bytes;
-        m.data = at;
-        at += round_up(m.bytes, kMemoryAlignment);
+      const Own own = keep_remote(sends, receives);
+      if (direct_) {
+        stream_ = s;
+        wait(s, Heeds::kPeers);
+        bootstrap_->exchange(sends_, receives_, &copy_message_);
+      } else {
+        exchange_staged(s);
       }
-      for (ReceiveFrom& m : receives_) {
-        m.data = at;
-        at += round_up(m.bytes, kMemoryAlignment);
-      }
-      wait(s);
-      bootstrap_->exchange(sends_, receives_);
-      for (size_t i = 0; i < receives_.size(); ++i)
-        copy(receives[i].data, receives_[i].data, receives_[i].bytes, s);
+      if (own.bytes > 0) copy(own.to, own.from, own.bytes, s);
+      for (const SendTo& m : sends) bytes_sent_ += m.peer == rank() ? 0 : m.bytes;
       ++exchanges_;
     });
   }
@@ -75,7 +76,10 @@ class StagedComm final : public Comm {
     });
   }
 
-  void prepare_exchange(const Messages& messages) override { reserve(staged_bytes(messages)); }
+  void prepare_exchange(const Messages& messages) override {
+    keep_remote(messages.sends, messages.receives);
+    if (!direct_) reserve(staged_bytes());
+  }
   void prepare_reduction(int64_t bytes) override { reserve(2 * round_up(bytes, kMemoryAlignment)); }
 
   void allgather(const void* mine, void* all, int64_t bytes) override {
@@ -92,6 +96,13 @@ class StagedComm final : public Comm {
   int64_t exchanges() const override { return exchanges_; }
 
  private:
+  enum class Heeds { kPeers, kOwnWork };
+  struct Own {
+    void* to = nullptr;
+    const void* from = nullptr;
+    int64_t bytes = 0;
+  };
+
   /// Errors: what the bootstrap throws, which it has told the peers; those of the device, which are
   /// told here.
   template <class Work>
@@ -107,6 +118,56 @@ class StagedComm final : public Comm {
     }
   }
 
+  /// sends_ and receives_ <- the messages but what a rank sends to itself. Where that is not as it
+  /// should be it stays among them, for the transport to refuse before it looks at any bytes.
+  Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+    const auto is_own = [this](const auto& m) { return m.peer == rank(); };
+    const auto out = std::find_if(sends.begin(), sends.end(), is_own);
+    const auto in = std::find_if(receives.begin(), receives.end(), is_own);
+    const bool is_pair = std::count_if(sends.begin(), sends.end(), is_own) == 1 &&
+                         std::count_if(receives.begin(), receives.end(), is_own) == 1 &&
+                         out->bytes == in->bytes && out->bytes > 0 && out->data && in->data;
+    const auto keep = [&](const auto& all, auto& kept) {
+      kept.clear();
+      for (const auto& m : all)
+        if (!is_pair || !is_own(m)) kept.push_back(m);
+    };
+    keep(sends, sends_);
+    keep(receives, receives_);
+    return is_pair ? Own{in->data, out->data, out->bytes} : Own{};
+  }
+
+  void exchange_staged(cudaStream_t stream) {
+    char* at = reserve(staged_bytes());
+    for (SendTo& m : sends_) {
+      copy(at, m.data, m.bytes, stream);
+      m.data = at;
+      at += round_up(m.bytes, kMemoryAlignment);
+    }
+    places_ = receives_;
+    for (ReceiveFrom& m : places_) {
+      m.data = at;
+      at += round_up(m.bytes, kMemoryAlignment);
+    }
+    wait(stream, Heeds::kPeers);
+    bootstrap_->exchange(sends_, places_);
+    for (size_t i = 0; i < places_.size(); ++i)
+      copy(receives_[i].data, places_[i].data, places_[i].bytes, stream);
+  }
+
+  /// Of another GPU by the call that needs no mapping of its memory.
+  void copy_message(void* to, const void* from, int64_t bytes) {
+    cudaPointerAttributes at = {};
+    MUONRT_CUDA(cudaPointerGetAttributes(&at, from));
+    if (at.type == cudaMemoryTypeDevice && at.device != device_) {
+      MUONRT_CUDA(
+          cudaMemcpyPeerAsync(to, device_, from, at.device, static_cast<size_t>(bytes), stream_));
+    } else {
+      copy(to, from, bytes, stream_);
+    }
+    wait(stream_, Heeds::kOwnWork);
+  }
+
   template <class T, class Reduce>
   void reduce(Stream& stream, const T* in, T* out, int64_t n, Reduce reduction) {
     run(stream, [&](cudaStream_t s) {
@@ -114,7 +175,7 @@ class StagedComm final : public Comm {
       char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
       T* const result = reinterpret_cast<T*>(at + round_up(bytes, kMemoryAlignment));
       copy(at, in, bytes, s);
-      wait(s);
+      wait(s, Heeds::kPeers);
       reduction(reinterpret_cast<const T*>(at), result, n);
       copy(out, result, bytes, s);
     });
@@ -124,19 +185,24 @@ class StagedComm final : public Comm {
     MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
   }
 
-  /// Until the stream has run to here. Errors: what a peer has published; TIMEOUT.
-  void wait(cudaStream_t stream) {
+  /// Until the stream has run to here. Errors: TIMEOUT; what a peer has published, unless the work
+  /// uses a peer's memory, which must not be given back under it: that gets some seconds more.
+  void wait(cudaStream_t stream, Heeds heeds) {
     MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
-    const Deadline deadline = Deadline::in_ms(bootstrap_->timeout_ms());
+    const Deadline deadline =
+        Deadline::in_ms(bootstrap_->timeout_ms() + (heeds == Heeds::kPeers ? 0 : kCopyGraceMs));
     const RelaxedCapture relaxed;
     for (int turn = 0;; ++turn) {
       const cudaError_t result = cudaEventQuery(ready_->handle());
       if (result == cudaSuccess) return;
       if (result != cudaErrorNotReady) check(result, "cudaEventQuery", __func__, __LINE__);
       cudaGetLastError();
-      if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+      if (heeds == Heeds::kPeers) {
+        if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+      }
       MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", device_,
-                     " before an exchange did not end before the deadline; raise the timeout");
+                     heeds == Heeds::kPeers ? " before an exchange" : " for a message",
+                     " did not end before the deadline; raise the timeout");
       if (turn < 1000) {
         std::this_thread::yield();
       } else {
@@ -145,10 +211,10 @@ class StagedComm final : public Comm {
     }
   }
 
-  static int64_t staged_bytes(const Messages& messages) {
+  int64_t staged_bytes() const {
     int64_t total = 0;
-    for (const SendTo& m : messages.sends) total += round_up(m.bytes, kMemoryAlignment);
-    for (const ReceiveFrom& m : messages.receives) total += round_up(m.bytes, kMemoryAlignment);
+    for (const SendTo& m : sends_) total += round_up(m.bytes, kMemoryAlignment);
+    for (const ReceiveFrom& m : receives_) total += round_up(m.bytes, kMemoryAlignment);
     return total;
   }
 
@@ -164,10 +230,13 @@ class StagedComm final : public Comm {
 
   const std::unique_ptr<Bootstrap> bootstrap_;
   const int device_;
+  const bool direct_;  // no staging: messages are copied from the sender's memory
+  const CopyMessage copy_message_;
+  cudaStream_t stream_ = nullptr;  // of the exchange that is running
   std::unique_ptr<CudaEvent> ready_;
   std::vector<std::unique_ptr<RawMemory>> staging_;
   std::vector<SendTo> sends_;
-  std::vector<ReceiveFrom> receives_;
+  std::vector<ReceiveFrom> receives_, places_;
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

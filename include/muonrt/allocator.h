@@ -15,9 +15,9 @@ extern "C" {
  * CUDA device, which is the thread's current one; -1 on the host. `stream` is a cudaStream_t of
  * muonrt's, in whose order the memory may be used and is free again: allocators in the order of
  * streams need not wait. NULL on the host, where both hold at once. Where several GPUs of one
- * process are ranks over NCCL, each must reach the others' memory: NCCL reads it in place, and
- * pools want to be told so (cudaMemPoolSetAccess). Not asked for: what a communicator takes
- * (muonrt/nccl.h), pinned memory. Fill with muonrt_allocator_init first. */
+ * process are ranks, each must reach the others' memory: NCCL, and ranks that are threads, read it
+ * in place, and pools want to be told so (cudaMemPoolSetAccess). Not asked for: what a communicator
+ * takes (muonrt/nccl.h), pinned memory. Fill with muonrt_allocator_init first. */
 typedef struct muonrt_allocator {
   uint32_t struct_size;
   int32_t reserved;

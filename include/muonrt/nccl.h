@@ -54,8 +54,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * - After a failure of this function its split may still be under way: abort it.
  * - Communicators and optimizers that borrow it end together, by the first error of any. Use it
  *   elsewhere only while no work of theirs is under way. Give it their max_ctas as maxCTAs, and a
- *   cgaClusterSize of 0: clusters of blocks may not fit the SMs that were left free, and an
- *   exchange then waits for the products to end.
+ *   cgaClusterSize of 2: products by muonrt's own kernels for sm_90a leave pairs of SMs free.
+ *   Larger clusters may not fit there, and an exchange then waits for the products to end; single
+ *   blocks may break pairs that the products want.
  *
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
@@ -67,7 +68,9 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
 
 /* A communicator for optimizers on MUONRT_DEVICE_CUDA that copies through pinned host memory and
  * lets `host` carry the messages: for an MPI that knows nothing of GPUs, for several ranks on one
- * GPU. Slower than NCCL; the thread in muonrt_optimizer_step waits inside each exchange.
+ * GPU. Over a `host` of muonrt_comm_create_thread or _self messages go from GPU memory to GPU
+ * memory, within one GPU or by the driver between two. Slower than NCCL; the thread in
+ * muonrt_optimizer_step waits inside each exchange.
  * Collective over the ranks of `host`, of which it takes a duplicate.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; INVALID_ARGUMENT, DEVICE,
  * naming the rank; COMM; TIMEOUT. Only a null `host` is told on its rank alone. */

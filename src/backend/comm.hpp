@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,12 @@ struct ReceiveFrom {
   void* data;
   int64_t bytes;
 };
+
+/// Copies a message from its sender's buffer to its receiver's, on a thread of the receiver; what
+/// it throws is an error of the receiver. When it has returned the message is there; when it has
+/// returned or thrown, nobody reads or writes it any more (but for a GPU that did not end its copy
+/// some seconds after the deadline).
+using CopyMessage = std::function<void(void* to, const void* from, int64_t bytes)>;
 
 /// What one rank sends and receives in an exchange.
 struct Messages {

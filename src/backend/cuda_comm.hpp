@@ -33,8 +33,9 @@ std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options);
 
 /// A communicator over a bootstrap's own messages: what goes out is copied to pinned host memory,
-/// what comes in from there. The enqueuing thread waits in each operation. Collective.
-/// Errors, on every rank: NOT_SUPPORTED where a rank has no CUDA device.
+/// what comes in from there; where receivers copy (ranks are threads of this process, or one alone)
+/// from GPU memory to GPU memory. The enqueuing thread waits in each operation.
+/// Collective. Errors, on every rank: NOT_SUPPORTED where a rank has no CUDA device.
 std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap> bootstrap, int device_index);
 
 }  // namespace muonrt

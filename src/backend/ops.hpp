@@ -24,7 +24,7 @@ struct MatrixBatch {
 /// C = alpha A op(B) + beta D + gamma I, accumulated in f32, rounded once to C's dtype.
 struct Product {
   MatrixBatch a, b, c;
-  MatrixBatch d;  // d.data null: no D. D may be A or B, never C.
+  MatrixBatch d;  // d.data null: no D. D may be A or B; C is none of them.
   bool transpose_b = false;
   bool symmetric = false;  // the result is symmetric: upper tiles computed, mirrored bit for bit
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;

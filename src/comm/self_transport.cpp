@@ -11,6 +11,7 @@ class SelfTransport final : public Transport {
   SelfTransport() : Transport(0, 1) {}
   ~SelfTransport() override { retire(); }
   std::string name() const override { return "self"; }
+  bool receivers_copy() const override { return true; }
 
  protected:
   void do_exchange(std::span<const SendTo>, std::span<const ReceiveFrom>) override {

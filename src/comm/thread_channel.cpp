@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/text.hpp"
 #include "comm/transport.hpp"
@@ -26,6 +27,7 @@ struct ThreadChannel::Exchange {
   int32_t rank;
   const Operation& operation;
   std::span<const ReceiveFrom> receives;
+  const CopyMessage* copy;
   Deadline deadline;
   ThreadScratch& scratch;
   int64_t missing = 0;  // receives not complete yet
@@ -123,12 +125,22 @@ void ThreadChannel::copy(Exchange& x, ThreadOffer& offer, const ReceiveFrom& rec
   std::erase(ranks_[static_cast<size_t>(x.rank)].inbox, &offer);
   offer.state = ThreadOffer::State::kCopying;
   lock.unlock();
-  std::memcpy(receive.data, offer.data, static_cast<size_t>(receive.bytes));
+  std::exception_ptr failed;
+  if (!x.copy) {
+    std::memcpy(receive.data, offer.data, static_cast<size_t>(receive.bytes));
+  } else {
+    try {
+      (*x.copy)(receive.data, offer.data, receive.bytes);
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  }
   lock.lock();
   offer.state = ThreadOffer::State::kTaken;
   if (--sender.unfinished == 0) sender.wake.notify_all();
   x.scratch.wanted[static_cast<size_t>(receive.peer)] = -1;
   --x.missing;
+  if (failed) std::rethrow_exception(failed);
 }
 
 /// Takes one message that has come; false if there is none. Unlocks for the copy and the callbacks.
@@ -183,17 +195,21 @@ void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
 }
 
 void ThreadChannel::throw_timeout(const Exchange& x) const {
-  std::vector<int32_t> silent, deaf;
+  std::vector<int32_t> silent, deaf, busy;
   for (int32_t peer = 0; peer < size(); ++peer) {
     if (x.scratch.wanted[static_cast<size_t>(peer)] >= 0) silent.push_back(peer);
   }
   for (const ThreadOffer& o : x.scratch.offers) {
     if (o.state == ThreadOffer::State::kOffered) deaf.push_back(o.to);
+    if (o.state == ThreadOffer::State::kCopying) busy.push_back(o.to);
   }
   std::string who;
   if (!silent.empty()) who = cat("no message from ", name_ranks(silent));
   if (!deaf.empty()) {
     who += cat(who.empty() ? "" : ", ", name_ranks(deaf), " did not take what was sent");
+  }
+  if (!busy.empty()) {
+    who += cat(who.empty() ? "" : ", ", name_ranks(busy), " still copied what was sent");
   }
   throw Error(Status::kTimeout,
               cat(name_of(x.operation.kind), " #", x.operation.sequence, " of rank ", x.rank,
@@ -229,12 +245,12 @@ void ThreadChannel::wait(Exchange& x, Lock& lock) {
 }
 
 void ThreadChannel::exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
-                             std::span<const ReceiveFrom> receives, Deadline deadline,
-                             ThreadScratch& scratch) {
+                             std::span<const ReceiveFrom> receives, const CopyMessage* copy,
+                             Deadline deadline, ThreadScratch& scratch) {
   if (scratch.offers.size() < sends.size()) scratch.offers.resize(sends.size());
   for (ThreadOffer& o : scratch.offers) o.state = ThreadOffer::State::kTaken;
   std::fill(scratch.wanted.begin(), scratch.wanted.end(), -1);
-  Exchange x{rank, operation, receives, deadline, scratch};
+  Exchange x{rank, operation, receives, copy, deadline, scratch};
   for (size_t i = 0; i < receives.size(); ++i) {
     if (receives[i].peer == rank) continue;
     scratch.wanted[static_cast<size_t>(receives[i].peer)] = static_cast<int32_t>(i);

@@ -67,9 +67,12 @@ class ThreadChannel {
   void die_if_told(int rank, const Operation& operation);
 
   /// Offers the sends, takes the receives, returns when both are done. Messages to `rank` itself
-  /// are passed over. Errors: TIMEOUT, MISMATCH, COMM, what was published.
+  /// are passed over. Errors: TIMEOUT, MISMATCH, COMM, what was published, what `copy` throws.
+  /// A copy of this rank's message that is under way is waited for, whatever has gone wrong.
+  /// @param copy  moves what the rank receives; null: memcpy.
   void exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
-                std::span<const ReceiveFrom> receives, Deadline deadline, ThreadScratch& scratch);
+                std::span<const ReceiveFrom> receives, const CopyMessage* copy, Deadline deadline,
+                ThreadScratch& scratch);
 
   /// The channel that all ranks get from their `ordinal`-th duplication of this one.
   std::shared_ptr<ThreadChannel> child(int64_t ordinal);

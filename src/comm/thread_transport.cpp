@@ -22,12 +22,13 @@ class ThreadTransport final : public Transport {
   }
 
   std::string name() const override { return "thread"; }
+  bool receivers_copy() const override { return true; }
   std::optional<Error> published() const override { return channel_->published(); }
 
  protected:
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
     channel_->die_if_told(rank(), operation());
-    move(sends, receives);
+    move(sends, receives, copy());
   }
 
   void do_allgather(const void* mine, void* all, int64_t bytes) override {
@@ -41,7 +42,7 @@ class ThreadTransport final : public Transport {
       scratch_.sends.push_back({peer, mine, bytes});
       scratch_.receives.push_back({peer, out + peer * bytes, bytes});
     }
-    move(scratch_.sends, scratch_.receives);
+    move(scratch_.sends, scratch_.receives, nullptr);
   }
 
   std::unique_ptr<Transport> do_duplicate() override {
@@ -55,8 +56,9 @@ class ThreadTransport final : public Transport {
   }
 
  private:
-  void move(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
-    channel_->exchange(rank(), operation(), sends, receives, Deadline::in_ms(timeout_ms()),
+  void move(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+            const CopyMessage* copy) {
+    channel_->exchange(rank(), operation(), sends, receives, copy, Deadline::in_ms(timeout_ms()),
                        scratch_);
     if (const auto& call = channel_->family().faults.after_operation) {
       call(channel_->number(), rank(), operation());

@@ -136,11 +136,19 @@ void Transport::check_and_copy_own(std::span<const SendTo> sends,
   const int64_t in = own_receive ? own_receive->bytes : 0;
   MUONRT_REQUIRE(out == in, Status::kMismatch, where(), ": the rank sends ", out,
                  " bytes to itself and expects ", in, "; both must be equal");
-  if (own_send) std::memmove(own_receive->data, own_send->data, static_cast<size_t>(out));
+  if (!own_send) return;
+  if (copy_) {
+    (*copy_)(own_receive->data, own_send->data, out);
+  } else {
+    std::memmove(own_receive->data, own_send->data, static_cast<size_t>(out));
+  }
 }
 
-void Transport::exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+void Transport::exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+                         const CopyMessage* copy) {
   run(OperationKind::kExchange, traffic_of(sends, receives), [&] {
+    MUONRT_CHECK_INTERNAL(!copy || receivers_copy(), "messages that this transport cannot reach");
+    copy_ = copy;
     check_and_copy_own(sends, receives);
     const auto remote = [this](const auto& message) { return message.peer != rank_; };
     if (std::any_of(sends.begin(), sends.end(), remote) ||

@@ -47,7 +47,13 @@ class Transport {
 
   /// All-to-all-v; see Comm. Errors: INVALID_ARGUMENT for a bad peer, a second message for a pair,
   /// a message without bytes; MISMATCH if a pair's sizes differ; COMM, TIMEOUT, ABORTED.
-  void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives);
+  /// @param copy  moves the messages, which may then lie in memory that the host does not reach;
+  ///              null: they lie in host memory. INTERNAL unless receivers_copy.
+  void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+                const CopyMessage* copy = nullptr);
+  /// Whether every message is copied by its receiver from its sender's buffer, with nothing between
+  /// the two: all ranks are of one process.
+  virtual bool receivers_copy() const { return false; }
   /// all[r] <- what rank r passed as `mine`, `bytes` each. The two must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
   /// out <- maximum over all ranks; NaN (then 0x7fc00000) over every number, +0 over -0.
@@ -97,6 +103,8 @@ class Transport {
   const Operation& operation() const { return operation_; }
   /// "exchange #12 of rank 1 (thread)".
   std::string where() const;
+  /// What moves the messages of the exchange that is running; null: memcpy.
+  const CopyMessage* copy() const { return copy_; }
 
  private:
   template <class Body>
@@ -109,6 +117,7 @@ class Transport {
   std::atomic<int64_t> timeout_ms_ = kDefaultTimeoutMs;
 
   Operation operation_;
+  const CopyMessage* copy_ = nullptr;
   int64_t operations_ = 0;
   std::array<int64_t, kOperationKinds> operations_of_kind_{};
   FlightRecord record_;

@@ -17,9 +17,11 @@ class TransportBootstrap final : public Bootstrap {
   void allgather(const void* mine, void* all, int64_t bytes) override {
     transport_->allgather(mine, all, bytes);
   }
-  void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
-    transport_->exchange(sends, receives);
+  void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+                const CopyMessage* copy) override {
+    transport_->exchange(sends, receives, copy);
   }
+  bool receivers_copy() const override { return transport_->receivers_copy(); }
   void reduce_max(const float* in, float* out, int64_t n) override {
     transport_->reduce_max(in, out, n);
   }

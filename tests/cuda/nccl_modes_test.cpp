@@ -127,7 +127,7 @@ TEST_CASE("nccl modes: a split that is given up finds memory when it ends at las
   CHECK_FALSE(errors[1]);
 }
 
-TEST_CASE("nccl modes: blocks are not launched as clusters, which the SMs left free may not hold",
+TEST_CASE("nccl modes: blocks are launched in pairs, as the products' grids leave SMs free",
           "[nccl]") {
   for (const bool split : {false, true}) {
     fake_nccl::reset();
@@ -139,7 +139,7 @@ TEST_CASE("nccl modes: blocks are not launched as clusters, which the SMs left f
       options.from = split ? theirs.handle() : nullptr;
       const auto comm = over_fake(timed(group, rank, kLong), options);
       const cuda::NcclConfig config = fake_nccl::config(rank);
-      if (config.cga_cluster_size != 0 || config.max_ctas != 8 || config.blocking != 0)
+      if (config.cga_cluster_size != 2 || config.max_ctas != 8 || config.blocking != 0)
         require_none("config");
     });
     CHECK(text_of(errors) == "");

@@ -193,6 +193,88 @@ TEST_CASE("thread transport: a gate in front of a delivery holds that message an
   REQUIRE(completed == 2);
 }
 
+TEST_CASE("thread transport: messages are moved by the copy an exchange brings, on their receiver",
+          "[unit][comm][tsan]") {
+  for (const int size : {1, 3, 5}) {
+    INFO(size << " ranks");
+    REQUIRE(
+        run(size, {}, [&](Transport& t) {
+          const auto thread = std::this_thread::get_id();
+          int copies = 0;
+          bool elsewhere = false;
+          const CopyMessage copy = [&](void* to, const void* from, int64_t bytes) {
+            elsewhere = elsewhere || std::this_thread::get_id() != thread;
+            for (int64_t i = 0; i < bytes; ++i)
+              static_cast<unsigned char*>(to)[i] =
+                  static_cast<const unsigned char*>(from)[i] ^ 0x5au;
+            ++copies;
+          };
+          std::vector<unsigned char> out(100, static_cast<unsigned char>(t.rank()));
+          std::vector<std::vector<unsigned char>> in(static_cast<size_t>(size),
+                                                     std::vector<unsigned char>(100, 0xffu));
+          std::vector<SendTo> sends;
+          std::vector<ReceiveFrom> receives;
+          for (int32_t peer = 0; peer < size; ++peer) {
+            sends.push_back({peer, out.data(), 50 + t.rank() + peer});
+            receives.push_back({peer, in[static_cast<size_t>(peer)].data(), 50 + t.rank() + peer});
+          }
+          t.exchange(sends, receives, &copy);
+          for (int peer = 0; peer < size; ++peer) {
+            for (int i = 0; i < 100; ++i) {
+              const int wanted = i < 50 + t.rank() + peer ? peer ^ 0x5a : 0xff;
+              if (in[static_cast<size_t>(peer)][static_cast<size_t>(i)] != wanted)
+                require_none("a byte that no copy wrote");
+            }
+          }
+          require_none(copies == size && !elsewhere ? "" : "copies, or their thread");
+          // The next operations move bytes as they always do.
+          require_none(check_allgather(t, 64, 7));
+          all_patterns(t);
+        }) == "");
+  }
+}
+
+TEST_CASE("thread transport: a copy that fails is its receiver's error, and the senders go on",
+          "[unit][comm][tsan]") {
+  ThreadGroup group(3);
+  std::atomic<int> late = 0;
+  std::atomic<bool> returned[3] = {};
+  const auto errors = on_group(group, kLong, [&](Transport& t) {
+    const auto mine = static_cast<size_t>(t.rank());
+    const CopyMessage copy = [&](void* to, const void* from, int64_t bytes) {
+      if (t.rank() == 1) throw Error(Status::kDevice, "the copy engine is on fire");
+      // Of a sender that has returned: its buffer may be gone.
+      late += returned[*static_cast<const char*>(from) - 'a'] ? 1 : 0;
+      std::memcpy(to, from, static_cast<size_t>(bytes));
+    };
+    const char out = static_cast<char>('a' + t.rank());
+    char in[3] = {};
+    std::vector<SendTo> sends;
+    std::vector<ReceiveFrom> receives;
+    for (int32_t peer = 0; peer < 3; ++peer) {
+      if (peer == t.rank()) continue;
+      sends.push_back({peer, &out, 1});
+      receives.push_back({peer, &in[peer], 1});
+    }
+    try {
+      t.exchange(sends, receives, &copy);
+    } catch (...) {
+      returned[mine] = true;
+      throw;
+    }
+    returned[mine] = true;
+    t.allgather(&out, in, 1);  // rank 1 takes no part: here its error reaches the others
+  });
+  for (const size_t rank : {size_t{0}, size_t{1}, size_t{2}}) {
+    INFO("rank " << rank);
+    REQUIRE(errors[rank]);
+    CHECK(errors[rank]->status() == Status::kDevice);
+    CHECK(errors[rank]->message().find("the copy engine is on fire") != std::string::npos);
+  }
+  CHECK(errors[0]->message().find("rank 1 reported") != std::string::npos);
+  CHECK(late == 0);
+}
+
 TEST_CASE("self transport: the rank finds what it sends to itself", "[unit][comm]") {
   const auto self = make_self_transport();
   all_patterns(*self);

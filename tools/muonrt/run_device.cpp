@@ -33,7 +33,8 @@ void add_link_options(CLI::App& command, RunDevice& where) {
       ->capture_default_str();
   command
       .add_option("--link", where.link,
-                  "between GPUs: staged (through host memory; several ranks may share one) or nccl")
+                  "between GPUs: staged (copies, under mpirun through host memory; several ranks "
+                  "may share a GPU) or nccl")
       ->check(CLI::IsMember({"staged", "nccl"}))
       ->capture_default_str();
 }

@@ -16,7 +16,8 @@ void forget_failure();
 /// Kernels launched so far.
 struct Launched {
   int64_t kernels = 0, blocks = 0;
-  int64_t early = 0;  // that may begin before the kernel in front of them has ended
+  int64_t early = 0;      // that may begin before the kernel in front of them has ended
+  int64_t clustered = 0;  // whose blocks come in clusters
 };
 Launched launched();
 inline int64_t early_launches() { return launched().early; }

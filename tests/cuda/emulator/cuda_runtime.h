@@ -36,6 +36,7 @@ void __syncwarp();
 float __shfl_down_sync(unsigned mask, float mine, int delta);
 unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);
 unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes);
+unsigned __shfl_sync(unsigned mask, unsigned mine, int lane);
 
 // Threads of a block take turns, so plain reads and writes are atomic.
 inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
@@ -104,7 +105,11 @@ struct cudaDeviceProp {
 struct cudaFuncAttributes {
   int numRegs;
 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -189,6 +194,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                                size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
@@ -220,8 +227,9 @@ void load_kernel(const void* kernel);
 }  // namespace emulator
 
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
-  emulator::grant_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize)
+    emulator::grant_shared_bytes(reinterpret_cast<const void*>(kernel), value);
   return cudaSuccess;
 }
 

@@ -101,8 +101,9 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
       (granted == machine().shared_bytes.end() || shared_bytes > granted->second))
     return result(cudaErrorInvalidValue);
   load_kernel(kernel);
-  auto& [kernels, blocks, begun_early] = machine().launched;
+  auto& [kernels, blocks, begun_early, clustered] = machine().launched;
   ++kernels, blocks += int64_t{grid.x} * grid.y * grid.z, begun_early += early;
+  clustered += side_by_side > 1;
   if (ptx::runs()) thread = ptx::prepare(kernel, passed, threads.x, shared_bytes);
   return enqueue(stream, [=, device = stream.device, thread = std::move(thread)] {
     if (!begin_kernel(device)) return;
@@ -292,6 +293,17 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     set_reach(reach() | devices);
     std::memcpy(to, read.data(), read.size());
   });
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                                size_t bytes, cudaStream_t stream) {
+  {
+    const Lock lock;
+    const auto source = find_memory(from), target = find_memory(to);
+    if (!source || source->host || source->device != from_device || !target || target->host ||
+        target->device != to_device)
+      return result(cudaErrorInvalidValue);
+  }
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   const Lock lock;

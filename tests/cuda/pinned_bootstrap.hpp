@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "comm/transport_bootstrap.hpp"
+
+namespace cuda_test {
+
+/// A bootstrap whose ranks are told that they do not reach each other's memory, as over MPI or TCP.
+class PinnedBootstrap final : public muonrt::Bootstrap {
+ public:
+  explicit PinnedBootstrap(std::unique_ptr<muonrt::Bootstrap> inner) : inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string describe() const override { return inner_->describe(); }
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    inner_->allgather(mine, all, bytes);
+  }
+  void exchange(std::span<const muonrt::SendTo> sends,
+                std::span<const muonrt::ReceiveFrom> receives,
+                const muonrt::CopyMessage* copy) override {
+    MUONRT_CHECK_INTERNAL(!copy, "messages of host memory alone");
+    inner_->exchange(sends, receives);
+  }
+  bool receivers_copy() const override { return false; }
+  void reduce_max(const float* in, float* out, int64_t n) override {
+    inner_->reduce_max(in, out, n);
+  }
+  void reduce_sum(const int64_t* in, int64_t* out, int64_t n) override {
+    inner_->reduce_sum(in, out, n);
+  }
+  std::unique_ptr<muonrt::Bootstrap> duplicate() override {
+    return std::make_unique<PinnedBootstrap>(inner_->duplicate());
+  }
+  int64_t timeout_ms() const override { return inner_->timeout_ms(); }
+  void set_timeout_ms(int64_t ms) override { inner_->set_timeout_ms(ms); }
+  void abort(muonrt::Status status, const std::string& message) noexcept override {
+    inner_->abort(status, message);
+  }
+  std::optional<muonrt::Error> trouble() const override { return inner_->trouble(); }
+
+ private:
+  const std::unique_ptr<muonrt::Bootstrap> inner_;
+};
+
+}  // namespace cuda_test
