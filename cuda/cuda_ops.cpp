@@ -35,6 +35,8 @@ void check_product(const Product& p) {
           (d.data == nullptr ||
            (d.count == c.count && d.rows == c.rows && d.cols == c.cols && d.data != c.data)),
       "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
+  MUONRT_CHECK_INTERNAL(empty(c) || (c.data != a.data && c.data != b.data),
+                        "product into one of its factors");
   MUONRT_CHECK_INTERNAL(!p.symmetric || c.rows == c.cols, "symmetric result of ", c.rows, " x ",
                         c.cols);
   check_iterate("matrix product: A", a.dtype);

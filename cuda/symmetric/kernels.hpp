@@ -45,7 +45,9 @@ enum class Sm90Jobs {
 /// Once for a device, before the first launch.
 void symmetric_sm90_prepare();
 /// @param blocks  those of the list; even.
-void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks,
+/// @param pairs   whether the list has any. Else each block finds a place alone: a cluster of two
+///                wants both SMs in one GPC, where those of a communicator may have left one.
+void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks, bool pairs,
                     cudaStream_t stream);
 
 struct Sm90SmallArguments {

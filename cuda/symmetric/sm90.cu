@@ -124,22 +124,26 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
   const int boxes = kMedium ? 3 : width, there = once ? kCell / kRows : 0;
   const int blocks = stages_of(p.k);
+  // Read here: behind each wait they would be read again.
+  const int row = job.row * kCell, col = job.col * kRows, matrix = job.matrix;
+#pragma unroll 1  // unrolled, the producer runs out of registers
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, Config::kOperandBytes + (boxes - there) * kBoxBytes);
     uint64_t* full = shared.full(fill);
     barrier_arrive(full);
     unsigned char* stage = shared.stage(fill);
     const int k = block * Config::kDepth;
-    bulk_load(stage, a, k, job.row * kCell, job.matrix, full);
+    bulk_load(stage, a, k, row, matrix, full);
     if (pair) {
       const auto half = static_cast<int>(rank);
-      bulk_load_blocks(stage + (1 + half) * Config::kOperandBytes, b, k, (job.col + half) * kCell,
-                       job.matrix, full, kBothBlocks);
+      bulk_load_blocks(stage + (1 + half) * Config::kOperandBytes, b, k, col + half * kCell, matrix,
+                       full, kBothBlocks);
       continue;
     }
+#pragma unroll 1
     for (int box = there; box < boxes; ++box)
-      bulk_load(stage + Config::kOperandBytes + (box - there) * kBoxBytes, b, k,
-                (job.col + box) * kRows, job.matrix, full);
+      bulk_load(stage + Config::kOperandBytes + (box - there) * kBoxBytes, b, k, col + box * kRows,
+                matrix, full);
   }
   if (p.d) produce_d<kMedium>(args, job, shared, width, rank, fill);
 }
@@ -322,7 +326,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const Shared shared{dynamic_shared()};
   const uint32_t rank = cluster_rank();
   const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // for ptxas: equal in a warp
   make_barriers(shared);
   if (threadIdx.x == 0 && first < end) {
     const int shape = args.jobs[first].shape;
@@ -385,11 +389,11 @@ void symmetric_sm90_prepare() {
                                        Config::kSharedBytes));
 }
 
-void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks,
+void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks, bool pairs,
                     cudaStream_t stream) {
   launch("symmetric_sm90",
          element == DType::kBF16 ? kernel_of<DType::kBF16>(jobs) : kernel_of<DType::kF16>(jobs),
-         grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes, /*cluster=*/2,
+         grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes, pairs ? 2 : 1,
          /*programmatic=*/true);
 }
 

@@ -18,6 +18,8 @@
 //
 // Programmatic launch as in sm90.cu.
 
+#include <utility>
+
 #include "cuda/launch.hpp"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"
@@ -285,8 +287,12 @@ Kernel kernel_of(int slices) {
 void symmetric_sm90_small_prepare() {
   for (const int slices : {1, 2, 4})
     for (const Kernel kernel : {kernel_of<DType::kBF16>(slices), kernel_of<DType::kF16>(slices)})
-      MUONRT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       Config::kSharedBytes));
+      for (const auto& [attribute, value] :
+           {std::pair(cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes),
+            // Two blocks on an SM want all that is not L1's at least.
+            std::pair(cudaFuncAttributePreferredSharedMemoryCarveout,
+                      int{cudaSharedmemCarveoutMaxShared})})
+        MUONRT_CUDA(cudaFuncSetAttribute(kernel, attribute, value));
 }
 
 void symmetric_sm90_small(const Sm90SmallArguments& args, DType element, int slices, int64_t jobs,

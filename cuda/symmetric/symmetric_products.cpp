@@ -66,8 +66,10 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   } else {
     list.jobs = square_jobs(shapes);
   }
+  const auto is_pair = [](const TileJob& job) { return job.kind == JobKind::kPair; };
   DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
-                  on_device(device_, list.first, stream), tiles};
+                  on_device(device_, list.first, stream), tiles,
+                  std::any_of(list.jobs.begin(), list.jobs.end(), is_pair)};
   MUONRT_CUDA(cudaStreamSynchronize(stream));  // the host's lists go
   return made;
 }
@@ -118,7 +120,7 @@ void SymmetricProducts::launch_large(std::span<const Product> products, const De
   const Sm90Jobs jobs = medium                       ? Sm90Jobs::kMedium
                         : slices_in(products[0]) > 1 ? Sm90Jobs::kSliced
                                                      : Sm90Jobs::kMixed;
-  symmetric_sm90(args, products[0].a.dtype, jobs, blocks_, stream);
+  symmetric_sm90(args, products[0].a.dtype, jobs, blocks_, list.pairs, stream);
 }
 
 void SymmetricProducts::launch_small(std::span<const Product> products, const DeviceList& list,

@@ -49,6 +49,7 @@ class SymmetricProducts {
     int64_t count = 0;
     Buffer first;  // of a persistent grid's blocks
     Tiles tiles = Tiles::kLarge;
+    bool pairs = false;  // whether it has any
   };
 
   /// Of one matrix's depth, by this provider's kernels.

@@ -205,3 +205,13 @@ TEST_CASE("cuda multiply: dtypes and shapes that do not fit are refused", "[cuda
   o.p.a.cols = 3;
   CHECK_THROWS_AS(machine.ops().multiply(machine.on(), o.p), Error);
 }
+
+TEST_CASE("cuda product: a result that is one of its factors is refused", "[cuda]") {
+  Machine machine(make_device());
+  for (const bool first : {false, true}) {
+    Operands o(machine, {32, 32, 32}, DType::kBF16, DType::kBF16);
+    o.p.c.data = first ? o.p.a.data : o.p.b.data;
+    CHECK_THROWS_WITH(machine.ops().multiply(machine.on(), o.p),
+                      Catch::Contains("product into one of its factors"));
+  }
+}

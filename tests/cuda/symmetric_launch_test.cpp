@@ -79,6 +79,25 @@ TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16",
   }
 }
 
+TEST_CASE("symmetric launch: blocks come in clusters where a list has pairs, and only there",
+          "[emulated]") {
+  const auto clustered = [](const SymmetricCase& c, Tiles tiles, int64_t shortest_slice) {
+    Sm90Tuning tuning;
+    tuning.tiles = tiles;
+    tuning.shortest_slice = shortest_slice;
+    const int64_t before = emulator::launched().clustered;
+    int64_t wrong = 0;
+    results(SymmetricProvider::kSm90, {c}, wrong, 4, 512, tuning);
+    CHECK(wrong == 0);
+    return emulator::launched().clustered - before;
+  };
+  CHECK(clustered({1081, 70}, Tiles::kLarge, kShortestSlice90) == 1);
+  CHECK(clustered({1081, 70}, Tiles::kMedium, kShortestSlice90) == 0);
+  CHECK(clustered({200, 70}, Tiles::kLarge, kShortestSlice90) == 0);  // on the diagonal alone
+  CHECK(clustered({200, 300}, Tiles::kLarge, 64) == 0);               // sliced, a block adds up
+  CHECK(clustered({200, 300}, Tiles::kSmall, 64) == 1);               // sliced, a cluster does
+}
+
 TEST_CASE("symmetric launch: pairs, broken rounds and diagonals of larger results", "[emulated]") {
   for (const SymmetricProvider provider : symmetric_providers()) {
     // 4, 8 and 12 blocks: 6 pairs a matrix make 3 rounds, 1 and a half, or 1. The last cell's right

@@ -374,6 +374,9 @@ unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta) {
 unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes) {
   return shuffle(mask, mine, threadIdx.x % 32 ^ static_cast<unsigned>(lanes));
 }
+unsigned __shfl_sync(unsigned mask, unsigned mine, int lane) {
+  return shuffle(mask, mine, static_cast<unsigned>(lane));
+}
 float __shfl_down_sync(unsigned mask, float mine, int delta) {
   return std::bit_cast<float>(__shfl_down_sync(mask, std::bit_cast<unsigned>(mine), delta));
 }

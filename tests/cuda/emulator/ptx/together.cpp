@@ -73,11 +73,12 @@ void shuffle_down(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], word);
   t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
 }
-/// From the lane whose number differs in some bits; all are there.
-void shuffle_across(Thread& t, const Instruction& i) {
+/// From the lane whose number differs in some bits, or from one lane to all; all are there.
+template <auto kShuffle>
+void shuffle(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
-  t.set<uint32_t>(i.at[0], __shfl_xor_sync(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]),
-                                           t.get<int>(i.at[3])));
+  t.set<uint32_t>(
+      i.at[0], kShuffle(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), t.get<int>(i.at[3])));
   t.set<bool>(i.at[1], true);
 }
 /// Whether the thread has come to the cluster's barrier and not waited there.
@@ -355,7 +356,8 @@ void add_together(Table& table) {
   table["barrier.sync"] = group_barrier;
   table["bar.warp.sync"] = warp_barrier;
   table["shfl.sync.down.b32"] = shuffle_down;
-  table["shfl.sync.bfly.b32"] = shuffle_across;
+  table["shfl.sync.bfly.b32"] = shuffle<__shfl_xor_sync>;
+  table["shfl.sync.idx.b32"] = shuffle<__shfl_sync>;
   table["barrier.cluster.arrive.release"] = cluster_arrive;
   table["barrier.cluster.wait.acquire"] = cluster_wait;
   table["griddepcontrol.wait"] = await_launches;
