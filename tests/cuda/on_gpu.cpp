@@ -11,7 +11,11 @@ int cases = 0, left_out = 0;
 
 struct CountsCases : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
-  void testCaseStarting(const Catch::TestCaseInfo&) override { ++cases; }
+  /// A file of tests that hangs, or takes its process with it, has named its case by then.
+  void testCaseStarting(const Catch::TestCaseInfo& info) override {
+    ++cases;
+    std::cerr << "case: " << info.name << std::endl;
+  }
 };
 CATCH_REGISTER_LISTENER(CountsCases)
 

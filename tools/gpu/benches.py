@@ -3,18 +3,21 @@ import csv
 import sys
 import time
 
-from outputs import add_ratios, json_in, objects_in, work_of
+from outputs import add_ratios, ends, json_in, objects_in, work_of
 from runner import ROOT, Missing, verdict
 
-# Lists of `muonrt bench` and options, measured one after the other while their part's time lasts.
-LISTS_GEMM = ["4096x4096,8192x8192,4096x11008", "2048x2048,4096x4096,8192x8192,16384x16384 --reserved-sms 0",
-              "256x256,512x512,768x768,1024x1024,1536x1536,2048x2048,16384x16384", "batches",
-              "ratios", "llama3-8b", "kimi-k2", "deepseek-v3"]
-LISTS_NS = ["4096x4096,4096x11008,768x2048x128", "128x128x64,768x2048x32,1024x4096x8 --together",
-            "2048x7168x216,7168x18432 --iters 3 --warmup 1",
-            "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1", "batches", "gpt2-124m",
-            "ratios", "8192x28672x9 --iters 3 --warmup 1"]
-SHAPES_TORCH_GEMM = "1024x1024,2048x2048,4096x4096,4096x11008,8192x8192,16384x16384"
+# Lists of `muonrt bench` and options, measured one after the other while their part's time lasts: those
+# that are looked at first, and what a run of all leaves to parts that are named.
+FIRST_GEMM = ["1024x1024,2048x2048,4096x4096,8192x8192,4096x11008",
+              "2048x2048,4096x4096,8192x8192 --reserved-sms 0", "512x512,768x768"]
+MORE_GEMM = ["256x256,1536x1536,16384x16384", "16384x16384 --reserved-sms 0", "batches", "ratios",
+             "llama3-8b", "kimi-k2", "deepseek-v3"]
+FIRST_NS = ["4096x4096,4096x11008,768x2048x128", "2048x7168x216,7168x18432 --iters 3 --warmup 1",
+            "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1"]
+MORE_NS = ["128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios",
+           "8192x28672x9 --iters 3 --warmup 1"]
+FIRST_TORCH = "4096x4096,8192x8192,2048x2048,1024x1024,512x512"
+MORE_TORCH = ",768x768,4096x11008,16384x16384"
 SHAPES_TORCH_NS = "768x2048x32,1024x4096x8,4096x4096x1"
 PROFILED = ["2048x2048", "4096x4096", "8192x8192"]
 COUNTERS = ["gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -25,7 +28,7 @@ DEADLINE = 10  # seconds that the device may take for one thing
 
 class Benches:
     """@param checks  which knows the programs and what is broken. @param sizes  arguments of the
-    command: gemm, ns, step, exchange, elements."""
+    command: gemm, ns, step, exchange, elements; and parts: those that are named."""
 
     def __init__(self, run, checks, sizes):
         self.run, self.checks, self.sizes = run, checks, sizes
@@ -40,7 +43,7 @@ class Benches:
         add_ratios(data["rows"])
         said = f"{len(data['rows'])} rows, #wrong {data['wrong']}"
         if status == 124:
-            return "late", said, dict(data, output=text[-3000:])
+            return "late", said, dict(data, output=ends(text, 4000))
         # Passes need no products.
         left_out = {} if words[0] == "elementwise" else data.get("left_out") or {}
         lost = {name: why for name, why in left_out.items()
@@ -50,7 +53,8 @@ class Benches:
         if data.get("failed"):
             said += f"; {data['failed']}"
         good = status == 0 and data["rows"] and data["wrong"] == 0 and not lost
-        return ("ok" if good else "failed"), said, data if good else dict(data, output=text[-3000:])
+        return ("ok" if good else "failed"), said, data if good else \
+            dict(data, output=ends(text, 4000))
 
     def kept(self, kind):
         """Options that leave out what is broken."""
@@ -116,10 +120,12 @@ class Benches:
         return worst, said + "".join("; " + p for p in problems), whole
 
     def gemm(self, seconds):
-        return self.lists("gemm", self.sizes.gemm or LISTS_GEMM, seconds)
+        return self.lists("gemm", self.sizes.gemm or
+                          FIRST_GEMM + (MORE_GEMM if self.sizes.parts else []), seconds)
 
     def ns(self, seconds):
-        return self.lists("ns", self.sizes.ns or LISTS_NS, seconds)
+        return self.lists("ns", self.sizes.ns or FIRST_NS + (MORE_NS if self.sizes.parts else []),
+                          seconds)
 
     def elementwise(self, seconds):
         return self.bench("elementwise", "--elements", self.sizes.elements, "--stream", "--deadline",
@@ -171,16 +177,18 @@ class Benches:
 
     def torch(self, seconds):
         status, text = self.run.run(sys.executable, ROOT / "tools/gpu/compare.py", "--gemm",
-                                    SHAPES_TORCH_GEMM, "--ns", SHAPES_TORCH_NS, "--step",
-                                    SHAPES_STEP, most=seconds)
+                                    FIRST_TORCH + (MORE_TORCH if self.sizes.parts else ""), "--step",
+                                    SHAPES_STEP, "--ns", SHAPES_TORCH_NS, most=seconds)
         if status == 77:
             return "missing", text.strip(), None
-        data = json_in(text)
-        if not data or "rows" not in data:
-            return verdict(status or 1, text)
-        failed = [o["failed"] for o in objects_in(text) if set(o) == {"failed"}]
-        said = f"{len(data['rows'])} rows" + "".join(f"; {f}" for f in failed)
-        if status == 124:
-            return "late", said, data
-        return ("ok" if status == 0 else "failed"), said, dict(data, output=text[-3000:]) \
-            if status else data
+        data = json_in(text) or {"rows": [], "wrong": 0}
+        # One list of a run that came to its end, or one by one.
+        failed = data.get("failed") or [o["failed"] for o in objects_in(text) if set(o) == {"failed"}]
+        missing = data.get("missing") or []
+        said = f"{len(data['rows'])} rows, #wrong {data['wrong']}" + \
+            "".join(f"; failed: {f[:200]}" for f in failed) + "".join(f"; no {m}" for m in missing)
+        if status == 0 and not failed and not missing:
+            return "ok", said, data
+        name = "late" if status == 124 and not failed else \
+            "missing" if status == 0 and not failed else "failed"
+        return name, said, dict(data, failed=failed, output=ends(text, 4000))

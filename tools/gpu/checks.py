@@ -1,10 +1,11 @@
 """The parts of tools/gpu-check that ask whether results are right."""
+import contextlib
 import os
 import sys
 import time
-from pathlib import Path
 
-from outputs import counted_by_driver, json_in
+import libraries
+from outputs import counted_by_driver, ends, json_in
 from runner import ROOT, Missing, verdict
 
 TESTS = ROOT / "tests/cuda"
@@ -12,16 +13,8 @@ OWN_KERNELS = ("cublaslt", "sm80", "sm90")
 SMOKE_SHAPES = "64x64,300x520,1081x1096x12,512x2048,256x1024,381x1090x40"
 SMOKE_NS = "128x300x3,256x2048"
 # Seconds of the test files that may take more than others: products of up to 8192 x 8192.
-LONGER = {"symmetric_acceptance_test": 90}
-# Cases small enough for compute-sanitizer, those of the kernels that are hardest to get right first.
-# The large tiles, clusters and all, run in the case named after them, on all SMs; in the others on a
-# grid of two blocks.
-SANITIZED_SYMMETRIC = ["symmetric product: exact on integers\\, odd sizes*",
-                       "symmetric product: exact on integers in the large tiles*",
-                       "symmetric product: a depth cut*", "symmetric product: real numbers*",
-                       "cuda lockstep: shapes*"]
-SANITIZED = SANITIZED_SYMMETRIC + ["cuda unpack:*", "cuda pack:*", "cuda normalize:*", "cuda sum:*",
-                                   "cuda commit:*", "cuda normuon:*"]
+LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60}
+PROBE = ["bench", "gemm", "--shapes", "64x64", "--providers", "naive", "--device", "cuda", "--deadline", 5]
 
 
 class Checks:
@@ -38,33 +31,40 @@ class Checks:
     def program(self, name):
         path = self.folder / "bin" / name
         if not path.exists():
-            raise Missing(f"{path} was not built")
+            raise Missing(f"{path} was not built; name `build` too, or give --build")
         return path
 
     def env(self, seconds):
         run = self.run.run
         status, gpus = run("nvidia-smi", "--query-gpu=name,driver_version,memory.total",
-                           "--format=csv,noheader", most=30)
+                           "--format=csv,noheader", most=min(30, seconds))
         self.gpus = gpus.strip() if status == 0 else counted_by_driver()
         _, clocks = run("nvidia-smi", "--query-gpu=clocks.sm,clocks.max.sm,power.draw,power.limit,"
-                        "clocks_throttle_reasons.active", "--format=csv,noheader", most=30)
-        _, nvcc = run("nvcc", "--version", most=30)
+                        "clocks_throttle_reasons.active", "--format=csv,noheader", most=min(30, seconds))
+        _, nvcc = run("nvcc", "--version", most=min(30, seconds))
         there = {name: bool(self.run.find(name)) for name in
                  ("nvcc", "cmake", "ninja", "c++", "compute-sanitizer", "mpiexec")}
-        libraries = self.run.known_libraries()
-        folders = self.run.environment.get("LD_LIBRARY_PATH", "").split(":")
-        for library in ("libcublasLt.so", "libnccl.so"):
-            there[library] = library in libraries or any(
-                list(Path(folder).glob(library + "*")) for folder in folders if folder)
-        there["torch"] = run(sys.executable, "-c", "import torch", most=60)[0] == 0
+        there.update({name: bool(file) for name, file in self.run.taken.items()})
+        there["torch"], of_torch = libraries.of_torch(self.run)
         missing = [name for name, found in there.items() if not found]
         release = next((word for word in nvcc.split(",") if "release" in word), "").strip()
         text = f"{self.gpus or 'no GPU'}; CUDA {release or 'none'}"
         if missing:
             text += "; missing: " + ", ".join(missing)
+        text += "".join(f"; {name} is {file}" for name, file in self.run.taken.items() if file)
+        text += "".join(f"; PyTorch: {line}" for line in of_torch)
+        if self.gpus:
+            self.run.clocks.start()
         return ("ok" if self.gpus else "skipped"), text, {
-            "gpus": self.gpus, "cuda": release, "there": there,
-            "clocks": clocks.strip() if status == 0 else None}
+            "gpus": self.gpus, "cuda": release, "there": there, "libraries": self.run.taken,
+            "torch": of_torch, "clocks": clocks.strip() if status == 0 else None}
+
+    def lost(self):
+        """Why the GPU does not answer any more; None where it does, or nobody can ask it."""
+        if not (self.folder / "bin/muonrt").exists():
+            return None
+        status, text = self.run.run(self.program("muonrt"), *PROBE, most=10)
+        return None if status == 0 else f"GPU lost: {verdict(status, text)[1]}"
 
     def build(self, seconds):
         if not self.run.find("nvcc") or not self.run.find("cmake"):
@@ -75,14 +75,18 @@ class Checks:
         # Found where the toolkit has none, as after an installation by Python packages.
         headers = [f"-DCMAKE_INCLUDE_PATH={';'.join(str(f / 'include') for f in self.run.wheels)}"] \
             if self.run.wheels else []
-        said = []
+        said, end = [], time.monotonic() + seconds
         while True:  # without what is missing
             options = [f"-D{name}={value}" for name, value in on.items()] + headers
             status, text = self.run.run("cmake", "-S", ROOT, "-B", self.folder, *generator,
                                         "-DCMAKE_BUILD_TYPE=Release", "-DMUONRT_CUDA=ON",
-                                        "-DMUONRT_INSTALL=OFF", *options)
+                                        "-DCMAKE_CUDA_FLAGS=-lineinfo",  # for compute-sanitizer, ncu
+                                        "-DMUONRT_INSTALL=OFF", *options,
+                                        most=end - time.monotonic())
             if status == 0:
                 break
+            if status == 124:
+                return "late", "the time was over; run tools/gpu-check build with more --seconds", None
             lost = "MUONRT_TESTS" if "tests need" in text else \
                 "MUONRT_TOOLS" if "command needs" in text else None
             if not lost or on[lost] == "OFF":
@@ -92,7 +96,8 @@ class Checks:
                         "no CLI11, fmt or nlohmann-json: no benchmarks")
         wanted = [t for t, needs in targets.items() if all(on[n] == "ON" for n in needs)]
         status, text = self.run.run("cmake", "--build", self.folder, "--parallel", os.cpu_count(),
-                                    "--target", *(wanted or ["muonrt"]), most=seconds)
+                                    "--target", *(wanted or ["muonrt"]),
+                                    most=end - time.monotonic())
         if status == 124:
             return "late", "the time was over; run tools/gpu-check build with more --seconds", None
         if status != 0:
@@ -125,7 +130,7 @@ class Checks:
             else:
                 self.broken.add(name)
                 said.append(f"{name} FAILED ({why or data.get('failed') or verdict(status, text)[1]})")
-                output += f"-- {name}\n{text[-3000:]}\n"
+                output += f"-- {name}\n{ends(text, 3000)}\n"
         return ("failed" if self.broken else "ok"), ", ".join(said), {"output": output} if output \
             else None
 
@@ -133,35 +138,51 @@ class Checks:
         files = sorted(TESTS.glob("*_test.cpp"))
         return [f.stem for f in files if '"[cuda]' in f.read_text(encoding="utf-8")]
 
-    def leave_out(self):
-        """Broken kernels, from tests that go through all; the words that say so."""
+    @contextlib.contextmanager
+    def left_out(self, kernels=None):
+        """Tests that go through all kernels do without these; without those that are broken."""
+        names = ",".join(sorted(self.broken & {"sm80", "sm90"} if kernels is None else kernels))
+        whole = self.run.environment
+        self.run.environment = dict(whole, MUONRT_TEST_LEAVE_OUT=names)
+        try:
+            yield
+        finally:
+            self.run.environment = whole
+
+    def without(self):
         names = ", ".join(sorted(self.broken & {"sm80", "sm90"}))
-        self.run.environment["MUONRT_TEST_LEAVE_OUT"] = names
         return f", without {names}" if names else ""
 
     def tests(self, seconds):
         """File by file, so that one that hangs takes no other with it."""
-        without = self.leave_out()
-        program, ended, skipped, bad, output = self.program("muonrt_gpu"), 0, 0, [], ""
         runs = [(f"[#{name}][cuda]~[.]~[every]", LONGER.get(name, 30)) for name in self.test_files()]
+        return self.tests_of(runs + [("[every]", 90)], seconds)
+
+    def meshes(self, seconds):
+        return self.tests_of([("[.gpu-only]", seconds)], seconds)
+
+    def tests_of(self, runs, seconds):
+        """@param runs  (cases as Catch2 takes them, seconds)"""
+        program, ended, skipped, bad, output = self.program("muonrt_gpu"), 0, 0, [], ""
         end = time.monotonic() + seconds
-        for case, most in runs + [("[every]", 90), ("[.gpu-only]", 100)]:
+        for case, most in runs:
             left = end - time.monotonic()
             if left < 2:
                 bad.append(f"{case}: no time was left")
                 continue
-            status, text = self.run.run(program, "-#", "-d", "yes", "-w", "NoTests", case,
-                                        most=min(most, left))
+            with self.left_out():
+                status, text = self.run.run(program, "-#", "-d", "yes", "-w", "NoTests", case,
+                                            most=min(most, left))
             ended += status == 0
             skipped += status == 77
-            if status == 124 and left < most:
+            if status == 124 and left <= most:
                 bad.append(f"{case}: no time was left")
             elif status not in (0, 77):
                 absent = "NCCL cannot be loaded" in text
                 bad.append(f"{case}: " + ("no NCCL" if absent else verdict(status, text)[1]))
-                output += f"-- {case} (status {status})\n{text[-3000:]}\n"
-        text = f"{ended} files of tests{without}" + (f", {skipped} skipped" if skipped else "") + \
-            "".join("; " + b for b in bad)
+                output += f"-- {case} (status {status})\n{ends(text, 4000)}\n"
+        text = f"{ended} files of tests{self.without()}" + \
+            (f", {skipped} skipped" if skipped else "") + "".join("; " + b for b in bad)
         if not bad:
             return "ok" if ended else "skipped", text, None
         alone = all("no NCCL" in b for b in bad)
@@ -170,7 +191,6 @@ class Checks:
 
     def commands(self, seconds):
         """The scripts of tests/cli with the command on the GPU: bench, step, its rules, training."""
-        without = self.leave_out()
         program, said, end = self.program("muonrt"), [], time.monotonic() + seconds
         scripts, worst, output, passed = ROOT / "tests/cli", "ok", "", 0
         # `step` starts the command some 170 times: last.
@@ -179,17 +199,18 @@ class Checks:
                             ("step_rules", [TESTS / "on_cuda", scripts / "step_rules", program]),
                             ("step", [TESTS / "on_cuda", scripts / "step", program])):
             left = end - time.monotonic()
-            status, text = (124, "") if left < 2 else self.run.run(*words, most=left)
+            with self.left_out():
+                status, text = (124, "") if left < 2 else self.run.run(*words, most=left)
             if status in (0, 77):
                 said.append(name + (" skipped" if status == 77 else ""))
                 passed += status == 0
                 continue
             said.append(f"{name}: {'no time was left' if status == 124 else verdict(status, text)[1]}")
             worst = "failed" if status != 124 else "late" if worst == "ok" else worst
-            output += f"-- {name} (status {status})\n{text[-3000:]}\n"
+            output += f"-- {name} (status {status})\n{ends(text, 4000)}\n"
         if worst == "ok" and not passed:
             worst = "skipped"
-        return worst, ", ".join(said) + without, {"output": output} if output else None
+        return worst, ", ".join(said) + self.without(), {"output": output} if output else None
 
     def verified(self, *words, most, launcher=()):
         """(verdict's name, text, data) of one run over the catalogue."""
@@ -202,23 +223,38 @@ class Checks:
             f"layouts, #wrong {data['wrong']}, #bits {data['wrong_bits']}", data
 
     def verify(self, seconds):
-        """The ends first, then the kernels of our own, then what lies between while time lasts."""
-        end, done, layouts = time.monotonic() + seconds, [], 0
-        own = [(2, "--symmetric", name) for name in ("sm90", "sm80") if name not in self.broken]
+        """The ends first, then the kernels of our own, captured too, then what lies between while time
+        lasts. One that fails leaves the others their turn."""
+        end, done, layouts, late, bad, data = time.monotonic() + seconds, [], 0, [], [], {}
+        own = [(2, "--symmetric", name, *more) for more in ([], ["--graphs"])
+               for name in ("sm90", "sm80") if name not in self.broken]
         between = [(ranks,) for ranks in (4, 3, 5, 6, 7)]
         for ranks, *words in [(1,), (2,), (8,), *own, (2, "--graphs"), *between]:
             what = " ".join([f"{ranks} ranks", *words])
             left = end - time.monotonic()
             if left < 2:
-                return "late", f"after {', '.join(done)}; run it alone", None
-            name, text, data = self.verified("--ranks", ranks, *words, most=left)
+                late.append(what)
+                continue
+            name, text, found = self.verified("--ranks", ranks, *words, most=left)
             if "sm90" in words and name != "ok" and "compute capability" in text:
                 continue
+            if name == "ok":
+                layouts += len(found["rows"])
+                done.append(what)
+            elif name == "skipped":
+                return name, text, found
+            elif name == "late":
+                late.append(what)
+            else:
+                bad.append(f"{what}: {text}")
             if name != "ok":
-                return name, f"{what}: {text}", data
-            layouts += len(data["rows"])
-            done.append(what)
-        return "ok", f"{layouts} layouts over {', '.join(done)}: #wrong 0, #bits 0", None
+                data[what] = found
+        said = f"{layouts} layouts over {', '.join(done) or 'nothing'}: #wrong 0, #bits 0"
+        said += f"; no time for {', '.join(late)}; run it alone" if late else ""
+        output = "".join(f"-- {what}\n{found['output']}\n" for what, found in data.items()
+                         if found and "output" in found)
+        return "failed" if bad else "late" if late else "ok", said + "".join("; " + b for b in bad), \
+            dict(data, output=output) if data else None
 
     def nccl(self, seconds):
         name, text, data = self.verified("--link", "nccl", "--ranks", 1, most=seconds)
@@ -242,39 +278,3 @@ class Checks:
         name, text, data = self.verified(launcher=(self.run.find("mpiexec"), "-n", 2), most=seconds)
         absent = "built without MPI" in text + (data or {}).get("output", "")
         return ("missing" if absent else name), text, data
-
-    def memcheck(self, seconds):
-        return self.sanitizer("memcheck", seconds)
-
-    def racecheck(self, seconds):
-        return self.sanitizer("racecheck", seconds)
-
-    def synccheck(self, seconds):
-        return self.sanitizer("synccheck", seconds)
-
-    def sanitizer(self, tool, seconds):
-        program = self.program("muonrt_gpu")
-        if not self.run.find("compute-sanitizer"):
-            raise Missing("compute-sanitizer is not installed")
-        # What fails on purpose is no finding. The two slow tools look at the symmetric kernels alone.
-        options = ["--tool", tool, "--error-exitcode", 9]
-        options += ["--report-api-errors", "no"] if tool == "memcheck" else \
-            ["--kernel-regex", "kns=symmetric"]
-        cases = SANITIZED if tool == "memcheck" else SANITIZED_SYMMETRIC
-        without = self.leave_out()
-        end, ended = time.monotonic() + seconds, []
-        for case in cases:
-            left = end - time.monotonic()
-            status, text = (124, "") if left < 2 else self.run.run(
-                "compute-sanitizer", *options, program, "-d", "yes", "-w", "NoTests", case,
-                most=left)
-            if "Device not supported" in text:
-                raise Missing(f"{tool} does not run on this machine: Device not supported")
-            if status == 124:
-                return "late", f"after {'; '.join(ended) or 'nothing'}; run it alone", \
-                    {"output": text[-3000:]}
-            if status != 0:
-                name, said, data = verdict(status, text)
-                return name, f"{case}: {said}", data
-            ended.append(case)
-        return "ok", f"{len(ended)} groups of cases{without}", None

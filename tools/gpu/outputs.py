@@ -8,6 +8,14 @@ def last(text):
     return lines[-1][:300] if lines else "no output"
 
 
+def ends(text, most=8000):
+    """The head of an output, where the first failure is, with its tail."""
+    half = most // 2
+    if len(text) <= most:
+        return text
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
+
+
 def counted_by_driver():
     """GPUs as the driver counts them, where there is no nvidia-smi; "" for none."""
     try:

@@ -2,15 +2,19 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from outputs import last
+import children
+from clocks import Clocks
+from libraries import add_libraries, wheel_folders
+from outputs import ends, last
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+MOST_LOGGED = 1 << 20  # characters of one command: a file of tests can say the same of every element
 
 
 class Missing(Exception):
@@ -18,12 +22,17 @@ class Missing(Exception):
 
 
 class Runner:
-    """@param json_file  is written after every part, so that nothing is lost with the rest."""
+    """@param json_file  is written after every part, so that nothing is lost with the rest.
+    @param logs  a folder for gpu-check.log, the whole output of every command; or None."""
 
-    def __init__(self, deps, seconds, json_file):
+    def __init__(self, deps, seconds, json_file, logs):
         self.end = time.monotonic() + seconds
         self.json_file = Path(json_file)
-        self.rows = []
+        self.log_file = None
+        if logs:
+            Path(logs).mkdir(parents=True, exist_ok=True)
+            self.log_file = open(Path(logs) / "gpu-check.log", "w", encoding="utf-8")
+        self.rows, self.now = [], "start"
         self.environment = dict(os.environ)
         if deps:
             deps = Path(deps).resolve()
@@ -34,28 +43,14 @@ class Runner:
         toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         if (toolkit / "bin").is_dir():
             self.prepend("PATH", toolkit / "bin")
-        # Libraries that came with PyTorch, where the system has none of the name; else the toolkit's,
-        # behind all others, since it holds more than the one that is looked for.
         self.wheels = wheel_folders(self.environment)
-        known = self.known_libraries()
-        here = [Path(f) for f in self.environment.get("LD_LIBRARY_PATH", "").split(":") if f]
-        for name in ("libcublasLt.so", "libnccl.so"):
-            if name in known or any(list(folder.glob(name + "*")) for folder in here):
-                continue
-            wheels = [wheel / "lib" for wheel in self.wheels if list((wheel / "lib").glob(name + "*"))]
-            self.prepend("LD_LIBRARY_PATH", *wheels)
-            if not wheels and list((toolkit / "lib64").glob(name + "*")):
-                paths = self.environment.get("LD_LIBRARY_PATH", "").split(":")
-                self.environment["LD_LIBRARY_PATH"] = ":".join(
-                    [path for path in paths if path] + [str(toolkit / "lib64")])
+        self.taken = add_libraries(self, toolkit)
+        self.clocks = Clocks(self)
 
     def prepend(self, name, *folders):
         old = self.environment.get(name)
         if folders:
             self.environment[name] = ":".join([str(f) for f in folders] + ([old] if old else []))
-
-    def known_libraries(self):
-        return self.run(self.find("ldconfig") or "/sbin/ldconfig", "-p", most=30)[1]
 
     def left(self):
         return self.end - time.monotonic()
@@ -65,61 +60,79 @@ class Runner:
 
     def run(self, *command, most=None):
         """(status, output); status 124 where the time was over: then all it started is ended."""
-        limit = max(1.0, min(self.left(), most or self.left()))
+        begin = time.monotonic()
         try:
-            child = subprocess.Popen([str(word) for word in command], cwd=ROOT, text=True,
-                                     env=self.environment, stdout=subprocess.PIPE,
-                                     stderr=subprocess.STDOUT, errors="replace",
-                                     start_new_session=True)
+            child = children.start([str(word) for word in command], cwd=ROOT, text=True,
+                                   env=self.environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, errors="replace")
         except OSError as error:
             return 127, str(error)
+        status, output = 124, ""
         try:
-            output, _ = child.communicate(timeout=limit)
-            return child.returncode, output
+            output, _ = child.communicate(timeout=max(1.0, min(self.left(), most or self.left())))
+            status = child.returncode
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-        try:
-            output, _ = child.communicate(timeout=5)
-        except subprocess.TimeoutExpired as error:  # stuck in the driver, or somebody has its pipe
-            output = error.stdout or ""
-            output = output if isinstance(output, str) else output.decode(errors="replace")
-        return 124, output
+            children.end(child)
+            output = rest_of(child)
+        finally:
+            children.end(child)
+            self.log(command, status, time.monotonic() - begin, output)
+        return status, output
+
+    def log(self, command, status, seconds, output):
+        if self.log_file:
+            self.log_file.write(f"==== {self.now}: {' '.join(str(word) for word in command)}\n"
+                                f"{ends(output, MOST_LOGGED)}\n"
+                                f"==== status {status} after {seconds:.1f} s\n\n")
+            self.log_file.flush()
 
     def part(self, name, work, seconds):
         """Runs work(seconds) -> (status, text, data), whatever becomes of it."""
-        start = time.monotonic()
+        start, self.now = time.monotonic(), name
         try:
             status, text, data = ("late", "no time was left; run it alone", None) \
                 if self.left() < 2 else work(seconds)
         except Missing as missing:
             status, text, data = "missing", str(missing), None
+        except children.Ended as ended:
+            self.note(name, "late", time.monotonic() - start, f"ended by {ended}")
+            raise
         except Exception as error:  # the other parts go on
             status, text, data = "failed", f"{type(error).__name__}: {error}", None
         self.note(name, status, time.monotonic() - start, text, data)
+        return status
 
     def note(self, part, status, seconds, text="", data=None):
         self.rows.append({"part": part, "status": status, "seconds": round(seconds, 1),
-                          "text": text, "data": data})
+                          "text": text, "data": data, "gpu": self.clocks.since_last()})
         print(f"{part:<12} {status:<8} {seconds:7.1f} s  {text}", flush=True)
+        self.write()
+
+    def write(self):
         whole = self.json_file.with_name(self.json_file.name + ".new")
         whole.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "rows": self.rows},
                                     indent=1) + "\n", encoding="utf-8")
         os.replace(whole, self.json_file)
 
+    def amend(self, status, text):
+        """Of the last part."""
+        self.rows[-1].update(status=status, text=f"{self.rows[-1]['text']}; {text}")
+        self.write()
+
     def statuses(self):
         return {row["status"] for row in self.rows}
 
 
-def wheel_folders(environment):
-    """Folders of python packages that carry NVIDIA's libraries, such as PyTorch's."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import nvidia; print('\\n'.join(nvidia.__path__))"], text=True,
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    found = [sub for folder in done.stdout.split() for sub in sorted(Path(folder).glob("*"))]
-    return [folder for folder in found if (folder / "lib").is_dir()]
+def rest_of(child):
+    """What one that has been ended had printed."""
+    try:
+        return child.communicate(timeout=5)[0]
+    except subprocess.TimeoutExpired as error:  # stuck in the driver, or somebody has its pipe
+        output = error.stdout or ""
+        return output if isinstance(output, str) else output.decode(errors="replace")
 
 
 def verdict(status, text):
     """(name, text, data) of a program that has ended."""
     name = {0: "ok", 77: "skipped", 124: "late"}.get(status, "failed")
-    return name, last(text), None if name == "ok" else {"output": text[-8000:]}
+    return name, last(text), None if name == "ok" else {"output": ends(text)}

@@ -1,0 +1,148 @@
+"""Stand-ins for what tools/gpu-check starts on a machine with a GPU: texts of programs, and of the
+modules that tools/gpu/compare.py imports."""
+
+
+def muonrt(real):
+    """--device cuda becomes the host, without settings of GPUs; the catalogue is cut short."""
+    return f"""#!/usr/bin/env bash
+echo "$*" >> "${{0%/*}}/calls"
+if [[ ${{STAND_IN_HANGS:-}} && "$*" == *"--providers ${{STAND_IN_HANGS:-}} "* ]]; then
+  echo '{{"left_out":{{}},"failed":"it did not end","wrong":0,"rows":[]}}'; exit 1
+fi
+if [[ "$*" == *"--link nccl"* ]]; then echo "NCCL cannot be loaded"; exit 1; fi
+if [[ $1 == "${{STAND_IN_FAILS:-}}" ]]; then echo "it broke"; exit 1; fi
+if [[ ${{STAND_IN_LOSES_GPU:-}} && "$*" == *"--providers sm80 "* ]]; then echo "it fell off"; exit 1; fi
+if [[ ${{STAND_IN_LOSES_GPU:-}} && "$*" == *"--providers sm90 "* ]]; then exit 77; fi
+if [[ ${{STAND_IN_NO_ANSWER:-}} && "$*" == *"64x64 --providers naive"* ]]; then echo "no answer"; exit 1; fi
+if [[ ${{STAND_IN_NO_DEVICE:-}} && "$*" == *"--device cuda"* ]]; then
+  echo '{{"skipped":"no CUDA device"}}'; echo "no CUDA device" >&2; exit 77
+fi
+words=()
+while (($# > 0)); do
+  case $1 in
+    --device|--symmetric|--reserved-sms|--providers) shift ;;
+    --graphs) ;;
+    --ranks) shift ;;
+    *,1081x1096x12,*) words+=(33x70) ;;  # of smoke
+    128x300x3,256x2048) words+=(17x40) ;;
+    *) words+=("$1") ;;
+  esac
+  shift
+done
+if [[ ${{words[0]}} == verify ]]; then words+=(--ranks 2 --steps 1); fi
+exec '{real}' "${{words[@]}}"
+"""
+
+
+TESTS = """#!/usr/bin/env bash
+echo "tests $*"
+if [[ ${STAND_IN_HANGS:-} && "${MUONRT_TEST_LEAVE_OUT:-}" != *"${STAND_IN_HANGS:-}"* ]]; then
+  echo "it hangs"; exit 1
+fi
+if [[ ${STAND_IN_FAILS:-} == tests ]]; then echo "one case failed"; exit 1; fi
+if [[ ${STAND_IN_SLEEPS:-} ]]; then echo $$ > "${0%/*}/sleeper"; exec sleep 60; fi
+if [[ ${STAND_IN_NO_DEVICE:-} ]]; then exit 77; fi
+echo "All tests passed (1 assertion in 1 test case)"
+"""
+
+# STAND_IN_RACES names the kernel that has one, STAND_IN_WARNS anything.
+SANITIZER = """#!/usr/bin/env bash
+tool=$2
+while [[ $1 != */muonrt_gpu ]]; do shift; done
+"$@"; status=$?
+errors=0 warnings=0
+others=${MUONRT_TEST_LEAVE_OUT:-}
+if [[ ${STAND_IN_RACES:-} && $others && $others != *"$STAND_IN_RACES"* ]]; then errors=2; fi
+if [[ ${STAND_IN_WARNS:-} ]]; then warnings=1; fi
+if ((errors + warnings)); then status=9; fi
+if [[ $tool == racecheck ]]; then
+  echo "========= RACECHECK SUMMARY: 3 hazards displayed ($errors errors, $warnings warnings)"
+else
+  echo "========= ERROR SUMMARY: $errors errors"
+fi
+exit $status
+"""
+
+SMI = """#!/usr/bin/env bash
+[[ -z ${STAND_IN_NO_GPU:-} ]] || exit 9
+if [[ "$*" != *clocks.sm,power.draw,clocks* ]]; then echo "Stand-in GPU, 1.0, 1 MiB"; exit 0; fi
+if [[ ${STAND_IN_OLD_DRIVER:-} && "$*" == *clocks_event_reasons* ]]; then exit 2; fi
+echo "1000 MHz, 100.50 W, 0x0000000000000001"
+if [[ "$*" != *-lms* ]]; then exit 0; fi
+echo $$ > "${0%/*}/watcher"
+while true; do echo "1980 MHz, 700.00 W, 0x0000000000000004"; sleep 0.1; done
+"""
+
+PROGRAMS = {
+    "nvidia-smi": SMI,
+    "nvcc": "#!/bin/sh\necho 'Cuda compilation tools, release 99.0, V99.0.1'\n",
+    "cmake": '#!/bin/sh\ncase "$*" in *MUONRT_TESTS=ON*) [ -z "$STAND_IN_NO_CATCH2" ] ||'
+             ' { echo "The tests need Catch2"; exit 1; };; esac\nexit 0\n',
+    "ninja": "#!/bin/sh\nexit 0\n",
+    "ldconfig": "#!/bin/sh\n[ -z \"$STAND_IN_NO_LIBRARIES\" ] || exit 0\nexec /sbin/ldconfig \"$@\"\n",
+    "c++": "#!/bin/sh\nexit 0\n",
+    "mpiexec": '#!/bin/sh\nshift 2\nexec "$@"\n',
+    "compute-sanitizer": SANITIZER}
+
+# Tensors without values: everything about one is a tensor, every number 0 and every time 0.1 ms.
+TORCH = """
+import os
+class Tensor:
+    dtype, shape, grad = "torch.float32", (4, 4), None
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *a, **k: self
+    def __getitem__(self, at): return self
+    def __matmul__(self, other): return self
+    __mul__ = __add__ = __sub__ = __le__ = __matmul__
+    def __invert__(self): return self
+    def __int__(self): return 0
+    def stride(self, at): return 4
+    def numel(self): return 16
+    T = property(lambda self: self)
+class Event:
+    def __init__(self, enable_timing): pass
+    def record(self): pass
+    def query(self): return False
+    def synchronize(self): pass
+    def elapsed_time(self, end): return 0.1
+class Optimizer:
+    def __init__(self, params, lr):
+        self.param_groups = [{"params": list(params)}]
+        self.state = {p: {"momentum_buffer": p.grad} for p in self.param_groups[0]["params"]}
+    def step(self):
+        if os.environ.get("STAND_IN_FAILS") == "torch":
+            raise RuntimeError("no such step")
+class Muon(Optimizer):
+    def __init__(self, params, lr, use_addmm=False): super().__init__(params, lr)
+class Names:
+    def __init__(self, **names): self.__dict__.update(names)
+made = lambda *a, **k: Tensor()
+zeros = empty = rand = tensor = made
+mm = lambda a, b, out: None
+is_tensor = lambda value: isinstance(value, Tensor)
+manual_seed = lambda seed: None
+nan, int32, uint8, bfloat16 = float("nan"), "int32", "uint8", "bfloat16"
+nn = Names(Parameter=lambda tensor: Tensor())
+optim = Names(AdamW=Optimizer, **({} if os.environ.get("STAND_IN_NO_MUON") else {"Muon": Muon}))
+matmul = Names(allow_tf32=True, allow_bf16_reduced_precision_reduction=True)
+backends = Names(cuda=Names(matmul=matmul))
+cuda = Names(is_available=lambda: True, synchronize=lambda: None, Event=Event)
+version, __version__ = Names(cuda="99.0"), "2.99"
+"""
+
+# The first of its configurations does not compile.
+TRITON = """
+import os
+__version__ = "3.99"
+cdiv = lambda a, b: -(-a // b)
+class Kernel:
+    def __getitem__(self, grid):
+        def launch(*arguments, num_warps, num_stages):
+            if num_stages == 3 or os.environ.get("STAND_IN_FAILS") == "triton":
+                raise RuntimeError("out of resource: shared memory")
+        return launch
+jit = lambda function: Kernel()
+"""
+MODULES = {"torch.py": TORCH, "triton/__init__.py": TRITON, "triton/language.py": "constexpr = int\n"}

@@ -1,0 +1,29 @@
+"""The parts of tools/gpu-check, and how they share the time."""
+
+# In the order of a run: whether results are right, then the numbers that are looked at first, then
+# what repeats either at length. Each with the seconds that are kept for it in a run of all, and the
+# most that it may take there.
+PARTS = {"env": (20, 60), "build": (190, 240), "smoke": (25, 60), "tests": (50, 150), "gemm": (30, 70),
+         "torch": (45, 70), "memcheck": (30, 90), "verify": (25, 90), "ns": (25, 70),
+         "elementwise": (8, 30), "step": (12, 40), "nccl": (8, 30), "processes": (20, 60),
+         "synccheck": (12, 60), "racecheck": (12, 60), "exchange": (5, 20), "meshes": (10, 100),
+         "mpi": (8, 60), "commands": (15, 240), "profile": (0, 90)}
+MEASURED = ("elementwise", "gemm", "ns", "step", "exchange", "torch", "profile")
+ONLY_NAMED = ("profile",)
+NO_GPU_NEEDED = ("env", "build")
+
+
+def chosen(named):
+    """The parts of a run, in their order; env tells all others what there is."""
+    return [p for p in PARTS if p == "env" or (p in named if named else p not in ONLY_NAMED)]
+
+
+def seconds_for(part, parts, left, named):
+    """What a part may take. Parts that are named share all there is, by what they may take in a run of
+    all; there each has what those before it have not used, but for what is kept for the others."""
+    to_come = parts[parts.index(part) + 1:]
+    most = PARTS[part][1]
+    share = left * most / (most + sum(PARTS[p][1] for p in to_come))
+    if named:
+        return min(most, left) if part == "env" else share
+    return min(most, left, max(share, left - sum(PARTS[p][0] for p in to_come)))

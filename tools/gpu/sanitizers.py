@@ -1,0 +1,110 @@
+"""compute-sanitizer over small cases of the GPU tests, for tools/gpu-check."""
+import itertools
+import re
+import time
+
+from outputs import ends, last
+from runner import Missing
+
+# Cases small enough for compute-sanitizer, those of the kernels that are hardest to get right first.
+# The large tiles, clusters and all, run in the case named after them, on all SMs; in the others on a
+# grid of two blocks.
+SANITIZED_SYMMETRIC = ["symmetric product: exact on integers\\, odd sizes*",
+                       "symmetric product: exact on integers in the large tiles*",
+                       "symmetric product: a depth cut*", "symmetric product: real numbers*",
+                       "cuda lockstep: shapes*"]
+SANITIZED_PASSES = ["cuda unpack:*", "cuda pack:*", "cuda normalize:*", "cuda sum:*", "cuda commit:*",
+                    "cuda normuon:*"]
+SANITIZED = SANITIZED_SYMMETRIC + SANITIZED_PASSES
+FOUND = 9  # the exit status of compute-sanitizer where it has something to say
+
+
+def counted(text):
+    """(errors, warnings) of the last summary line; None for none."""
+    races = re.findall(r"RACECHECK SUMMARY: .*?\((\d+) errors?, (\d+) warnings?\)", text)
+    if races:
+        return tuple(map(int, races[-1]))
+    errors = re.findall(r"ERROR SUMMARY: (\d+) error", text)
+    return (int(errors[-1]), 0) if errors else None
+
+
+def judged(status, text):
+    """(status of a part, errors, warnings). A warning alone fails nothing; since it has changed the
+    exit status, the tests are asked in their own words whether they have passed."""
+    errors, warnings = counted(text) or (None, None)
+    if errors:
+        return "failed", errors, warnings
+    if status == FOUND and warnings and "All tests passed" in text:
+        return "ok", errors, warnings
+    if status == 0 and errors is None:
+        return "failed", errors, warnings  # it has not looked
+    return {0: "ok", 77: "skipped", 124: "late"}.get(status, "failed"), errors, warnings
+
+
+class Sanitizers:
+    """@param checks  Checks, which knows the programs and what is broken."""
+
+    def __init__(self, run, checks):
+        self.run, self.checks = run, checks
+
+    def memcheck(self, seconds):
+        return self.sanitizer("memcheck", seconds)
+
+    def racecheck(self, seconds):
+        return self.sanitizer("racecheck", seconds)
+
+    def synccheck(self, seconds):
+        return self.sanitizer("synccheck", seconds)
+
+    def groups(self, tool):
+        """(a name, kernels that are left out, cases), each of the kernels of our own by itself: what is
+        found in one says nothing of the other. The slow tools look at those alone. In turns, so that no
+        kernel goes unseen where time is short."""
+        broken = self.checks.broken & {"sm80", "sm90"}
+        lists = [[(kernel, {other} | broken, case) for case in SANITIZED_SYMMETRIC]
+                 for kernel, other in (("sm90", "sm80"), ("sm80", "sm90")) if kernel not in broken]
+        if tool == "memcheck":
+            lists.append([("passes", broken, case) for case in SANITIZED_PASSES])
+        return [one for turn in itertools.zip_longest(*lists) for one in turn if one]
+
+    def sanitizer(self, tool, seconds):
+        program = self.checks.program("muonrt_gpu")
+        if not self.run.find("compute-sanitizer"):
+            raise Missing("compute-sanitizer is not installed")
+        options = ["--tool", tool, "--error-exitcode", FOUND, "--print-limit", 20]
+        # What fails on purpose is no finding.
+        options += ["--report-api-errors", "no"] if tool == "memcheck" else \
+            ["--kernel-regex", "kns=symmetric"]
+        end, data, bad = time.monotonic() + seconds, {}, []
+        counts = {"ok": 0, "failed": 0, "late": 0, "skipped": 0}
+        for group, left_out, case in self.groups(tool):
+            row = data.setdefault(group, {"ended": [], "errors": 0, "warnings": 0})
+            left = end - time.monotonic()
+            if left < 2:
+                counts["late"] += 1
+                row.setdefault("late", []).append(case)
+                continue
+            with self.checks.left_out(left_out):
+                status, text = self.run.run("compute-sanitizer", *options, program, "-d", "yes", "-w",
+                                            "NoTests", case, most=left)
+            if "Device not supported" in text:
+                raise Missing(f"{tool} does not run on this machine: Device not supported")
+            name, errors, warnings = judged(status, text)
+            counts[name] += 1
+            row["errors"] += errors or 0
+            row["warnings"] += warnings or 0
+            if name in ("ok", "skipped"):
+                row["ended"].append(case)
+            elif name == "late":
+                row.setdefault("late", []).append(case)
+            if name == "failed":
+                bad.append(f"{group}, {case}: " + (f"{errors} errors" if errors else last(text)))
+            if name == "failed" or warnings:
+                data["output"] = data.get("output", "") + \
+                    f"-- {group}, {case} (status {status})\n{ends(text, 4000)}\n"
+        said = "; ".join(f"{group}: {len(row['ended'])} groups of cases, #errors {row['errors']}, "
+                         f"#warnings {row['warnings']}" + (f", no time for {len(row['late'])}"
+                                                           if "late" in row else "")
+                         for group, row in data.items() if group != "output")
+        name = next(n for n in ("failed", "late", "ok", "skipped") if counts[n] or n == "skipped")
+        return name, said + "".join("; " + b for b in bad) + self.checks.without(), data
