@@ -230,10 +230,14 @@ TEST_CASE("recover: a step behind its vote is torn for all", "[unit][recover]") 
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step == Status::kOk);
   CHECK(result.ranks[0].step == Status::kTorn);
+  // Rank 2 may not have heard it either when the others end; of two the survivors' first is named.
+  const bool both = result.ranks[2].step == Status::kTorn;
+  CHECK((both || result.ranks[2].step == Status::kOk));
+  const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";
   for (const recovery::Ended& end : result.ranks) {
     REQUIRE(end.error);
     CHECK(end.error->status() == Status::kTorn);
-    CHECK(end.error->message().find("rank 0 is torn") != std::string::npos);
+    CHECK(end.error->message().find(named) != std::string::npos);
   }
 }
 
