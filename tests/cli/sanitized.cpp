@@ -1,5 +1,5 @@
 // The two subcommands that run all of the library, for the build with a sanitizer: compiling the
-// other fifty sources of the command there takes a minute and checks nothing.
+// rest of the command there takes a minute and checks nothing.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
