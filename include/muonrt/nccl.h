@@ -1,6 +1,7 @@
 /* muonrt/nccl.h - communicators for parameters in GPU memory. No NCCL header is needed: an
- * ncclComm_t is passed as a pointer, and the library is looked for at run time (a copy that is in
- * the process already comes first). */
+ * ncclComm_t is passed as a pointer, and the library is looked for at run time. A copy that is in
+ * the process already comes first: one whose functions all parts of the program see (linked into
+ * it and exported, or loaded with RTLD_GLOBAL), then one that was loaded as libnccl.so.2. */
 #ifndef MUONRT_NCCL_H
 #define MUONRT_NCCL_H
 
@@ -47,8 +48,10 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  *
  * An `nccl_comm` is ready, with nothing outstanding on it. It is split here and again for each
  * optimizer made over the communicator, so it must be there then; borrowed, as long as they are.
- * - One that blocks, as NCCL's and PyTorch's do by default, knows no deadline while it is split.
- *   NCCL_COMM_BLOCKING=1 makes all of them block, muonrt's own too: leave it unset.
+ * - One that blocks, as NCCL's and PyTorch's do by default, knows no deadline while it is split: if
+ *   that fails on one rank, this rank says why after ten seconds at most, and the others wait
+ * inside NCCL until `nccl_comm` is aborted. NCCL_COMM_BLOCKING=1 makes all of them block, muonrt's
+ * own too: leave it unset.
  * - One made with splitShare = 1, or under NCCL_COMM_SPLIT_SHARE_RESOURCES=1, is aborted together
  *   with what was split off it: pass NULL instead.
  * - After a failure of this function its split may still be under way: abort it.
@@ -61,8 +64,10 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
  * MISMATCH where versions of NCCL or of muonrt, max_ctas, channels_per_net_peer, borrow or whether
- * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT, naming the rank; COMM; TIMEOUT.
- * Only a null `host` is told on its rank alone. */
+ * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE and COMM,
+ * naming the rank, whose failure the others do not wait out (over a muonrt_transport_t where it has
+ * `published`; else, and inside a split that blocks, they do); TIMEOUT. After what fails in NCCL
+ * `host` serves on. Only a null `host` is told on its rank alone. */
 MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                    const muonrt_nccl_options_t* options);
 

@@ -20,6 +20,12 @@ void require_timeout(int64_t ms, const char* function) {
                  ": timeout_ms is ", ms, " (1 to ", kMaxTimeoutMs, "); correct it");
 }
 
+void require_secret_bytes(int64_t bytes, const char* function) {
+  const auto least = static_cast<int64_t>(kSecretBytes);
+  MUONRT_REQUIRE(bytes >= least && bytes <= 4096, Status::kInvalidArgument, function,
+                 ": secret_bytes is ", bytes, " (", least, " to 4096); correct it");
+}
+
 }  // namespace
 
 extern "C" {
@@ -43,10 +49,7 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
     given = api::read_struct(tcp, given, kName);
     require_pointer(given.address, kName, "tcp.address");
     require_pointer(given.secret, kName, "tcp.secret");
-    const auto least = static_cast<int64_t>(kSecretBytes);
-    MUONRT_REQUIRE(given.secret_bytes >= least && given.secret_bytes <= 4096,
-                   Status::kInvalidArgument, kName, ": secret_bytes is ", given.secret_bytes, " (",
-                   least, " to 4096); correct it");
+    require_secret_bytes(given.secret_bytes, kName);
     require_timeout(given.timeout_ms, kName);
     TcpMeeting meeting;
     meeting.rank = given.rank;
@@ -80,12 +83,16 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_fol
     require_pointer(given.path, kName, "folder.path");
     require_pointer(given.run_id, kName, "folder.run_id");
     require_timeout(given.timeout_ms, kName);
+    // A secret that went missing on its way here is no wish to have none.
+    if (given.secret_bytes != 0) require_pointer(given.secret, kName, "folder.secret");
+    if (given.secret) require_secret_bytes(given.secret_bytes, kName);
     FolderMeeting meeting;
     meeting.rank = given.rank;
     meeting.size = given.size;
     meeting.path = given.path;
     meeting.run_id = given.run_id;
     meeting.version = muonrt_version();
+    if (given.secret) meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     *comm = new muonrt_comm(make_post_transport(make_folder_post(meeting, given.timeout_ms)));
     return Status::kOk;
   });

@@ -42,9 +42,12 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
-/// How a rank's GPU works; `symmetric` and `naive_products` alone change bits.
+/// How a rank's GPU works; `symmetric` and the two kinds of products alone change bits.
 struct CudaSettings {
   bool naive_products = false;  // plain loops in place of the vendor's products: slow
+  /// The vendor's at their best, for benchmarks: each batch waits where it is first met while
+  /// algorithms are timed on it, and the fastest one's bits are what comes out.
+  bool fastest_products = false;
   /// With naive products kDefault and kVendor are naive too.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   /// Newton-Schulz is captured at its second run and replayed from then on; not the default until a

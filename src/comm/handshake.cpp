@@ -15,14 +15,13 @@ void append_bytes(std::string& to, const T& value, size_t bytes = sizeof(T)) {
   to.append(reinterpret_cast<const char*>(&value), bytes);
 }
 
-/// HMAC pads its key with zeros: of the secret with its length no two are equal.
+}  // namespace
+
 Digest keyed(const std::string& secret, const std::string& text) {
   std::string key;
   append_bytes(key, static_cast<uint64_t>(secret.size()));
   return hmac_sha256(key + secret, text);
 }
-
-}  // namespace
 
 Nonce fresh_nonce() {
   Nonce out;

@@ -6,11 +6,14 @@
 
 #include "base/error.hpp"
 #include "base/hmac.hpp"
+#include "comm/socket.hpp"
 
 namespace muonrt {
 
 // What is said at a rendezvous: rank 0's greeting, the newcomer's claim, rank 0's answer. Fixed
 // sizes, the machine's byte order (little on all that muonrt runs on).
+
+constexpr size_t kSecretBytes = 8;  // of a secret at least
 
 using Nonce = std::array<uint8_t, 32>;
 using Digest = Sha256::Digest;
@@ -40,6 +43,9 @@ constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'}
 /// From the system's source of random numbers. Errors: INTERNAL if it gives none.
 Nonce fresh_nonce();
 
+/// HMAC pads its key with zeros: keyed is the secret with its length, so that no two are equal.
+Digest keyed(const std::string& secret, const std::string& text);
+
 /// HMAC over both numbers and all of the claim, or the answer, but the proof itself.
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
@@ -48,5 +54,12 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
 /// With the message cut to its place.
 Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                    Status status, const std::string& message);
+
+/// All of `value`, or false: it is small, so a connection that does not take it is as good as dead.
+template <class T>
+bool tell(const Socket& s, const T& value) {
+  return send(s.fd(), &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof value);
+}
 
 }  // namespace muonrt

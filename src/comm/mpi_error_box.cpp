@@ -35,7 +35,13 @@ void ErrorBox::post(Status status, const std::string& message) noexcept {
   std::memcpy(letter_.text, message.data(), length);
   letter_.text[length] = 0;
   unsent_ = true;
-  if (any_thread_ || operator_.load() == std::this_thread::get_id()) send();
+  if (may_call_mpi()) send();
+}
+
+bool ErrorBox::may_call_mpi() const {
+  int finalized = 0;
+  MPI_Finalized(&finalized);  // after which every other call ends the job
+  return !finalized && (any_thread_ || operator_.load() == std::this_thread::get_id());
 }
 
 /// With the mutex held. A send that fails is left out: that peer has its deadline.
@@ -68,7 +74,7 @@ void ErrorBox::receive() {
 }
 
 std::optional<Error> ErrorBox::peek() {
-  if (!failed() && any_thread_) receive();
+  if (!failed() && may_call_mpi()) receive();
   const std::lock_guard lock(mutex_);
   return error_;
 }

@@ -29,8 +29,9 @@ class ErrorBox {
   /// Throws the error if there is one. Only the thread that carries out operations.
   void look();
 
-  /// The error, if there is one by now. Any thread; where only some may call MPI, no more than what
-  /// was met before.
+  /// The error, if there is one by now. Any thread; where only some may call MPI, others than the
+  /// one that made the box or carried out its last operation see no more than what was met before,
+  /// as do all after MPI_Finalize.
   std::optional<Error> peek();
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
@@ -46,6 +47,7 @@ class ErrorBox {
     char text[1020];
   };
   void keep(Status status, std::string message);
+  bool may_call_mpi() const;
   void send() noexcept;
   void receive();
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "comm/handshake.hpp"
 #include "comm/socket.hpp"
 
 namespace muonrt {
@@ -13,10 +14,10 @@ struct TcpMeeting {
   int rank = 0, size = 1;
   std::string address;    // "host:port" of rank 0
   std::string interface;  // name or address of the one to use on this machine; empty: any that fits
+                          // (rank 0: all of its addresses that `address` stands for)
   std::string secret;     // the same on all ranks, at least kSecretBytes
   int32_t version = 0;    // of the library; must be equal
 };
-constexpr size_t kSecretBytes = 8;
 
 /// Errors: INVALID_ARGUMENT.
 void check_meeting(const TcpMeeting& meeting);
@@ -29,13 +30,14 @@ void check_meeting(const TcpMeeting& meeting);
 /// Rank 0: the connections of all others, by rank (that of rank 0 is empty). Strangers, port
 /// scanners and those with another secret are turned away while it goes on waiting.
 /// Errors, which the ranks that have come get too: MISMATCH if a rank believes in another number of
-/// ranks or runs another version, or if two say they are the same rank. TIMEOUT naming who is
-/// missing.
+/// ranks or runs another version, is none of them, or if two say they are the same rank. TIMEOUT
+/// naming who is missing. COMM if the process may not open so many files.
 std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline);
 
-/// The others: the connection to rank 0, once all ranks have come. Tries again while nobody
-/// listens. Errors: COMM if the secrets differ or something else listens there; what rank 0 says;
-/// TIMEOUT.
+/// The others: the connection to rank 0, once all ranks have come. Tries again, with pauses, while
+/// its name is not known, nobody listens, or when the connection ends before rank 0 has answered.
+/// Errors: INVALID_ARGUMENT; COMM if the secrets differ or something else listens there; what rank
+/// 0 says; TIMEOUT.
 Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline);
 
 }  // namespace muonrt

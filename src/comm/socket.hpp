@@ -1,6 +1,5 @@
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "comm/addresses.hpp"
 
 namespace muonrt {
 
@@ -27,39 +27,35 @@ class Socket {
   Socket& operator=(const Socket&) = delete;
   ~Socket();
   int fd() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
   int fd_ = -1;
 };
 
-/// An address with its length, as the system calls take it.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  int family() const { return storage.ss_family; }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  void set_port(uint16_t port);
-};
-
 /// "errno 111, Connection refused".
 std::string errno_text(int error);
 
-/// Addresses of "host:port" or "[::1]:port". Errors: INVALID_ARGUMENT if it is none, COMM if the
-/// name is not known. The system's resolver has timeouts of its own.
-std::vector<SocketAddress> resolve(const std::string& host_and_port);
+/// Listens at all of `addresses` that are this machine's.
+/// Errors: COMM if none is, or another program listens at one.
+std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog);
 
-/// The address of an interface, given by its name ("eth0") or its address ("10.0.0.5"), of the
-/// family asked for. Errors: INVALID_ARGUMENT if this machine has none.
-SocketAddress interface_address(const std::string& interface, int family);
+/// The address at this end.
+SocketAddress place_of(const Socket& socket);
 
-/// Listens at `address`, or at its port on `interface`, where that is not empty.
-/// Errors: COMM if it is taken or not this machine's.
-Socket listen_at(SocketAddress address, const std::string& interface, int backlog);
-
+/// @param from  an address of this machine to call from, or null.
 /// @return  an open connection, or none; then `why` says why. Waits no longer than the deadline.
-Socket try_connect(const SocketAddress& address, const std::string& interface, Deadline deadline,
+Socket try_connect(const SocketAddress& address, const SocketAddress* from, Deadline deadline,
                    std::string& why);
+
+/// Whether both ends are this one. Where nobody listens at a port of the range that the system
+/// gives to callers, it may give a caller that very port, which then answers itself.
+bool meets_itself(const Socket& socket);
+
+/// Its port is free again at once when it is closed, and not after a minute; for ends that nothing
+/// was said over.
+void reset_when_closed(const Socket& socket);
 
 /// A pair of connected ends.
 std::pair<Socket, Socket> socket_pair();

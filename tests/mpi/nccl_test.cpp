@@ -102,6 +102,28 @@ TEST_CASE("mpi nccl: settings and versions that differ are named with their rank
   REQUIRE(on_all(problem) == "");
 }
 
+TEST_CASE("mpi nccl: what fails on one rank ends the others' waits in NCCL, at any thread level",
+          "[mpi][nccl]") {
+  const auto bootstrap = muonrt::make_bootstrap(connect());
+  std::string problem;
+  const std::string error = attempt([&] {
+    nccl_enter(*bootstrap, false, [&](const muonrt::Bootstrap& alarm) {
+      if (rank() == size() - 1) throw muonrt::Error(muonrt::Status::kDevice, "no way in");
+      const auto deadline = muonrt::Deadline::in_ms(20'000);
+      while (!deadline.passed())
+        if (const auto trouble = alarm.trouble()) throw *trouble;
+      problem = "nothing was heard; ";
+    });
+  });
+  const std::string words = cat(size() > 1 ? cat("rank ", size() - 1, ": ") : "", "no way in");
+  // It is in order after that.
+  char mine = 0;
+  std::vector<char> all(static_cast<size_t>(size()));
+  problem += attempt([&] { bootstrap->allgather(&mine, all.data(), 1); });
+  if (error.find(cat("MUONRT_ERROR_DEVICE: ", words)) != 0) problem += cat("'", error, "'");
+  REQUIRE(on_all(problem) == "");
+}
+
 // An entry of its own, which is skipped where there is no library.
 TEST_CASE("mpi nccl: ranks agree on the real library's version and get rank 0's unique id",
           "[.real_nccl]") {

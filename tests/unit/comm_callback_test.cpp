@@ -113,6 +113,20 @@ TEST_CASE("callback transport: errors keep their status, name the operation and 
   REQUIRE(destroyed == 2);
 }
 
+TEST_CASE("callback transport: memory that only its caller can copy is refused", "[unit][comm]") {
+  std::atomic<int> destroyed = 0;
+  ThreadGroup group(1);
+  const muonrt_transport_t table = table_over(group.transport(0), destroyed);
+  CallbackTransport t(read_transport(&table));
+  int copied = 0;
+  const CopyMessage copy = [&](void*, const void*, int64_t) { ++copied; };
+  char from = 1, to = 0;
+  const SendTo send{0, &from, 1};
+  const ReceiveFrom receive{0, &to, 1};
+  REQUIRE_THROWS_WITH(t.exchange({&send, 1}, {&receive, 1}, &copy), Contains("cannot reach"));
+  CHECK((copied == 0 && to == 0));
+}
+
 TEST_CASE("callback transport: tells what a peer has published, between operations too",
           "[unit][comm]") {
   std::atomic<int> destroyed = 0, aborted = 0;

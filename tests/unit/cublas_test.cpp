@@ -105,14 +105,17 @@ TEST_CASE("cublas: the real library takes what algorithms have to keep to", "[un
   if (!found) return;
   const auto get = FROM(found, cublasLtMatmulPreferenceGetAttribute);
   REQUIRE(get);
-  const CublasPreference preference = product_preference();
-  const auto of = preference.get();
-  CHECK(read<uint64_t>(get, of, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) ==
-        uint64_t{kCublasWorkspace});
-  CHECK(read<uint32_t>(get, of, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) ==
-        CUBLASLT_REDUCTION_SCHEME_NONE);
-  for (const auto which :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    CHECK(read<uint32_t>(get, of, which) == kCublasAlignment);
+  for (const Depth depth : {Depth::kWhole, Depth::kInParts}) {
+    const CublasPreference preference = product_preference(depth);
+    const auto of = preference.get();
+    CHECK(read<uint64_t>(get, of, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) ==
+          uint64_t{kCublasWorkspace});
+    CHECK(
+        read<uint32_t>(get, of, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) ==
+        (depth == Depth::kWhole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_MASK));
+    for (const auto which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      CHECK(read<uint32_t>(get, of, which) == kCublasAlignment);
+  }
 }

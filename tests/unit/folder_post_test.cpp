@@ -73,7 +73,10 @@ TEST_CASE("folder: files of an earlier run are refused, and another id is anothe
   REQUIRE(says(earlier[0], Status::kAborted, "ended"));
   mkdir((folder.path() + "/run-1").c_str(), 0700);
   std::ofstream(folder.path() + "/run-1/card.1") << "old";
-  std::ofstream(folder.path() + "/run-1/answer") << std::string(200, '\0');
+  std::vector<Card> cards;
+  for (const int rank : {0, 1, 2}) cards.push_back(make_card(meeting(folder, rank, 3)));
+  std::ofstream(folder.path() + "/run-1/answer")
+      << make_answer(meeting(folder, 0, 3), cards, Status::kOk, "");
   const auto again = on_ranks(3, [&](int rank) { meet(meeting(folder, rank, 3), 300); });
   CHECK(says(again[0], Status::kInvalidState, "is there already (an earlier run"));
   CHECK(says(again[1], Status::kInvalidState, "has a rank 1 already"));

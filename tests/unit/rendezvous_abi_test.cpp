@@ -48,6 +48,8 @@ TEST_CASE("rendezvous abi: communicators meet over TCP and in a folder",
           meeting.size = 3;
           meeting.path = folder.path().c_str();
           meeting.run_id = "abi";
+          meeting.secret = secret.data();
+          meeting.secret_bytes = std::ssize(secret);
           return muonrt_comm_create_folder(comm, &meeting);
         }) == "");
 }
@@ -80,5 +82,13 @@ TEST_CASE("rendezvous abi: what is not set is refused by name", "[unit][comm][re
   folder.path = "/tmp";
   CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(says("folder.run_id is null"));
+  folder.run_id = "run";
+  folder.secret_bytes = 8;
+  CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("folder.secret is null"));
+  folder.secret = "1234567";
+  folder.secret_bytes = 7;
+  CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(says("secret_bytes is 7 (8 to 4096)"));
   CHECK(comm == nullptr);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 
 #include "comm/handshake.hpp"
 #include "comm/post_transport.hpp"
@@ -112,14 +113,31 @@ TEST_CASE("rendezvous: what the ranks do not agree on is said to all of them",
   const auto size = with_rank_2([](TcpMeeting& m) { m.size = 4; }, kLong);
   const auto version = with_rank_2([](TcpMeeting& m) { m.version = 101; }, kLong);
   const auto twice = with_rank_2([](TcpMeeting& m) { m.rank = 1; }, kLong);
-  for (const int r : {0, 2}) {
-    const auto at = static_cast<size_t>(r);
-    CHECK(says(size[at], Status::kMismatch, "rank 2 believes in 4 ranks, rank 0 in 3"));
-    CHECK(says(version[at], Status::kMismatch, "rank 2 runs version 101 of muonrt, rank 0 100"));
+  for (size_t r = 0; r < 3; ++r) {
+    CHECK(says(size[r], Status::kMismatch, "rank 2 believes in 4 ranks, rank 0 in 3"));
+    CHECK(says(version[r], Status::kMismatch, "rank 2 runs version 101 of muonrt, rank 0 100"));
+    CHECK(says(twice[r], Status::kMismatch, "two processes say they are rank 1"));
   }
-  CHECK(says(twice[0], Status::kMismatch, "two processes say they are rank 1"));
-  CHECK(says(twice[1], Status::kMismatch, "two processes say they are rank 1"));
-  CHECK(says(twice[2], Status::kMismatch, "two processes say they are rank 1"));
+}
+
+TEST_CASE("rendezvous: who comes after the ranks were found to differ hears why",
+          "[unit][comm][rendezvous]") {
+  const int port = loopback::free_port();
+  std::promise<void> told;
+  const auto heard = told.get_future().share();
+  const auto errors = on_ranks(3, [&](int rank) {
+    TcpMeeting m = meeting(port, rank, 3);
+    if (rank == 2) m.size = 4;
+    if (rank == 1) heard.wait();  // until rank 2 has its answer
+    try {
+      meet(m, kLong);
+    } catch (const Error&) {
+      if (rank == 2) told.set_value();
+      throw;
+    }
+  });
+  for (const auto& error : errors)
+    CHECK(says(error, Status::kMismatch, "rank 2 believes in 4 ranks, rank 0 in 3"));
 }
 
 TEST_CASE("rendezvous: ranks that are missing are named when the time is over",
@@ -165,8 +183,10 @@ TEST_CASE("rendezvous: strangers and port scanners do not disturb it", "[unit][c
 
 TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret, is refused",
           "[unit][comm][rendezvous]") {
-  const auto against = [](const std::string& greeting, bool answer) {
-    const Socket door = listen_at(resolve(loopback::at_port(loopback::free_port()))[0], "", 4);
+  const auto against = [](const std::string& greeting, bool answer, int64_t timeout_ms = kLong) {
+    const std::vector<Socket> doors =
+        listen_at(resolve(loopback::at_port(loopback::free_port())), 4);
+    const Socket& door = doors[0];
     sockaddr_in at{};
     socklen_t length = sizeof at;
     getsockname(door.fd(), reinterpret_cast<sockaddr*>(&at), &length);
@@ -180,8 +200,9 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       const Answer welcome = make_answer("guessed", Nonce{}, claim.nonce, Status::kOk, "");
       send(line.fd(), &welcome, sizeof welcome, MSG_NOSIGNAL);
     });
-    const auto errors = on_ranks(
-        1, [&](int) { meet_rank_0(meeting(ntohs(at.sin_port), 1, 2), Deadline::in_ms(kLong)); });
+    const auto errors = on_ranks(1, [&](int) {
+      meet_rank_0(meeting(ntohs(at.sin_port), 1, 2), Deadline::in_ms(timeout_ms));
+    });
     server.join();
     return errors[0];
   };
@@ -189,7 +210,9 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
   const Greeting greeting{kGreeting, Nonce{}};
   const std::string words(reinterpret_cast<const char*>(&greeting), sizeof greeting);
   CHECK(says(against(words, true), Status::kComm, "different secrets"));
-  CHECK(says(against(words, false), Status::kComm, "without a word"));
+  // The next try finds nobody who answers, and is cut short by the deadline.
+  CHECK(says(against(words, false, 1000), Status::kTimeout,
+             "1 times without an answer (last: the connection was closed)"));
 }
 
 TEST_CASE("rendezvous: secrets differ that differ in zeros at their end alone",
@@ -237,6 +260,20 @@ TEST_CASE("rendezvous: bad arguments are refused by name", "[unit][comm][rendezv
   m.interface = "";
   m.address = "192.0.2.1:4567";  // of nobody
   CHECK(refused(m, "cannot listen at 192.0.2.1"));
+}
+
+TEST_CASE("rendezvous: a name that is not known yet is waited for, and a wrong address is not",
+          "[unit][comm][rendezvous]") {
+  const auto called = [](const std::string& address, int64_t timeout_ms) {
+    TcpMeeting m = meeting(1, 1, 2);
+    m.address = address;
+    return on_ranks(1, [&](int) { meet(m, timeout_ms); })[0];
+  };
+  const std::string name(70, 'n');  // longer than a name can be: no name server is asked
+  CHECK(says(called(name + ":1234", 100), Status::kTimeout, cat("host '", name, "' is not known")));
+  for (const char* wrong : {"256.1.1.1:80", "[]:80", "[rank0]:80", " rank0:80", "tcp://rank0:80",
+                            "rank0:", "rank0:0", "fd00::x:80"})
+    CHECK(says(called(wrong, kLong), Status::kInvalidArgument, "rendezvous: "));
 }
 
 TEST_CASE("rendezvous: it listens on the interface it is bound to", "[unit][comm][rendezvous]") {

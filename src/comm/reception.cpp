@@ -1,0 +1,274 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <thread>
+
+#include "comm/handshake.hpp"
+#include "comm/rendezvous.hpp"
+#include "comm/transport.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr int kPatienceMs = 5000;   // for one newcomer's claim
+constexpr size_t kStrangers = 256;  // that may wait at once beside all ranks; the oldest then goes
+constexpr int kAtOnce = 256;        // connections taken between two looks at the others
+constexpr int kLateMs = 5000;       // in which ranks still hear what was not agreed on
+
+/// Someone who has come and not been let in yet.
+struct Newcomer {
+  Socket socket;
+  Nonce greeted = fresh_nonce();
+  Claim claim{};
+  size_t got = 0;
+  Deadline patience = Deadline::in_ms(kPatienceMs);
+  enum class State { kWaits, kClaimed, kHopeless };
+
+  State read() {
+    auto* const at = reinterpret_cast<char*>(&claim);
+    const ssize_t n = recv(socket.fd(), at + got, sizeof claim - got, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kWaits;
+    if (n <= 0) return State::kHopeless;
+    got += static_cast<size_t>(n);
+    const size_t compare = std::min(got, claim.magic.size());
+    if (std::memcmp(claim.magic.data(), kClaim.data(), compare) != 0) return State::kHopeless;
+    return got == sizeof claim ? State::kClaimed : State::kWaits;
+  }
+};
+
+class Reception {
+ public:
+  Reception(const TcpMeeting& meeting, Deadline deadline)
+      : meeting_(meeting),
+        deadline_(deadline),
+        members_(static_cast<size_t>(meeting.size)),
+        heard_(members_.size()) {
+    auto addresses = resolve(meeting.address);
+    if (!meeting.interface.empty()) addresses = places_on(meeting.interface, addresses);
+    doors_ = listen_at(addresses, std::max(64, meeting.size));
+  }
+
+  std::vector<Socket> run() {
+    try {
+      while (missing() > 0) {
+        MUONRT_REQUIRE(!deadline_.passed(), Status::kTimeout, late());
+        look();
+      }
+    } catch (const Error& error) {
+      answer_all(error.status(), error.message());
+      if (error.status() != Status::kTimeout) answer_late(error);
+      throw;
+    }
+    answer_all(Status::kOk, "");
+    std::vector<Socket> out;
+    for (Member& m : members_) out.push_back(std::move(m.socket));
+    return out;
+  }
+
+ private:
+  struct Member {
+    Socket socket;
+    Nonce greeted{}, claimed{};
+    bool came = false;
+  };
+
+  int missing() const {
+    return static_cast<int>(std::count_if(members_.begin() + 1, members_.end(),
+                                          [](const Member& m) { return !m.socket; }));
+  }
+
+  std::string late() const {
+    std::vector<int32_t> names;
+    std::vector<int32_t> left;
+    for (size_t r = 1; r < members_.size(); ++r) {
+      if (!members_[r].socket) (members_[r].came ? left : names).push_back(static_cast<int32_t>(r));
+    }
+    std::string text = cat("rendezvous at ", meeting_.address, ", where rank 0 listens at ");
+    for (const Socket& door : doors_)
+      text += cat(&door == &doors_[0] ? "" : ", ", place_of(door).text());
+    text += ": ";
+    if (!names.empty()) {
+      text += cat(name_ranks(names), " of ", meeting_.size, " did not come before the deadline");
+    }
+    if (!left.empty()) text += cat(names.empty() ? "" : "; ", name_ranks(left), " came and left");
+    if (turned_away_ > 0) {
+      text += cat("; ", turned_away_, " connections were turned away, the last one because ",
+                  last_reason_);
+    }
+    return text + "; start all ranks with the same address and secret, or raise the timeout";
+  }
+
+  void look() {
+    std::vector<pollfd> fds;
+    for (const Socket& door : doors_) fds.push_back({door.fd(), POLLIN, 0});
+    for (const Newcomer& n : newcomers_) fds.push_back({n.socket.fd(), POLLIN, 0});
+    poll(fds.data(), fds.size(), poll_ms(deadline_, 200));
+    size_t at = doors_.size();
+    for (auto n = newcomers_.begin(); n != newcomers_.end(); ++at) {
+      n = attend(*n, fds[at].revents != 0) ? std::next(n) : newcomers_.erase(n);
+    }
+    for (size_t i = 0; i < doors_.size(); ++i) {
+      if (fds[i].revents) admit(doors_[i]);
+    }
+    for (Member& m : members_) {
+      if (m.socket && has_gone(m.socket)) m.socket = Socket();
+    }
+  }
+
+  void admit(const Socket& door) {
+    for (int i = 0; i < kAtOnce; ++i) {
+      Socket socket(accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket && (errno == EMFILE || errno == ENFILE)) {
+        const int error = errno;
+        // The system says so too where nobody waits: whoever took the last file may stay then.
+        if (!wait_for(door.fd(), POLLIN, Deadline::in_ms(0))) return;
+        make_room_for_file(error);
+        continue;
+      }
+      if (!socket) {
+        const bool passes = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+        if (!passes)
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the door calls on
+        return;
+      }
+      if (newcomers_.size() >= kStrangers + members_.size()) make_room();
+      newcomers_.emplace_back();
+      newcomers_.back().socket = std::move(socket);
+      prepare(newcomers_.back().socket);
+      if (!tell(newcomers_.back().socket, Greeting{kGreeting, newcomers_.back().greeted}))
+        newcomers_.pop_back();
+    }
+  }
+
+  /// The one who came first goes, unless it has said by now who it is.
+  void make_room() {
+    if (attend(newcomers_.front(), true)) turn_away("too many came at once");
+    newcomers_.pop_front();
+  }
+
+  void make_room_for_file(int error) {
+    if (newcomers_.empty() && failed_) throw *failed_;
+    MUONRT_REQUIRE(!newcomers_.empty(), Status::kComm, "rendezvous at ", meeting_.address,
+                   ": no connection can be taken (", errno_text(error),
+                   "); raise the limit of open files (ulimit -n) above the number of ranks");
+    make_room();
+  }
+
+  /// Whether the newcomer stays in the waiting room.
+  bool attend(Newcomer& n, bool ready) {
+    if (ready) {
+      switch (n.read()) {
+        case Newcomer::State::kClaimed:
+          examine(n);
+          return false;
+        case Newcomer::State::kHopeless:
+          turn_away("it did not speak as a rank of muonrt does");
+          return false;
+        case Newcomer::State::kWaits:
+          break;
+      }
+    }
+    if (!n.patience.passed()) return true;
+    turn_away("it said nothing");
+    return false;
+  }
+
+  void examine(Newcomer& n) {
+    const Claim& c = n.claim;
+    if (!equal_in_constant_time(c.proof, proof_of(meeting_.secret, n.greeted, c))) {
+      turn_away("its secret is another one");
+      tell(n.socket,
+           make_answer(meeting_.secret, n.greeted, c.nonce, Status::kComm, "the secrets differ"));
+      return;
+    }
+    // One who knows the secret is one of us, and what is wrong with it concerns all.
+    const auto tell_it = [&](Status status, const std::string& text) {
+      if (tell(n.socket, make_answer(meeting_.secret, n.greeted, c.nonce, status, text)))
+        hears(c.rank);
+    };
+    if (failed_) return tell_it(failed_->status(), failed_->message());
+    const auto refuse = [&](const std::string& text) {
+      tell_it(Status::kMismatch, text);
+      throw Error(Status::kMismatch, text);
+    };
+    if (c.version != meeting_.version) {
+      refuse(cat("rendezvous: rank ", c.rank, " runs version ", c.version, " of muonrt, rank 0 ",
+                 meeting_.version, "; use one version on all ranks"));
+    }
+    if (c.size != meeting_.size) {
+      refuse(cat("rendezvous: rank ", c.rank, " believes in ", c.size, " ranks, rank 0 in ",
+                 meeting_.size, "; start all with the same number"));
+    }
+    if (c.rank < 1 || c.rank >= meeting_.size) {
+      refuse(cat("rendezvous: a process says it is rank ", c.rank, " (1 to ", meeting_.size - 1,
+                 " may come to rank 0); give each rank a number of its own"));
+    }
+    Member& member = members_[static_cast<size_t>(c.rank)];
+    // One whose connection has broken comes again, perhaps before that was looked at, or where this
+    // end is still whole: then by the number that a process keeps.
+    if (member.socket && member.claimed != c.nonce && !has_gone(member.socket)) {
+      refuse(cat("rendezvous: two processes say they are rank ", c.rank,
+                 "; give each rank a number of its own"));
+    }
+    member = {std::move(n.socket), n.greeted, c.nonce, true};
+  }
+
+  void turn_away(const char* reason) {
+    ++turned_away_;
+    last_reason_ = reason;
+  }
+
+  static bool has_gone(const Socket& s) {
+    char byte = 0;
+    const ssize_t n = recv(s.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+  }
+
+  void answer_all(Status status, const std::string& message) {
+    for (size_t r = 1; r < members_.size(); ++r) {
+      const Member& m = members_[r];
+      if (m.socket &&
+          tell(m.socket, make_answer(meeting_.secret, m.greeted, m.claimed, status, message)))
+        hears(static_cast<int32_t>(r));
+    }
+  }
+
+  void hears(int32_t rank) {
+    if (rank >= 1 && rank < meeting_.size) heard_[static_cast<size_t>(rank)] = true;
+  }
+
+  /// Those who come after the meeting has failed hear it too, instead of looking for a rank 0 that
+  /// has left until their own deadline.
+  void answer_late(const Error& error) {
+    failed_ = error;
+    for (Member& m : members_) m.socket = Socket();  // they have heard; room for other files
+    const Deadline late = Deadline::in_ms(kLateMs);
+    const auto all_heard = [&] { return std::count(heard_.begin() + 1, heard_.end(), false) == 0; };
+    while (!all_heard() && !late.passed() && !deadline_.passed()) look();
+  }
+
+  const TcpMeeting& meeting_;
+  const Deadline deadline_;
+  std::optional<Error> failed_;
+  std::vector<Socket> doors_;
+  std::vector<Member> members_;
+  std::vector<bool> heard_;  // ranks that have rank 0's answer
+  std::list<Newcomer> newcomers_;
+  int64_t turned_away_ = 0;
+  std::string last_reason_;
+};
+
+}  // namespace
+
+std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline) {
+  check_meeting(meeting);
+  return Reception(meeting, deadline).run();
+}
+
+}  // namespace muonrt
