@@ -5,9 +5,8 @@ import math
 import random
 import re
 import subprocess
-import tempfile
-from pathlib import Path
 
+import scratch
 import step_files as files
 import step_textbook as textbook
 
@@ -26,7 +25,7 @@ class Case:
 
     def __init__(self, muonrt, shapes, steps, dtype="F32"):
         self.muonrt, self.shapes, self.steps, self.dtype = muonrt, shapes, steps, dtype
-        self.folder = Path(tempfile.mkdtemp(prefix="muonrt-step-"))
+        self.folder = scratch.folder("step")
         rounding = files.bf16 if dtype == "BF16" else files.f32
 
         def tensors(suffix):
