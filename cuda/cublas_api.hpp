@@ -5,7 +5,7 @@
 namespace muonrt::cuda {
 
 /// The functions of cuBLASLt, resolved at run time, so that muonrt loads where there is none. A
-/// copy that is in the process already (a framework's) is taken first.
+/// copy that is in the process already under its name (a framework's) is taken first.
 struct CublasApi {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) get_version;

@@ -9,7 +9,8 @@
 namespace muonrt::cuda {
 
 /// The functions of NCCL, resolved at run time. A copy that is in the process already (a
-/// framework's) is taken first.
+/// framework's) is taken first: one that all parts of the program see, whatever its file's name,
+/// then one that was loaded as libnccl.so.2.
 struct NcclApi {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclUniqueId*);
@@ -36,7 +37,8 @@ struct NcclApi {
 /// is older than 2.19.
 const NcclApi& nccl_api();
 
-/// Resolves them in libraries of these names, in order. Errors: as nccl_api.
+/// Resolves them in the program's own copy, or in libraries of these names, in order. Errors: as
+/// nccl_api.
 NcclApi load_nccl(const char* const* names, int count);
 
 /// "2.28.9" for 22809.

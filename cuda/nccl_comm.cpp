@@ -30,17 +30,16 @@ class NcclComm final : public Comm {
            const NcclOptions& options, const std::shared_ptr<NcclShared>& borrowed)
       : api_(api), bootstrap_(std::move(bootstrap)), options_(options) {
     const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
+    // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
+    std::optional<DeviceGuard> guard;
     nccl_together(*bootstrap_, [&] {
-      const DeviceGuard guard(options_.device_index);
+      guard.emplace(options_.device_index);
       if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
-      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, options_, id, shared_);
+      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
       scratch(kFirstScratch);
+      if (options_.borrow) watch();
     });
-    watch_ = std::make_unique<NcclWatch>(
-        options_.device_index, rank(),
-        NcclWatch::Calls{[this] { return link_->look(); },
-                         [this] { return bootstrap_->timeout_ms(); },
-                         [this](const Error& error) { link_->close(error); }});
+    if (!options_.borrow) make(id);
   }
   ~NcclComm() override {
     watch_.reset();
@@ -141,11 +140,33 @@ class NcclComm final : public Comm {
       shared_ = borrowed ? borrowed : NcclShared::of_borrowed(from, options_.device_index);
     if (from && !borrowed) {
       std::unique_lock<std::timed_mutex> lock;
-      if (shared_) lock = shared_->enter(bootstrap_->timeout_ms());
+      // Where it is in use, the others hear of it before their own time is over.
+      if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
       check_ranks(api, from, *bootstrap_, options_.device_index);
     }
     if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
     return out;
+  }
+
+  void make(const NcclUniqueId& id) {
+    const bool may_block = options_.from != nullptr;
+    try {
+      nccl_enter(*bootstrap_, may_block, [&](const Bootstrap& alarm) {
+        link_->make(options_, id, alarm);
+        watch();
+      });
+    } catch (const Error& error) {
+      link_->unmake(error);
+      throw;
+    }
+  }
+
+  void watch() {
+    watch_ = std::make_unique<NcclWatch>(
+        options_.device_index, rank(),
+        NcclWatch::Calls{[this] { return link_->look(); },
+                         [this] { return bootstrap_->timeout_ms(); },
+                         [this](const Error& error) { link_->close(error); }});
   }
 
   Deadline deadline() const { return Deadline::in_ms(bootstrap_->timeout_ms()); }

@@ -42,6 +42,10 @@ Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const
 
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device) {
   int size = -1, rank = -1, gpu = -1;
+  NcclResult state = kNcclSuccess;
+  if (const NcclResult result = api.async_error(handle, &state); result != kNcclSuccess)
+    throw nccl_error(api, nullptr, result, "ncclCommGetAsyncError");
+  if (state != kNcclSuccess) throw nccl_error(api, handle, state, "work on nccl_comm");
   for (const NcclResult result :
        {api.count(handle, &size), api.user_rank(handle, &rank), api.device(handle, &gpu)}) {
     if (result != kNcclSuccess) throw nccl_error(api, nullptr, result, "ncclCommCount");
@@ -109,41 +113,50 @@ void NcclShared::abort(const NcclApi& api) noexcept {
   gone_ = true;
 }
 
-NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,
-                   const NcclUniqueId& id, std::shared_ptr<NcclShared> shared)
-    : api_(api),
-      bootstrap_(bootstrap),
-      borrowed_(options.from && options.borrow),
-      shared_(std::move(shared)) {
-  if (!borrowed_) make(options, id);
-}
+NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared)
+    : api_(api), bootstrap_(bootstrap), shared_(std::move(shared)) {}
 
-void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id) {
+void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm) {
   const Deadline deadline = Deadline::in_ms(bootstrap_.timeout_ms());
   const auto from = static_cast<NcclHandle>(options.from);
   shared_->name = options.name.empty() ? "muonrt" : options.name;
   NcclConfig config = config_of(options, shared_->name);
+  if (from) {
+    split(from, config, deadline, alarm);
+  } else {
+    init(id, config, deadline, alarm);
+  }
+  made_ = true;
+}
+
+void NcclLink::unmake(const Error& error) noexcept {
+  told_ = true;
+  if (shared_->fail(error) && made_) shared_->abort(api_);
+}
+
+void NcclLink::init(const NcclUniqueId& id, NcclConfig& config, Deadline deadline,
+                    const Bootstrap& alarm) {
   const char* const what = "ncclCommInitRankConfig";
-  if (from) return split(from, config, deadline);
   try {
     const NcclResult result =
         api_.init(&shared_->handle, bootstrap_.size(), id, bootstrap_.rank(), &config);
     if (result != kNcclSuccess && result != kNcclInProgress)
       throw nccl_error(api_, nullptr, result, what);
-    settle(shared_->handle, what, deadline);
+    settle(shared_->handle, what, deadline, alarm);
   } catch (...) {
     if (shared_->handle) api_.abort(shared_->handle);
     throw;
   }
 }
 
-void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline) {
+void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
+                     const Bootstrap& alarm) {
   const char* const what = "ncclCommSplit";
   const NcclResult result = api_.split(from, 0, bootstrap_.rank(), &shared_->handle, &config);
   if (result != kNcclSuccess && result != kNcclInProgress)
     throw nccl_error(api_, nullptr, result, what);
   try {
-    settle(from, what, deadline);
+    settle(from, what, deadline, alarm);
   } catch (...) {
     // The split goes on as long as its parent lives, and then writes the handle: never freed.
     new std::shared_ptr<NcclShared>(shared_);
@@ -151,7 +164,7 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline) {
   }
   MUONRT_CHECK_INTERNAL(shared_->handle, "a communicator from ", what);
   try {
-    settle(shared_->handle, what, deadline);
+    settle(shared_->handle, what, deadline, alarm);
   } catch (...) {
     api_.abort(shared_->handle);
     throw;
@@ -159,7 +172,7 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline) {
 }
 
 NcclLink::~NcclLink() {
-  if (borrowed_ || error() || !shared_->handle) return;
+  if (!made_ || error()) return;
   const QuietDeviceGuard guard(shared_->device());
   const NcclHandle handle = shared_->handle;
   NcclResult state = api_.finalize(handle);
@@ -190,14 +203,15 @@ bool NcclLink::finished(NcclHandle asked, const char* what) const {
   return true;
 }
 
-void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline) {
+void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline,
+                      const Bootstrap& heard) {
   for (Patience patience;; patience.pause()) {
     {
       const std::lock_guard lock(shared_->nccl);
       shared_->require_open();
       if (finished(asked, what)) return;
     }
-    if (const auto trouble = bootstrap_.trouble()) throw *trouble;
+    if (const auto trouble = heard.trouble()) throw *trouble;
     MUONRT_REQUIRE(
         !deadline.passed(), Status::kTimeout, what, " of rank ", bootstrap_.rank(),
         " (nccl) did not meet its peers before the deadline; look for a rank that is late "

@@ -61,12 +61,16 @@ class NcclShared {
 /// Threads: any.
 class NcclLink {
  public:
-  /// Makes a new one, splits one off `options.from`, or borrows it. Blocks up to the bootstrap's
-  /// timeout, unless `from` blocks. `options.device_index` must be current.
-  /// @param shared  new, or of_borrowed.
-  /// Errors: COMM, TIMEOUT.
-  NcclLink(const NcclApi& api, Bootstrap& bootstrap, const NcclOptions& options,
-           const NcclUniqueId& id, std::shared_ptr<NcclShared> shared);
+  /// @param shared  of_borrowed, which is ready then; or new, for `make`.
+  NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared);
+  /// Makes a communicator, or splits one off `options.from`, once. Collective. Blocks up to the
+  /// bootstrap's timeout, unless `from` blocks. `options.device_index` must be current.
+  /// @param alarm  ends the wait.
+  /// Errors: COMM, DEVICE, TIMEOUT, what `alarm` tells; nothing but the destructor comes after it.
+  void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
+  /// Of one that is made here, but not everywhere: it is not taken leave of. The peers are not
+  /// told: they know, and may still be in the bootstrap, hearing of it.
+  void unmake(const Error& error) noexcept;
   /// Not collective: waits two seconds for the peers at most, then aborts.
   ~NcclLink();
 
@@ -83,7 +87,7 @@ class NcclLink {
         throw nccl_error(api_, shared_->handle, result, what);
       if (result == kNcclSuccess && finished(shared_->handle, what)) return;
     }
-    settle(shared_->handle, what, deadline);
+    settle(shared_->handle, what, deadline, bootstrap_);
   }
   /// An error that NCCL reports of work that it has taken, or that a peer has published.
   std::optional<Error> look();
@@ -93,16 +97,16 @@ class NcclLink {
   std::optional<Error> error() const { return shared_->error(); }
 
  private:
-  void make(const NcclOptions& options, const NcclUniqueId& id);
-  void split(NcclHandle from, NcclConfig& config, Deadline deadline);
+  void init(const NcclUniqueId& id, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
+  void split(NcclHandle from, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
   bool finished(NcclHandle asked, const char* what) const;
-  /// Until NCCL is done with what it was given.
-  void settle(NcclHandle asked, const char* what, Deadline deadline);
+  /// Until NCCL is done with what it was given, or `heard` tells of trouble.
+  void settle(NcclHandle asked, const char* what, Deadline deadline, const Bootstrap& heard);
 
   const NcclApi& api_;
   Bootstrap& bootstrap_;
-  const bool borrowed_;
   const std::shared_ptr<NcclShared> shared_;
+  bool made_ = false;               // there is a communicator of its own
   std::atomic<bool> told_ = false;  // the peers, of the error
 };
 

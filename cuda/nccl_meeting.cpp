@@ -4,17 +4,21 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <string_view>
 #include <vector>
 
 namespace muonrt::cuda {
 
 namespace {
 
+constexpr int64_t kPartingMs = 10'000;
+constexpr int kHeard = 3;  // an echo that is another rank's error itself
+
 struct Card {
-  int32_t status, nccl_version, library_version, max_ctas, channels_per_net_peer;
+  int32_t status, echo, nccl_version, library_version, max_ctas, channels_per_net_peer;
   NcclOrigin origin;
   NcclUniqueId id;
-  char message[872];
+  char message[868];
 };
 
 NcclGuest attempt(const std::function<NcclGuest()>& prepare) {
@@ -32,7 +36,7 @@ NcclGuest attempt(const std::function<NcclGuest()>& prepare) {
   return out;
 }
 
-std::vector<Card> exchange_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
+std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   Card card{};
   card.nccl_version = mine.nccl_version;
   card.library_version = mine.library_version;
@@ -42,19 +46,64 @@ std::vector<Card> exchange_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   card.id = mine.id;
   if (mine.error) {
     card.status = static_cast<int32_t>(mine.error->status());
+    card.echo = mine.echo;
     const std::string& text = mine.error->message();
     std::memcpy(card.message, text.data(), std::min(text.size(), sizeof card.message - 1));
   }
   std::vector<Card> all(static_cast<size_t>(bootstrap.size()));
   bootstrap.allgather(&card, all.data(), sizeof card);
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].status == 0) continue;
-    all[r].message[sizeof card.message - 1] = 0;
-    throw Error(static_cast<Status>(all[r].status),
-                all.size() == 1 ? std::string(all[r].message)
-                                : cat("rank ", r, ": ", std::string(all[r].message)));
-  }
+  for (Card& c : all) c.message[sizeof c.message - 1] = 0;
   return all;
+}
+
+/// Of errors that are echoes alike the first rank's.
+void require_no_error(const std::vector<Card>& all) {
+  const Card* cause = nullptr;
+  for (const Card& c : all) {
+    if (c.status != 0 && (!cause || c.echo < cause->echo)) cause = &c;
+  }
+  if (!cause) return;
+  const std::string text = cause->message;
+  throw Error(static_cast<Status>(cause->status),
+              all.size() == 1 ? text : cat("rank ", cause - all.data(), ": ", text));
+}
+
+/// Of a rank that has failed: how its own error looks beside those of the others.
+int echo_of(const Error& error, const Bootstrap& alarm) {
+  const auto trouble = alarm.trouble();
+  if (trouble && trouble->message() == error.message()) return kHeard;
+  if (error.status() == Status::kTimeout) return 2;
+  if (error.status() == Status::kComm) return trouble ? 2 : 1;  // a peer that is gone looks so, too
+  return 0;
+}
+
+/// The length of "rank 12" before `then` at the beginning of a text; else 0.
+size_t rank_before(std::string_view text, std::string_view then) {
+  constexpr std::string_view kRank = "rank ";
+  if (!text.starts_with(kRank)) return 0;
+  const size_t end = text.find_first_not_of("0123456789", kRank.size());
+  if (end == kRank.size() || end == text.npos || !text.substr(end).starts_with(then)) return 0;
+  return end;
+}
+
+constexpr std::string_view kReported = " reported: ", kAgreed = ": ";
+
+/// Whether it is what the ranks have agreed on, published by one of them.
+bool passed_on(const Error& error) {
+  const std::string_view text = error.message();
+  const size_t end = rank_before(text, kReported);
+  return end > 0 && rank_before(text.substr(end + kReported.size()), kAgreed) > 0;
+}
+
+/// An error that is known here, as all ranks tell it: "rank 2: ..." for "rank 2 reported: ...".
+/// @param rank  this one, whose own error has no number yet.
+Error named(const Error& error, int rank) {
+  std::string who = cat("rank ", rank), text = error.message();
+  if (const size_t end = rank_before(text, kReported)) {
+    who = text.substr(0, end);
+    text.erase(0, end + kReported.size());
+  }
+  return Error(error.status(), rank_before(text, kAgreed) ? text : cat(who, kAgreed, text));
 }
 
 /// @param what  "versions of NCCL differ".
@@ -81,7 +130,8 @@ std::string origin_text(NcclOrigin origin) {
 }  // namespace
 
 NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare) {
-  const std::vector<Card> all = exchange_cards(bootstrap, attempt(prepare));
+  const std::vector<Card> all = gather_cards(bootstrap, attempt(prepare));
+  require_no_error(all);
   const char *const load = "load the same one on all ranks", *const give =
                                                                  "give all ranks the same";
   require_equal(
@@ -102,10 +152,41 @@ NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& p
 }
 
 void nccl_together(Bootstrap& bootstrap, const std::function<void()>& work) {
-  exchange_cards(bootstrap, attempt([&] {
-                   work();
-                   return NcclGuest();
-                 }));
+  require_no_error(gather_cards(bootstrap, attempt([&] {
+                                  work();
+                                  return NcclGuest();
+                                })));
+}
+
+void nccl_enter(Bootstrap& bootstrap, bool deaf,
+                const std::function<void(const Bootstrap& alarm)>& work) {
+  const auto alarm = bootstrap.duplicate();
+  NcclGuest mine = attempt([&] {
+    work(*alarm);
+    return NcclGuest();
+  });
+  std::optional<Error> cause;
+  if (mine.error) {
+    cause = alarm->trouble();
+    if (!cause) cause = mine.error;
+    mine.echo = echo_of(*mine.error, *alarm);
+    if (mine.echo < kHeard) alarm->abort(mine.error->status(), mine.error->message());
+    // Where nothing can be heard, the others come at their deadlines.
+    const int64_t allowed = bootstrap.timeout_ms();
+    bootstrap.set_timeout_ms(
+        std::min(deaf ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));
+  }
+  std::vector<Card> all;
+  try {
+    all = gather_cards(bootstrap, mine);
+  } catch (const Error& error) {
+    // A rank does not come; what began it may be known all the same. Or the program of one that
+    // has heard all has ended the others with it.
+    if (!cause) cause = alarm->trouble();
+    if (!cause || passed_on(error)) cause = error;
+    throw named(*cause, bootstrap.rank());
+  }
+  require_no_error(all);
 }
 
 }  // namespace muonrt::cuda

@@ -1,6 +1,7 @@
 #include "cuda/fake_nccl.hpp"
 
 #include <cstring>
+#include <optional>
 
 #include "control.hpp"
 #include "cuda/fake_nccl_world.hpp"
@@ -46,6 +47,11 @@ NcclHandle join(const std::string& key, int size, int rank, const NcclConfig& co
   return reinterpret_cast<NcclHandle>(state().members.back().get());
 }
 
+std::optional<NcclResult> refusal(int rank) {
+  const auto found = state().refused.find(rank);
+  return found == state().refused.end() ? std::nullopt : std::optional(found->second);
+}
+
 bool complete(const Member* member) { return member->world->joined == member->world->size; }
 
 NcclResult init(NcclHandle* out, int size, NcclUniqueId id, int rank, NcclConfig* config) {
@@ -54,6 +60,7 @@ NcclResult init(NcclHandle* out, int size, NcclUniqueId id, int rank, NcclConfig
     const emulator::MachineLock lock;
     if (config->magic != 0xcafebeef) complain("init: no config");
     expect_no_job();
+    if (const auto refused = refusal(rank)) return *refused;
     *out = join(id.internal, size, rank, *config);
     member = member_of(*out);
     begin_job(member);
@@ -80,6 +87,7 @@ NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* c
     const emulator::MachineLock lock;
     finish_job(parent);
     expect_no_job();
+    if (const auto refused = refusal(parent->rank)) return *refused;
     const std::string name = "split " + std::to_string(parent->splits++) + " of " +
                              std::to_string(reinterpret_cast<uintptr_t>(parent->world));
     child = member_of(join(name, parent->world->size, key, *config));
@@ -222,6 +230,11 @@ std::vector<const void*> unwritten() {
 void fail(int rank) {
   const emulator::MachineLock lock;
   state().failing.insert(rank);
+}
+
+void refuse(int rank, NcclResult result) {
+  const emulator::MachineLock lock;
+  state().refused[rank] = result;
 }
 
 void stall_reductions(int rank, bool stalled) {

@@ -40,6 +40,8 @@ std::vector<const void*> unwritten();
 
 /// NCCL tells this rank of an error of a peer from now on.
 void fail(int rank);
+/// This rank's communicators are neither made nor split from now on: NCCL gives `result` instead.
+void refuse(int rank, muonrt::cuda::NcclResult result);
 /// This rank's all_reduce is never reached by its stream: the others wait for it.
 void stall_reductions(int rank, bool stalled);
 

@@ -93,6 +93,7 @@ struct State {
   std::vector<std::unique_ptr<Member>> members;
   std::vector<std::string> problems;
   std::set<int> failing, stalled;
+  std::map<int, NcclResult> refused;  // ranks whose making fails, and how
   int64_t ids = 0;
   Counts counts;
 };

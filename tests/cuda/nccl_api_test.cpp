@@ -1,7 +1,13 @@
 #include "cuda/nccl_api.hpp"
 
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "backend/cuda_comm.hpp"
@@ -12,6 +18,7 @@
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/real_nccl.hpp"
+#include "optimizer/agreement.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -52,6 +59,42 @@ std::vector<std::optional<Error>> meet(int size, const std::function<NcclGuest(i
     const auto bootstrap = make_bootstrap(group.transport(rank));
     nccl_meet(*bootstrap, [&] { return prepare(rank); });
   });
+}
+
+const std::string kStub = MUONRT_STUBS "/libmuonrt_stub_nccl.so";
+const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // without ncclCommSplit
+
+std::optional<Error> loading(const std::vector<std::string>& names) {
+  std::vector<const char*> list;
+  for (const std::string& name : names) list.push_back(name.c_str());
+  return error_of([&] { load_nccl(list.data(), static_cast<int>(list.size())); });
+}
+
+/// The version that is found, or the error, in a process that shows `shown` to all of its parts:
+/// one of its own, which the loader leaves like that for good.
+std::string loading_beside(const std::string& shown, const char* name) {
+  int ends[2] = {};
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    std::string text = "it cannot be shown";
+    if (dlopen(shown.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
+      int version = 0;
+      const auto error = error_of([&] { load_nccl(&name, 1).get_version(&version); });
+      text = error ? error->message() : cat("version ", version);
+    }
+    const bool written = write(ends[1], text.data(), text.size()) == std::ssize(text);
+    _exit(written ? 0 : 1);
+  }
+  close(ends[1]);
+  char text[2048];
+  std::string out;
+  for (ssize_t n = 0; (n = read(ends[0], text, sizeof text)) > 0;)
+    out.append(text, static_cast<size_t>(n));
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return out;
 }
 
 bool says(const std::optional<Error>& error, Status status, const std::string& words) {
@@ -97,16 +140,47 @@ TEST_CASE("nccl api: unique ids of the real library travel over every bootstrap"
 }
 
 TEST_CASE("nccl api: a library that is missing, or is none, is told by name", "[nccl]") {
-  const auto error = [](const char* name) -> std::optional<Error> {
-    try {
-      load_nccl(&name, 1);
-    } catch (const Error& e) {
-      return e;
-    }
-    return std::nullopt;
-  };
-  CHECK(says(error("libno-such-nccl.so.2"), Status::kNotSupported, "NCCL cannot be loaded"));
-  CHECK(says(error("libc.so.6"), Status::kNotSupported, "NCCL has no function ncclGetVersion"));
+  CHECK(says(loading({"libno-such-nccl.so.2"}), Status::kNotSupported, "NCCL cannot be loaded"));
+  CHECK(says(loading({"libc.so.6"}), Status::kNotSupported,
+             "libc.so.6 has no function ncclGetVersion (NCCL is older than 2.19"));
+}
+
+TEST_CASE("nccl api: of names that are all missing each is told, the first one foremost",
+          "[nccl]") {
+  const auto error = loading({"libno-such-nccl.so.2", "/no/such/nccl", "libno-such-nccl.so"});
+  REQUIRE(error);
+  const std::string& text = error->message();
+  CAPTURE(text);
+  const size_t first = text.find("(libno-such-nccl.so.2: "),
+               second = text.find("; /no/such/nccl: "), third = text.find("; libno-such-nccl.so: ");
+  CHECK(first < second);
+  CHECK(second < third);
+  CHECK(third != std::string::npos);
+}
+
+TEST_CASE("nccl api: a file that is there and cannot be loaded is not passed over", "[nccl]") {
+  const loopback::Folder folder;
+  const std::string broken = folder.path() + "/libnccl.so.2";
+  std::ofstream(broken) << "no library";
+  const std::string next = folder.path() + "/next.so";
+  std::filesystem::copy_file(kPart, next);
+  const auto error = loading({broken, next});
+  REQUIRE(error);
+  INFO(error->message());
+  CHECK(says(error, Status::kNotSupported, "NCCL cannot be loaded (" + broken + ": "));
+  CHECK(error->message().find(next) == std::string::npos);
+  // What is not there is passed over.
+  CHECK(says(loading({"libno-such-nccl.so.2", folder.path() + "/no-such", next}),
+             Status::kNotSupported, next + " has no function ncclCommSplit"));
+}
+
+TEST_CASE("nccl api: the copy that the program shows to all comes first, under any name",
+          "[nccl]") {
+  // Where there is nothing under that name, and where there may be a real one.
+  for (const char* const name : {"libno-such-nccl.so.2", "libnccl.so.2"}) {
+    CHECK(loading_beside(kStub, name) == "version 23099");
+    CHECK(loading_beside(kPart, name).find(kPart + " has no function ncclCommSplit") == 0);
+  }
 }
 
 TEST_CASE("nccl meeting: versions that differ are named with their ranks, on every rank",

@@ -100,6 +100,8 @@ TEST_CASE("nccl modes: a split that is given up finds memory when it ends at las
         guest.origin = cuda::NcclOrigin::kSplit;
         return guest;
       });
+      cuda::nccl_together(*bootstrap, [] {});
+      const auto alarm = bootstrap->duplicate();
       while (!late) std::this_thread::yield();
       return;
     }
