@@ -73,4 +73,21 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
+/// Whether the squares of a matrix's elements as they are sum up, in the norm's tree, to what those
+/// of its scaled elements do, divided by the scale squared, bit for bit. Rounding commutes with a
+/// power of two where the exact value is zero or in the range of normal numbers, in both domains.
+/// Nothing cancels in sums of squares, so it is enough that every square of a non-zero element
+/// is at least 2^-126, as it is: |x| >= 2^-63; and scaled, where the largest is in [1, 2): the
+/// exponents lie at most 63 apart; and that no sum overflows: of |x| < 2^43 and up to 2^40 elements
+/// it is below 2^126, which fewer than 200 roundings on the way do not double. Scaled ones, of
+/// squares below 4, are smaller.
+/// @param largest_bits  of the largest |x|: finite, above zero.
+/// @param least_bits    of the smallest |x| above zero.
+MUONRT_HOST_DEVICE inline bool sums_unscaled(uint32_t largest_bits, uint32_t least_bits) {
+  constexpr uint32_t kBias = 127, kApart = 63;  // 2^-63 squared is the smallest normal number
+  constexpr uint32_t kLeast = kBias - 63, kEnd = kBias + 43;
+  const uint32_t largest = largest_bits >> 23, least = least_bits >> 23;
+  return least >= kLeast && largest < kEnd && largest - least <= kApart;
+}
+
 }  // namespace muonrt::cuda

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cuda/elements.hpp"
+#include "cuda/extremes.hpp"
 #include "cuda/items.hpp"
 #include "cuda/machine.hpp"
 #include "cuda/norm_tree.hpp"
@@ -125,6 +126,91 @@ TEST_CASE("cuda norm: the scale brings any largest entry into [1, 2), exactly", 
         static_cast<double>(x) * static_cast<double>(s.up) * static_cast<double>(s.up2);
     const float scaled = x * s.up * s.up2;
     if (!(scaled >= 1.0f && scaled < 2.0f && static_cast<double>(scaled) == exact)) FAIL(bits);
+  }
+}
+
+namespace {
+
+/// Whether all numbers of this exponent have, multiplied by a scale, squares of all 24 digits.
+bool squares_are_whole(int exponent, Scale s) {
+  const float moved = s.up * s.up2;
+  for (uint32_t bits = 0x3f800000u; bits < 0x40000000u; bits += 0x10305) {
+    const float digits = std::bit_cast<float>(bits);
+    const float x = std::ldexp(digits, exponent) * s.up * s.up2;
+    const double whole = std::ldexp(static_cast<double>(digits * digits), 2 * exponent);
+    if (static_cast<double>(x * x) !=
+        whole * static_cast<double>(moved) * static_cast<double>(moved))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("cuda norm: sums are left unscaled where no square loses a digit, and only there",
+          "[emulated]") {
+  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  for (int largest = -149; largest < 128; ++largest) {
+    for (int least = -149; least <= largest; ++least) {
+      const bool taken =
+          sums_unscaled(bits(std::ldexp(1.0f, largest)), bits(std::ldexp(1.0f, least)));
+      // 2^40 squares of numbers below 2^(largest + 1), at most doubled by rounding, are finite.
+      const bool finite = 2 * (largest + 1) + 40 + 1 <= 128;
+      const Scale scale = scale_for(bits(std::ldexp(1.0f, largest)));
+      const bool whole =
+          finite && squares_are_whole(least, {1.0f, 1.0f}) && squares_are_whole(least, scale);
+      if (taken != whole) FAIL(largest << ", " << least);
+    }
+  }
+  // The bounds lie between powers of two and what is just below them.
+  const auto below = [&](float x) { return bits(x) - 1; };
+  CHECK(sums_unscaled(bits(1.0f), bits(0x1p-63f)));
+  CHECK_FALSE(sums_unscaled(bits(1.0f), below(0x1p-63f)));
+  CHECK(sums_unscaled(below(2.0f), bits(0x1p-63f)));
+  CHECK_FALSE(sums_unscaled(bits(2.0f), bits(0x1p-63f)));
+  CHECK(sums_unscaled(bits(0x1p-63f), bits(0x1p-63f)));
+  CHECK_FALSE(sums_unscaled(below(0x1p-63f), below(0x1p-63f)));
+  CHECK(sums_unscaled(below(0x1p43f), bits(0x1p-21f)));
+  CHECK_FALSE(sums_unscaled(bits(0x1p43f), bits(0x1p43f)));
+}
+
+TEST_CASE("cuda norm: the extremes are those of the magnitudes", "[emulated]") {
+  const auto check = [](DType dtype, const std::vector<uint32_t>& words) {
+    Extremes seen(dtype);
+    uint32_t largest = 0, least = 0;
+    const auto look = [&](uint32_t word) {
+      const uint32_t size = word & 0x7fffffffu;
+      largest = std::max(largest, size);
+      if (size != 0) least = least == 0 ? size : std::min(least, size);
+    };
+    for (const uint32_t word : words) {
+      if (dtype == DType::kF32) {
+        seen.see<DType::kF32>(word);
+        look(word);
+      } else {
+        seen.see<DType::kBF16>(word);
+        look(word & 0xffff0000u);
+        look(word << 16);
+      }
+    }
+    if (seen.largest(dtype) != largest || seen.least_negated(dtype) != 0u - least)
+      FAIL(name_of(dtype) << ", " << words.front());
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (uint32_t half = 0; half < 1u << 16; ++half) {
+      check(dtype, {half});
+      check(dtype, {half << 16});
+      check(dtype, {half * 0x10001u});
+      check(dtype, {half << 16, 0x80008000u, 0x00010000u});
+    }
+    for (uint64_t seed = 0; seed < 20000; ++seed) {
+      std::vector<uint32_t> words;
+      for (int64_t i = 0; i < 4; ++i) {
+        const uint64_t bits = cuda_test::bits_at(seed, i);
+        words.push_back(static_cast<uint32_t>(bits) >> (bits >> 59));
+      }
+      check(dtype, words);
+    }
   }
 }
 

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+
+// The largest |x| and the smallest above zero, of elements as they lie in memory: two of bf16 in a
+// word are compared at once (compute capability 9.0 has an instruction for it). Other dtypes than
+// f32 and bf16 are not known here.
+
+namespace muonrt::cuda {
+
+/// What a thread has seen so far. An element is compared as its bits with the sign set, less one:
+/// of the unsigned order this keeps that of |x|; of the signed one, too, but that zero is largest.
+class Extremes {
+ public:
+  __device__ explicit Extremes(DType dtype) : largest_(zero(dtype)), least_(zero(dtype)) {}
+
+  /// @param word  an element of f32, or two of bf16.
+  template <DType kIn>
+  __device__ void see(uint32_t word) {
+    static_assert(kIn == DType::kF32 || kIn == DType::kBF16);
+    const uint32_t set = word | kSign<kIn>, key = set - kOne<kIn>;
+    if constexpr (kIn == DType::kF32) {
+      largest_ = key > largest_ ? key : largest_;
+      least_ = static_cast<int32_t>(key) < static_cast<int32_t>(least_) ? key : least_;
+    } else {
+      largest_ = __vmaxu2(largest_, key);
+      least_ = __vmins2(least_, key);
+    }
+  }
+
+  /// Bits of the largest |x|, as f32.
+  __device__ uint32_t largest(DType dtype) const {
+    const Pair all = magnitudes(largest_, dtype);
+    return all.high > all.low ? all.high : all.low;
+  }
+  /// Zero less the bits of the smallest |x| above zero, as f32; zero where there is none. So the
+  /// largest of many threads' is that of all.
+  __device__ uint32_t least_negated(DType dtype) const {
+    const Pair all = magnitudes(least_, dtype);
+    const uint32_t high = 0u - all.high, low = 0u - all.low;
+    return high > low ? high : low;
+  }
+
+ private:
+  struct Pair {
+    uint32_t high, low;
+  };
+  template <DType kIn>
+  static constexpr uint32_t kSign = kIn == DType::kF32 ? 0x80000000u : 0x80008000u;
+  template <DType kIn>
+  static constexpr uint32_t kOne = kIn == DType::kF32 ? 1u : 0x00010001u;
+
+  __device__ static uint32_t zero(DType dtype) {
+    return dtype == DType::kF32 ? 0x7fffffffu : 0x7fff7fffu;
+  }
+  __device__ static Pair magnitudes(uint32_t key, DType dtype) {
+    if (dtype == DType::kF32) {
+      const uint32_t bits = (key + kOne<DType::kF32>)&~kSign<DType::kF32>;
+      return {bits, bits};
+    }
+    const uint32_t both = (key + kOne<DType::kBF16>)&~kSign<DType::kBF16>;
+    return {both & 0xffff0000u, both << 16};
+  }
+
+  uint32_t largest_, least_;
+};
+
+}  // namespace muonrt::cuda
