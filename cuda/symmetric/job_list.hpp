@@ -94,12 +94,14 @@ struct JobList {
   std::vector<int32_t> first;  // blocks + 1
 };
 
-/// The mixed list: squares of 2 x 2 cells off the diagonal are pairs, dealt in whole rounds to the
-/// clusters (blocks 2i and 2i + 1, which meet the same pairs in the same order, before all else).
-/// The pairs of the last round, cut into two wide jobs each, and what lies on the diagonal go
-/// longest first to the block with the least work. Wide jobs of the last round there are cut once
-/// more where that ends sooner. Shapes with slices have squares alone: the block that adds slices
-/// up keeps two sums of each element.
+/// The mixed list (mixed_jobs.cpp): squares of 2 x 2 cells off the diagonal are pairs, given to as
+/// few clusters (blocks 2i and 2i + 1, which meet the same pairs in the same order, before all
+/// else) as end in time. The others begin with what lies on the diagonals, matrix by matrix, beside
+/// the pairs of the same matrices: on its own it would read more than the memory gives. Pairs are
+/// cut into two wide jobs, wide jobs into squares, where a list ends sooner so; between lists that
+/// end at once the one with more pairs is taken. Time counts what an SM takes in: squares off the
+/// diagonal a seventh more than their products. Shapes with slices have squares alone: the block
+/// that adds slices up keeps two sums of each element.
 /// @param blocks  of the grid; even.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks);
 
@@ -109,7 +111,21 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks);
 /// shapes that are just larger than one round of squares. None with slices.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks);
 
-/// What a job of the mixed list costs, in cells x terms; and what the busiest block of a list has.
+/// What the busiest block of a list has, where a job costs what `cost` says of it.
+template <class Cost>
+auto busiest(const JobList& list, const Cost& cost) {
+  decltype(cost(list.jobs[0])) most = 0;
+  for (size_t b = 0; b + 1 < list.first.size(); ++b) {
+    decltype(most) sum = 0;
+    for (auto i = static_cast<size_t>(list.first[b]); i < static_cast<size_t>(list.first[b + 1]);
+         ++i)
+      sum += cost(list.jobs[i]);
+    most = sum > most ? sum : most;
+  }
+  return most;
+}
+
+/// Products of a job of the mixed list, in cells x terms; and what the busiest block of a list has.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 

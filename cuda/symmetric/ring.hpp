@@ -19,16 +19,19 @@ namespace muonrt::cuda {
 
 constexpr int kRingStages = 4;
 constexpr int kConsumers = 2;  // warpgroups of a block
+// A stage is given back when the products of the next are under way.
+static_assert(kRingStages >= 2, "a ring of one stage stops");
 
-MUONRT_HOST_DEVICE constexpr int stage_of(int fill) { return fill % kRingStages; }
+// Another `ring` than the kernels' is for the model, which has to see a ring of one stage stop.
+MUONRT_HOST_DEVICE constexpr int stage_of(int fill, int ring = kRingStages) { return fill % ring; }
 /// Parity of the phase of `full` that ends with this fill.
-MUONRT_HOST_DEVICE constexpr uint32_t parity_of(int fill) {
-  return static_cast<uint32_t>(fill / kRingStages) & 1u;
+MUONRT_HOST_DEVICE constexpr uint32_t parity_of(int fill, int ring = kRingStages) {
+  return static_cast<uint32_t>(fill / ring) & 1u;
 }
 /// Whether a fill has to wait for a former one of its stage, whose parity this is then.
-MUONRT_HOST_DEVICE constexpr bool waits(int fill) { return fill >= kRingStages; }
-MUONRT_HOST_DEVICE constexpr uint32_t parity_before(int fill) {
-  return parity_of(fill - kRingStages);
+MUONRT_HOST_DEVICE constexpr bool waits(int fill, int ring = kRingStages) { return fill >= ring; }
+MUONRT_HOST_DEVICE constexpr uint32_t parity_before(int fill, int ring = kRingStages) {
+  return parity_of(fill - ring, ring);
 }
 
 }  // namespace muonrt::cuda

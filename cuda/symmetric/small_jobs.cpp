@@ -1,9 +1,9 @@
 #include "cuda/symmetric/small_jobs.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.hpp"
+#include "cuda/symmetric/triangle.hpp"
 
 namespace muonrt::cuda {
 
@@ -35,13 +35,8 @@ double stage_bytes(int rows, int cols, bool diagonal) {
 
 std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles) {
   MUONRT_CHECK_INTERNAL(!persistent(tiles), "small jobs of large tiles");
-  std::vector<int32_t> order(shapes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return shapes[static_cast<size_t>(a)].k > shapes[static_cast<size_t>(b)].k;
-  });
   std::vector<TileJob> jobs;
-  for (const int32_t s : order) {
+  for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     const int64_t side = (shape.n + kSmallCell - 1) / kSmallCell;
     for (int64_t m = 0; m < shape.count; ++m)
@@ -49,8 +44,7 @@ std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles ti
         for (int64_t col = row; col < side;) {
           const bool wide =
               tiles == Tiles::kSmallWide && shape.slices == 1 && col % 2 == 0 && col + 1 < side;
-          jobs.push_back({s, static_cast<int32_t>(m), static_cast<int16_t>(row),
-                          static_cast<int16_t>(col), wide ? JobKind::kWide : JobKind::kSquare, 0});
+          jobs.push_back(tile_job(s, m, row, col, wide ? JobKind::kWide : JobKind::kSquare));
           col += wide ? 2 : 1;
         }
   }

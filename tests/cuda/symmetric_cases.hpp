@@ -68,14 +68,6 @@ struct SymmetricCase {
   }
 };
 
-/// Depths for all n and batches: most have one stage of the kernels' rings, one in eight has two to
-/// six.
-constexpr int64_t kMostDepth = 330;
-inline int64_t depth_of(int64_t n, int64_t count) {
-  const int64_t draw = n * 7 + count * 11;
-  return (n + 3 * count) % 8 == 0 ? 65 + draw % (kMostDepth - 64) : 1 + draw % 36;
-}
-
 /// Cases that the op computes by the large tiles of sm_90a on 132 SMs (H100, H200) or on the 124
 /// that NCCL leaves, where smaller ones go to small tiles; as bf16, and exact in f16 too.
 inline std::vector<SymmetricCase> large_cases() {

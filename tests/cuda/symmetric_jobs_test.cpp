@@ -7,7 +7,6 @@
 #include <set>
 
 #include "cuda/symmetric/small_jobs.hpp"
-#include "muonrt/bench_predict.hpp"
 
 using namespace muonrt;
 using namespace muonrt::cuda;
@@ -369,18 +368,6 @@ TEST_CASE("symmetric jobs: the mixed list is as short as predicted", "[emulated]
   CHECK(gain(4096, 1, 124) == near(1.55));
   CHECK(gain(8192, 1, 124) == near(1.82));
   CHECK(gain(16384, 1, 124) == near(1.85));
-}
-
-TEST_CASE("symmetric jobs: what is predicted of large tiles is what the list gives", "[emulated]") {
-  for (const int blocks : {132, 124}) {
-    for (int64_t n = 1024; n <= 16384; n += 128) {
-      for (const int64_t batch : {1, 3, 8}) {
-        CAPTURE(blocks, n, batch);
-        CHECK(tool::predicted_gain(n, batch, blocks) ==
-              Approx(gain(n, batch, blocks)).epsilon(0.01));
-      }
-    }
-  }
 }
 
 TEST_CASE("symmetric jobs: slices follow from the shape and are long", "[emulated]") {

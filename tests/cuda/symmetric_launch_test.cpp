@@ -131,6 +131,7 @@ TEST_CASE("symmetric launch: a tile is stored behind the first stages of the nex
                                               {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
                                               {130, 321, 2, with_d, 1.0f, beta}};
     for (const int sms : {2, 6, 40}) run(cases, sms);
+    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // wide ones in a row
     for (const int64_t k : {70, 270})
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);

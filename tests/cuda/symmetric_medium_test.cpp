@@ -62,13 +62,34 @@ Tiles chosen(int64_t n, int64_t count, int sms) {
 
 }  // namespace
 
-TEST_CASE("symmetric medium: each square of 64 is computed once, in every number of them",
+TEST_CASE("symmetric medium: each square of 64 is computed once, for every n to 20,000",
           "[emulated]") {
-  int64_t bad = 0;
-  for (int64_t side = 1; side <= 96; ++side)
-    for (const int blocks : {2, 12, 124, 132})
-      bad += bad_of({{side * kHalf - side % 64, 64, 1 + side % 4, 1}}, blocks);
-  CHECK(bad == 0);
+  // What decides is how many squares of 64 a row has.
+  constexpr int64_t kMostSide = 313;
+  const auto try_one = [](int64_t side, int64_t count, int64_t blocks) {
+    CAPTURE(side, count, blocks);
+    const int64_t n = side * kHalf - draw(Sweep::kMedium, side, 0, kHalf);
+    REQUIRE(bad_of({{n, 64, count, 1}}, static_cast<int>(blocks)) == 0);
+  };
+  const auto even = [](int64_t side, int64_t purpose) {
+    return 2 + 2 * draw(Sweep::kMedium, side, purpose, 80);
+  };
+  for (int64_t side = 1; side <= kMostSide; ++side) {
+    for (const int64_t blocks : {int64_t{2}, int64_t{124}, int64_t{132}, even(side, 1)})
+      try_one(side, 1 + draw(Sweep::kMedium, side * 256 + blocks, 2, 4), blocks);
+  }
+  // Batches to 256, of small results each, of larger ones some.
+  for (int64_t count = 1; count <= 256; ++count) {
+    try_one(1 + draw(Sweep::kMedium, count, 3, 12), count, even(count, 4));
+    try_one(13 + draw(Sweep::kMedium, count, 5, 36), count, count % 2 == 0 ? 124 : 132);
+  }
+  for (const int64_t side : {100, 101, 102, 204, 311, 312, 313})
+    try_one(side, 1000 / side * 5, even(side, 1));
+  try_one(kMostSide, 256, 124);
+}
+
+TEST_CASE("symmetric medium: each square of 64 is computed once in lists of several shapes",
+          "[emulated]") {
   CHECK(bad_of({{300, 64, 3, 1}, {64, 500, 1, 1}, {2048, 100, 2, 1}, {193, 7, 5, 1}}, 124) == 0);
   CHECK(bad_of({{0, 64, 3, 1}, {100, 64, 0, 1}}, 4) == 0);
 }
@@ -91,15 +112,22 @@ TEST_CASE("symmetric medium: shapes just larger than one round of squares have t
   }
 }
 
-TEST_CASE("symmetric medium: exact on integers for every n to 600, batches 1 to 4",
-          "[emulated][every]") {
-  for (int64_t n = 1; n <= 600; ++n) {
-    // One stage, two, or the ring once round.
-    const int64_t k = n % 16 == 0 ? 330 : n % 4 == 0 ? 70 + n % 50 : 1 + n * 7 % 36;
-    const SymmetricCase c = case_of(n, k, 1 + (n + n / 4) % 4, n / 8 + n);
+TEST_CASE(
+    "symmetric medium: exact on integers for every n to 192, batches 1 to 4, and for every n to "
+    "600 "
+    "in one of them",
+    "[emulated][every]") {
+  Coverage met, widths;
+  for (const SymmetricCase& c : drawn_cases(Sweep::kMedium, 192)) {
     INFO(c.name());
     REQUIRE(wrong(c, Tiles::kMedium) == 0);
+    const auto depth = static_cast<int64_t>(depth_of(c)), side = (c.n + kHalf - 1) / kHalf;
+    met.note({depth, epilogue_of(c), c.count});
+    // Of a row's last tile one to three halves lie inside.
+    widths.note({depth, epilogue_of(c), side % 3, c.n > 192});
   }
+  CHECK(met.least(3 * kEpilogues * 4) >= 4);
+  CHECK(widths.least(3 * kEpilogues * 3 * 2) >= 1);
 }
 
 TEST_CASE("symmetric medium: exact on integers where D comes behind any number of stages",

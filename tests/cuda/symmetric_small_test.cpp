@@ -112,36 +112,31 @@ TEST_CASE(
     "symmetric small: exact on integers for every n to 192, batches 1 to 4, small tiles and wide, "
     "and for every n to 600 by one of them",
     "[emulated][every]") {
-  for (int64_t n = 1; n <= 600; ++n) {
+  Coverage met;
+  for (const SymmetricCase& c : drawn_cases(Sweep::kSmall, 192)) {
     Machine machine(make_device(kProvider));
-    for (int64_t count = 1; count <= 4; ++count) {
-      const bool drawn = count == 1 + n / 2 % 4;
-      if (n > 192 && !drawn) continue;
-      const SymmetricCase c = case_of(n, depth_of(n, count), count, n / 8 + count);
-      const SymmetricNumbers numbers(c, static_cast<uint64_t>(n * 1000 + c.k));
-      for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
-        if (n > 192 && (n % 2 == 0) != (tiles == Tiles::kSmall)) continue;
-        INFO(c.name() << ", wide tiles: " << (tiles == Tiles::kSmallWide));
-        REQUIRE(wrong(machine, c, numbers, tiles) == 0);
-      }
+    const SymmetricNumbers numbers(c, static_cast<uint64_t>(c.n * 1000 + c.k));
+    const auto only = draw(Sweep::kSmall, c.n, 0, 2) == 0 ? Tiles::kSmall : Tiles::kSmallWide;
+    for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
+      if (c.n > 192 && tiles != only) continue;
+      INFO(c.name() << ", wide tiles: " << (tiles == Tiles::kSmallWide));
+      REQUIRE(wrong(machine, c, numbers, tiles) == 0);
+      met.note({static_cast<int64_t>(depth_of(c)), epilogue_of(c), c.n > 192,
+                tiles == Tiles::kSmallWide});
     }
   }
+  CHECK(met.least(3 * kEpilogues * 2 * 2) >= 2);
 }
 
 TEST_CASE("symmetric small: exact on integers by large tiles where the choice is small ones",
           "[emulated][every]") {
   // What symmetric_test leaves out of all n to 600 and batches 1 to 4 on this grid.
   int64_t seen = 0;
-  for (int64_t n = 1; n <= 600; ++n) {
-    Machine machine(make_device(kProvider));
-    for (int64_t count = 1; count <= 4; ++count) {
-      const SymmetricCase c = case_of(n, depth_of(n, count), count, n / 8 + count);
-      if (chosen(n, c.k, count, 2) == Tiles::kLarge) continue;
-      INFO(c.name());
-      const SymmetricNumbers numbers(c, static_cast<uint64_t>(n * 1000 + c.k));
-      REQUIRE(wrong(machine, c, numbers, Tiles::kLarge) == 0);
-      ++seen;
-    }
+  for (const SymmetricCase& c : drawn_cases(Sweep::kOp)) {
+    if (chosen(c.n, c.k, c.count, 2) == Tiles::kLarge) continue;
+    INFO(c.name());
+    REQUIRE(wrong(c, Tiles::kLarge) == 0);
+    ++seen;
   }
   CHECK(seen > 300);
 }
@@ -149,9 +144,11 @@ TEST_CASE("symmetric small: exact on integers by large tiles where the choice is
 TEST_CASE("symmetric small: exact on integers where the ring goes round", "[emulated]") {
   for (const int64_t n : {64, 129, 200}) {
     for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
-      const SymmetricCase c = case_of(n, 600 + n, 1, n);
-      INFO(c.name());
-      CHECK(wrong(c, tiles) == 0);
+      for (int64_t epilogue = 0; epilogue < kEpilogues; ++epilogue) {
+        const SymmetricCase c = case_of(n, 600 + n, 1, n + epilogue);
+        INFO(c.name());
+        CHECK(wrong(c, tiles) == 0);
+      }
     }
   }
 }
@@ -160,10 +157,11 @@ TEST_CASE("symmetric small: exact on integers where the depth is cut, all tiles"
   int64_t turn = 0;
   for (const int64_t n : {1, 8, 63, 64, 65, 100, 127, 128, 129, 191, 257, 384}) {
     for (const int64_t k : {130, 260, 700}) {
-      const SymmetricCase c = case_of(n, k, 1 + turn % 3, turn);
+      const SymmetricCase c = case_of(n, k, 1 + (turn + turn / 3) % 3, turn);
       INFO(c.name());
       REQUIRE(slices_of_sm90(n, k, kStage) == (k < 4 * kStage ? 2 : 4));
-      REQUIRE(wrong(c, turn % 2 == 0 ? Tiles::kSmall : Tiles::kLarge, kStage) == 0);
+      for (const Tiles tiles : {Tiles::kSmall, Tiles::kLarge})
+        REQUIRE(wrong(c, tiles, kStage) == 0);
       ++turn;
     }
     turn += 2;

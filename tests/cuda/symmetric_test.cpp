@@ -2,8 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 
-#include "cuda/symmetric_cases.hpp"
+#include "cuda/symmetric_draws.hpp"
 #include "support/tolerances.hpp"
 
 using namespace muonrt;
@@ -24,59 +25,62 @@ int64_t wrong(const SymmetricKind& kind, const SymmetricCase& c) {
   return wrong(machine, c, {machine, c, static_cast<uint64_t>(c.n * 1000 + c.k)});
 }
 
-/// Every kind of epilogue in turn.
-SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
-  SymmetricCase c{n, k, count};
-  if (turn % 4 == 1) c.with_d = true, c.beta = 3.0f;
-  if (turn % 4 == 2) c.with_d = true, c.alpha = -2.0f, c.beta = 1.0f, c.gamma = 7.0f;
-  if (turn % 4 == 3) c.two_operands = true, c.gamma = -5.0f;
-  return c;
-}
+/// The kinds of tiles that a result of this size has on a grid of two blocks: squares; wide ones on
+/// the diagonal; pairs beside it.
+int64_t tiles_on_two_blocks(int64_t n) { return n <= 128 ? 0 : n <= 384 ? 1 : 2; }
 
 }  // namespace
 
 TEST_CASE("symmetric product: exact on integers, odd sizes, all epilogues, gaps untouched",
           "[cuda]") {
-  int64_t turn = 0;
-  for (const SymmetricKind& kind : symmetric_kinds()) {
-    for (const int64_t n :
-         {1, 2, 7, 8, 9, 31, 63, 64, 65, 127, 128, 129, 130, 191, 255, 256, 257}) {
-      for (const int64_t k : {1, 31, 33, 72}) {
-        const SymmetricCase c = case_of(n, k, 1 + turn % 4, turn);
-        INFO(c.name() << ", " << kind.name());
-        REQUIRE(wrong(kind, c) == 0);
-        ++turn;
-      }
-    }
-    for (const int64_t n : {384, 385, 513, 600}) {
-      const SymmetricCase c = case_of(n, 40 + n % 7, 1, ++turn);
+  Coverage met;
+  const auto kinds = symmetric_kinds();
+  const auto try_all = [&](const SymmetricCase& c) {
+    for (const SymmetricKind& kind : kinds) {
       INFO(c.name() << ", " << kind.name());
       REQUIRE(wrong(kind, c) == 0);
     }
-  }
+  };
+  Deck batches(4, 0), large(kEpilogues, 1);
+  std::map<int64_t, Deck> of_depth;
+  for (const int64_t k : {1, 31, 33, 72}) of_depth[k] = Deck(kEpilogues, static_cast<uint64_t>(k));
+  for (const int64_t n : {1, 2, 7, 8, 9, 31, 63, 64, 65, 127, 128, 129, 130, 191, 255, 256, 257})
+    for (auto& [k, epilogues] : of_depth) {
+      const SymmetricCase c = with_epilogue({n, k, 1 + batches.next()}, epilogues.next());
+      met.note({k, epilogue_of(c)});
+      try_all(c);
+    }
+  for (const int64_t n : {384, 385, 513, 600})
+    try_all(with_epilogue({n, 40 + n % 7, 1}, large.next()));
+  CHECK(met.least(4 * kEpilogues) >= 4);
 }
 
 TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to 4",
           "[cuda][every]") {
   const auto kinds = symmetric_kinds();
-  for (int64_t n = 1; n <= 600; ++n) {
-    std::vector<std::unique_ptr<Machine>> machines;
-    for (const SymmetricKind& kind : kinds) {
-      machines.push_back(std::make_unique<Machine>(kind.device()));
-      machines.back()->ops().reserve(n, n, kMostDepth, DType::kBF16);
-    }
-    for (int64_t count = 1; count <= 4; ++count) {
-      const SymmetricCase c = case_of(n, depth_of(n, count), count, n + count);
-      const SymmetricNumbers numbers(c, static_cast<uint64_t>(n * 4 + count));
-      if (kinds.empty()) continue;
-      const SymmetricTrial trial(*machines[0], c, numbers);
-      for (size_t i = 0; i < kinds.size(); ++i) {
-        INFO(c.name() << ", " << kinds[i].name());
-        Machine& machine = *machines[i];
-        REQUIRE(wrong(machine, c, trial) == 0);
+  Coverage met, dtypes;
+  std::vector<std::unique_ptr<Machine>> machines;
+  for (const SymmetricCase& c : drawn_cases(Sweep::kOp)) {
+    const auto depth = static_cast<int64_t>(depth_of(c)), tiles = tiles_on_two_blocks(c.n);
+    met.note({depth, epilogue_of(c), c.count, tiles});
+    dtypes.note({depth, epilogue_of(c), tiles, c.dtype == DType::kF16});
+    if (kinds.empty()) continue;
+    if (c.count == 1) {
+      machines.clear();
+      for (const SymmetricKind& kind : kinds) {
+        machines.push_back(std::make_unique<Machine>(kind.device()));
+        machines.back()->ops().reserve(c.n, c.n, kMostDepth, DType::kBF16);
       }
     }
+    const SymmetricNumbers numbers(c, static_cast<uint64_t>(c.n * 4 + c.count));
+    const SymmetricTrial trial(*machines[0], c, numbers);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      INFO(c.name() << ", " << kinds[i].name());
+      REQUIRE(wrong(*machines[i], c, trial) == 0);
+    }
   }
+  CHECK(met.least(3 * kEpilogues * 4 * 3) >= 3);
+  CHECK(dtypes.least(3 * kEpilogues * 3 * 2) >= 2);
 }
 
 // The emulated program has them by way of small grids (symmetric_launch_test,

@@ -3,7 +3,7 @@
 #include "cuda/cuda_device.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
 #include "cuda/symmetric/symmetric_products.hpp"
-#include "cuda/symmetric_cases.hpp"
+#include "cuda/symmetric_draws.hpp"
 
 // Products by tiles of the test's choice.
 namespace cuda_test {
@@ -37,10 +37,7 @@ inline int64_t wrong(const SymmetricCase& c, Tiles tiles, int64_t shortest = kSh
 
 /// Every kind of epilogue and both dtypes in turn.
 inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
-  SymmetricCase c{n, k, count};
-  if (turn % 4 == 1) c.with_d = true, c.beta = 3.0f;
-  if (turn % 4 == 2) c.with_d = true, c.alpha = -2.0f, c.beta = 1.0f, c.gamma = 7.0f;
-  if (turn % 4 == 3) c.two_operands = true, c.gamma = -5.0f;
+  SymmetricCase c = with_epilogue({n, k, count}, turn % kEpilogues);
   if (turn / 4 % 2 == 1) c.dtype = DType::kF16;
   return c;
 }

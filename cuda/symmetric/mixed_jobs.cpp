@@ -1,0 +1,326 @@
+// The mixed list: who computes which pair, wide and square tile of a persistent grid, and when.
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <utility>
+
+#include "base/error.hpp"
+#include "cuda/symmetric/job_list.hpp"
+#include "cuda/symmetric/triangle.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+using Shapes = std::span<const SymmetricShape>;
+using Jobs = std::vector<TileJob>;
+
+// Time in sevenths of what a cell's products take for a stage of the depth. An SM takes in 56 bytes
+// a clock: the operands of a square off the diagonal, 32 KB a stage, take it 8 sevenths of the 512
+// clocks of its products. The other tiles bring less for each product (reference kernels, 4.2).
+constexpr int64_t kCellTime = 7, kSquareTime = 8;
+
+int64_t time_of(const TileJob& job, Shapes shapes) {
+  const int64_t stages = stages_of(shapes[static_cast<size_t>(job.shape)].k);
+  if (job.kind != JobKind::kSquare) return 2 * kCellTime * stages;
+  return (job.row == job.col ? kCellTime : kSquareTime) * stages;
+}
+
+/// When the last block ends.
+int64_t end_of(const JobList& list, Shapes shapes) {
+  return busiest(list, [&](const TileJob& job) { return time_of(job, shapes); });
+}
+
+/// What is shared out: pairs, by their upper block, and jobs of one block.
+struct Work {
+  Jobs pairs, singles;
+};
+
+Work cut(Shapes shapes) {
+  Work work;
+  for (const int32_t s : deepest_first(shapes)) {
+    const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
+    const int64_t cells = cells_of(shape.n);
+    for (int64_t m = 0; shape.slices > 1 && m < shape.count; ++m)
+      raster(cells, [&](int64_t row, int64_t col) {
+        work.singles.push_back(tile_job(s, m, row, col, JobKind::kSquare));
+      });
+    for (int64_t m = 0; shape.slices == 1 && m < shape.count; ++m)
+      raster((cells + 1) / 2, [&](int64_t row, int64_t col) {
+        const int64_t r = 2 * row, c = 2 * col;
+        const bool last = c + 1 == cells;  // a column of squares that is one cell wide
+        if (row == col) {
+          work.singles.push_back(tile_job(s, m, r, c, last ? JobKind::kSquare : JobKind::kWide));
+          if (!last) work.singles.push_back(tile_job(s, m, r + 1, c + 1, JobKind::kSquare));
+        } else if (last) {
+          work.singles.push_back(tile_job(s, m, r, c, JobKind::kSquare));
+          work.singles.push_back(tile_job(s, m, r + 1, c, JobKind::kSquare));
+        } else {
+          work.pairs.push_back(tile_job(s, m, r, c, JobKind::kPair));
+        }
+      });
+  }
+  return work;
+}
+
+TileJob lower_of(TileJob pair) {
+  ++pair.row;
+  return pair;
+}
+
+/// Places with the least load first, then the first.
+class LeastLoaded {
+ public:
+  explicit LeastLoaded(const std::vector<int64_t>& loads) {
+    for (size_t i = 0; i < loads.size(); ++i) queue_.push({loads[i], i});
+  }
+  int64_t load() const { return queue_.top().first; }
+  /// Gives `cost` to the first place. @return  its number.
+  size_t give(int64_t cost) {
+    auto [load, place] = queue_.top();
+    queue_.pop();
+    queue_.push({load + cost, place});
+    return place;
+  }
+
+ private:
+  using Entry = std::pair<int64_t, size_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+};
+
+/// Pairs given to the first `open` clusters; those that would end later than `bound` are left.
+struct PairsDealt {
+  std::vector<Jobs> of_cluster;
+  std::vector<int64_t> loads;
+  Jobs left;
+};
+
+PairsDealt deal_pairs(const Jobs& pairs, Shapes shapes, size_t open, int64_t bound) {
+  PairsDealt out;
+  out.of_cluster.resize(open);
+  out.loads.resize(open);
+  LeastLoaded least(out.loads);
+  for (const TileJob& pair : pairs) {
+    const int64_t cost = time_of(pair, shapes);
+    if (least.load() + cost > bound) {
+      out.left.push_back(pair);
+      continue;
+    }
+    const size_t cluster = least.give(cost);
+    out.of_cluster[cluster].push_back(pair);
+    out.loads[cluster] += cost;
+  }
+  return out;
+}
+
+/// The same, to no more clusters than it takes.
+PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_t bound) {
+  int64_t sum = 0;
+  size_t too_deep = 0;
+  for (const TileJob& pair : pairs) {
+    const int64_t cost = time_of(pair, shapes);
+    if (cost > bound) {
+      ++too_deep;
+    } else {
+      sum += cost;
+    }
+  }
+  auto open = std::clamp(static_cast<size_t>((sum + bound - 1) / bound), size_t{1}, clusters);
+  PairsDealt out = deal_pairs(pairs, shapes, open, bound);
+  while (out.left.size() > too_deep && open < clusters)
+    out = deal_pairs(pairs, shapes, ++open, bound);
+  out.of_cluster.resize(clusters);
+  out.loads.resize(clusters);
+  return out;
+}
+
+/// As many to each cluster, whatever they cost; those that fill no whole round are left.
+PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
+  PairsDealt out;
+  out.of_cluster.resize(clusters);
+  out.loads.resize(clusters);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (i >= pairs.size() / clusters * clusters) {
+      out.left.push_back(pairs[i]);
+      continue;
+    }
+    out.of_cluster[i % clusters].push_back(pairs[i]);
+    out.loads[i % clusters] += time_of(pairs[i], shapes);
+  }
+  return out;
+}
+
+/// What becomes of a pair that is given up.
+std::array<TileJob, 2> halves_of(const TileJob& pair) {
+  std::array<TileJob, 2> out = {pair, lower_of(pair)};
+  for (TileJob& half : out) half.kind = JobKind::kWide;
+  return out;
+}
+
+Jobs with_halves(const Jobs& pairs, Jobs singles) {
+  Jobs halves;
+  for (const TileJob& pair : pairs)
+    for (const TileJob& half : halves_of(pair)) halves.push_back(half);
+  singles.insert(singles.begin(), halves.begin(), halves.end());
+  return singles;
+}
+
+/// The singles that `choose` says, as two squares each.
+template <class Choose>
+Jobs with_cut(Jobs singles, const Choose& choose) {
+  Jobs halves;
+  for (TileJob& job : singles) {
+    if (job.kind != JobKind::kWide || !choose(job)) continue;
+    job.kind = JobKind::kSquare;
+    halves.push_back(job);
+    ++halves.back().col;
+  }
+  singles.insert(singles.end(), halves.begin(), halves.end());
+  return singles;
+}
+
+bool is_wide(const TileJob& job) { return job.kind == JobKind::kWide; }
+
+/// The wide jobs that fill no whole round, the last ones, cut.
+Jobs with_last_cut(const Jobs& singles, size_t blocks) {
+  size_t keep = static_cast<size_t>(std::count_if(singles.begin(), singles.end(), is_wide));
+  keep = keep / blocks * blocks;
+  return with_cut(singles, [&](const TileJob&) { return keep == 0 || keep-- == 0; });
+}
+
+/// How the singles follow one another.
+enum class Order {
+  kByMatrix,      // as the pairs do, but for a square for each block, which go last
+  kLongestFirst,  // the wide ones of a shape, then its squares
+};
+
+Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
+  if (order == Order::kLongestFirst) {
+    std::stable_sort(singles.begin(), singles.end(), [&](const TileJob& a, const TileJob& b) {
+      return time_of(a, shapes) > time_of(b, shapes);
+    });
+    return singles;
+  }
+  std::vector<size_t> rank(shapes.size());
+  size_t next = 0;
+  for (const int32_t s : deepest_first(shapes)) rank[static_cast<size_t>(s)] = next++;
+  const auto place = [&](const TileJob& job) {
+    return std::pair{rank[static_cast<size_t>(job.shape)], job.matrix};
+  };
+  std::stable_sort(singles.begin(), singles.end(),
+                   [&](const TileJob& a, const TileJob& b) { return place(a) < place(b); });
+  Jobs last;
+  for (size_t i = singles.size(); i-- > 0 && last.size() < blocks;) {
+    if (is_wide(singles[i])) continue;
+    last.push_back(singles[i]);
+    singles[i].shape = -1;
+  }
+  std::erase_if(singles, [](const TileJob& job) { return job.shape < 0; });
+  singles.insert(singles.end(), last.rbegin(), last.rend());
+  return singles;
+}
+
+/// Blocks do their pairs first.
+JobList list_of(const std::vector<Jobs>& pairs_of_cluster, const std::vector<Jobs>& of_block) {
+  JobList list;
+  list.first.push_back(0);
+  for (size_t b = 0; b < of_block.size(); ++b) {
+    for (const TileJob& pair : pairs_of_cluster[b / 2])
+      list.jobs.push_back(b % 2 == 0 ? pair : lower_of(pair));
+    list.jobs.insert(list.jobs.end(), of_block[b].begin(), of_block[b].end());
+    list.first.push_back(static_cast<int32_t>(list.jobs.size()));
+  }
+  return list;
+}
+
+/// Each single to the block with the least work.
+JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
+  std::vector<int64_t> loads(2 * pairs.loads.size());
+  for (size_t b = 0; b < loads.size(); ++b) loads[b] = pairs.loads[b / 2];
+  LeastLoaded least(loads);
+  std::vector<Jobs> of_block(loads.size());
+  for (const TileJob& single : singles)
+    of_block[least.give(time_of(single, shapes))].push_back(single);
+  return list_of(pairs.of_cluster, of_block);
+}
+
+/// Whether it is not worth another try.
+bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
+
+/// A way to share the work out. Fewer pairs are no better: of what they bring, blocks share half.
+struct Shared {
+  JobList list;
+  int64_t makespan = 0;
+  size_t broken = 0;  // pairs
+
+  bool is_better_than(const Shared& other) const {
+    return std::pair{makespan, broken} < std::pair{other.makespan, other.broken};
+  }
+};
+
+/// The best way to share out the singles beside these pairs, or the first that ends by `bound`.
+Shared share(const PairsDealt& pairs, const Work& work, Shapes shapes, int64_t bound) {
+  const size_t blocks = 2 * pairs.loads.size();
+  std::optional<Shared> best;
+  const auto offer = [&](const Jobs& singles) {
+    for (const Order order : {Order::kByMatrix, Order::kLongestFirst}) {
+      if (best && is_near(best->makespan, bound)) return;
+      Shared now{deal(pairs, ordered(singles, shapes, order, blocks), shapes), 0,
+                 pairs.left.size()};
+      now.makespan = end_of(now.list, shapes);
+      if (!best || now.is_better_than(*best)) best = std::move(now);
+    }
+  };
+  const Jobs whole = with_halves(pairs.left, work.singles);
+  offer(whole);
+  offer(with_last_cut(whole, blocks));
+  offer(with_cut(whole, [&](const TileJob& job) { return time_of(job, shapes) > bound; }));
+  return std::move(*best);
+}
+
+/// Below which no list ends.
+int64_t least_makespan(const Work& work, Shapes shapes, int64_t blocks) {
+  int64_t sum = 0, deepest = 0, unit = 0;  // that all costs are multiples of
+  for (const TileJob& pair : work.pairs) sum += 2 * time_of(pair, shapes);
+  for (const TileJob& single : work.singles) sum += time_of(single, shapes);
+  for (const SymmetricShape& s : shapes) {
+    if (s.n == 0 || s.count == 0) continue;
+    deepest = std::max<int64_t>(deepest, stages_of(s.k));
+    unit = std::gcd(unit, int64_t{stages_of(s.k)});
+  }
+  unit = std::max(unit, int64_t{1});
+  const int64_t mean = (sum + blocks * unit - 1) / (blocks * unit) * unit;
+  return std::max({mean, kCellTime * deepest, int64_t{1}});
+}
+
+}  // namespace
+
+JobList mixed_jobs(Shapes shapes, int blocks) {
+  MUONRT_CHECK_INTERNAL(blocks >= 2 && blocks % 2 == 0, "a grid of ", blocks, " blocks");
+  const Work work = cut(shapes);
+  const auto clusters = static_cast<size_t>(blocks / 2);
+  int64_t bound = least_makespan(work, shapes, blocks);
+  const auto with_bound = [&](int64_t to) {
+    return share(deal_to_few(work.pairs, shapes, clusters, to), work, shapes, to);
+  };
+  Shared best = with_bound(bound);
+  const auto offer = [&](Shared now) {
+    if (now.is_better_than(best)) best = std::move(now);
+  };
+  if (!is_near(best.makespan,
+               bound))  // where depths differ, loads that differ may leave better gaps
+    offer(share(deal_rounds(work.pairs, shapes, clusters), work, shapes, bound));
+  constexpr int kTries = 4;
+  for (int i = 0; i < kTries && !is_near(best.makespan, bound); ++i) {
+    const int64_t middle = bound + (best.makespan - bound) / 2;
+    offer(with_bound(middle));
+    if (best.makespan > middle) bound = middle;
+  }
+  if (best.broken > 0) offer(with_bound(best.makespan));  // pairs that end by then
+  return std::move(best.list);
+}
+
+}  // namespace muonrt::cuda
