@@ -47,7 +47,23 @@ void set_batch(const CublasLayout& layout, int64_t count, int64_t stride) {
                                         &stride, sizeof stride));
 }
 
-CublasPreference product_preference() {
+const MatrixBatch& addend_of(const Product& p) {
+  return p.d.data != nullptr && p.beta != 0.0f ? p.d : p.c;
+}
+
+ProductShape product_shape_of(const Product& p) {
+  return {p.c.rows, p.c.cols,        p.a.cols,  p.a.ld,       p.b.ld,
+          p.c.ld,   addend_of(p).ld, p.a.dtype, p.transpose_b};
+}
+
+void set_batches(const ProductWords& words, const Product& p, int64_t count) {
+  set_batch(words.a, count, p.a.stride);
+  set_batch(words.b, count, p.b.stride);
+  set_batch(words.c, count, p.c.stride);
+  set_batch(words.d, count, addend_of(p).stride);
+}
+
+CublasPreference product_preference(Depth depth) {
   const CublasApi& api = cublas_api();
   cublasLtMatmulPreference_t handle = nullptr;
   MUONRT_CUBLAS(api.preference_create(&handle));
@@ -56,7 +72,9 @@ CublasPreference product_preference() {
     MUONRT_CUBLAS(api.preference_set(handle, which, &value, sizeof value));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kCublasWorkspace});
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t{depth == Depth::kWhole ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                      : CUBLASLT_REDUCTION_SCHEME_MASK});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kCublasAlignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kCublasAlignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kCublasAlignment);

@@ -108,8 +108,12 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
   memory_ = std::make_unique<MemorySource>(index_, settings_.allocator, settings_.stream_ordered,
                                            streams_);
   joined_ = std::make_unique<CudaEvent>(index_);
-  ops_ = std::make_unique<CudaOps>(
-      *this, settings_.naive_products ? nullptr : make_vendor_products(*this, index_), settings_);
+  ops_ =
+      std::make_unique<CudaOps>(*this,
+                                settings_.naive_products     ? nullptr
+                                : settings_.fastest_products ? make_fastest_products(*this, index_)
+                                                             : make_vendor_products(*this, index_),
+                                settings_);
   load_deliveries();
   load_tallies();
 }

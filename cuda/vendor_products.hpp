@@ -9,8 +9,7 @@
 
 namespace muonrt::cuda {
 
-/// Dense products by the vendor's library, each shape by an algorithm that is chosen for the shape
-/// alone.
+/// Dense products by the vendor's library.
 class VendorProducts {
  public:
   virtual ~VendorProducts() = default;
@@ -23,9 +22,18 @@ class VendorProducts {
   virtual void multiply(const Product& product, cudaStream_t stream) = 0;
 };
 
+/// Each shape by an algorithm that is chosen for the shape alone: its bits never depend on the
+/// batch.
 /// @param device  lends the workspace; outlives the result.
 /// @param index   its GPU, which is current here and in every call.
 /// Errors: NOT_SUPPORTED if the library is not there.
 std::unique_ptr<VendorProducts> make_vendor_products(Device& device, int index);
+
+/// What the library can do, for others to be measured against: of each batch, where it is first
+/// met, the algorithms that are proposed for just that one, its depth in parts if they like, are
+/// timed on its operands, out of L2, and the fastest is taken from then on. Bits follow from what
+/// was fastest. Its `multiply` waits there, each time for 20 s at most.
+/// Errors of that: NOT_SUPPORTED if no algorithm computes a batch, TIMEOUT.
+std::unique_ptr<VendorProducts> make_fastest_products(Device& device, int index);
 
 }  // namespace muonrt::cuda

@@ -9,10 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "base/dtype.hpp"
 #include "control.hpp"
-
-using namespace muonrt;
+#include "cuda/fake_cublas_product.hpp"
 
 struct FakeCublasHandle {
   int device;
@@ -20,12 +18,6 @@ struct FakeCublasHandle {
 struct FakeCublasDesc {
   cublasComputeType_t compute;
   bool transposed = false;
-};
-struct FakeCublasLayout {
-  cudaDataType_t type;
-  int64_t rows, cols, ld;
-  int32_t count = 1;
-  int64_t stride = 0;
 };
 struct FakeCublasPreference {
   uint64_t workspace = 0;
@@ -37,6 +29,8 @@ namespace {
 
 constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
 constexpr uintptr_t kWorkspaceAlignment = 256;
+constexpr int kCandidates = 3;            // of a search at most
+constexpr int64_t kSlowerNs = 1'000'000;  // than the next one is each, on the device's clock
 
 /// What an algorithm was found for: a word of its own for each.
 struct Search {
@@ -44,6 +38,8 @@ struct Search {
   cudaDataType_t type;
   bool transposed;
   uint32_t reductions, alignment;
+  int candidate;
+  bool of_batch;
   auto operator<=>(const Search&) const = default;
 };
 
@@ -51,6 +47,7 @@ struct State {
   std::mutex mutex;
   fake_cublas::Refusals refusals;
   std::vector<fake_cublas::Launch> launches;
+  std::vector<fake_cublas::Asked> asked;
   std::vector<Search> found;                  // by an algorithm's first word
   std::set<std::pair<int, uint64_t>> loaded;  // its kernels, by device
   int64_t searches = 0, alive = 0, handles = 0;
@@ -96,17 +93,6 @@ cublasStatus_t take(T& field, const void* value, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-int64_t size_of_type(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
-
-/// What is multiplied: D (m x n) = alpha op(A) B + beta C, column-major.
-struct Operands {
-  FakeCublasLayout a, b, c, d;
-  bool transposed;
-  int64_t m() const { return transposed ? a.cols : a.rows; }
-  int64_t k() const { return transposed ? a.rows : a.cols; }
-  int64_t n() const { return b.cols; }
-};
-
 /// Why the layouts are no product, if they are none.
 std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc) {
   const auto one = [&](const FakeCublasLayout& l, int64_t rows, int64_t cols) {
@@ -122,9 +108,18 @@ std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc)
   return std::nullopt;
 }
 
-Search search_of(const Operands& o, uint32_t reductions, uint32_t alignment) {
-  return {o.m(),  o.n(),    o.k(),        o.a.ld,     o.b.ld,   o.c.ld,
-          o.d.ld, o.d.type, o.transposed, reductions, alignment};
+/// @param like  for what operands do not say.
+Search search_of(const Operands& o, Search like) {
+  like.m = o.m();
+  like.n = o.n();
+  like.k = o.k();
+  like.a_ld = o.a.ld;
+  like.b_ld = o.b.ld;
+  like.c_ld = o.c.ld;
+  like.d_ld = o.d.ld;
+  like.type = o.d.type;
+  like.transposed = o.transposed;
+  return like;
 }
 std::optional<Search> search_behind(const cublasLtMatmulAlgo_t& algo) {
   const std::lock_guard lock(state().mutex);
@@ -134,8 +129,17 @@ std::optional<Search> search_behind(const cublasLtMatmulAlgo_t& algo) {
 }
 bool is_for(const cublasLtMatmulAlgo_t& algo, const Operands& o) {
   const auto found = search_behind(algo);
-  return found && *found == search_of(o, found->reductions, found->alignment);
+  return found && *found == search_of(o, *found);
 }
+/// Whether it takes so many matrices in one launch.
+bool takes(const cublasLtMatmulAlgo_t& algo, int32_t count) {
+  const fake_cublas::Refusals refused = refusals();
+  if (count > 1) return !refused.batches && count <= refused.most;
+  const auto found = search_behind(algo);
+  return !(refused.alone && found && found->of_batch && found->candidate == 0);
+}
+
+int64_t size_of_type(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
 /// Elements from the first of a batch to the last.
 int64_t extent(const FakeCublasLayout& l) {
@@ -151,55 +155,6 @@ bool same(const FakeCublasLayout& x, const FakeCublasLayout& y) {
   return x.ld == y.ld && (x.count == 1 || x.stride == y.stride);
 }
 
-float element(const void* data, cudaDataType_t type, int64_t at) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
-  if (type == CUDA_R_16F) return to_f32(static_cast<const f16*>(data)[at]);
-  return to_f32(static_cast<const bf16*>(data)[at]);
-}
-void put(void* data, cudaDataType_t type, int64_t at, float value) {
-  if (type == CUDA_R_32F)
-    static_cast<float*>(data)[at] = value;
-  else if (type == CUDA_R_16F)
-    static_cast<f16*>(data)[at] = to_f16(value);
-  else
-    static_cast<bf16*>(data)[at] = to_bf16(value);
-}
-
-/// A batch of matrices as f32, column by column, without their padding.
-std::vector<float> gathered(const void* data, const FakeCublasLayout& l, bool by_rows) {
-  std::vector<float> out(static_cast<size_t>(l.count * l.rows * l.cols));
-  float* to = out.data();
-  for (int64_t i = 0; i < l.count; ++i)
-    for (int64_t outer = 0; outer < (by_rows ? l.rows : l.cols); ++outer)
-      for (int64_t inner = 0; inner < (by_rows ? l.cols : l.rows); ++inner)
-        *to++ = element(data, l.type,
-                        i * l.stride + (by_rows ? inner * l.ld + outer : outer * l.ld + inner));
-  return out;
-}
-
-void multiply(const Operands& o, float alpha, const void* a, const void* b, float beta,
-              const void* c, void* d) {
-  constexpr int64_t kStep = 16;  // terms that tensor cores add at once
-  // Rows of op(A) and columns of B, the depth running fastest.
-  const std::vector<float> rows = gathered(a, o.a, !o.transposed), cols = gathered(b, o.b, false);
-  const int64_t m = o.m(), n = o.n(), k = o.k();
-  for (int64_t i = 0; i < o.d.count; ++i)
-    for (int64_t col = 0; col < n; ++col)
-      for (int64_t row = 0; row < m; ++row) {
-        const float *x = &rows[(i * m + row) * k], *y = &cols[(i * n + col) * k];
-        float sum = 0;
-        for (int64_t from = 0; from < k; from += kStep) {
-          double step = 0;
-          for (int64_t at = from; at < std::min(from + kStep, k); ++at)
-            step += static_cast<double>(x[at]) * static_cast<double>(y[at]);
-          sum += static_cast<float>(step);
-        }
-        float value = alpha * sum;
-        if (beta != 0.0f) value += beta * element(c, o.c.type, i * o.c.stride + col * o.c.ld + row);
-        put(d, o.d.type, i * o.d.stride + col * o.d.ld + row, value);
-      }
-}
-
 }  // namespace
 
 namespace fake_cublas {
@@ -211,6 +166,10 @@ void refuse(const Refusals& refusals) {
 std::vector<Launch> launches() {
   const std::lock_guard lock(state().mutex);
   return std::exchange(state().launches, {});
+}
+std::vector<Asked> asked() {
+  const std::lock_guard lock(state().mutex);
+  return std::exchange(state().asked, {});
 }
 int64_t searches() {
   const std::lock_guard lock(state().mutex);
@@ -306,16 +265,28 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     ++state().searches;
   }
   const Operands o{*a, *b, *c, *d, desc->transposed};
+  {
+    const std::lock_guard lock(state().mutex);
+    state().asked.push_back({o.m(), o.n(), o.k(), o.d.count, o.d.stride, preference->reductions});
+  }
   if (const auto why = misfit(o, *desc)) return invalid(*why);
   if (wanted < 1 || handle->device != emulator::library_device())
     return invalid("a search for another GPU");
   if (refusals().shapes) return fails(CUBLAS_STATUS_NOT_SUPPORTED, "a shape that is refused");
   if (refusals().candidates || preference->workspace < kWorkspace) return CUBLAS_STATUS_SUCCESS;
   const uint32_t alignment = *std::min_element(preference->alignment, preference->alignment + 4);
+  if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
+    return CUBLAS_STATUS_SUCCESS;
   const std::lock_guard lock(state().mutex);
-  state().found.push_back(search_of(o, preference->reductions, alignment));
-  results[0] = {{{state().found.size()}}, kWorkspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
-  *count = 1;
+  for (; *count < std::min(wanted, kCandidates); ++*count) {
+    Search search = {};
+    search.reductions = preference->reductions;
+    search.alignment = alignment;
+    search.candidate = *count;
+    search.of_batch = o.d.count > 1;
+    state().found.push_back(search_of(o, search));
+    results[*count] = {{{state().found.size()}}, kWorkspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -341,7 +312,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
   if (const auto why = misfit(o, *desc)) return invalid(*why);
   if (!is_for(*algo, o) || handle->device != emulator::library_device())
     return invalid("an algorithm of something else");
-  if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
+  if (!takes(*algo, o.d.count))
     return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
   *result = {*algo, kWorkspace, CUBLAS_STATUS_SUCCESS, 1.0f, {}};
   return CUBLAS_STATUS_SUCCESS;
@@ -357,7 +328,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Operands o{*a_layout, *b_layout, *c_layout, *d_layout, desc->transposed};
   if (const auto why = misfit(o, *desc)) return invalid(*why);
   if (!is_for(*algo, o)) return invalid("an algorithm of something else");
-  if (o.d.count > 1 && (refusals().batches || o.d.count > refusals().most))
+  if (!takes(*algo, o.d.count))
     return fails(CUBLAS_STATUS_NOT_SUPPORTED, "so many matrices in a launch");
   if (handle->device != emulator::library_device())
     return fails(CUBLAS_STATUS_ARCH_MISMATCH, "a handle of another GPU");
@@ -374,10 +345,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (workspace_bytes < kWorkspace || !emulator::library_reaches(workspace) ||
       reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0)
     return invalid("scratch that is too small, elsewhere or not aligned to 256 bytes");
+  const Search found = *search_behind(*algo);
+  const int64_t ns = (kCandidates - found.candidate) * kSlowerNs;
   bool first = false;
   {
     const std::lock_guard lock(state().mutex);
-    state().launches.push_back({o.m(), o.n(), o.k(), o.d.count, o.transposed});
+    state().launches.push_back({o.m(), o.n(), o.k(), o.d.count, o.transposed, found.candidate});
     first = state().loaded.insert({handle->device, algo->data[0]}).second;
   }
   if (first && !emulator::library_may_load()) return invalid("a first launch under a capture");
@@ -385,6 +358,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
       stream, [=, x = *static_cast<const float*>(alpha), y = *static_cast<const float*>(beta)] {
         std::memset(workspace, 0xff, kWorkspace);
         multiply(o, x, a, b, y, c, d);
+        emulator::library_takes(ns);
       });
   return enqueued == cudaSuccess ? CUBLAS_STATUS_SUCCESS
                                  : fails(CUBLAS_STATUS_EXECUTION_FAILED, "the stream is refused");

@@ -90,6 +90,9 @@ TEST_CASE("ptx: whole numbers wrap around, and shifts past the width leave nothi
   CHECK(word_of("shr.s32 %r1, -8, 40;") == 0xffffffffu);
   CHECK(word_of("max.u32 %r1, -1, 5;") == 0xffffffffu);
   CHECK(word_of("max.s32 %r1, -1, 5;") == 5);
+  CHECK(word_of("max.u16x2 %r1, 0x80000001, 0x7fff8000;") == 0x80008000u);
+  CHECK(word_of("min.s16x2 %r1, 0x80000001, 0x7fff8000;") == 0x80008000u);
+  CHECK(word_of("min.s16x2 %r1, 0xfffe7fff, 0xffff0005;") == 0xfffe0005u);
   CHECK(word_of("clz.b32 %r1, 65535;") == 16);
   CHECK(long_of("mul.wide.s32 %rd1, -2, 3;") == 0xfffffffffffffffaull);
   CHECK(long_of("mul.wide.u32 %rd1, -2, 3;") == 0x2fffffffaull);

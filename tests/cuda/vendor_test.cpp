@@ -63,6 +63,97 @@ TEST_CASE("vendor: an algorithm is looked for once for a shape, however many mat
   CHECK(fake_cublas::searches() == searches + 1);
 }
 
+TEST_CASE("vendor: an algorithm is chosen for as many matrices as fill a GPU, by the shape alone",
+          "[emulated]") {
+  fake_cublas::asked();
+  for (const int64_t count : {1, 7}) {
+    Machine machine(make_device());
+    product(machine, kShape, count);
+    const auto asked = fake_cublas::asked();
+    REQUIRE(asked.size() == 1);
+    CHECK(asked[0].count == 128);  // no more, however small
+    CHECK(asked[0].stride == 24 * 64);
+    CHECK(asked[0].reductions == 0);
+  }
+  struct Expected {
+    int64_t m, n, count;
+  };
+  // 264 tiles of 128 x 256 are two for each of 132 SMs: 6 x 8 of them are one matrix's, 32 x 16.
+  for (const Expected& e :
+       {Expected{768, 2048, 6}, Expected{4096, 4096, 1}, Expected{129, 257, 66}}) {
+    Machine machine(make_device());
+    machine.ops().reserve(e.m, e.n, 64, DType::kBF16);
+    for (const auto& asked : fake_cublas::asked()) CHECK(asked.count == e.count);
+  }
+}
+
+TEST_CASE("vendor: an algorithm that takes no single matrix is passed over", "[emulated]") {
+  const Refused refused({.alone = true});
+  Machine machine(make_device());
+  fake_cublas::launches();
+  for (const int64_t count : {1, 5}) product(machine, kShape, count);
+  const auto seen = fake_cublas::launches();
+  CHECK(counts_of(seen) == std::vector<int64_t>{1, 5});
+  for (const auto& launch : seen) CHECK(launch.candidate == 1);
+}
+
+TEST_CASE("vendor: the fastest algorithm of a batch is found by timing those that are proposed",
+          "[emulated]") {
+  Machine plain(make_device()), machine(make_cuda_device(0, {.fastest_products = true}));
+  CHECK(machine.device->describe() != plain.device->describe());
+  fake_cublas::asked();
+  const Bytes expected = product(plain, kShape, 5);
+  CHECK(fake_cublas::asked().size() == 1);
+  CHECK(difference(product(machine, kShape, 5), expected) == -1);
+  // The batch in one launch, and its matrices one by one; each may be cut in depth.
+  const auto asked = fake_cublas::asked();
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[0].count == 5);
+  CHECK(asked[1].count == 1);
+  for (const auto& one : asked) CHECK(one.reductions == 7);
+  fake_cublas::launches();
+  CHECK(difference(product(machine, kShape, 5), expected) == -1);
+  const auto seen = fake_cublas::launches();
+  CHECK(fake_cublas::asked().empty());
+  for (const auto& launch : seen) CHECK(launch.candidate == 2);
+  product(machine, kShape, 4);
+  CHECK(fake_cublas::asked().size() == 2);
+}
+
+TEST_CASE("vendor: without an algorithm for a batch the fastest is one for single matrices",
+          "[emulated]") {
+  Machine plain(make_device());
+  const Bytes expected = product(plain, kShape, 3);
+  const Refused refused({.batches = true});
+  Machine machine(make_cuda_device(0, {.fastest_products = true}));
+  product(machine, kShape, 3);
+  fake_cublas::launches();
+  CHECK(difference(product(machine, kShape, 3), expected) == -1);
+  CHECK(counts_of(fake_cublas::launches()) == std::vector<int64_t>(3, 1));
+}
+
+TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no plain loops",
+          "[emulated]") {
+  struct Expected {
+    fake_cublas::Refusals what;
+    std::string reason;
+  };
+  for (const Expected& e : {Expected{{.shapes = true}, "it proposes none"},
+                            Expected{{.candidates = true}, "it proposes none"},
+                            Expected{{.launches = true}, "a launch that is refused"}}) {
+    const Refused refused(e.what);
+    Machine machine(make_cuda_device(0, {.fastest_products = true}));
+    try {
+      product(machine, kShape, 3);
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::kNotSupported);
+      CHECK(error.message().find("3 products 24 x 40 of depth 56") != std::string::npos);
+      CHECK(error.message().find(e.reason) != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("vendor: both forms of a reserved shape are there before the first product",
           "[emulated]") {
   Machine machine(make_device());

@@ -8,15 +8,22 @@ from runner import ROOT, Missing, verdict
 
 # Lists of `muonrt bench` and options, measured one after the other while their part's time lasts: those
 # that are looked at first, and what a run of all leaves to parts that are named.
-FIRST_GEMM = ["1024x1024,2048x2048,4096x4096,8192x8192,4096x11008",
-              "2048x2048,4096x4096,8192x8192 --reserved-sms 0", "512x512,768x768"]
-MORE_GEMM = ["256x256,1536x1536,16384x16384", "16384x16384 --reserved-sms 0", "batches", "ratios",
+# What figures are taken from is warm, by STEADY as long before each group of rows, here and in
+# compare.py; once with zeros for the factor that power is.
+STEADY = 2
+FIRST_GEMM = [f"4096x4096,8192x8192 --steady {STEADY}", "512x512x8,1024x1024x8,2048x2048x8",
+              "1024x1024,2048x2048,4096x11008", "4096x4096 --values zeros --steady 1",
+              "512x512,768x768",
+              f"4096x4096,8192x8192 --reserved-sms 8 --steady {STEADY}", "2048x2048 --reserved-sms 8"]
+MORE_GEMM = ["256x256,1536x1536,16384x16384", "16384x16384 --reserved-sms 8", "batches", "ratios",
              "llama3-8b", "kimi-k2", "deepseek-v3"]
-FIRST_NS = ["4096x4096,4096x11008,768x2048x128", "2048x7168x216,7168x18432 --iters 3 --warmup 1",
+FIRST_NS = ["4096x4096,4096x11008,768x2048x128",
+            f"2048x7168x216,7168x18432 --iters 3 --warmup 1 --steady {STEADY}",
             "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1"]
 MORE_NS = ["128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios",
            "8192x28672x9 --iters 3 --warmup 1"]
-FIRST_TORCH = "4096x4096,8192x8192,2048x2048,1024x1024,512x512"
+STEADY_TORCH = "4096x4096,8192x8192"
+FIRST_TORCH = "2048x2048,1024x1024,512x512,2048x2048x8,1024x1024x8,512x512x8"
 MORE_TORCH = ",768x768,4096x11008,16384x16384"
 SHAPES_TORCH_NS = "768x2048x32,1024x4096x8,4096x4096x1"
 PROFILED = ["2048x2048", "4096x4096", "8192x8192"]
@@ -24,6 +31,8 @@ COUNTERS = ["gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_
             "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"]
 SHAPES_STEP = "768x768x12,768x3072x6,4096x1024,32768"
 DEADLINE = 10  # seconds that the device may take for one thing
+# What rows are told apart by: the option, its name in them.
+LABELS = {"--reserved-sms": "reserved_sms", "--dtype": "dtype", "--values": "values", "--steady": "steady_s"}
 
 
 class Benches:
@@ -61,9 +70,10 @@ class Benches:
         broken = self.checks.broken
         if not broken:
             return []
-        dense = ["cublaslt-dense"] if kind == "gemm" and "cublaslt" not in broken else []
+        best = ["cublaslt-best"] if kind == "gemm" and \
+            not {"cublaslt", "cublaslt-best"} & set(broken) else []
         return ["--providers", ",".join([p for p in ("cublaslt", "sm80", "sm90", "naive")
-                                         if p not in broken] + dense)]
+                                         if p not in broken] + best)]
 
     def list_of(self, kind, words, end):
         """One list; once more without the kernel that did not end in it or failed."""
@@ -78,7 +88,7 @@ class Benches:
             except Exception as error:  # the other lists go on
                 return "failed", f"{type(error).__name__}: {error}", None
             culprit = ((found[2] or {}).get("failed") or "").split(":")[0]
-            if culprit not in ("cublaslt", "sm80", "sm90") or culprit in self.checks.broken:
+            if culprit not in ("cublaslt", "cublaslt-best", "sm80", "sm90") or culprit in self.checks.broken:
                 break
             self.checks.broken.add(culprit)
             self.lost.append(f"{culprit} in {words}")
@@ -97,10 +107,10 @@ class Benches:
             name, text, data = self.list_of(kind, words, end)
             options = words.split()
             for row in (data or {}).get("rows", []):
-                if "--reserved-sms" in options:
-                    row["reserved_sms"] = int(options[options.index("--reserved-sms") + 1])
-                if "--dtype" in options:
-                    row["dtype"] = options[options.index("--dtype") + 1]
+                for option, label in LABELS.items():
+                    if option in options:
+                        value = options[options.index(option) + 1]
+                        row[label] = value if label in ("dtype", "values") else float(value)
                 if work_of(row) not in map(work_of, whole["rows"]):
                     whole["rows"].append(row)
                     whole["wrong"] += row.get("wrong") or 0
@@ -176,7 +186,8 @@ class Benches:
         return "ok", f"{' / '.join(COUNTERS)}: {'; '.join(said)}", {"kernels": kernels}
 
     def torch(self, seconds):
-        status, text = self.run.run(sys.executable, ROOT / "tools/gpu/compare.py", "--gemm",
+        status, text = self.run.run(sys.executable, ROOT / "tools/gpu/compare.py", "--steady-gemm",
+                                    STEADY_TORCH, "--steady", STEADY, "--gemm",
                                     FIRST_TORCH + (MORE_TORCH if self.sizes.parts else ""), "--step",
                                     SHAPES_STEP, "--ns", SHAPES_TORCH_NS, most=seconds)
         if status == 77:

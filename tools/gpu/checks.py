@@ -276,5 +276,6 @@ class Checks:
             if line.startswith("export ") and len(words) == 2:
                 self.run.environment[words[0]] = words[1].strip("\"'")
         name, text, data = self.verified(launcher=(self.run.find("mpiexec"), "-n", 2), most=seconds)
-        absent = "built without MPI" in text + (data or {}).get("output", "")
-        return ("missing" if absent else name), text, data
+        if "built without MPI" in text + (data or {}).get("output", ""):
+            return "missing", "the command is built without MPI", data
+        return name, text, data

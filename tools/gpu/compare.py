@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What PyTorch and a Triton symmetric kernel take for the work of `muonrt bench gemm|ns|step`.
 
-  tools/gpu/compare.py --gemm 4096x4096,... --step 768x768x12,32768 --ns 768x2048x32,...
+  tools/gpu/compare.py --steady-gemm 4096x4096,... --steady 2 --gemm 512x512,... --step 768x768x12,32768 --ns 768x2048x32,...
 
 Rows as lines {"row": ...} when they are measured; the last line is JSON with all of them. Products
 are timed as muonrt's are: in turns, over as many operands as no cache holds, behind copies that keep
-the GPU busy until all is enqueued (`ahead`: that it was). Steps by the wall clock, between two waits
+the GPU busy until all is enqueued (`ahead`: that it was), those of --steady-gemm behind as long a
+warm-up (`steady_s`), each time behind 20 ms of its own work. Steps by the wall clock, between two waits
 for the GPU. wrong is null where nothing is compared. What fails is said in a line {"failed": ...} and
 in the list `failed`, what this machine does not have in `missing`; the rest goes on. Random values.
 Exit status 1 where something failed or is wrong; 77 without PyTorch, or a GPU that it sees.
@@ -39,6 +40,7 @@ if not hasattr(torch.optim, "Muon"):
 # As tools/muonrt/bench_timer.* has them.
 COLD_BYTES, MOST_REPEATS = 128 << 20, 100
 REGION_MS, WARM_MS, MOST_FILLER_MS = 0.33, 50, 50
+LEAD_MS, MOST_LEAD = 20, 5000
 
 
 class Filler:
@@ -61,20 +63,25 @@ class Filler:
 
 
 class Timed:
-    """@param work  work(number) enqueues one run; numbers go up."""
+    """@param work  work(number) enqueues one run; numbers go up. @param steady  whether each time is
+    taken at the power of this work."""
 
-    def __init__(self, filler, work):
-        self.filler, self.work = filler, work
+    def __init__(self, filler, work, steady=False):
+        self.filler, self.work, self.steady, self.lead = filler, work, steady, 0
         self.next, self.repeats, self.ms, self.ahead = 0, 1, [], True
+
+    def enqueue(self, runs):
+        for _ in range(runs):
+            self.work(self.next)
+            self.next += 1
 
     def region(self):
         """(milliseconds of one run, whether the GPU began when all was enqueued)"""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.enqueue(self.lead)
         self.filler.enqueue(self.filler.copies)
         begin.record()
-        for _ in range(self.repeats):
-            self.work(self.next)
-            self.next += 1
+        self.enqueue(self.repeats)
         end.record()
         ahead = not begin.query()
         end.synchronize()
@@ -90,6 +97,8 @@ class Timed:
     def warm_up(self):
         ms = self.region_ahead()[0]
         self.repeats = max(1, min(MOST_REPEATS, int(REGION_MS / max(ms, 1e-4)) + 1))
+        if self.steady:
+            self.lead = min(MOST_LEAD, int(LEAD_MS / max(ms, 1e-4)) + 1) if ms < LEAD_MS else 0
 
     def measure(self):
         ms, ahead = self.region_ahead()
@@ -97,8 +106,8 @@ class Timed:
         self.ahead = self.ahead and ahead
 
 
-def in_turns(works, iterations=10):
-    end = time.monotonic() + WARM_MS * 1e-3
+def in_turns(works, iterations=10, steady=0):
+    end = time.monotonic() + max(WARM_MS * 1e-3, steady)
     for work in works:
         work.region()  # what it makes at first
     while time.monotonic() < end or any(not work.next > 1 for work in works):
@@ -125,15 +134,18 @@ def beyond(got, want):
 
 
 class Products:
-    """X X^T of one size, X and the results at as many places as no cache holds."""
+    """X X^T of one size, alone or of a batch (`count`), X and the results at as many places as no cache
+    holds."""
 
-    def __init__(self, filler, m, n):
+    def __init__(self, filler, m, n, count=None):
         self.filler, self.shape = filler, (m, n)
-        self.sets = min(MOST_REPEATS, COLD_BYTES // (2 * m * (m + n)) + 1)
-        self.x = uniform(m, n).bfloat16().expand(self.sets, m, n).contiguous()
-        self.out = torch.empty(self.sets, m, m, dtype=torch.bfloat16, device="cuda")
-        self.pairs = [(self.x[i], self.x[i].T, self.out[i]) for i in range(self.sets)]
-        self.want = self.x[0].float() @ self.x[0].float().T
+        self.sets = min(MOST_REPEATS, COLD_BYTES // (2 * (count or 1) * m * (m + n)) + 1)
+        batch = (count,) if count else ()
+        self.x = uniform(*batch, m, n).bfloat16().expand(self.sets, *batch, m, n).contiguous()
+        self.out = torch.empty(self.sets, *batch, m, m, dtype=torch.bfloat16, device="cuda")
+        self.pairs = [(self.x[i], self.x[i].transpose(-1, -2), self.out[i]) for i in range(self.sets)]
+        self.want = self.x[0].float() @ self.x[0].float().transpose(-1, -2)
+        self.multiply = torch.bmm if count else torch.mm
 
     def wrong(self, work):
         """Elements of one result; work(0) makes it."""
@@ -143,7 +155,7 @@ class Products:
 
     def torch(self, number):
         x, transposed, out = self.pairs[number % self.sets]
-        torch.mm(x, transposed, out=out)
+        self.multiply(x, transposed, out=out)
 
     def triton(self, config):
         tiles = triton_gram.order_of(self.shape[0], config[0], config[1])
@@ -194,20 +206,21 @@ class Compare:
                           "tflops": round(flops / ms * 1e-9, 2), "wrong": wrong, **more})
         print(json.dumps({"row": self.rows[-1]}), flush=True)
 
-    def products(self, filler, m, n):
-        name = f"{m}x{n}"
-        products = Products(filler, m, n)
-        works = {"torch x @ x.T": (products.torch, {})}
-        if triton_gram:
+    def products(self, filler, steady, m, n, count=None):
+        name = f"{m}x{n}" + (f"x{count}" if count else "")
+        products = Products(filler, m, n, count)
+        works = {"torch.bmm" if count else "torch x @ x.T": (products.torch, {})}
+        if triton_gram and not count:
             found = self.attempt(f"Triton symmetric {name}", products.tune)
             if found:
                 works["Triton symmetric"] = (products.triton(found[0]), {
                     "config": triton_gram.named(found[0]), "tried": found[1]})
-        timed = {what: Timed(filler, work) for what, (work, _) in works.items()}
-        in_turns(list(timed.values()))
+        timed = {what: Timed(filler, work, steady > 0) for what, (work, _) in works.items()}
+        in_turns(list(timed.values()), steady=steady)
         for what, (work, more) in works.items():
-            self.add(what, name, 2.0 * m * m * n, statistics.median(timed[what].ms),
-                     products.wrong(work), sets=products.sets, ahead=timed[what].ahead, **more)
+            self.add(what, name, 2.0 * m * m * n * (count or 1), statistics.median(timed[what].ms),
+                     products.wrong(work), sets=products.sets, ahead=timed[what].ahead, steady_s=steady,
+                     **more)
 
     def steps(self, what, shape, optimizers, flops):
         """Whole steps by the wall clock, as `bench step` has them. @param optimizers  () -> list."""
@@ -268,7 +281,9 @@ def optimizers_of(shapes, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gemm", default="")
+    parser.add_argument("--gemm", default="", help="products: rows x columns [x how many]")
+    parser.add_argument("--steady-gemm", default="", help="before them: products behind a long warm-up")
+    parser.add_argument("--steady", type=float, default=2, help="its seconds")
     parser.add_argument("--step", default="", help="parameters of one step: matrices, and vectors for AdamW")
     parser.add_argument("--ns", default="", help="steps of matrices of one shape")
     arguments = parser.parse_args()
@@ -276,8 +291,10 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False  # what is compared with
     compare = Compare()
     filler = compare.attempt("filler", Filler)
-    for m, n in numbers(arguments.gemm) if filler else []:
-        compare.attempt(f"products of {m}x{n}", lambda: compare.products(filler, m, n))
+    for shapes, steady in ((arguments.steady_gemm, arguments.steady), (arguments.gemm, 0)):
+        for shape in numbers(shapes) if filler else []:
+            compare.attempt(f"products of {'x'.join(map(str, shape))}",
+                            lambda: compare.products(filler, steady, *shape))
     steps = [("torch.optim step", arguments.step, numbers(arguments.step))] if arguments.step else []
     steps += [("torch.optim.Muon step", "x".join(map(str, shape)), [shape])
               for shape in numbers(arguments.ns)]

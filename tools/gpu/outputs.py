@@ -53,7 +53,7 @@ def json_in(text):
         if rows else None
 
 
-WORK = ("product", "rows", "cols", "count", "form", "mode", "dtype")
+WORK = ("product", "rows", "cols", "count", "form", "mode", "dtype", "values", "steady_s")
 
 
 def work_of(row):
@@ -62,10 +62,12 @@ def work_of(row):
 
 
 def add_ratios(rows):
-    """of_cublaslt: that provider's time by this one's, for the same work."""
+    """of_cublaslt, of_best: that provider's time, and that of cuBLASLt at its best, by this one's, for
+    the same work."""
     def work(row):
         return tuple(row.get(key) for key in WORK)
-    vendor = {work(row): row["median_ms"] for row in rows if row.get("provider") == "cublaslt"}
-    for row in rows:
-        if row.get("median_ms") and vendor.get(work(row)):
-            row["of_cublaslt"] = round(vendor[work(row)] / row["median_ms"], 3)
+    for name, provider in (("of_cublaslt", "cublaslt"), ("of_best", "cublaslt-best")):
+        vendor = {work(row): row["median_ms"] for row in rows if row.get("provider") == provider}
+        for row in rows:
+            if row.get("median_ms") and vendor.get(work(row)):
+                row[name] = round(vendor[work(row)] / row["median_ms"], 3)

@@ -3,24 +3,33 @@
 UNMEASURED = "no GPU has run this yet"
 
 
-def product(rows, provider, size, what="X X^T", reserved=None):
-    """TFLOP/s, or None."""
-    return next((row["tflops"] for row in rows if row.get("provider") == provider and
-                 row.get("product") == what and row["rows"] == row["cols"] == size and
-                 row["count"] == 1 and row.get("reserved_sms") == reserved), None)
+def warmth(row):
+    return row.get("steady_s") or 0
+
+
+def product(rows, provider, size, reserved=None, count=1, values="random", key="tflops"):
+    """TFLOP/s of X X^T, or another key, by the longest warm-up; None where there is no such row."""
+    found = [row for row in rows if row.get("provider") == provider and
+             row.get("product") == "X X^T" and row["rows"] == row["cols"] == size and
+             row["count"] == count and row.get("reserved_sms") == reserved and
+             row.get("values", "random") == values]
+    return max(found, key=warmth)[key] if found else None
 
 
 def fastest(rows, shape, providers, dtype=None):
-    """(ms, provider, form) of Newton-Schulz in plain launches, or None."""
-    found = [(row["median_ms"], row["provider"], row["form"]) for row in rows
+    """(ms, provider, form) of Newton-Schulz in plain launches by the longest warm-up, or None."""
+    found = [row for row in rows
              if (row["rows"], row["cols"], row["count"]) == shape and row["provider"] in providers
-             and row.get("mode", "eager") == "eager" and row.get("dtype") == dtype]
-    return min(found, default=None)
+             and row.get("mode", "eager") == "eager" and row.get("dtype") == dtype
+             and row.get("values", "random") == "random"]
+    most = max(map(warmth, found), default=0)
+    return min(((row["median_ms"], row["provider"], row["form"]) for row in found
+                if warmth(row) == most), default=None)
 
 
-# Its products as muonrt asks for them: the first algorithm that the library proposes, none that cuts a
-# product in depth; PyTorch's own stand beside them. Where n is small that costs it blocks.
-VENDOR = "cuBLASLt, no split-K, first heuristic"
+# Its products as muonrt asks for them, none that is cut in depth; and what is measured against.
+VENDOR = "cuBLASLt and mirror, one algorithm a shape, no split-K"
+BEST = "cuBLASLt, fastest of what it proposes for the batch"
 
 
 def row(*cells):
@@ -124,11 +133,11 @@ class Report:
 
     def symmetric(self):
         """Effective TFLOP/s at 2048, 4096, 8192 and 16384, for the last column."""
-        for provider, what, reserved in (("cublaslt-dense", "cuBLASLt, dense, no mirror", None),
+        for provider, what, reserved in (("cublaslt-best", f"{BEST}, no mirror", None),
                                          ("cublaslt", "cuBLASLt and `mirror`", None),
                                          ("sm80", "`sm80.cu`", None),
-                                         ("sm90", "`sm90.cu` on all 132 SMs", 0),
-                                         ("sm90", "`sm90.cu` on 124", None)):
+                                         ("sm90", "`sm90.cu` on all 132 SMs", None),
+                                         ("sm90", "`sm90.cu` on 124", 8)):
             rates = [product(self.rows("gemm"), provider, n, reserved=reserved)
                      for n in (2048, 4096, 8192, 16384)]
             if any(rates):
@@ -139,16 +148,16 @@ class Report:
                 yield row(name, *(f"{rate:.0f}" if rate else UNMEASURED for rate in rates))
 
     def small(self):
-        """Microseconds where launches and the number of blocks tell."""
-        torch = self.torch("torch x @ x.T")
-        for size in (512, 768, 1024, 1536, 2048):
-            found = [next((r["median_ms"] for r in self.rows("gemm") if r["provider"] == provider
-                           and r.get("product") == "X X^T" and r["rows"] == r["cols"] == size
-                           and r["count"] == 1 and "reserved_sms" not in r), None)
-                     for provider in ("cublaslt-dense", "sm90")]
-            found.insert(1, torch.get(f"{size}x{size}", {}).get("median_ms"))
+        """Microseconds where launches and the number of blocks tell, of one matrix and of 8."""
+        single, batches = self.torch("torch x @ x.T"), self.torch("torch.bmm")
+        for size, count in ((512, 1), (768, 1), (1024, 1), (1536, 1), (2048, 1), (512, 8), (1024, 8), (2048, 8)):
+            found = [product(self.rows("gemm"), provider, size, count=count, key="median_ms")
+                     for provider in ("cublaslt-best", "sm90")]
+            torch = single.get(f"{size}x{size}", {}) if count == 1 else batches.get(f"{size}x{size}x{count}", {})
+            found.insert(1, torch.get("median_ms"))
             if any(found):
-                yield row(size, *(f"{ms * 1e3:.1f}" if ms else "" for ms in found))
+                yield row(size if count == 1 else f"{count} x {size}",
+                          *(f"{ms * 1e3:.1f}" if ms else "" for ms in found))
 
     def newton_schulz(self):
         """Milliseconds: cuBLASLt standard, sm90 standard, sm90 Gram."""
@@ -172,14 +181,27 @@ class Report:
         lines = []
         torch, triton = self.torch("torch x @ x.T"), self.torch("Triton symmetric")
         for size in (512, 1024, 2048, 4096, 8192, 16384):
-            rates = {p: product(self.rows("gemm"), p, size) for p in ("cublaslt", "sm80", "sm90")}
-            rates["sm90, all SMs"] = product(self.rows("gemm"), "sm90", size, reserved=0)
+            rates = {p: product(self.rows("gemm"), p, size)
+                     for p in ("cublaslt-best", "cublaslt", "sm80", "sm90")}
+            rates["sm90 on 124 SMs"] = product(self.rows("gemm"), "sm90", size, reserved=8)
             for name, found in (("PyTorch", torch), ("Triton", triton)):
                 rates[name] = found.get(f"{size}x{size}", {}).get("tflops")
-            rates = {VENDOR if name == "cublaslt" else name: rate for name, rate in rates.items()}
-            known = [f"{name} {rate:.0f}" for name, rate in rates.items() if rate]
+            names = {"cublaslt": VENDOR, "cublaslt-best": BEST}
+            known = [f"{names.get(name, name)} {rate:.0f}" for name, rate in rates.items() if rate]
             if known:
                 lines.append(f"X X^T {size}, TFLOP/s: {', '.join(known)}")
+        for size in (512, 1024, 2048):
+            rates = {p: product(self.rows("gemm"), p, size, count=8) for p in ("cublaslt-best", "sm90")}
+            rates["torch.bmm"] = self.torch("torch.bmm").get(f"{size}x{size}x8", {}).get("tflops")
+            known = [f"{BEST if name == 'cublaslt-best' else name} {rate:.0f}"
+                     for name, rate in rates.items() if rate]
+            if known:
+                lines.append(f"X X^T of 8 x {size}, TFLOP/s: {', '.join(known)}")
+        for provider in ("cublaslt-best", "sm90"):
+            random, zeros = (product(self.rows("gemm"), provider, 4096, values=values)
+                             for values in ("random", "zeros"))
+            if random and zeros:
+                lines.append(f"zeros over random values, X X^T 4096, {provider}: {zeros / random:.2f} (power)")
         lines += ["Newton-Schulz, ms: " + line for line in self.newton_schulz()]
         lines += [f"{row['what']} {row['shape']}, ms: {row['median_ms']}" for row in self.rows("torch")
                   if row["what"].startswith("torch.optim")]
@@ -191,7 +213,7 @@ class Report:
                  *self.batch(), *self.correctness(), *self.steps(), "", "Symmetric products, TFLOP/s:", "",
                  row("kernel", 2048, 4096, 8192, 16384), "|---" * 5 + "|", *self.symmetric(), "",
                  "One small symmetric product, us:", "",
-                 row("n", f"{VENDOR}, no mirror", "PyTorch, `x @ x.T`", "ours"), "|---" * 4 + "|",
+                 row("n", f"{BEST}, no mirror", "PyTorch, `x @ x.T`, `torch.bmm`", "ours"), "|---" * 4 + "|",
                  *self.small(), "",
                  "Newton-Schulz, ms:", "",
                  row("batch", "cuBLASLt, standard", "`sm90.cu`, standard", "`sm90.cu`, Gram"),

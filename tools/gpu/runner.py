@@ -37,8 +37,8 @@ class Runner:
         if deps:
             deps = Path(deps).resolve()
             self.prepend("CMAKE_PREFIX_PATH", deps, deps / "usr")
-            self.prepend("LD_LIBRARY_PATH", *[at for at in (deps / "lib", deps / "lib64",
-                         deps / "usr/lib", deps / "usr/lib/x86_64-linux-gnu") if at.is_dir()])
+            places = [deps / "lib", deps / "lib64", deps / "usr/lib", *deps.glob("usr/lib/*-linux-gnu")]
+            self.prepend("LD_LIBRARY_PATH", *[at for at in places if at.is_dir()])
             self.prepend("PATH", deps / "bin", deps / "usr/bin")
         toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
         if (toolkit / "bin").is_dir():

@@ -16,14 +16,15 @@ struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
   bool plain = false;  // loops: left out of large products
-  bool dense = false;  // for products that are computed in full, symmetric or not
+  bool best = false;   // the vendor's at their best: in full, symmetric or not, the depth in parts
 };
 /// Those asked for, of all that there are. The CUDA list is where a new kernel for products adds
 /// itself (bench_providers.cpp).
 /// Throws CLI::ValidationError for a name that there is not.
-std::vector<Provider> providers(const DeviceArguments& where, bool dense = false);
+/// @param best  with those that are there to be measured against alone.
+std::vector<Provider> providers(const DeviceArguments& where, bool best = false);
 /// Those that this device has, at least one; the report learns why the others are left out.
-std::vector<Provider> present_providers(BenchReport& report, bool dense = false);
+std::vector<Provider> present_providers(BenchReport& report, bool best = false);
 
 /// A device, a stream, and memory that lives as long.
 class Workbench {

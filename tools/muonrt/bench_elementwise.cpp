@@ -59,7 +59,7 @@ void measure(const Arguments& a, BenchReport& report) {
     std::vector<TimedWork> works;
     works.emplace_back(
         bench, filler, [&](int64_t) { (scene.*pass.enqueue)(); }, Provider{pass.name, {}});
-    time_in_turns(a.warmup, a.iters, filler, works);
+    time_in_turns(a, filler, works);
     const Times& times = works.front().times();
     const int64_t bad = wrong(report, a.elements, provider, pass);
     const double rate =

@@ -22,7 +22,6 @@ namespace {
 struct Arguments : DeviceArguments {
   std::vector<std::string> shapes = {"256x256", "256x1024", "1024x1024"};
   std::string dtype = "bf16";
-  bool predict = false;
   // Indices of elements of every result that become NaN or another number before they are looked
   // at: for tests of the check.
   int64_t plant_nan = -1, plant = -1;
@@ -40,11 +39,6 @@ PredictedProduct predicted(Kind kind, const BenchShape& s) {
 double flops_of(const PredictedProduct& p) {
   return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) *
          static_cast<double>(p.count);
-}
-
-/// A dense product differs from others where the result is symmetric alone.
-bool differs(const Provider& provider, Kind kind) {
-  return !provider.dense || kind != Kind::kApply;
 }
 
 /// Batches of one size at as many places, so that none is in a cache when its turn comes again.
@@ -69,19 +63,25 @@ struct Operand {
 
 /// X and A, made once for all providers and products; their devices reach the same memory.
 struct Inputs {
+  bool zeros;
   int64_t sets;
   Operand x, a;
 
-  Inputs(Workbench& bench, const Filler& filler, const BenchShape& s, DType dtype)
-      : sets(filler.there()
+  Inputs(Workbench& bench, const Filler& filler, const BenchShape& s, DType dtype, bool all_zeros)
+      : zeros(all_zeros),
+        sets(filler.there()
                  ? std::clamp<int64_t>(
                        kColdBytes / (s.count * s.rows * (s.rows + s.cols) * size_of(dtype)) + 1, 1,
                        kMostRepeats)
                  : 1),
         x(bench, s.rows, s.cols, s.count, dtype, sets),
         a(bench, s.rows, s.rows, s.count, dtype, sets) {
-    fill(bench, x, general_value);
-    fill(bench, a, symmetric_value);
+    fill(bench, x, value_of(x.first));
+    fill(bench, a, value_of(a.first));
+  }
+  /// What an operand, x or a, is filled with.
+  ValueOf value_of(const MatrixBatch& m) const {
+    return zeros ? zero_value : m.data == x.first.data ? general_value : symmetric_value;
   }
 
  private:
@@ -114,7 +114,7 @@ struct Scene {
       const MatrixBatch x = inputs.x.set(i), a = inputs.a.set(i);
       Product p;
       p.c = out->set(i);
-      p.symmetric = sizes.symmetric && !from.dense;
+      p.symmetric = sizes.symmetric && !from.best;
       p.alpha = kind == Kind::kPolynomial ? kC : 1.0f;
       p.a = kind == Kind::kGram ? x : a;
       p.b = kind == Kind::kPolynomial ? a : x;
@@ -177,7 +177,7 @@ void measure(BenchReport& report, const std::vector<Provider>& list, const Fille
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
     const bool slow = provider.plain && flops_of(predicted(kind, shape)) > kMostPlainFlops;
-    if (slow || !differs(provider, kind)) continue;
+    if (slow) continue;
     on_behalf_of(provider.name, [&] {
       scenes.push_back(std::make_unique<Scene>(provider, report, kind, shape, inputs));
     });
@@ -186,16 +186,16 @@ void measure(BenchReport& report, const std::vector<Provider>& list, const Fille
         *s.bench, filler, [&s](int64_t number) { s.run(number); }, provider);
   }
   if (scenes.empty()) return;
-  time_in_turns(a.warmup, a.iters, filler, works);
-  const GemmCheck check(scenes.front()->products.front(), [&](const MatrixBatch& m) {
-    return m.data == inputs.x.first.data ? general_value : symmetric_value;
-  });
+  time_in_turns(a, filler, works);
+  const GemmCheck check(scenes.front()->products.front(),
+                        [&](const MatrixBatch& m) { return inputs.value_of(m); });
   for (size_t i = 0; i < scenes.size(); ++i) {
     Scene& s = *scenes[i];
     s.plant(a.plant_nan, 0xff);
     s.plant(a.plant, 0x3c);
-    const int64_t bad =
-        on_behalf_of(s.provider->name, [&] { return check.wrong(*s.bench, s.products.front().c); });
+    const int64_t bad = on_behalf_of(s.provider->name, [&] {
+      return check.wrong(*s.bench, s.products.front().c, s.provider->best);
+    });
     add_row(report, s.provider->name, kind, shape, inputs.x.first.dtype, &works[i].times(), bad);
   }
 }
@@ -208,11 +208,20 @@ int run(const Arguments& a) {
   }
   const DType dtype = dtype_named(a.dtype);
   BenchReport report(a, make_table());
-  report.title = fmt::format("Products of a Newton-Schulz step, {}, random values,", a.dtype);
+  report.title = fmt::format("Products of a Newton-Schulz step, {}, {},", a.dtype, named_values(a));
   report.notes =
       "TFLOP/s as if no symmetric half were saved; #wrong elements that are not finite, and beyond "
       "their roundings of some 400 or more that are looked at";
-  report.fields = {{"dtype", json_text(a.dtype)}};
+  if (a.device == "cuda")
+    report.notes +=
+        "\ncublaslt-best: what to measure against, the fastest of the algorithms that cuBLASLt "
+        "proposes for just this batch (8, and 8 for its matrices one by one; sums in parts "
+        "allowed), found with operands out of L2, in full, no mirror\n"
+        "cublaslt: as muonrt uses it, one algorithm for a shape whatever the batch, no sums in "
+        "parts, then the mirror";
+  report.fields = {{"dtype", json_text(a.dtype)},
+                   {"values", json_text(a.values)},
+                   {"steady_s", fmt::format("{}", a.steady)}};
   constexpr Kind kKinds[] = {Kind::kGram, Kind::kPolynomial, Kind::kApply};
   return report.run([&] {
     if (a.predict) {
@@ -220,15 +229,14 @@ int run(const Arguments& a) {
       for (const BenchShape& shape : shapes)
         for (const Kind kind : kKinds)
           for (const Provider& provider : all)
-            if (differs(provider, kind))
-              add_row(report, provider.name, kind, shape, dtype, nullptr, 0);
+            add_row(report, provider.name, kind, shape, dtype, nullptr, 0);
       return;
     }
     const auto list = present_providers(report, true);
     Workbench common(list.front(), report);
     const Filler filler(common);
     for (const BenchShape& shape : shapes) {
-      const Inputs inputs(common, filler, shape, dtype);
+      const Inputs inputs(common, filler, shape, dtype, a.values == "zeros");
       for (const Kind kind : kKinds) measure(report, list, filler, inputs, kind, shape, a);
     }
   });
@@ -245,13 +253,15 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   command->add_option("--dtype", a->dtype, "bf16, f16 or f32")
       ->check(CLI::IsMember({"bf16", "f16", "f32"}))
       ->capture_default_str();
-  command->add_flag("--predict", a->predict, "what is expected of an H200; nothing runs");
   command->add_option("--plant", a->plant)->group("");
   command->add_option("--plant-nan", a->plant_nan)->group("");
-  add_providers_option(*command, *a);
+  add_product_options(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");
-  command->callback([=, &work] { work = [=] { return run(*a); }; });
+  command->callback([=, &work] {
+    settle_prediction(*command, *a);
+    work = [=] { return run(*a); };
+  });
 }
 
 }  // namespace muonrt::tool

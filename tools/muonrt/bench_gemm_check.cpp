@@ -27,6 +27,8 @@ double unit_of(DType dtype) {
 
 float general_value(const MatrixBatch&, int64_t index) { return bench_value(1, index); }
 
+float zero_value(const MatrixBatch&, int64_t) { return 0; }
+
 float symmetric_value(const MatrixBatch& m, int64_t index) {
   const int64_t row = index / m.ld % m.rows, col = index % m.ld;
   if (col >= row) return bench_value(2, index);
@@ -45,7 +47,7 @@ GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixB
   for (int64_t matrix = 0; matrix < p.c.count; ++matrix)
     for (int64_t draw = 0; draw < lines * lines; ++draw)
       places_.push_back({matrix, drawn(10, matrix, draw / lines, p.c.rows),
-                         drawn(11, matrix, draw % lines, p.c.cols), 0, 0});
+                         drawn(11, matrix, draw % lines, p.c.cols), 0, 0, 0});
   for (Place& at : places_) {
     double sum = 0, size = 0;
     for (int64_t k = 0; k < p.a.cols; ++k) {
@@ -61,10 +63,12 @@ GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixB
     // Products summed in f32, in any order: half a unit each of them could lose.
     at.allowed =
         2 * unit_of(p.c.dtype) * std::abs(sum) + 0x1p-24 * static_cast<double>(p.a.cols) * size;
+    // Each part and each sum of parts is rounded: no more than the sizes of all terms, twice.
+    at.allowed_in_parts = at.allowed + 2 * unit_of(p.c.dtype) * size;
   }
 }
 
-int64_t GemmCheck::wrong(Workbench& bench, const MatrixBatch& c) const {
+int64_t GemmCheck::wrong(Workbench& bench, const MatrixBatch& c, bool in_parts) const {
   int64_t out = not_finite(bench, c), line = -1;
   std::vector<unsigned char> got(static_cast<size_t>(c.ld * size_of(c.dtype)));
   for (const Place& at : places_) {
@@ -75,7 +79,8 @@ int64_t GemmCheck::wrong(Workbench& bench, const MatrixBatch& c) const {
     line = first;
     const double value = bench_load(got.data(), c.dtype, at.col);
     // The others are counted.
-    out += std::isfinite(value) && std::abs(at.value - value) > at.allowed;
+    const double allowed = in_parts ? at.allowed_in_parts : at.allowed;
+    out += std::isfinite(value) && std::abs(at.value - value) > allowed;
   }
   return out;
 }

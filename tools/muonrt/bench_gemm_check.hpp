@@ -11,6 +11,7 @@ namespace muonrt::tool {
 using ValueOf = float (*)(const MatrixBatch& m, int64_t index);
 float general_value(const MatrixBatch& m, int64_t index);
 float symmetric_value(const MatrixBatch& m, int64_t index);
+float zero_value(const MatrixBatch& m, int64_t index);
 
 /// What some elements of a product must be, in f64: places drawn in every matrix, its corners among
 /// them. 400 of one matrix, of many together some 400 or 9 of each.
@@ -20,12 +21,13 @@ class GemmCheck {
   GemmCheck(const Product& product, const std::function<ValueOf(const MatrixBatch&)>& value_of);
   /// Elements of all that are not finite, and of these places those that are further off than their
   /// roundings allow.
-  int64_t wrong(Workbench& bench, const MatrixBatch& result) const;
+  /// @param in_parts  sums of parts of the depth may have been rounded to the result's dtype.
+  int64_t wrong(Workbench& bench, const MatrixBatch& result, bool in_parts = false) const;
 
  private:
   struct Place {
     int64_t matrix, row, col;
-    double value, allowed;
+    double value, allowed, allowed_in_parts;
   };
   std::vector<Place> places_;
 };

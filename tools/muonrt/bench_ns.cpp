@@ -25,7 +25,7 @@ namespace {
 struct Arguments : DeviceArguments {
   std::vector<std::string> shapes = {"128x128x4", "256x1024x1"};
   std::string dtype = "bf16";
-  bool predict = false, together = false;
+  bool together = false;
   int64_t plant_nan = -1;  // matrix of every batch that gets a NaN, for tests of the check
 };
 
@@ -66,7 +66,7 @@ struct Job {
 class Inputs {
  public:
   /// @param dtype  of the messages that matrices come from.
-  Inputs(Workbench& bench, DType dtype) : bench_(bench), dtype_(dtype) {}
+  Inputs(Workbench& bench, DType dtype, bool zeros) : bench_(bench), dtype_(dtype), zeros_(zeros) {}
   MatrixBatch of(const BenchShape& s) {
     const int64_t ld = bench_.ops().leading_dimension(s.cols, dtype_);
     MatrixBatch raw{nullptr, dtype_, s.rows, s.cols, ld, s.count, s.rows * ld};
@@ -75,7 +75,7 @@ class Inputs {
     if (is_new) {
       at->second = Buffer(bench_.device(), elements * size_of(dtype_));
       bench_.put_values(at->second.data(), dtype_, elements,
-                        [](int64_t index) { return bench_value(3, index); });
+                        [&](int64_t index) { return zeros_ ? 0.0f : bench_value(3, index); });
     }
     raw.data = at->second.data();
     return raw;
@@ -85,6 +85,7 @@ class Inputs {
  private:
   Workbench& bench_;
   DType dtype_;
+  bool zeros_;
   std::map<BenchShape, Buffer> made_;
 };
 
@@ -129,7 +130,8 @@ struct Run {
   /// Once more from a workspace of NaN: directions that are wrong, of a graph the batches whose
   /// bytes differ from the eager ones.
   /// @param plant_nan  matrix whose first element becomes NaN before results are looked at, or -1.
-  int64_t wrong(int64_t plant_nan) const {
+  /// @param zeros      what results are to be.
+  int64_t wrong(int64_t plant_nan, bool zeros) const {
     Workbench& bench = *scene->bench;
     for (size_t i = 0; i < scene->batches.size(); ++i)
       bench.ops().fill(bench.stream(), scene->batches[i].workspace, 0xff, scene->space_bytes[i]);
@@ -146,7 +148,7 @@ struct Run {
               bench.stream(),
               static_cast<unsigned char*>(o.data) + plant_nan * o.stride * size_of(o.dtype), 0xff,
               size_of(o.dtype));
-      return wrong_directions(bench, scene->results);
+      return wrong_directions(bench, scene->results, zeros);
     }
     int64_t out = 0;
     for (size_t i = 0; i < hashes.size(); ++i) out += hashes[i] != scene->hashes[i];
@@ -170,8 +172,8 @@ class NsBench {
       common_ = std::make_unique<Workbench>(list_.front(), report_);
       filler_ = std::make_unique<Filler>(*common_);
       // Messages are not in f16.
-      inputs_ =
-          std::make_unique<Inputs>(*common_, dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16);
+      inputs_ = std::make_unique<Inputs>(
+          *common_, dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16, zeros());
     }
     bool any_gram = false;
     for (const BenchShape& s : shapes) {
@@ -180,12 +182,13 @@ class NsBench {
       any_gram = any_gram || takes_gram(s);
       if (inputs_ && !a_.together) inputs_->clear();
     }
-    if (!a_.together || a_.predict || shapes.size() < 2) return;
+    if (!a_.together || shapes.size() < 2) return;
     add(job_of(shapes, false));
     if (any_gram) add(job_of(shapes, true));
   }
 
  private:
+  bool zeros() const { return a_.values == "zeros"; }
   bool takes_gram(const BenchShape& s) const {
     return settings_.gram_bounded && s.cols >= 2 * s.rows;
   }
@@ -220,28 +223,29 @@ class NsBench {
     for (const Run& way : ways)
       works.emplace_back(
           *way.scene->bench, *filler_, [&way](int64_t) { way.enqueue(); }, *way.scene->provider);
-    time_in_turns(a_.warmup, a_.iters, *filler_, works);
+    time_in_turns(a_, *filler_, works);
     for (size_t i = 0; i < ways.size(); ++i) {
       const std::string& name = ways[i].scene->provider->name;
-      const int64_t bad = on_behalf_of(name, [&] { return ways[i].wrong(a_.plant_nan); });
+      const int64_t bad = on_behalf_of(name, [&] { return ways[i].wrong(a_.plant_nan, zeros()); });
       add_row(name, ways[i].mode(), job, &works[i].times(), bad);
     }
   }
 
-  /// Of several shapes the sum: what going in lockstep saves is not counted.
+  /// The normalizations, then all shapes in lockstep.
   double predicted(const std::string& provider, const Job& job) const {
     if (dtype_ == DType::kF32) return NAN;
     const int64_t blocks = predicted_blocks(report_.arguments().reserved_sms);
-    double sum = 0;
+    double normalization = 0;
+    std::vector<std::vector<PredictedProduct>> iterations;
     for (size_t i = 0; i < job.shapes.size(); ++i) {
       const BenchShape& s = job.shapes[i];
       const Method& method = job.methods[i];
-      const auto products =
+      normalization += predicted_normalization_ms(s.rows * s.cols * s.count, DType::kBF16, dtype_);
+      iterations.push_back(
           predicted_products(s.rows, s.cols, s.count, method.steps,
-                             method.form == Form::kGram ? &method.restarts : nullptr);
-      sum += predicted_ms(provider, products, blocks).value_or(NAN);
+                             method.form == Form::kGram ? &method.restarts : nullptr));
     }
-    return sum;
+    return normalization + predicted_lockstep_ms(provider, iterations, blocks).value_or(NAN);
   }
 
   /// @param times  null: predictions alone.
@@ -295,8 +299,8 @@ int run(const Arguments& a) {
   const NewtonSchulz settings =
       make_newton_schulz(CoefficientFamily::kPolarExpress, CoefficientSettings(), dtype);
   BenchReport report(a, make_table());
-  report.title = fmt::format("Newton-Schulz, {} steps, {}, random values,",
-                             settings.list.steps.size(), a.dtype);
+  report.title = fmt::format("Newton-Schulz, {} steps, {}, {},", settings.list.steps.size(),
+                             a.dtype, named_values(a));
   report.notes =
       "TFLOP/s as if all products were made in full in the standard form; #wrong directions that "
       "are not near orthogonal, of a graph batches that differ from the eager ones";
@@ -305,7 +309,9 @@ int run(const Arguments& a) {
         "\nRows without a shape: all shapes in lockstep; `of alone`: over the sum of the medians "
         "of "
         "each";
-  report.fields = {{"dtype", json_text(a.dtype)}};
+  report.fields = {{"dtype", json_text(a.dtype)},
+                   {"values", json_text(a.values)},
+                   {"steady_s", fmt::format("{}", a.steady)}};
   NsBench bench(a, settings, dtype, report);
   return report.run([&] { bench.run(shapes); });
 }
@@ -325,11 +331,13 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   command->add_flag("--together", a->together,
                     "then all shapes at once, in lockstep, as the shapes of a chunk go");
   command->add_option("--plant-nan", a->plant_nan)->group("");
-  command->add_flag("--predict", a->predict, "what is expected of an H200; nothing runs");
-  add_providers_option(*command, *a);
+  add_product_options(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");
-  command->callback([=, &work] { work = [=] { return run(*a); }; });
+  command->callback([=, &work] {
+    settle_prediction(*command, *a);
+    work = [=] { return run(*a); };
+  });
 }
 
 }  // namespace muonrt::tool

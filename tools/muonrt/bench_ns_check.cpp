@@ -15,7 +15,8 @@ constexpr int64_t kLeastColumns = 256;  // of a thread
 constexpr int64_t kLeastDirections = 2, kMostDirections = 8;
 
 /// Of one matrix, which is in host memory.
-int64_t wrong_of(const std::vector<unsigned char>& o, const MatrixBatch& m, int64_t directions) {
+int64_t wrong_of(const std::vector<unsigned char>& o, const MatrixBatch& m, int64_t directions,
+                 bool zeros) {
   std::vector<float> images(static_cast<size_t>(directions * m.cols));
   in_parallel(
       m.cols,
@@ -40,14 +41,14 @@ int64_t wrong_of(const std::vector<unsigned char>& o, const MatrixBatch& m, int6
     for (int64_t j = 0; j < m.cols; ++j)
       after += std::pow(images[static_cast<size_t>(d * m.cols + j)], 2);
     const double ratio = std::sqrt(after / before);
-    out += !(ratio > 0.5 && ratio < 1.3);
+    out += zeros ? ratio != 0 : !(ratio > 0.5 && ratio < 1.3);
   }
   return out;
 }
 
 }  // namespace
 
-int64_t wrong_directions(Workbench& bench, const std::vector<MatrixBatch>& results) {
+int64_t wrong_directions(Workbench& bench, const std::vector<MatrixBatch>& results, bool zeros) {
   int64_t out = 0;
   for (const MatrixBatch& o : results) {
     out += not_finite(bench, o);
@@ -61,7 +62,7 @@ int64_t wrong_directions(Workbench& bench, const std::vector<MatrixBatch>& resul
       bench.get(got.data(),
                 static_cast<const unsigned char*>(o.data) + which * o.stride * size_of(o.dtype),
                 std::ssize(got));
-      out += wrong_of(got, o, directions);
+      out += wrong_of(got, o, directions, zeros);
     }
   }
   return out;

@@ -25,8 +25,9 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   command
-      .add_option("--reserved-sms", a.reserved_sms,
-                  "SMs that grids which fill the GPU leave free, as for a communicator")
+      .add_option(
+          "--reserved-sms", a.reserved_sms,
+          "SMs that grids which fill the GPU leave free, as for a communicator (8 over NCCL)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   add_iterations(command, "rounds", ", at least", a.warmup, a.iters);
@@ -34,6 +35,7 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
       .add_option("--deadline", a.deadline,
                   "seconds that the device may take for one piece of work; then what was measured "
                   "is printed, with exit status 1")
+      ->check(positive())
       ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   auto* const json = command.add_flag("--json", a.json, "print JSON, on one line");
@@ -43,11 +45,39 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
       ->needs(json);
 }
 
-void add_providers_option(CLI::App& command, DeviceArguments& a) {
+void add_product_options(CLI::App& command, DeviceArguments& a) {
   command
       .add_option("--providers", a.providers,
                   "those to measure, such as cublaslt,sm90; a wrong name lists all")
       ->delimiter(',');
+  command
+      .add_option(
+          "--steady", a.steady,
+          "seconds of warm-up for each group of rows whose providers take turns, and behind "
+          "it each time at the power of its own work; 2 or 3 for a GPU's steady clocks")
+      ->check(nonnegative())
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
+  command
+      .add_option("--values", a.values,
+                  "random, or zeros: no measure of speed, but of what power costs random ones")
+      ->check(CLI::IsMember({"random", "zeros"}))
+      ->capture_default_str();
+  command.add_flag("--predict", a.predict,
+                   "what is expected of an H200; nothing runs, --device is cuda");
+}
+
+void settle_prediction(const CLI::App& command, DeviceArguments& a) {
+  if (!a.predict) return;
+  if (command.count("--device") > 0 && a.device != "cuda")
+    throw CLI::ValidationError("--predict", "what is expected is of an H200, not of --device " +
+                                                a.device + "; leave --device out, or say cuda");
+  a.device = "cuda";
+}
+
+std::string named_values(const DeviceArguments& a) {
+  return a.values == "zeros" ? "ALL ZEROS (no measure of speed: less power than random values)"
+                             : "random values";
 }
 
 }  // namespace muonrt::tool

@@ -13,9 +13,10 @@ namespace muonrt::tool {
 struct DeviceArguments {
   std::string device = "host";
   int index = 0, threads = 1, warmup = 2, iters = 10;
-  int reserved_sms = 8;   // as beside a communicator over NCCL
-  double deadline = 600;  // seconds
-  bool json = false, stream = false;
+  int reserved_sms = 0;
+  double deadline = 600, steady = 0;  // seconds
+  bool json = false, stream = false, predict = false;
+  std::string values = "random";
   std::vector<std::string> providers;  // none: all
 };
 /// --warmup and --iters. @param of  what is measured, in the plural: "steps". @param more  behind
@@ -23,6 +24,12 @@ struct DeviceArguments {
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters);
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
-void add_providers_option(CLI::App& command, DeviceArguments& arguments);
+/// Those of products beside these: --providers, --steady, --values, --predict.
+void add_product_options(CLI::App& command, DeviceArguments& arguments);
+/// Behind the parsing: predictions are of a GPU, whatever this machine has.
+/// Throws CLI::ValidationError where another device was asked for.
+void settle_prediction(const CLI::App& command, DeviceArguments& arguments);
+/// Of a table's title: "random values"; of zeros that they are no measure of speed.
+std::string named_values(const DeviceArguments& arguments);
 
 }  // namespace muonrt::tool

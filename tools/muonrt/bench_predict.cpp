@@ -3,13 +3,22 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <span>
+
+#include "cuda/symmetric/small_jobs.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
 constexpr int64_t kSms = 132, kCell = 128;
-constexpr double kLaunchMs = 3.2e-3, kMirrorMs = 2e-3, kPeakOfSmall = 716, kCopyTb = 4.3;
+constexpr double kLaunchMs = 3.2e-3, kMirrorMs = 2e-3, kPeakOfSmall = 716;
+constexpr double kCopyTb = 4.3;
+/// TB/s of an elementwise pass, read and written: 92% of a copy's 4.3 (reference kernels, 6.1 and
+/// the targets of 10).
+constexpr double kPassTb = 4.0;
+constexpr int64_t kL2Bytes = int64_t{50} << 20;
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -27,63 +36,87 @@ double rate_of(const Rates& rates, double flops) {
   return rates[low] + part * (rates[low + 1] - rates[low]);
 }
 
-/// Longest block in cells, where `wide` jobs of two cells and then `squares` go to whoever has
-/// least.
-int64_t longest(int64_t wide, int64_t squares, int64_t blocks) {
-  const int64_t rounds = wide / blocks, more = wide % blocks, room = blocks - more;
-  if (squares > 2 * room) return ceil_of(2 * wide + squares, blocks);
-  return std::max(2 * (rounds + (more > 0)), 2 * rounds + ceil_of(squares, room));
-}
-
-// What fits into one round of 128 x 128 tiles is predicted by the clocks of a block: as
-// cuda/symmetric/small_jobs.cpp counts them, with the same constants and their sources. A launch
-// costs what the vendor's does, less what a programmatic one saves: 2 to 4 us by reference kernels,
-// 7.2, of which one is counted here. Stores that nothing hides take 48 bytes a clock of an SM: 32
-// to 64 by 4.3. Rectangular depths of the vendor are a cube's of equal work: too fast where n is
-// small.
+// sm90.cu and sm90_small.cu: the very lists of jobs that a launch has, by the model that chooses
+// between them (clocks_of in cuda/symmetric: an SM's port, L2, tensor cores at their peak). Beyond
+// one round of 128 x 128 tiles tensor cores have the rate of a power-limited GPU. A launch costs
+// what the vendor's does, less what a programmatic one saves: 2 to 4 us by reference kernels, 7.2,
+// of which one is counted here.
 constexpr double kClocksPerMs = 1.83e6, kEarlyMs = 1e-3;
-constexpr double kPort = 56, kL2OfSm = 38, kBetweenBlocks = 14, kMeetings = 1000;
-constexpr double kStoreClocks = 4.0 / 48;  // an element, straight and mirrored
-constexpr int64_t kStage = 64, kSmallCell = 64;
+constexpr double kPower = 788.0 / 894;  // of the clock, random values beside zeros: 4.2
+constexpr size_t kShapesOfLaunch = 6;
+constexpr int64_t kMostCells = int64_t{1} << 19;  // of a list that is made; longer ones go on alike
 
-/// Clocks of `tiles` equal blocks that take in `rows` rows of a stage; L2 gives `all_rows`.
-/// @param stored  elements of a block.
-double clocks_of(int64_t tiles, int64_t rows, double all_rows, double stages, double stored,
-                 int64_t sms) {
-  const double port = static_cast<double>(ceil_of(tiles, sms) * rows * 2 * kStage) / kPort;
-  const double l2 = all_rows * 2 * kStage / (kL2OfSm * static_cast<double>(sms));
-  return stages * std::max(port, l2) + kStoreClocks * stored;
+std::vector<cuda::SymmetricShape> shortened(const std::vector<cuda::SymmetricShape>& shapes,
+                                            int64_t times) {
+  std::vector<cuda::SymmetricShape> out = shapes;
+  for (cuda::SymmetricShape& s : out) s.count = ceil_of(s.count, times);
+  return out;
 }
 
-/// The shortest of the three kinds of tiles, or of clusters with a slice of the depth each.
-double small_ms(int64_t n, int64_t k, int64_t count, int64_t sms) {
-  const int64_t side = ceil_of(n, kCell), half = ceil_of(n, kSmallCell);
-  const auto stages = static_cast<double>(ceil_of(k, kStage));
-  // Of a triangle's tiles those on the diagonal read their rows once.
-  const int64_t cells = count * side * (side + 1) / 2, squares = count * half * (half + 1) / 2;
-  const int64_t wide = count * (half / 2) * (half / 2);
-  const int64_t single = squares - 2 * wide;  // of those beside the wide ones
-  const int64_t slices = n > 384 || k < 1024 ? 1 : k < 2048 ? 2 : 4;
-  const double foreign = slices > 1 ? kMeetings + 4.0 * kSmallCell * kSmallCell *
-                                                      static_cast<double>(slices - 1) /
-                                                      static_cast<double>(slices) / kBetweenBlocks
-                                    : 0;
-  const auto rows = [&](int64_t all, int64_t once) { return static_cast<double>(all - once); };
-  constexpr double kSquare = kSmallCell * kSmallCell;
-  double clocks = clocks_of(cells, 2 * kCell, rows(2 * kCell * cells, kCell * count * side), stages,
-                            4 * kSquare, sms);
-  clocks = std::min(clocks, clocks_of(slices * squares, 2 * kSmallCell,
-                                      rows(2 * kSmallCell * squares, kSmallCell * count * half) *
-                                          static_cast<double>(slices),
-                                      stages / static_cast<double>(slices),
-                                      kSquare / static_cast<double>(slices), sms) +
-                                foreign);
-  if (slices == 1)
-    clocks = std::min(
-        clocks, clocks_of(wide + single, 3 * kSmallCell,
-                          rows(kSmallCell * (3 * wide + 2 * single), kSmallCell * count * half),
-                          stages, 2 * kSquare, sms));
-  return kLaunchMs - kEarlyMs + clocks / kClocksPerMs;
+int64_t cells_in(const std::vector<cuda::SymmetricShape>& shapes) {
+  int64_t cells = 0;
+  for (const cuda::SymmetricShape& s : shapes) {
+    const int64_t side = ceil_of(s.n, kCell);
+    cells += s.count * side * (side + 1) / 2;
+  }
+  return cells;
+}
+
+/// Squares of a cell x terms of the busiest block of a persistent grid.
+double longest_of(const cuda::JobList& list, const std::vector<cuda::SymmetricShape>& shapes) {
+  return cuda::busiest(list, [&](const cuda::TileJob& job) {
+    return static_cast<double>(cuda::cols_of(job.kind)) / kCell *
+           static_cast<double>(shapes[static_cast<size_t>(job.shape)].k);
+  });
+}
+
+/// One launch of `sm90`: the longer of what the tensor cores and what L2 and the ports take.
+double own_ms(const std::vector<cuda::SymmetricShape>& all, int64_t blocks) {
+  const auto shapes = shortened(all, std::max<int64_t>(1, ceil_of(cells_in(all), kMostCells)));
+  const auto grid = static_cast<int>(blocks);
+  double flops = 0;
+  for (const cuda::SymmetricShape& s : all)
+    flops += 2.0 * static_cast<double>(s.n * s.n) * static_cast<double>(s.k * s.count);
+  cuda::JobList list = cuda::mixed_jobs(shapes, grid);
+  const cuda::Tiles tiles = cuda::tiles_of(shapes, list, grid);
+  double clocks = 0, longest = 0;
+  if (cuda::persistent(tiles)) {
+    if (tiles == cuda::Tiles::kMedium) list = cuda::medium_jobs(shapes, grid);
+    clocks = cuda::clocks_of(shapes, list, grid);
+    longest = longest_of(list, shapes);
+  } else {
+    clocks = cuda::clocks_of(shapes, cuda::small_jobs(shapes, tiles), grid);
+    for (const cuda::SymmetricShape& s : shapes)
+      longest += static_cast<double>(s.count * s.n * (s.n + kCell / 2) / 2 * s.k) /
+                 static_cast<double>(kCell * kCell * blocks);
+  }
+  const double by_clocks = kLaunchMs - kEarlyMs + clocks / kClocksPerMs;
+  if (cells_in(all) <= blocks) return by_clocks;
+  const double tensor =
+      2 * longest * static_cast<double>(kCell * kCell * kSms) / rate_of(kOwnRates, flops) * 1e-9;
+  return std::max(tensor, clocks / (kClocksPerMs * kPower)) * static_cast<double>(cells_in(all)) /
+         static_cast<double>(cells_in(shapes));
+}
+
+cuda::SymmetricShape shape_of(const PredictedProduct& p) {
+  return {p.m, p.k, p.count, cuda::slices_of_sm90(p.m, p.k)};
+}
+
+/// As long as its operands come from memory and its result goes there, where L2 holds neither.
+double memory_ms(const PredictedProduct& p) {
+  const int64_t bytes = 2 * p.count * (p.k * (p.symmetric ? p.m : p.m + p.n) + p.m * p.n);
+  return bytes > kL2Bytes ? static_cast<double>(bytes) / kPassTb * 1e-9 : 0;
+}
+
+/// One launch of `sm90` on all of them: as long as it takes, or as its operands from memory.
+double launch_ms(std::span<const PredictedProduct> products, int64_t blocks) {
+  std::vector<cuda::SymmetricShape> shapes;
+  double memory = 0;
+  for (const PredictedProduct& p : products) {
+    shapes.push_back(shape_of(p));
+    memory += memory_ms(p);
+  }
+  return std::max(memory, own_ms(shapes, blocks));
 }
 
 double sm80_gain(int64_t n, int64_t count) {
@@ -92,43 +125,10 @@ double sm80_gain(int64_t n, int64_t count) {
   return static_cast<double>(count * n * n) / (waves * static_cast<double>(kSms * kCell * kCell));
 }
 
-/// predicted_gain, of tiles of a cell and a half: as long as the tensor cores take, or L2, which no
-/// pairs relieve.
-double medium_gain(int64_t n, int64_t count, int64_t blocks) {
-  const int64_t side = ceil_of(n, kCell), halves = ceil_of(n, kSmallCell);
-  int64_t jobs = 0;
-  for (int64_t row = 0; row < side; ++row) jobs += ceil_of(halves - 2 * row, 3);
-  const auto rows = static_cast<double>(count * ((2 * kCell + kSmallCell) * jobs - kCell * side));
-  constexpr double kStageClocksOfCell = 512;
-  const double l2 =
-      rows * 2 * kStage / (kL2OfSm * static_cast<double>(blocks)) / kStageClocksOfCell;
-  const double cells = std::max(1.5 * static_cast<double>(ceil_of(count * jobs, blocks)), l2);
-  return static_cast<double>(count * n * n) / (cells * static_cast<double>(kSms * kCell * kCell));
-}
-
-/// Of the tiles that are taken: of a cell and a half where those are clearly better.
-double own_gain(int64_t n, int64_t count, int64_t blocks) {
-  constexpr double kClearly = 1.08;
-  const double mixed = predicted_gain(n, count, blocks), medium = medium_gain(n, count, blocks);
-  return medium > kClearly * mixed ? medium : mixed;
-}
-
 }  // namespace
 
 int64_t predicted_blocks(int reserved_sms) {
   return std::max<int64_t>(2, (kSms - reserved_sms) / 2 * 2);
-}
-
-double predicted_gain(int64_t n, int64_t count, int64_t blocks) {
-  const int64_t side = ceil_of(n, kCell), whole = side / 2, odd = side % 2;
-  const int64_t pairs = count * whole * (whole - 1) / 2, clusters = blocks / 2;
-  const int64_t wide = count * whole + 2 * (pairs % clusters);
-  const int64_t squares = count * (whole + odd * (2 * whole + 1));
-  const int64_t broken = wide % blocks;  // wide jobs that fill no round, as two squares each
-  const int64_t cells =
-      2 * (pairs / clusters) + std::min(longest(wide, squares, blocks),
-                                        longest(wide - broken, squares + 2 * broken, blocks));
-  return static_cast<double>(count * n * n) / static_cast<double>(cells * kSms * kCell * kCell);
 }
 
 std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& p,
@@ -136,15 +136,12 @@ std::optional<double> predicted_ms(const std::string& provider, const PredictedP
   const auto m = static_cast<double>(p.m), count = static_cast<double>(p.count);
   const double flops = 2 * m * static_cast<double>(p.n) * static_cast<double>(p.k) * count;
   const auto ms = [&](double rate) { return flops / rate * 1e-9; };
-  const bool alone = provider == "cublaslt-dense", vendor = alone || provider == "cublaslt";
+  const bool alone = provider == "cublaslt-best", vendor = alone || provider == "cublaslt";
   if (!vendor && provider != "sm80" && provider != "sm90") return std::nullopt;
-  const double dense = ms(rate_of(kVendorRates, flops));
+  const double memory = memory_ms(p), dense = std::max(memory, ms(rate_of(kVendorRates, flops)));
   if (!p.symmetric || alone) return dense;
-  if (provider == "sm80") return ms(kSm80Rate * sm80_gain(p.m, p.count));
-  const int64_t side = ceil_of(p.m, kCell);
-  if (provider == "sm90" && p.count * side * (side + 1) / 2 <= blocks)
-    return small_ms(p.m, p.k, p.count, blocks);
-  if (provider == "sm90") return ms(rate_of(kOwnRates, flops) * own_gain(p.m, p.count, blocks));
+  if (provider == "sm80") return std::max(memory, ms(kSm80Rate * sm80_gain(p.m, p.count)));
+  if (provider == "sm90") return launch_ms({&p, 1}, blocks);
   return dense + kMirrorMs + 2 * m * m * count / kCopyTb * 1e-9;
 }
 
@@ -157,6 +154,45 @@ std::optional<double> predicted_ms(const std::string& provider,
     sum += *one;
   }
   return sum;
+}
+
+std::optional<double> predicted_lockstep_ms(
+    const std::string& provider, const std::vector<std::vector<PredictedProduct>>& iterations,
+    int64_t blocks) {
+  double sum = 0;
+  if (provider != "sm90") {
+    for (const auto& products : iterations) {
+      const auto one = predicted_ms(provider, products, blocks);
+      if (!one) return std::nullopt;
+      sum += *one;
+    }
+    return sum;
+  }
+  std::vector<size_t> next(iterations.size(), 0);
+  for (bool more = true; more;) {
+    more = false;
+    std::map<int32_t, std::vector<PredictedProduct>> turn;  // by slices
+    for (size_t i = 0; i < iterations.size(); ++i) {
+      for (; next[i] < iterations[i].size() && !iterations[i][next[i]].symmetric; ++next[i])
+        sum += *predicted_ms(provider, iterations[i][next[i]], blocks);
+      if (next[i] == iterations[i].size()) continue;
+      const PredictedProduct& p = iterations[i][next[i]++];
+      turn[shape_of(p).slices].push_back(p);
+      more = true;
+    }
+    for (const auto& [slices, products] : turn)
+      for (size_t begin = 0; begin < products.size(); begin += kShapesOfLaunch)
+        sum += launch_ms(
+            std::span(products).subspan(begin, std::min(kShapesOfLaunch, products.size() - begin)),
+            blocks);
+  }
+  return sum;
+}
+
+double predicted_normalization_ms(int64_t elements, DType input, DType iterate) {
+  // One pass measures, one divides.
+  const int64_t bytes = 2 * size_of(input) + size_of(iterate);
+  return static_cast<double>(elements * bytes) / kPassTb * 1e-9;
 }
 
 std::vector<PredictedProduct> predicted_products(int64_t m, int64_t n, int64_t count, int steps,

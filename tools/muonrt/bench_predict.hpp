@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.hpp"
+
 namespace muonrt::tool {
 
 // What was predicted for one H200, bf16, random data, before any GPU ran it: reference kernels,
@@ -24,6 +26,14 @@ int64_t predicted_blocks(int reserved_sms);
 std::optional<double> predicted_ms(const std::string& provider, const PredictedProduct& product,
                                    int64_t blocks);
 
+/// Of iterations that go in lockstep (src/algo/lockstep): by `sm90` all symmetric products of a
+/// turn in launches of up to six shapes, by others the sum.
+std::optional<double> predicted_lockstep_ms(
+    const std::string& provider, const std::vector<std::vector<PredictedProduct>>& iterations,
+    int64_t blocks);
+/// Of the normalization before them, which comes from memory and goes there.
+double predicted_normalization_ms(int64_t elements, DType input, DType iterate);
+
 /// The products of Newton-Schulz on `count` matrices m x n, m <= n.
 /// @param restarts  steps before which the Gram form rebuilds X; null: the standard form.
 std::vector<PredictedProduct> predicted_products(int64_t m, int64_t n, int64_t count, int steps,
@@ -31,11 +41,5 @@ std::vector<PredictedProduct> predicted_products(int64_t m, int64_t n, int64_t c
 /// Their sum.
 std::optional<double> predicted_ms(const std::string& provider,
                                    const std::vector<PredictedProduct>& products, int64_t blocks);
-
-/// How much faster than a dense product a symmetric one of n x n may be at equal rate on 132 SMs:
-/// the area that is left out, times how full the last round is. By the model of section 4.3: pairs
-/// of blocks off the diagonal, jobs of one block on it.
-/// @param blocks  of the grid; even.
-double predicted_gain(int64_t n, int64_t count, int64_t blocks);
 
 }  // namespace muonrt::tool

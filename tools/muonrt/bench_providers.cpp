@@ -9,23 +9,25 @@ namespace muonrt::tool {
 
 namespace {
 
-std::vector<Provider> all_providers(const DeviceArguments& where, bool dense) {
+std::vector<Provider> all_providers(const DeviceArguments& where, bool best) {
   const int index = where.index, threads = where.threads;
   if (where.device == "cuda") {
     // Able to record; what is not recorded is enqueued as by any device.
-    const auto with = [=, reserved = where.reserved_sms](SymmetricProvider symmetric,
-                                                         bool naive = false) {
-      return [=] { return make_cuda_device(index, {naive, symmetric, /*graphs=*/true, reserved}); };
+    const auto with = [=, reserved = where.reserved_sms](CudaSettings settings) {
+      settings.graphs = true;
+      settings.reserved_sms = reserved;
+      return [=] { return make_cuda_device(index, settings); };
     };
     // The library's default is one of these: nothing is measured twice.
-    std::vector<Provider> out = {{"cublaslt", with(SymmetricProvider::kVendor)},
-                                 {"sm80", with(SymmetricProvider::kSm80)},
-                                 {"sm90", with(SymmetricProvider::kSm90)},
-                                 {"naive", with(SymmetricProvider::kVendor, true), true}};
-    // The vendor's product alone, without the mirror that makes its halves equal to the bit.
-    if (dense)
-      out.insert(out.begin() + 1,
-                 {"cublaslt-dense", with(SymmetricProvider::kVendor), false, true});
+    std::vector<Provider> out = {{"cublaslt", with({.symmetric = SymmetricProvider::kVendor})},
+                                 {"sm80", with({.symmetric = SymmetricProvider::kSm80})},
+                                 {"sm90", with({.symmetric = SymmetricProvider::kSm90})},
+                                 {"naive", with({.naive_products = true}), true}};
+    if (best) {
+      const CudaSettings settings{.fastest_products = true,
+                                  .symmetric = SymmetricProvider::kVendor};
+      out.insert(out.begin() + 1, Provider{"cublaslt-best", with(settings), false, true});
+    }
     return out;
   }
   const auto with = [=](bool portable) {
@@ -36,8 +38,8 @@ std::vector<Provider> all_providers(const DeviceArguments& where, bool dense) {
 
 }  // namespace
 
-std::vector<Provider> providers(const DeviceArguments& where, bool dense) {
-  std::vector<Provider> out, all = all_providers(where, dense);
+std::vector<Provider> providers(const DeviceArguments& where, bool best) {
+  std::vector<Provider> out, all = all_providers(where, best);
   std::vector<std::string> unknown = where.providers;
   std::string names;
   for (const Provider& provider : all) {
@@ -50,10 +52,10 @@ std::vector<Provider> providers(const DeviceArguments& where, bool dense) {
   return out;
 }
 
-std::vector<Provider> present_providers(BenchReport& report, bool dense) {
+std::vector<Provider> present_providers(BenchReport& report, bool best) {
   std::vector<Provider> out;
   std::string why_not;
-  for (const Provider& provider : providers(report.arguments(), dense)) {
+  for (const Provider& provider : providers(report.arguments(), best)) {
     try {
       provider.make();
       out.push_back(provider);

@@ -30,6 +30,7 @@ int BenchReport::run(const std::function<void()>& work) {
   } catch (const std::bad_alloc&) {
     failed_ = "memory is exhausted; what was asked for is too large for this machine";
   } catch (const Error& error) {
+    if (error.status() == Status::kTimeout) give_up(error.message());
     failed_ = error.message();
   }
   print();

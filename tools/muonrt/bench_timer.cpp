@@ -15,6 +15,8 @@ constexpr int64_t kLeastFiller = int64_t{1} << 20, kMostFiller = int64_t{64} << 
 constexpr double kFillerMs = 0.2, kMostFillerMs = 50;  // before it is known what it is for
 constexpr double kSlowCopyMs = 1;                      // an emulated GPU's
 constexpr double kRegionMs = 0.33, kMostRegionMs = 20, kWarmMs = 50;
+constexpr double kLeadMs = 20;                         // a GPU looks at its power every few ms
+constexpr double kMostLead = 5000, kMostLeadMs = 100;  // of the host: an emulated GPU's
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
@@ -52,6 +54,7 @@ TimedWork::Taken TimedWork::take(int64_t copies) {
   auto* const clock = clock_.as<int64_t>();
   const std::atomic_ref<int64_t> first(clock[0]);
   first = 0;
+  for (int64_t i = 0; i < lead_; ++i) enqueue_(next_++);
   filler_->enqueue(*bench_, copies);
   device.timestamp(bench_->stream(), clock);
   const double begin = now_ms();
@@ -80,8 +83,8 @@ void TimedWork::learn() {
   if (!filler_->there()) return;
   const double begin = now_ms();
   take(0);
-  most_repeats_ =
-      std::clamp<int64_t>(std::llround(kMostRegionMs / (now_ms() - begin)), 1, kMostRepeats);
+  run_ms_ = now_ms() - begin;
+  most_repeats_ = std::clamp<int64_t>(std::llround(kMostRegionMs / run_ms_), 1, kMostRepeats);
   copies_ = std::max<int64_t>(1, std::llround(kFillerMs / filler_->copy_ms()));
 }
 
@@ -92,13 +95,21 @@ void TimedWork::warm_up() {
     warmed_ = true;
     if (first) learn();
     if (most_repeats_ == 1) {
-      if (!first) take_ahead();
+      if (!first) lead(take_ahead().ms);
       return;
     }
     const double ms = take_ahead().ms;
     times_.repeats =
         std::clamp<int64_t>(static_cast<int64_t>(std::ceil(kRegionMs / ms)), 1, most_repeats_);
+    lead(ms);
   });
+}
+
+void TimedWork::lead(double ms) {
+  if (!keeps_power_ || !filler_->there()) return;
+  const double most = std::clamp(kMostLeadMs / run_ms_, 1.0, kMostLead);
+  lead_ = std::llround(std::clamp(std::ceil(kLeadMs / std::max(ms, 1e-4)), 1.0, most));
+  if (ms >= kLeadMs) lead_ = 0;
 }
 
 void TimedWork::measure() {
@@ -108,11 +119,13 @@ void TimedWork::measure() {
   times_.enqueue_ms.push_back(taken.enqueue_ms);
 }
 
-void time_in_turns(int warmup, int iters, const Filler& filler, std::vector<TimedWork>& works) {
-  const double end = now_ms() + (filler.there() ? kWarmMs : 0);
-  for (int round = 0; round < std::max(1, warmup) || now_ms() < end; ++round)
+void time_in_turns(const DeviceArguments& a, const Filler& filler, std::vector<TimedWork>& works) {
+  const double end = now_ms() + std::max(filler.there() ? kWarmMs : 0, a.steady * 1e3);
+  for (TimedWork& work : works)
+    if (a.steady > 0) work.keep_power();
+  for (int round = 0; round < std::max(1, a.warmup) || now_ms() < end; ++round)
     for (TimedWork& work : works) work.warm_up();
-  for (int round = 0; round < iters; ++round)
+  for (int round = 0; round < a.iters; ++round)
     for (TimedWork& work : works) work.measure();
 }
 

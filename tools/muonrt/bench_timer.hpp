@@ -52,6 +52,9 @@ class TimedWork {
         name_(provider.name),
         most_(provider.plain ? kPlainTimes : kAllTimes) {}
 
+  /// From now on runs for 20 ms, 5000 at most, go before each time, behind which a GPU has the
+  /// power and the clocks of this work; none before one that takes longer, which has its own soon.
+  void keep_power() { keeps_power_ = true; }
   /// A run, or more, that is not measured; of plain loops once.
   void warm_up();
   /// Another time; of plain loops two at most.
@@ -65,6 +68,8 @@ class TimedWork {
   };
   Taken take(int64_t copies);
   Taken take_ahead();
+  /// How many runs go before a time. @param ms  of one.
+  void lead(double ms);
   /// Finds out how often to repeat.
   void learn();
 
@@ -74,15 +79,18 @@ class TimedWork {
   std::function<void(int64_t run)> enqueue_;
   std::string name_;
   int most_;
-  bool warmed_ = false;
-  int64_t next_ = 0, copies_ = 0, most_repeats_ = 1;
+  bool warmed_ = false, keeps_power_ = false;
+  int64_t next_ = 0, lead_ = 0, copies_ = 0, most_repeats_ = 1;
+  double run_ms_ = 0;  // of one, on the host's clock
   Times times_;
   Buffer clock_;
 };
 
 /// Works that take turns, each once in a round, so that clocks and heat are the same for all.
-/// @param warmup  rounds that are not measured; on a GPU more, for 50 ms.
-void time_in_turns(int warmup, int iters, const Filler& filler, std::vector<TimedWork>& works);
+/// `warmup` rounds are not measured; on a GPU more, for 50 ms, and for `steady` seconds on any
+/// device, behind which a GPU's times are taken at the power of the works (`keep_power`).
+void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
+                   std::vector<TimedWork>& works);
 
 /// min_ms, median_ms, max_ms, repeats, enqueue_ms.
 std::vector<Table::Column> time_columns();

@@ -13,6 +13,9 @@ void hold(bool held);
 /// The next launch ends with a launch failure, and so does everything after it.
 void fail_next_kernel();
 void forget_failure();
+/// Of the calling thread's allocations from now on, this one fails for want of memory: 1 is the
+/// next, 0 none. A device's memory or pinned; pools are not counted.
+void fail_allocation(int number);
 /// Kernels launched so far.
 struct Launched {
   int64_t kernels = 0, blocks = 0;
@@ -66,6 +69,8 @@ bool library_reaches(const void* memory);
 bool library_may_load();
 /// As a kernel on the current device, which has to be the stream's.
 cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> work);
+/// What such a kernel takes on the device's clock.
+void library_takes(int64_t ns);
 #pragma GCC visibility pop
 
 }  // namespace emulator

@@ -38,6 +38,16 @@ unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);
 unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes);
 unsigned __shfl_sync(unsigned mask, unsigned mine, int lane);
 
+// Two numbers of 16 bits in a word, each by itself.
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  const unsigned high = a >> 16 > b >> 16 ? a : b, low = (a & 0xffffu) > (b & 0xffffu) ? a : b;
+  return (high & 0xffff0000u) | (low & 0xffffu);
+}
+inline unsigned __vmins2(unsigned a, unsigned b) {
+  const unsigned signs = 0x80008000u;  // without which signed order is that of unsigned numbers
+  return ~__vmaxu2(~a ^ signs, ~b ^ signs) ^ signs;
+}
+
 // Threads of a block take turns, so plain reads and writes are atomic.
 inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
   return std::exchange(*at, value);

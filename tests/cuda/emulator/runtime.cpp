@@ -6,6 +6,7 @@
 
 #include "block.hpp"
 #include "control.hpp"
+#include "cuda/ptx_clock.cuh"
 #include "machine.hpp"
 #include "ptx/kernels.hpp"
 
@@ -20,6 +21,8 @@ Machine& machine() {
 }
 
 namespace {
+
+thread_local int failing_allocation = 0;
 
 constexpr size_t kSharedUnasked = 48 * 1024;  // bytes that a block may have without a word
 
@@ -128,6 +131,7 @@ bool library_reaches(const void* memory) {
   const auto found = find_memory(memory);
   return found && (found->host || found->device == current_device);
 }
+void library_takes(int64_t ns) { muonrt::cuda::emulated_clock() += ns; }
 bool library_may_load() {
   const Lock lock;
   ++machine().slow_calls;
@@ -143,6 +147,7 @@ cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> wo
   });
 }
 
+void fail_allocation(int number) { failing_allocation = number; }
 void fail_next_kernel() {
   const Lock lock;
   machine().fail_next = true;
@@ -230,19 +235,22 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** memory, size_t bytes) {
+namespace {
+
+cudaError_t allocate(void** memory, size_t bytes, bool host) {
   const Lock lock;
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
-  *memory = take_memory(bytes, current_device, false);
+  const bool fails = failing_allocation > 0 && --failing_allocation == 0;
+  *memory = fails ? nullptr : take_memory(bytes, current_device, host);
   return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
 }
+
+}  // namespace
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) { return allocate(memory, bytes, false); }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
-  const Lock lock;
-  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  ++machine().slow_calls;
-  *memory = take_memory(bytes, current_device, true);
-  return *memory ? cudaSuccess : result(cudaErrorMemoryAllocation);
+  return allocate(memory, bytes, true);
 }
 // A real one waits for all of the device's work: an exchange may still read the memory. Ranks that
 // share this GPU as threads stand for ranks that do not, so each waits for its own work.

@@ -116,6 +116,8 @@ void add_arithmetic(Table& table) {
   table["not.pred"] = [](Thread& t, const Instruction& i) {
     t.set<bool>(i.at[0], !t.get<bool>(i.at[1]));
   };
+  table["max.u16x2"] = two<uint32_t, halves<uint16_t, largest<uint16_t>>>;
+  table["min.s16x2"] = two<uint32_t, halves<int16_t, least<int16_t>>>;
   table["mul.wide.s16"] = product_wide<int16_t, int32_t>;
   table["mul.wide.u16"] = product_wide<uint16_t, uint32_t>;
   table["mul.wide.s32"] = product_wide<int32_t, int64_t>;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cuda/ptx_clock.cuh"
 #include "cuda/ptx_half.cuh"
 #include "ptx/program.hpp"
 
@@ -90,6 +91,13 @@ T least(T a, T b) {
 template <class T>
 T largest(T a, T b) {
   return std::max(a, b);
+}
+/// Of the two numbers in a word, each by itself.
+template <class Half, Half (*kOf)(Half, Half)>
+uint32_t halves(uint32_t a, uint32_t b) {
+  const auto low = kOf(static_cast<Half>(a), static_cast<Half>(b));
+  const auto high = kOf(static_cast<Half>(a >> 16), static_cast<Half>(b >> 16));
+  return uint32_t{static_cast<uint16_t>(high)} << 16 | static_cast<uint16_t>(low);
 }
 template <class T>
 T negated(T a) {
@@ -289,9 +297,9 @@ void unpacked(Thread& t, const Instruction& i) {
     t.set<Part>(i.at[k], static_cast<Part>(value >> (k * kBits<Part>)));
 }
 inline void now(Thread& t, const Instruction& i) {
-  static thread_local uint64_t nanoseconds = 0;
-  t.set<uint64_t>(i.at[0],
-                  i.at[1].slot == kGlobalTimer ? nanoseconds += 1000 : t.get<uint64_t>(i.at[1]));
+  t.set<uint64_t>(i.at[0], i.at[1].slot == kGlobalTimer
+                               ? static_cast<uint64_t>(muonrt::cuda::global_timer())
+                               : t.get<uint64_t>(i.at[1]));
 }
 
 template <class To, class From>
