@@ -1,6 +1,7 @@
 #include "comm/folder_meeting.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -23,8 +24,8 @@ int64_t most_of_answer(int64_t size) {
   return std::max<int64_t>(size, 65536) * int64_t{sizeof(Card)} + 65536;
 }
 
-constexpr int64_t kAnswerMs =
-    2000;  // past its deadline that a rank waits for a rank 0 that is there
+/// Past its deadline that a rank waits for a rank 0 that is there.
+constexpr int64_t kAnswerMs = 2000;
 
 /// What rank 0 leaves for the one who wrote that card.
 std::string refusal_file(int32_t rank, const Card& card) {
