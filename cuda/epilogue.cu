@@ -1,6 +1,6 @@
-// What the vendor's products leave to us: C = beta D + gamma I, where there is nothing to multiply
-// (the identity is added in f32, before the one rounding), and the mirror that makes a symmetric
-// result symmetric to the bit.
+// What is left of products: C = beta D + gamma I, where there is nothing to multiply (the identity
+// is added in f32, before the one rounding); the mirror that makes a symmetric result of the
+// vendor's symmetric to the bit; X + gamma I in place, which goes down the diagonals alone.
 
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
@@ -71,8 +71,26 @@ __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   }
 }
 
+struct Diagonals {
+  MatrixBatch m;
+  float gamma;
+};
+
+__global__ void __launch_bounds__(kThreads) add_identity_kernel(Diagonals d) {
+  const MatrixBatch& m = d.m;
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= m.rows) return;
+  for (int64_t matrix = blockIdx.y; matrix < m.count; matrix += gridDim.y) {
+    const int64_t at = matrix * m.stride + row * (m.ld + 1);
+    Values<1> x = widen(load<1>(m.data, m.dtype, at), m.dtype);
+    x.x[0] += d.gamma;
+    store(m.data, m.dtype, at, x);
+  }
+}
+
+constexpr int64_t kMostDeep = 65535;  // of a grid, but for its first dimension
+
 dim3 squares_of(const MatrixBatch& m) {
-  constexpr int64_t kMostDeep = 65535;
   return grid_of((m.cols + kSide - 1) / kSide, (m.rows + kSide - 1) / kSide,
                  m.count < kMostDeep ? m.count : kMostDeep);
 }
@@ -85,6 +103,12 @@ void scale_add_identity(const Product& product, cudaStream_t stream) {
 
 void mirror(const MatrixBatch& c, cudaStream_t stream) {
   launch("mirror", mirror_kernel, squares_of(c), kThreads, c, stream);
+}
+
+void add_identity(const MatrixBatch& x, float gamma, cudaStream_t stream) {
+  const dim3 grid =
+      grid_of((x.rows + kThreads - 1) / kThreads, x.count < kMostDeep ? x.count : kMostDeep);
+  launch("add_identity", add_identity_kernel, grid, kThreads, Diagonals{x, gamma}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -116,6 +116,8 @@ void naive_gemm(const Product& product, cudaStream_t stream);
 void scale_add_identity(const Product& product, cudaStream_t stream);
 /// C(j, i) <- C(i, j) for all i < j, for each matrix.
 void mirror(const MatrixBatch& c, cudaStream_t stream);
+/// X <- X + gamma I.
+void add_identity(const MatrixBatch& x, float gamma, cudaStream_t stream);
 
 // deliver.cu; `closed`: host memory that the device reaches
 /// Loads the kernels of this file, none of which is reached before ranks meet.

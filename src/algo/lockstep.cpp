@@ -30,7 +30,7 @@ void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round
   while (take(false) || take(true)) {
     ops.multiply(stream, products);
     for (const Round* round : rounds)
-      if (round->then) round->then();
+      for (const auto& then : round->then) then();
   }
 }
 

@@ -11,7 +11,7 @@ namespace muonrt {
 /// A product of an iteration, and what else is enqueued behind it before the iteration's next.
 struct Round {
   Product product;
-  std::function<void()> then;  // may be empty
+  std::vector<std::function<void()>> then;
 };
 
 /// Enqueues the rounds of several iterations that share no memory, each in its order. What is not a

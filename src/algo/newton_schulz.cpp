@@ -100,19 +100,23 @@ class Products {
     p.beta = static_cast<float>(beta);
     rounds.push_back({p, {}});
   }
-  /// Behind the product that was put down last.
+  /// Behind the product that was put down last, as are the next two.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
                   double safety) {
-    rounds.back().then = [&ops = ops_, &stream = stream_, gram, x, factors, safety] {
+    rounds.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, safety] {
       ops.scale_rows(stream, gram, x, factors, static_cast<float>(safety));
-    };
+    });
   }
-  /// The same.
+  void add_identity(const MatrixBatch& x, double gamma) {
+    rounds.back().then.push_back([&ops = ops_, &stream = stream_, x, gamma] {
+      ops.add_identity(stream, x, static_cast<float>(gamma));
+    });
+  }
   void watch(const MatrixBatch& q) {
     if (!watched_) return;
-    rounds.back().then = [&ops = ops_, &stream = stream_, q, watched = watched_] {
+    rounds.back().then.push_back([&ops = ops_, &stream = stream_, q, watched = watched_] {
       ops.tally(stream, q, nullptr, watched);
-    };
+    });
   }
 
  private:
@@ -145,23 +149,27 @@ void put_down_segment(Products& products, Space& s, std::span<const Coefficients
   for (size_t i = 0; i < steps.size(); ++i) {
     const double a = steps[i].a;
     const Scaled z = polynomial(products, s, steps[i]);
-    if (i == 0) {
-      // Q = Z + a I, no product: alpha is 0.
-      products.symmetric(s.q, 0.0, z.matrix, z.matrix, z.factor, z.matrix, a);
-    } else {
+    if (i > 0) {
       products.symmetric(s.spare, z.factor, s.q, z.matrix, a, s.q);
       std::swap(s.q, s.spare);
+      products.watch(s.q);
+      if (i + 1 == steps.size()) break;
     }
-    products.watch(s.q);
-    if (i + 1 == steps.size()) break;
     // R <- (Z + a I) R (Z + a I), in two products; `a` stays in the epilogues, unrounded.
     products.symmetric(s.spare, z.factor, s.r, z.matrix, a, s.r);
-    if (z.matrix.data == s.r.data) {
-      products.symmetric(s.z, z.factor, z.matrix, s.spare, a, s.spare);
-      std::swap(s.r, s.z);
+    const bool z_is_r = z.matrix.data == s.r.data;
+    MatrixBatch& next = z_is_r ? s.z : s.r;
+    products.symmetric(next, z.factor, z.matrix, s.spare, a, s.spare);
+    if (z_is_r) std::swap(s.r, s.z);
+    if (i > 0) continue;
+    // Q = Z + a I, in Z's own place, since nothing reads it any more.
+    if (z_is_r) {
+      products.symmetric(s.q, 0.0, s.z, s.z, z.factor, s.z, a);  // no product: alpha is 0
     } else {
-      products.symmetric(s.r, 1.0, z.matrix, s.spare, a, s.spare);
+      std::swap(s.q, s.z);
+      products.add_identity(s.q, a);
     }
+    products.watch(s.q);
   }
   products.apply(s.x_next, 1.0, s.q, 0.0, s.x);
   std::swap(s.x, s.x_next);

@@ -33,4 +33,9 @@ inline void check_scale_rows(const MatrixBatch& gram, const MatrixBatch& x,
                         gram.rows, " x ", gram.cols, ", safety ", safety);
 }
 
+/// Errors: INTERNAL.
+inline void check_add_identity(const MatrixBatch& x) {
+  MUONRT_CHECK_INTERNAL(x.rows == x.cols, "identity added to ", x.rows, " x ", x.cols);
+}
+
 }  // namespace muonrt

@@ -21,7 +21,8 @@ struct MatrixBatch {
   int64_t rows = 0, cols = 0, ld = 0, count = 0, stride = 0;
 };
 
-/// C = alpha A op(B) + beta D + gamma I, accumulated in f32, rounded once to C's dtype.
+/// C = alpha A op(B) + beta D + gamma I, accumulated in f32, rounded once to C's dtype. Where alpha
+/// is 0, A and B give the shape alone and are not read.
 struct Product {
   MatrixBatch a, b, c;
   MatrixBatch d;  // d.data null: no D. D may be A or B; C is none of them.
@@ -37,7 +38,7 @@ struct Together {
 };
 
 /// How the input of Newton-Schulz is scaled: divided by max(safety x its Frobenius norm + added,
-/// least). Source: reference numerics, section 3.
+/// least), as the published optimizers have one or the other.
 struct Normalization {
   float safety = 1.0f;
   float added = 0.0f, least = 0.0f;
@@ -115,6 +116,9 @@ class Ops {
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
   }
+
+  /// x <- x + gamma I, one rounding to x's dtype; nothing off the diagonal is read or written.
+  virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
   /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
   /// local_ok and something non-finite, the findings' factor and its square.

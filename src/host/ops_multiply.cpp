@@ -1,6 +1,8 @@
 #include <algorithm>
 
+#include "backend/op_checks.hpp"
 #include "base/checked.hpp"
+#include "host/dtype_dispatch.hpp"
 #include "host/host_ops.hpp"
 #include "host/host_stream.hpp"
 
@@ -32,6 +34,10 @@ GemmArgs one_of(const Product& product, int64_t index) {
   args.transpose_b = product.transpose_b;
   args.symmetric = product.symmetric;
   args.alpha = product.alpha;
+  if (product.alpha == 0.0f) {
+    args.a.cols = 0;
+    (args.transpose_b ? args.b.cols : args.b.rows) = 0;
+  }
   args.beta = product.beta;
   args.gamma = product.gamma;
   return args;
@@ -118,6 +124,23 @@ void HostOps::multiply_now(const Product& product) {
   }
   for (int64_t index = 0; index < count; ++index)
     gemm(one_of(product, index), pool_, shared_.scratch);
+}
+
+void HostOps::add_identity(Stream& stream, const MatrixBatch& x, float gamma) {
+  check_add_identity(x);
+  if (x.count == 0 || x.rows == 0) return;
+  host_stream(stream).enqueue(Task([x, gamma, this] {
+    with_iterate(x.dtype, [&](auto type) {
+      using T = decltype(type);
+      spread(x.count, [&](int64_t matrix, int) {
+        T* const first = static_cast<T*>(x.data) + matrix * x.stride;
+        for (int64_t i = 0; i < x.rows; ++i) {
+          T& element = first[i * (x.ld + 1)];
+          element = from_f32<T>(to_f32(element) + gamma);
+        }
+      });
+    });
+  }));
 }
 
 }  // namespace muonrt::host

@@ -215,3 +215,62 @@ TEST_CASE("cuda product: a result that is one of its factors is refused", "[cuda
                       Catch::Contains("product into one of its factors"));
   }
 }
+
+namespace {
+
+double number_in(const Bytes& bytes, DType dtype, int64_t at) {
+  if (dtype != DType::kF16) return static_cast<double>(value_in(bytes, dtype, at));
+  f16 half{};
+  std::memcpy(&half, bytes.data() + 2 * at, sizeof half);
+  return static_cast<double>(to_f32(half));
+}
+
+}  // namespace
+
+TEST_CASE("cuda add_identity: the diagonals have the host's bits, all else stays as it was",
+          "[cuda]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [n, count] : {std::pair<int64_t, int64_t>{1, 1}, {33, 3}, {300, 2}}) {
+      const auto made_on = [&, n = n, count = count](Machine& machine, bool added) {
+        MatrixBatch x{nullptr, dtype, n, n, n + 7, count, 0};
+        x.stride = n * x.ld + 64;
+        const Bytes content = values(7, dtype, count * x.stride);
+        x.data = machine.put(content);
+        if (added) machine.ops().add_identity(machine.on(), x, 3.4445f);
+        machine.finish();
+        const Bytes got =
+            machine.get(static_cast<const unsigned char*>(x.data), std::ssize(content));
+        std::vector<double> diagonal;
+        int64_t others = 0;
+        for (int64_t at = 0; at < count * x.stride; ++at) {
+          const int64_t inside = at % x.stride, row = inside / x.ld;
+          if (row < n && inside % x.ld == row) {
+            diagonal.push_back(number_in(got, dtype, at));
+          } else {
+            const int64_t size = size_of(dtype);
+            others += !std::equal(got.begin() + at * size, got.begin() + (at + 1) * size,
+                                  content.begin() + at * size);
+          }
+        }
+        CHECK(others == 0);
+        return diagonal;
+      };
+      Machine gpu(make_device()), host(make_host());
+      const auto ours = made_on(gpu, true), theirs = made_on(host, true);
+      const auto before = made_on(host, false);
+      CAPTURE(name_of(dtype), n, count);
+      REQUIRE(std::ssize(ours) == n * count);
+      CHECK(ours == theirs);
+      int64_t wrong = 0;
+      for (size_t i = 0; i < ours.size(); ++i) {
+        const double sum = before[i] + static_cast<double>(3.4445f);
+        // Half a unit in the last place of f32, bf16 and f16.
+        const double half = dtype == DType::kF32    ? 0x1p-24
+                            : dtype == DType::kBF16 ? 0x1p-8
+                                                    : 0x1p-11;
+        wrong += !(std::abs(ours[i] - sum) <= 1.001 * half * std::abs(sum));
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}

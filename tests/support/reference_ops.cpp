@@ -281,6 +281,16 @@ void ReferenceOps::multiply(const Product& p) {
   }
 }
 
+void ReferenceOps::add_identity(Stream&, const MatrixBatch& x, float gamma) {
+  for (int64_t k = 0; k < x.count; ++k) {
+    for (int64_t i = 0; i < x.rows; ++i) {
+      const int64_t at = k * x.stride + i * (x.ld + 1);
+      store(x.data, x.dtype, at,
+            static_cast<float>(static_cast<double>(load(x.data, x.dtype, at)) + gamma));
+    }
+  }
+}
+
 void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings, int64_t step,
                                int64_t orthogonalized, bool local_ok) {
   const bool well = local_ok && findings->failed == 0;

@@ -42,6 +42,7 @@ class ReferenceOps : public muonrt::Ops {
                   const muonrt::MatrixBatch& x, const muonrt::MatrixBatch& factors,
                   float safety) override;
   void multiply(muonrt::Stream& stream, std::span<const muonrt::Product> products) override;
+  void add_identity(muonrt::Stream& stream, const muonrt::MatrixBatch& x, float gamma) override;
   void cast_ballot(muonrt::Stream& stream, muonrt::Ballot* ballot, const muonrt::Findings* findings,
                    int64_t step, int64_t orthogonalized, bool local_ok) override;
   void commit_muon(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,

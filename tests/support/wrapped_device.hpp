@@ -67,6 +67,9 @@ class Ops : public muonrt::Ops {
   void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
     inner_.multiply(s, products);
   }
+  void add_identity(muonrt::Stream& s, const muonrt::MatrixBatch& x, float gamma) override {
+    inner_.add_identity(s, x, gamma);
+  }
   void cast_ballot(muonrt::Stream& s, muonrt::Ballot* ballot, const muonrt::Findings* findings,
                    int64_t stamp, int64_t orthogonalized, bool local_ok) override {
     inner_.cast_ballot(s, ballot, findings, stamp, orthogonalized, local_ok);

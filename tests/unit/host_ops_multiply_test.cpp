@@ -156,3 +156,25 @@ TEST_CASE("host multiply: batches that disagree and empty ones", "[unit][host]")
   host.ops().multiply(*host.stream, product);
   host.finish();
 }
+
+TEST_CASE("host multiply: with an alpha of zero the factors are not read", "[unit][host]") {
+  OnHost host(1);
+  Batch<float> a(host.ops(), 5, 7, 2, 1), d(host.ops(), 5, 5, 2, 2), c(host.ops(), 5, 5, 2, 3);
+  a.memory.assign(a.memory.size(), std::numeric_limits<float>::quiet_NaN());
+  for (const bool transpose : {false, true}) {
+    Product product{.a = a.view, .b = a.view, .c = c.view, .d = d.view};
+    if (!transpose) std::swap(product.b.rows, product.b.cols);
+    product.transpose_b = transpose;
+    product.alpha = 0.0f;
+    product.beta = -2.0f;
+    product.gamma = 3.0f;
+    host.ops().reserve(5, 5, 7, DType::kF32);
+    host.ops().multiply(*host.stream, product);
+    host.finish();
+    for (int64_t i = 0; i < 2; ++i)
+      for (int64_t r = 0; r < 5; ++r)
+        for (int64_t col = 0; col < 5; ++col)
+          CHECK(c.at(i, r, col) ==
+                static_cast<double>(static_cast<float>(-2 * d.at(i, r, col) + (r == col ? 3 : 0))));
+  }
+}

@@ -31,7 +31,7 @@ Round round_of(int64_t depth, bool symmetric, std::function<void()> then = {}) {
   Round round;
   round.product.a.cols = depth;
   round.product.symmetric = symmetric;
-  round.then = std::move(then);
+  if (then) round.then.push_back(std::move(then));
   return round;
 }
 
