@@ -50,6 +50,13 @@ void require_device(int index) {
                  " or later); use another device");
 }
 
+Error failed_work(int index, cudaError_t result) {
+  return Error(Status::kDevice,
+               cat("work on CUDA device ", index, " failed: ", cudaGetErrorName(result), ", ",
+                   cudaGetErrorString(result),
+                   "; the process's CUDA context may be lost, restart it from a checkpoint"));
+}
+
 void StreamList::finish() const {
   const RelaxedCapture relaxed;
   const std::lock_guard lock(mutex_);
@@ -199,28 +206,28 @@ Place CudaDevice::place_of(const void* memory) const {
     }
   }
   cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+  const cudaError_t asked = cudaPointerGetAttributes(&attributes, memory);
+  if (asked == cudaErrorInvalidValue) {
     cudaGetLastError();
     return Place::kElsewhere;
   }
+  MUONRT_CUDA(asked);  // of work before it, perhaps: a GPU that is lost
   switch (attributes.type) {
     case cudaMemoryTypeDevice:
       return attributes.device == index_ ? Place::kDevice : Place::kElsewhere;
     case cudaMemoryTypeHost:
     case cudaMemoryTypeManaged:
-      return attributes.devicePointer == memory ? Place::kShared : Place::kElsewhere;
+      return attributes.devicePointer == memory ? Place::kShared : Place::kHost;
     default:
-      return Place::kElsewhere;
+      return Place::kHost;
   }
 }
 
 bool CudaDevice::reaches(const void* memory) const {
   if (memory == nullptr) return true;
   const DeviceGuard guard(index_);
-  if (place_of(memory) != Place::kElsewhere) return true;
-  cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
-  return reaches_all_host_memory_ && attributes.type == cudaMemoryTypeUnregistered;
+  const Place place = place_of(memory);
+  return is_reached(place) || (place == Place::kHost && reaches_all_host_memory_);
 }
 
 std::unique_ptr<Stream> CudaDevice::create_stream(StreamKind kind) {
@@ -244,16 +251,20 @@ void CudaDevice::wait(Stream& stream, const Event& event) {
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), handle_of(event), 0));
 }
 
-void CudaDevice::join(Stream& stream, void* callers_stream) {
+void CudaDevice::join(Stream& stream, void* callers_stream, const char* what) {
   const DeviceGuard guard(index_);
   const auto theirs = static_cast<cudaStream_t>(callers_stream);
-  refuse_captured(theirs, "step: the caller's stream",
-                  "a step waits for its peers and cannot be replayed");
+  if (theirs == nullptr || theirs == cudaStreamLegacy) {  // never captured itself
+    refuse_captured(theirs, what, "a blocking stream, for which the default stream would wait,",
+                    "what the default stream holds is waited for");
+  } else {
+    refuse_captured(theirs, what, "the caller's stream", "what waits for peers cannot be replayed");
+  }
   const cudaError_t recorded = cudaEventRecord(joined_->handle(), theirs);
   if (recorded == cudaErrorInvalidResourceHandle) cudaGetLastError();
-  MUONRT_REQUIRE(recorded != cudaErrorInvalidResourceHandle, Status::kInvalidArgument,
-                 "step: the caller's stream is not one of CUDA device ", index_,
-                 " (where the optimizer is); pass a stream of that device");
+  MUONRT_REQUIRE(recorded != cudaErrorInvalidResourceHandle, Status::kInvalidArgument, what,
+                 ": the caller's stream is not one of CUDA device ", index_,
+                 "'s primary context (where the optimizer is); pass a stream of that");
   check(recorded, "cudaEventRecord", __func__, __LINE__);
   MUONRT_CUDA(cudaStreamWaitEvent(handle_of(stream), joined_->handle(), 0));
 }
@@ -269,7 +280,7 @@ void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argum
 
 void CudaDevice::timestamp(Stream& stream, int64_t* where) {
   const DeviceGuard guard(index_);
-  MUONRT_CHECK_INTERNAL(place_of(where) != Place::kElsewhere, "a time outside shared memory");
+  MUONRT_CHECK_INTERNAL(is_reached(place_of(where)), "a time outside shared memory");
   write_clock(where, handle_of(stream));
 }
 
@@ -312,11 +323,7 @@ bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
 
 void CudaDevice::latch(cudaError_t result) {
   const std::lock_guard lock(mutex_);
-  if (error_) return;
-  error_ = Error(Status::kDevice,
-                 cat("work on CUDA device ", index_, " failed: ", cudaGetErrorName(result), ", ",
-                     cudaGetErrorString(result),
-                     "; the process's CUDA context may be lost, restart it from a checkpoint"));
+  if (!error_) error_ = failed_work(index_, result);
 }
 
 std::optional<Error> CudaDevice::error() const {

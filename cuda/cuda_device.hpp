@@ -20,8 +20,10 @@ namespace muonrt::cuda {
 enum class Place {
   kDevice,     // memory of this device
   kShared,     // host memory that the device reaches: pinned or managed
-  kElsewhere,  // host memory it does not reach, or another device's
+  kHost,       // other host memory: where the device reaches any, it reaches this, too
+  kElsewhere,  // another device's, or none
 };
+inline bool is_reached(Place place) { return place == Place::kDevice || place == Place::kShared; }
 
 class CudaStream final : public Stream {
  public:
@@ -51,6 +53,8 @@ class CudaEvent final : public Event {
 /// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if there is none of that index, or it is too
 /// old.
 void require_device(int index);
+/// DEVICE, for what an event of the device has told of the work before it.
+Error failed_work(int index, cudaError_t result);
 
 /// Errors: INTERNAL if it belongs to another kind of device.
 cudaStream_t handle_of(Stream& stream);
@@ -88,7 +92,7 @@ class CudaDevice final : public Device, public Recorder {
   std::unique_ptr<Event> create_event() override;
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
-  void join(Stream& stream, void* callers_stream) override;
+  void join(Stream& stream, void* callers_stream, const char* what) override;
   void synchronize_joined(Deadline deadline) override;
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;

@@ -99,9 +99,11 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
   const Place from_place = device_.place_of(from), to_place = device_.place_of(to);
-  MUONRT_CHECK_INTERNAL(to_place != Place::kElsewhere, "copy of ", bytes,
-                        " bytes to host memory that the device does not reach");
-  if (from_place == Place::kElsewhere && bytes <= kCarriedBytes)
+  MUONRT_CHECK_INTERNAL(is_reached(to_place), "copy of ", bytes,
+                        " bytes to memory that the device does not reach");
+  MUONRT_CHECK_INTERNAL(from_place != Place::kElsewhere, "copy of ", bytes,
+                        " bytes from memory of another device, or of none");
+  if (from_place == Place::kHost && bytes <= kCarriedBytes)
     return write_carried(to, from, bytes, handle);
   // The runtime copies between places in host memory synchronously.
   if (from_place == Place::kShared && to_place == Place::kShared)
@@ -240,6 +242,14 @@ void CudaOps::multiply_alone(const Product& product, cudaStream_t stream) {
   if (!vendor_computes(product)) return naive_gemm(product, stream);
   vendor_->multiply(product, stream);
   if (product.symmetric) mirror(product.c, stream);
+}
+
+void CudaOps::add_identity(Stream& stream, const MatrixBatch& x, float gamma) {
+  check_add_identity(x);
+  if (empty(x)) return;
+  check_iterate("adding the identity", x.dtype);
+  const DeviceGuard guard(device_.index());
+  cuda::add_identity(x, gamma, handle_of(stream));
 }
 
 void CudaOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,

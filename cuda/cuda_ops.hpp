@@ -51,6 +51,7 @@ class CudaOps final : public Ops {
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, float safety) override;
   void multiply(Stream& stream, std::span<const Product> products) override;
+  void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                    int64_t orthogonalized, bool local_ok) override;
   void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,

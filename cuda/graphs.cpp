@@ -17,8 +17,8 @@ bool is_captured(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-void refuse_captured(cudaStream_t stream, const char* what, const char* why) {
-  MUONRT_REQUIRE(!is_captured(stream), Status::kNotSupported, what,
+void refuse_captured(cudaStream_t stream, const char* what, const char* which, const char* why) {
+  MUONRT_REQUIRE(!is_captured(stream), Status::kNotSupported, what, ": ", which,
                  " is being captured into a graph (", why, "); end the capture first");
 }
 
@@ -45,6 +45,7 @@ GraphRecording::GraphRecording(int device, cudaStream_t stream) : device_(device
 GraphRecording::~GraphRecording() {
   try {
     const DeviceGuard guard(device_);
+    const RelaxedCapture relaxed;
     cudaGraphExecDestroy(graph_);
   } catch (const Error&) {  // a lost context has no graphs
   }

@@ -21,9 +21,9 @@ class GraphRecording final : public Recording {
 
 /// Whether work on a stream would be captured into a graph, or would spoil the capture of another.
 bool is_captured(cudaStream_t stream);
-/// Errors: NOT_SUPPORTED if it is; `what` a sentence's beginning, such as "step: the caller's
-/// stream", `why` what stands in the way.
-void refuse_captured(cudaStream_t stream, const char* what, const char* why);
+/// Errors: NOT_SUPPORTED if it is; `what` it is for, such as "step", `which` "the stream", `why`
+/// what stands in the way.
+void refuse_captured(cudaStream_t stream, const char* what, const char* which, const char* why);
 
 /// Begins one; other threads may go on with what a capture forbids.
 void begin_capture(cudaStream_t stream);

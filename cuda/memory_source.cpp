@@ -13,6 +13,7 @@ MemorySource::MemorySource(int device, const Allocator& caller, bool stream_orde
     : device_(device), caller_(caller), streams_(streams) {
   if (!caller_.allocate && !stream_ordered) return;
   const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
   try {
     if (stream_ordered) make_pool();
     MUONRT_CUDA(cudaStreamCreateWithPriority(&order_, cudaStreamNonBlocking, 0));
@@ -25,6 +26,7 @@ MemorySource::MemorySource(int device, const Allocator& caller, bool stream_orde
 MemorySource::~MemorySource() {
   try {
     const DeviceGuard guard(device_);
+    const RelaxedCapture relaxed;
     end();
   } catch (const Error&) {  // with its context the memory is gone
   }

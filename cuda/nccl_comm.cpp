@@ -175,7 +175,8 @@ class NcclComm final : public Comm {
   template <class Work>
   void run(const char* what, int64_t messages, Stream& stream, Work work) {
     const DeviceGuard guard(options_.device_index);
-    refuse_captured(handle_of(stream), "nccl: the stream", "each operation is watched to its end");
+    refuse_captured(handle_of(stream), "nccl", "the stream",
+                    "each operation is watched to its end");
     try {
       shared_->require_open();
       // An abort from outside reaches the bootstrap alone; the watch sees it while work is pending.

@@ -52,6 +52,7 @@ int64_t NcclWatch::watched() const {
 bool NcclWatch::room(int64_t messages, int64_t most) {
   const std::lock_guard lock(mutex_);
   if (pending_.size() >= 2) collect();
+  if (lost_) throw *lost_;
   return pending_.size() < 2 || messages_ + messages <= most;
 }
 
@@ -67,7 +68,8 @@ void NcclWatch::collect() {
   while (!pending_.empty()) {
     const cudaError_t result = cudaEventQuery(pending_.front().done->handle());
     if (result != cudaSuccess) {
-      cudaGetLastError();  // a lost context is reported by whoever waits for the device
+      cudaGetLastError();
+      if (result != cudaErrorNotReady && !lost_) lost_ = failed_work(device_, result);
       break;
     }
     spare_.push_back(std::move(pending_.front().done));
@@ -78,6 +80,10 @@ void NcclWatch::collect() {
 }
 
 std::optional<Error> NcclWatch::problem() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return lost_;  // NCCL's own words for it say less
+  }
   if (const auto seen = calls_.look()) return seen;
   const auto allowed = std::chrono::milliseconds(calls_.timeout_ms());
   const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,7 +36,7 @@ class NcclWatch {
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
   /// Whether `messages` more would be `most` at most with those under way, or one operation at most
-  /// is. The calling thread's captures are relaxed.
+  /// is. The calling thread's captures are relaxed. Errors: DEVICE if the GPU is lost.
   bool room(int64_t messages, int64_t most);
 
   /// The calling thread is inside NCCL while one lives. There it may wait for a peer without end,
@@ -72,6 +73,7 @@ class NcclWatch {
   int64_t count_ = 0, messages_ = 0;  // messages of those pending
   const char* inside_ = nullptr;
   Deadline::Clock::time_point entered_;
+  std::optional<Error> lost_;  // an event has said so: nothing ends any more
   bool stop_ = false, reported_ = false;
   std::thread thread_;
 };

@@ -108,7 +108,7 @@ class StagedComm final : public Comm {
   template <class Work>
   void run(Stream& stream, Work work) {
     const DeviceGuard guard(device_);
-    refuse_captured(handle_of(stream), "staged: the stream",
+    refuse_captured(handle_of(stream), "staged", "the stream",
                     "the host moves the messages and cannot be replayed");
     try {
       work(handle_of(stream));

@@ -28,8 +28,11 @@ typedef struct muonrt_nccl_options {
   const char* name;              /* for NCCL's own messages; NULL: "muonrt" */
 } muonrt_nccl_options_t;
 
-/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_nccl_options_init(muonrt_nccl_options_t* options);
+MUONRT_API void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t size);
+#define muonrt_nccl_options_init(options) \
+  muonrt_nccl_options_init_sized((options), sizeof(muonrt_nccl_options_t))
 
 /* NCCL's version as NCCL tells it: 22809 for 2.28.9. No GPU or driver is needed.
  * Errors: NOT_SUPPORTED if there is no NCCL, or muonrt was built without CUDA. Threads: any. */
@@ -45,6 +48,11 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  * other NCCL communicator on this GPU from another thread, and where collectives of another one are
  * still running on a stream, let the step's stream wait for them by an event (or, from NCCL 2.26
  * on, set NCCL_LAUNCH_ORDER_IMPLICIT=1).
+ *
+ * NCCL's environment comes before `options`, and muonrt reads no environment: where NCCL_MAX_CTAS,
+ * NCCL_MIN_CTAS, NCCL_CGA_CLUSTER_SIZE, NCCL_NCHANNELS_PER_NET_PEER or
+ * NCCL_{MIN,MAX}{,_P2P}_NCHANNELS are set, set them alike on all ranks and give max_ctas what they
+ * come to. It is how many SMs the persistent products leave, and ranks compare the options alone.
  *
  * An `nccl_comm` is ready, with nothing outstanding on it. It is split here and again for each
  * optimizer made over the communicator, so it must be there then; borrowed, as long as they are.

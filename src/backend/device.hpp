@@ -74,8 +74,9 @@ class Device {
   virtual void wait(Stream& stream, const Event& event) = 0;
   /// Work enqueued on `stream` from now on starts after what the caller has enqueued so far on a
   /// stream of its own (CUDA: a cudaStream_t; null is the default stream, with all that it waits
-  /// for). Errors: NOT_SUPPORTED while that stream is being captured.
-  virtual void join(Stream&, void*) {}
+  /// for). Errors, which begin with `what` this is for: NOT_SUPPORTED while that stream, or one
+  /// that it waits for, is being captured.
+  virtual void join(Stream&, void*, const char* /*what*/) {}
   /// Blocks until what the last `join` waits for has ended. Errors: TIMEOUT after the deadline.
   virtual void synchronize_joined(Deadline) {}
   /// Runs `function(argument, native)` in the order of the stream: on the host when the stream gets

@@ -107,7 +107,7 @@ void Optimizer::start_state() {
     sources.push_back({view.param, view.param_dtype, 1, view.numel, view.numel, 1, view.numel});
     placed.push_back({index, 1, view.numel, 0, 0, view.master - state_.as<float>()});
   }
-  if (!owned.empty()) device_->join(*stream, nullptr);
+  if (!owned.empty()) device_->join(*stream, nullptr, "master weights");
   Ops& ops = device_->ops();
   ops.fill(*stream, state_.data(), 0, state_.bytes());
   ops.fill(*stream, findings.data(), 0, findings.bytes());

@@ -324,7 +324,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
 }
 
 void Pipeline::join(void* callers_stream, int64_t timeout_ms) {
-  context_.device->join(*compute_, callers_stream);
+  context_.device->join(*compute_, callers_stream, "step");
   join_deadline_ = Deadline::in_ms(timeout_ms);
 }
 

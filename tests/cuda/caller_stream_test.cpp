@@ -160,6 +160,30 @@ TEST_CASE("caller's stream: a default stream that a capture forbids is refused b
   }
 }
 
+TEST_CASE("caller's stream: beside a blocking one under capture only masters are refused, by name",
+          "[cuda]") {
+  for (const cudaStreamCaptureMode mode : kModes) {
+    for (const bool masters : {false, true}) {
+      INFO("mode " << static_cast<int>(mode) << (masters ? ", with masters" : ""));
+      AbiRig rig;
+      if (masters) {
+        rig.params[1].data = rig.memory.put(std::vector<uint16_t>(kNumel, 0x4000));
+        rig.params[1].dtype = MUONRT_DTYPE_BF16;
+      }
+      const CallersStream captured(Kind::kBlocking);
+      REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
+      const muonrt_status_t status = rig.create();
+      const std::string said = status == MUONRT_OK ? "" : muonrt_last_error();
+      CHECK(end_capture(captured.handle));
+      INFO(said);
+      CHECK(status == (masters ? MUONRT_ERROR_NOT_SUPPORTED : MUONRT_OK));
+      CHECK(said.starts_with(masters ? "master weights: a blocking stream, for which the default "
+                                       "stream would wait, is being captured into a graph"
+                                     : ""));
+    }
+  }
+}
+
 TEST_CASE("caller's stream: a step beside the capture of another stream works and spoils nothing",
           "[cuda]") {
   for (const bool elsewhere : {false, true}) {

@@ -65,7 +65,7 @@ TEST_CASE("emulated cuda: work waits for what the caller enqueued on its own str
     const cudaStream_t caller = default_stream ? nullptr : cuda::handle_of(*theirs);
     const unsigned char value = default_stream ? 7 : 9;
     cudaMemsetAsync(memory.data(), value, 256, caller);
-    machine.device->join(machine.on(), caller);
+    machine.device->join(machine.on(), caller, "test");
     machine.ops().copy(machine.on(), shared.data(), memory.data(), 256);
     machine.finish();
     CHECK(shared.as<unsigned char>()[255] == value);

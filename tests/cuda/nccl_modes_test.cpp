@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "control.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_theirs.hpp"
 
@@ -182,6 +183,42 @@ TEST_CASE("nccl modes: a rank that waits for messages to end is told when a peer
   INFO(text_of(errors));
   CHECK(says(errors[0], Status::kTimeout, "exchange #0 of rank 0"));
   check_rules();
+}
+
+TEST_CASE("nccl modes: a GPU that is lost ends what is watched, and who waits for room, at once",
+          "[nccl]") {
+  constexpr int kFit = 4;  // operations of 64 messages each
+  for (const int operations : {kFit - 1, kFit + 1}) {
+    INFO(operations << " operations");
+    fake_nccl::reset();
+    ThreadGroup group(1);
+    const auto errors = on_ranks(1, [&](int rank) {
+      NcclOptions options;
+      options.max_ctas = 64;
+      const auto comm = over_fake(timed(group, rank, kLong), options);
+      Machine machine(world_device());
+      auto* const value = machine.put(std::vector<int64_t>{3});
+      emulator::hold(true);
+      emulator::fail_next_kernel();
+      std::thread losing([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        emulator::hold(false);
+      });
+      std::optional<Error> error;
+      try {
+        for (int i = 0; i < operations; ++i) comm->reduce_sum(machine.on(), value, value, 1);
+        while (!comm->error()) std::this_thread::yield();
+        error = comm->error();
+      } catch (const Error& e) {
+        error = e;
+      }
+      losing.join();
+      emulator::forget_failure();
+      throw *error;
+    });
+    INFO(text_of(errors));
+    CHECK(says(errors[0], Status::kDevice, "work on CUDA device 0 failed: cudaErrorLaunchFailure"));
+  }
 }
 
 TEST_CASE("nccl modes: options that would make ranks wait for one another are compared", "[nccl]") {

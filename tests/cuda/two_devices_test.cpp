@@ -144,11 +144,24 @@ TEST_CASE("two GPUs: memory and streams of the other one are refused by name", "
   cudaSetDevice(1);
   cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);
   CHECK(rig.step(stream) == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(says("the caller's stream is not one of CUDA device 0"));
+  CHECK(says("the caller's stream is not one of CUDA device 0's primary context"));
   cudaStreamDestroy(stream);
   cudaSetDevice(0);
   CHECK(rig.whole() == before);
   CHECK(rig.step(nullptr) == MUONRT_OK);
+}
+
+TEST_CASE("two GPUs: the host never copies from memory of the other one", "[cuda]") {
+  if (!has_two()) return;
+  Machine mine(make_device(true, 0)), other(make_device(true, 1));
+  const std::vector<char> bytes(4096);
+  char* const to = mine.put(bytes);
+  const char* const theirs = other.put(bytes);
+  for (const int64_t count : {8, 4096}) {
+    INFO(count << " bytes");
+    CHECK_THROWS_WITH(mine.ops().copy(mine.on(), to, theirs, count),
+                      Catch::Contains("another device"));
+  }
 }
 
 TEST_CASE("two GPUs: a communicator of the one refuses an optimizer on the other", "[cuda]") {

@@ -45,6 +45,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
   if (properties->allocType != cudaMemAllocationTypePinned ||
       properties->location.type != cudaMemLocationTypeDevice || properties->location.id >= kDevices)
     return result(cudaErrorInvalidValue);
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   ++machine().slow_calls;
   ++in_pools.pools;
   *pool = new Pool{properties->location.id};
@@ -52,6 +53,8 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
 }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access,
                                  size_t count) {
+  const Lock lock;
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   for (size_t i = 0; i < count; ++i) {
     const cudaMemAccessDesc& a = access[i];
     if (a.location.type != cudaMemLocationTypeDevice || a.location.id == pool->device)
@@ -62,6 +65,7 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* ac
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   const Lock lock;
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
   --in_pools.pools;
   delete pool;
   return cudaSuccess;

@@ -238,7 +238,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
   return cudaSuccess;
 }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGraphDestroy(graph); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  const Lock lock;
+  if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
+  return cudaGraphDestroy(graph);
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   const Lock lock;
   ++machine().graph_launches;
