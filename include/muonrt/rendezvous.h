@@ -14,7 +14,8 @@ extern "C" {
  * for the bulk. */
 
 /* Rank 0 listens at `address`; the others come to it, and try again until it is there and its name
- * is known (rank 0 must know its own at once). */
+ * is known (rank 0 must know its own at once; where its /etc/hosts has that as 127.0.1.1, as on
+ * Debian, give an address or rank 0's interface_name: no other machine reaches it there). */
 typedef struct muonrt_tcp {
   uint32_t struct_size;
   int32_t rank;               /* 0 <= rank < size; no default: -1 until set */
@@ -31,8 +32,10 @@ typedef struct muonrt_tcp {
   int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
 } muonrt_tcp_t;
 
-/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_tcp_init(muonrt_tcp_t* tcp);
+MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
+#define muonrt_tcp_init(tcp) muonrt_tcp_init_sized((tcp), sizeof(muonrt_tcp_t))
 
 /* Collective over all ranks, blocking. The ends prove that they know the secret without telling it;
  * those who do not, port scanners included, are turned away and disturb nobody. What is said
@@ -60,8 +63,10 @@ typedef struct muonrt_folder {
   int64_t secret_bytes; /* >= 8; 0 without a secret; 0 */
 } muonrt_folder_t;
 
-/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_folder_init(muonrt_folder_t* folder);
+MUONRT_API void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size);
+#define muonrt_folder_init(folder) muonrt_folder_init_sized((folder), sizeof(muonrt_folder_t))
 
 /* Collective over all ranks, blocking. Files of the run lie in path/run_id, which rank 0 makes with
  * access for its user alone, and the last rank removes; after a meeting that failed they stay, and

@@ -61,8 +61,9 @@ typedef struct muonrt_transport {
   muonrt_status_t (*reduce_sum)(void* state, const int64_t* in, int64_t* out, int64_t n,
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
 
-  /* Makes a transport of its own over the same ranks: fills `duplicate`, which went through
-   * muonrt_transport_init and holds this transport's rank and size. Afterwards both are used by
+  /* Makes a transport of its own over the same ranks: fills `duplicate`, which is
+   * `duplicate->struct_size` bytes of muonrt's with every default and this transport's rank and
+   * size: set fields, write no more than that. Afterwards both are used by
    * different threads at the same time and destroyed in any order. NULL: duplicates share this
    * state; muonrt then makes one call at a time, and the program must use the communicators that
    * share it in the same order on every rank. */
@@ -70,7 +71,8 @@ typedef struct muonrt_transport {
                                char* message, int64_t message_capacity);
 
   /* Publishes an error: running and later calls of every rank end with it, as soon as may be. Does
-   * not block. NULL: the peers learn of it by their timeouts. */
+   * not block. After a call from beside, where `caller_thread_only`, called once more with the same
+   * error by the thread of the next operation. NULL: the peers learn of it by their timeouts. */
   void (*abort)(void* state, muonrt_status_t status, const char* message);
 
   /* Called once, after the last other call, by any thread (by one inside a muonrt function if
@@ -83,8 +85,11 @@ typedef struct muonrt_transport {
   muonrt_status_t (*published)(void* state, char* message, int64_t message_capacity);
 } muonrt_transport_t;
 
-/* Sets `struct_size`, and every other field to its default. Accepts NULL. Threads: any. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_transport_init(muonrt_transport_t* transport);
+MUONRT_API void muonrt_transport_init_sized(muonrt_transport_t* transport, uint32_t size);
+#define muonrt_transport_init(transport) \
+  muonrt_transport_init_sized((transport), sizeof(muonrt_transport_t))
 
 #ifdef __cplusplus
 }

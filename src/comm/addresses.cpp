@@ -54,8 +54,7 @@ struct Own {
   }
   /// All of 127.0.0.0/8 is this machine's, though one address is listed.
   bool is(const SocketAddress& a) const {
-    const bool loopback = a.family() == AF_INET && bytes_of(a)[0] == 127;
-    return same_host(a, address) || (loopback && same_net(a));
+    return same_host(a, address) || (a.is_loopback() && same_net(a));
   }
   /// How well it serves to call `a` from; 0: not at all.
   int fit(const SocketAddress& a) const {
@@ -145,6 +144,11 @@ HostAndPort taken_apart(const std::string& text) {
 }
 
 }  // namespace
+
+bool SocketAddress::is_loopback() const {
+  return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&v6(*this).sin6_addr)
+                              : bytes_of(*this)[0] == 127;
+}
 
 uint16_t SocketAddress::port() const {
   return ntohs(family() == AF_INET6 ? v6(*this).sin6_port : v4(*this).sin_port);

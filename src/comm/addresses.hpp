@@ -14,6 +14,8 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
   int family() const { return storage.ss_family; }
+  /// One that only its own machine reaches: of 127.0.0.0/8, or ::1.
+  bool is_loopback() const;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   uint16_t port() const;
   void set_port(uint16_t port);

@@ -6,7 +6,7 @@
 
 #include "base/text.hpp"
 
-extern "C" void muonrt_transport_init(muonrt_transport_t* transport) {
+extern "C" void(muonrt_transport_init)(muonrt_transport_t* transport) {
   if (!transport) return;
   *transport = {};
   transport->struct_size = sizeof *transport;

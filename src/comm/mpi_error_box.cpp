@@ -24,18 +24,19 @@ void ErrorBox::keep(Status status, std::string message) {
 
 void ErrorBox::post(Status status, const std::string& message) noexcept {
   const std::lock_guard lock(mutex_);
-  if (error_) return;
-  try {
-    keep(status, message);
-  } catch (...) {
-    keep(status, std::string());
+  if (!error_) {
+    try {
+      keep(status, message);
+    } catch (...) {
+      keep(status, std::string());
+    }
+    letter_.status = static_cast<int32_t>(status);
+    const size_t length = std::min(message.size(), sizeof letter_.text - 1);
+    std::memcpy(letter_.text, message.data(), length);
+    letter_.text[length] = 0;
+    unsent_ = true;
   }
-  letter_.status = static_cast<int32_t>(status);
-  const size_t length = std::min(message.size(), sizeof letter_.text - 1);
-  std::memcpy(letter_.text, message.data(), length);
-  letter_.text[length] = 0;
-  unsent_ = true;
-  if (may_call_mpi()) send();
+  if (unsent_ && may_call_mpi()) send();
 }
 
 bool ErrorBox::may_call_mpi() const {

@@ -17,7 +17,7 @@ namespace muonrt::mpi {
 
 /// Carries the first error of any rank to all others, beside the data: a small message with a tag
 /// of its own, looked for wherever a rank waits. Where other threads must not call MPI, an error
-/// that such a thread posts leaves with the rank's next look.
+/// that such a thread posts leaves with the next look, or post, of the one that may.
 class ErrorBox {
  public:
   /// @param comm  returns errors; the tag kTag on it belongs to the box.

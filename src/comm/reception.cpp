@@ -101,6 +101,13 @@ class Reception {
       text += cat("; ", turned_away_, " connections were turned away, the last one because ",
                   last_reason_);
     }
+    // As where its /etc/hosts has this machine's own name as 127.0.1.1.
+    const bool local = std::all_of(doors_.begin(), doors_.end(),
+                                   [](const Socket& s) { return place_of(s).is_loopback(); });
+    if (local)
+      text +=
+          "; only this machine reaches that: for ranks on others use another of its addresses, "
+          "or interface_name on rank 0";
     return text + "; start all ranks with the same address and secret, or raise the timeout";
   }
 

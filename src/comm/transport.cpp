@@ -49,7 +49,10 @@ Transport::Transport(int rank, int size) : rank_(rank), size_(size) {
 
 template <class Body>
 void Transport::run(OperationKind kind, const Traffic& traffic, Body body) {
-  if (const auto first = error()) throw *first;
+  if (const auto first = error()) {
+    if (from_beside_.exchange(false)) publish(first->status(), first->message());
+    throw *first;
+  }
   operation_ = {kind, operations_++, operations_of_kind_[static_cast<size_t>(kind)]++};
   record_.begin(operation_, traffic);
   try {
@@ -86,7 +89,9 @@ void Transport::abort(Status status, const std::string& message) noexcept {
   try {
     const bool usable = status != Status::kOk && status != Status::kSkipped;
     const Error error(usable ? status : Status::kAborted, message);
-    if (keep(error)) publish(error.status(), error.message());
+    if (!keep(error)) return;
+    from_beside_ = caller_thread_only();
+    publish(error.status(), error.message());
   } catch (...) {
     publish(Status::kAborted, std::string());
   }

@@ -89,8 +89,8 @@ class Transport {
   virtual void do_reduce_max(const float* in, float* out, int64_t n);
   virtual void do_reduce_sum(const int64_t* in, int64_t* out, int64_t n);
   virtual std::unique_ptr<Transport> do_duplicate() = 0;
-  /// Tells the peers, and wakes an operation of this rank that is waiting. Any thread; called once
-  /// at most. Must not block.
+  /// Tells the peers, and wakes an operation of this rank that is waiting. Any thread; once, and
+  /// after an abort once more by the next operation where caller_thread_only. Must not block.
   virtual void publish(Status status, const std::string& message) noexcept = 0;
 
   /// For do_duplicate: `made` is this rank's end of a duplicate that its peers may have gone on
@@ -129,6 +129,8 @@ class Transport {
   const std::shared_ptr<Duplicates> duplicates_ = std::make_shared<Duplicates>();
   Duplicate place_;  // among those of the transport that this one was duplicated from
 
+  /// An abort came from a thread whose calls may reach nobody: the next operation's do.
+  std::atomic<bool> from_beside_ = false;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
 };

@@ -76,6 +76,17 @@ TEST_CASE("mpi abort: another thread ends the wait of its own rank and of those 
   require_fresh_start();
 }
 
+TEST_CASE("mpi abort: another thread's, which came before the operation, reaches the peers",
+          "[mpi][comm]") {
+  if (size() < 2) return;
+  const auto t = connect(kLong);
+  barrier();
+  if (rank() == 0) std::thread([&] { t->abort(Status::kAborted, "from beside"); }).join();
+  const std::string error = receive_from(*t, rank() == 0 ? 1 : 0);
+  REQUIRE(on_all(unless_contains(error, "MUONRT_ERROR_ABORTED")) == "");
+  require_fresh_start();
+}
+
 TEST_CASE("mpi timeout: names the peers that are missing, and ends the others too", "[mpi][comm]") {
   if (size() < 2) return;
   const auto t = connect(kLong);

@@ -113,6 +113,28 @@ TEST_CASE("callback transport: errors keep their status, name the operation and 
   REQUIRE(destroyed == 2);
 }
 
+TEST_CASE("callback transport: an abort is told once, from beside once more by the next operation",
+          "[unit][comm]") {
+  static int calls = 0;
+  for (const bool caller_only : {false, true}) {
+    for (const bool from_beside : {false, true}) {
+      CAPTURE(caller_only, from_beside);
+      calls = 0;
+      muonrt_transport_t table = minimal();
+      table.caller_thread_only = caller_only;
+      table.allgather = [](void*, const void*, void*, int64_t, int64_t, char*, int64_t) {
+        return muonrt_status_t{MUONRT_ERROR_COMM};
+      };
+      table.abort = [](void*, muonrt_status_t, const char*) { ++calls; };
+      CallbackTransport t(read_transport(&table));
+      if (from_beside) t.abort(Status::kAborted, "enough");
+      char mine = 0, all[2] = {};
+      for (int i = 0; i < 3; ++i) CHECK_THROWS_AS(t.allgather(&mine, all, 1), Error);
+      CHECK(calls == (caller_only && from_beside ? 2 : 1));
+    }
+  }
+}
+
 TEST_CASE("callback transport: memory that only its caller can copy is refused", "[unit][comm]") {
   std::atomic<int> destroyed = 0;
   ThreadGroup group(1);

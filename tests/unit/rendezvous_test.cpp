@@ -150,6 +150,20 @@ TEST_CASE("rendezvous: ranks that are missing are named when the time is over",
   CHECK(says(alone[0], Status::kTimeout, "found no rank 0"));
 }
 
+TEST_CASE("rendezvous: rank 0 that only its own machine reaches says so",
+          "[unit][comm][rendezvous]") {
+  const int port = loopback::free_port();
+  for (const auto& [host, local] :
+       {std::pair{"127.0.1.1", true}, {"127.0.0.1", true}, {"0.0.0.0", false}}) {
+    INFO(host);
+    TcpMeeting m = meeting(port, 0, 2);
+    m.address = cat(host, ":", port);
+    const auto errors = on_ranks(1, [&](int) { meet(m, 100); });
+    CHECK(says(errors[0], Status::kTimeout, "rank 1 of 2 did not come"));
+    CHECK(says(errors[0], Status::kTimeout, "only this machine reaches that") == local);
+  }
+}
+
 TEST_CASE("rendezvous: strangers and port scanners do not disturb it", "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   std::atomic<bool> scanned = false;
