@@ -63,6 +63,22 @@ MUONRT_API const char* muonrt_last_error(void);
  * libraries that add functions to this ABI, as muonrt_mpi does. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message);
 
+/* Structs that grow in later versions begin with `struct_size`, and grow only at the end. A program
+ * fills one with muonrt_x_init(&x): every field its default, in as many bytes as the program's
+ * headers give the struct. That is a macro over muonrt_x_init_sized; the function of the same name,
+ * for bindings that look symbols up and for pointers to it, fills a struct of the library's size.
+ * All accept NULL. Threads: any.
+ *
+ * A newer program with an older library: what the library does not know must be zero, as
+ * muonrt_x_init leaves it, or the struct is refused; in structs that muonrt fills it stays as it
+ * is.
+ *
+ * An older program with a newer library: nothing behind `struct_size` is read or written. From
+ * version 1.0 on, fields behind it take their defaults; before, a struct that has grown is refused
+ * in its older sizes (muonrt_transport_t is taken).
+ *
+ * Refused: INVALID_ARGUMENT. In an array the first element's struct_size is the stride of all. */
+
 /* major * 10000 + minor * 100 + patch of the library that runs. Threads: any. */
 MUONRT_API int32_t muonrt_version(void);
 

@@ -21,11 +21,14 @@ typedef struct muonrt_thread_group muonrt_thread_group_t;
 MUONRT_API muonrt_status_t muonrt_comm_create_self(muonrt_comm_t** comm);
 
 /* The meeting place of `size` threads, 1 <= size <= 4096. Destroy it after the last
- * muonrt_comm_create_thread; communicators made from it live on. */
+ * muonrt_comm_create_thread; communicators made from it live on; destroy accepts NULL.
+ * Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_t size);
 MUONRT_API void muonrt_thread_group_destroy(muonrt_thread_group_t* group);
 
-/* The communicator of thread `rank`; each rank is taken once. Not collective. */
+/* The communicator of thread `rank`; each rank is taken once. Not collective.
+ * Errors: INVALID_ARGUMENT for a null pointer, a rank outside the group or taken already;
+ * OUT_OF_MEMORY. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
                                                      muonrt_thread_group_t* group, int32_t rank);
 
@@ -38,11 +41,13 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
  * wait for this rank end with COMM. Accepts NULL. */
 MUONRT_API void muonrt_comm_destroy(muonrt_comm_t* comm);
 
+/* This rank's number, and how many there are. Errors: INVALID_ARGUMENT for a null pointer. */
 MUONRT_API muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm);
 MUONRT_API muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm);
 
 /* Every wait of this communicator, and of duplicates taken later, ends after so many milliseconds
- * with TIMEOUT. Default 600000 (ten minutes). */
+ * with TIMEOUT: 1 .. 31622400000 (366 days); 600000 (ten minutes) by default. Local.
+ * Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds);
 
 /* Publishes an error: pending and later operations of every rank end with `status` and the message.

@@ -51,8 +51,12 @@ typedef struct muonrt_distributed_config {
                       void* stream);
 } muonrt_distributed_config_t;
 
-/* Sets every field to its default. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_distributed_config_init(muonrt_distributed_config_t* config);
+MUONRT_API void muonrt_distributed_config_init_sized(muonrt_distributed_config_t* config,
+                                                     uint32_t size);
+#define muonrt_distributed_config_init(config) \
+  muonrt_distributed_config_init_sized((config), sizeof(muonrt_distributed_config_t))
 
 #ifdef __cplusplus
 }

@@ -63,7 +63,8 @@ enum {
   MUONRT_ADAM_FOLDED = 1 /* eps beside the uncorrected root; the corrections in the rate */
 };
 
-/* Settings that parameters share. Zero is zero in every number; NaN is refused.
+/* Settings that parameters share. Zero is zero in every number; NaN is refused, and so is what is
+ * beyond 1e30 where no other bound stands. Equal on every rank.
  * "fixed": set at creation; the others may be changed between steps with
  * muonrt_optimizer_set_group. */
 typedef struct muonrt_group {
@@ -84,29 +85,30 @@ typedef struct muonrt_group {
                           0; fixed */
   int32_t safety_mode; /* MUONRT_SAFETY_AUTO; fixed */
   int32_t normalize;   /* MUONRT_NORMALIZE_PRESCALED; fixed */
-  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL; fixed.
+  const double* custom; /* CUSTOM: steps x 3 numbers, read at creation alone; else NULL (any other
+                           is refused); fixed.
                            Refused, as any list: numbers that are not finite; one that takes a
                            singular value within (0, 1] beyond 4 after any step; one that takes
                            any up to 1 + 2^-7 below 0, or beyond 1.5 and 5/4 of the most within
                            (0, 1] */
   int32_t scale_rule;   /* MATCH_RMS; fixed */
   int32_t form;         /* AUTO: by shape alone; fixed */
-  double scale_factor;  /* multiplies the rule's value; 1; fixed */
+  double scale_factor;  /* multiplies the rule's value; 1; >= 0; fixed */
   /* AdamW */
   double beta1, beta2, eps; /* 0.9, 0.95, 1e-8; ranges of beta1 and beta2: as momentum's */
   /* Muon */
   double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
   const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
                               which X is rebuilt; read at creation alone; NULL: searched for the
-                              list and dtype; fixed */
+                              list and dtype; refused with FORM_STANDARD; fixed */
   int32_t n_restarts;      /* 0 .. 31 */
   int32_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
   int32_t row_scaling;     /* AOL: rows of the normalized matrix divided by the root of their
                               absolute Gram sums, as Turbo-Muon does (a sum below 1e-7 counts as
                               1e-7), then by safety but in mode ALL; NONE; fixed */
-  int32_t block_period;    /* P: steps 0, P, 2P, ... take the whole matrix, those between take
-                              its blocks, each a matrix of its own; equal in all groups with
-                              P > 1; 1: always whole; fixed */
+  int32_t block_period;    /* P, 1 .. 10^9: steps 0, P, 2P, ... take the whole matrix, those
+                              between take its blocks, each a matrix of its own; equal in all groups
+                              with P > 1; 1: always whole; fixed */
   int32_t block_rows;      /* blocks of the global matrix (of each expert's, of each part), in
                               ceil chunks, so that a small matrix may have fewer; 1; */
   int32_t block_cols;      /* 1 .. 1024 each; fixed */
@@ -116,7 +118,7 @@ typedef struct muonrt_group {
   int32_t weight_decay_kind; /* DECOUPLED; fixed */
   int32_t adam_form;         /* AdamW: TORCH; fixed */
   int32_t update_every;      /* AdamW: acts at every so many-th committed step, on the gradient of
-                                that step, without decay in between; 1; >= 1; fixed. Gradients of
+                                that step, without decay in between; 1; 1 .. 2^30; fixed. Gradients of
                                 the other steps may be NULL; else the guards alone read them: one
                                 that is not finite skips the step, and clip_norm counts them. */
   int32_t momentum_dtype;    /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
@@ -126,8 +128,11 @@ typedef struct muonrt_group {
   double normuon_beta2; /* 0.95; range: as momentum's */
 } muonrt_group_t;
 
-/* Sets every field to its default. `role` is MUONRT_ROLE_MUON or MUONRT_ROLE_ADAMW. */
+/* Sets every field to its default; see muonrt/base.h. `role` is MUONRT_ROLE_MUON or _ADAMW. */
 MUONRT_API void muonrt_group_init(muonrt_group_t* group, int32_t role);
+MUONRT_API void muonrt_group_init_sized(muonrt_group_t* group, int32_t role, uint32_t size);
+#define muonrt_group_init(group, role) \
+  muonrt_group_init_sized((group), (role), sizeof(muonrt_group_t))
 
 #ifdef __cplusplus
 }

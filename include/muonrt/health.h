@@ -55,9 +55,14 @@ typedef struct muonrt_matrix_health {
   int64_t nonfinite; /* elements of the gradient that are infinite or NaN */
 } muonrt_matrix_health_t;
 
-/* Each sets every field to its default. */
+/* Each sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_health_init(muonrt_health_t* health);
+MUONRT_API void muonrt_health_init_sized(muonrt_health_t* health, uint32_t size);
+#define muonrt_health_init(health) muonrt_health_init_sized((health), sizeof(muonrt_health_t))
 MUONRT_API void muonrt_matrix_health_init(muonrt_matrix_health_t* matrix);
+MUONRT_API void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t size);
+#define muonrt_matrix_health_init(matrix) \
+  muonrt_matrix_health_init_sized((matrix), sizeof(muonrt_matrix_health_t))
 
 /* *health <- the summary, and matrices[0 .. capacity) <- the first of its matrices, by parameter
  * and index; the first element's struct_size is the stride of all. `matrices` may be NULL where

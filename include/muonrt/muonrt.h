@@ -14,6 +14,7 @@
 #include "muonrt/layout.h"
 #include "muonrt/nccl.h"
 #include "muonrt/optimizer.h"
+#include "muonrt/param.h"
 #include "muonrt/recover.h"
 #include "muonrt/rendezvous.h"
 #include "muonrt/routing.h"

@@ -52,9 +52,9 @@ std::string text(Call call) {
 
 /// A struct with every default.
 template <class T>
-T filled(void (*init)(T*)) {
+T filled(void (*init)(T*, uint32_t)) {
   T out;
-  init(&out);
+  init(&out, sizeof out);
   return out;
 }
 }  // namespace detail
@@ -141,9 +141,11 @@ class ThreadGroup {
   std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
 };
 
-inline muonrt_tcp_t tcp_meeting() { return detail::filled(muonrt_tcp_init); }
-inline muonrt_folder_t folder_meeting() { return detail::filled(muonrt_folder_init); }
-inline muonrt_nccl_options_t nccl_options() { return detail::filled(muonrt_nccl_options_init); }
+inline muonrt_tcp_t tcp_meeting() { return detail::filled(muonrt_tcp_init_sized); }
+inline muonrt_folder_t folder_meeting() { return detail::filled(muonrt_folder_init_sized); }
+inline muonrt_nccl_options_t nccl_options() {
+  return detail::filled(muonrt_nccl_options_init_sized);
+}
 inline muonrt_group_t muon_group() {
   muonrt_group_t group;
   muonrt_group_init(&group, MUONRT_ROLE_MUON);
@@ -154,18 +156,18 @@ inline muonrt_group_t adamw_group() {
   muonrt_group_init(&group, MUONRT_ROLE_ADAMW);
   return group;
 }
-inline muonrt_param_t param() { return detail::filled(muonrt_param_init); }
-inline muonrt_part_t part() { return detail::filled(muonrt_part_init); }
-inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init); }
-inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init); }
-inline muonrt_allocator_t allocator() { return detail::filled(muonrt_allocator_init); }
+inline muonrt_param_t param() { return detail::filled(muonrt_param_init_sized); }
+inline muonrt_part_t part() { return detail::filled(muonrt_part_init_sized); }
+inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init_sized); }
+inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init_sized); }
+inline muonrt_allocator_t allocator() { return detail::filled(muonrt_allocator_init_sized); }
 inline muonrt_optimizer_options_t options() {
-  return detail::filled(muonrt_optimizer_options_init);
+  return detail::filled(muonrt_optimizer_options_init_sized);
 }
 inline muonrt_distributed_config_t distributed_config() {
-  return detail::filled(muonrt_distributed_config_init);
+  return detail::filled(muonrt_distributed_config_init_sized);
 }
-inline muonrt_step_t step_args() { return detail::filled(muonrt_step_init); }
+inline muonrt_step_t step_args() { return detail::filled(muonrt_step_init_sized); }
 
 /// What the last step that measured found; see muonrt/health.h.
 struct Health {
@@ -204,14 +206,14 @@ class Optimizer {
     return step(args);
   }
   muonrt_report_t step(const muonrt_step_t& args) {
-    auto report = detail::filled(muonrt_report_init);
+    auto report = detail::filled(muonrt_report_init_sized);
     check(muonrt_optimizer_step(get(), &args, &report));
     return report;
   }
 
   /// Of a step that failed, with the ranks that are left; see muonrt/recover.h.
   muonrt_recovery_t recover(const Comm& survivors) {
-    auto recovery = detail::filled(muonrt_recovery_init);
+    auto recovery = detail::filled(muonrt_recovery_init_sized);
     check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
     return recovery;
   }
@@ -223,7 +225,7 @@ class Optimizer {
   }
   /// View of MUONRT_STATE_...; borrowed.
   muonrt_state_view_t state(int64_t index, int32_t kind) {
-    auto view = detail::filled(muonrt_state_view_init);
+    auto view = detail::filled(muonrt_state_view_init_sized);
     check(muonrt_optimizer_state(get(), index, kind, &view));
     return view;
   }
@@ -246,10 +248,10 @@ class Optimizer {
     return out;
   }
   Health health() const {
-    Health out{detail::filled(muonrt_health_init), {}};
+    Health out{detail::filled(muonrt_health_init_sized), {}};
     check(muonrt_optimizer_health(get(), &out.summary, nullptr, 0));
     out.matrices.resize(static_cast<size_t>(out.summary.matrices),
-                        detail::filled(muonrt_matrix_health_init));
+                        detail::filled(muonrt_matrix_health_init_sized));
     check(muonrt_optimizer_health(get(), &out.summary, out.matrices.data(), out.summary.matrices));
     return out;
   }
@@ -270,7 +272,7 @@ class Optimizer {
     });
   }
   muonrt_counters_t counters() const {
-    auto out = detail::filled(muonrt_counters_init);
+    auto out = detail::filled(muonrt_counters_init_sized);
     check(muonrt_optimizer_counters(get(), &out));
     return out;
   }

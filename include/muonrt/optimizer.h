@@ -8,6 +8,7 @@
 #include "muonrt/distributed.h"
 #include "muonrt/group.h"
 #include "muonrt/layout.h"
+#include "muonrt/param.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,18 +43,6 @@ enum {
   MUONRT_SYMMETRIC_SM90 = 3     /* muonrt's own for compute capability 9.0 alone */
 };
 enum {
-  MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights, f32 ones none */
-  MUONRT_MASTER_NONE = 1,
-  MUONRT_MASTER_OWNED = 2,
-  MUONRT_MASTER_CALLER = 3, /* `master` of the parameter */
-  /* bf16: 16 more bits a weight, MUONRT_STATE_REMAINDER. The parameter is the f32 weight rounded,
-     so the two do not simply stand side by side: its bits are, in uint32_t that wraps,
-     ((uint32_t)param << 16) + (uint32_t)(int16_t)remainder */
-  MUONRT_MASTER_REMAINDER = 4,
-  /* bf16: none; rounded at random, without bias (options: seed) */
-  MUONRT_MASTER_STOCHASTIC = 5
-};
-enum {
   MUONRT_STATE_MOMENTUM = 0,
   MUONRT_STATE_VARIANCE = 1,
   MUONRT_STATE_MASTER = 2,
@@ -65,101 +54,11 @@ enum {
                                  of other owners' matrices are never written there: zero, or what
                                  a resume has put in */
 };
-/* Which weight of an attention layer, with the values of muonrt/routing.h. Rows count by their
- * index in the whole weight; gamma(h) = threshold / logit of a query head above it, else 1. */
-enum {
-  MUONRT_QK_CLIP_NONE = 0,
-  /* heads x head_dim rows, times gamma(h)^exponent */
-  MUONRT_QK_CLIP_Q = 1,
-  /* kv_heads x head_dim rows, times the smallest gamma of its query heads ^ (1 - exponent) */
-  MUONRT_QK_CLIP_K = 2,
-  /* heads x (nope + rope) rows; gamma is the smallest of the heads that share a key head; the rope
-     rows take it whole */
-  MUONRT_QK_CLIP_MLA_Q = 3,
-  /* kv_heads x (nope + v_dim) rows; values stay */
-  MUONRT_QK_CLIP_MLA_KV = 4,
-  /* fused, group by group: its query heads, its key head, its value head */
-  MUONRT_QK_CLIP_QKV = 5
-};
 enum { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
 
-/* How a tensor's dimensions are read, stored as int32_t; never inferred. */
-enum {
-  MUONRT_VIEW_PLAIN = 0, /* as it is; Muon: a matrix */
-  MUONRT_VIEW_STACK = 1, /* experts x rows x cols: a matrix for each expert */
-  MUONRT_VIEW_MATRIX = 2 /* n0 x (n1 n2 ...): convolution weights */
-};
-
-/* A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself,
- * with a scale from its own shape: the query rows of a fused QKV, a head, a half of gate_up. The
- * parts of a parameter tile its matrix. Fill with muonrt_part_init first. */
-typedef struct muonrt_part {
-  uint32_t struct_size;
-  int32_t reserved;
-  const char* name;         /* for messages; may be NULL */
-  const muonrt_run_t* rows; /* ascending, disjoint; NULL: all rows */
-  int64_t n_rows;
-  const muonrt_run_t* cols; /* NULL: all columns */
-  int64_t n_cols;
-  double scale_factor;  /* multiplies the group's; 1 */
-  double lr_factor;     /* multiplies the parameter's; 1; >= 0 */
-  int32_t normuon_axis; /* 0: as the parameter */
-  int32_t reserved_2;
-} muonrt_part_t;
-
-/* QK-clip of one weight: its rows are multiplied, in the same rounding as the update, where a
- * head's largest logit is above the threshold; gamma = threshold / logit. Fill with
- * muonrt_qk_clip_init. */
-typedef struct muonrt_qk_clip {
-  uint32_t struct_size;
-  int32_t kind;          /* MUONRT_QK_CLIP_NONE */
-  int32_t layer;         /* number that the weights of a layer share, >= 0 */
-  int32_t heads;         /* query heads of the layer */
-  int32_t kv_heads;      /* divides heads; 0: as heads */
-  int32_t head_dim;      /* Q, K, QKV */
-  int32_t nope, rope;    /* MLA_Q; MLA_KV: nope */
-  int32_t v_dim;         /* MLA_KV */
-  int32_t n_select;      /* query heads that may be clipped, */
-  const int32_t* select; /* by index; NULL: all */
-  double threshold;      /* 100; > 0 */
-  double exponent;       /* the queries' share; 0.5; 0 .. 1 */
-} muonrt_qk_clip_t;
-
-/* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
- * they stay the caller's, must not overlap one another, and are row-major and contiguous. */
-typedef struct muonrt_param {
-  uint32_t struct_size;
-  int32_t group;                 /* index into the groups */
-  const char* name;              /* unique, not empty, no control characters; what is not UTF-8 in
-                                    it is U+FFFD in JSON */
-  int32_t ndim;                  /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: see `view` */
-  int32_t dtype;                 /* MUONRT_DTYPE_F32 or _BF16 */
-  const int64_t* shape;          /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
-  const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
-  const int64_t* local_shape;    /* what lies here, ndim sizes, compared with what
-                                    muonrt_layout_local_shape says; NULL: not compared */
-  void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
-  const void* grad;           /* local gradient (of grad_layout), reduced over all replicas, or
-                                 this rank's addend where that layout has partial dimensions; NULL:
-                                 bound later */
-  int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
-  int32_t master_kind;        /* MUONRT_MASTER_AUTO */
-  float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
-  int32_t owner;              /* rank that orthogonalizes it, one that holds a part (of every
-                                 matrix of a stack), or -1: chosen by the plan */
-  int32_t view;               /* MUONRT_VIEW_PLAIN */
-  const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
-  int64_t n_parts;
-  double lr_factor;                /* multiplies the group's, for update and decay; 1; >= 0 */
-  const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
-  int32_t normuon_axis;            /* 0: as the group */
-  int32_t travel; /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
-  int32_t reserved;
-  const muonrt_layout_t* grad_layout; /* where the gradient lies, if not as the parameter: cut in
-                                         another way, replicated, or with partial dimensions; then
-                                         its state lies with owners; NULL: as `layout` */
-} muonrt_param_t;
-
+/* Equal on every rank (else MISMATCH), but for device_index, threads, timeout_ms, trace, poison,
+ * graphs, reserved_sms, allocator and stream_ordered, and the state and functions of `distributed`
+ * themselves. Fill with muonrt_optimizer_options_init first. */
 typedef struct muonrt_optimizer_options {
   uint32_t struct_size;
   int32_t device;       /* MUONRT_DEVICE_HOST */
@@ -170,11 +69,12 @@ typedef struct muonrt_optimizer_options {
                               in the Gram form F16 */
   int32_t commit;          /* MUONRT_COMMIT_ATOMIC */
   int32_t window;          /* chunks in flight, 1 .. 64; 3 */
-  int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk; 0: 64 MiB on the
-                              host, 256 MiB on CUDA */
-  int64_t timeout_ms;      /* every wait of a step for other ranks ends after so long; 600000. While
-                              ranks compare and plan in muonrt_optimizer_create they wait as long
-                              as muonrt_comm_set_timeout has said */
+  int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk, up to 2^60;
+                              0: 64 MiB on the host, 256 MiB on CUDA */
+  int64_t timeout_ms;      /* every wait of a step for other ranks ends after so long; 1 ..
+                              31622400000 (366 days); 600000. While ranks compare and plan in
+                              muonrt_optimizer_create they wait as long as muonrt_comm_set_timeout
+                              has said */
   int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
   int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
   int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
@@ -186,13 +86,13 @@ typedef struct muonrt_optimizer_options {
                        one, after grad_scale_inv, is at most this, by an exact sum; 0: not clipped.
                        Not for gradients that are addends: their norm is not known before they are
                        summed */
-  int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0: none */
-  int32_t max_peers;    /* an owner that would return updates to more ranks than this sends them to
-                           few, which forward them to the equal holders of other replicas, as far as
-                           two levels can; addends' holders are all met in one; 0: 64. Does not
-                           change a bit. */
-  int32_t graphs;       /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
-                           replayed as a CUDA graph from then on; 0. Does not change a bit. */
+  int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0 .. 2^53; 0: none */
+  int32_t max_peers; /* 0 .. 2^30: an owner that would return updates to more ranks than this sends
+                        them to few, which forward them to the equal holders of other replicas, as
+                        far as two levels can; addends' holders are all met in one; 0: 64. Does not
+                        change a bit. */
+  int32_t graphs;    /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
+                        replayed as a CUDA graph from then on; 0. Does not change a bit. */
   /* What the models of MUONRT_REPLICAS_AUTO and MUONRT_GROUPS_AUTO know of the machine, per rank;
      they decide nothing else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6
      on CUDA. */
@@ -219,7 +119,7 @@ typedef struct muonrt_step {
   int32_t reserved;
   double lr;                   /* learning rate, >= 0; no default: NaN until set; times the
                                   lr_factors it must be in the range of f32 */
-  double grad_scale_inv;       /* multiplies every gradient; 1; finite, > 0 */
+  double grad_scale_inv;       /* multiplies every gradient; 1; > 0, in the range of f32 */
   const int64_t* without_grad; /* parameters (indices) that sit out in this step, the same list on
                                   every rank; their state stays as it is */
   int64_t n_without_grad;
@@ -280,14 +180,22 @@ typedef struct muonrt_counters {
   int64_t orthogonalized; /* matrices, by this rank */
 } muonrt_counters_t;
 
-/* Each sets every field to its default. */
-MUONRT_API void muonrt_part_init(muonrt_part_t* part);
-MUONRT_API void muonrt_qk_clip_init(muonrt_qk_clip_t* clip);
-MUONRT_API void muonrt_param_init(muonrt_param_t* param);
+/* Each sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options);
+MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* options,
+                                                    uint32_t size);
+#define muonrt_optimizer_options_init(options) \
+  muonrt_optimizer_options_init_sized((options), sizeof(muonrt_optimizer_options_t))
 MUONRT_API void muonrt_step_init(muonrt_step_t* step);
+MUONRT_API void muonrt_step_init_sized(muonrt_step_t* step, uint32_t size);
+#define muonrt_step_init(step) muonrt_step_init_sized((step), sizeof(muonrt_step_t))
 MUONRT_API void muonrt_report_init(muonrt_report_t* report);
+MUONRT_API void muonrt_report_init_sized(muonrt_report_t* report, uint32_t size);
+#define muonrt_report_init(report) muonrt_report_init_sized((report), sizeof(muonrt_report_t))
 MUONRT_API void muonrt_counters_init(muonrt_counters_t* counters);
+MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size);
+#define muonrt_counters_init(counters) \
+  muonrt_counters_init_sized((counters), sizeof(muonrt_counters_t))
 
 /* *optimizer <- a complete optimizer: everything is planned, compared between the ranks and taken
  * from memory here; state starts at zero, owned master weights from the parameters, which must have
@@ -311,12 +219,16 @@ MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimize
 /* Gives back everything. Not collective; accepts NULL. */
 MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
 
-/* Rebinds the gradient of a parameter for the steps to come. Local, cheap.
- * Errors: INVALID_ARGUMENT (index, alignment, overlap with the parameter's own buffers). */
+/* Rebinds the gradient of a parameter for the steps to come; NULL: bound later, or the parameter
+ * sits out. Gradients may share memory with one another here (not at creation): they are only read.
+ * Local, cheap. Errors: INVALID_ARGUMENT (index, alignment, memory that the device does not reach,
+ * overlap with what a step writes: data, master weights or state of any parameter); the gradient
+ * that was bound stays. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                                      const void* grad);
 
-/* The same for all parameters, or for none where one is refused: `n` must be their number. */
+/* The same for all parameters, or for none where one is refused. Errors: as above; INVALID_ARGUMENT
+ * unless `n` is their number. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer,
                                                       const void* const* grads, int64_t n);
 
@@ -347,30 +259,33 @@ MUONRT_API muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optim
                                                  const char* name, int64_t* index);
 
 /* The heads that QK-clip acted on in the last committed step: `count` <- how many, and the first
- * `capacity` of them as (layers[i], heads[i]), ascending; both may be NULL with capacity 0. */
+ * `capacity` of them as (layers[i], heads[i]), ascending; both may be NULL with capacity 0.
+ * Local. Errors: INVALID_ARGUMENT for a null pointer, a capacity below 0. */
 MUONRT_API muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer,
                                                           int32_t* layers, int32_t* heads,
                                                           int64_t capacity, int64_t* count);
 
 /* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
  * counts the same updates for every parameter. 0 <= step <= 2^53. Local: every rank must set the
- * same number before the same step. */
+ * same number before the same step. Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
                                                      int64_t* step);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);
 
 /* The plan, for a person (MUONRT_TEXT) or as JSON: owners, chunks, bytes, memory, balance.
- * Buffers as in muonrt_build_info. */
+ * Buffers as in muonrt_build_info. Local. Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer,
                                                      int32_t format, char* buffer, int64_t capacity,
                                                      int64_t* needed);
 
 /* The last step: the order of its stages (MUONRT_TEXT), or their times as a Chrome trace
- * (MUONRT_JSON; needs `trace` at creation). Buffers as in muonrt_build_info. */
+ * (MUONRT_JSON; needs `trace` at creation). Buffers as in muonrt_build_info. Local.
+ * Errors: INVALID_ARGUMENT; INVALID_STATE for times that were not kept. */
 MUONRT_API muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer,
                                                   int32_t format, char* buffer, int64_t capacity,
                                                   int64_t* needed);
 
+/* *counters <- the counts. Local. Errors: INVALID_ARGUMENT (null pointer, wrong struct_size). */
 MUONRT_API muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,
                                                      muonrt_counters_t* counters);
 

@@ -21,8 +21,11 @@ typedef struct muonrt_recovery {
   int64_t step;    /* committed steps, now the same on all these ranks */
 } muonrt_recovery_t;
 
-/* Sets `struct_size`, every other field to 0. Accepts NULL. Threads: any. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_recovery_init(muonrt_recovery_t* recovery);
+MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t size);
+#define muonrt_recovery_init(recovery) \
+  muonrt_recovery_init_sized((recovery), sizeof(muonrt_recovery_t))
 
 /* Settles a step that has failed (COMM, TIMEOUT, ABORTED, UNDECIDED, on some ranks perhaps OK). A
  * rank that dies inside the vote may leave some that have committed the step and others that do not

@@ -20,7 +20,10 @@ typedef struct muonrt_routing {
   int32_t reserved;
 } muonrt_routing_t;
 
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_routing_init(muonrt_routing_t* routing);
+MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size);
+#define muonrt_routing_init(routing) muonrt_routing_init_sized((routing), sizeof(muonrt_routing_t))
 
 /* *role <- MUONRT_ROLE_ADAMW below two dimensions and where an AdamW key matches, else
  * MUONRT_ROLE_MUON; *view <- MUONRT_VIEW_STACK for three dimensions that an expert key matches,
@@ -47,7 +50,7 @@ enum {
 
 /* *kind, *layer <- by the part of the normalized name before the last, and the last part that is a
  * number ("layers.3.attention.wq.weight": QUERY, 3); NONE and -1 for other names; -1 where there is
- * no number. Threads: any. */
+ * no number. Errors: INVALID_ARGUMENT for a null pointer. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_parse_qk_layer(int32_t* kind, int64_t* layer, const char* name);
 
 #ifdef __cplusplus

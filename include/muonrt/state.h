@@ -34,8 +34,11 @@ typedef struct muonrt_state_piece {
   int64_t numel;
 } muonrt_state_piece_t;
 
-/* Sets every field to its default. */
+/* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
+MUONRT_API void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size);
+#define muonrt_state_view_init(view) \
+  muonrt_state_view_init_sized((view), sizeof(muonrt_state_view_t))
 
 /* A view of state, local or (partial gradients) of what this rank keeps for all holders: see
  * MUONRT_PLACE_LOCAL. MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE

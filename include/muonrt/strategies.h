@@ -44,13 +44,25 @@ typedef struct muonrt_process_groups {
   const int32_t *fsdp, *tp, *dp, *ep, *cp, *pp;
 } muonrt_process_groups_t;
 
+/* Each sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_mesh_storage_init(muonrt_mesh_storage_t* storage);
+MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, uint32_t size);
+#define muonrt_mesh_storage_init(storage) \
+  muonrt_mesh_storage_init_sized((storage), sizeof(muonrt_mesh_storage_t))
 MUONRT_API void muonrt_process_sizes_init(muonrt_process_sizes_t* sizes);
+MUONRT_API void muonrt_process_sizes_init_sized(muonrt_process_sizes_t* sizes, uint32_t size);
+#define muonrt_process_sizes_init(sizes) \
+  muonrt_process_sizes_init_sized((sizes), sizeof(muonrt_process_sizes_t))
 MUONRT_API void muonrt_process_groups_init(muonrt_process_groups_t* groups);
+MUONRT_API void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups, uint32_t size);
+#define muonrt_process_groups_init(groups) \
+  muonrt_process_groups_init_sized((groups), sizeof(muonrt_process_groups_t))
 
 /* *mesh <- ranks 0, 1, 2, ... as an array of the sizes above 1, named pp, dp, fsdp, cp, ep, tp;
  * where none is above 1 (here, and in the functions below) one dimension of one rank, named "one".
- * Local. Errors: INVALID_ARGUMENT unless the sizes multiply to `world`. */
+ * Here and below `storage` has been filled by its _init function, and *mesh may hold anything: it
+ * is written at the size that muonrt_mesh_t has in version 0.1. Local. Errors: INVALID_ARGUMENT
+ * unless the sizes multiply to `world`. */
 MUONRT_API muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh,
                                                   muonrt_mesh_storage_t* storage,
                                                   const muonrt_process_sizes_t* sizes,

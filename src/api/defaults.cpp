@@ -25,7 +25,7 @@ bool clear(T* to) {
 
 extern "C" {
 
-void muonrt_group_init(muonrt_group_t* group, int32_t role) {
+void(muonrt_group_init)(muonrt_group_t* group, int32_t role) {
   if (!clear(group)) return;
   const GroupSettings d = GroupSettings::defaults(static_cast<Role>(role));
   group->role = role;
@@ -61,27 +61,27 @@ void muonrt_group_init(muonrt_group_t* group, int32_t role) {
   group->normuon_beta2 = d.normuon_beta2;
 }
 
-void muonrt_part_init(muonrt_part_t* part) {
+void(muonrt_part_init)(muonrt_part_t* part) {
   if (!clear(part)) return;
   part->scale_factor = 1.0;
   part->lr_factor = 1.0;
 }
 
-void muonrt_qk_clip_init(muonrt_qk_clip_t* clip) {
+void(muonrt_qk_clip_init)(muonrt_qk_clip_t* clip) {
   if (!clear(clip)) return;
   const muonrt::QkClipSettings d;
   clip->threshold = d.threshold;
   clip->exponent = d.exponent;
 }
 
-void muonrt_param_init(muonrt_param_t* param) {
+void(muonrt_param_init)(muonrt_param_t* param) {
   if (!clear(param)) return;
   param->dtype = MUONRT_DTYPE_F32;
   param->owner = -1;
   param->lr_factor = 1.0;
 }
 
-void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
+void(muonrt_optimizer_options_init)(muonrt_optimizer_options_t* options) {
   if (!clear(options)) return;
   const OptimizerSettings d;
   options->device = MUONRT_DEVICE_HOST;
@@ -96,22 +96,27 @@ void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options) {
   options->reserved_sms = d.reserved_sms;
 }
 
-void muonrt_allocator_init(muonrt_allocator_t* allocator) { clear(allocator); }
+void(muonrt_allocator_init)(muonrt_allocator_t* allocator) { clear(allocator); }
 
-void muonrt_distributed_config_init(muonrt_distributed_config_t* config) {
+void(muonrt_distributed_config_init)(muonrt_distributed_config_t* config) {
   if (!clear(config)) return;
   config->async_parallelism = 1;
   config->prefetch_count = 1;
 }
 
-void muonrt_step_init(muonrt_step_t* step) {
+void(muonrt_step_init)(muonrt_step_t* step) {
   if (!clear(step)) return;
   step->lr = std::numeric_limits<double>::quiet_NaN();
   step->grad_scale_inv = 1.0;
 }
 
-void muonrt_report_init(muonrt_report_t* report) { clear(report); }
-void muonrt_counters_init(muonrt_counters_t* counters) { clear(counters); }
-void muonrt_state_view_init(muonrt_state_view_t* view) { clear(view); }
+void(muonrt_report_init)(muonrt_report_t* report) {
+  if (!clear(report)) return;
+  report->nonfinite_rank = -1;
+  report->nonfinite_param = -1;
+}
+
+void(muonrt_counters_init)(muonrt_counters_t* counters) { clear(counters); }
+void(muonrt_state_view_init)(muonrt_state_view_t* view) { clear(view); }
 
 }  // extern "C"

@@ -64,7 +64,7 @@ muonrt_matrix_health_t to_c(const MatrixHealth& m) {
 
 extern "C" {
 
-void muonrt_health_init(muonrt_health_t* health) {
+void(muonrt_health_init)(muonrt_health_t* health) {
   if (!health) return;
   *health = {};
   health->struct_size = sizeof *health;
@@ -75,7 +75,7 @@ void muonrt_health_init(muonrt_health_t* health) {
   health->replica_kind = MUONRT_HEALTH_DATA;
 }
 
-void muonrt_matrix_health_init(muonrt_matrix_health_t* matrix) {
+void(muonrt_matrix_health_init)(muonrt_matrix_health_t* matrix) {
   if (!matrix) return;
   *matrix = {};
   matrix->struct_size = sizeof *matrix;

@@ -18,11 +18,11 @@ void check_world(int32_t world, int32_t rank) {
 
 extern "C" {
 
-void muonrt_mesh_init(muonrt_mesh_t* mesh) {
+void(muonrt_mesh_init)(muonrt_mesh_t* mesh) {
   if (mesh) *mesh = muonrt_mesh_t{sizeof(muonrt_mesh_t), 0, nullptr, nullptr, nullptr};
 }
 
-void muonrt_layout_init(muonrt_layout_t* layout) {
+void(muonrt_layout_init)(muonrt_layout_t* layout) {
   if (!layout) return;
   *layout = muonrt_layout_t{};
   layout->struct_size = sizeof(muonrt_layout_t);

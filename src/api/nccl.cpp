@@ -63,7 +63,7 @@ void require_builds(Comm& host, Refuse refuse) {
 
 extern "C" {
 
-void muonrt_nccl_options_init(muonrt_nccl_options_t* options) {
+void(muonrt_nccl_options_init)(muonrt_nccl_options_t* options) {
   if (!options) return;
   *options = {};
   options->struct_size = sizeof *options;

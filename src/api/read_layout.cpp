@@ -8,6 +8,17 @@ namespace muonrt::api {
 
 namespace {
 
+/// What the layouts' own code refuses says whose layout it is.
+template <class Read>
+auto named(const std::string& who, Read read) {
+  try {
+    return read();
+  } catch (const Error& e) {
+    if (e.message().rfind(who, 0) == 0) throw;
+    throw Error(e.status(), cat(who, ": ", e.message()));
+  }
+}
+
 std::vector<Placement> read_placements(const muonrt_placement_t* given, int count,
                                        const std::string& who) {
   std::vector<Placement> out;
@@ -128,7 +139,7 @@ std::shared_ptr<const Mesh> LayoutReader::mesh(const muonrt_mesh_t* given, const
       }
       ranks.assign(m.ranks, m.ranks + count);
     }
-    made = std::make_shared<Mesh>(shape, names, ranks);
+    made = named(who, [&] { return std::make_shared<Mesh>(shape, names, ranks); });
     for (const int32_t r : made->ranks()) {
       MUONRT_REQUIRE(r < world_, kBad, who, ": its mesh holds rank ", r, " (the communicator has ",
                      world_, " ranks); use ranks below that");
@@ -164,7 +175,7 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
       l.n_flat_dims >= 0 && l.n_flat_dims <= over->dims() && (l.flat_dims || l.n_flat_dims == 0),
       kBad, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
       " dimensions); correct it");
-  try {
+  return named(who, [&] {
     std::vector<Cut> cuts;
     std::vector<int> partial;
     if (l.placements) {
@@ -176,10 +187,7 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
       cuts = read_cuts(l, over->dims(), who);
     }
     return make(over, sizes, std::move(cuts), std::move(partial), l, who);
-  } catch (const Error& e) {
-    if (e.message().rfind(who, 0) == 0) throw;
-    throw Error(e.status(), cat(who, ": ", e.message()));
-  }
+  });
 }
 
 }  // namespace muonrt::api

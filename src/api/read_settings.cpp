@@ -274,7 +274,11 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   out.momentum_dtype = read_dtype(who, "momentum_dtype", g.momentum_dtype);
   out.normuon = read_enum<NormuonAxis>(who, "normuon", g.normuon, {0, 1, 2, 3});
   out.normuon_beta2 = g.normuon_beta2;
-  if (with_lists && out.coefficients == CoefficientFamily::kCustom) {
+  const bool custom = out.coefficients == CoefficientFamily::kCustom;
+  MUONRT_REQUIRE(custom || !g.custom || !with_lists, kBad, who,
+                 ": custom is given, but coefficients is ", g.coefficients,
+                 "; set it to MUONRT_COEFFICIENTS_CUSTOM");
+  if (with_lists && custom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kBad, who,
                    ": custom coefficients need `custom` and 1 to ", kMaxSteps, " steps (steps is ",
                    g.steps, "); pass steps x 3 numbers");

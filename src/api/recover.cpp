@@ -8,7 +8,7 @@ using namespace muonrt;
 
 extern "C" {
 
-void muonrt_recovery_init(muonrt_recovery_t* recovery) {
+void(muonrt_recovery_init)(muonrt_recovery_t* recovery) {
   if (recovery) *recovery = {sizeof *recovery, MUONRT_RECOVERY_NOTHING, 0};
 }
 

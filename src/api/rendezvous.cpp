@@ -30,7 +30,7 @@ void require_secret_bytes(int64_t bytes, const char* function) {
 
 extern "C" {
 
-void muonrt_tcp_init(muonrt_tcp_t* tcp) {
+void(muonrt_tcp_init)(muonrt_tcp_t* tcp) {
   if (!tcp) return;
   *tcp = {};
   tcp->struct_size = sizeof *tcp;
@@ -63,7 +63,7 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
   });
 }
 
-void muonrt_folder_init(muonrt_folder_t* folder) {
+void(muonrt_folder_init)(muonrt_folder_t* folder) {
   if (!folder) return;
   *folder = {};
   folder->struct_size = sizeof *folder;

@@ -40,7 +40,7 @@ const std::vector<const char*>& default_keys() {
 
 extern "C" {
 
-void muonrt_routing_init(muonrt_routing_t* routing) {
+void(muonrt_routing_init)(muonrt_routing_t* routing) {
   if (!routing) return;
   *routing = muonrt_routing_t{};
   routing->struct_size = sizeof *routing;

@@ -141,17 +141,17 @@ std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
 
 extern "C" {
 
-void muonrt_mesh_storage_init(muonrt_mesh_storage_t* storage) {
+void(muonrt_mesh_storage_init)(muonrt_mesh_storage_t* storage) {
   if (!storage) return;
   *storage = muonrt_mesh_storage_t{};
   storage->struct_size = sizeof *storage;
 }
 
-void muonrt_process_sizes_init(muonrt_process_sizes_t* sizes) {
+void(muonrt_process_sizes_init)(muonrt_process_sizes_t* sizes) {
   if (sizes) *sizes = {sizeof *sizes, 0, 1, 1, 1, 1, 1, 1, "pp,dp,fsdp,cp,ep,tp"};
 }
 
-void muonrt_process_groups_init(muonrt_process_groups_t* groups) {
+void(muonrt_process_groups_init)(muonrt_process_groups_t* groups) {
   if (!groups) return;
   *groups = muonrt_process_groups_t{};
   groups->struct_size = sizeof *groups;

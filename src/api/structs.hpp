@@ -6,19 +6,21 @@
 
 namespace muonrt::api {
 
-// Growable structs begin with `uint32_t struct_size`. A caller built against an older header passes
-// fewer bytes, but no fewer than the struct's first version had; one built against a newer header
-// passes more. Missing fields take our defaults, unknown ones must be zero. Before 1.0
-// every struct is in its first version, which grows; the size it has then stays the smallest.
+// What is promised of growable structs is in muonrt/base.h. Before 1.0 every struct is in its first
+// version, which grows; the size it has then stays the smallest.
+
+/// More than any version will have: a struct that was not filled, and whose tail must not be read.
+constexpr uint32_t kMostStructBytes = 1u << 16;
 
 /// Errors: INVALID_ARGUMENT for a size that no version of the struct can have.
 inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  MUONRT_REQUIRE(size >= first_version && size % 4 == 0 && size <= (1u << 16),
+  MUONRT_REQUIRE(size >= first_version && size % 4 == 0 && size <= kMostStructBytes,
                  Status::kInvalidArgument, who, ": struct_size is ", size,
-                 " (the first version has ", first_version,
-                 "); fill the struct with its _init function first");
+                 " (a multiple of 4 from ", first_version, " to ", kMostStructBytes,
+                 "); fill the struct with its _init function first, by headers as old as the "
+                 "library or newer");
   return size;
 }
 

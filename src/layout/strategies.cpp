@@ -39,18 +39,20 @@ Mesh mesh_from_sizes(const std::vector<std::pair<std::string, int64_t>>& sizes, 
   std::vector<int64_t> shape;
   std::vector<std::string> names;
   int64_t product = 1;
+  bool fits = true;  // into 63 bits
   std::string text;
   for (const auto& [name, size] : sizes) {
     MUONRT_REQUIRE(size >= 1, kBad, "process groups: size of ", name, " is ", size,
                    " (1 where it is not used); correct it");
-    product = checked_mul(product, size);
+    fits = fits && !__builtin_mul_overflow(product, size, &product);
     text += cat(text.empty() ? "" : " x ", name, " ", size);
     if (size == 1) continue;
     shape.push_back(size);
     names.push_back(name);
   }
-  MUONRT_REQUIRE(product == world, kBad, "process groups: ", text, " is ", product,
-                 " ranks, and the communicator has ", world, "; the sizes multiply to the ranks");
+  MUONRT_REQUIRE(fits && product == world, kBad, "process groups: ", text, " is ",
+                 fits ? cat(product) : "more than 2^63", " ranks, and the communicator has ", world,
+                 "; the sizes multiply to the ranks");
   return Mesh(shape, names);
 }
 

@@ -119,7 +119,7 @@ void Fingerprint::compare(Comm& comm) const {
       Status::kMismatch,
       cat("ranks disagree: ", first.label, " is ", first.value, " on rank 0 and ",
           same_label ? "" : cat(other->label, " "), other->value, " on rank ", other - all.begin(),
-          " (everything but the buffers must be equal); pass the same on every rank"));
+          " (it must be equal on all ranks); pass the same on every rank"));
 }
 
 }  // namespace muonrt

@@ -66,7 +66,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   self.comm_ = comm.duplicate();
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
   self.identity_ = agreed_identity(*self.comm_);
-  together(*self.comm_, [&] { self.take_memory(), self.rehearse(); });
+  together(*self.comm_, [&] { self.take_memory(), self.list_written(), self.rehearse(); });
   return out;
 }
 
@@ -123,35 +123,6 @@ void Optimizer::check_param(int64_t param, const char* where) const {
   MUONRT_REQUIRE(param >= 0 && param < static_cast<int64_t>(settings_.params.size()),
                  Status::kInvalidArgument, where, "param index is ", param, " (there are ",
                  settings_.params.size(), " parameters); use an index below that");
-}
-
-void Optimizer::set_grad(int64_t param, const void* grad) {
-  check_grad(param, grad);
-  params_[param].grad = grad;
-}
-
-void Optimizer::check_grad(int64_t param, const void* grad) const {
-  check_param(param);
-  const ParamSettings& p = settings_.params[static_cast<size_t>(param)];
-  const ParamView& view = params_[param];
-  const auto begin = reinterpret_cast<uintptr_t>(grad);
-  const auto end = begin + static_cast<uintptr_t>(view.grads() * size_of(view.grad_dtype));
-  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(view.grad_dtype)) == 0,
-                 Status::kInvalidArgument, "param '", p.name,
-                 "': grad is misaligned (its address is no multiple of ", size_of(view.grad_dtype),
-                 " bytes); pass a pointer to whole elements");
-  const auto overlaps = [&](const void* data, DType dtype) {
-    const auto b = reinterpret_cast<uintptr_t>(data);
-    return grad && data && begin < b + static_cast<uintptr_t>(view.numel * size_of(dtype)) &&
-           b < end;
-  };
-  MUONRT_REQUIRE(!overlaps(view.param, view.param_dtype) && !overlaps(view.master, DType::kF32) &&
-                     !overlaps(view.momentum, view.momentum_dtype) &&
-                     !overlaps(view.variance, DType::kF32) &&
-                     !overlaps(view.remainder, DType::kBF16),
-                 Status::kInvalidArgument, "param '", p.name,
-                 "': grad overlaps the parameter's own data or state; give it memory of its own");
-  require_reach(param, "grad", grad);
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {

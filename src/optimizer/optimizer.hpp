@@ -9,6 +9,7 @@
 
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
+#include "optimizer/intervals.hpp"
 #include "optimizer/normuon.hpp"
 #include "optimizer/settings.hpp"
 #include "pipeline/pipeline.hpp"
@@ -89,8 +90,8 @@ class Optimizer {
   /// Collective over them. Errors: as muonrt_optimizer_recover.
   Recovery recover(Comm& survivors);
 
-  /// Errors: INVALID_ARGUMENT for a bad index, a misaligned gradient, one that overlaps the
-  /// parameter's own buffers.
+  /// Errors: INVALID_ARGUMENT for a bad index, a misaligned gradient, one that overlaps what a
+  /// parameter's step writes.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
   void set_group(int32_t index, const GroupSettings& group);
@@ -122,6 +123,7 @@ class Optimizer {
  private:
   Optimizer() = default;
   void take_memory();
+  void list_written();
   /// Whether the coming step takes blocks in place of whole matrices.
   bool in_blocks() const;
   /// Whether it takes the health statistics.
@@ -184,6 +186,7 @@ class Optimizer {
     int64_t numel = 0;
   };
   std::vector<KeptState> kept_state_;
+  std::vector<Interval> written_;  // by steps
   std::unique_ptr<Pipeline> pipeline_, block_pipeline_;
   const Plan* current_plan_ = nullptr;  // of the step in progress, or the last
   Pipeline* current_ = nullptr;

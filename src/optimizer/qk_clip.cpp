@@ -95,6 +95,14 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
     MUONRT_REQUIRE(value >= low && value <= 1 << 20, kBad, who, ": ", field, " is ", value,
                    " (must lie in [", low, ", 1048576]); correct it");
   }
+  const bool mla = c.kind == QkKind::kMlaQuery || c.kind == QkKind::kMlaKeyValue;
+  for (const auto& [field, value, has] : {std::tuple{"head_dim", c.head_dim, !mla},
+                                          {"nope", c.nope, mla},
+                                          {"rope", c.rope, c.kind == QkKind::kMlaQuery},
+                                          {"v_dim", c.v_dim, c.kind == QkKind::kMlaKeyValue}}) {
+    MUONRT_REQUIRE(has || value == 0, kBad, who, ": ", field, " is ", value, " ('", name_of(c.kind),
+                   "' has none); leave it 0");
+  }
   MUONRT_REQUIRE(c.heads % c.kv_heads == 0, kBad, who, ": ", c.heads,
                  " heads are shared out to kv_heads = ", c.kv_heads,
                  " (each needs as many); correct them");

@@ -51,9 +51,10 @@ float decay_of(const GroupSettings& group, double rate) {
 void check_step(const StepSettings& step) {
   MUONRT_REQUIRE(std::isfinite(step.lr) && step.lr >= 0, Status::kInvalidArgument, "step: lr is ",
                  step.lr, " (it has no default; finite and >= 0); set it for every step");
-  MUONRT_REQUIRE(std::isfinite(step.grad_scale_inv) && step.grad_scale_inv > 0,
-                 Status::kInvalidArgument, "step: grad_scale_inv is ", step.grad_scale_inv,
-                 " (finite and > 0); use 1 where gradients are not scaled");
+  MUONRT_REQUIRE(fits_f32(step.grad_scale_inv) && step.grad_scale_inv > 0, Status::kInvalidArgument,
+                 "step: grad_scale_inv is ", step.grad_scale_inv,
+                 " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
+                 "number from 1e-37 to 1e38");
 }
 
 }  // namespace
@@ -95,7 +96,7 @@ void Optimizer::apply(const StepSettings& step) {
 }
 
 void Optimizer::fill_scalars(const StepSettings& step) {
-  const float scale = as_float("step: grad_scale_inv", step.grad_scale_inv);
+  const auto scale = static_cast<float>(step.grad_scale_inv);
   for (size_t g = 0; g < settings_.groups.size(); ++g) {
     const GroupSettings& group = settings_.groups[g];
     MuonScalars s;

@@ -4,6 +4,7 @@
 
 #include "base/checked.hpp"
 #include "base/deadline.hpp"
+#include "optimizer/intervals.hpp"
 #include "optimizer/qk_clip.hpp"
 #include "optimizer/settings.hpp"
 
@@ -18,6 +19,11 @@ void number(const std::string& who, const char* field, double value, double low,
                  high_open ? ")" : "]", "); set it to a number in that range");
 }
 
+void integer(const std::string& who, const char* field, int64_t value, int64_t low, int64_t high) {
+  MUONRT_REQUIRE(value >= low && value <= high, kBad, who, ": ", field, " is ", value,
+                 " (must lie in [", low, ", ", high, "]); set it to a number in that range");
+}
+
 /// An option that is 0, for `none`, or in [1e-30, 1e30].
 void number_or_none(const char* field, double value, const char* why, const char* none) {
   constexpr double kLeast = 1e-30;
@@ -26,41 +32,26 @@ void number_or_none(const char* field, double value, const char* why, const char
                  "); use 0 for ", none, ", or a number from ", kLeast);
 }
 
-void check_dtype(const std::string& who, const char* field, DType dtype) {
+void check_dtype(const std::string& who, const char* field, DType dtype, const char* remedy) {
   MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kBad, who, ": ", field, " is ",
                  name_of(dtype), " (value ", static_cast<int32_t>(dtype),
-                 "; only f32 and bf16 are supported); convert the buffer");
+                 "; only f32 and bf16 are supported); ", remedy);
 }
 
 constexpr int64_t kMost = int64_t{1} << 60;  // bytes of a buffer
 
-struct Interval {
-  uintptr_t begin, end;
-  const char* what;
-  const std::string* name;
-};
-
 void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, DType dtype,
                   const char* what, const ParamSettings& p) {
   if (!data || numel == 0) return;
-  const auto begin = reinterpret_cast<uintptr_t>(data);
-  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, kBad, "param '", p.name,
-                 "': ", what, " is misaligned (its address is no multiple of ", size_of(dtype),
-                 " bytes); pass a pointer to whole elements");
   MUONRT_REQUIRE(numel <= kMost / size_of(dtype), kBad, "param '", p.name, "': ", what, " has ",
                  numel, " elements of ", size_of(dtype), " bytes (too large to address); split it");
-  list.push_back({begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &p.name});
+  list.push_back(interval_of(data, numel, dtype, what, p.name));
 }
 
 void check_overlaps(std::vector<Interval>& list) {
   std::sort(list.begin(), list.end(),
             [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < list.size(); ++i) {
-    const Interval &a = list[i - 1], &b = list[i];
-    MUONRT_REQUIRE(a.end <= b.begin, kBad, "param '", *b.name, "': ", b.what, " overlaps the ",
-                   a.what, " of param '", *a.name, "' by ", std::min(a.end, b.end) - b.begin,
-                   " bytes; give every buffer memory of its own");
-  }
+  for (size_t i = 1; i < list.size(); ++i) require_apart(list[i], list[i - 1]);
 }
 
 void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
@@ -68,8 +59,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kBad, who,
                  ": group is ", p.group, " (there are ", s.groups.size(),
                  " groups); use an index below that");
-  check_dtype(who, "dtype", p.dtype);
-  check_dtype(who, "grad_dtype", p.grad_dtype);
+  check_dtype(who, "dtype", p.dtype, "convert the buffer");
+  check_dtype(who, "grad_dtype", p.grad_dtype, "convert the buffer");
   MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kBad, who,
                  ": the gradient's layout is of ", grad_layout(p).shape(), " (the parameter has ",
                  p.layout.shape(), "); give it the same shape");
@@ -167,10 +158,13 @@ constexpr int kMaxBlocks = 1024;  // along one dimension
 
 void validate_orthogonalization(const GroupSettings& g, const std::string& who) {
   number(who, "normalize_eps", g.normalize_eps, 0, 1e30, false);
-  number(who, "block_period", g.blocks.period, 1, 1e9, false);
-  number(who, "block_rows", g.blocks.rows, 1, kMaxBlocks, false);
-  number(who, "block_cols", g.blocks.cols, 1, kMaxBlocks, false);
+  integer(who, "block_period", g.blocks.period, 1, 1000000000);
+  integer(who, "block_rows", g.blocks.rows, 1, kMaxBlocks);
+  integer(who, "block_cols", g.blocks.cols, 1, kMaxBlocks);
   number(who, "block_lr_factor", g.blocks.lr_factor, 0, 1e30, false);
+  MUONRT_REQUIRE(!g.restarts || g.form != FormChoice::kStandard, kBad, who,
+                 ": restarts are given, but form is MUONRT_FORM_STANDARD (only the Gram form has "
+                 "any); leave them out");
   int last = 0;
   for (const int i : g.restarts.value_or(std::vector<int>{})) {
     MUONRT_REQUIRE(i > last && i < g.steps, kBad, who, ": restarts are ", *g.restarts,
@@ -196,7 +190,7 @@ void validate(const GroupSettings& g, const std::string& who) {
   number(who, "weight_decay", g.weight_decay, 0, kHuge, false);
   number(who, "momentum", g.momentum, 0, 1, true);
   number(who, "scale_factor", g.scale_factor, 0, kHuge, false);
-  number(who, "steps", g.steps, 1, kMaxSteps, false);
+  integer(who, "steps", g.steps, 1, kMaxSteps);
   number(who, "lower_bound", g.lower_bound, 1e-12, 1, true);
   number(who, "cushion", g.cushion, 0, 1, true);
   if (g.safety != 0) number(who, "safety", g.safety, 1, 2, false);
@@ -204,11 +198,11 @@ void validate(const GroupSettings& g, const std::string& who) {
   number(who, "beta1", g.beta1, 0, 1, true);
   number(who, "beta2", g.beta2, 0, 1, true);
   number(who, "eps", g.eps, 0, kHuge, false);
-  number(who, "update_every", g.update_every, 1, 1 << 30, false);
+  integer(who, "update_every", g.update_every, 1, 1 << 30);
   const bool adamw = g.role == Role::kAdamW;
   MUONRT_REQUIRE(adamw || g.update_every == 1, kBad, who, ": update_every is ", g.update_every,
                  " (Muon acts at every step); leave it at 1");
-  check_dtype(who, "momentum_dtype", g.momentum_dtype);
+  check_dtype(who, "momentum_dtype", g.momentum_dtype, "use one of them");
   number(who, "normuon_beta2", g.normuon_beta2, 0, 1, true);
   MUONRT_REQUIRE(!adamw || g.normuon == NormuonAxis::kOff, kBad, who, ": normuon is ",
                  static_cast<int32_t>(g.normuon), " (AdamW has no matrices); leave it off");
@@ -234,20 +228,19 @@ void validate(const GroupSettings& g, const std::string& who) {
 }
 
 void validate(const OptimizerSettings& s, int rank, int world) {
-  number("options", "threads", s.threads, 1, 256, false);
-  number("options", "window", s.window, 1, 64, false);
-  number("options", "max_peers", s.max_peers, 0, 1 << 30, false);
-  number("options", "reserved_sms", s.reserved_sms, -1, 1024, false);
+  integer("options", "threads", s.threads, 1, 256);
+  integer("options", "window", s.window, 1, 64);
+  integer("options", "max_peers", s.max_peers, 0, 1 << 30);
+  integer("options", "reserved_sms", s.reserved_sms, -1, 1024);
   for (const auto& [field, value] : {std::pair{"machine_flops", s.machine_flops},
                                      {"machine_bytes", s.machine_bytes},
                                      {"machine_message_seconds", s.machine_message}})
     number_or_none(field, value, "the time of a step would not be finite", "the device's own");
-  number("options", "chunk_bytes", static_cast<double>(s.chunk_bytes), 1, 1e18, false);
-  number("options", "timeout_ms", static_cast<double>(s.timeout_ms), 1,
-         static_cast<double>(kMaxTimeoutMs), false);
+  integer("options", "chunk_bytes", s.chunk_bytes, 1, kMost);
+  integer("options", "timeout_ms", s.timeout_ms, 1, kMaxTimeoutMs);
   number_or_none("clip_norm", s.clip_norm, "gradients clipped to it vanish in f32", "none");
-  number("options", "health_every", static_cast<double>(s.health_every), 0, 1e15, false);
-  check_dtype("options", "transport_dtype", s.transport);
+  integer("options", "health_every", s.health_every, 0, int64_t{1} << 53);
+  check_dtype("options", "transport_dtype", s.transport, "use one of them");
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
                  "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",
                  " is given (they replace the built-in exchanges together); give both or neither");

@@ -214,13 +214,6 @@ std::vector<BadCase> create_cases() {
          a.mesh_ranks[2] = 5;
          a.mesh.ranks = a.mesh_ranks;
        }},
-      {"mesh rank twice",
-       kInvalid,
-       {"mesh"},
-       [](A& a) {
-         a.mesh_ranks[2] = 1;
-         a.mesh.ranks = a.mesh_ranks;
-       }},
       {"null mesh shape", kInvalid, {"mesh", "null"}, [](A& a) { a.mesh.shape = nullptr; }},
       {"placements and cuts",
        kInvalid,
@@ -343,6 +336,11 @@ std::vector<BadCase> step_cases() {
        kInvalid,
        {"grad_scale_inv"},
        [](A& a) { a.step.grad_scale_inv = 1e-50; },
+       true},
+      {"gradient scale beyond f32",
+       kInvalid,
+       {"grad_scale_inv is 1e+300", "use 1"},
+       [](A& a) { a.step.grad_scale_inv = 1e300; },
        true},
       {"absurd length of the list",
        kInvalid,

@@ -105,6 +105,7 @@ constexpr muonrt_status_t kInvalid = MUONRT_ERROR_INVALID_ARGUMENT,
 /// Wrong at creation; wrong in a step.
 std::vector<BadCase> create_cases();
 std::vector<BadCase> orthogonalization_cases();  // at creation, too
+std::vector<BadCase> setting_cases();            // at creation, too
 std::vector<BadCase> step_cases();
 
 }  // namespace bad_input

@@ -32,7 +32,7 @@ constexpr double product(int64_t terms, double magnitude, double result, DType s
 }
 
 /// The same by tensor cores, which cut off and align inside a group of terms: four times f32's own
-/// unit. Source: reference kernels, 9.3.
+/// unit.
 constexpr double tensor_product(int64_t terms, double magnitude, double result, DType storage) {
   return (static_cast<double>(terms) + 4) * 4 * roundoff(DType::kF32) * magnitude +
          roundoff(storage) * (result < 0 ? -result : result);
@@ -40,7 +40,7 @@ constexpr double tensor_product(int64_t terms, double magnitude, double result, 
 
 /// A generated coefficient against 60 digits, relative. While l/u < 0.9 the exchange is well
 /// conditioned; nearer to 1 its four points merge and digits are lost, which the composite does not
-/// notice. Source: reference numerics, section 7.
+/// notice. Source: the limit of the minimax problem, Polar Express, arXiv 2505.16932.
 constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
 
 /// A number printed with `decimals` decimals: half of the last, and the noise of the table's own
@@ -72,7 +72,7 @@ inline double order_of_sums(DType dtype, bool gram, int64_t m) {
 }
 
 /// u_i^T X v_j of a bf16 result with m = 128, null directions included, over the eight spectra of
-/// reference kernels, section 9. Its emulations: 2.3e-2 for the standard form, 4.5e-2 for the Gram
+/// newton_schulz_cases.hpp. Emulations: 2.3e-2 for the standard form, 4.5e-2 for the Gram
 /// form; half as much again for Polar Express, whose slope at zero is twice Keller Jordan's, and
 /// for entries off the diagonal.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
@@ -90,11 +90,12 @@ inline double spectral(DType dtype, bool gram, double gain) {
   return longer * (gram ? kSpectralGramBf16 : kSpectralBf16);
 }
 
-/// The same on the diagonal, |u_i^T X v_i - p(s_i)|: the acceptance metric of reference kernels,
-/// section 9.3 B, and its thresholds for m = 128 and for m >= 512; in f16, whose threshold is that
-/// of Keller Jordan's list, half as much again for lists of twice the slope. They are meant for
-/// four times as many columns; of null directions fewer columns keep more: at twice as many Polar
-/// Express exceeded 4e-2 in bf16 for 2 seeds in 15 (4.6e-2), at four times it stayed below 2.9e-2.
+/// The same on the diagonal, |u_i^T X v_i - p(s_i)|: what half precision is accepted
+/// by, for m = 128 and for m >= 512: about twice what emulations of the published forms leave; in
+/// f16, whose threshold is that of Keller Jordan's list, half as much again for lists of twice the
+/// slope. They are meant for four times as many columns; of null directions fewer columns keep
+/// more: at twice as many Polar Express exceeded 4e-2 in bf16 for 2 seeds in 15 (4.6e-2), at four
+/// times it stayed below 2.9e-2.
 inline double acceptance(DType dtype, bool gram, double gain, int64_t m = 128) {
   if (dtype == DType::kF32) return spectral(dtype, gram, gain);
   const double longer = std::fmax(1.0, gain / 1000);

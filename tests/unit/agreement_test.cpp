@@ -44,9 +44,8 @@ void check_told(const Compared& got, const std::string& text) {
   for (const auto& error : got.errors) {
     REQUIRE(error);
     CHECK(error->status() == Status::kMismatch);
-    CHECK(error->message() ==
-          "ranks disagree: " + text +
-              " (everything but the buffers must be equal); pass the same on every rank");
+    CHECK(error->message() == "ranks disagree: " + text +
+                                  " (it must be equal on all ranks); pass the same on every rank");
   }
 }
 

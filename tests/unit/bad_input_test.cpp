@@ -111,6 +111,7 @@ TEST_CASE("bad input: what is wrong on one rank of three at creation ends the ca
   int which = 0;
   for (const BadCase& c : create_cases()) check_case(c, which++ % kRanks);
   for (const BadCase& c : orthogonalization_cases()) check_case(c, which++ % kRanks);
+  for (const BadCase& c : setting_cases()) check_case(c, which++ % kRanks);
 }
 
 TEST_CASE("bad input: what is wrong on one rank of three in a step votes it down on all",
@@ -188,4 +189,12 @@ TEST_CASE("structs: a newer caller's struct with a zero tail is accepted", "[uni
   CHECK(muonrt_optimizer_step(optimizer, &step, nullptr) == MUONRT_OK);
   muonrt_optimizer_destroy(optimizer);
   muonrt_comm_destroy(comm);
+}
+
+TEST_CASE("structs: a report that no step has filled names no rank and no parameter",
+          "[unit][abi]") {
+  muonrt_report_t report;
+  muonrt_report_init(&report);
+  CHECK(report.nonfinite_rank == -1);
+  CHECK(report.nonfinite_param == -1);
 }

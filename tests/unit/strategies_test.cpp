@@ -114,6 +114,14 @@ TEST_CASE("strategies: sizes make a mesh, tensor parallelism innermost", "[unit]
   sizes.order = "tp,fsdp";
   CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("pp is 2"));
+  sizes.order = nullptr;
+  sizes.fsdp = int64_t{1} << 62;
+  sizes.tp = 8;
+  CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("fsdp 4611686018427387904") && Contains("tp 8") &&
+                                      Contains("more than 2^63 ranks"));
+  sizes.fsdp = 2;
+  sizes.tp = 3;
   storage.capacity = 11;
   sizes.order = nullptr;
   CHECK(muonrt_mesh_from_sizes(&mesh, &storage, &sizes, 12) == MUONRT_ERROR_INVALID_ARGUMENT);

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.hpp"
+#include "base/error.hpp"
+
+namespace muonrt {
+
+/// Memory [begin, end) that stands for a field of a parameter.
+struct Interval {
+  uintptr_t begin, end;
+  const char* what;
+  const std::string* name;  // of the parameter
+};
+
+/// Errors: INVALID_ARGUMENT if no element can begin at `data`.
+inline Interval interval_of(const void* data, int64_t numel, DType dtype, const char* what,
+                            const std::string& name) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  MUONRT_REQUIRE(begin % static_cast<uintptr_t>(size_of(dtype)) == 0, Status::kInvalidArgument,
+                 "param '", name, "': ", what, " is misaligned (its address is no multiple of ",
+                 size_of(dtype), " bytes); pass a pointer to whole elements");
+  return {begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &name};
+}
+
+/// Errors: INVALID_ARGUMENT naming both.
+inline void require_apart(const Interval& given, const Interval& other) {
+  const uintptr_t begin = std::max(given.begin, other.begin);
+  const uintptr_t end = std::min(given.end, other.end);
+  MUONRT_REQUIRE(begin >= end, Status::kInvalidArgument, "param '", *given.name, "': ", given.what,
+                 " overlaps the ", other.what, " of param '", *other.name, "' by ", end - begin,
+                 " bytes; give every buffer memory of its own");
+}
+
+}  // namespace muonrt

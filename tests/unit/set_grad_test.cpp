@@ -1,0 +1,105 @@
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+
+// Gradients that are bound after creation: memory that steps write is refused, whichever parameter
+// it belongs to.
+
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr int64_t kNumel = 12;
+const int64_t kShape[2] = {3, 4};
+
+/// A matrix in bf16 with the caller's master weights (a), an AdamW parameter (b) and a matrix with
+/// NorMuon (c), both in f32.
+struct Three {
+  std::vector<uint16_t> half = std::vector<uint16_t>(kNumel, 0x3f80);
+  std::vector<float> master = std::vector<float>(kNumel, 1.0f), b = master, c = master,
+                     grad = std::vector<float>(4 * kNumel, 0.5f);
+  muonrt::Comm comm = muonrt::Comm::self();
+  muonrt::Optimizer optimizer = make();
+
+  muonrt::Optimizer make() {
+    std::vector<muonrt_group_t> groups = {muonrt::muon_group(), muonrt::adamw_group(),
+                                          muonrt::muon_group()};
+    groups[2].normuon = MUONRT_NORMUON_ROWS;
+    std::vector<muonrt_param_t> params(3, muonrt::param());
+    void* const data[] = {half.data(), b.data(), c.data()};
+    const char* const names[] = {"a", "b", "c"};
+    for (int32_t i = 0; i < 3; ++i) {
+      muonrt_param_t& p = params[static_cast<size_t>(i)];
+      p.name = names[i];
+      p.group = i;
+      p.ndim = 2;
+      p.shape = kShape;
+      p.data = data[i];
+      p.grad = grad.data() + i * kNumel;
+      p.grad_dtype = MUONRT_DTYPE_F32;
+    }
+    params[0].dtype = MUONRT_DTYPE_BF16;
+    params[0].master_kind = MUONRT_MASTER_CALLER;
+    params[0].master = master.data();
+    return {comm, muonrt::options(), groups, params};
+  }
+
+  void refused(int64_t param, const void* memory, const char* what, const char* whose) {
+    INFO(what << " of " << whose << " as the gradient of " << param);
+    CHECK(muonrt_optimizer_set_grad(optimizer.get(), param, memory) ==
+          MUONRT_ERROR_INVALID_ARGUMENT);
+    const std::string said = muonrt_last_error();
+    CHECK_THAT(said, Contains(std::string("grad overlaps the ") + what + " of param '" + whose));
+    CHECK_THAT(said, Contains(std::string("param '") + "abc"[param] + "'"));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("set_grad: what a step writes of any parameter is refused", "[unit][abi]") {
+  Three t;
+  const auto kept = [&](int64_t param, int32_t kind) {
+    return t.optimizer.state(param, kind).data;
+  };
+  for (const int64_t i : {0, 1, 2}) {
+    t.refused(i, t.half.data(), "data", "a");
+    t.refused(i, t.master.data() + kNumel - 1, "master", "a");
+    t.refused(i, t.b.data() + 1, "data", "b");
+    t.refused(i, kept(0, MUONRT_STATE_MOMENTUM), "momentum", "a");
+    t.refused(i, kept(1, MUONRT_STATE_VARIANCE), "variance", "b");
+    t.refused(i, kept(2, MUONRT_STATE_NORMUON), "NorMuon moments", "c");
+  }
+}
+
+TEST_CASE("set_grad: where one of several is refused, none is bound", "[unit][abi]") {
+  Three t, same;
+  const std::vector<float> others(kNumel, 0.25f);
+  const std::vector<const void*> grads = {others.data(), others.data(), t.b.data()};
+  CHECK_THROWS_WITH(t.optimizer.set_grads(grads),
+                    Contains("param 'c': grad overlaps the data of param 'b' by 48 bytes"));
+  t.optimizer.step(0.1);
+  same.optimizer.step(0.1);
+  CHECK(t.b == same.b);
+  CHECK(t.half == same.half);
+}
+
+TEST_CASE("set_grad: gradients may share memory, and lie beside what is written", "[unit][abi]") {
+  Three t;
+  const std::vector<float> shared(kNumel, 0.25f);
+  t.optimizer.set_grads({shared.data(), shared.data(), shared.data()});
+  t.optimizer.step(0.1);
+  // Up to the first byte of the parameter, and from the first behind it.
+  std::vector<float> around(3 * kNumel, 0.5f);
+  std::vector<muonrt_param_t> params(1, muonrt::param());
+  params[0].name = "a";
+  params[0].ndim = 2;
+  params[0].shape = kShape;
+  params[0].data = around.data() + kNumel;
+  muonrt::Optimizer one(t.comm, muonrt::options(), {muonrt::muon_group()}, params);
+  one.set_grad(0, around.data());
+  one.set_grad(0, around.data() + 2 * kNumel);
+  one.step(0.1);
+}
