@@ -34,7 +34,8 @@ constexpr float kB = -1.5f, kC = 0.5f, kA = 1.875f;
 
 PredictedProduct predicted(Kind kind, const BenchShape& s) {
   const bool apply = kind == Kind::kApply;
-  return {s.rows, apply ? s.cols : s.rows, kind == Kind::kGram ? s.cols : s.rows, s.count, !apply};
+  return {s.rows, apply ? s.cols : s.rows,  kind == Kind::kGram ? s.cols : s.rows, s.count,
+          !apply, kind == Kind::kPolynomial};
 }
 double flops_of(const PredictedProduct& p) {
   return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) *

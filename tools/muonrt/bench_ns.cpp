@@ -26,7 +26,11 @@ struct Arguments : DeviceArguments {
   std::vector<std::string> shapes = {"128x128x4", "256x1024x1"};
   std::string dtype = "bf16";
   bool together = false;
-  int64_t plant_nan = -1;  // matrix of every batch that gets a NaN, for tests of the check
+  // For tests of the check, by a number of 0 or more: the matrix of every batch that gets a NaN;
+  // and in all results but those that the others are held against, the matrix that becomes a copy
+  // of the next one, and the side of a tile that becomes a copy of its neighbour, of the middle
+  // matrix.
+  int64_t plant_nan = -1, plant_matrix = -1, plant_tile = -1;
 };
 
 Table make_table() {
@@ -127,11 +131,9 @@ struct Run {
   Scene* scene;
   bool graph;
   void enqueue() const { graph ? scene->replay() : scene->enqueue(); }
-  /// Once more from a workspace of NaN: directions that are wrong, of a graph the batches whose
-  /// bytes differ from the eager ones.
-  /// @param plant_nan  matrix whose first element becomes NaN before results are looked at, or -1.
-  /// @param zeros      what results are to be.
-  int64_t wrong(int64_t plant_nan, bool zeros) const {
+  /// Once more from a workspace of NaN: what the check finds, of a graph the batches whose bytes
+  /// differ from the eager ones.
+  int64_t wrong(NsCheck& check, const Arguments& a) const {
     Workbench& bench = *scene->bench;
     for (size_t i = 0; i < scene->batches.size(); ++i)
       bench.ops().fill(bench.stream(), scene->batches[i].workspace, 0xff, scene->space_bytes[i]);
@@ -142,19 +144,33 @@ struct Run {
       hashes.push_back(bench.hash(o.data, o.count * o.stride * size_of(o.dtype)));
     if (!graph) {
       scene->hashes = hashes;
-      for (const MatrixBatch& o : scene->results)
-        if (plant_nan >= 0 && plant_nan < o.count)
-          bench.ops().fill(
-              bench.stream(),
-              static_cast<unsigned char*>(o.data) + plant_nan * o.stride * size_of(o.dtype), 0xff,
-              size_of(o.dtype));
-      return wrong_directions(bench, scene->results, zeros);
+      for (const MatrixBatch& o : scene->results) plant(o, a, check.has_seen());
+      return check.wrong(bench, scene->results);
     }
     int64_t out = 0;
     for (size_t i = 0; i < hashes.size(); ++i) out += hashes[i] != scene->hashes[i];
     return out;
   }
   const char* mode() const { return graph ? "graph" : "eager"; }
+
+ private:
+  void plant(const MatrixBatch& o, const Arguments& a, bool others) const {
+    Workbench& bench = *scene->bench;
+    const auto at = [&](int64_t matrix, int64_t row, int64_t col) {
+      return static_cast<unsigned char*>(o.data) +
+             (matrix * o.stride + row * o.ld + col) * size_of(o.dtype);
+    };
+    if (a.plant_nan >= 0 && a.plant_nan < o.count)
+      bench.ops().fill(bench.stream(), at(a.plant_nan, 0, 0), 0xff, size_of(o.dtype));
+    if (!others) return;
+    if (a.plant_matrix >= 0 && a.plant_matrix + 1 < o.count)
+      bench.ops().copy(bench.stream(), at(a.plant_matrix, 0, 0), at(a.plant_matrix + 1, 0, 0),
+                       o.rows * o.ld * size_of(o.dtype));
+    const int64_t side = std::min(a.plant_tile, o.rows);
+    for (int64_t row = 0; row < side && 2 * side <= o.cols; ++row)
+      bench.ops().copy(bench.stream(), at(o.count / 2, row, 0), at(o.count / 2, row, side),
+                       side * size_of(o.dtype));
+  }
 };
 
 /// The whole of `bench ns`.
@@ -224,11 +240,16 @@ class NsBench {
       works.emplace_back(
           *way.scene->bench, *filler_, [&way](int64_t) { way.enqueue(); }, *way.scene->provider);
     time_in_turns(a_, *filler_, works);
-    for (size_t i = 0; i < ways.size(); ++i) {
-      const std::string& name = ways[i].scene->provider->name;
-      const int64_t bad = on_behalf_of(name, [&] { return ways[i].wrong(a_.plant_nan, zeros()); });
-      add_row(name, ways[i].mode(), job, &works[i].times(), bad);
-    }
+    // Held against plain loops, where they run, else against the first.
+    NsCheck check(zeros());
+    std::vector<int64_t> bad(ways.size());
+    for (const bool plain : {true, false})
+      for (size_t i = 0; i < ways.size(); ++i)
+        if (ways[i].scene->provider->plain == plain)
+          bad[i] =
+              on_behalf_of(ways[i].scene->provider->name, [&] { return ways[i].wrong(check, a_); });
+    for (size_t i = 0; i < ways.size(); ++i)
+      add_row(ways[i].scene->provider->name, ways[i].mode(), job, &works[i].times(), bad[i]);
   }
 
   /// The normalizations, then all shapes in lockstep.
@@ -302,8 +323,10 @@ int run(const Arguments& a) {
   report.title = fmt::format("Newton-Schulz, {} steps, {}, {},", settings.list.steps.size(),
                              a.dtype, named_values(a));
   report.notes =
-      "TFLOP/s as if all products were made in full in the standard form; #wrong directions that "
-      "are not near orthogonal, of a graph batches that differ from the eager ones";
+      "TFLOP/s as if all products were made in full in the standard form; #wrong elements that are "
+      "not finite, matrices that are not near orthogonal, groups of 32 rows or columns that are "
+      "not those of plain loops or else of the first provider, of a graph batches that differ from "
+      "the eager ones";
   if (a.together)
     report.notes +=
         "\nRows without a shape: all shapes in lockstep; `of alone`: over the sum of the medians "
@@ -331,6 +354,8 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   command->add_flag("--together", a->together,
                     "then all shapes at once, in lockstep, as the shapes of a chunk go");
   command->add_option("--plant-nan", a->plant_nan)->group("");
+  command->add_option("--plant-matrix", a->plant_matrix)->group("");
+  command->add_option("--plant-tile", a->plant_tile)->group("");
   add_product_options(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");

@@ -59,8 +59,9 @@ void add_product_options(CLI::App& command, DeviceArguments& a) {
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   command
-      .add_option("--values", a.values,
-                  "random, or zeros: no measure of speed, but of what power costs random ones")
+      .add_option(
+          "--values", a.values,
+          "random (normal), or zeros: no measure of speed, but of what power costs random ones")
       ->check(CLI::IsMember({"random", "zeros"}))
       ->capture_default_str();
   command.add_flag("--predict", a.predict,

@@ -9,13 +9,14 @@
 
 namespace muonrt::tool {
 
-// What was predicted for one H200, bf16, random data, before any GPU ran it: reference kernels,
-// sections 4.3 and 8.2, the rates interpolated between the sizes given there.
+// What was predicted for one H200, bf16, random data, before any GPU ran it: rates that were
+// published or reckoned (cuda/README.md), interpolated between sizes; job lists; what tiles cost.
 
-/// A product of a Newton-Schulz step: `count` results m x n, sums of k terms.
+/// A product of a Newton-Schulz step: `count` results m x n, sums of k terms; k = 0: the identity
+/// added to them.
 struct PredictedProduct {
   int64_t m = 0, n = 0, k = 0, count = 1;
-  bool symmetric = false;
+  bool symmetric = false, with_d = false;
 };
 
 /// Blocks of a grid that fills all SMs but the reserved ones.
