@@ -7,7 +7,7 @@
 
 namespace {
 
-int cases = 0, left_out = 0;
+int cases = 0, without_assertions = 0;
 
 struct CountsCases : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
@@ -15,6 +15,10 @@ struct CountsCases : Catch::TestEventListenerBase {
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     ++cases;
     std::cerr << "case: " << info.name << std::endl;
+  }
+  /// Left out, or all its loops were empty.
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    without_assertions += stats.totals.assertions.total() == 0;
   }
 };
 CATCH_REGISTER_LISTENER(CountsCases)
@@ -25,10 +29,7 @@ namespace cuda_test {
 
 bool is_emulated() { return false; }
 int64_t slow_calls() { return 0; }
-void leave_out(const char* why) {
-  ++left_out;
-  WARN("left out: " << why);
-}
+void leave_out(const char* why) { WARN("left out: " << why); }
 
 }  // namespace cuda_test
 
@@ -42,7 +43,7 @@ int main(int argc, char** argv) {
     return kSkipped;
   }
   const int status = Catch::Session().run(argc, argv);
-  if (status != 0 || left_out == 0 || left_out < cases) return status;
-  std::cout << "skipped: all cases were left out\n";
+  if (status != 0 || cases == 0 || without_assertions < cases) return status;
+  std::cout << "skipped: no case asserted anything\n";
   return kSkipped;
 }

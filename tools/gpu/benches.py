@@ -7,19 +7,20 @@ from outputs import add_ratios, ends, json_in, objects_in, work_of
 from runner import ROOT, Missing, verdict
 
 # Lists of `muonrt bench` and options, measured one after the other while their part's time lasts: those
-# that are looked at first, and what a run of all leaves to parts that are named.
+# that goals are set for, and what a run of all leaves to parts that are named.
 # What figures are taken from is warm, by STEADY as long before each group of rows, here and in
 # compare.py; once with zeros for the factor that power is.
 STEADY = 2
-FIRST_GEMM = [f"4096x4096,8192x8192 --steady {STEADY}", "512x512x8,1024x1024x8,2048x2048x8",
-              "1024x1024,2048x2048,4096x11008", "4096x4096 --values zeros --steady 1",
-              "512x512,768x768",
-              f"4096x4096,8192x8192 --reserved-sms 8 --steady {STEADY}", "2048x2048 --reserved-sms 8"]
+FIRST_GEMM = [f"4096x4096,8192x8192 --steady {STEADY}",
+              f"4096x4096,8192x8192 --reserved-sms 8 --steady {STEADY}",
+              "512x512x8,1024x1024x8,2048x2048x8", "1024x1024,2048x2048,4096x11008",
+              "4096x4096 --values zeros --steady 1", "512x512,768x768", "2048x2048 --reserved-sms 8"]
 MORE_GEMM = ["256x256,1536x1536,16384x16384", "16384x16384 --reserved-sms 8", "batches", "ratios",
              "llama3-8b", "kimi-k2", "deepseek-v3"]
-FIRST_NS = ["4096x4096,4096x11008,768x2048x128",
-            f"2048x7168x216,7168x18432 --iters 3 --warmup 1 --steady {STEADY}",
-            "2048x7168x216,7168x18432 --dtype f16 --iters 3 --warmup 1"]
+# A stage of Kimi K2, whose figure is that of its shapes in lockstep.
+STAGE = f"2048x7168x216,7168x18432 --together --iters 3 --warmup 1 --steady {STEADY} --providers cublaslt,sm90"
+FIRST_NS = [f"{STAGE} --dtype f16", f"{STAGE} --dtype f16 --reserved-sms 8", STAGE,
+            "4096x4096,4096x11008,768x2048x128"]
 MORE_NS = ["128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios",
            "8192x28672x9 --iters 3 --warmup 1"]
 STEADY_TORCH = "4096x4096,8192x8192"
@@ -65,15 +66,18 @@ class Benches:
         return ("ok" if good else "failed"), said, data if good else \
             dict(data, output=ends(text, 4000))
 
-    def kept(self, kind):
-        """Options that leave out what is broken."""
+    def kept(self, kind, words):
+        """A list's words, with options that leave out what is broken."""
         broken = self.checks.broken
         if not broken:
-            return []
-        best = ["cublaslt-best"] if kind == "gemm" and \
-            not {"cublaslt", "cublaslt-best"} & set(broken) else []
-        return ["--providers", ",".join([p for p in ("cublaslt", "sm80", "sm90", "naive")
-                                         if p not in broken] + best)]
+            return words
+        if "cublaslt" in broken:
+            broken = broken | {"cublaslt-best"}
+        asked = ["cublaslt", "sm80", "sm90", "naive"] + (["cublaslt-best"] if kind == "gemm" else [])
+        if "--providers" in words:
+            at = words.index("--providers")
+            asked, words = words[at + 1].split(","), words[:at] + words[at + 2:]
+        return words + ["--providers", ",".join(p for p in asked if p not in broken)]
 
     def list_of(self, kind, words, end):
         """One list; once more without the kernel that did not end in it or failed."""
@@ -82,9 +86,11 @@ class Benches:
             left = end - time.monotonic()
             if left < 2:
                 break
+            kept = self.kept(kind, words.split())
+            if kept[-2:] == ["--providers", ""]:
+                return "failed", "all that it asks for is left out", None
             try:
-                found = self.bench(kind, "--shapes", *words.split(), "--stream", "--deadline", DEADLINE,
-                                   *self.kept(kind), most=left)
+                found = self.bench(kind, "--shapes", *kept, "--stream", "--deadline", DEADLINE, most=left)
             except Exception as error:  # the other lists go on
                 return "failed", f"{type(error).__name__}: {error}", None
             culprit = ((found[2] or {}).get("failed") or "").split(":")[0]

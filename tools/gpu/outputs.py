@@ -8,6 +8,17 @@ def last(text):
     return lines[-1][:300] if lines else "no output"
 
 
+def said_left_out(text):
+    """Why cases of a Catch2 program were left out, once for each time that one said so."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line.removeprefix("left out: ") for line in lines if line.startswith("left out: ")]
+
+
+def asserted_nothing(text):
+    """Whether a Catch2 program ended well without one assertion."""
+    return "assertions: - none -" in text
+
+
 def ends(text, most=8000):
     """The head of an output, where the first failure is, with its tail."""
     half = most // 2

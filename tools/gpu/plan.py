@@ -3,8 +3,8 @@
 # In the order of a run: whether results are right, then the numbers that are looked at first, then
 # what repeats either at length. Each with the seconds that are kept for it in a run of all, and the
 # most that it may take there.
-PARTS = {"env": (20, 60), "build": (190, 240), "smoke": (25, 60), "tests": (50, 150), "gemm": (43, 80),
-         "torch": (46, 75), "memcheck": (30, 90), "verify": (25, 90), "ns": (29, 80),
+PARTS = {"env": (20, 60), "build": (174, 240), "smoke": (25, 90), "tests": (50, 150), "gemm": (43, 80),
+         "ns": (45, 120), "torch": (46, 75), "memcheck": (30, 90), "verify": (25, 90),
          "elementwise": (8, 30), "step": (12, 40), "nccl": (8, 30), "processes": (20, 60),
          "synccheck": (12, 60), "racecheck": (12, 60), "exchange": (5, 20), "meshes": (10, 100),
          "mpi": (8, 60), "commands": (15, 240), "profile": (0, 90)}

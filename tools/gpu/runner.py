@@ -135,4 +135,4 @@ def rest_of(child):
 def verdict(status, text):
     """(name, text, data) of a program that has ended."""
     name = {0: "ok", 77: "skipped", 124: "late"}.get(status, "failed")
-    return name, last(text), None if name == "ok" else {"output": ends(text)}
+    return name, ("late: " if name == "late" else "") + last(text), None if name == "ok" else {"output": ends(text)}

@@ -3,7 +3,7 @@ import itertools
 import re
 import time
 
-from outputs import ends, last
+from outputs import asserted_nothing, ends, last, said_left_out
 from runner import Missing
 
 # Cases small enough for compute-sanitizer, those of the kernels that are hardest to get right first.
@@ -38,6 +38,8 @@ def judged(status, text):
         return "ok", errors, warnings
     if status == 0 and errors is None:
         return "failed", errors, warnings  # it has not looked
+    if status == 0 and asserted_nothing(text):
+        return "skipped", errors, warnings
     return {0: "ok", 77: "skipped", 124: "late"}.get(status, "failed"), errors, warnings
 
 
@@ -62,7 +64,8 @@ class Sanitizers:
         kernel goes unseen where time is short."""
         broken = self.checks.broken & {"sm80", "sm90"}
         lists = [[(kernel, {other} | broken, case) for case in SANITIZED_SYMMETRIC]
-                 for kernel, other in (("sm90", "sm80"), ("sm80", "sm90")) if kernel not in broken]
+                 for kernel, other in (("sm90", "sm80"), ("sm80", "sm90"))
+                 if kernel not in broken | self.checks.absent]
         if tool == "memcheck":
             lists.append([("passes", broken, case) for case in SANITIZED_PASSES])
         return [one for turn in itertools.zip_longest(*lists) for one in turn if one]
@@ -78,7 +81,7 @@ class Sanitizers:
         end, data, bad = time.monotonic() + seconds, {}, []
         counts = {"ok": 0, "failed": 0, "late": 0, "skipped": 0}
         for group, left_out, case in self.groups(tool):
-            row = data.setdefault(group, {"ended": [], "errors": 0, "warnings": 0})
+            row = data.setdefault(group, {"ended": [], "errors": 0, "warnings": 0, "left_out": 0})
             left = end - time.monotonic()
             if left < 2:
                 counts["late"] += 1
@@ -93,18 +96,19 @@ class Sanitizers:
             counts[name] += 1
             row["errors"] += errors or 0
             row["warnings"] += warnings or 0
-            if name in ("ok", "skipped"):
-                row["ended"].append(case)
-            elif name == "late":
-                row.setdefault("late", []).append(case)
+            row["left_out"] += len(said_left_out(text))
+            if name != "failed":
+                row.setdefault("ended" if name == "ok" else name, []).append(case)
             if name == "failed":
                 bad.append(f"{group}, {case}: " + (f"{errors} errors" if errors else last(text)))
             if name == "failed" or warnings:
                 data["output"] = data.get("output", "") + \
                     f"-- {group}, {case} (status {status})\n{ends(text, 4000)}\n"
         said = "; ".join(f"{group}: {len(row['ended'])} groups of cases, #errors {row['errors']}, "
-                         f"#warnings {row['warnings']}" + (f", no time for {len(row['late'])}"
-                                                           if "late" in row else "")
-                         for group, row in data.items() if group != "output")
+                         f"#warnings {row['warnings']}" +
+                         (f", {len(row['skipped'])} skipped" if "skipped" in row else "") +
+                         (f", {row['left_out']} cases left out" if row["left_out"] else "") +
+                         (f", no time for {len(row['late'])}" if "late" in row else "")
+                         for group, row in data.items() if group != "output") or "no kernel to look at"
         name = next(n for n in ("failed", "late", "ok", "skipped") if counts[n] or n == "skipped")
         return name, said + "".join("; " + b for b in bad) + self.checks.without(), data
