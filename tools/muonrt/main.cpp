@@ -8,16 +8,33 @@
 
 #include "muonrt/command.hpp"
 #include "muonrt/launch.hpp"
+#include "muonrt/output_file.hpp"
+#include "muonrt/validators.hpp"
 
 namespace {
 
-/// What was printed is there for whoever reads it; not on a full disk, or where it was closed.
 int printed(int code) {
-  std::cout.flush();
-  const bool fails = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
-  if (!fails || code != 0) return code;
+  if (muonrt::tool::flush_output() || code != 0) return code;
   std::cerr << "muonrt: the output cannot be written\n";
   return 1;
+}
+
+/// Whether the subcommand prints the same on every process of a launcher, so that one is enough:
+/// it neither has ranks nor measures.
+bool says_it_once(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  const CLI::App* const top = app.get_subcommands().front();
+  const bool measures = top->get_name() == "bench" && at->get_name() != "plan";
+  return !measures && at->get_option_no_throw("--ranks") == nullptr;
+}
+
+/// CLI11 takes whole numbers beyond 64 bits for the largest or the least one.
+void refuse_beyond_64_bits(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
+  }
+  for (CLI::App* command : app.get_subcommands({})) refuse_beyond_64_bits(*command);
 }
 
 /// The library's version beside the command's, which it may have been linked to later.
@@ -53,6 +70,7 @@ int main(int argc, char** argv) {
   muonrt::tool::add_step(app, work);
   muonrt::tool::add_verify(app, work);
   muonrt::tool::add_bench(app, work);
+  refuse_beyond_64_bits(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -60,6 +78,11 @@ int main(int argc, char** argv) {
     if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
     if (e.get_name() == "RequiredError") name_unknown_subcommand(app);
     return printed(app.exit(e) == 0 ? 0 : 2);
+  }
+  if (muonrt::tool::launcher_rank() != 0 && says_it_once(app)) {
+    std::cerr << "muonrt: rank " << muonrt::tool::launcher_rank()
+              << " of a launcher's processes leaves this to rank 0\n";
+    return 0;
   }
   try {
     return printed(work());

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 namespace {
 
 // Sources: llm.c (GPT-2), the published configurations of Llama 3, Qwen3, Moonlight, DeepSeek-V3
-// and Kimi K2; the totals of reference models, section 2.2, are in tests/cli/models.
+// and Kimi K2; their totals are in tests/cli/plan.
 
 using Tensors = std::vector<ModelTensor>;
 using Named = std::pair<const char*, std::vector<int64_t>>;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <stdexcept>
 
 namespace muonrt::tool {
@@ -105,6 +106,11 @@ void write_text_file(const std::string& path, const std::string& content) {
   file.write(content.data(), content.size());
   file.finish();
   file.publish();
+}
+
+bool flush_output() {
+  std::cout.flush();
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout;
 }
 
 void require_writable(const std::string& path) {

@@ -35,6 +35,9 @@ class OutputFile {
 /// Writes `content` to `path` through an OutputFile.
 void write_text_file(const std::string& path, const std::string& content);
 
+/// Whether what was printed is with whoever reads it; not on a full disk, or where it was closed.
+bool flush_output();
+
 /// A file of the command line.
 struct NamedFile {
   std::string option, path;

@@ -119,8 +119,7 @@ void add_plan(CLI::App& app, Work& work) {
                      fmt::format("for what is modelled: {} (default {} for --replicas auto, {} for "
                                  "exchanges over NCCL)",
                                  what, host, gpu))
-        ->check(least > 0 ? positive() : nonnegative())
-        ->check(CLI::Range(least, 1e30));
+        ->check(number_between(least, 1e30));
   };
   constexpr MachineRates kHost;
   rate("--machine-flops", a->flops, kHost.flops, kGpuRates.flops, 1e-9,

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <sstream>
 #include <string>
 
 namespace muonrt::tool {
@@ -20,6 +23,18 @@ inline CLI::Validator number_from_zero(bool zero_too) {
           },
           zero_too ? "NUMBER >= 0" : "NUMBER > 0"};
 }
+/// Numbers from `low` to `high`, which CLI11 would print with 31 digits.
+inline CLI::Validator number_between(double low, double high) {
+  std::ostringstream range;
+  range << "from " << low << " to " << high;
+  return {[=, range = range.str()](const std::string& text) {
+            double value = 0;
+            const bool valid =
+                CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+            return valid ? std::string() : text + " is not a number " + range;
+          },
+          "NUMBER " + range.str()};
+}
 inline CLI::Validator positive() { return number_from_zero(false); }
 inline CLI::Validator nonnegative() { return number_from_zero(true); }
 
@@ -34,6 +49,16 @@ inline CLI::Validator whole_from_zero() {
                        : text + " is not a whole number from 0 to 2^64 - 1";
           },
           "UINT"};
+}
+
+/// Of whole numbers, which CLI11 cuts to 64 bits; whether it is one, CLI11 says.
+inline CLI::Validator in_64_bits() {
+  return {[](const std::string& text) {
+            errno = 0;
+            std::strtoll(text.c_str(), nullptr, 0);
+            return errno == ERANGE ? text + " does not fit into 64 bits" : std::string();
+          },
+          ""};
 }
 
 /// Of files that may be left out: "" comes of a variable that was never set.

@@ -32,6 +32,17 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   }
 }
 
+/// What only matrices have, as defaults, is nothing to an AdamW rule; its own is refused with the
+/// parameters it applies to. So are restarts of the Gram form, to a rule of the other.
+void drop_inherited(ParamConfig& config, const Value& rule) {
+  const auto own = [&](const char* key) { return rule.json.contains(key); };
+  if (config.role == "adamw") {
+    if (!own("parts")) config.parts = {};
+    if (!own("qk_clip")) config.qk_clip.reset();
+  }
+  if (config.method == "standard" && !own("restarts")) config.restarts.reset();
+}
+
 void check_layout(const ParamConfig& config, const Value& at) {
   const LayoutConfig& l = config.layout;
   const int last = !l.row_bounds.empty() + !l.owner.empty() + !l.flat.empty();
@@ -59,6 +70,7 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
     keys.erase("name");
     read_object(made.config, {keys, rule.path}, param_keys());
     check_layout(made.config, rule);
+    drop_inherited(made.config, rule);
     const std::string role = made.config.role.value_or("");
     if (role.empty()) rule.refuse("role is missing (here and in defaults)");
     if (role != "frozen" && !made.config.lr) {

@@ -127,12 +127,13 @@ int run_step(Comm& comm, const StepArguments& a) {
       lines->write(text.data(), text.size());
       lines->finish();
     }
-    // All are whole before the first takes its name.
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
+                 health);
+    if (!flush_output()) throw std::runtime_error("the output cannot be written");
+    // All are whole, and what is printed is out, before the first takes its name.
     out->publish();
     if (state) state->publish();
     if (lines) lines->publish();
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
-                 health);
   }
   return 0;
 }
