@@ -20,7 +20,7 @@ using Jobs = std::vector<TileJob>;
 
 // Time in sevenths of what a cell's products take for a stage of the depth. An SM takes in 56 bytes
 // a clock: the operands of a square off the diagonal, 32 KB a stage, take it 8 sevenths of the 512
-// clocks of its products. The other tiles bring less for each product (reference kernels, 4.2).
+// clocks of its products (small_jobs.cpp). The other tiles bring less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {

@@ -1,5 +1,4 @@
-// Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, 16-bit
-// elements, f32 sums.
+// Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, f32 sums.
 //
 // A persistent block works off its part of a list (job_list.hpp): tiles of 128 x 256 or 128 x 128,
 // of the mixed list, or of 128 x 192. Warpgroup 0 is the producer: one thread of it has the bulk
@@ -36,6 +35,7 @@ namespace muonrt::cuda {
 namespace {
 
 struct Config {
+  static constexpr uint16_t kBothBlocks = 3;  // of a cluster
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static constexpr int kDepth = kStageDepth;  // of a stage: a row of the swizzle
   static constexpr int kOperandBytes = kCell * kDepth * 2;
@@ -44,13 +44,13 @@ struct Config {
   static constexpr int kStagingAt = kRingStages * kStageBytes;
   static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
   static constexpr int kSharedBytes = kBarriersAt + 3 * kRingStages * 8;
-  // 168 registers a thread at the start; what the producer gives up is the consumers'.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  // A thread's at the start; what the producer gives up is the consumers': more would never come.
+  static constexpr int kRegisters = 65536 / kThreads / 8 * 8, kProducerRegisters = 40,
+                       kConsumerRegisters =
+                           kRegisters + (kRegisters - kProducerRegisters) / kConsumers;
 };
 static_assert(Config::kSharedBytes <= 232448, "shared memory of a block on sm_90");
 static_assert(Config::kOperandBytes % 1024 == 0 && Config::kSquareBytes % 1024 == 0);
-
-constexpr uint16_t kBothBlocks = 3;
 
 struct Shared {
   unsigned char* memory;
@@ -137,7 +137,7 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
     if (pair) {
       const auto half = static_cast<int>(rank);
       bulk_load_blocks(stage + (1 + half) * Config::kOperandBytes, b, k, col + half * kCell, matrix,
-                       full, kBothBlocks);
+                       full, Config::kBothBlocks);
       continue;
     }
 #pragma unroll 1

@@ -9,11 +9,11 @@ namespace muonrt::cuda {
 
 namespace {
 
-// Source: reference kernels, 4.2 and 4.3. A stage is 64 deep, 16 bits an element; 4,096 FLOP a
-// clock and SM. An SM takes in 64 bytes a clock by its port, 56 of them in practice; all of L2 gave
-// 3,942 to 4,472 (measured on an H800) or 6,100 (DeepGEMM's model): 38 an SM. Between blocks of a
-// cluster 14 (arXiv 2402.13499: 3.3 TB/s of all SMs). Stores take 48 bytes a clock of an SM (32 to
-// 64); behind a block's last job nothing hides them.
+// A stage is 64 deep, 16 bits an element; 4,096 FLOP a clock and SM. An SM takes in 64 bytes a
+// clock by its port, 56 of them in practice; all of L2 gave 3,942 to 4,472 (measured on an H800) or
+// 6,100 (DeepGEMM's model): 38 an SM. Between blocks of a cluster 14 (arXiv 2402.13499: 3.3 TB/s of
+// all SMs). Stores take 48 bytes a clock of an SM (32 to 64); behind a block's last job nothing
+// hides them.
 constexpr double kStageClocksOfCell = 512, kPort = 56, kL2 = 38, kBetweenBlocks = 14;
 constexpr double kMeetings = 1000;         // of a cluster, and the sums' way through shared memory
 constexpr double kStoreClocks = 4.0 / 48;  // an element, straight and mirrored

@@ -1,4 +1,4 @@
-// Acceptance of Newton-Schulz in half precision on a GPU's products: reference kernels, 9.3 B.
+// Acceptance of Newton-Schulz in half precision on a GPU's products, on spectra that are known.
 
 #include <catch2/catch.hpp>
 #include <future>

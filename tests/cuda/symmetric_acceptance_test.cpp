@@ -1,6 +1,6 @@
-// The acceptance of symmetric products (reference kernels, 9.3 A) at the sizes that models have; in
-// the emulator at small ones. Whole results beside the vendor's, bits over grids and repeats, and
-// errors against float64 in rows that are drawn.
+// The acceptance of symmetric products at the sizes that models have; in the emulator at small
+// ones. Whole results beside the vendor's, bits over grids and repeats, and errors against float64
+// in rows that are drawn.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -237,7 +237,7 @@ TEST_CASE(
     "symmetric acceptance: real numbers are symmetric, as near to float64 as the vendor's, and "
     "keep their bits on every grid, again and again",
     "[cuda]") {
-  // A twentieth more than the vendor's errors: reference kernels, 9.3.
+  // Of the vendor's errors: the same sums in another order.
   constexpr double kOfTheirs = 1.05;
   for_all(Numbers::kReals, [](Trial& trial, SymmetricProvider provider,
                               const std::vector<uint16_t>&, const Errors& theirs) {

@@ -130,6 +130,13 @@ TEST_CASE(
   CHECK(widths.least(3 * kEpilogues * 3 * 2) >= 1);
 }
 
+TEST_CASE("symmetric medium: exact on integers for every n to 600, batches 1 to 4", "[.full]") {
+  for (const SymmetricCase& c : drawn_cases(Sweep::kMedium)) {
+    INFO(c.name());
+    REQUIRE(wrong(c, Tiles::kMedium) == 0);
+  }
+}
+
 TEST_CASE("symmetric medium: exact on integers where D comes behind any number of stages",
           "[emulated]") {
   for (int64_t stages = 1; stages <= 9; ++stages) {

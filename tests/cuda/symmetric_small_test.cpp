@@ -74,6 +74,23 @@ TEST_CASE("symmetric small: the cases for the large tiles of a GPU have them", "
   }
 }
 
+// A row of A that is no multiple of 16 bytes is filled up with zeros by the copy itself, which only
+// a GPU can show.
+TEST_CASE(
+    "symmetric small: the sizes of gpu-check's smoke reach all tiles, depths not cut, rows odd",
+    "[emulated]") {
+  for (const auto& [n, k, count, tiles] : {std::tuple(300, 523, 1, Tiles::kSmall),
+                                           {1000, 1003, 1, Tiles::kSmallWide},
+                                           {650, 651, 8, Tiles::kMedium},
+                                           {1081, 1091, 12, Tiles::kLarge}}) {
+    CAPTURE(n, k, count);
+    CHECK(k % 8 != 0);
+    CHECK(slices_of_sm90(n, k) == 1);
+    CHECK(slices_of(n, k) == 1);
+    for (const int sms : {124, 132}) CHECK(chosen(n, k, count, sms) == tiles);
+  }
+}
+
 TEST_CASE("symmetric small: a grid of two blocks has large tiles where a GPU has small ones",
           "[emulated]") {
   // What kAllButTwo is for; sizes of symmetric_test, on two blocks and on all SMs.
@@ -126,6 +143,15 @@ TEST_CASE(
     }
   }
   CHECK(met.least(3 * kEpilogues * 2 * 2) >= 2);
+}
+
+TEST_CASE("symmetric small: exact on integers for every n to 600, batches 1 to 4, all small tiles",
+          "[.full]") {
+  for (const SymmetricCase& c : drawn_cases(Sweep::kSmall)) {
+    INFO(c.name());
+    REQUIRE(wrong(c, Tiles::kSmall) == 0);
+    REQUIRE(wrong(c, Tiles::kSmallWide) == 0);
+  }
 }
 
 TEST_CASE("symmetric small: exact on integers by large tiles where the choice is small ones",
