@@ -46,7 +46,10 @@ if(muonrt_sanitize)
   list(APPEND muonrt_sanitize -Wno-maybe-uninitialized)
   # To compile a third faster, without some checks where a target's MUONRT_CHECKS is FEWER (programs
   # that check), without all where it is NONE (the command around the library).
-  set(muonrt_fewer "-fno-sanitize=null,alignment,vptr")
+  set(muonrt_fewer -fno-sanitize=null,alignment,vptr)
+  if(MUONRT_SANITIZE STREQUAL "address")
+    list(APPEND muonrt_fewer -fno-sanitize-address-use-after-scope)
+  endif()
   target_compile_options(muonrt_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_sanitize} -fno-omit-frame-pointer -g1>
     "$<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<STREQUAL:$<TARGET_PROPERTY:MUONRT_CHECKS>,FEWER>>:${muonrt_fewer}>"
@@ -63,4 +66,15 @@ function(muonrt_compile_fast)
       $<$<AND:$<CONFIG:Debug>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
     set_target_properties(${target} PROPERTIES MUONRT_CHECKS FEWER UNITY_BUILD OFF)
   endforeach()
+endfunction()
+
+# muonrt_precompile(header targets...): a big header once for each of these targets. Not under a
+# launcher such as ccache, which would keep nothing of them.
+function(muonrt_precompile header)
+  if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    foreach(target ${ARGN})
+      target_precompile_headers(${target} PRIVATE
+        "<${header}>")
+    endforeach()
+  endif()
 endfunction()

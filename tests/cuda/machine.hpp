@@ -22,8 +22,8 @@ std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             int reserved_sms = 0);
 bool is_emulated();
-/// Says that a case is left out on this machine. A run of which nothing else is left is reported as
-/// skipped.
+/// Says that a case is left out on this machine. A run in which no case asserts anything is
+/// reported as skipped.
 void leave_out(const char* why);
 /// Calls of the runtime so far that wait, allocate or make an object; 0 on a GPU, which does not
 /// tell.

@@ -165,7 +165,7 @@ textbook::List first(const textbook::List& list, int64_t n) {
   return {list.begin(), list.begin() + n};
 }
 
-/// Source: reference numerics, section 8.1 (fp64 root finding).
+/// By root finding on the derivatives of the composed polynomials in float64.
 std::vector<ImageRow> image_rows() {
   const Range one = {1, 1}, raw = {0.876441, 1.123559}, cans = {0.884374, 1.119836};
   const Range aol = {-1.084441, 1.084441}, wide = {0.846647, 1.141127}, mid = {0.858873, 1.141127};

@@ -42,7 +42,7 @@ inline double near(const Named& l) {
 /// Short side first, as the pipeline stores it.
 inline Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : textbook::transpose(a); }
 
-/// Spectra of reference kernels, section 9, for k singular values.
+/// Spectra for k singular values, after the stress tests of Dao-AILab/gram-newton-schulz.
 inline std::vector<std::pair<const char*, std::vector<double>>> eight_spectra(int64_t k) {
   const auto log_to = [k](double last) {
     std::vector<double> s;
@@ -80,7 +80,7 @@ inline muonrt::Method method_of(const muonrt::NewtonSchulz& made, muonrt::Form f
 }
 
 /// One form of settings that were made: the same by the textbook, and how far a result may be from
-/// it by the acceptance tests of reference kernels, section 9.3 B.
+/// it by tests/support/tolerances.hpp.
 struct SpectralTrial {
   SpectralTrial(const muonrt::NewtonSchulz& made, muonrt::Form form, int64_t m)
       : method(method_of(made, form)) {

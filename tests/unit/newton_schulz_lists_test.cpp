@@ -99,7 +99,7 @@ TEST_CASE("lists: given restarts are taken where they bound Q, refused where not
   options.restarts = std::vector<int>{1, 3};
   CHECK(make_newton_schulz(family, default_settings(family), DType::kBF16, options).gram_restarts ==
         std::vector<int>{1, 3});
-  // Condition number 2.7e12 without a restart (reference numerics, section 5).
+  // Condition number above 1e12 without a restart (restarts_test.cpp).
   options.restarts = std::vector<int>{};
   CHECK_THROWS_WITH(make_newton_schulz(family, default_settings(family), DType::kF16, options),
                     Catch::Contains("restarts []") && Catch::Contains("f16"));

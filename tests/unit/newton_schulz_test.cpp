@@ -51,7 +51,7 @@ TEST_CASE("newton-schulz: a rank-one matrix becomes p(1) times its direction",
 }
 
 TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
-  // Source: reference numerics, section 8.2; columns: Keller Jordan, You, Polar Express, raw/1.05.
+  // The composed polynomial in float64; columns: Keller Jordan, You, Polar Express, raw/1.05.
   struct Row {
     int64_t k;
     double p[4];

@@ -1,6 +1,6 @@
 #pragma once
 
-// Matrix shapes of published models. Source: reference models, section 2.3.
+// Matrix shapes of published models. Sources: llm.c (GPT-2), their configurations.
 
 #include <cstdint>
 #include <vector>

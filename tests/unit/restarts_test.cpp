@@ -30,7 +30,8 @@ textbook::List first(const textbook::List& list, int64_t n) {
 }  // namespace
 
 TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit][restarts]") {
-  // Source: reference numerics, section 5; three digits are printed.
+  // By the simulation of Dao-AILab/gram-newton-schulz over 4001 points, repeated in Python; three
+  // digits.
   const auto near = [](double expected) { return Approx(expected).epsilon(0.03); };
   CHECK(metric(lists::kPolarRaw105, {}) == near(2.7e12));
   CHECK(metric(lists::kPolarRaw105, {2}) == near(84.6));

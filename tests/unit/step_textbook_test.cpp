@@ -125,8 +125,8 @@ TEST_CASE("step: Muon and AdamW over four ranks follow the float64 textbook", "[
 }
 
 TEST_CASE("step: a rank-one gradient gives the closed form", "[unit][optimizer]") {
-  // sigma = 1 after normalization, so the update is p(1) times the unit direction
-  // (reference numerics, 8.2): 0.903537 for Polar Express, 0.696436 for Keller Jordan.
+  // sigma = 1 after normalization, so the update is p(1) times the unit direction: 0.903537 for
+  // Polar Express, 0.696436 for Keller Jordan.
   for (const bool jordan : {false, true}) {
     world::Case c;
     c.mesh = {3};

@@ -2,11 +2,12 @@
 
 #include <catch2/catch.hpp>
 
+using muonrt::cat;
 using muonrt::json_quote;
 using muonrt::shorten_names;
 
 TEST_CASE("text: long quotations are cut, with their length, and nothing else", "[unit][base]") {
-  const std::string n(300, 'n'), cut = std::string(100, 'n') + "...' (300 bytes)";
+  const std::string n(300, 'n'), cut = cat(std::string(100, 'n'), "...' (300 bytes)");
   CHECK(shorten_names("param '" + n + "': shape is 'x'") == "param '" + cut + ": shape is 'x'");
   CHECK(shorten_names("'" + n + "' of '" + n + "'") == "'" + cut + " of '" + cut);
   CHECK(shorten_names("a '" + n + "'s' b") == "a '" + std::string(100, 'n') + "...' (302 bytes) b");
