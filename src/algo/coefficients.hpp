@@ -24,7 +24,8 @@ enum class CoefficientFamily : int32_t {
   kCustom = 100,
 };
 
-/// How headroom against rounding is bought; public values. Source: reference numerics, section 20.
+/// How headroom against rounding is bought; public values. Sources: the generator of
+/// NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz (all).
 enum class SafetyMode : int32_t {
   kAuto = 0,   // as default_settings has it for the family
   kInner = 1,  // every polynomial but the last divided inside the generator, and the input too

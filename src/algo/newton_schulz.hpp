@@ -11,7 +11,8 @@
 
 namespace muonrt {
 
-/// What the input is divided by; public values. Source: reference numerics, sections 3 and 20.
+/// What the input is divided by; public values. Sources of eps: KellerJordan/Muon adds it,
+/// torch.optim.Muon takes the larger.
 enum class Normalize : int32_t {
   kPrescaled = 0,  // safety x norm
   kAddEps = 1,     // safety x norm + eps

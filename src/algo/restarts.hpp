@@ -28,7 +28,7 @@ struct RestartSearch {
 RestartSearch restart_search(const CoefficientList& list, DType dtype);
 
 /// Worst max|q| / min|q| over all steps, infinity where Q is lost. Restarts as in Method::restarts.
-/// Source: the restart selection of Gram Newton-Schulz (Dao-AILab); reference numerics, section 5.
+/// Source: the restart selection of Dao-AILab/gram-newton-schulz.
 double restart_metric(const CoefficientList& list, const std::vector<int>& restarts,
                       const RestartSearch& search);
 

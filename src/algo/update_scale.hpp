@@ -5,7 +5,7 @@
 namespace muonrt {
 
 /// What the orthogonalized update is multiplied by, besides the rate. Values are public.
-/// Source: reference numerics, section 9.
+/// Sources: by value; names as in torch.optim.Muon and microsoft/dion.
 enum class ScaleRule : int32_t {
   kMatchRms = 0,  // 0.2 sqrt(max(rows, cols)): the update has AdamW's RMS (Moonlight)
   kOriginal = 1,  // sqrt(max(1, rows / cols)) (Keller Jordan)

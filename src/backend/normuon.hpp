@@ -7,7 +7,7 @@
 
 // NorMuon on a whole matrix; formulas and the order of sums, shared by every backend. A line is a
 // row or a column of the matrix as it is stored. Source: Li et al. 2025 (arXiv 2510.05491) as in
-// zichongli5/NorMuon; reference numerics, section 10.
+// zichongli5/NorMuon.
 
 namespace muonrt {
 

@@ -6,8 +6,7 @@
 #include "backend/scalars.hpp"
 
 // QK-clip: rows of query and key weights shrink where a head's largest logit went beyond a
-// threshold; formulas shared by every backend. Source: Kimi K2 (arXiv 2507.20534), algorithm 1;
-// reference numerics, section 15.
+// threshold; formulas shared by every backend. Source: Kimi K2 (arXiv 2507.20534), algorithm 1.
 
 namespace muonrt {
 

@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// New momentum buffer. Source: reference numerics, section 2.
+/// New momentum buffer. Sources: KellerJordan/Muon (EMA), MoonshotAI/Moonlight (heavy ball).
 MUONRT_HOST_DEVICE inline float next_momentum(float m, float g, const MuonScalars& s) {
   return s.heavy_ball ? s.momentum * m + g : s.momentum * m + (1.0f - s.momentum) * g;
 }
@@ -22,7 +22,7 @@ MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScala
 }
 
 /// What remains of a weight after decay. Cautious: only where update and weight do not differ in
-/// sign (an update of zero decays). Source: arXiv 2510.12402; reference numerics, section 11.
+/// sign (an update of zero decays). Source: cautious weight decay, arXiv 2510.12402.
 MUONRT_HOST_DEVICE inline float decayed(float w, float update, float decay, int32_t cautious) {
   const bool apart = ((update > 0.0f) & (w < 0.0f)) | ((update < 0.0f) & (w > 0.0f));
   return w * ((cautious != 0) & apart ? 1.0f : 1.0f - decay);
@@ -36,7 +36,8 @@ MUONRT_HOST_DEVICE inline float muon_update(float w, float o, float scale, float
 }
 
 /// AdamW. Updates both moments, returns the new weight. Source: Loshchilov and Hutter 2019,
-/// Algorithm 2; the two places of eps: reference numerics, section 12.
+/// Algorithm 2. Folded: eps beside the uncorrected root, which is Algorithm 2 with
+/// eps / sqrt(1 - beta2^t).
 MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& v,
                                              const AdamScalars& s) {
   m = s.beta1 * m + (1.0f - s.beta1) * g;

@@ -28,8 +28,10 @@ Shape shape_of(int64_t rows, int64_t cols) {
   return {static_cast<double>(std::min(rows, cols)), static_cast<double>(std::max(rows, cols))};
 }
 
-/// Source: reference numerics, sections 4 and 5; the Gram form with all T-1 restarts is the
-/// standard form.
+/// A step of the standard form takes R = X X^T, R R and Z X. The Gram form's takes R R, Q Z, R Z
+/// and Z Y (m x m) but for Q Z of the first step behind a rebuild, and the last two before the
+/// next, or the end; each of the 1 + k stretches takes an X X^T and a Q X. With all T-1 restarts it
+/// is the standard form.
 Count count_products(const Method& method) {
   const double steps = method.steps;
   if (method.form == Form::kStandard) return {steps, steps, steps};
