@@ -215,6 +215,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     textbook::List list;
     Method method;
     int64_t square, gram, rectangle;  // of m x m by m x m, X X^T, m x m by m x n
+    int64_t sums = 0;                 // Q = b R + a I, passes over a whole matrix
   };
   const auto& pe = lists::kPolarModded;
   const auto& cubic = lists::kCubic;
@@ -222,7 +223,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
   const Case cases[] = {
       {pe, runner::standard(pe), 5, 5, 5},      {cubic, runner::standard(cubic), 0, 5, 5},
       {pe, runner::gram(pe, {}), 17, 1, 1},     {pe, runner::gram(pe, {2}), 14, 2, 2},
-      {pe, runner::gram(pe, {1, 3}), 11, 3, 3}, {cubic, runner::gram(cubic, {2}), 9, 2, 2},
+      {pe, runner::gram(pe, {1, 3}), 11, 3, 3}, {cubic, runner::gram(cubic, {2}), 9, 2, 2, 2},
   };
   for (const Case& c : cases) {
     auto backend = backends::reference();
@@ -230,8 +231,9 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     const int64_t m = 6, n = 10;
     runner::orthogonalize(backend, runner::settings_of(c.list, 1.02, DType::kF32), c.method,
                           DType::kF32, textbook::gaussian(m, n, 1));
-    int64_t square = 0, gram = 0, rectangle = 0;
+    int64_t square = 0, gram = 0, rectangle = 0, sums = 0;
     for (const auto& p : ops.asked) {
+      sums += !p.product;
       if (!p.product) continue;
       square += p.n == m && p.k == m;
       gram += p.n == m && p.k == n;
@@ -243,6 +245,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     CHECK(square == c.square);
     CHECK(gram == c.gram);
     CHECK(rectangle == c.rectangle);
+    CHECK(sums == c.sums);
     // The planner's formula, checked against what was really asked for.
     if (c.list[0].c == 0) continue;
     const double md = m, nd = n;
