@@ -88,11 +88,8 @@ __global__ void __launch_bounds__(kThreads) add_identity_kernel(Diagonals d) {
   }
 }
 
-constexpr int64_t kMostDeep = 65535;  // of a grid, but for its first dimension
-
 dim3 squares_of(const MatrixBatch& m) {
-  return grid_of((m.cols + kSide - 1) / kSide, (m.rows + kSide - 1) / kSide,
-                 m.count < kMostDeep ? m.count : kMostDeep);
+  return grid_of((m.cols + kSide - 1) / kSide, (m.rows + kSide - 1) / kSide, grid_depth(m.count));
 }
 
 }  // namespace
@@ -106,8 +103,7 @@ void mirror(const MatrixBatch& c, cudaStream_t stream) {
 }
 
 void add_identity(const MatrixBatch& x, float gamma, cudaStream_t stream) {
-  const dim3 grid =
-      grid_of((x.rows + kThreads - 1) / kThreads, x.count < kMostDeep ? x.count : kMostDeep);
+  const dim3 grid = grid_of((x.rows + kThreads - 1) / kThreads, grid_depth(x.count));
   launch("add_identity", add_identity_kernel, grid, kThreads, Diagonals{x, gamma}, stream);
 }
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kFinishThreads = 1024;
-constexpr int64_t kMostDeep = 65535;  // of a grid
 
 struct LanczosArguments {
   MatrixBatch x;
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(kFinishThreads) lanczos_finish_kernel(LanczosA
 }  // namespace
 
 void lanczos(const MatrixBatch& x, float* workspace, Lanczos* out, cudaStream_t stream) {
-  const int64_t m = x.rows, deep = x.count < kMostDeep ? x.count : kMostDeep;
+  const int64_t m = x.rows, deep = grid_depth(x.count);
   const int64_t columns = (x.cols + kThreads - 1) / kThreads;
   const int64_t blocks = (m + kLanczosRows - 1) / kLanczosRows;
   constexpr int64_t kRows = kThreads / kWarp;

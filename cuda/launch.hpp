@@ -45,6 +45,9 @@ void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }
 
+/// A grid's second or third dimension, of which it has no more; matrices beyond take turns.
+inline int64_t grid_depth(int64_t matrices) { return matrices < 65535 ? matrices : 65535; }
+
 inline dim3 grid_of(int64_t x, int64_t y = 1, int64_t z = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
 }

@@ -44,10 +44,8 @@ __global__ void __launch_bounds__(kSide* kSide, 4) naive_gemm_kernel(Product p) 
 
 void naive_gemm(const Product& product, cudaStream_t stream) {
   const MatrixBatch& c = product.c;
-  constexpr int64_t kMostDeep = 65535;
   launch("naive_gemm", naive_gemm_kernel,
-         grid_of((c.cols + kSide - 1) / kSide, (c.rows + kSide - 1) / kSide,
-                 c.count < kMostDeep ? c.count : kMostDeep),
+         grid_of((c.cols + kSide - 1) / kSide, (c.rows + kSide - 1) / kSide, grid_depth(c.count)),
          kSide * kSide, product, stream);
 }
 

@@ -12,7 +12,6 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int64_t kMostDeep = 65535;  // of a grid
 
 struct RowArguments {
   MatrixBatch gram, x, factors;
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) apply_factors_kernel(RowArguments a)
 
 void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
                 float safety, cudaStream_t stream) {
-  const int64_t deep = gram.count < kMostDeep ? gram.count : kMostDeep;
+  const int64_t deep = grid_depth(gram.count);
   const RowArguments arguments{gram, x, factors, safety};
   constexpr int64_t kRows = kThreads / kWarp;
   launch("row_factors", row_factors_kernel, grid_of((gram.rows + kRows - 1) / kRows, deep),

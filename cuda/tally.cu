@@ -13,8 +13,6 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int64_t kMostDeep = 65535;  // of a grid
-
 struct TallyArguments {
   MatrixBatch x;
   const uint16_t* low;
@@ -147,7 +145,7 @@ void load_tallies() {
 
 void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
            cudaStream_t stream) {
-  const int64_t deep = x.count < kMostDeep ? x.count : kMostDeep;
+  const int64_t deep = grid_depth(x.count);
   launch("tally", tally_kernel, grid_of(blocks_for(x.rows * x.cols, blocks), deep), kThreads,
          TallyArguments{x, low, tallies}, stream);
 }
