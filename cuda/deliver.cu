@@ -17,6 +17,11 @@ struct DeliverArguments {
   const volatile int32_t* closed;
 };
 
+struct RetractArguments {
+  int64_t* flag;
+  const volatile int32_t* closed;
+};
+
 struct OrderArguments {
   const float* from;
   int32_t* to;
@@ -30,9 +35,21 @@ struct RestoreArguments {
   const volatile int32_t* closed;
 };
 
+// One look for all threads: half a ballot is none.
+__device__ bool look(const volatile int32_t* closed) {
+  return __syncthreads_or(threadIdx.x == 0 && *closed != 0) != 0;
+}
+
 __global__ void deliver_kernel(DeliverArguments a) {
-  if (*a.closed) return;
+  if (look(a.closed)) return;
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = a.from[i];
+}
+
+// The flag that the stream has set is out before this looks, so that host and GPU cannot both miss
+// what the other has written.
+__global__ void retract_kernel(RetractArguments a) {
+  __threadfence_system();
+  if (*a.closed) *a.flag = 0;
 }
 
 // The maximum of these integers is the maximum of the values, NaN above all.
@@ -41,7 +58,7 @@ __global__ void order_kernel(OrderArguments a) {
 }
 
 __global__ void restore_kernel(RestoreArguments a) {
-  if (*a.closed) return;
+  if (look(a.closed)) return;
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = f32_from_ordered(a.from[i]);
 }
 
@@ -49,6 +66,7 @@ __global__ void restore_kernel(RestoreArguments a) {
 
 void load_deliveries() {
   load("deliver", deliver_kernel);
+  load("retract", retract_kernel);
   load("order_floats", order_kernel);
   load("deliver_floats", restore_kernel);
 }
@@ -57,6 +75,10 @@ void deliver(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
              cudaStream_t stream) {
   launch("deliver", deliver_kernel, grid_of(1), kThreads, DeliverArguments{from, to, n, closed},
          stream);
+}
+
+void retract(int64_t* flag, const int32_t* closed, cudaStream_t stream) {
+  launch("retract", retract_kernel, grid_of(1), 1, RetractArguments{flag, closed}, stream);
 }
 
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream) {

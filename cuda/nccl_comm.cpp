@@ -41,9 +41,12 @@ class NcclComm final : public Comm {
     });
     if (!options_.borrow) make(id);
   }
+  /// Waits for no stream: what enqueued work still uses outlives this where NCCL has not let go.
   ~NcclComm() override {
+    auto last = watch_ ? watch_->take_last() : nullptr;
     watch_.reset();
     link_.reset();
+    shared_->keep(std::move(scratch_), std::move(last));
   }
 
   int rank() const override { return bootstrap_->rank(); }
@@ -96,6 +99,11 @@ class NcclComm final : public Comm {
   void prepare_reduction(int64_t bytes) override {
     watch_->prepare(kMostMessages);
     scratch(bytes);
+  }
+
+  void retract(Stream& stream, int64_t* entered) override {
+    const DeviceGuard guard(options_.device_index);
+    cuda::retract(entered, shared_->closed(), handle_of(stream));
   }
 
   void allgather(const void* mine, void* all, int64_t bytes) override {
@@ -166,7 +174,7 @@ class NcclComm final : public Comm {
         options_.device_index, rank(),
         NcclWatch::Calls{[this] { return link_->look(); },
                          [this] { return bootstrap_->timeout_ms(); },
-                         [this](const Error& error) { link_->close(error); }});
+                         [this](const Error& error) { link_->end(error); }});
   }
 
   Deadline deadline() const { return Deadline::in_ms(bootstrap_->timeout_ms()); }

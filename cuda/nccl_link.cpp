@@ -1,8 +1,5 @@
 #include "cuda/nccl_link.hpp"
 
-#include <atomic>
-#include <chrono>
-#include <map>
 #include <utility>
 
 #include "cuda/guard.hpp"
@@ -12,7 +9,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int64_t kPartingMs = 2000, kStuckMs = 1000;
+constexpr int64_t kPartingMs = 2000;
 
 NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   NcclConfig out;
@@ -57,62 +54,6 @@ void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstr
                  "; pass communicators over the same ranks in the same order");
 }
 
-NcclShared::NcclShared(int device) : device_(device), closed_(device, sizeof(int32_t), true) {
-  *closed_.as<int32_t>() = 0;
-}
-
-std::shared_ptr<NcclShared> NcclShared::of_borrowed(NcclHandle handle, int device) {
-  static std::mutex mutex;
-  static std::map<std::pair<NcclHandle, int>, std::weak_ptr<NcclShared>> known;
-  const std::lock_guard lock(mutex);
-  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  const auto found = known.find({handle, device});
-  if (auto shared = found == known.end() ? nullptr : found->second.lock();
-      shared && !shared->gone_) {
-    shared->require_open();
-    return shared;
-  }
-  auto made = std::make_shared<NcclShared>(device);
-  made->handle = handle;
-  known[{handle, device}] = made;
-  return made;
-}
-
-bool NcclShared::fail(const Error& error) noexcept {
-  const std::lock_guard lock(error_mutex_);
-  if (error_) return false;
-  error_ = error;
-  // Before NCCL's own flag, on machines whose stores may overtake one another, too.
-  std::atomic_ref(*closed_.as<int32_t>()).store(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  return true;
-}
-
-std::optional<Error> NcclShared::error() const {
-  const std::lock_guard lock(error_mutex_);
-  return error_;
-}
-
-void NcclShared::require_open() const {
-  if (const auto first = error()) throw *first;
-}
-
-std::unique_lock<std::timed_mutex> NcclShared::enter(int64_t timeout_ms) {
-  std::unique_lock lock(nccl, std::chrono::milliseconds(timeout_ms));
-  require_open();
-  MUONRT_REQUIRE(lock, Status::kTimeout,
-                 "nccl_comm is inside a call of another communicator that borrows it; wait until "
-                 "nothing is outstanding there");
-  return lock;
-}
-
-void NcclShared::abort(const NcclApi& api) noexcept {
-  const QuietDeviceGuard guard(device_);
-  const std::unique_lock lock(nccl, std::chrono::milliseconds(kStuckMs));
-  if (handle) api.abort(handle);
-  gone_ = true;
-}
-
 NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared)
     : api_(api), bootstrap_(bootstrap), shared_(std::move(shared)) {}
 
@@ -126,12 +67,12 @@ void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id, const Bo
   } else {
     init(id, config, deadline, alarm);
   }
-  made_ = true;
 }
 
 void NcclLink::unmake(const Error& error) noexcept {
   told_ = true;
-  if (shared_->fail(error) && made_) shared_->abort(api_);
+  shared_->fail(error);
+  if (own_) shared_->abort(api_);
 }
 
 void NcclLink::init(const NcclUniqueId& id, NcclConfig& config, Deadline deadline,
@@ -140,11 +81,12 @@ void NcclLink::init(const NcclUniqueId& id, NcclConfig& config, Deadline deadlin
   try {
     const NcclResult result =
         api_.init(&shared_->handle, bootstrap_.size(), id, bootstrap_.rank(), &config);
+    own_ = shared_->handle != nullptr;
     if (result != kNcclSuccess && result != kNcclInProgress)
       throw nccl_error(api_, nullptr, result, what);
     settle(shared_->handle, what, deadline, alarm);
   } catch (...) {
-    if (shared_->handle) api_.abort(shared_->handle);
+    if (own_) shared_->begin_abort(api_);  // nothing has been enqueued: no flag to raise before
     throw;
   }
 }
@@ -163,16 +105,20 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
     throw;
   }
   MUONRT_CHECK_INTERNAL(shared_->handle, "a communicator from ", what);
+  own_ = true;
   try {
     settle(shared_->handle, what, deadline, alarm);
   } catch (...) {
-    api_.abort(shared_->handle);
+    shared_->begin_abort(api_);
     throw;
   }
 }
 
 NcclLink::~NcclLink() {
-  if (!made_ || error()) return;
+  if (!own_ || error()) {
+    shared_->await_abort();
+    return;
+  }
   const QuietDeviceGuard guard(shared_->device());
   const NcclHandle handle = shared_->handle;
   NcclResult state = api_.finalize(handle);
@@ -184,9 +130,10 @@ NcclLink::~NcclLink() {
   }
   if (state == kNcclSuccess) {
     api_.destroy(handle);
-  } else {
-    api_.abort(handle);
+    return;
   }
+  shared_->fail(Error(Status::kComm, "the communicator was destroyed while its peers were busy"));
+  shared_->abort(api_);
 }
 
 /// Before 2.26 the work leaves a job in thread-local variables of the thread that gave it, which
@@ -234,13 +181,18 @@ std::optional<Error> NcclLink::look() {
   return bootstrap_.trouble();
 }
 
-void NcclLink::close(const Error& error) noexcept {
-  const bool first = shared_->fail(error);
+void NcclLink::end(const Error& error) noexcept {
+  shared_->fail(error);
   if (!told_.exchange(true)) {
     const auto cause = shared_->error();
     bootstrap_.abort(cause->status(), cause->message());
   }
-  if (first) shared_->abort(api_);
+  shared_->begin_abort(api_);
+}
+
+void NcclLink::close(const Error& error) noexcept {
+  end(error);
+  shared_->await_abort();
 }
 
 }  // namespace muonrt::cuda

@@ -5,12 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "backend/bootstrap.hpp"
 #include "backend/cuda_comm.hpp"
 #include "cuda/nccl_api.hpp"
-#include "cuda/raw_memory.hpp"
+#include "cuda/nccl_shared.hpp"
 
 namespace muonrt::cuda {
 
@@ -20,42 +19,6 @@ Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const
 /// Errors: INVALID_ARGUMENT if the caller's communicator has other ranks or another device than the
 /// bootstrap and `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
-
-/// One ncclComm_t, and what all links over it have in common: NCCL sees one thread at a time, one
-/// error ends them all, and NCCL is told so once. Threads: any.
-class NcclShared {
- public:
-  explicit NcclShared(int device);
-  /// That of all links over a handle of the caller's, also of communicators that know nothing of
-  /// each other. Once it is aborted, what has its value is another one. Errors: the first one of
-  /// its links, as long as the abort is on its way.
-  static std::shared_ptr<NcclShared> of_borrowed(NcclHandle handle, int device);
-
-  /// Remembers the first error and raises the flag. Whether it was the first.
-  bool fail(const Error& error) noexcept;
-  std::optional<Error> error() const;
-  void require_open() const;
-  /// The lock of `nccl`, with nothing lost so far. Errors: the first error; TIMEOUT if another
-  /// thread's call lasts longer.
-  std::unique_lock<std::timed_mutex> enter(int64_t timeout_ms);
-  /// Ends NCCL's work, once, after `fail`. A call that is stuck inside NCCL is waited for a second;
-  /// NCCL's waits for a peer look at the abort.
-  void abort(const NcclApi& api) noexcept;
-  /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.
-  const int32_t* closed() const { return closed_.as<int32_t>(); }
-  int device() const { return device_; }
-
-  NcclHandle handle = nullptr;
-  std::string name;       // NCCL keeps a pointer to it
-  std::timed_mutex nccl;  // held for single calls, never while waiting
-
- private:
-  const int device_;
-  const RawMemory closed_;
-  std::atomic<bool> gone_ = false;  // aborted
-  mutable std::mutex error_mutex_;
-  std::optional<Error> error_;
-};
 
 /// One communicator's way into an ncclComm_t of its own, that does not block, or a borrowed one.
 /// Threads: any.
@@ -71,7 +34,8 @@ class NcclLink {
   /// Of one that is made here, but not everywhere: it is not taken leave of. The peers are not
   /// told: they know, and may still be in the bootstrap, hearing of it.
   void unmake(const Error& error) noexcept;
-  /// Not collective: waits two seconds for the peers at most, then aborts.
+  /// Not collective: waits two seconds for the peers at most, then aborts. An abort is waited for
+  /// as `close` does; one that lasts longer goes on without this.
   ~NcclLink();
 
   /// Runs `calls(api, handle)` inside NCCL, then waits until NCCL has taken the work (its first
@@ -92,7 +56,10 @@ class NcclLink {
   /// An error that NCCL reports of work that it has taken, or that a peer has published.
   std::optional<Error> look();
 
-  /// Ends everything; the first error counts, on all links over the handle.
+  /// Ends everything; the first error counts, on all links over the handle. The abort has begun
+  /// then, and is not waited for.
+  void end(const Error& error) noexcept;
+  /// The same, and waits until NCCL has let go, kAbortMs after the abort began at most.
   void close(const Error& error) noexcept;
   std::optional<Error> error() const { return shared_->error(); }
 
@@ -106,7 +73,7 @@ class NcclLink {
   const NcclApi& api_;
   Bootstrap& bootstrap_;
   const std::shared_ptr<NcclShared> shared_;
-  bool made_ = false;               // there is a communicator of its own
+  bool own_ = false;                // NCCL has written the handle of one of its own
   std::atomic<bool> told_ = false;  // the peers, of the error
 };
 

@@ -24,7 +24,8 @@ class NcclWatch {
   struct Calls {
     std::function<std::optional<Error>()> look;  // an error seen elsewhere
     std::function<int64_t()> timeout_ms;
-    std::function<void(const Error&)> report;  // called once; nothing is watched afterwards
+    std::function<void(const Error&)> report;  // called once; nothing is watched afterwards;
+                                               // the destructor waits for it
   };
   NcclWatch(int device, int rank, Calls calls);
   ~NcclWatch();
@@ -35,6 +36,8 @@ class NcclWatch {
   /// @param messages  that go out and come in with it.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
+  /// The end of what was enqueued last, if that is still watched; nothing is watched afterwards.
+  std::unique_ptr<CudaEvent> take_last();
   /// Whether `messages` more would be `most` at most with those under way, or one operation at most
   /// is. The calling thread's captures are relaxed. Errors: DEVICE if the GPU is lost.
   bool room(int64_t messages, int64_t most);

@@ -69,6 +69,13 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  *   Larger clusters may not fit there, and an exchange then waits for the products to end; single
  *   blocks may break pairs that the products want.
  *
+ * An error or a deadline aborts what muonrt uses, once, by a thread of its own: ncclCommAbort waits
+ * for what NCCL has enqueued, so that it does not return while a caller's stream hangs that a step
+ * waits for. All calls, muonrt_comm_abort and destroying among them, wait three seconds for it at
+ * most, and then leave the thread behind, with the ncclComm_t and the memory that its work uses,
+ * until that stream goes on: neither this library nor NCCL may be unloaded before. A borrowed
+ * `nccl_comm` is that thread's from the error on: neither destroy nor abort it, nor use it.
+ *
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
  * MISMATCH where versions of NCCL or of muonrt, max_ctas, channels_per_net_peer, borrow or whether

@@ -70,6 +70,11 @@ class Comm {
   /// out <- element-wise sum over all ranks.
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
 
+  /// Enqueued between what sets *entered (memory that the host reaches) and a reduce_sum: *entered
+  /// becomes 0 again where this rank's part of that sum will be zeros, since `abort` came before.
+  /// Who has called `abort`, and then finds 0, knows that its part is zeros, or nothing.
+  virtual void retract(Stream&, int64_t* /*entered*/) {}
+
   /// Such an exchange, or a reduction of so many bytes, is to come: takes the memory that it wants,
   /// so that no step does. Sends nothing.
   virtual void prepare_exchange(const Messages&) {}

@@ -72,10 +72,16 @@ const Standing& check_steps(const std::vector<Standing>& all) {
 
 }  // namespace
 
+// "Not entered" has to be certain, for nobody waits for this rank then. The stream sets the flag
+// before it hands the ballot on, and takes it back only where it finds the communicator closed;
+// that stays so, what it hands on is zeros, and no sum passes without every rank's consent. The
+// communicator is closed here before the flag is read: a stream that comes to the vote later, from
+// behind a caller's that was late, finds it closed.
 void Optimizer::fail(const Error& error) {
+  comm_->abort(error.status(), error.message());
   const Outcome& outcome = current_->outcome();
-  // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
   const bool entered = outcome.vote_entered;
+  // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
   const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
   Error final_error = as_end(error);
   if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
@@ -90,7 +96,6 @@ void Optimizer::fail(const Error& error) {
                             "it with muonrt_optimizer_recover, or reload a checkpoint"));
     open_ = true;
   }
-  comm_->abort(error.status(), error.message());
   poison_ = final_error;
   throw final_error;
 }

@@ -193,7 +193,10 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
   device.record(*voted_, *compute_);
   device.wait(*exchange_, *voted_);
   times_.begin(span, *exchange_);
-  if (binding) ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
+  if (binding) {
+    ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
+    context_.comm->retract(*exchange_, &outcome_->vote_entered);
+  }
   if (context_.rehearses) {
     context_.comm->prepare_reduction(sizeof(Ballot));
   } else {

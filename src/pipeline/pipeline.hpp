@@ -102,7 +102,6 @@ class Pipeline {
   std::vector<SlotPlan> slots_;  // those this rank takes part in
   Buffer workspace_;
   std::vector<Lane> lanes_;
-  std::vector<void*> return_receive_;  // by index into slots_
   void* scratch_ = nullptr;
   Ballot* ballot_ = nullptr;  // this rank's
   Ballot* second_ballot_ = nullptr;

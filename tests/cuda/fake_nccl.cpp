@@ -104,13 +104,24 @@ NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* c
   return kNcclSuccess;
 }
 
+/// Whether the streams have passed all that the communicator has enqueued.
+bool passed(Member* member) {
+  std::erase_if(member->enqueued, [](const Enqueued& e) {
+    if (!e.queued.expired()) emulator::reach(e.stream, e.position + 1);
+    return e.queued.expired();
+  });
+  return member->enqueued.empty();
+}
+
+// It is under way until the streams have passed what was enqueued.
 NcclResult finalize(NcclHandle handle) {
   const Visit visit(member_of(handle));
   const emulator::MachineLock lock;
   finish_job(member_of(handle));
   expect_no_job();
   begin_job(member_of(handle));
-  return kNcclSuccess;
+  member_of(handle)->finalized = true;
+  return passed(member_of(handle)) ? kNcclSuccess : kNcclInProgress;
 }
 
 NcclResult destroy(NcclHandle handle) {
@@ -123,13 +134,29 @@ NcclResult destroy(NcclHandle handle) {
   return kNcclSuccess;
 }
 
+// As NCCL does: its operations end at once where their streams have come to them, and are waited
+// for where they have not.
 NcclResult abort_member(NcclHandle handle) {
-  const Visit visit(member_of(handle), true);
-  const emulator::MachineLock lock;
-  finish_job(member_of(handle));
-  member_of(handle)->aborted = member_of(handle)->gone = true;
-  ++state().counts.aborted;
-  return kNcclSuccess;
+  Member* const member = member_of(handle);
+  const Visit visit(member, true);
+  {
+    const emulator::MachineLock lock;
+    finish_job(member);
+    member->aborted = true;
+    ++state().aborting;
+  }
+  while (true) {
+    {
+      const emulator::MachineLock lock;
+      if (passed(member)) {
+        member->gone = true;
+        ++state().counts.aborted;
+        --state().aborting;
+        return kNcclSuccess;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
 }
 
 NcclResult async_error(NcclHandle handle, NcclResult* out) {
@@ -140,7 +167,8 @@ NcclResult async_error(NcclHandle handle, NcclResult* out) {
   *out = kNcclSuccess;
   if (state().failing.count(member->rank)) {
     *out = kNcclRemoteError;
-  } else if (!complete(member) || !member->births.empty()) {
+  } else if (!complete(member) || !member->births.empty() ||
+             (member->finalized && !passed(member))) {
     *out = kNcclInProgress;
   } else if (member->polls > 0 && !member->blocking) {
     --member->polls;
@@ -186,8 +214,14 @@ const NcclApi& api() {
 void set_version(int v) { version = v; }
 
 void reset() {
+  while (aborting() > 0) std::this_thread::yield();
   const emulator::MachineLock lock;
   state() = State();
+}
+
+int aborting() {
+  const emulator::MachineLock lock;
+  return state().aborting;
 }
 
 std::vector<std::string> problems() {

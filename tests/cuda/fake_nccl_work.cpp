@@ -175,7 +175,7 @@ NcclResult group_end() {
   part->messages = std::ssize(messages);
   member->under_way += part->messages;
   member->most_under_way = std::max(member->most_under_way, member->under_way);
-  part->position = emulator::enqueue_operation(part->stream, [part, messages] {
+  part->position = enqueue(member, part->stream, [part, messages] {
     if (part->member->aborted) return true;
     part->reached = true;
     bool all = true;
@@ -213,10 +213,9 @@ NcclResult all_reduce(const void* in, void* out, size_t n, NcclType type, NcclOp
   part->stream = stream;
   slot->parts[member->rank] = part;
   slot->buffers[member->rank] = {in, out};
-  part->position =
-      emulator::enqueue_operation(stream, [reduction = slot, part, size = member->world->size] {
-        return attempt(*reduction, part, size);
-      });
+  part->position = enqueue(member, stream, [reduction = slot, part, size = member->world->size] {
+    return attempt(*reduction, part, size);
+  });
   return kNcclSuccess;
 }
 

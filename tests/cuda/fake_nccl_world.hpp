@@ -28,16 +28,24 @@ struct Birth {
   Member* child = nullptr;
 };
 
+/// An operation in a stream; `queued` expires when the stream has run it, or is destroyed.
+struct Enqueued {
+  std::weak_ptr<char> queued;
+  cudaStream_t stream = nullptr;
+  int64_t position = -1;
+};
+
 struct Member {
   World* world = nullptr;
   int rank = 0, device = 0, polls = 0;  // polls: how often it still says "in progress"
   int version = 0;                      // of NCCL, for its maker
   NcclConfig config;
   bool blocking = false;
-  bool connected = false, gone = false;
+  bool connected = false, finalized = false, gone = false;
   std::atomic<bool> aborted = false;
   std::atomic<bool> busy = false, connecting = false;
   Member** job = nullptr;  // before 2.26: where the thread that gave the last work keeps its job
+  std::vector<Enqueued> enqueued;
   std::vector<Birth> births;
   int splits = 0;
   int64_t reductions = 0;
@@ -95,6 +103,7 @@ struct State {
   std::set<int> failing, stalled;
   std::map<int, NcclResult> refused;  // ranks whose making fails, and how
   int64_t ids = 0;
+  int aborting = 0;  // threads inside of an abort
   Counts counts;
 };
 
@@ -104,6 +113,17 @@ inline State& state() {
 }
 
 inline Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
+
+/// Enqueues an operation, which an abort waits for. @return  its place in the stream.
+template <class Attempt>
+int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
+  const auto token = std::make_shared<char>();
+  const int64_t position = emulator::enqueue_operation(
+      stream, [token, attempt = std::move(attempt)] { return attempt(); });
+  std::erase_if(member->enqueued, [](const Enqueued& e) { return e.queued.expired(); });
+  member->enqueued.push_back({token, stream, position});
+  return position;
+}
 
 inline void complain(const std::string& text) { state().problems.push_back(text); }
 

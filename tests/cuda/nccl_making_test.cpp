@@ -4,7 +4,6 @@
 #include <map>
 #include <thread>
 
-#include "backend/cuda_comm.hpp"
 #include "control.hpp"
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
@@ -296,12 +295,4 @@ TEST_CASE("nccl making: a borrowed communicator that is in use on one rank is to
     if (error) throw *error;
   });
   check_all(errors, Status::kTimeout, "rank 1: nccl_comm is inside a call");
-}
-
-TEST_CASE("staged making: a rank without its GPU is named on all ranks", "[cuda]") {
-  ThreadGroup group(3);
-  const auto errors = on_ranks(3, [&](int rank) {
-    make_staged_comm(make_bootstrap(timed(group, rank, kNever)), rank == 1 ? 99 : 0);
-  });
-  for (const auto& e : errors) CHECK(says(e, Status::kDevice, "rank 1: "));
 }

@@ -4,12 +4,15 @@
 
 #include "cuda/busy_stream.hpp"
 #include "cuda/nccl_ranks.hpp"
+#include "cuda/nccl_shared.hpp"
 #include "optimizer/agreement.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;
 
 namespace {
+
+constexpr int64_t kSlackMs = 5000;  // of a machine that has other work
 
 /// One rank of a case, over the fake NCCL.
 struct Alone {
@@ -76,8 +79,15 @@ TEST_CASE("nccl steps: behind a caller's stream that does not end they end at th
     const auto before = alone.step(theirs.handle);
     CHECK((before ? before->message() : "") == "");
     theirs.work();
+    const auto start = Deadline::Clock::now();
     const auto error = alone.step(theirs.handle);
+    const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
+    // NCCL has taken the vote where stages do not wait for one another, and its abort waits for it.
+    CHECK(fake_nccl::aborting() == (serial ? 0 : 1));
+    CHECK(took < std::chrono::milliseconds(300 + cuda::kAbortMs + kSlackMs));
     theirs.ended = true;
+    while (fake_nccl::aborting() > 0) std::this_thread::yield();
+    CHECK(fake_nccl::counts().aborted == 1);
   }
 }

@@ -6,6 +6,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <exception>
@@ -357,6 +358,8 @@ void later(std::function<void()> work) { machine().pending.push_back(std::move(w
 }  // namespace emulator
 
 void __syncthreads() { emulator::stop_at(emulator::State::kAtBarrier, 0, 0); }
+void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
 int __syncthreads_or(int mine) {
   return static_cast<int>(emulator::stop_at(emulator::State::kAtBarrier, mine != 0, 0));
 }

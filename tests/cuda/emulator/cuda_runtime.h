@@ -32,6 +32,7 @@ extern thread_local dim3 blockDim, gridDim;
 
 void __syncthreads();
 int __syncthreads_or(int mine);
+void __threadfence_system();
 void __syncwarp();
 float __shfl_down_sync(unsigned mask, float mine, int delta);
 unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);

@@ -361,9 +361,9 @@ void add_together(Table& table) {
   table["barrier.cluster.arrive.release"] = cluster_arrive;
   table["barrier.cluster.wait.acquire"] = cluster_wait;
   table["griddepcontrol.wait"] = await_launches;
-  for (const char* word :
-       {"griddepcontrol.launch_dependents", "prefetch.tensormap", "setmaxnreg.inc.sync.aligned.u32",
-        "setmaxnreg.dec.sync.aligned.u32", "fence.mbarrier_init.release.cluster"})
+  for (const char* word : {"griddepcontrol.launch_dependents", "prefetch.tensormap",
+                           "setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32",
+                           "fence.mbarrier_init.release.cluster", "fence.sc.sys", "membar.sys"})
     table[word] = nothing;
 
   table["mbarrier.init.shared::cta.b64"] = barrier_init;
