@@ -198,12 +198,12 @@ void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch
 }
 
 void CudaOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
-                         const MatrixBatch& factors, float safety) {
-  check_scale_rows(gram, x, factors, safety);
+                         const MatrixBatch& factors, const AolRule& rule) {
+  check_scale_rows(gram, x, factors, rule);
   if (empty(gram)) return;
   check_iterate("row factors: the Gram matrix", gram.dtype);
   const DeviceGuard guard(device_.index());
-  cuda::scale_rows(gram, x, factors, safety, handle_of(stream));
+  cuda::scale_rows(gram, x, factors, rule, handle_of(stream));
 }
 
 bool CudaOps::vendor_computes(const Product& p) const {

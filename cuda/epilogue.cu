@@ -5,12 +5,11 @@
 #include "cuda/kernels.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/rectangle.cuh"
+#include "cuda/transpose.cuh"
 
 namespace muonrt::cuda {
 
 namespace {
-
-constexpr int kSide = 64;
 
 struct ScaleAddBody {
   Product p;
@@ -44,28 +43,73 @@ __global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
   }
 }
 
-/// A block takes a square on or above the diagonal: element bits of C as they lie.
+/// Two squares on or above the diagonal, side by side: elements of two bytes by vectors. Of a
+/// square on the diagonal the parts of rows that lie below it.
+__device__ inline void mirror_halves(Tile& tile, const Crossing<false>& c, bool on_diagonal) {
+  AsTheyLie how{HalfBits(DType::kF16, DType::kBF16)};  // keeps NaN; nothing asks what it finds
+  fill_halves(tile, c, how);
+  __syncthreads();
+  const Drained mine;
+  char* const first = c.to.at(mine.col, mine.row, AsTheyLie::kFrom);
+  const int64_t stride = c.to.ld * size_of(AsTheyLie::kFrom);
+  drain(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
+    char* const at = first + (t * kSide + k * 4) * stride;
+    const int below = on_diagonal && t == 0 ? mine.col + k * 4 - mine.row : kWidth;
+    if (below >= kWidth) return store_sixteen(at, raw.low);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      if (i < below) reinterpret_cast<uint16_t*>(at)[i] = half_of(raw, i);
+  });
+}
+
+/// One square, element by element.
+__device__ inline void mirror_elements(Tile& tile, const Crossing<false>& c, bool on_diagonal) {
+  const int across = static_cast<int>(threadIdx.x % kSide);
+  const int down = static_cast<int>(threadIdx.x / kSide);
+  const int cols = c.cols < kSide ? c.cols : kSide;
+  for (int row = down; row < c.rows && across < cols; row += kThreads / kSide)
+    tile.bits[row][across] = load<1>(c.from.data, c.from.dtype, c.from.index(row, across)).bits;
+  __syncthreads();
+  for (int col = down; col < cols && across < c.rows; col += kThreads / kSide)
+    if (!on_diagonal || across < col)
+      store_raw(c.to.data, c.to.dtype, c.to.index(col, across), Raw<1>{tile.bits[across][col]});
+}
+
+/// The same of four bytes, or whatever the addresses.
+template <bool kHalves>
+__device__ inline void mirror_squares(Tile& tile, const Crossing<false>& c, bool on_diagonal) {
+  const bool vectors = !kHalves && vectors_cross(c);
+  for (int t = 0; c.has(t); ++t) {
+    if (t > 0) __syncthreads();  // the square before this is still read
+    const bool diagonal = on_diagonal && t == 0;
+    if (vectors && !diagonal) {
+      WordBits any;
+      transpose_words(tile, c.of(t), any);
+    } else {
+      mirror_elements(tile, c.of(t), diagonal);
+    }
+  }
+}
+
+/// A block takes two squares of a row of them; one that begins below the diagonal takes the rest.
+/// What is mirrored is read by the block that writes its place, or not written by any.
+template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
-  __shared__ uint32_t tile[kSide][kSide + 1];
-  if (blockIdx.x < blockIdx.y) return;
-  const int64_t row = int64_t{blockIdx.y} * kSide, col = int64_t{blockIdx.x} * kSide;
+  __shared__ Tile tile;
+  const int64_t row = int64_t{blockIdx.y} * kSide, begin = int64_t{blockIdx.x} * 2 * kSide;
+  const int64_t end = begin + 2 * kSide < m.cols ? begin + 2 * kSide : m.cols;
+  const int64_t col = begin < row ? row : begin;
+  if (col >= end) return;
   const int rows = static_cast<int>(m.rows - row < kSide ? m.rows - row : kSide);
-  const int cols = static_cast<int>(m.cols - col < kSide ? m.cols - col : kSide);
-  const int across = static_cast<int>(threadIdx.x) % kSide;
-  const int down = static_cast<int>(threadIdx.x) / kSide;
   for (int64_t matrix = blockIdx.z; matrix < m.count; matrix += gridDim.z) {
-    const int64_t first = matrix * m.stride;
-    for (int r = down; r < rows && across < cols; r += kThreads / kSide)
-      tile[r][across] = load<1>(m.data, m.dtype, first + (row + r) * m.ld + col + across).bits;
-    __syncthreads();
-    for (int c = down; c < cols && across < rows; c += kThreads / kSide) {
-      if (row + across >= col + c) continue;  // on or below the diagonal: not mirrored
-      const int64_t to = first + (col + c) * m.ld + row + across;
-      if (m.dtype == DType::kF32) {
-        static_cast<uint32_t*>(m.data)[to] = tile[across][c];
-      } else {
-        static_cast<uint16_t*>(m.data)[to] = static_cast<uint16_t>(tile[across][c]);
-      }
+    const Rows all{m.data, m.dtype, matrix * m.stride, m.ld};
+    const Crossing<false> c{all.from(static_cast<int>(row), static_cast<int>(col)),
+                            all.from(static_cast<int>(col), static_cast<int>(row)), rows,
+                            static_cast<int>(end - col)};
+    if (kHalves && vectors_cross(c)) {
+      mirror_halves(tile, c, row == col);
+    } else {
+      mirror_squares<kHalves>(tile, c, row == col);
     }
     __syncthreads();
   }
@@ -99,7 +143,10 @@ void scale_add_identity(const Product& product, cudaStream_t stream) {
 }
 
 void mirror(const MatrixBatch& c, cudaStream_t stream) {
-  launch("mirror", mirror_kernel, squares_of(c), kThreads, c, stream);
+  const dim3 grid = grid_of((c.cols + 2 * kSide - 1) / (2 * kSide), (c.rows + kSide - 1) / kSide,
+                            grid_depth(c.count));
+  const auto kernel = c.dtype == DType::kF32 ? mirror_kernel<false> : mirror_kernel<true>;
+  launch("mirror", kernel, grid, kThreads, c, stream);
 }
 
 void add_identity(const MatrixBatch& x, float gamma, cudaStream_t stream) {

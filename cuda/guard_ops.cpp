@@ -6,16 +6,18 @@
 
 namespace muonrt::cuda {
 
-void CudaOps::normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
-                      const ParamView* params, const MuonScalars* groups) {
+void CudaOps::normuon(Stream& stream, const MatrixBatch& matrices,
+                      std::span<const NormuonState> states, const ParamView* params,
+                      const MuonScalars* groups) {
   const DeviceGuard guard(device_.index());
-  cuda::normuon(matrix, state, params, groups, handle_of(stream));
+  cuda::normuon(matrices, states, params, groups, handle_of(stream));
 }
 
-void CudaOps::commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
-                             const Ballot* sum, int64_t world, int64_t stamp) {
+void CudaOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
+                             const ParamView* params, const Ballot* sum, int64_t world,
+                             int64_t stamp) {
   const DeviceGuard guard(device_.index());
-  cuda::commit_normuon(state, params, sum, world, stamp, handle_of(stream));
+  cuda::commit_normuon(states, params, sum, world, stamp, handle_of(stream));
 }
 
 void CudaOps::sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "backend/ops.hpp"
 #include "cuda/items.hpp"
@@ -52,7 +53,7 @@ void normalize(const MatrixBatch& in, const MatrixBatch& out, const Normalizatio
 
 // scale_rows.cu
 void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
-                float safety, cudaStream_t stream);
+                const AolRule& rule, cudaStream_t stream);
 
 // commit.cu
 void commit_muon(const Table<PieceItem>& table, const ParamView* params, const MuonScalars* groups,
@@ -66,10 +67,10 @@ void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
                          int64_t stamp, cudaStream_t stream);
 
 // normuon.cu
-void normuon(const MatrixBatch& matrix, const NormuonState& state, const ParamView* params,
-             const MuonScalars* groups, cudaStream_t stream);
-void commit_normuon(const NormuonState& state, const ParamView* params, const Ballot* sum,
-                    int64_t world, int64_t stamp, cudaStream_t stream);
+void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
+             const ParamView* params, const MuonScalars* groups, cudaStream_t stream);
+void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
+                    const Ballot* sum, int64_t world, int64_t stamp, cudaStream_t stream);
 
 // guards.cu
 /// @param blocks  how many share the list; changes no result.
@@ -125,6 +126,10 @@ void load_deliveries();
 /// to <- from, unless *closed.
 void deliver(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
              cudaStream_t stream);
+/// *flag <- 0 if *closed. A host that closes, then finds *flag 0, knows that what is enqueued
+/// behind this finds *closed, too; *flag is memory of the host's that the stream itself has set
+/// before.
+void retract(int64_t* flag, const int32_t* closed, cudaStream_t stream);
 /// Values as integers of the same order, and back unless *closed.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
 void deliver_floats(const int32_t* from, float* to, int64_t n, const int32_t* closed,

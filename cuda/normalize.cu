@@ -3,7 +3,7 @@
 // norm_tree.hpp, and every element is scaled and divided, rounded once. The tree is the host's, so
 // the bits are. Matrices are rows x cols, any ld. Four launches for a batch: measure (the largest
 // and the smallest entry, the squares as they are), squares (of scaled entries; it leaves matrices
-// at once whose sums measure has, norm_tree.hpp's sums_unscaled), finish (a thread for a matrix),
+// at once whose sums measure has, norm_tree.hpp's sums_unscaled), finish (a warp for a matrix),
 // divide. The first two work band by band of a matrix, and read it once each.
 
 #include "backend/norm_rules.hpp"
@@ -115,16 +115,22 @@ __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a
   }
 }
 
-__global__ void finish_kernel(NormArguments a) {
-  const int64_t matrix = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (matrix >= a.in.count) return;
-  MatrixScratch& scratch = a.scratch[matrix];
-  if (scratch.largest == 0) return note_zero_matrix(*a.findings);
+/// A warp for a matrix. Bands that there are not have sums of zero, so that the tree is whole.
+__global__ void __launch_bounds__(kLanes) finish_kernel(NormArguments a) {
+  static_assert(kBands == 4 * kLanes);
+  MatrixScratch& scratch = a.scratch[blockIdx.x];
+  if (scratch.largest == 0) {
+    if (lane() == 0) note_zero_matrix(*a.findings);
+    return;
+  }
   if (!scratch.regular()) return;
-  PairwiseSum sum;
-  for (int64_t band = 0; band < bands_of(a.in.rows); ++band) sum.add(scratch.squares[band]);
+  const float* const mine = scratch.squares + 4 * lane();
+  float squares = (mine[0] + mine[1]) + (mine[2] + mine[3]);
+#pragma unroll
+  for (int apart = 1; apart < kLanes; apart *= 2)
+    squares += __shfl_down_sync(0xffffffffu, squares, apart);
+  if (lane() != 0) return;
   const Scale scale = scale_for(scratch.largest);
-  float squares = sum.total();
   if (scratch.unscaled()) squares = squares * scale.up * scale.up;  // exact, and up2 is 1
   scratch.scale = scale;
   scratch.divisor = norm_divisor(sqrtf(squares), a.how, scale.up, scale.up2);
@@ -206,7 +212,7 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;
   launch("measure", measure_kernel, grid_of(bands, count), threads, a, stream);
   launch("squares", squares_kernel, grid_of(bands < few ? bands : few, count), threads, a, stream);
-  launch("finish", finish_kernel, grid_of((count + kLanes - 1) / kLanes), kLanes, a, stream);
+  launch("finish", finish_kernel, grid_of(count), kLanes, a, stream);
   // Rectangles as wide as a row and about kJobElements large.
   const int64_t cols = a.in.cols < kJobElements ? a.in.cols : kJobElements;
   const int64_t rows = kJobElements / cols;

@@ -26,7 +26,7 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
 /// in turn.
 template <bool kWatched, class Body>
 __device__ inline void for_each_part(const int32_t* list, int64_t count, const ParamView* params,
-                                     const Body& body) {
+                                     Body&& body) {
   __shared__ int64_t ends[kThreads];  // of each parameter of the window, in parts
   const int64_t thread = threadIdx.x;
   int64_t next = blockIdx.x;  // this block's next part, counted from the window's first

@@ -15,7 +15,7 @@ constexpr int kWarp = 32;
 
 struct RowArguments {
   MatrixBatch gram, x, factors;
-  float safety;
+  AolRule rule;
 };
 
 __device__ inline float magnitude(float x) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) row_factors_kernel(RowArguments a) {
       chain += __shfl_down_sync(0xffffffffu, chain, width);
     if (lane == 0)
       static_cast<float*>(a.factors.data)[matrix * a.factors.stride + row] =
-          row_factor(chain, a.safety);
+          row_factor(chain, a.rule);
   }
 }
 
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(kThreads) apply_factors_kernel(RowArguments a)
 }  // namespace
 
 void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
-                float safety, cudaStream_t stream) {
+                const AolRule& rule, cudaStream_t stream) {
   const int64_t deep = grid_depth(gram.count);
-  const RowArguments arguments{gram, x, factors, safety};
+  const RowArguments arguments{gram, x, factors, rule};
   constexpr int64_t kRows = kThreads / kWarp;
   launch("row_factors", row_factors_kernel, grid_of((gram.rows + kRows - 1) / kRows, deep),
          kThreads, arguments, stream);

@@ -1,7 +1,7 @@
 // Exact tallies of matrices and hashes of memory; formulas in backend/health.hpp. A thread keeps
 // the limbs that it last added to in registers: elements of one matrix are of like sizes, so it
-// seldom changes them. Then limbs are added in shared memory, and once for each block in the
-// result. Matrices are rows x cols, any ld; one launch for a batch.
+// seldom changes them. Then limbs are added in the warp, in shared memory, and once for each block
+// in the result. Matrices are rows x cols, any ld; one launch for a batch.
 
 #include "backend/health.hpp"
 #include "backend/weight_bits.hpp"
@@ -30,38 +30,77 @@ __device__ inline void raise(int64_t* largest, uint32_t value) {
   if (value != 0) atomicMax(reinterpret_cast<unsigned*>(largest), value);
 }
 
+/// A thread's sums of four neighbouring limbs: squares whose lowest bit lies in either of the first
+/// two, so that sizes on both sides of a limb's end stay in registers.
 struct ThreadSums {
   Tally* block;
   int32_t limb = 0;
-  int64_t low = 0, middle = 0, high = 0, nonfinite = 0;
+  int64_t sums[4] = {};
+  int64_t nonfinite = 0;
   uint32_t largest = 0;
 
   __device__ void flush() {
-    add_to(block->limbs + limb, low);
-    add_to(block->limbs + limb + 1, middle);
-    add_to(block->limbs + limb + 2, high);
-    low = middle = high = 0;
+    for (int i = 0; i < 4; ++i) {
+      if (limb + i < kTallyLimbs) add_to(block->limbs + limb + i, sums[i]);
+      sums[i] = 0;
+    }
   }
   __device__ void add(float x) {
     const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+    if (size == 0) return;
     largest = size > largest ? size : largest;
     if (size >= 0x7f800000u) {
       ++nonfinite;
       return;
     }
     const LimbTerm term = limb_term(x);
-    if (term.limb != limb) {
+    int32_t place = term.limb - limb;
+    if (place < 0 || place > 1) {
       flush();
-      limb = term.limb;
+      limb = place > 1 ? term.limb - 1 : term.limb;
+      place = place > 1 ? 1 : 0;
     }
-    low += term.low;
-    middle += term.middle;
-    high += term.high;
+    sums[0] += place ? 0 : term.low;
+    sums[1] += place ? term.low : term.middle;
+    sums[2] += place ? term.middle : term.high;
+    sums[3] += place ? term.high : 0;
   }
+  /// For all threads of the block.
   __device__ void finish() {
+    if (same_limb()) {
+      for (int64_t& sum : sums) sum = of_warp(sum);
+      nonfinite = of_warp(nonfinite);
+      for (int apart = 16; apart > 0; apart /= 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, largest, apart);
+        largest = other > largest ? other : largest;
+      }
+      if (threadIdx.x % 32 != 0) return;
+    }
     flush();
     add_to(&block->nonfinite, nonfinite);
     raise(&block->largest, largest);
+  }
+
+ private:
+  /// Whether the warp's threads have sums of the same limbs.
+  __device__ bool same_limb() const {
+    auto least = static_cast<uint32_t>(limb), most = least;
+    for (int apart = 16; apart > 0; apart /= 2) {
+      const uint32_t low = __shfl_xor_sync(0xffffffffu, least, apart);
+      const uint32_t high = __shfl_xor_sync(0xffffffffu, most, apart);
+      least = low < least ? low : least;
+      most = high > most ? high : most;
+    }
+    return least == most;
+  }
+  __device__ static int64_t of_warp(int64_t sum) {
+    for (int apart = 16; apart > 0; apart /= 2) {
+      const auto mine = static_cast<uint64_t>(sum);
+      const uint64_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(mine), apart);
+      const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(mine >> 32), apart);
+      sum = static_cast<int64_t>(mine + (high << 32 | low));
+    }
+    return sum;
   }
 };
 

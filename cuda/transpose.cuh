@@ -42,6 +42,7 @@ static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
 /// Shared memory of a block: two tiles of two bytes, or one of four.
 union Tile {
   float values[kSide][kSide + 1];  // one column more, so that columns lie in all banks
+  uint32_t bits[kSide][kSide + 1];
   Sixteen halves[2][kSide * kSide / 8];
   Sixteen words[kSide * kSide / 4];
 };
@@ -132,29 +133,45 @@ __device__ inline void fill_halves(Tile& tile, const Crossing<kTall>& c, How& ho
   keep(1);
 }
 
-/// to <- the tiles, which hold kHalves, cast to kTo.
-template <DType kHalves, DType kTo, bool kTall>
-__device__ inline void drain_halves(const Tile& tile, const Crossing<kTall>& c) {
-  const int unit = static_cast<int>(threadIdx.x % 8), group = static_cast<int>(threadIdx.x / 32);
-  const int col = kWidth * group + static_cast<int>(threadIdx.x / 8 % 4);  // and the fourth from it
-  char* const first = c.to.at(col, kWidth * unit, kTo);
-  const int64_t stride = c.to.ld * size_of(kTo);
-  const int64_t next = kTall ? kSide * size_of(kTo) : kSide * stride;
-  const int chunk = 8 * col + (unit ^ group);
+/// What a thread drains of each tile: kWidth rows from `row` on of the column `col`, and as many of
+/// the fourth from it.
+struct Drained {
+  int row = kWidth * static_cast<int>(threadIdx.x % 8);
+  int col = kWidth * static_cast<int>(threadIdx.x / 32) + static_cast<int>(threadIdx.x / 8 % 4);
+};
+
+/// write(t, k, raw) for what the thread drains of tile t, of the column col + 4 k, where the tiles
+/// hold elements of two bytes.
+template <bool kTall, class Write>
+__device__ inline void drain(const Tile& tile, const Crossing<kTall>& c, const Drained& mine,
+                             const Write& write) {
+  const int chunk = 8 * mine.col + (mine.row / kWidth ^ mine.col / kWidth);
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
-    if (!c.reaches(t, kWidth * unit, col)) continue;
+    if (!c.reaches(t, mine.row, mine.col)) continue;
     for (int k = 0; k < 2; ++k) {
       Raw<kWidth> raw;
       raw.low = tile.halves[t][chunk + k * 4 * 8];
-      char* const at = first + t * next + k * 4 * stride;
-      if constexpr (kTo == DType::kF32) {
-        store(at, kTo, 0, widen(raw, kHalves));
-      } else {
-        store_raw(at, kTo, 0, raw);
-      }
+      write(t, k, raw);
     }
   }
+}
+
+/// to <- the tiles, which hold kHalves, cast to kTo.
+template <DType kHalves, DType kTo, bool kTall>
+__device__ inline void drain_halves(const Tile& tile, const Crossing<kTall>& c) {
+  const Drained mine;
+  char* const first = c.to.at(mine.col, mine.row, kTo);
+  const int64_t stride = c.to.ld * size_of(kTo);
+  const int64_t next = kTall ? kSide * size_of(kTo) : kSide * stride;
+  drain(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
+    char* const at = first + t * next + k * 4 * stride;
+    if constexpr (kTo == DType::kF32) {
+      store(at, kTo, 0, widen(raw, kHalves));
+    } else {
+      store_raw(at, kTo, 0, raw);
+    }
+  });
 }
 
 /// Elements that `how` takes as kHalves into the tiles.

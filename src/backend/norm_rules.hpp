@@ -18,13 +18,10 @@ MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& ho
   return divisor < least ? least : divisor;
 }
 
-/// Rows whose absolute Gram sum is below this are scaled as if it were this: zero rows stay zero.
-constexpr float kLeastRowSum = 1e-7f;
-
 /// The factor of a row. Source: Turbo-Muon, arXiv 2512.04632 (AOL).
 /// @param sum  of the absolute values of its row of X X^T.
-MUONRT_HOST_DEVICE inline float row_factor(float sum, float safety) {
-  return 1.0f / (safety * sqrtf(sum < kLeastRowSum ? kLeastRowSum : sum));
+MUONRT_HOST_DEVICE inline float row_factor(float sum, const AolRule& rule) {
+  return 1.0f / (rule.safety * sqrtf(sum < rule.least ? rule.least : sum));
 }
 
 }  // namespace muonrt

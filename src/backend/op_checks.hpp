@@ -23,14 +23,15 @@ inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
 
 /// Errors: INTERNAL.
 inline void check_scale_rows(const MatrixBatch& gram, const MatrixBatch& x,
-                             const MatrixBatch& factors, float safety) {
+                             const MatrixBatch& factors, const AolRule& rule) {
   const int64_t m = gram.rows;
   MUONRT_CHECK_INTERNAL(gram.cols == m && x.rows == m && factors.cols == m && factors.rows == 1 &&
                             factors.dtype == DType::kF32 && x.dtype == gram.dtype &&
-                            x.count == gram.count && factors.count == gram.count && safety > 0.0f &&
-                            std::isfinite(safety),
+                            x.count == gram.count && factors.count == gram.count &&
+                            rule.safety > 0.0f && std::isfinite(rule.safety) && rule.least > 0.0f,
                         "row factors of ", gram.count, " of ", x.rows, " x ", x.cols, ", Gram ",
-                        gram.rows, " x ", gram.cols, ", safety ", safety);
+                        gram.rows, " x ", gram.cols, ", safety ", rule.safety, ", least sum ",
+                        rule.least);
 }
 
 /// Errors: INTERNAL.

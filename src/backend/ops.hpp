@@ -44,6 +44,12 @@ struct Normalization {
   float added = 0.0f, least = 0.0f;
 };
 
+/// How rows are scaled by the absolute sums of their Gram matrix (AOL).
+struct AolRule {
+  float safety = 1.0f;
+  float least = 1e-7f;  // a smaller sum counts as this: zero rows stay zero
+};
+
 /// The verbs of a step. Every op enqueues on `stream` and returns; arguments that are spans, tables
 /// or pointers must stay valid until the work has run. Spans and arrays of MatrixBatch lie in host
 /// memory, all else where the device reaches it. No op takes device memory after `reserve`, but for
@@ -101,14 +107,14 @@ class Ops {
   virtual void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                          const Normalization& how, Findings* findings) = 0;
 
-  /// AOL: with s_i = 1 / (safety sqrt(max(sum_j |gram_ij|, 1e-7))), row i of x times s_i, gram_ij
+  /// AOL: with s_i = 1 / (safety sqrt(max(sum_j |gram_ij|, least))), row i of x times s_i, gram_ij
   /// times s_i s_j; the s_i are left in `factors`. Sums in f32, in 32 chains (element j in chain j
   /// mod 32), which are halved down to one value.
   /// @param gram     m x m, symmetric to the bit; stays so.
   /// @param x        m x n, as many as gram; same dtype.
   /// @param factors  1 x m, as many, f32; overwritten.
   virtual void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
-                          const MatrixBatch& factors, float safety) = 0;
+                          const MatrixBatch& factors, const AolRule& rule) = 0;
 
   /// Products of which none writes what another reads or writes, in any order or at once. Each has
   /// the bits that it has alone.
@@ -121,7 +127,7 @@ class Ops {
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
   /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
-  /// local_ok and something non-finite, the findings' factor and its square.
+  /// local_ok and something non-finite, the findings' factor by halves, with the square of each.
   virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                            int64_t orthogonalized, bool local_ok) = 0;
 
@@ -146,13 +152,16 @@ class Ops {
                             const AdamScalars* scalars, const Ballot* sum, int64_t world,
                             int64_t stamp) = 0;
 
-  /// matrix <- NorMuon(matrix) for one whole matrix as it is stored, unless its parameter sits out;
-  /// the new second moments are staged.
-  virtual void normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
-                       const ParamView* params, const MuonScalars* groups) = 0;
-  /// Where `sum` passes and the parameter took part: moments <- staged.
-  virtual void commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
-                              const Ballot* sum, int64_t world, int64_t stamp) = 0;
+  /// matrix <- NorMuon(matrix) for whole matrices as they are stored, unless a matrix's parameter
+  /// sits out; the new second moments are staged.
+  /// @param states  one for each matrix; with no lines: it is left alone.
+  virtual void normuon(Stream& stream, const MatrixBatch& matrices,
+                       std::span<const NormuonState> states, const ParamView* params,
+                       const MuonScalars* groups) = 0;
+  /// Where `sum` passes and a state's parameter took part: moments <- staged.
+  virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
+                              const ParamView* params, const Ballot* sum, int64_t world,
+                              int64_t stamp) = 0;
 
   /// sums (kNormWords) += squares of the unscaled gradients of the listed active or watched
   /// parameters, exact.

@@ -47,7 +47,7 @@ class HostOps final : public Ops {
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
-                  const MatrixBatch& factors, float safety) override;
+                  const MatrixBatch& factors, const AolRule& rule) override;
   void multiply(Stream& stream, std::span<const Product> products) override;
   void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
@@ -61,9 +61,9 @@ class HostOps final : public Ops {
   void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
                     const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
                     int64_t world, int64_t stamp) override;
-  void normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
+  void normuon(Stream& stream, const MatrixBatch& matrices, std::span<const NormuonState> states,
                const ParamView* params, const MuonScalars* groups) override;
-  void commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
+  void commit_normuon(Stream& stream, std::span<const NormuonState> states, const ParamView* params,
                       const Ballot* sum, int64_t world, int64_t stamp) override;
   void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                    int64_t* sums) override;
@@ -85,6 +85,7 @@ class HostOps final : public Ops {
   void spread(int64_t count, Body body);
   /// body(begin, end) over [0, elements) cut into parts that are worth a thread each.
   void spread_range(int64_t elements, Range body);
+  void normuon_of(const MatrixBatch& matrix, const NormuonState& state, float beta2);
 
   /// What products reuse, with the memory they work in.
   struct Products {

@@ -93,46 +93,57 @@ void finish_factors(const NormuonState& state, int64_t length, float beta2) {
 
 }  // namespace
 
-void HostOps::normuon(Stream& stream, const MatrixBatch& matrix, const NormuonState& state,
-                      const ParamView* params, const MuonScalars* groups) {
-  host_stream(stream).enqueue(Task([=, this] {
-    if (!params[state.param].active) return;
-    with_iterate(matrix.dtype, [&](auto element) {
-      using T = decltype(element);
-      T* const data = static_cast<T*>(matrix.data);
-      const int64_t length = state.stored_rows ? matrix.cols : matrix.rows;
-      spread_range(state.lines, [&](int64_t begin, int64_t end) {
-        if (state.stored_rows) {
-          for (int64_t row = begin; row < end; ++row)
-            state.factors[row] = run_pass<RowSquaresPass<T>>(
-                isa_, static_cast<const T*>(data) + row * matrix.ld, matrix.cols);
-        } else {
-          column_squares<T>(isa_, data, matrix, begin, end, state.factors);
-        }
-        for (int64_t line = begin; line < end; ++line)
-          state.factors[line] /= static_cast<float>(length);
-      });
-      finish_factors(state, length, groups[state.group].normuon_beta2);
-      spread_range(matrix.rows, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          T* const at = data + row * matrix.ld;
-          if (state.stored_rows) {
-            run_pass<ScaleByOnePass<T>>(isa_, at, state.factors[row], matrix.cols);
-          } else {
-            run_pass<ScaleByEachPass<T>>(isa_, at, static_cast<const float*>(state.factors),
-                                         matrix.cols);
-          }
-        }
-      });
+void HostOps::normuon_of(const MatrixBatch& matrix, const NormuonState& state, float beta2) {
+  with_iterate(matrix.dtype, [&](auto element) {
+    using T = decltype(element);
+    T* const data = static_cast<T*>(matrix.data);
+    const int64_t length = state.stored_rows ? matrix.cols : matrix.rows;
+    spread_range(state.lines, [&](int64_t begin, int64_t end) {
+      if (state.stored_rows) {
+        for (int64_t row = begin; row < end; ++row)
+          state.factors[row] = run_pass<RowSquaresPass<T>>(
+              isa_, static_cast<const T*>(data) + row * matrix.ld, matrix.cols);
+      } else {
+        column_squares<T>(isa_, data, matrix, begin, end, state.factors);
+      }
+      for (int64_t line = begin; line < end; ++line)
+        state.factors[line] /= static_cast<float>(length);
     });
+    finish_factors(state, length, beta2);
+    spread_range(matrix.rows, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        T* const at = data + row * matrix.ld;
+        if (state.stored_rows) {
+          run_pass<ScaleByOnePass<T>>(isa_, at, state.factors[row], matrix.cols);
+        } else {
+          run_pass<ScaleByEachPass<T>>(isa_, at, static_cast<const float*>(state.factors),
+                                       matrix.cols);
+        }
+      }
+    });
+  });
+}
+
+void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
+                      std::span<const NormuonState> states, const ParamView* params,
+                      const MuonScalars* groups) {
+  host_stream(stream).enqueue(Task([=, this] {
+    MatrixBatch one = matrices;
+    for (const NormuonState& state : states) {
+      if (state.lines > 0 && params[state.param].active)
+        normuon_of(one, state, groups[state.group].normuon_beta2);
+      one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);
+    }
   }));
 }
 
-void HostOps::commit_normuon(Stream& stream, const NormuonState& state, const ParamView* params,
-                             const Ballot* sum, int64_t world, int64_t stamp) {
+void HostOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
+                             const ParamView* params, const Ballot* sum, int64_t world,
+                             int64_t stamp) {
   host_stream(stream).enqueue(Task([=] {
-    if (!passes(*sum, world, stamp) || !params[state.param].active) return;
-    std::copy_n(state.staged, state.lines, state.moments);
+    if (!passes(*sum, world, stamp)) return;
+    for (const NormuonState& state : states)
+      if (params[state.param].active) std::copy_n(state.staged, state.lines, state.moments);
   }));
 }
 

@@ -19,8 +19,8 @@ T* row_at(const MatrixBatch& batch, int64_t matrix, int64_t row) {
 }  // namespace
 
 void HostOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
-                         const MatrixBatch& factors, float safety) {
-  check_scale_rows(gram, x, factors, safety);
+                         const MatrixBatch& factors, const AolRule& rule) {
+  check_scale_rows(gram, x, factors, rule);
   const int64_t m = gram.rows;
   if (gram.count == 0 || m == 0) return;
   host_stream(stream).enqueue(Task([=, this] {
@@ -30,7 +30,7 @@ void HostOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBa
       spread(gram.count * m, [&](int64_t i, int) {
         const float sum =
             run_pass<AbsoluteSumPass<T>>(isa_, row_at<const T>(gram, i / m, i % m), m);
-        *(row_at<float>(factors, i / m, 0) + i % m) = row_factor(sum, safety);
+        *(row_at<float>(factors, i / m, 0) + i % m) = row_factor(sum, rule);
       });
       spread(gram.count * m, [&](int64_t i, int) {
         const float* all = row_at<float>(factors, i / m, 0);

@@ -49,6 +49,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
       at += batch_bytes(context, batch);
     }
   }
+  normuon_ = normuon_of(plan.owned);
   times_ = SpanTimes(*context.device, spans_.size());
   resolve_messages(lane, return_receive);
   if (plan.carried >= 0) bind_functions();
@@ -67,6 +68,18 @@ void Chunk::bind(Batch& batch, void* scratch) {
     batch.raw_each.push_back(one);
   }
   batch.result_each.resize(batch.raw_each.size());
+  batch.normuon = normuon_of(batch.owned);
+}
+
+std::vector<NormuonState> Chunk::normuon_of(const std::vector<Owned>& owned) const {
+  std::vector<NormuonState> states;
+  bool any = false;
+  for (const Owned& one : owned) {
+    const NormuonState* state = context_->normuon_of(one.matrix);
+    states.push_back(state ? *state : NormuonState{});
+    any = any || state;
+  }
+  return any ? states : std::vector<NormuonState>{};
 }
 
 void Chunk::resolve_messages(const Lane& lane, void* return_receive) {
@@ -228,9 +241,9 @@ void Chunk::finish(Batch& batch) {
         static_cast<char*>(one.data) + static_cast<int64_t>(i) * one.stride * size_of(one.dtype);
     one.count = 1;
     batch.result_each[i] = one;
-    const NormuonState* state = c.normuon_of(batch.owned[i].matrix);
-    if (state) c.ops().normuon(*c.compute, one, *state, c.params, c.muon);
   }
+  if (!batch.normuon.empty())
+    c.ops().normuon(*c.compute, batch.result, batch.normuon, c.params, c.muon);
   if (health.updates) c.ops().tally(*c.compute, batch.result, nullptr, health.updates);
 }
 
@@ -291,10 +304,8 @@ void Chunk::orthogonalize_and_gather(Chunk& next) {
 void Chunk::commit(const StepRun& run) {
   const Context& c = *context_;
   const SlotPlan& p = *plan_;
-  for (const Owned& owned : p.owned) {
-    const NormuonState* state = c.normuon_of(owned.matrix);
-    if (state) c.ops().commit_normuon(*c.compute, *state, c.params, c.verdict, c.world, run.stamp);
-  }
+  if (!normuon_.empty())
+    c.ops().commit_normuon(*c.compute, normuon_, c.params, c.verdict, c.world, run.stamp);
   if (p.return_pieces.empty() && p.kept.empty()) return;
   c.device->wait(*c.compute, *returned_);
   begin(kCommit, *c.compute);

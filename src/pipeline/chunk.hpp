@@ -65,6 +65,7 @@ class Chunk {
     std::vector<Placed> unpack, pack;  // Placed::matrix counts inside the batch
     MatrixBatch raw;                   // short side first, transport dtype
     std::vector<MatrixBatch> raw_each, result_each;
+    std::vector<NormuonState> normuon;  // of each matrix; empty: none has it
     void* workspace = nullptr;
     float* lanczos = nullptr;  // workspace, where steps may measure
     MatrixBatch result;
@@ -83,6 +84,8 @@ class Chunk {
   static int64_t batch_bytes(const Context& context, const Batch& batch);
   static std::vector<Team> make_teams(const Context& context, const SlotPlan& plan);
   void bind(Batch& batch, void* scratch);
+  /// One for each; none at all where no matrix has NorMuon.
+  std::vector<NormuonState> normuon_of(const std::vector<Owned>& owned) const;
   void resolve_messages(const Lane& lane, void* return_receive);
   void bind_functions();
   bool moves_gather() const;
@@ -112,6 +115,7 @@ class Chunk {
   void* return_receive_;
   const Chunk* previous_ = nullptr;
   std::vector<Team> teams_;
+  std::vector<NormuonState> normuon_;  // of all that is owned
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;
   std::vector<SendTo> relay_sends_;  // second level of the return

@@ -77,7 +77,7 @@ class Clocks {
     const SlotLoad& slot = slots_[at(action.slot)];
     compute_ = std::max(compute_, arrived_[at(action.slot)]);
     if (action.slot >= window_) compute_ = std::max(compute_, returned_[at(action.slot - window_)]);
-    compute_ += local(slot.gather_received) + slot.flops / rates_.flops + local(slot.return_sent);
+    compute_ += local(slot.gather_received) + slot.cost / rates_.flops + local(slot.return_sent);
     Bytes bytes = return_bytes(action.slot);
     if (action.gathers >= 0) {
       pack(action.gathers);

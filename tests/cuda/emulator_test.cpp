@@ -1,14 +1,17 @@
 // What only an emulated GPU can be asked: to hold its work back, to fail, to tell what has run.
 
 #include <atomic>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <random>
 #include <thread>
 
 #include "control.hpp"
 #include "cuda/abi_rig.hpp"
 #include "cuda/busy_stream.hpp"
 #include "cuda/cuda_device.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/machine.hpp"
 
 using namespace muonrt;
@@ -91,23 +94,119 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated
   CHECK_NOTHROW(machine.finish());
 }
 
-TEST_CASE("emulated cuda: the mirror takes what is above the diagonal below it", "[emulated]") {
+/// Whether the mirror of `count` matrices writes what is above the diagonal below it, and no more.
+bool mirrors(DType dtype, int64_t n, int64_t ld, int64_t stride, int64_t count, int64_t first) {
   Machine machine(make_device());
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const int64_t n : {1, 2, 63, 64, 65, 130}) {
-      const int64_t ld = n + 3, stride = n * ld + 5, count = 2;
-      const Bytes before = values(7, dtype, count * stride);
-      auto* data = machine.put(before);
-      cuda::mirror({data, dtype, n, n, ld, count, stride}, cuda::handle_of(machine.on()));
-      machine.finish();
-      Bytes expected = before;
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t r = 0; r < n; ++r)
-          for (int64_t c = 0; c < r; ++c)
-            set_value(expected, dtype, i * stride + r * ld + c,
-                      value_in(before, dtype, i * stride + c * ld + r));
-      CHECK(difference(machine.get(data, std::ssize(before)), expected) == -1);
+  Bytes before(static_cast<size_t>((first + count * stride) * size_of(dtype)));
+  std::mt19937 random(7);  // NaN of all kinds among them
+  for (auto& byte : before) byte = static_cast<Bytes::value_type>(random());
+  auto* data = machine.put(before);
+  cuda::mirror({data + first * size_of(dtype), dtype, n, n, ld, count, stride},
+               cuda::handle_of(machine.on()));
+  machine.finish();
+  Bytes expected = before;
+  const auto size = static_cast<size_t>(size_of(dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t c = 0; c < r; ++c) {
+        const int64_t to = first + i * stride + r * ld + c, from = first + i * stride + c * ld + r;
+        std::copy_n(before.begin() + from * size_of(dtype), size,
+                    expected.begin() + to * size_of(dtype));
+      }
     }
+  }
+  return difference(machine.get(data, std::ssize(before)), expected) == -1;
+}
+
+TEST_CASE("emulated cuda: the mirror takes what is above the diagonal below it", "[emulated]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    CAPTURE(name_of(dtype));
+    for (const int64_t n : {1, 2, 63, 64, 65, 130, 136, 200}) {
+      CAPTURE(n);
+      const int64_t padded = (n + 7) / 8 * 8 + 8;
+      CHECK(mirrors(dtype, n, n + 3, n * (n + 3) + 5, 2, 0));
+      CHECK(mirrors(dtype, n, padded, n * padded, 2, 0));
+      CHECK(mirrors(dtype, n, padded, n * padded + 1, 2, 8));
+    }
+    CHECK(mirrors(dtype, 128, 128, 128 * 128, 1, 1));
+  }
+}
+
+TEST_CASE("emulated cuda: a matrix that is mirrored by vectors", "[.]") {
+  CHECK(mirrors(DType::kBF16, 512, 512, 512 * 512, 1, 0));
+}
+
+/// Parts of a gradient for one block: the largest mantissas, more than a lane adds before it must
+/// flush; sizes that change from part to part; every exponent, infinities and NaN; zeros.
+std::vector<float> gradient_of_sizes() {
+  std::mt19937 random(3);
+  const auto parts = [](size_t n) { return n * 8192; };
+  std::vector<float> grad(parts(20) + 13, 0.0f);
+  for (size_t i = 0; i < grad.size(); ++i) {
+    const auto bits = static_cast<uint32_t>(random());
+    const auto part = static_cast<uint32_t>(i / 8192);
+    uint32_t of_element = bits;
+    if (i < parts(9)) {
+      of_element = 0x3fffffffu;
+    } else if (i < parts(16)) {
+      of_element = (bits & 0x807fffffu) | (10 * (part - 8) + bits % 7) << 23;
+    } else if (i >= parts(18)) {
+      of_element = bits % 3 ? bits & 0x80ffffffu : 0;
+    }
+    grad[i] = std::bit_cast<float>(of_element);
+  }
+  return grad;
+}
+
+TEST_CASE("emulated cuda: one block's exact sum of squares holds for all sizes", "[emulated]") {
+  const std::vector<float> grad = gradient_of_sizes();
+  const auto count = std::ssize(grad);
+  ParamView view;
+  view.numel = count;
+  std::vector<int64_t> expected(kNormWords);
+  for (const float x : grad) {
+    const SquareTerm term = square_term(x);
+    expected[static_cast<size_t>(term.word)] += term.low;
+    expected[static_cast<size_t>(term.word) + 1] += term.high;
+  }
+  Machine machine(make_device());
+  auto* list = machine.put_one(int32_t{0});
+  for (const int64_t offset : {0, 4}) {  // bytes
+    view.grad = machine.put(grad, offset);
+    auto* sums = machine.put(std::vector<int64_t>(kNormWords));
+    cuda::sum_squares(list, 1, machine.put_one(view), sums, 1, cuda::handle_of(machine.on()));
+    machine.finish();
+    CHECK((machine.get(sums, kNormWords) == expected));
+  }
+}
+
+TEST_CASE("emulated cuda: tallies of sizes about the end of a limb are exact", "[emulated]") {
+  std::mt19937 random(4);
+  constexpr int64_t kRows = 70, kCols = 200;
+  for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {  // the first of a limb, or the last ones
+    CAPTURE(exponent);
+    std::vector<float> x(kRows * kCols);
+    Tally expected;
+    for (float& value : x) {
+      const auto bits = static_cast<uint32_t>(random());
+      const uint32_t of_element = exponent + (bits % 100 ? bits % 3 : bits % 13);
+      value = std::bit_cast<float>(bits % 11 ? (bits & 0x807fffffu) | of_element << 23 : 0u);
+      const LimbTerm term = limb_term(value);
+      expected.limbs[term.limb] += term.low;
+      expected.limbs[term.limb + 1] += term.middle;
+      expected.limbs[term.limb + 2] += term.high;
+      expected.largest =
+          std::max<int64_t>(expected.largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+    }
+    Machine machine(make_device());
+    auto* tallies = machine.put_one(Tally{});
+    machine.ops().tally(machine.on(), {machine.put(x), DType::kF32, kRows, kCols, kCols, 1, 0},
+                        nullptr, tallies);
+    machine.finish();
+    const Tally tally = machine.get_one(tallies);
+    CHECK(std::equal(tally.limbs, tally.limbs + kTallyLimbs, expected.limbs));
+    CHECK(tally.largest == expected.largest);
+    CHECK(tally.nonfinite == 0);
   }
 }
 

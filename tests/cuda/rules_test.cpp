@@ -55,38 +55,64 @@ std::vector<Bytes> adam_by(std::unique_ptr<Device> device, Scene scene) {
 }
 
 struct Normed {
-  Bytes matrix, factors, staged, moments;
+  Bytes matrices;
+  std::vector<Bytes> moments;  // factors, staged and committed ones of each
   bool operator==(const Normed&) const = default;
 };
 
-Normed normed_by(std::unique_ptr<Device> device, int64_t rows, int64_t cols, DType dtype,
-                 bool by_rows, bool active) {
-  Machine machine(std::move(device));
-  const int64_t ld = cols + 3, lines = by_rows ? rows : cols;
-  auto* data = machine.put(values(5, dtype, rows * ld));
-  Bytes moments = values(6, DType::kF32, lines);
+/// How a batch lies, and what becomes of each matrix: 'r' and 'c' by rows and columns, 'i' of an
+/// inactive parameter, '-' without moments.
+struct NormedCase {
+  int64_t rows, cols, ld;
+  DType dtype;
+  std::string kinds;
+};
+
+NormuonState put_state(Machine& machine, uint64_t seed, int64_t lines) {
+  Bytes moments = values(seed, DType::kF32, lines);
   for (int64_t i = 0; i < lines; ++i)
     set_value(moments, DType::kF32, i, std::abs(value_in(moments, DType::kF32, i)));
-  NormuonState state;
   const Bytes none(static_cast<size_t>(lines * 4));
-  auto *committed = machine.put(moments), *staged = machine.put(none), *factors = machine.put(none);
-  state.moments = reinterpret_cast<float*>(committed);
-  state.staged = reinterpret_cast<float*>(staged);
-  state.factors = reinterpret_cast<float*>(factors);
+  NormuonState state;
+  state.moments = reinterpret_cast<float*>(machine.put(moments));
+  state.staged = reinterpret_cast<float*>(machine.put(none));
+  state.factors = reinterpret_cast<float*>(machine.put(none));
   state.lines = lines;
-  state.stored_rows = by_rows;
-  ParamView view;
-  view.active = active;
+  return state;
+}
+
+Normed normed_by(std::unique_ptr<Device> device, const NormedCase& c) {
+  Machine machine(std::move(device));
+  const int64_t count = std::ssize(c.kinds), stride = c.rows * c.ld;
+  auto* data = machine.put(values(5, c.dtype, count * stride));
+  std::vector<NormuonState> states;
+  for (const char kind : c.kinds) {
+    const bool by_rows = kind != 'c';
+    NormuonState state;
+    if (kind != '-') state = put_state(machine, 6 + states.size(), by_rows ? c.rows : c.cols);
+    state.stored_rows = by_rows;
+    state.param = kind == 'i';
+    states.push_back(state);
+  }
+  ParamView views[2];
+  views[0].active = true;
+  views[1].active = false;
   MuonScalars group;
   group.normuon_beta2 = 0.9f;
-  auto* views = machine.put_one(view);
-  machine.ops().normuon(machine.on(), {data, dtype, rows, cols, ld, 1, rows * ld}, state, views,
-                        machine.put_one(group));
-  machine.ops().commit_normuon(machine.on(), state, views, machine.put_one(consent()), kWorld,
+  auto* put_views = machine.put(std::vector<ParamView>(views, views + 2));
+  machine.ops().normuon(machine.on(), {data, c.dtype, c.rows, c.cols, c.ld, count, stride}, states,
+                        put_views, machine.put_one(group));
+  machine.ops().commit_normuon(machine.on(), states, put_views, machine.put_one(consent()), kWorld,
                                kStamp);
   machine.finish();
-  return {machine.get(data, rows * ld * size_of(dtype)), machine.get(factors, lines * 4),
-          machine.get(staged, lines * 4), machine.get(committed, lines * 4)};
+  Normed normed{machine.get(data, count * stride * size_of(c.dtype)), {}};
+  for (const NormuonState& state : states)
+    for (const float* at : {state.factors, state.staged, state.moments})
+      if (at) {
+        normed.moments.push_back(
+            machine.get(reinterpret_cast<const Bytes::value_type*>(at), state.lines * 4));
+      }
+  return normed;
 }
 
 }  // namespace
@@ -103,17 +129,27 @@ TEST_CASE(
 }
 
 TEST_CASE("cuda normuon: moments, factors and the matrix have the host's bits", "[cuda]") {
-  for (const auto& [rows, cols] :
-       {std::pair<int64_t, int64_t>(7, 5), {33, 300}, {1, 40}, {70, 31}}) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const bool by_rows : {false, true}) {
-        for (const bool active : {false, true}) {
-          const Normed host = normed_by(make_host(), rows, cols, dtype, by_rows, active);
-          CHECK((normed_by(make_device(true), rows, cols, dtype, by_rows, active) == host));
-        }
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [rows, cols, ld] : {std::tuple<int64_t, int64_t, int64_t>(7, 5, 8),
+                                         {33, 300, 303},
+                                         {1, 40, 43},
+                                         {70, 31, 34},
+                                         {33, 300, 304},
+                                         {1, 40, 40},
+                                         {70, 532, 544},
+                                         {140, 72, 72}}) {
+      CAPTURE(name_of(dtype), rows, cols, ld);
+      for (const char* const kinds : {"r", "c", "i", "r-cir"}) {
+        const NormedCase c{rows, cols, ld, dtype, kinds};
+        CHECK((normed_by(make_device(true), c) == normed_by(make_host(), c)));
       }
     }
   }
+  // More lines than a block has at once, more matrices than a launch takes.
+  for (const NormedCase& c :
+       {NormedCase{2100, 8, 8, DType::kBF16, "r"}, NormedCase{4, 2100, 2104, DType::kBF16, "c"},
+        NormedCase{3, 16, 16, DType::kBF16, std::string(130, 'r')}})
+    CHECK((normed_by(make_device(true), c) == normed_by(make_host(), c)));
 }
 
 TEST_CASE("cuda guards: the exact sum of squares and the factor in every table are the host's",

@@ -53,7 +53,7 @@ Results run(backends::Backend& backend, DType dtype, int64_t m, int64_t n,
   const auto findings = backend.memory(sizeof(Findings));
   new (findings.get()) Findings();
   backend.ops->normalize(*backend.stream, r, to, how, static_cast<Findings*>(findings.get()));
-  backend.ops->scale_rows(*backend.stream, g, in, s, 1.02f);
+  backend.ops->scale_rows(*backend.stream, g, in, s, {1.02f});
   backend.wait();
   const auto bytes = [](const MatrixBatch& b) {
     const auto* first = static_cast<const unsigned char*>(b.data);

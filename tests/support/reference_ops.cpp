@@ -1,5 +1,6 @@
 #include "support/reference_ops.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -229,7 +230,7 @@ void ReferenceOps::normalize(Stream&, const MatrixBatch& in, const MatrixBatch& 
 }
 
 void ReferenceOps::scale_rows(Stream&, const MatrixBatch& gram, const MatrixBatch& x,
-                              const MatrixBatch& factors, float safety) {
+                              const MatrixBatch& factors, const AolRule& rule) {
   const int64_t m = gram.rows;
   for (int64_t k = 0; k < gram.count; ++k) {
     const auto scale = [&](const MatrixBatch& b, int64_t i, int64_t j, double by) {
@@ -243,7 +244,8 @@ void ReferenceOps::scale_rows(Stream&, const MatrixBatch& gram, const MatrixBatc
       for (int64_t j = 0; j < m; ++j)
         sum += std::fabs(
             static_cast<double>(load(gram.data, gram.dtype, k * gram.stride + i * gram.ld + j)));
-      s.push_back(1 / (static_cast<double>(safety) * std::sqrt(std::fmax(sum, 1e-7))));
+      s.push_back(1 / (static_cast<double>(rule.safety) *
+                       std::sqrt(std::fmax(sum, static_cast<double>(rule.least)))));
       store(factors.data, factors.dtype, k * factors.stride + i, static_cast<float>(s.back()));
     }
     for (int64_t i = 0; i < m; ++i) {
@@ -349,47 +351,6 @@ void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list,
       for (int64_t c = 0; c < piece.cols; ++c)
         update(piece.param, piece.local_offset + r * piece.local_ld + c,
                piece.tensor_index + r * piece.tensor_ld + c);
-}
-
-void ReferenceOps::normuon(Stream&, const MatrixBatch& m, const NormuonState& state,
-                           const ParamView* params, const MuonScalars* groups) {
-  if (!params[state.param].active) return;
-  const int64_t length = state.stored_rows ? m.cols : m.rows;
-  const auto place = [&](int64_t line, int64_t i) {
-    return state.stored_rows ? line * m.ld + i : i * m.ld + line;
-  };
-  const double beta2 = static_cast<double>(groups[state.group].normuon_beta2);
-  double squares = 0, scaled = 0;
-  std::vector<double> factors(static_cast<size_t>(state.lines));
-  for (int64_t line = 0; line < state.lines; ++line) {
-    double mean = 0;
-    for (int64_t i = 0; i < length; ++i) {
-      const auto x = static_cast<double>(load(m.data, m.dtype, place(line, i)));
-      mean += x * x / static_cast<double>(length);
-    }
-    const double moment = beta2 * static_cast<double>(state.moments[line]) + (1 - beta2) * mean;
-    const double factor = 1 / (std::sqrt(moment) + 1e-10);
-    state.staged[line] = static_cast<float>(moment);
-    factors[static_cast<size_t>(line)] = factor;
-    squares += mean * static_cast<double>(length);
-    scaled += mean * factor * factor * static_cast<double>(length);
-  }
-  const double restore = std::sqrt(squares) / (std::sqrt(scaled) + 1e-10);
-  for (int64_t line = 0; line < state.lines; ++line) {
-    const double factor = factors[static_cast<size_t>(line)] * restore;
-    state.factors[line] = static_cast<float>(factor);
-    for (int64_t i = 0; i < length; ++i) {
-      const int64_t at = place(line, i);
-      store(m.data, m.dtype, at,
-            static_cast<float>(static_cast<double>(load(m.data, m.dtype, at)) * factor));
-    }
-  }
-}
-
-void ReferenceOps::commit_normuon(Stream&, const NormuonState& state, const ParamView* params,
-                                  const Ballot* sum, int64_t world, int64_t stamp) {
-  if (!passes(*sum, world, stamp) || !params[state.param].active) return;
-  for (int64_t line = 0; line < state.lines; ++line) state.moments[line] = state.staged[line];
 }
 
 }  // namespace reference

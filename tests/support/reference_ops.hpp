@@ -40,7 +40,7 @@ class ReferenceOps : public muonrt::Ops {
                  muonrt::Findings* findings) override;
   void scale_rows(muonrt::Stream& stream, const muonrt::MatrixBatch& gram,
                   const muonrt::MatrixBatch& x, const muonrt::MatrixBatch& factors,
-                  float safety) override;
+                  const muonrt::AolRule& rule) override;
   void multiply(muonrt::Stream& stream, std::span<const muonrt::Product> products) override;
   void add_identity(muonrt::Stream& stream, const muonrt::MatrixBatch& x, float gamma) override;
   void cast_ballot(muonrt::Stream& stream, muonrt::Ballot* ballot, const muonrt::Findings* findings,
@@ -56,10 +56,10 @@ class ReferenceOps : public muonrt::Ops {
                     std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
                     const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,
                     int64_t step) override;
-  void normuon(muonrt::Stream& stream, const muonrt::MatrixBatch& matrix,
-               const muonrt::NormuonState& state, const muonrt::ParamView* params,
+  void normuon(muonrt::Stream& stream, const muonrt::MatrixBatch& matrices,
+               std::span<const muonrt::NormuonState> states, const muonrt::ParamView* params,
                const muonrt::MuonScalars* groups) override;
-  void commit_normuon(muonrt::Stream& stream, const muonrt::NormuonState& state,
+  void commit_normuon(muonrt::Stream& stream, std::span<const muonrt::NormuonState> states,
                       const muonrt::ParamView* params, const muonrt::Ballot* sum, int64_t world,
                       int64_t stamp) override;
   void sum_squares(muonrt::Stream& stream, std::span<const int32_t> list,

@@ -61,8 +61,8 @@ class Ops : public muonrt::Ops {
     inner_.normalize(s, in, out, how, findings);
   }
   void scale_rows(muonrt::Stream& s, const muonrt::MatrixBatch& gram, const muonrt::MatrixBatch& x,
-                  const muonrt::MatrixBatch& factors, float safety) override {
-    inner_.scale_rows(s, gram, x, factors, safety);
+                  const muonrt::MatrixBatch& factors, const muonrt::AolRule& rule) override {
+    inner_.scale_rows(s, gram, x, factors, rule);
   }
   void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
     inner_.multiply(s, products);
@@ -91,15 +91,15 @@ class Ops : public muonrt::Ops {
                     int64_t stamp) override {
     inner_.commit_adamw(s, list, pieces, params, scalars, sum, world, stamp);
   }
-  void normuon(muonrt::Stream& s, const muonrt::MatrixBatch& matrix,
-               const muonrt::NormuonState& state, const muonrt::ParamView* params,
+  void normuon(muonrt::Stream& s, const muonrt::MatrixBatch& matrices,
+               std::span<const muonrt::NormuonState> states, const muonrt::ParamView* params,
                const muonrt::MuonScalars* groups) override {
-    inner_.normuon(s, matrix, state, params, groups);
+    inner_.normuon(s, matrices, states, params, groups);
   }
-  void commit_normuon(muonrt::Stream& s, const muonrt::NormuonState& state,
+  void commit_normuon(muonrt::Stream& s, std::span<const muonrt::NormuonState> states,
                       const muonrt::ParamView* params, const muonrt::Ballot* sum, int64_t world,
                       int64_t stamp) override {
-    inner_.commit_normuon(s, state, params, sum, world, stamp);
+    inner_.commit_normuon(s, states, params, sum, world, stamp);
   }
   void sum_squares(muonrt::Stream& s, std::span<const int32_t> list,
                    const muonrt::ParamView* params, int64_t* sums) override {

@@ -57,7 +57,7 @@ TEST_CASE("scale rows: every row gets its factor, the Gram matrix both, symmetri
           gram.set(k, grams.back());
           x.set(k, xs.back());
         }
-        backend.ops->scale_rows(*backend.stream, gram.batch, x.batch, factors.batch, kSafety);
+        backend.ops->scale_rows(*backend.stream, gram.batch, x.batch, factors.batch, {kSafety});
         backend.wait();
         int64_t wrong = 0;
         const double unit = tolerance::roundoff(dtype) + 40 * tolerance::roundoff(DType::kF32);
