@@ -37,7 +37,9 @@ enum {                          /* how safety against rounding above 1 is applie
        MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
                                    list is made, and the input divided by safety x norm */
        MUONRT_SAFETY_ALL = 2,   /* the finished list divided; the input by its norm alone */
-       MUONRT_SAFETY_NONE = 3   /* the list as it is; the input divided by safety x norm */
+       MUONRT_SAFETY_NONE = 3   /* the list as it is; the input divided by safety x norm. Refused in
+                                   bf16 and f16 where roundings between the steps would grow: of
+                                   generated lists from 3 (bf16) or 4 (f16) steps on */
 };
 enum {                                 /* what the input of Newton-Schulz is divided by */
        MUONRT_NORMALIZE_PRESCALED = 0, /* safety x norm, free of over- and underflow, no eps */
@@ -105,7 +107,8 @@ typedef struct muonrt_group {
   int32_t iteration_dtype; /* of this group; 0: the optimizer's; fixed */
   int32_t row_scaling;     /* AOL: rows of the normalized matrix divided by the root of their
                               absolute Gram sums, as Turbo-Muon does (a sum below 1e-7 counts as
-                              1e-7), then by safety but in mode ALL; NONE; fixed */
+                              1e-7; in f16 also below rows x 2^-27, as that), then by safety but
+                              in mode ALL; NONE; fixed */
   int32_t block_period;    /* P, 1 .. 10^9: steps 0, P, 2P, ... take the whole matrix, those
                               between take its blocks, each a matrix of its own; equal in all groups
                               with P > 1; 1: always whole; fixed */

@@ -145,6 +145,12 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  " is set; set 0 or take polar_express");
 }
 
+/// What roundings may take the largest image to. Few generated steps swing past the limit inside
+/// (0, 1] by design; what has to be refused is growth beyond it.
+Real most_after(const CoefficientList& list) {
+  return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
+}
+
 void check_list(const CoefficientList& list) {
   for (const Coefficients& s : list.steps) {
     MUONRT_REQUIRE(std::isfinite(s.a) && std::isfinite(s.b) && std::isfinite(s.c),
@@ -164,14 +170,12 @@ void check_list(const CoefficientList& list) {
                    " is taken and published lists stay below 2); set a larger safety, or take "
                    "another list");
   }
-  // Few generated steps swing past the limit inside (0, 1] by design; what has to be refused is
-  // growth beyond it.
-  const Real inside = range_of(list, 0, 1).high, reached = range_of(list, 0, kReach).high;
-  MUONRT_REQUIRE(
-      reached <= std::max<Real>(kHeadroomLimit, inside * kGrowth), Status::kInvalidArgument,
-      "coefficients: the list has no headroom (a singular value of ", kReach,
-      ", where rounding may move the largest one, grows to ", static_cast<double>(reached),
-      "); set safety to 1.01 or more, or take another list");
+  const Real reached = range_of(list, 0, kReach).high;
+  MUONRT_REQUIRE(reached <= most_after(list), Status::kInvalidArgument,
+                 "coefficients: the list has no headroom (a singular value of ", kReach,
+                 ", where rounding may move the largest one, grows to ",
+                 static_cast<double>(reached),
+                 "); set safety to 1.01 or more, or take another list");
   MUONRT_REQUIRE(positive(list, kReach), Status::kInvalidArgument,
                  "coefficients: the list changes sign (singular values above ",
                  largest_sigma([&](Real sigma) { return positive(list, sigma); }),
@@ -330,6 +334,37 @@ double slope_at_zero(const CoefficientList& list) {
   Real slope = 1 / static_cast<Real>(list.input_safety);
   for (const Coefficients& s : list.steps) slope *= s.a;
   return static_cast<double>(slope);
+}
+
+namespace {
+
+Real drift_of(DType dtype) {
+  if (dtype == DType::kBF16) return 0x1p-7L;
+  return dtype == DType::kF16 ? 0x1p-10L : 0x1p-23L;
+}
+
+/// The range of (0, 1] where roundings move the largest value before every step.
+Interval drifted(const CoefficientList& list, DType dtype) {
+  Interval x = {static_cast<Real>(kSmallestSigma) / list.input_safety,
+                1 / static_cast<Real>(list.input_safety)};
+  for (const Coefficients& s : list.steps) x = apply(s, {x.low, x.high * (1 + drift_of(dtype))});
+  return x;
+}
+
+}  // namespace
+
+bool has_headroom(const CoefficientList& list, DType dtype) {
+  const Interval x = drifted(list, dtype);
+  return x.high <= most_after(list) && x.low > 0;
+}
+
+void require_headroom(const CoefficientList& list, DType dtype) {
+  MUONRT_REQUIRE(has_headroom(list, dtype), Status::kInvalidArgument,
+                 "coefficients: the list has no headroom between its steps (roundings to ",
+                 name_of(dtype), " take the largest singular value to ",
+                 static_cast<double>(drifted(list, dtype).high), ", at most ",
+                 static_cast<double>(most_after(list)),
+                 " is taken); leave safety_mode at auto, set inner or all, or iterate in f32");
 }
 
 double headroom(const CoefficientList& list) {

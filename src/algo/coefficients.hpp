@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "base/dtype.hpp"
+
 namespace muonrt {
 
 /// One Newton-Schulz step: every singular value x becomes a x + b x^3 + c x^5.
@@ -88,6 +90,11 @@ double image(const CoefficientList& list, double sigma);
 Range image_range(const CoefficientList& list, double low, double high);
 /// Gain of noise in null directions.
 double slope_at_zero(const CoefficientList& list);
+/// Whether the images stay bounded, and positive, though every step's result is rounded to `dtype`:
+/// the largest singular value may grow by 2 units of roundoff before each.
+bool has_headroom(const CoefficientList& list, DType dtype);
+/// Errors: INVALID_ARGUMENT where it has none, with the growth.
+void require_headroom(const CoefficientList& list, DType dtype);
 /// Largest sigma (at most 4) such that |image| <= kHeadroomLimit on all of (0, sigma].
 double headroom(const CoefficientList& list);
 

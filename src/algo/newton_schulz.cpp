@@ -102,9 +102,9 @@ class Products {
   }
   /// Behind the product that was put down last, as are the next two.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
-                  double safety) {
-    rounds.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, safety] {
-      ops.scale_rows(stream, gram, x, factors, static_cast<float>(safety));
+                  const AolRule& rule) {
+    rounds.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, rule] {
+      ops.scale_rows(stream, gram, x, factors, rule);
     });
   }
   void add_identity(const MatrixBatch& x, double gamma) {
@@ -215,12 +215,34 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   out.gram_restarts = restarts;
 }
 
-Normalization normalization_of(const NewtonSchulz& settings, double safety) {
-  const auto eps = static_cast<float>(settings.normalize_eps);
-  Normalization out{static_cast<float>(safety)};
+// AOL squares how far rows are apart, and f16 ends at 2^-24: the Gram matrix of a row 2^-12 as long
+// as X would vanish, and with it what holds the row's factor down. So an X that is kept in f16 has
+// a norm of up to 2^7 until its rows are scaled, which undoes it: then its Gram matrix stays below
+// 2^14, and loses 2^-38 of it at the most.
+constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
+
+float lift_of(const NewtonSchulz& settings, Form form) {
+  const bool lifted =
+      settings.row_scaling == RowScaling::kAol && settings.iteration_of(form) == DType::kF16;
+  return lifted ? kLift : 1.0f;
+}
+
+Normalization normalization_of(const NewtonSchulz& settings, Form form) {
+  const float lift = lift_of(settings, form);
+  const float eps = static_cast<float>(settings.normalize_eps) / lift;
+  Normalization out{static_cast<float>(settings.list_of(form).input_safety) / lift};
   if (settings.normalize == Normalize::kAddEps) out.added = eps;
   if (settings.normalize == Normalize::kMaxEps) out.least = eps;
   return out;
+}
+
+/// @param m  rows. Sums of which more may be lost than f16 rounds a sum by count as larger.
+AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
+  AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
+  const float lift = lift_of(settings, form);
+  if (lift != 1.0f) rule.least = std::max(rule.least, 0x1p11f * kLost * static_cast<float>(m));
+  rule.least *= lift * lift;
+  return rule;
 }
 
 }  // namespace
@@ -261,10 +283,15 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
 }
 
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
-  if (settings.gram_bounded || wish == FormChoice::kStandard) return wish;
-  if (wish == FormChoice::kAuto) return FormChoice::kStandard;
-  find_restarts(settings.gram_list, settings.gram_iteration);  // throws, with the reason
-  return wish;
+  if (wish == FormChoice::kGram) {
+    require_headroom(settings.gram_list, settings.gram_iteration);
+    if (!settings.gram_bounded) find_restarts(settings.gram_list, settings.gram_iteration);
+    return wish;  // the search throws, with the reason
+  }
+  require_headroom(settings.list, settings.iteration);
+  const bool gram =
+      settings.gram_bounded && has_headroom(settings.gram_list, settings.gram_iteration);
+  return gram ? wish : FormChoice::kStandard;
 }
 
 int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, const Method& method,
@@ -283,7 +310,8 @@ void put_down(Products& products, Space& space, const NewtonSchulz& settings,
     const size_t end = segment_end(method, steps.size(), begin);
     products.gram(space.r, space.x);
     if (begin == 0 && settings.row_scaling == RowScaling::kAol)
-      products.scale_rows(space.r, space.x, space.factors, list.input_safety);
+      products.scale_rows(space.r, space.x, space.factors,
+                          aol_rule(settings, method.form, space.x.rows));
     put_down_segment(products, space, steps.subspan(begin, end - begin));
     begin = end;
   }
@@ -304,7 +332,7 @@ std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
     Space space =
         carve(ops, *batch.settings, *batch.method, raw.rows, raw.cols, raw.count, batch.workspace);
     if (raw.rows > 0 && raw.count > 0) {
-      ops.normalize(stream, raw, space.x, normalization_of(*batch.settings, list.input_safety),
+      ops.normalize(stream, raw, space.x, normalization_of(*batch.settings, batch.method->form),
                     findings);
       Products products(ops, stream, batch.q);
       put_down(products, space, *batch.settings, *batch.method);

@@ -64,8 +64,10 @@ constexpr double kHalfGramSafety = 1.05;
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
-/// What the planner may choose from: kAuto becomes kStandard where the Gram form is not bounded.
-/// Errors: NOT_SUPPORTED for kGram there.
+/// What the planner may choose from: kAuto becomes kStandard where the Gram form is not bounded, or
+/// its list has no headroom in its dtype.
+/// Errors: NOT_SUPPORTED for kGram where it is not bounded; INVALID_ARGUMENT where the list has no
+/// headroom between its steps in the dtype that a permitted form iterates in.
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
 
 /// Bytes of workspace for `count` matrices m x n (m <= n); parts and matrices are 256-byte aligned.
