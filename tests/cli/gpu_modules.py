@@ -11,7 +11,10 @@ import readme_rows
 from benches import FIRST_GEMM, FIRST_NS, STEADY, Benches
 from checks import FIRST_USE, OWN_KERNELS, SMOKE_SHAPES, Checks
 from checks import TESTS as SOURCES
-from outputs import ends, json_in, work_of
+from entries import HUNG, Entries
+from outputs import add_ratios, ends, json_in, work_of
+from nccl_scenes import judged as judged_scene
+from ranks import Ranks
 from sanitizers import SANITIZED, SANITIZED_SYMMETRIC, Sanitizers, judged
 
 
@@ -20,6 +23,9 @@ def look(expect, all_parts):
     look_at_plan(expect, all_parts)
     look_at_sanitizers(expect)
     look_at_smoke(expect)
+    look_at_entries(expect)
+    look_at_scenes(expect)
+    look_at_wrong(expect)
     look_at_lists(expect)
     look_at_rows(expect)
     look_at_outputs(expect)
@@ -29,8 +35,15 @@ def look_at_plan(expect, all_parts):
     # A run of all in which every part takes what it may.
     left, parts = 570.0, plan.chosen([])
     expect(f"parts: {parts}", parts == all_parts)
+    # A build that is late may have what others would have had, but for a reserve.
+    for time_left in (550, 300, 150):
+        seconds = plan.seconds_for("build", parts, time_left, [])
+        expect(f"a build of {seconds} of {time_left} s", seconds == max(time_left - plan.RESERVE, min(
+            time_left, plan.PARTS["build"][0])))
+    for part in parts[parts.index("build") + 1:]:
+        expect(f"{part} behind a late build", 0 < plan.seconds_for(part, parts, plan.RESERVE, []) <= plan.RESERVE)
     for part in parts:
-        seconds = plan.seconds_for(part, parts, left, [])
+        seconds = plan.PARTS[part][0] if part == "build" else plan.seconds_for(part, parts, left, [])
         expect(f"{part}: {seconds} of {left} s", plan.PARTS[part][0] <= seconds <= plan.PARTS[part][1])
         left -= seconds
     expect(f"{left} s are left", left >= 0)
@@ -99,6 +112,104 @@ def look_at_smoke(expect):
                                                    for call, _ in smoked()[1]) for name in OWN_KERNELS[:2]))
     expect("rows that are no multiple of 16 bytes", sum(
         int(shape.split("x")[1]) % 8 > 0 for shape in SMOKE_SHAPES.split(",")) >= 4)
+
+
+class Hangs:
+    """Runs nothing: of a program with these words all the time that it has passes. @param total  seconds
+    that are left of the whole run."""
+    environment = {}
+
+    def __init__(self, words, total=500):
+        self.words, self.total, self.calls = words, total, 0
+
+    def left(self):
+        return self.total
+
+    def run(self, *words, most):
+        self.calls += 1
+        if self.words in " ".join(map(str, words)):
+            return 124, "case: one\n"
+        return 0, json.dumps({"ranks": 1, "rows": [{}], "wrong": 0, "wrong_bits": 0})
+
+
+def look_at_entries(expect):
+    # A hang is a failure where its own time has passed, and the next ones run; late where the part's has.
+    status, text = Entries(Hangs("one"), 100, 9).run(20, "one")
+    expect(f"a hang: {status} {text}", status == HUNG and text == "case: one\ndid not end in 20 s")
+    expect("more for a part that is named", "did not end in 50 s" in Entries(Hangs("one"), 500, 10).run(20, "one")[1])
+    expect("one alone leaves time for a hang to show", "in 50 s" in Entries(Hangs("one"), 100, 1).run(20, "one")[1])
+    expect("too little time", Entries(Hangs("one"), 10, 9).run(20, "one")[0] == 124 and
+           Entries(Hangs("one"), 1, 9).run(20, "other") == (124, "no time was left") and
+           Entries(Hangs("one", total=10), 100, 9).run(20, "one")[0] == 124)
+    run = Hangs("--ranks 8")
+    status, text, _ = Ranks(run, Smoke(run, Path("."))).verify(300)
+    expect(f"verify of a hang: {status} {text}", status == "failed" and run.calls == 13 and
+           "; 8 ranks: did not end in 30 s" in text and "no time" not in text)
+    status, text, _ = Ranks(Hangs("nccl"), Smoke(None, Path("."))).nccl(30)
+    expect(f"nccl that hangs: {status} {text}", status == "failed" and "did not end in 25 s" in text)
+    expect("a sanitizer that hangs", judged(HUNG, "RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)")[0] ==
+           "failed")
+
+
+def look_at_scenes(expect):
+    same, other = "compared: 9 elements, 0 bytes differ", "compared: 9 elements, 2 bytes differ"
+    for statuses, outputs, ended, bits, why in (
+            ([0, 0], [same, same], "ok", "same", ""), ([1, 0], [other, same], "failed", "other", "bits differ"),
+            ([124, 0], [same, same], "failed", "same", "did not end in 35 s"),
+            ([0, 0], ["", ""], "ok", None, ""), ([77, 77], ["", ""], "skipped", None, ""),
+            ([1, 1], ["NCCL WARN Duplicate GPU detected", ""], "missing", None, "NCCL refuses ranks that share a GPU"),
+            ([1, 77], ["cudaSetDevice: CUDA-capable device(s) is/are busy or unavailable", ""], "missing", None,
+             "the GPU is in exclusive mode, or busy"),
+            ([0, 1], ["", "x.cpp:3: FAILED:\ndue to unexpected exception with message:\n  a peer is gone\n\n1 failed"],
+             "failed", None, "rank 1, status 1: a peer is gone")):
+        found = judged_scene("scene", statuses, outputs, 35, 35)
+        expect(f"{statuses} {outputs}: {found}", (found["ended"], found["bits"], found["why"]) == (ended, bits, why))
+    class Cut(Answers):
+        def run(self, *words, most):
+            return 124, '{"scene": {"what": "steps", "ended": "ok", "why": "", "bits": "same"}}'
+    expect("a scene that was cut", Ranks(Cut(), Smoke(None, Path("."))).processes(20)[0] == "late")
+    found = judged_scene("scene", [124, 124], ["", ""], 12, 35)
+    expect(f"too few seconds: {found}", found["ended"] == "late" and found["why"] == "did not end in 12 s")
+    for part, found, answer in (
+            ("processes", {"status": "failed", "scenes": [{"bits": "same", "why": ""}, {"bits": None, "why": "it died"}]}, "yes"),
+            ("processes", {"status": "skipped", "text": "no device"}, None), ("nccl", {"status": "ok", "wrong_bits": 0}, "yes"),
+            ("nccl", {"status": "failed", "wrong_bits": 4, "wrong": 4}, "no"),
+            ("nccl", {"status": "failed", "wrong_bits": 0, "wrong": 4}, "wrong"),
+            ("nccl", {"status": "failed", "text": "did not end in 25 s"}, "not compared: did not end in 25 s")):
+        expect(f"{part} {found}", readme_rows.same_bits(part, found) == answer)
+
+
+def look_at_wrong(expect):
+    """No figure of a result that is wrong."""
+    def one(ms, wrong, **more):
+        return dict({"provider": "sm90", "product": "X X^T", "rows": 4096, "cols": 4096, "count": 1, "tflops": ms,
+                     "median_ms": ms, "wrong": wrong}, **more)
+    vendor = one(111.5, 0, provider="cublaslt")
+    gemm = [vendor, one(777.5, 3), one(777.5, 3, rows=512, cols=512), one(666.5, 0, steady_s=2.0)]
+    add_ratios(gemm)
+    expect(f"ratios: {gemm}", gemm[0]["of_cublaslt"] == 1 and "of_cublaslt" not in gemm[1])
+    expect("printed rows", readme_rows.checked(dict(gemm[1], predicted_tflops=9)) == dict(
+        gemm[1], predicted_tflops=9, tflops="wrong", median_ms="wrong"))
+    steps = [{"provider": p, "rows": 768, "cols": 2048, "count": 128, "form": form, "median_ms": ms, "wrong": wrong}
+             for p, form, ms, wrong in (("cublaslt", "standard", 333.5, 0), ("sm90", "gram", 777.5, 1))]
+    report = readme_rows.Report("GPU", "today", {
+        "gemm": {"rows": gemm}, "ns": {"rows": steps},
+        "elementwise": {"rows": [{"pass": "copy", "gbps": 4000.0, "wrong": 0}, {"pass": "pack", "gbps": 777.5, "wrong": 1}]},
+        "exchange": {"rows": [{"bytes": 1 << 28, "reference_ms": 1, "gbps": 777.5, "of_reference": 777.5, "wrong": 1}]},
+        "step": {"rows": [{"enqueue_ms": 777.5, "median_ms": 777.5, "wrong": 2}]},
+        "torch": {"rows": [{"what": what, "shape": "4096x4096", "median_ms": 777.5, "tflops": 777.5, "wrong": 1,
+                            "config": "c"} for what in ("torch x @ x.T", "Triton symmetric", "torch.optim step")]}})
+    text = report.markdown() + report.summary()
+    expect(f"figures of wrong results in\n{text}", "77" not in text and "666" not in text)
+    for words in ("sm90 wrong", "| wrong | 333.50 ms (cublaslt, standard) |  |", "| wrong | 4000 | wrong |",
+                  "PyTorch wrong", "Triton wrong", "| 512 |  |  | wrong |", "| `sm90.cu` on all 132 SMs | "
+                  "no GPU has run this yet | wrong |", "| exchange of 256 MiB"):
+        expect(f"no {words} in\n{text}", words in text)
+    # A right variant of PyTorch's stands in for a wrong one.
+    both = readme_rows.Report("GPU", "today", {"torch": {"rows": [
+        {"what": "torch.optim step" + words, "shape": "8", "median_ms": ms, "wrong": wrong}
+        for words, ms, wrong in ((", addmm", 1, 1), ("", 2, 0))]}})
+    expect("a wrong variant", both.torch("torch.optim step")["8"]["median_ms"] == 2)
 
 
 class Lists(Benches):

@@ -34,8 +34,16 @@ exec '{real}' "${{words[@]}}"
 """
 
 
+# Two processes compare bits, the first of MUONRT_TEST_RANK's; STAND_IN_BITS: what they say there.
 TESTS = """#!/usr/bin/env bash
+if [[ "$*" == *--list-tags* ]]; then
+  echo "All available tags:"; echo "  8  [#symmetric_test]"; echo "  9  [#staged_comm_test]"; exit 0
+fi
 echo "tests $*"
+if [[ $1 == "[.nccl-process]" ]]; then
+  echo "${STAND_IN_BITS:-compared: 90 elements, 0 bytes differ}"
+  if [[ ${STAND_IN_BITS:-} ]]; then exit 1; fi
+fi
 if [[ ${STAND_IN_HANGS:-} && "${MUONRT_TEST_LEAVE_OUT:-}" != *"${STAND_IN_HANGS:-}"* ]]; then
   echo "it hangs"; exit 1
 fi
@@ -59,6 +67,7 @@ if [[ ${STAND_IN_RACES:-} && $others && $others != *"$STAND_IN_RACES"* ]]; then 
 if [[ ${STAND_IN_WARNS:-} ]]; then warnings=1; fi
 if ((errors + warnings)); then status=9; fi
 if [[ $tool == racecheck ]]; then
+  if ((errors)); then echo "========= Error: Race reported between Write access at ring"; fi
   echo "========= RACECHECK SUMMARY: 3 hazards displayed ($errors errors, $warnings warnings)"
 else
   echo "========= ERROR SUMMARY: $errors errors"
@@ -68,6 +77,7 @@ exit $status
 
 SMI = """#!/usr/bin/env bash
 [[ -z ${STAND_IN_NO_GPU:-} ]] || exit 9
+if [[ "$*" == *compute_cap* ]]; then echo "${STAND_IN_CAPABILITY:-9.0}"; exit 0; fi
 if [[ "$*" != *clocks.sm,power.draw,clocks* ]]; then echo "Stand-in GPU, 1.0, 1 MiB"; exit 0; fi
 if [[ ${STAND_IN_OLD_DRIVER:-} && "$*" == *clocks_event_reasons* ]]; then exit 2; fi
 echo "1000 MHz, 100.50 W, 0x0000000000000001"
@@ -79,7 +89,7 @@ while true; do echo "1980 MHz, 700.00 W, 0x0000000000000004"; sleep 0.1; done
 PROGRAMS = {
     "nvidia-smi": SMI,
     "nvcc": "#!/bin/sh\necho 'Cuda compilation tools, release 99.0, V99.0.1'\n",
-    "cmake": '#!/bin/sh\ncase "$*" in *MUONRT_TESTS=ON*) [ -z "$STAND_IN_NO_CATCH2" ] ||'
+    "cmake": '#!/bin/sh\necho "$*" >> "${0%/*}/cmake_calls"\ncase "$*" in *MUONRT_TESTS=ON*) [ -z "$STAND_IN_NO_CATCH2" ] ||'
              ' { echo "The tests need Catch2"; exit 1; };; esac\nexit 0\n',
     "ninja": "#!/bin/sh\nexit 0\n",
     "ldconfig": "#!/bin/sh\n[ -z \"$STAND_IN_NO_LIBRARIES\" ] || exit 0\nexec /sbin/ldconfig \"$@\"\n",

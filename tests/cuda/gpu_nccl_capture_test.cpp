@@ -9,7 +9,7 @@
 using namespace muonrt;
 using namespace cuda_test;
 
-TEST_CASE("nccl on a GPU: a group to itself that was captured is replayed with new bytes",
+TEST_CASE("nccl on a GPU: kernels of NCCL's, a send to itself, are captured and replayed",
           "[cuda]") {
   if (is_emulated()) return;
   check_captured_exchange(cuda::nccl_api());

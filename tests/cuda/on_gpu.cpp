@@ -37,12 +37,20 @@ void leave_out(const char* why) { WARN("left out: " << why); }
 constexpr int kSkipped = 77;
 
 int main(int argc, char** argv) {
+  Catch::Session session;
+  const int refused = session.applyCommandLine(argc, argv);
+  if (refused != 0) return refused;
+  const auto& asked = session.configData();
+  if (asked.listTests || asked.listTestNamesOnly || asked.listTags) {  // no work for a GPU
+    session.run();                                                     // gives their number
+    return 0;
+  }
   if (muonrt::cuda_device_count() == 0) {
     std::cout << "skipped: no CUDA device (CUDA is "
               << (muonrt::cuda_is_built() ? "built" : "not built") << ")\n";
     return kSkipped;
   }
-  const int status = Catch::Session().run(argc, argv);
+  const int status = session.run();
   if (status != 0 || cases == 0 || without_assertions < cases) return status;
   std::cout << "skipped: no case asserted anything\n";
   return kSkipped;

@@ -194,3 +194,18 @@ TEST_CASE("staged: a rank sends itself one message, which is not empty", "[cuda]
   machine.finish();
   CHECK(machine.get(in, 4) == std::vector<float>(4, 2.0f));
 }
+
+TEST_CASE("staged making: a rank without its GPU is named on all ranks", "[cuda]") {
+  ThreadGroup group(3);
+  const auto errors = on_ranks(3, [&](int rank) {
+    auto transport = group.transport(rank);
+    transport->set_timeout_ms(60000);
+    make_staged_comm(make_bootstrap(std::move(transport)), rank == 1 ? 99 : 0);
+  });
+  INFO(text_of(errors));
+  for (const auto& e : errors) {
+    REQUIRE(e);
+    CHECK(e->status() == Status::kDevice);
+    CHECK(e->message().find("rank 1: ") != std::string::npos);
+  }
+}

@@ -1,14 +1,17 @@
 """The parts of tools/gpu-check that ask whether results are right."""
 import contextlib
 import os
-import sys
+import re
 import time
 
 import libraries
+from entries import Entries
 from outputs import asserted_nothing, counted_by_driver, ends, json_in, said_left_out
 from runner import ROOT, Missing, verdict
 
 TESTS = ROOT / "tests/cuda"
+# Cases for a GPU, as Catch2 takes them: short ones, over every shape, on every mesh.
+SHORT, EVERY, MESHES = "[cuda]~[.]~[every]", "[every]", "[.gpu-only]"
 OWN_KERNELS = ("cublaslt", "sm80", "sm90")
 # On 132 SMs every kind of tile of `sm90` (symmetric_small_test): small ones, wide ones, medium and
 # large ones, each with rows that are no multiple of 16 bytes; then depths that are cut.
@@ -21,6 +24,12 @@ PROBE = ["bench", "gemm", "--shapes", "64x64", "--device", "cuda", "--warmup", 1
 # Seconds of a program's first use: what lies on a disk that nobody has read yet, a driver that has yet to
 # be loaded.
 FIRST_USE = 60
+# Seconds that are plenty for a script of tests/cli, in their order: `step` starts the command some 170
+# times, each with a context of its own, so it comes last.
+SCRIPTS = {"bench": 60, "train": 45, "step_rules": 60, "step": 200}
+# What is built for, by the GPU's compute capability, 80 with PTX beside; elsewhere all that the build
+# knows.
+ARCHITECTURES = {"8": "80", "9.0": "80;90a-real", "10": "80;100-real"}
 
 
 class Checks:
@@ -32,6 +41,7 @@ class Checks:
     def __init__(self, run, build):
         self.run, self.folder = run, build
         self.gpus = ""
+        self.capabilities = []  # such as 9.0, of the GPUs
         self.broken = set()  # kernels that the smoke test has found to fail
         self.absent = set()  # those that are not for this GPU
 
@@ -46,6 +56,8 @@ class Checks:
         status, gpus = run("nvidia-smi", "--query-gpu=name,driver_version,memory.total",
                            "--format=csv,noheader", most=min(30, seconds))
         self.gpus = gpus.strip() if status == 0 else counted_by_driver()
+        _, able = run("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", most=min(30, seconds))
+        self.capabilities = sorted(set(re.findall(r"^\s*(\d+\.\d+)\s*$", able, re.MULTILINE)))
         _, clocks = run("nvidia-smi", "--query-gpu=clocks.sm,clocks.max.sm,power.draw,power.limit,"
                         "clocks_throttle_reasons.active", "--format=csv,noheader", most=min(30, seconds))
         _, nvcc = run("nvcc", "--version", most=min(30, seconds))
@@ -63,7 +75,7 @@ class Checks:
         if self.gpus:
             self.run.clocks.start()
         return ("ok" if self.gpus else "skipped"), text, {
-            "gpus": self.gpus, "cuda": release, "there": there, "libraries": self.run.taken,
+            "gpus": self.gpus, "capabilities": self.capabilities, "cuda": release, "there": there, "libraries": self.run.taken,
             "torch": of_torch, "clocks": clocks.strip() if status == 0 else None}
 
     def lost(self):
@@ -81,6 +93,15 @@ class Checks:
         status, text = work()
         return work() if status == 124 and time.monotonic() < last else (status, text)
 
+    def architectures(self):
+        """What cmake is told to build for: the GPUs that are here; [] where that is not known."""
+        known = [ARCHITECTURES.get(one) or ARCHITECTURES.get(one.split(".")[0]) for one in self.capabilities]
+        if not known or None in known or len(set(known)) > 1:
+            return []
+        if "100" in known[0] and "sm_100\n" not in self.run.run("nvcc", "--list-gpu-code", most=20)[1]:
+            return []
+        return [f"-DCMAKE_CUDA_ARCHITECTURES={known[0]}"]
+
     def build(self, seconds):
         if not self.run.find("nvcc") or not self.run.find("cmake"):
             raise Missing("nvcc and cmake are needed")
@@ -90,6 +111,7 @@ class Checks:
         # Found where the toolkit has none, as after an installation by Python packages.
         headers = [f"-DCMAKE_INCLUDE_PATH={';'.join(str(f / 'include') for f in self.run.wheels)}"] \
             if self.run.wheels else []
+        headers += self.architectures()
         said, end = [], time.monotonic() + seconds
         while True:  # without what is missing
             options = [f"-D{name}={value}" for name, value in on.items()] + headers
@@ -177,15 +199,20 @@ class Checks:
             {"output": output} if output else None
 
     def test_files(self):
-        files = sorted(TESTS.glob("*_test.cpp"))
-        return [f.stem for f in files if '"[cuda]' in f.read_text(encoding="utf-8")]
+        """Those that the program has short cases of, as it says itself; that asks no GPU."""
+        status, text = self.run.run(self.program("muonrt_gpu"), "-#", "--list-tags", SHORT, most=FIRST_USE)
+        names = sorted(set(re.findall(r"\[#(\w+)\]", text)))
+        if not names:
+            raise RuntimeError(f"muonrt_gpu lists no cases (status {status}): {verdict(status, text)[1]}")
+        return names
 
     @contextlib.contextmanager
-    def left_out(self, kernels=None):
-        """Tests that go through all kernels do without these; without those that are broken."""
+    def left_out(self, kernels=None, **more):
+        """Tests that go through all kernels do without these; without those that are broken. @param more
+        of the environment."""
         names = ",".join(sorted(self.broken & {"sm80", "sm90"} if kernels is None else kernels))
         whole = self.run.environment
-        self.run.environment = dict(whole, MUONRT_TEST_LEAVE_OUT=names)
+        self.run.environment = dict(whole, MUONRT_TEST_LEAVE_OUT=names, **more)
         try:
             yield
         finally:
@@ -197,32 +224,29 @@ class Checks:
 
     def tests(self, seconds):
         """File by file, so that one that hangs takes no other with it."""
-        runs = [(f"[#{name}][cuda]~[.]~[every]", LONGER.get(name, 30)) for name in self.test_files()]
-        return self.tests_of(runs + [("[every]", 90)], seconds)
+        end = time.monotonic() + seconds
+        runs = [(f"[#{name}]{SHORT}", LONGER.get(name, 30)) for name in self.test_files()]
+        return self.tests_of(runs + [(EVERY, 90)], end - time.monotonic())
 
     def meshes(self, seconds):
-        return self.tests_of([("[.gpu-only]", seconds)], seconds)
+        # Two dtypes, two ways of messages, some 40 meshes and schemes of up to 8 ranks, a few steps each.
+        return self.tests_of([(MESHES, 60)], seconds)
 
     def tests_of(self, runs, seconds):
-        """@param runs  (cases as Catch2 takes them, seconds)"""
+        """@param runs  (cases as Catch2 takes them, seconds that are plenty for them)"""
         program, ended, skipped, bad, output = self.program("muonrt_gpu"), 0, 0, [], ""
         data = {"left_out": {}}  # by cases: the reasons
-        end = time.monotonic() + seconds
-        for case, most in runs:
-            left = end - time.monotonic()
-            if left < 2:
-                bad.append(f"{case}: no time was left")
-                continue
+        entries = Entries(self.run, seconds, len(runs))
+        for case, own in runs:
             with self.left_out():
-                status, text = self.run.run(program, "-#", "-d", "yes", "-w", "NoTests", case,
-                                            most=min(most, left))
+                status, text = entries.run(own, program, "-#", "-d", "yes", "-w", "NoTests", case)
             if status == 0 and asserted_nothing(text):
                 status = 77
             ended += status == 0
             skipped += status == 77
             if said_left_out(text):
                 data["left_out"][case] = said_left_out(text)
-            if status == 124 and left <= most:
+            if status == 124:
                 bad.append(f"{case}: no time was left")
             elif status not in (0, 77):
                 absent = "NCCL cannot be loaded" in text
@@ -240,16 +264,15 @@ class Checks:
 
     def commands(self, seconds):
         """The scripts of tests/cli with the command on the GPU: bench, step, its rules, training."""
-        program, said, end = self.program("muonrt"), [], time.monotonic() + seconds
+        program, said, entries = self.program("muonrt"), [], Entries(self.run, seconds, len(SCRIPTS))
         scripts, worst, output, passed = ROOT / "tests/cli", "ok", "", 0
-        # `step` starts the command some 170 times: last.
-        for name, words in (("bench", [scripts / "bench", program, "--device", "cuda"]),
-                            ("train", [scripts / "train_device", program]),
-                            ("step_rules", [TESTS / "on_cuda", scripts / "step_rules", program]),
-                            ("step", [TESTS / "on_cuda", scripts / "step", program])):
-            left = end - time.monotonic()
+        words = {"bench": [scripts / "bench", program, "--device", "cuda"],
+                 "train": [scripts / "train_device", program],
+                 "step_rules": [TESTS / "on_cuda", scripts / "step_rules", program],
+                 "step": [TESTS / "on_cuda", scripts / "step", program]}
+        for name, own in SCRIPTS.items():
             with self.left_out():
-                status, text = (124, "") if left < 2 else self.run.run(*words, most=left)
+                status, text = entries.run(own, *words[name])
             if status in (0, 77):
                 said.append(name + (" skipped" if status == 77 else ""))
                 passed += status == 0
@@ -260,71 +283,3 @@ class Checks:
         if worst == "ok" and not passed:
             worst = "skipped"
         return worst, ", ".join(said) + self.without(), {"output": output} if output else None
-
-    def verified(self, *words, most, launcher=()):
-        """(verdict's name, text, data) of one run over the catalogue."""
-        status, text = self.run.run(*launcher, self.program("muonrt"), "verify", "--device", "cuda",
-                                    "--json", *words, most=most)
-        data = json_in(text)
-        if status not in (0, 1) or not data:
-            return verdict(status or 1, text)
-        return ("ok" if status == 0 else "failed"), f"{data['ranks']} ranks, {len(data['rows'])} " \
-            f"layouts, #wrong {data['wrong']}, #bits {data['wrong_bits']}", data
-
-    def verify(self, seconds):
-        """The ends first, then the kernels of our own, captured too, then what lies between while time
-        lasts. One that fails leaves the others their turn."""
-        end, done, layouts, late, bad, data = time.monotonic() + seconds, [], 0, [], [], {}
-        own = [(2, "--symmetric", name, *more) for more in ([], ["--graphs"])
-               for name in ("sm90", "sm80") if name not in self.broken]
-        between = [(ranks,) for ranks in (4, 3, 5, 6, 7)]
-        for ranks, *words in [(1,), (2,), (8,), *own, (2, "--graphs"), *between]:
-            what = " ".join([f"{ranks} ranks", *words])
-            left = end - time.monotonic()
-            if left < 2:
-                late.append(what)
-                continue
-            name, text, found = self.verified("--ranks", ranks, *words, most=left)
-            if "sm90" in words and name != "ok" and "compute capability" in text:
-                continue
-            if name == "ok":
-                layouts += len(found["rows"])
-                done.append(what)
-            elif name == "skipped":
-                return name, text, found
-            elif name == "late":
-                late.append(what)
-            else:
-                bad.append(f"{what}: {text}")
-            if name != "ok":
-                data[what] = found
-        said = f"{layouts} layouts over {', '.join(done) or 'nothing'}: #wrong 0, #bits 0{self.without()}"
-        said += f"; no time for {', '.join(late)}; run it alone" if late else ""
-        output = "".join(f"-- {what}\n{found['output']}\n" for what, found in data.items()
-                         if found and "output" in found)
-        return "failed" if bad else "late" if late else "ok", said + "".join("; " + b for b in bad), \
-            dict(data, output=output) if data else None
-
-    def nccl(self, seconds):
-        name, text, data = self.verified("--link", "nccl", "--ranks", 1, most=seconds)
-        absent = "NCCL cannot be loaded" in text + (data or {}).get("output", "")
-        return ("missing" if absent else name), text, data
-
-    def processes(self, seconds):
-        status, text = self.run.run(sys.executable, ROOT / "tools/gpu/nccl_processes",
-                                    self.program("muonrt_gpu"), most=seconds)
-        if status != 0 and "NCCL cannot be loaded" in text:
-            raise Missing("NCCL cannot be loaded")
-        return verdict(status, text)
-
-    def mpi(self, seconds):
-        if not self.run.find("mpiexec"):
-            raise Missing("mpiexec is not installed")
-        for line in (ROOT / "tools/mpienv").read_text(encoding="utf-8").splitlines():
-            words = line.removeprefix("export ").split("=", 1)
-            if line.startswith("export ") and len(words) == 2:
-                self.run.environment[words[0]] = words[1].strip("\"'")
-        name, text, data = self.verified(launcher=(self.run.find("mpiexec"), "-n", 2), most=seconds)
-        if "built without MPI" in text + (data or {}).get("output", ""):
-            return "missing", "the command is built without MPI", data
-        return name, text, data

@@ -3,13 +3,14 @@
 
   tools/gpu/compare.py --steady-gemm 4096x4096,... --steady 2 --gemm 512x512,... --step 768x768x12,32768 --ns 768x2048x32,...
 
-Rows as lines {"row": ...} when they are measured; the last line is JSON with all of them. Products
-are timed as muonrt's are: in turns, over as many operands as no cache holds, behind copies that keep
-the GPU busy until all is enqueued (`ahead`: that it was), those of --steady-gemm behind as long a
-warm-up (`steady_s`), each time behind 20 ms of its own work. Steps by the wall clock, between two waits
-for the GPU. wrong is null where nothing is compared. What fails is said in a line {"failed": ...} and
-in the list `failed`, what this machine does not have in `missing`; the rest goes on. Normal values.
-Exit status 1 where something failed or is wrong; 77 without PyTorch, or a GPU that it sees.
+Steps first, then products. Rows as lines {"row": ...} when they are measured; the last line is JSON
+with all of them. Products are timed as muonrt's are: in turns, over as many operands as no cache holds,
+behind copies that keep the GPU busy until all is enqueued (`ahead`: that it was), those of
+--steady-gemm behind as long a warm-up (`steady_s`), each time behind 20 ms of its own work. Steps by
+the wall clock, between two waits for the GPU. wrong is null where nothing is compared. What fails is
+said in a line {"failed": ...} and in the list `failed`, what this machine does not have in `missing`;
+the rest goes on. Normal values. Exit status 1 where something failed or is wrong; 77 without PyTorch,
+or a GPU that it sees.
 """
 import argparse
 import inspect
@@ -286,7 +287,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gemm", default="", help="products: rows x columns [x how many]")
-    parser.add_argument("--steady-gemm", default="", help="before them: products behind a long warm-up")
+    parser.add_argument("--steady-gemm", default="", help="before those: products behind a long warm-up")
     parser.add_argument("--steady", type=float, default=2, help="its seconds")
     parser.add_argument("--step", default="", help="parameters of one step: matrices, and vectors for AdamW")
     parser.add_argument("--ns", default="", help="steps of matrices of one shape")
@@ -294,11 +295,7 @@ def main():
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = False  # what is compared with
     compare = Compare()
-    filler = compare.attempt("filler", Filler)
-    for shapes, steady in ((arguments.steady_gemm, arguments.steady), (arguments.gemm, 0)):
-        for shape in numbers(shapes) if filler else []:
-            compare.attempt(f"products of {'x'.join(map(str, shape))}",
-                            lambda: compare.products(filler, steady, *shape))
+    # Before the products: those in Triton are compiled, which takes long.
     steps = [("torch.optim step", arguments.step, numbers(arguments.step))] if arguments.step else []
     steps += [("torch.optim.Muon step", "x".join(map(str, shape)), [shape])
               for shape in numbers(arguments.ns)]
@@ -307,6 +304,11 @@ def main():
         for words, options in muon_variants():
             compare.attempt(f"{what}{words} {name}", lambda: compare.steps(
                 what + words, name, lambda: optimizers_of(shapes, options), flops))
+    filler = compare.attempt("filler", Filler)
+    for shapes, steady in ((arguments.steady_gemm, arguments.steady), (arguments.gemm, 0)):
+        for shape in numbers(shapes) if filler else []:
+            compare.attempt(f"products of {'x'.join(map(str, shape))}",
+                            lambda: compare.products(filler, steady, *shape))
     wrong = sum(row["wrong"] or 0 for row in compare.rows)
     print(json.dumps({
         "torch": torch.__version__, "triton": triton_gram.triton.__version__ if triton_gram else None,

@@ -78,7 +78,8 @@ def add_ratios(rows):
     def work(row):
         return tuple(row.get(key) for key in WORK)
     for name, provider in (("of_cublaslt", "cublaslt"), ("of_best", "cublaslt-best")):
-        vendor = {work(row): row["median_ms"] for row in rows if row.get("provider") == provider}
+        vendor = {work(row): row["median_ms"] for row in rows
+                  if row.get("provider") == provider and not row.get("wrong")}
         for row in rows:
-            if row.get("median_ms") and vendor.get(work(row)):
+            if row.get("median_ms") and not row.get("wrong") and vendor.get(work(row)):
                 row[name] = round(vendor[work(row)] / row["median_ms"], 3)

@@ -18,6 +18,11 @@ def chosen(named):
     return [p for p in PARTS if p == "env" or (p in named if named else p not in ONLY_NAMED)]
 
 
+# Without a build nothing runs: in a run of all it may take what else there is, but for this, which is
+# enough for a look at the products and a part of the tests.
+RESERVE = 60
+
+
 def seconds_for(part, parts, left, named):
     """What a part may take. Parts that are named share all there is, by what they may take in a run of
     all; there each has what those before it have not used, but for what is kept for the others."""
@@ -26,4 +31,6 @@ def seconds_for(part, parts, left, named):
     share = left * most / (most + sum(PARTS[p][1] for p in to_come))
     if named:
         return min(most, left) if part == "env" else share
+    if part == "build":
+        return max(left - RESERVE, min(PARTS[part][0], left))
     return min(most, left, max(share, left - sum(PARTS[p][0] for p in to_come)))
