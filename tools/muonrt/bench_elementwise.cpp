@@ -79,7 +79,8 @@ int run(const Arguments& a) {
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   BenchReport report(a, make_table());
   report.title = fmt::format(
-      "Elementwise passes over {} elements, bf16 with f32 masters but where said,", a.elements);
+      "Elementwise passes over about {} elements, bf16 with f32 masters but where said,",
+      a.elements);
   report.notes =
       "of copy: of the rate of a copy on the device; #wrong bytes that differ from the host's";
   report.fields = {{"elements", fmt::format("{}", a.elements)}};

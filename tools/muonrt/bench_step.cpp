@@ -237,7 +237,8 @@ void add_row(Table& table, const Group& group, const Measured& m) {
 constexpr const char* kColumns =
     "min, median, max ms: of the slowest rank, over iterations. local (packs, unpacks, commits), "
     "gemm,\n"
-    "exposed (waiting for exchanges), exchange (hidden or not), enqueue (until the host only "
+    "exposed (the rest: mostly waiting for exchanges), exchange (hidden or not), enqueue (until "
+    "the host only "
     "waits):\n"
     "mean over ranks, median over iterations. GFLOP/s: of all ranks, as if no symmetric half were\n"
     "saved. sent, memory: largest over ranks. #wrong: elements whose bytes are not those of one "

@@ -24,6 +24,12 @@ double now_ms() {
       .count();
 }
 
+/// A person looks for the rows that the host has slowed down.
+Cell ahead_cell(const std::optional<bool>& ahead) {
+  if (!ahead) return cell::nothing();
+  return *ahead ? Cell{"yes", "true"} : Cell{"HOST", "false"};
+}
+
 }  // namespace
 
 Filler::Filler(Workbench& bench) {
@@ -117,6 +123,7 @@ void TimedWork::measure() {
   const Taken taken = on_behalf_of(name_, [&] { return take_ahead(); });
   times_.ms.push_back(taken.ms);
   times_.enqueue_ms.push_back(taken.enqueue_ms);
+  if (filler_->there()) times_.ahead = times_.ahead.value_or(true) && taken.ahead;
 }
 
 void time_in_turns(const DeviceArguments& a, const Filler& filler, std::vector<TimedWork>& works) {
@@ -134,14 +141,19 @@ std::vector<Table::Column> time_columns() {
           {"median_ms", "median ms", Table::Align::kRight, 9},
           {"max_ms", "max ms", Table::Align::kRight, 9},
           {"repeats", "repeats"},
-          {"enqueue_ms", "enqueue", Table::Align::kRight, 7}};
+          {"enqueue_ms", "enqueue", Table::Align::kRight, 7},
+          {"ahead", "ahead"}};
 }
 
 std::vector<Cell> time_cells(const Times* times) {
-  if (!times) return std::vector<Cell>(5, cell::nothing());
+  if (!times) return std::vector<Cell>(6, cell::nothing());
   const auto [least, most] = std::minmax_element(times->ms.begin(), times->ms.end());
-  return {cell::number(*least, 4), cell::number(median_of(times->ms), 4), cell::number(*most, 4),
-          cell::count(times->repeats), cell::number(median_of(times->enqueue_ms), 4)};
+  return {cell::number(*least, 4),
+          cell::number(median_of(times->ms), 4),
+          cell::number(*most, 4),
+          cell::count(times->repeats),
+          cell::number(median_of(times->enqueue_ms), 4),
+          ahead_cell(times->ahead)};
 }
 
 }  // namespace muonrt::tool

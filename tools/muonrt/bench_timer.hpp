@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "muonrt/bench_device.hpp"
@@ -36,6 +37,9 @@ struct Times {
   std::vector<double> ms;
   std::vector<double> enqueue_ms;  // of the host
   int64_t repeats = 1;             // runs in each time
+  /// Whether each time began on the GPU when all of it was enqueued: else the host's time may be in
+  /// it. None on the host.
+  std::optional<bool> ahead;
 };
 
 /// A piece of work to be timed: on the host by itself; on a GPU behind a filler that lasts until
@@ -92,7 +96,7 @@ class TimedWork {
 void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
                    std::vector<TimedWork>& works);
 
-/// min_ms, median_ms, max_ms, repeats, enqueue_ms.
+/// min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead.
 std::vector<Table::Column> time_columns();
 /// @param times  null: nothing was measured.
 std::vector<Cell> time_cells(const Times* times);
