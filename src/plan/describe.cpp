@@ -27,7 +27,7 @@ std::string ranges(std::vector<int32_t> values, const char* noun) {
   return out.size() <= kListWidth ? out : cat(values.size(), " ", noun);
 }
 
-std::string gflop(double flops) { return fixed(flops / 1e9, 3); }
+std::string billions(double x) { return fixed(x / 1e9, 3); }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string out;
@@ -74,8 +74,9 @@ std::string method_line(const Plan& plan) {
 /// How many peers a return has, and where it takes two levels to keep them few.
 std::string return_line(const Plan& plan, const PlanReport& report) {
   const int bound = max_peers(plan.problem().options);
-  std::string out = cat("return      to at most ", report.return_peers,
-                        " peers in one exchange (max_peers ", bound, ")");
+  std::string out =
+      cat("return      to at most ", report.return_peers, " peers in one exchange (max_peers ",
+          bound, report.return_peers > bound ? ": more where no replicas can forward)" : ")");
   if (report.relayed_slots > 0)
     out += cat("; two levels in ", report.relayed_slots, " of ", plan.slots().size(),
                " slots: owners return to one replica of each block, whose ranks forward");
@@ -94,10 +95,11 @@ std::string header(const Plan& plan, const PlanReport& report) {
              " of at most ", human_bytes(o.chunk_bytes), " at an owner, ", o.window,
              " in flight, transport ", name_of(o.transport), ", commit ",
              o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
-             gflop(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
+             billions(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
              "%), ", replicas_text(plan), "\n", method_line(plan), "balance     busiest rank ",
-             gflop(plan.makespan()), " GFLOP, proven lower bound ", gflop(plan.lower_bound()),
-             " GFLOP, ratio ", fixed(report.balance, 4), "\n", "traffic     ",
+             billions(plan.makespan()), " G, proven lower bound ", billions(plan.lower_bound()),
+             " G, ratio ", fixed(report.balance, 4),
+             " (cost: FLOPs, and 2^20 for the launch of each product)\n", "traffic     ",
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
              return_line(plan, report), "memory      messages ", spread_text(report.message_bytes),
@@ -140,7 +142,7 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
                ranges(row.sliced ? spec.layout.mesh().ranks() : row.owners, "ranks"),
                ranges(row.slots, "slots"), travels ? human_bytes(row.bytes) : "-",
                travels || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",
-               travels ? gflop(row.flops) : "-", state_name(spec)});
+               travels ? billions(row.flops) : "-", state_name(spec)});
   }
   return table.text() + limit.rest();
 }
@@ -152,7 +154,7 @@ std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_r
                    {"matrices"},
                    {"owners"},
                    {"bytes"},
-                   {"GFLOP"},
+                   {"cost (G)"},
                    {"busiest owner"},
                    {"mean owner"}});
   const Limit limit(report.slots.size(), max_rows);
@@ -160,8 +162,8 @@ std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_r
     const SlotReport& row = report.slots[s];
     table.add({cat(s), carries(plan.slots()[s]), return_text(plan.slots()[s]),
                cat(plan.slots()[s].matrices.size()), cat(row.owners),
-               human_bytes(plan.slots()[s].bytes), gflop(row.flops), gflop(row.largest_flops),
-               gflop(row.owners > 0 ? row.flops / row.owners : 0)});
+               human_bytes(plan.slots()[s].bytes), billions(row.cost), billions(row.largest_cost),
+               billions(row.owners > 0 ? row.cost / row.owners : 0)});
   }
   return table.text() + limit.rest();
 }
@@ -169,7 +171,7 @@ std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_r
 std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
   TextTable table({{"rank"},
                    {"matrices"},
-                   {"GFLOP"},
+                   {"cost (G)"},
                    {"slots"},
                    {"sent"},
                    {"received"},
@@ -179,9 +181,10 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
   const Limit limit(report.traffic.ranks.size(), max_rows);
   for (size_t r = 0; r < limit.shown(); ++r) {
     const RankTraffic& row = report.traffic.ranks[r];
-    table.add({cat(r), cat(row.owned), gflop(plan.load()[r]), cat(row.slots), human_bytes(row.sent),
-               human_bytes(row.received), human_bytes(row.memory.message_bytes),
-               human_bytes(row.memory.staged_bytes), human_bytes(row.memory.state_bytes)});
+    table.add({cat(r), cat(row.owned), billions(plan.load()[r]), cat(row.slots),
+               human_bytes(row.sent), human_bytes(row.received),
+               human_bytes(row.memory.message_bytes), human_bytes(row.memory.staged_bytes),
+               human_bytes(row.memory.state_bytes)});
   }
   return table.text() + limit.rest();
 }

@@ -75,14 +75,19 @@ double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols) {
   const auto [m, n] = shape_of(rows, cols);
   if (m == 0) return 0.0;
   const Count c = count_products(method);
-  return c.square * m * m * m + c.gram * m * m * n + c.rectangle * 2 * m * m * n + launches(c);
+  return c.square * m * m * m + c.gram * m * m * n + c.rectangle * 2 * m * m * n;
 }
 
 double orthogonalize_flops_plain(const Method& method, int64_t rows, int64_t cols) {
   const auto [m, n] = shape_of(rows, cols);
   if (m == 0) return 0.0;
   const Count c = count_products(method);
-  return 2 * (c.square * m * m * m + c.gram * m * m * n + c.rectangle * m * m * n) + launches(c);
+  return 2 * (c.square * m * m * m + c.gram * m * m * n + c.rectangle * m * m * n);
+}
+
+double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols) {
+  if (rows == 0 || cols == 0) return 0.0;
+  return orthogonalize_flops(method, rows, cols) + launches(count_products(method));
 }
 
 }  // namespace muonrt

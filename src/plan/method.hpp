@@ -28,11 +28,14 @@ Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
 std::string method_rule();
 
 /// Floating-point operations (a multiply-add is 2) of one orthogonalization with symmetric products
-/// at half cost, plus a constant for small shapes: m x m by m x m is m^3, m x n with its transpose
-/// m^2 n, and m x m by m x n, whole, 2 m^2 n.
+/// at half cost: m x m by m x m is m^3, m x n with its transpose m^2 n, and m x m by m x n, whole,
+/// 2 m^2 n.
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 
-/// The same if every product were computed in full.
+/// What owners are balanced by: those, and 2^20 for the launch of each product.
+double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols);
+
+/// FLOPs if every product were computed in full.
 double orthogonalize_flops_plain(const Method& method, int64_t rows, int64_t cols);
 
 }  // namespace muonrt

@@ -227,7 +227,7 @@ void Plan::add_matrices() {
     const auto add_part = [&](int64_t rows, int64_t cols) {
       Matrix m{static_cast<int32_t>(p), 0, rows, cols, {}, 0, -1, -1, -1};
       m.method = method_of(spec, rows, cols);
-      m.flops = orthogonalize_flops(m.method, rows, cols);
+      m.cost = orthogonalize_cost(m.method, rows, cols);
       parts.push_back(m);
     };
     if (spec.parts.empty()) add_part(shape[shape.size() - 2], shape.back());

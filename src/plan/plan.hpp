@@ -17,7 +17,7 @@ struct Matrix {
   int64_t index;  // expert, 0 for a 2-D parameter
   int64_t rows, cols;
   Method method;
-  double flops;
+  double cost;      // orthogonalize_cost
   int32_t owner;    // rank
   int32_t replica;  // the owner's replica of the layout; -1 until it is chosen
   int32_t slot;

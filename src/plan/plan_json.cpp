@@ -86,8 +86,8 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   json.field("slots", plan.slots().size());
   json.field("flops", report.flops);
   json.field("flops_plain", report.flops_plain);
-  json.field("makespan_flops", plan.makespan());
-  json.field("lower_bound_flops", plan.lower_bound());
+  json.field("makespan_cost", plan.makespan());
+  json.field("lower_bound_cost", plan.lower_bound());
   json.field("balance", report.balance);
   json.field("moved_bytes", report.traffic.moved_total);
   json.field("return_peers", report.return_peers);
@@ -134,8 +134,8 @@ void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("relay", plan.slots()[s].relay);
   json.field("owners", report.slots[s].owners);
   json.field("bytes", plan.slots()[s].bytes);
-  json.field("flops", report.slots[s].flops);
-  json.field("busiest_owner_flops", report.slots[s].largest_flops);
+  json.field("cost", report.slots[s].cost);
+  json.field("busiest_owner_cost", report.slots[s].largest_cost);
   json.close('}');
 }
 
@@ -144,7 +144,7 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.open('{');
   json.field("rank", r);
   json.field("matrices", row.owned);
-  json.field("flops", plan.load()[r]);
+  json.field("cost", plan.load()[r]);
   json.field("slots", row.slots);
   json.field("return_peers", row.peers);
   json.field("sent_bytes", row.sent);

@@ -33,8 +33,9 @@ void add_params(const Plan& plan, PlanReport& out) {
     row.owners.push_back(m.owner);
     row.slots.push_back(m.slot);
     row.bytes += m.rows * m.cols * element_bytes;
-    row.flops += m.flops;
-    out.flops += m.flops;
+    const double flops = orthogonalize_flops(m.method, m.rows, m.cols);
+    row.flops += flops;
+    out.flops += flops;
     out.flops_plain += orthogonalize_flops_plain(m.method, m.rows, m.cols);
   }
   for (size_t s = 0; s < plan.slots().size(); ++s) {
@@ -52,15 +53,15 @@ void add_slots(const Plan& plan, PlanReport& out) {
     std::map<int32_t, double> load;
     for (const int32_t id : slot.matrices) {
       const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
-      load[m.owner] += m.flops;
-      row.flops += m.flops;
+      load[m.owner] += m.cost;
+      row.cost += m.cost;
     }
     row.owners = static_cast<int32_t>(load.size());
     for (const Segment& segment : slot.segments) {
       const Layout& layout = plan.problem().params[static_cast<size_t>(segment.param)].layout;
       row.owners = std::max(row.owners, static_cast<int32_t>(layout.mesh().size()));
     }
-    for (const auto& [owner, flops] : load) row.largest_flops = std::max(row.largest_flops, flops);
+    for (const auto& [owner, cost] : load) row.largest_cost = std::max(row.largest_cost, cost);
   }
 }
 

@@ -21,7 +21,7 @@ struct ParamReport {
 
 struct SlotReport {
   int32_t owners = 0;
-  double flops = 0, largest_flops = 0;  // in all; of its busiest owner
+  double cost = 0, largest_cost = 0;  // in all; of its busiest owner
 };
 
 /// Largest and mean of a quantity over the ranks.

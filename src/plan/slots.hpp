@@ -24,12 +24,12 @@ class Numbering {
   std::map<Key, int32_t> numbers_;
 };
 
-/// FLOPs of a matrix, exact in 64 bits, so that sums do not depend on their order.
+/// Cost of a matrix, exact in 64 bits, so that sums do not depend on their order.
 inline int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
-  MUONRT_REQUIRE(m.flops < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
-                 " x ", m.cols, " takes ", m.flops,
+  MUONRT_REQUIRE(m.cost < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,
+                 " x ", m.cols, " takes ", m.cost,
                  " FLOPs (more than the planner can count); use AdamW for it");
-  return std::llround(m.flops);
+  return std::llround(m.cost);
 }
 
 /// Buffers of a slot on one rank.

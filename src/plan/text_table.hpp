@@ -5,6 +5,9 @@
 
 namespace muonrt {
 
+/// Characters, not bytes, of UTF-8: names may be anything.
+size_t columns_of(const std::string& text);
+
 /// Aligned columns of text.
 class TextTable {
  public:

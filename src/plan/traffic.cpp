@@ -77,12 +77,12 @@ class Measurement {
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
     for (size_t i = 0; i < ids.size();) {
       const int32_t owner = matrix(ids[i]).owner;
-      double flops = 0;
+      double cost = 0;
       for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) {
         add_matrix(ids[i]);
-        flops += matrix(ids[i]).flops;
+        cost += matrix(ids[i]).cost;
       }
-      out_.slots.back().flops = std::max(out_.slots.back().flops, flops);
+      out_.slots.back().cost = std::max(out_.slots.back().cost, cost);
       end_owner(static_cast<size_t>(owner));
     }
     if (slot.relay > 0 && !ids.empty()) {
@@ -110,7 +110,7 @@ class Measurement {
   void add_carried(const Slot& slot) {
     const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
     out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
-    for (const int32_t id : slot.matrices) out_.slots.back().flops += matrix(id).flops;
+    for (const int32_t id : slot.matrices) out_.slots.back().cost += matrix(id).cost;
     const int64_t full = carried_full_bytes(plan_, slot.carried);
     for (size_t r = 0; r < ranks(); ++r) {
       const int64_t local = carried_local_bytes(plan_, slot.carried, static_cast<int>(r));

@@ -22,7 +22,7 @@ struct RankTraffic {
 /// What a slot asks of the rank that it asks the most of, one of them for each number; bytes to and
 /// from other ranks.
 struct SlotLoad {
-  double flops = 0;
+  double cost = 0;
   int64_t gather_sent = 0, gather_received = 0;
   int64_t return_sent = 0, return_received = 0;  // forwarded ones, too
 };

@@ -25,7 +25,7 @@ std::vector<int32_t> ranks_from(int32_t first, int32_t count, int32_t step = 1) 
 
 int64_t flops(int64_t rows, int64_t cols) {
   const Method method = choose_method(FormChoice::kAuto, rows, cols, 5, {2});
-  return std::llround(orthogonalize_flops(method, rows, cols));
+  return std::llround(orthogonalize_cost(method, rows, cols));
 }
 
 /// Loads recomputed from the owners; also checks that every owner is allowed.

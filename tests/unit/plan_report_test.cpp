@@ -93,10 +93,10 @@ void take_most(SlotLoad& most, const Plan& plan, int rank, const SlotPlan& slot)
     for (const Region& r : list) bytes += r.peer == rank ? 0 : r.bytes;
     return bytes;
   };
-  double flops = 0;
+  double cost = 0;
   for (const Owned& owned : slot.owned)
-    flops += plan.matrices()[static_cast<size_t>(owned.matrix)].flops;
-  most.flops = std::max(most.flops, flops);
+    cost += plan.matrices()[static_cast<size_t>(owned.matrix)].cost;
+  most.cost = std::max(most.cost, cost);
   most.gather_sent = std::max(most.gather_sent, others(slot.gather_sends));
   most.gather_received = std::max(most.gather_received, others(slot.gather_receives));
   most.return_sent =
@@ -150,7 +150,7 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
       RC_ASSERT(got.gather_received == is.gather_received);
       RC_ASSERT(got.return_sent == is.return_sent);
       RC_ASSERT(got.return_received == is.return_received);
-      RC_ASSERT(std::abs(got.flops - is.flops) <= 1e-9 * is.flops);
+      RC_ASSERT(std::abs(got.cost - is.cost) <= 1e-9 * is.cost);
     }
     for (const int64_t bytes : traffic.moved) moved += bytes;
     // What is forwarded has gaps between the messages that it consists of.
@@ -228,7 +228,7 @@ TEST_CASE("describe: JSON is well formed and agrees with the plan", "[unit][plan
   for (const Matrix& m : plan.matrices()) owners.push_back(m.owner);
   CHECK(json.numbers["owners"].size() == owners.size() + plan.slots().size());
   for (size_t i = 0; i < owners.size(); ++i) CHECK(json.numbers["owners"][i] == owners[i]);
-  CHECK(json.numbers["makespan_flops"].front() == plan.makespan());
+  CHECK(json.numbers["makespan_cost"].front() == plan.makespan());
   CHECK(json.numbers["balance"].front() >= 1);
 }
 

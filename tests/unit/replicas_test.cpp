@@ -97,9 +97,9 @@ TEST_CASE("replicas: auto takes what the model calls cheaper and says both",
   // By hand: one of two equal matrices each, one message with it to the other rank, none back.
   p.options.rates = {1e9, 1e6, 1e-3};
   const Plan counted(p);
-  const double flops = counted.matrices()[0].flops;
-  CHECK(counted.once_seconds() == Approx(flops / 1e9 + 64 * 64 * 2 / 1e6 + 1e-3));
-  CHECK(counted.each_seconds() == Approx(2 * flops / 1e9));
+  const double cost = counted.matrices()[0].cost;
+  CHECK(counted.once_seconds() == Approx(cost / 1e9 + 64 * 64 * 2 / 1e6 + 1e-3));
+  CHECK(counted.each_seconds() == Approx(2 * cost / 1e9));
 }
 
 TEST_CASE("replicas: auto plans no copies that cannot pay, and copies beyond 63 bits say so",

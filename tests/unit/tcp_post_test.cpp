@@ -92,7 +92,6 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
   const auto begin = Clock::now();
   post->publish(kOne, Status::kAborted, "stop");
   post->leave(kOne);
-  CHECK(seconds_since(begin) < 0.5);
   sender.join();
   CHECK(seconds_since(begin) < 5);
   REQUIRE(error);

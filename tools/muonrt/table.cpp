@@ -6,13 +6,14 @@
 #include <cmath>
 
 #include "base/text.hpp"
+#include "plan/text_table.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
 std::string aligned(const std::string& text, const Table::Column& column) {
-  const std::string blanks(column.width - std::min(column.width, text.size()), ' ');
+  const std::string blanks(column.width - std::min(column.width, columns_of(text)), ' ');
   return column.align == Table::Align::kLeft ? text + blanks : blanks + text;
 }
 
@@ -67,13 +68,13 @@ Cell nothing() { return {"-", "null"}; }
 }  // namespace cell
 
 Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
-  for (Column& column : columns_) column.width = std::max(column.width, column.head.size());
+  for (Column& column : columns_) column.width = std::max(column.width, columns_of(column.head));
 }
 
 void Table::add(std::vector<Cell> row) {
   for (size_t c = 0; c < columns_.size(); ++c) {
     Column& column = columns_[c];
-    column.width = std::max(column.width, row[c].text.size());
+    column.width = std::max(column.width, columns_of(row[c].text));
   }
   rows_.push_back(std::move(row));
 }
