@@ -24,7 +24,7 @@ namespace muonrt {
 /// Every wait ends: with the data, with TIMEOUT after `timeout_ms` (the message names the
 /// operation, this rank and the peers still missing), or with the error that a rank has published.
 /// The first error of a rank is kept, published to the peers, and returned by all later operations.
-/// Threads: operations from one thread at a time; `abort`, `error`, `flight_record` from any.
+/// Threads: operations from one thread at a time; `abort`, `error` from any.
 /// Order: the operations two ranks share come in the same order on both.
 ///
 /// An implementation supplies the `do_` functions, which throw Error; this class has checked the
@@ -77,9 +77,6 @@ class Transport {
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
   /// Errors: INVALID_ARGUMENT unless 1 <= ms <= 366 days. Any thread; concerns later operations.
   void set_timeout_ms(int64_t ms);
-
-  /// The last operations as text; see FlightRecord.
-  std::string flight_record() const { return record_.text(); }
 
  protected:
   virtual void do_exchange(std::span<const SendTo> sends,

@@ -1,5 +1,7 @@
 // What an optimizer takes from memory, once: state, tables, pipelines.
 
+#include <type_traits>
+
 #include "base/checked.hpp"
 #include "layout/blocks.hpp"
 #include "optimizer/optimizer.hpp"
@@ -118,13 +120,11 @@ void Optimizer::start_state() {
   if (const auto error = device_->error()) throw *error;
 }
 
-void Optimizer::take_memory() {
+// The tables of a step, which the host writes: views of the parameters and behind them of what is
+// kept of addends, the scalars of the groups, those of AdamW.
+void Optimizer::take_tables(int64_t views) {
   const auto params = static_cast<int64_t>(settings_.params.size());
   const auto groups = static_cast<int64_t>(settings_.groups.size());
-  std::vector<SlotPlan> slots = plan_->rank_slots(rank());
-  state_ = Buffer(*device_, checked_add(state_bytes(), kept_bytes(slots)));
-  int64_t views = params;
-  for (const SlotPlan& slot : slots) views += std::ssize(slot.kept);
   const int64_t param_bytes = round_up(views * static_cast<int64_t>(sizeof(ParamView)), 64);
   const int64_t muon_bytes = round_up(groups * static_cast<int64_t>(sizeof(MuonScalars)), 64);
   const int64_t adam_bytes = round_up(params * static_cast<int64_t>(sizeof(AdamScalars)), 64);
@@ -133,7 +133,50 @@ void Optimizer::take_memory() {
   muon_ = reinterpret_cast<MuonScalars*>(tables_.as<char>() + param_bytes);
   adam_ = reinterpret_cast<AdamScalars*>(tables_.as<char>() + param_bytes + muon_bytes);
   adam_steps_.assign(static_cast<size_t>(params), 0);
+}
 
+// What both pipelines see. The tables are the device's copy where it cannot read the host's.
+Context Optimizer::make_context(int64_t views) {
+  Context context;
+  context.device = device_.get();
+  context.comm = comm_.get();
+  const auto params = static_cast<int64_t>(settings_.params.size());
+  const auto groups = static_cast<int64_t>(settings_.groups.size());
+  GradientTables tables{params_, views, muon_, groups, adam_, params};
+  if (!device_->host_reaches_memory()) {
+    device_tables_ = Buffer(*device_, tables_.bytes());
+    char* const here = tables_.as<char>();
+    char* const there = device_tables_.as<char>();
+    const auto copy_of = [&](auto*& table) {
+      table = reinterpret_cast<std::remove_reference_t<decltype(table)>>(
+          there + (reinterpret_cast<char*>(table) - here));
+    };
+    copy_of(tables.params);
+    copy_of(tables.groups);
+    copy_of(tables.adam);
+    context.tables = there;
+    context.host_tables = here;
+    context.table_bytes = tables_.bytes();
+  }
+  context.params = tables.params;
+  context.muon = tables.groups;
+  context.adam = tables.adam;
+  context.gradient_tables = tables;
+  context.newton_schulz = &newton_schulz_;
+  context.functions = settings_.functions;
+  context.failure = &function_failure_;
+  context.serial = settings_.serial;
+  context.world = comm_->size();
+  return context;
+}
+
+void Optimizer::take_memory() {
+  const auto params = static_cast<int64_t>(settings_.params.size());
+  std::vector<SlotPlan> slots = plan_->rank_slots(rank());
+  state_ = Buffer(*device_, checked_add(state_bytes(), kept_bytes(slots)));
+  int64_t views = params;
+  for (const SlotPlan& slot : slots) views += std::ssize(slot.kept);
+  take_tables(views);
   AdamWork adam;
   std::vector<int32_t> all;
   char* at = state_.as<char>();
@@ -153,31 +196,8 @@ void Optimizer::take_memory() {
   take_kept(slots, at);
   start_state();
   GuardWork guards = make_guards();
-
-  Context context;
-  context.device = device_.get();
-  context.comm = comm_.get();
-  GradientTables tables{params_, views, muon_, groups, adam_, params};
-  if (!device_->host_reaches_memory()) {
-    device_tables_ = Buffer(*device_, tables_.bytes());
-    char* const there = device_tables_.as<char>();
-    tables.params = device_tables_.as<ParamView>();
-    tables.groups = reinterpret_cast<MuonScalars*>(there + param_bytes);
-    tables.adam = reinterpret_cast<AdamScalars*>(there + param_bytes + muon_bytes);
-    context.tables = there;
-    context.host_tables = tables_.data();
-    context.table_bytes = tables_.bytes();
-  }
-  context.params = tables.params;
-  context.muon = tables.groups;
-  context.adam = tables.adam;
-  context.gradient_tables = tables;
+  Context context = make_context(views);
   normuon_ = NormuonMemory(*device_, settings_, *plan_, rank());
-  context.newton_schulz = &newton_schulz_;
-  context.functions = settings_.functions;
-  context.failure = &function_failure_;
-  context.serial = settings_.serial;
-  context.world = comm_->size();
   const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
     context.plan = &plan;
     context.grouped = groups_exchanges(plan);

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "optimizer/describe_settings.hpp"
 #include "optimizer/problem.hpp"
 
 namespace muonrt {

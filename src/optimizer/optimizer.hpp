@@ -123,6 +123,8 @@ class Optimizer {
  private:
   Optimizer() = default;
   void take_memory();
+  void take_tables(int64_t views);
+  Context make_context(int64_t views);
   void list_written();
   /// Whether the coming step takes blocks in place of whole matrices.
   bool in_blocks() const;
@@ -147,6 +149,13 @@ class Optimizer {
   void apply(const StepSettings& step);
   void fill_scalars(const StepSettings& step);
   int64_t stamp(const StepSettings& step) const;
+  void require_usable() const;
+  std::optional<Error> prepare(const std::function<StepSettings()>& read, StepSettings& step);
+  void enqueue(const StepRun& run);
+  void wait();
+  void conclude(const StepSettings& step, const std::optional<Error>& mine, StepReport& report);
+  /// Of a function of the caller's, in this step.
+  std::optional<Error> function_error() const;
   [[noreturn]] void fail(const Error& error);
   static Error as_end(const Error& error);
   Standing standing() const;
@@ -154,8 +163,8 @@ class Optimizer {
   void explain_skip(StepReport& report);
   void take_health(StepReport& report);
   Findings findings() const;
-  /// Of the vote that a step's commit ends with.
   std::optional<Error> cause_of(std::optional<Error> error) const;
+  /// Of the vote that a step's commit ends with.
   const Ballot& last_ballot() const;
   void finish(StepReport& report);
   void count_commit();

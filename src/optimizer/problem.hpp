@@ -4,7 +4,6 @@
 
 #include "algo/newton_schulz.hpp"
 #include "algo/restarts.hpp"
-#include "optimizer/agreement.hpp"
 #include "optimizer/settings.hpp"
 
 namespace muonrt {
@@ -20,12 +19,5 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
 
 /// The period of block-periodic orthogonalization; 1 where no group has one.
 int block_period(const OptimizerSettings& settings);
-
-/// Everything the ranks must have in common at creation, with `device` as Device::describe gives
-/// it.
-Fingerprint make_fingerprint(const OptimizerSettings& settings, const std::string& device);
-
-/// The settings of a group that may change between steps, as lines of a table.
-void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& group);
 
 }  // namespace muonrt

@@ -6,6 +6,7 @@
 #include "base/fits_f32.hpp"
 #include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
+#include "optimizer/describe_settings.hpp"
 #include "optimizer/optimizer.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/qk_clip.hpp"
@@ -186,16 +187,75 @@ void Optimizer::agree_on_steps() {
   }
 }
 
-Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& report) {
-  if (poison_) {
-    throw Error(Status::kInvalidState,
-                cat("this optimizer is unusable since an earlier step failed (",
-                    status_name(poison_->status()), ": ", poison_->message(), "); ",
-                    settled_ ? cat(steps_,
-                                   " steps are committed, as the ranks have settled: make another "
-                                   "over the ranks that are left, from this one's state")
-                             : "destroy it and resume from a checkpoint"));
+void Optimizer::require_usable() const {
+  if (!poison_) return;
+  throw Error(Status::kInvalidState,
+              cat("this optimizer is unusable since an earlier step failed (",
+                  status_name(poison_->status()), ": ", poison_->message(), "); ",
+                  settled_ ? cat(steps_,
+                                 " steps are committed, as the ranks have settled: make another "
+                                 "over the ranks that are left, from this one's state")
+                           : "destroy it and resume from a checkpoint"));
+}
+
+// A rank whose own arguments are bad still meets its peers in every exchange; it reads no gradient
+// and votes no.
+std::optional<Error> Optimizer::prepare(const std::function<StepSettings()>& read,
+                                        StepSettings& step) {
+  auto mine = error_of([&] {
+    step = read();
+    current_->join(step.stream, settings_.timeout_ms);
+    apply(step);
+    fill_scalars(step);
+    check_device_scalars(step);
+  });
+  if (mine) {
+    for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = params_[i].watched = 0;
   }
+  function_failure_ = {};
+  follow_params();
+  return mine;
+}
+
+// Puts the whole step in the streams.
+void Optimizer::enqueue(const StepRun& run) {
+  last_stamp_ = run.stamp;
+  if (const auto error = cause_of(error_of([&] { current_->enqueue(run); }))) {
+    comm_->abort(error->status(), error->message());
+    current_->abandon();
+    fail(*error);
+  }
+}
+
+void Optimizer::wait() {
+  if (const auto error = cause_of(error_of([&] { current_->wait(); }))) fail(*error);
+  // After a step's last vote nothing is exchanged: what ends the communicator then is the next
+  // step's.
+  const bool settled = passes(last_ballot(), comm_->size(), last_stamp_);
+  if (const auto error = comm_->error(); error && !settled) fail(*error);
+  orthogonalized_ += current_->owned_matrices();
+}
+
+// What the vote says, the same on every rank: committed, skipped, or rejected, which throws.
+void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& mine,
+                         StepReport& report) {
+  const Ballot& verdict = current_->outcome().verdict;
+  const bool same_stamps =
+      static_cast<uint64_t>(verdict.stamp) ==
+      static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(last_stamp_);
+  const bool nonfinite_alone =
+      verdict.nonfinite > 0 && verdict.consent + verdict.nonfinite == comm_->size();
+  if (passes(verdict, comm_->size(), last_stamp_)) {
+    finish(report);
+  } else if (same_stamps && !mine && nonfinite_alone) {
+    explain_skip(report);
+  } else {
+    explain_rejection(mine, step);
+  }
+}
+
+Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& report) {
+  require_usable();
   const auto start = std::chrono::steady_clock::now();
   if (block_pipeline_) agree_on_steps();
   current_ = in_blocks() ? block_pipeline_.get() : pipeline_.get();
@@ -204,59 +264,18 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   report.step = steps_;
   bytes_before_ = comm_->bytes_sent();
   StepSettings step;
-  std::optional<Error> mine = error_of([&] {
-    step = read();
-    current_->join(step.stream, settings_.timeout_ms);
-    apply(step);
-    fill_scalars(step);
-    check_device_scalars(step);
-  });
-  if (mine) {
-    // This rank still meets its peers in every exchange; it reads no gradient and votes no.
-    for (size_t i = 0; i < settings_.params.size(); ++i) params_[i].active = params_[i].watched = 0;
-  }
-  function_failure_ = {};
-  follow_params();
+  std::optional<Error> mine = prepare(read, step);
   StepRun run{stamp(step), !mine, {}, nullptr, measures()};
   if (!mine) {
     run.factors = {static_cast<float>(step.grad_scale_inv), step.device_grad_scale_inv,
                    step.grad_multiplier, step.found_inf};
     run.qk_logits = step.qk_logits;
   }
-  last_stamp_ = run.stamp;
-  if (const auto error = cause_of(error_of([&] { current_->enqueue(run); }))) {
-    comm_->abort(error->status(), error->message());
-    current_->abandon();
-    fail(*error);
-  }
+  enqueue(run);
   report.enqueue_seconds = seconds_since(start);
-  if (const auto error = cause_of(error_of([&] { current_->wait(); }))) fail(*error);
-  // After a step's last vote nothing is exchanged: what ends the communicator then is the next
-  // step's.
-  const bool settled = passes(last_ballot(), comm_->size(), run.stamp);
-  if (const auto error = comm_->error(); error && !settled) fail(*error);
-  orthogonalized_ += current_->owned_matrices();
-  if (function_failure_.function && !mine) {
-    const auto& f = function_failure_;
-    mine =
-        Error(Status::kCallback,
-              cat("param '", settings_.params[static_cast<size_t>(f.param)].name, "': ", f.function,
-                  " returned ", f.code, " (0 is success); nothing has changed"));
-  }
-  const Ballot& verdict = current_->outcome().verdict;
-  const bool same_stamps = static_cast<uint64_t>(verdict.stamp) ==
-                           static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(run.stamp);
-  const auto error = error_of([&] {
-    if (passes(verdict, comm_->size(), run.stamp)) {
-      finish(report);
-    } else if (same_stamps && !mine && verdict.nonfinite > 0 &&
-               verdict.consent + verdict.nonfinite == comm_->size()) {
-      explain_skip(report);
-    } else {
-      explain_rejection(mine, step);
-    }
-  });
-  if (error) {
+  wait();
+  if (!mine) mine = function_error();
+  if (const auto error = error_of([&] { conclude(step, mine, report); })) {
     // A rejected step leaves the optimizer usable; a broken communicator or a torn step does not.
     if (!leaves_usable(error->status())) fail(*error);
     throw *error;
@@ -264,6 +283,14 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   if (run.health) take_health(report);
   measure(report, seconds_since(start));
   return report.skipped ? Status::kSkipped : Status::kOk;
+}
+
+std::optional<Error> Optimizer::function_error() const {
+  const FunctionFailure& f = function_failure_;
+  if (!f.function) return std::nullopt;
+  return Error(Status::kCallback,
+               cat("param '", settings_.params[static_cast<size_t>(f.param)].name, "': ",
+                   f.function, " returned ", f.code, " (0 is success); nothing has changed"));
 }
 
 // What is late behind a caller's stream is late because of it.

@@ -54,13 +54,7 @@ void check_overlaps(std::vector<Interval>& list) {
   for (size_t i = 1; i < list.size(); ++i) require_apart(list[i], list[i - 1]);
 }
 
-void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
-  const std::string who = cat("param '", p.name, "'");
-  MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kBad, who,
-                 ": group is ", p.group, " (there are ", s.groups.size(),
-                 " groups); use an index below that");
-  check_dtype(who, "dtype", p.dtype, "convert the buffer");
-  check_dtype(who, "grad_dtype", p.grad_dtype, "convert the buffer");
+void check_layouts(const ParamSettings& p, const std::string& who, int rank, int world) {
   MUONRT_REQUIRE(!p.grad_layout || p.grad_layout->shape() == p.layout.shape(), kBad, who,
                  ": the gradient's layout is of ", grad_layout(p).shape(), " (the parameter has ",
                  p.layout.shape(), "); give it the same shape");
@@ -70,14 +64,14 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                      world, " ranks); use ranks below that");
     }
   const auto local = p.layout.local_shape(rank);
-  if (p.local_shape_given) {
-    MUONRT_REQUIRE(p.local_shape == local, kBad, who, ": local_shape is ", p.local_shape,
-                   " (the layout ", p.layout.describe(), " of ", p.layout.shape(), " gives rank ",
-                   rank, " ", local, "); register the shard of that shape, or correct the layout");
-  }
-  const int64_t numel = p.layout.local_numel(rank);
-  MUONRT_REQUIRE(p.data || numel == 0, kBad, who, ": data is null (rank ", rank, " holds ", numel,
-                 " elements); pass the local shard");
+  MUONRT_REQUIRE(!p.local_shape_given || p.local_shape == local, kBad, who, ": local_shape is ",
+                 p.local_shape, " (the layout ", p.layout.describe(), " of ", p.layout.shape(),
+                 " gives rank ", rank, " ", local,
+                 "); register the shard of that shape, or correct the layout");
+}
+
+/// What gradients that are addends, or cut in another way than the parameter, exclude.
+void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const std::string& who) {
   const bool partial = !grad_layout(p).partial_dims().empty();
   const bool slices = s.groups[p.group].role == Role::kAdamW && (partial || p.grad_layout);
   MUONRT_REQUIRE(
@@ -91,42 +85,67 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
                  "), but clip_norm is ", s.clip_norm,
                  " (the norm of a sum does not follow from its addends); clip the gradients "
                  "yourself and pass grad_multiplier, or reduce them first");
-  MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
-                 " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
-  if (s.groups[p.group].role == Role::kMuon) {
-    MUONRT_REQUIRE(p.layout.numel() < kMost, kBad, who, ": shape is ", p.layout.shape(),
-                   " (too large to address); split it");
-    const bool stack = p.view == View::kStack;
-    MUONRT_REQUIRE(
-        p.layout.dims() == (stack ? 3 : 2), kBad, who, ": shape is ", p.layout.shape(),
-        stack ? " (a stack is experts x rows x cols)" : " (Muon works on matrices)",
-        "; declare a stack of matrices or a view as one (view), or give it to an AdamW group");
-    MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
-                   " (an empty matrix has no polar factor); leave it out");
-  }
-  MUONRT_REQUIRE(p.parts.empty() || s.groups[p.group].role == Role::kMuon, kBad, who, ": it has ",
-                 p.parts.size(), " parts (AdamW works element by element); leave them out");
+}
+
+void check_matrix(const ParamSettings& p, const std::string& who) {
+  MUONRT_REQUIRE(p.layout.numel() < kMost, kBad, who, ": shape is ", p.layout.shape(),
+                 " (too large to address); split it");
+  const bool stack = p.view == View::kStack;
+  MUONRT_REQUIRE(
+      p.layout.dims() == (stack ? 3 : 2), kBad, who, ": shape is ", p.layout.shape(),
+      stack ? " (a stack is experts x rows x cols)" : " (Muon works on matrices)",
+      "; declare a stack of matrices or a view as one (view), or give it to an AdamW group");
+  MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
+                 " (an empty matrix has no polar factor); leave it out");
+}
+
+void check_parts(const GroupSettings& g, const ParamSettings& p, const std::string& who) {
+  MUONRT_REQUIRE(p.parts.empty() || g.role == Role::kMuon, kBad, who, ": it has ", p.parts.size(),
+                 " parts (AdamW works element by element); leave them out");
+  bool axis = p.normuon_axis != NormuonAxis::kOff;
   for (const PartSettings& part : p.parts) {
     const std::string where = cat(who, ": part '", part.name, "'");
     number(where, "scale_factor", part.scale_factor, 0, 1e30, false);
     number(where, "lr_factor", part.lr_factor, 0, 1e30, false);
+    axis = axis || part.normuon_axis != NormuonAxis::kOff;
   }
-  number(who, "lr_factor", p.lr_factor, 0, 1e30, false);
-  validate_qk_clip(s, p);
-  bool axis = p.normuon_axis != NormuonAxis::kOff;
-  for (const PartSettings& part : p.parts) axis = axis || part.normuon_axis != NormuonAxis::kOff;
-  MUONRT_REQUIRE(!axis || s.groups[p.group].normuon != NormuonAxis::kOff, kBad, who,
+  MUONRT_REQUIRE(!axis || g.normuon != NormuonAxis::kOff, kBad, who,
                  ": normuon_axis is set, but its group has NorMuon off; set the group's normuon");
-  MUONRT_REQUIRE(
-      (p.master_kind != MasterKind::kRemainder && p.master_kind != MasterKind::kStochastic) ||
-          p.dtype == DType::kBF16,
-      kBad, who, ": master_kind is ", name_of(p.master_kind), ", but dtype is ", name_of(p.dtype),
-      " (only a bf16 weight has bits to add or to round away); use MUONRT_MASTER_NONE");
+}
+
+void check_master(const ParamSettings& p, const std::string& who, int64_t numel) {
+  const bool of_bf16 =
+      p.master_kind == MasterKind::kRemainder || p.master_kind == MasterKind::kStochastic;
+  MUONRT_REQUIRE(!of_bf16 || p.dtype == DType::kBF16, kBad, who, ": master_kind is ",
+                 name_of(p.master_kind), ", but dtype is ", name_of(p.dtype),
+                 " (only a bf16 weight has bits to add or to round away); use MUONRT_MASTER_NONE");
   MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kBad, who,
                  ": master is null (master_kind says that the caller owns it); pass the f32 shard");
   MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kBad, who,
                  ": master is given, but master_kind is ", static_cast<int32_t>(p.master_kind),
                  "; set it to MUONRT_MASTER_CALLER");
+}
+
+void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, int world) {
+  const std::string who = cat("param '", p.name, "'");
+  MUONRT_REQUIRE(p.group >= 0 && p.group < static_cast<int32_t>(s.groups.size()), kBad, who,
+                 ": group is ", p.group, " (there are ", s.groups.size(),
+                 " groups); use an index below that");
+  const GroupSettings& group = s.groups[p.group];
+  check_dtype(who, "dtype", p.dtype, "convert the buffer");
+  check_dtype(who, "grad_dtype", p.grad_dtype, "convert the buffer");
+  check_layouts(p, who, rank, world);
+  const int64_t numel = p.layout.local_numel(rank);
+  MUONRT_REQUIRE(p.data || numel == 0, kBad, who, ": data is null (rank ", rank, " holds ", numel,
+                 " elements); pass the local shard");
+  check_gradients(s, p, who);
+  MUONRT_REQUIRE(p.owner >= -1 && p.owner < world, kBad, who, ": owner is ", p.owner,
+                 " (ranks are 0 to ", world - 1, ", -1 leaves it to the plan); correct it");
+  if (group.role == Role::kMuon) check_matrix(p, who);
+  check_parts(group, p, who);
+  number(who, "lr_factor", p.lr_factor, 0, 1e30, false);
+  validate_qk_clip(s, p);
+  check_master(p, who, numel);
 }
 
 /// Two plans are made, for whole matrices and for blocks.

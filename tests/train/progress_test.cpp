@@ -52,7 +52,7 @@ std::string shown_line(const std::string& written) {
 TEST_CASE("train progress: a line has what is known, and only that", "[unit][train]") {
   CHECK(progress_line(kOptions, {12, 2.3456, 2.5, 6.25, 1.2}, 41234.0, 75.0, 0) ==
         "muon  step 12/100  loss 2.346  val 2.500  1:15 left  41.2k tok/s  "
-        "optimizer 6.2 ms (1.2 exposed comm)");
+        "optimizer 6.2 ms (1.2 exposed)");
   CHECK(progress_line(kOptions, {12, 2.3456, kNone, 6.25, kNone}, kNone, kNone, 0) ==
         "muon  step 12/100  loss 2.346  optimizer 6.2 ms");
 }
@@ -91,7 +91,7 @@ TEST_CASE("train progress: a terminal shows one line that leaves nothing behind"
   progress.update_at({1, 30.5, 31.25, 10.0, 2.0}, 1.0);
   CHECK(shown_line(out.text()) ==
         "muon  step 1/100  loss 30.500  val 31.250  1:39 left  2.0k tok/s  "
-        "optimizer 10.0 ms (2.0 exposed comm)");
+        "optimizer 10.0 ms (2.0 exposed)");
   progress.update_at({2, 3.5, kNone, kNone, kNone}, 2.0);
   CHECK(shown_line(out.text()) == "muon  step 2/100  loss 3.500  1:38 left  2.0k tok/s");
   progress.message("saved");

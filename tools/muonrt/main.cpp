@@ -80,8 +80,9 @@ int main(int argc, char** argv) {
     return printed(app.exit(e) == 0 ? 0 : 2);
   }
   if (muonrt::tool::launcher_rank() != 0 && says_it_once(app)) {
-    std::cerr << "muonrt: rank " << muonrt::tool::launcher_rank()
-              << " of a launcher's processes leaves this to rank 0\n";
+    // In one write: ranks share the terminal.
+    std::cerr << "muonrt: rank " + std::to_string(muonrt::tool::launcher_rank()) +
+                     " of a launcher's processes leaves this to rank 0\n";
     return 0;
   }
   try {

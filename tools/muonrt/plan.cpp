@@ -81,37 +81,59 @@ int run(const Arguments& a) {
   return 0;
 }
 
-}  // namespace
-
-void add_plan(CLI::App& app, Work& work) {
-  auto* command = app.add_subcommand(
-      "plan", "who orthogonalizes what: owners, chunks, bytes, memory, balance; moves no data");
-  auto a = std::make_shared<Arguments>();
+/// What is planned: tensors, and how they lie.
+void add_problem(CLI::App* command, Arguments& a) {
   command
-      ->add_option("--model,--shapes", a->model,
+      ->add_option("--model,--shapes", a.model,
                    fmt::format("{}, or shapes: 768x768x4,3072x768", fmt::join(model_names(), ", ")))
       ->capture_default_str();
   command
-      ->add_option("--mesh", a->mesh,
+      ->add_option("--mesh", a.mesh,
                    "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
                    "hands out experts, ddp holds addends of gradients, every other name replicates")
       ->capture_default_str();
-  command->add_option("--placements", a->placements.params,
+  command->add_option("--placements", a.placements.params,
                       "in place of the names: \"R,S(0)\" for each mesh dimension, of every tensor "
                       "(a dimension that it lacks is not cut); P: its ranks hold addends of the "
                       "gradients");
-  command->add_option("--grad-placements", a->placements.grads,
+  command->add_option("--grad-placements", a.placements.grads,
                       "the same for the gradients, where they lie elsewhere than the parameters");
-  command->add_option("--reading", a->placements.reading, "of placements: literal or ordered")
+  command->add_option("--reading", a.placements.reading, "of placements: literal or ordered")
       ->check(CLI::IsMember({"literal", "ordered"}))
       ->capture_default_str();
+}
+
+/// The options of an optimizer that a plan depends on.
+void add_settings(CLI::App* command, Arguments& a) {
   command
-      ->add_option("--max-peers", a->max_peers,
+      ->add_option("--max-peers", a.max_peers,
                    fmt::format("bound on the peers of a return, past which it takes two levels; "
                                "0: {}",
                                kMaxPeers))
       ->check(nonnegative())
       ->capture_default_str();
+  command->add_option("--chunk-bytes", a.chunk_bytes, "budget of a chunk at an owner")
+      ->check(positive())
+      ->capture_default_str();
+  command->add_option("--window", a.window, "chunks in flight")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--commit", a.commit, "atomic or eager")
+      ->check(CLI::IsMember({"atomic", "eager"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--replicas", a.replicas,
+          "once: a matrix that replicas hold is orthogonalized once for all; each: by every "
+          "replica for itself; auto: the cheaper by a cost model that is printed")
+      ->check(CLI::IsMember({"once", "each", "auto"}))
+      ->capture_default_str();
+  command->add_option("--transport", a.transport, "bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+}
+
+void add_rates(CLI::App* command, Arguments& a) {
   const auto rate = [&](const char* name, std::optional<double>& to, double host, double gpu,
                         double least, const char* what) {
     command
@@ -122,31 +144,23 @@ void add_plan(CLI::App& app, Work& work) {
         ->check(number_between(least, 1e30));
   };
   constexpr MachineRates kHost;
-  rate("--machine-flops", a->flops, kHost.flops, kGpuRates.flops, 1e-9,
+  rate("--machine-flops", a.flops, kHost.flops, kGpuRates.flops, 1e-9,
        "FLOP/s of a rank in products");
-  rate("--machine-bytes", a->bytes, kHost.bytes, kGpuRates.bytes, 1e-9,
+  rate("--machine-bytes", a.bytes, kHost.bytes, kGpuRates.bytes, 1e-9,
        "bytes/s that a rank sends or receives");
-  rate("--machine-message-seconds", a->message_seconds, kHost.message_seconds,
+  rate("--machine-message-seconds", a.message_seconds, kHost.message_seconds,
        kGpuRates.message_seconds, 0, "seconds of a message, beyond its bytes");
-  command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk at an owner")
-      ->check(positive())
-      ->capture_default_str();
-  command->add_option("--window", a->window, "chunks in flight")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--commit", a->commit, "atomic or eager")
-      ->check(CLI::IsMember({"atomic", "eager"}))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--replicas", a->replicas,
-          "once: a matrix that replicas hold is orthogonalized once for all; each: by every "
-          "replica for itself; auto: the cheaper by a cost model that is printed")
-      ->check(CLI::IsMember({"once", "each", "auto"}))
-      ->capture_default_str();
-  command->add_option("--transport", a->transport, "bf16 or f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand(
+      "plan", "who orthogonalizes what: owners, chunks, bytes, memory, balance; moves no data");
+  auto a = std::make_shared<Arguments>();
+  add_problem(command, *a);
+  add_settings(command, *a);
+  add_rates(command, *a);
   command->add_option("--rows", a->rows, "rows of each table; 0: all")
       ->check(nonnegative())
       ->capture_default_str();

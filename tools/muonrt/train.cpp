@@ -104,10 +104,15 @@ void add_train(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--sample", o->sample_bytes, "bytes of text to generate at the end")
       ->capture_default_str();
-  command->add_option("--window", o->window, "chunks in flight")->capture_default_str();
-  command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)")
+  command->add_option("--window", o->window, "chunks in flight")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  command->add_option("--commit", o->commit, "atomic or eager")->capture_default_str();
+  command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)")
+      ->check(nonnegative())
+      ->capture_default_str();
+  command->add_option("--commit", o->commit, "atomic or eager")
+      ->check(CLI::IsMember({"atomic", "eager"}))
+      ->capture_default_str();
   command->add_option("--transport", o->transport, "bf16 or f32 (default: as the optimizers say)");
   command->add_flag("--json", o->json, "print the result as JSON");
   add_run_device_options(*command, *where);

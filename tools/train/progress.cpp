@@ -52,7 +52,7 @@ std::string progress_line(const ProgressOptions& options, const ProgressReport& 
   if (!std::isnan(report.optimizer_ms)) {
     std::string part = "optimizer " + fixed(report.optimizer_ms, 1) + " ms";
     if (!std::isnan(report.exposed_ms)) {
-      part += " (" + fixed(report.exposed_ms, 1) + " exposed comm)";
+      part += " (" + fixed(report.exposed_ms, 1) + " exposed)";
     }
     add(part);
   }

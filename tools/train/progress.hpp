@@ -13,7 +13,8 @@ struct ProgressReport {
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double val_loss = std::numeric_limits<double>::quiet_NaN();      // the last one measured
   double optimizer_ms = std::numeric_limits<double>::quiet_NaN();  // of this step
-  double exposed_ms = std::numeric_limits<double>::quiet_NaN();    // of it, waiting for exchanges
+  double exposed_ms =
+      std::numeric_limits<double>::quiet_NaN();  // of it, beside local work and products
 };
 
 struct ProgressOptions {

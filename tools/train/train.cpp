@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <stdexcept>
+#include <system_error>
 
 #include "muonrt/output_file.hpp"
 #include "train/curve.hpp"
@@ -120,7 +121,11 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   std::string trace;
   std::vector<RunFile> files;
   if (root && !options.out.empty()) {
-    std::filesystem::create_directories(options.out);
+    std::error_code failed;
+    std::filesystem::create_directories(options.out, failed);
+    if (failed)
+      throw std::runtime_error("--out: " + options.out + ": cannot be made (" + failed.message() +
+                               "); name a folder that may be written");
     files = run_files(options, corpus.text(), outcome, trace);
     require_writable(options, files);
   }
