@@ -31,11 +31,11 @@ typedef struct muonrt_assignment {
  *     contiguous, NULL where it is empty; `full` the whole tensor, row-major, NULL on every rank
  * but the owner; both in the transport dtype. gather fills `full` on the owner from the shards
  * (where a mesh dimension replicates, from any replica); redistribute fills `local` on every rank
- * that holds a part, replicas too, from `full`. A function that fails has met its peers all the
- * same, or they wait for it. Host: `stream` is NULL and the work is done on return; called by a
- * thread of muonrt, or by the one inside muonrt_optimizer_step where the communicator wants its
- * caller's thread (MPI below MPI_THREAD_MULTIPLE). CUDA: they enqueue on `stream`, a cudaStream_t,
- * and return. They do not throw, and do not call into the optimizer. */
+ * that holds a part, replicas too, from `full`. A function completes its communication even when
+ * it returns an error, or its peers wait. Host: `stream` is NULL and the work is done on return;
+ * called by a thread of muonrt, or by the one inside muonrt_optimizer_step where the communicator
+ * wants its caller's thread (MPI below MPI_THREAD_MULTIPLE). CUDA: they enqueue on `stream`, a
+ * cudaStream_t, and return. They do not throw, and do not call into the optimizer. */
 typedef struct muonrt_distributed_config {
   uint32_t struct_size;
   int32_t

@@ -72,7 +72,7 @@ typedef struct muonrt_layout {
   const int32_t* flat_dims; /* ORDERED: mesh dimensions that FSDP cuts as one, last; or NULL */
   int32_t n_flat_dims;
   int32_t n_cuts;
-  const muonrt_cut_t* cuts; /* used where `placements` is NULL; none of both: replicated */
+  const muonrt_cut_t* cuts; /* used where `placements` is NULL; neither: replicated */
   int32_t kind;             /* MUONRT_LAYOUT_CUTS */
   int32_t last_dim;
   const int32_t* last_dims; /* mesh dimensions; NULL: all that nothing else names */

@@ -29,7 +29,7 @@ enum {
  * printed plan. */
 enum {
   MUONRT_GROUPS_AUTO = 0,  /* over NCCL with up to 128 ranks, where a model of the step says that it
-                              saves a hundredth; no machine with several GPUs has measured it yet */
+                              saves a hundredth */
   MUONRT_GROUPS_APART = 1, /* never */
   MUONRT_GROUPS_SHARED = 2 /* always, over NCCL as one ncclGroup; but where the caller's functions
                               exchange a parameter, never */
@@ -37,7 +37,7 @@ enum {
 enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /* CUDA: what computes symmetric products in half precision; equal on every rank. */
 enum {
-  MUONRT_SYMMETRIC_DEFAULT = 0, /* cuBLASLt, until a GPU has run muonrt's own */
+  MUONRT_SYMMETRIC_DEFAULT = 0, /* cuBLASLt; may change between versions */
   MUONRT_SYMMETRIC_VENDOR = 1,  /* cuBLASLt: the whole product, then a mirrored copy */
   MUONRT_SYMMETRIC_SM80 = 2,    /* muonrt's own kernels, half the work; any GPU */
   MUONRT_SYMMETRIC_SM90 = 3     /* muonrt's own for compute capability 9.0 alone */
@@ -89,7 +89,8 @@ typedef struct muonrt_optimizer_options {
   int64_t health_every; /* every so many steps one measures (muonrt/health.h); 0 .. 2^53; 0: none */
   int32_t max_peers; /* 0 .. 2^30: an owner that would return updates to more ranks than this sends
                         them to few, which forward them to the equal holders of other replicas, as
-                        far as two levels can; addends' holders are all met in one; 0: 64. Does not
+                        far as two levels can; parameters with partial gradients always
+                        return in one exchange; 0: 64. Does not
                         change a bit. */
   int32_t graphs;    /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
                         replayed as a CUDA graph from then on; 0. Does not change a bit. */
@@ -216,7 +217,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimize
                                                    const muonrt_group_t* groups, int32_t n_groups,
                                                    const muonrt_param_t* params, int64_t n_params);
 
-/* Gives back everything. Not collective; accepts NULL. */
+/* Gives back everything. Not collective; accepts NULL. It waits for what a step has enqueued, which
+ * uses the caller's buffers, however long the stream that the step was given lasts. */
 MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
 
 /* Rebinds the gradient of a parameter for the steps to come; NULL: bound later, or the parameter

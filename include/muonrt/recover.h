@@ -32,7 +32,7 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * know: those commit now what they had staged, with the gradients of that step, which must be bound
  * and unchanged, as must parameters and state; where none has committed, none does. Then parameters
  * and state (muonrt/state.h) are those of `step` committed steps on all ranks of `survivors`; what
- * only lost ranks held is lost, and what they had committed is not asked for. Such an optimizer
+ * only lost ranks held is lost; whether they had committed does not matter. Such an optimizer
  * still takes no step: make another over the ranks that are left, from this one's state. It may be
  * called again, with the same or other survivors, and on ranks where nothing has failed.
  * @param survivors  a communicator made after the fault, of ranks of this optimizer, in any order;
