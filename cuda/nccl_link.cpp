@@ -115,7 +115,7 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
 }
 
 NcclLink::~NcclLink() {
-  if (!own_ || error()) {
+  if (!own_ || error() || shared_->aborting()) {
     shared_->await_abort();
     return;
   }

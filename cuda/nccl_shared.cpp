@@ -16,16 +16,15 @@ namespace {
 constexpr auto kStuck = std::chrono::milliseconds(1000);
 constexpr auto kPoll = std::chrono::milliseconds(1);
 
-/// Until the GPU has run it, or is lost.
-void await_event(const CudaEvent& event) noexcept {
+/// Whether the GPU has run it, or is lost.
+bool has_run(const CudaEvent& event) noexcept {
   try {
     const RelaxedCapture relaxed;
-    while (cudaEventQuery(event.handle()) == cudaErrorNotReady) {
-      cudaGetLastError();
-      std::this_thread::sleep_for(kPoll);
-    }
+    const bool waits = cudaEventQuery(event.handle()) == cudaErrorNotReady;
     cudaGetLastError();
+    return !waits;
   } catch (const Error&) {
+    return true;
   }
 }
 
@@ -119,15 +118,40 @@ void NcclShared::end(const NcclApi& api) noexcept {
     kept.swap(kept_);
   }
   ended_.notify_all();
-  for (const Kept& k : kept) {
-    if (k.last) await_event(*k.last);
-  }
+  for (const Kept& k : kept) k.await();
+}
+
+void NcclShared::Kept::await() const noexcept {
+  while (last && !has_run(*last)) std::this_thread::sleep_for(kPoll);
 }
 
 void NcclShared::keep(std::vector<std::unique_ptr<RawMemory>> memory,
                       std::unique_ptr<CudaEvent> last) {
+  Kept kept{std::move(memory), std::move(last)};
+  {
+    const std::lock_guard lock(end_mutex_);
+    if (waits_ && !gone_) {
+      kept_.push_back(std::move(kept));
+      return;
+    }
+  }
+  // Work of ours may stand behind a caller's stream though NCCL has none left, and to free what it
+  // uses (the flag too) would wait for it.
+  if (!kept.last || has_run(*kept.last)) return;
+  try {
+    const SignalMask mask;
+    std::thread([self = shared_from_this(), kept = std::move(kept)]() mutable {
+      const QuietDeviceGuard guard(self->device_);
+      kept.await();
+      kept = {};
+    }).detach();
+  } catch (...) {  // no thread is to be had: it is freed here
+  }
+}
+
+bool NcclShared::aborting() const {
   const std::lock_guard lock(end_mutex_);
-  if (waits_ && !gone_) kept_.push_back({std::move(memory), std::move(last)});
+  return waits_.has_value();
 }
 
 }  // namespace muonrt::cuda

@@ -49,8 +49,10 @@ class NcclShared : public std::enable_shared_from_this<NcclShared> {
     begin_abort(api);
     await_abort();
   }
-  /// What enqueued work still uses, up to `last` (may be null), goes when that has run, if an abort
-  /// is under way; else now.
+  /// Whether an abort has begun: NCCL is entered no more.
+  bool aborting() const;
+  /// What enqueued work still uses, up to `last` (null: none of it), goes when that has run and an
+  /// abort that has begun has ended. Waits for neither.
   void keep(std::vector<std::unique_ptr<RawMemory>> memory, std::unique_ptr<CudaEvent> last);
 
   /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.
@@ -65,6 +67,7 @@ class NcclShared : public std::enable_shared_from_this<NcclShared> {
   struct Kept {
     std::vector<std::unique_ptr<RawMemory>> memory;
     std::unique_ptr<CudaEvent> last;
+    void await() const noexcept;
   };
   bool gone() const;
   void end(const NcclApi& api) noexcept;
