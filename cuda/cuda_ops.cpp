@@ -4,7 +4,6 @@
 #include "base/error.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/guard.hpp"
-#include "cuda/padding.hpp"
 
 namespace muonrt::cuda {
 
@@ -69,16 +68,6 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
 std::string CudaOps::product_identity() const {
   const std::string others = vendor_ ? vendor_->identity() : "naive products";
   return symmetric_ ? cat(others, ", ", symmetric_->identity()) : others;
-}
-
-int64_t CudaOps::leading_dimension(int64_t cols, DType dtype) const {
-  return padded_ld(cols, dtype);
-}
-
-/// Elements: what a chunk of the default size holds in half precision. Kernels of our own take
-/// several shapes in a launch, the vendor's and the naive ones do not.
-Together CudaOps::together() const {
-  return {.elements = int64_t{1} << 27, .shapes = symmetric_ != nullptr};
 }
 
 void CudaOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {

@@ -23,8 +23,10 @@ class CudaOps final : public Ops {
   /// What computes products: names and versions.
   std::string product_identity() const;
 
-  int64_t leading_dimension(int64_t cols, DType dtype) const override;
-  Together together() const override;
+  int64_t leading_dimension(int64_t cols, DType dtype) const override {
+    return CudaRules().leading_dimension(cols, dtype);
+  }
+  Together together() const override { return CudaRules(symmetric_ != nullptr).together(); }
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;

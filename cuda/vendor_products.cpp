@@ -3,12 +3,12 @@
 #include <map>
 #include <optional>
 
+#include "backend/matrix_rules.hpp"
 #include "base/error.hpp"
 #include "cuda/cublas_api.hpp"
 #include "cuda/cublas_library.hpp"
 #include "cuda/guard.hpp"
 #include "cuda/kernels.hpp"
-#include "cuda/padding.hpp"
 
 namespace muonrt::cuda {
 
@@ -64,8 +64,8 @@ class PinnedProducts final : public VendorProducts {
 
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override {
     for (const bool transpose_b : {false, true})
-      recipe_of({m, n, k, padded_ld(k, dtype), padded_ld(transpose_b ? k : n, dtype),
-                 padded_ld(n, dtype), padded_ld(n, dtype), dtype, transpose_b});
+      recipe_of({m, n, k, cuda_ld(k, dtype), cuda_ld(transpose_b ? k : n, dtype), cuda_ld(n, dtype),
+                 cuda_ld(n, dtype), dtype, transpose_b});
   }
 
   void multiply(const Product& p, cudaStream_t stream) override {

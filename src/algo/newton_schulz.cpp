@@ -34,7 +34,7 @@ struct Space {
   int64_t bytes = 0;
 };
 
-Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m,
+Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method& method, int64_t m,
             int64_t n, int64_t count, void* base) {
   MUONRT_CHECK_INTERNAL(m >= 0 && m <= n && count >= 0, m, " x ", n, ", count ", count);
   Space space;
@@ -44,7 +44,7 @@ Space carve(const Ops& ops, const NewtonSchulz& settings, const Method& method, 
     part.dtype = dtype;
     part.rows = rows;
     part.cols = cols;
-    part.ld = ops.leading_dimension(cols, part.dtype);
+    part.ld = rules.leading_dimension(cols, part.dtype);
     part.count = count;
     part.stride = round_up(checked_mul(rows, part.ld), kMemoryAlignment / size);
     if (base) part.data = static_cast<unsigned char*>(base) + space.bytes;
@@ -294,9 +294,9 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   return gram ? wish : FormChoice::kStandard;
 }
 
-int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, const Method& method,
-                                int64_t m, int64_t n, int64_t count) {
-  return carve(ops, settings, method, m, n, count, nullptr).bytes;
+int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& settings,
+                                const Method& method, int64_t m, int64_t n, int64_t count) {
+  return carve(rules, settings, method, m, n, count, nullptr).bytes;
 }
 
 namespace {

@@ -71,8 +71,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
 
 /// Bytes of workspace for `count` matrices m x n (m <= n); parts and matrices are 256-byte aligned.
-int64_t newton_schulz_workspace(const Ops& ops, const NewtonSchulz& settings, const Method& method,
-                                int64_t m, int64_t n, int64_t count);
+int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& settings,
+                                const Method& method, int64_t m, int64_t n, int64_t count);
 
 /// A batch of equal matrices and how it is orthogonalized.
 struct OrthogonalizeArgs {

@@ -295,22 +295,21 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   muonrt_optimizer_options_t defaults;
   muonrt_optimizer_options_init(&defaults);
   const auto o = options ? read_struct(options, defaults, "options") : defaults;
-  OptimizerSettings out;
   const std::string who = "options";
-  out.device = read_enum<DeviceKind>(who, "device", o.device, {0, 1});
+  auto out = OptimizerSettings::defaults(read_enum<DeviceKind>(who, "device", o.device, {0, 1}));
   out.device_index = o.device_index;
   const bool cuda = out.device == DeviceKind::kCuda;
   MUONRT_REQUIRE(cuda || o.device_index == 0, kBad, who, ": device_index is ", o.device_index,
                  " on the host (only GPUs have numbers); leave it 0");
   out.threads = o.threads;
   out.transport = read_dtype(who, "transport_dtype", o.transport_dtype);
-  out.iteration = o.iteration_dtype ? read_dtype(who, "iteration_dtype", o.iteration_dtype)
-                                    : (cuda ? DType::kBF16 : DType::kF32);
-  // The Gram form keeps its bounded iterates in f16 on a GPU: three more bits than bf16.
-  if (cuda && !o.iteration_dtype) out.gram_iteration = DType::kF16;
+  if (o.iteration_dtype) {
+    out.iteration = read_dtype(who, "iteration_dtype", o.iteration_dtype);
+    out.gram_iteration.reset();
+  }
   out.commit = read_enum<CommitMode>(who, "commit", o.commit, {0, 1});
   out.window = o.window;
-  out.chunk_bytes = o.chunk_bytes ? o.chunk_bytes : (cuda ? 256 << 20 : 64 << 20);
+  if (o.chunk_bytes) out.chunk_bytes = o.chunk_bytes;
   out.timeout_ms = o.timeout_ms;
   out.trace = read_bool(who, "trace", o.trace);
   out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);

@@ -6,6 +6,7 @@
 #include "backend/device.hpp"
 #include "backend/guards.hpp"
 #include "backend/health.hpp"
+#include "backend/matrix_rules.hpp"
 #include "backend/normuon.hpp"
 #include "backend/qk_clip.hpp"
 #include "backend/scalars.hpp"
@@ -31,12 +32,6 @@ struct Product {
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
 
-/// What of a slot's matrices is best given to products at the same time; changes no bit.
-struct Together {
-  int64_t elements = 0;  // of all matrices at most; one alone may have more
-  bool shapes = false;   // of different shapes, too; else equal ones alone
-};
-
 /// How the input of Newton-Schulz is scaled: divided by max(safety x its Frobenius norm + added,
 /// least), as the published optimizers have one or the other.
 struct Normalization {
@@ -55,13 +50,8 @@ struct AolRule {
 /// memory, all else where the device reaches it. No op takes device memory after `reserve`, but for
 /// what a backend keeps of a list that it meets for the first time; a library for products may use
 /// the heap inside its own calls.
-class Ops {
+class Ops : public MatrixRules {
  public:
-  virtual ~Ops() = default;
-
-  /// Leading dimension for a matrix with `cols` columns; a function of the shape alone.
-  virtual int64_t leading_dimension(int64_t cols, DType dtype) const = 0;
-  virtual Together together() const = 0;
   /// Takes what products up to this size need once. m, n, k as in C (m x n) = A (m x k) op(B).
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <tuple>
 
+#include "backend/matrix_rules.hpp"
 #include "base/checked.hpp"
 #include "base/dtype.hpp"
 #include "host/gemm_tile.hpp"
@@ -36,10 +37,6 @@ struct ConstMatrixRef {
   int64_t cols = 0;
   int64_t ld = 0;
 };
-
-/// The leading dimension for matrices of our own: rows begin on 64-byte (f32) boundaries, and
-/// nothing is added to the usual sizes, whose operands are then read in place.
-constexpr int64_t padded_ld(int64_t cols) { return round_up(cols, 16); }
 
 /// C = alpha A op(B) + beta D + gamma I, summed in f32, rounded once to the dtype of C.
 struct GemmArgs {

@@ -23,8 +23,10 @@ class HostOps final : public Ops {
   /// What computes products: name, version, instruction set.
   std::string kernel_identity() const { return shared_.scratch.kernel().identity(); }
 
-  int64_t leading_dimension(int64_t cols, DType dtype) const override;
-  Together together() const override;
+  int64_t leading_dimension(int64_t cols, DType dtype) const override {
+    return HostRules().leading_dimension(cols, dtype);
+  }
+  Together together() const override { return HostRules().together(); }
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;

@@ -50,21 +50,21 @@ int64_t bytes_for_all_forms(GemmScratch& scratch, int threads, int64_t m, int64_
   char memory[3] = {};
   char *a = memory, *b = memory + 1, *other = memory + 2;
   GemmArgs args;
-  args.a = ConstMatrixRef(a, dtype, m, k, padded_ld(k));
-  args.c = {other, dtype, m, n, padded_ld(n)};
+  args.a = ConstMatrixRef(a, dtype, m, k, host_ld(k));
+  args.c = {other, dtype, m, n, host_ld(n)};
   int64_t most = 0;
   for (const bool transpose : {false, true}) {
     const int64_t rows = transpose ? n : k, cols = transpose ? k : n;
     args.transpose_b = transpose;
     for (const bool same : {false, true}) {
       if (same && (rows != m || cols != k)) continue;
-      args.b = ConstMatrixRef(same ? a : b, dtype, rows, cols, padded_ld(cols));
+      args.b = ConstMatrixRef(same ? a : b, dtype, rows, cols, host_ld(cols));
       for (const bool symmetric : {false, true}) {
         if (symmetric && m != n) continue;
         args.symmetric = symmetric;
         for (const float beta : {0.0f, 1.0f}) {
           args.beta = beta;
-          args.d = ConstMatrixRef(beta == 0.0f ? nullptr : other, dtype, m, n, padded_ld(n));
+          args.d = ConstMatrixRef(beta == 0.0f ? nullptr : other, dtype, m, n, host_ld(n));
           most = std::max(most, scratch.bytes_for(args, threads));
         }
       }
@@ -84,12 +84,6 @@ void HostOps::Products::reserve(Device& device, int threads, int64_t m, int64_t 
   memory = Buffer(device, bytes);
   scratch.lend(memory.data(), bytes);
 }
-
-int64_t HostOps::leading_dimension(int64_t cols, DType) const { return padded_ld(cols); }
-
-/// Tiny matrices keep all threads busy as batches; more of them, or shapes side by side, would only
-/// drive each other out of the caches.
-Together HostOps::together() const { return {.elements = 1 << 20, .shapes = false}; }
 
 void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   if (m == 0 || n == 0 || k == 0) return;

@@ -4,6 +4,7 @@
 
 #include "optimizer/describe_settings.hpp"
 #include "optimizer/problem.hpp"
+#include "pipeline/batches.hpp"
 
 namespace muonrt {
 
@@ -92,12 +93,14 @@ bool Optimizer::groups_exchanges(const Plan& plan) const {
 
 std::string Optimizer::describe(bool json) const {
   const auto of = [&](const Plan& plan, const Pipeline& pipeline) {
+    const std::vector<int64_t> scratch =
+        scratch_bytes(plan, newton_schulz_, device_->ops(), settings_.health_every > 0);
     if (!json)
-      return plan.describe() + cat("\nexchanges   the return of a chunk and a later gather ",
-                                   pipeline.grouped() ? "in one" : "apart", "; ",
-                                   to_text(forecast_groups(plan, plan.problem().options.rates)),
-                                   "\n");
-    std::string out = plan.json();
+      return plan.describe(0, scratch) +
+             cat("\nexchanges   the return of a chunk and a later gather ",
+                 pipeline.grouped() ? "in one" : "apart", "; ",
+                 to_text(forecast_groups(plan, plan.problem().options.rates)), "\n");
+    std::string out = plan.json(scratch);
     out.resize(out.find_last_of('}'));
     return out + cat(", \"exchanges_grouped\": ", pipeline.grouped() ? "true}" : "false}");
   };

@@ -31,6 +31,17 @@ NewtonSchulz make_one(const GroupSettings& group, const OptimizerSettings& all) 
 
 }  // namespace
 
+OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
+  OptimizerSettings out;
+  out.device = kind;
+  if (kind == DeviceKind::kHost) return out;
+  out.iteration = DType::kBF16;
+  // The Gram form keeps its bounded iterates in f16 on a GPU: three more bits than bf16.
+  out.gram_iteration = DType::kF16;
+  out.chunk_bytes = 256 << 20;
+  return out;
+}
+
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) {
   std::vector<NewtonSchulz> out(settings.groups.size());
   for (size_t i = 0; i < out.size(); ++i) {
@@ -137,6 +148,9 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.owner = p.owner;
     spec.carried = g.role == Role::kMuon && settings.functions;
     spec.travel = p.travel;
+    spec.momentum_bytes = size_of(g.momentum_dtype);
+    if (owns_master(p)) spec.weight_bytes = 4;
+    if (p.master_kind == MasterKind::kRemainder) spec.weight_bytes = 2;
     spec.master = owns_master(p) || p.master_kind == MasterKind::kCaller ||
                   p.master_kind == MasterKind::kRemainder;
     if (g.role == Role::kMuon) {

@@ -138,6 +138,9 @@ using Assign = std::function<int(int64_t param, const ParamSettings& facts,
                                  const std::vector<int32_t>& holders, int32_t* owner)>;
 
 struct OptimizerSettings {
+  /// Dtypes and sizes that fit a kind of device.
+  static OptimizerSettings defaults(DeviceKind kind);
+
   DeviceKind device = DeviceKind::kHost;
   int device_index = 0;
   int threads = 1;

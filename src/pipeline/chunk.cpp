@@ -46,7 +46,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
     auto* at = static_cast<char*>(scratch);
     for (Batch& batch : team.batches) {
       bind(batch, at);
-      at += batch_bytes(context, batch);
+      at += batch.bytes.all();
     }
   }
   normuon_ = normuon_of(plan.owned);
@@ -57,10 +57,10 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
 
 void Chunk::bind(Batch& batch, void* scratch) {
   batch.raw.data = scratch;
-  batch.workspace = static_cast<char*>(scratch) + raw_bytes(batch.raw);
+  batch.workspace = static_cast<char*>(scratch) + batch.bytes.raw;
   if (context_->health)
-    batch.lanczos = reinterpret_cast<float*>(static_cast<char*>(batch.workspace) +
-                                             work_bytes(*context_, batch));
+    batch.lanczos =
+        reinterpret_cast<float*>(static_cast<char*>(batch.workspace) + batch.bytes.work);
   for (int64_t i = 0; i < batch.raw.count; ++i) {
     MatrixBatch one = batch.raw;
     one.data = static_cast<char*>(scratch) + i * one.stride * size_of(one.dtype);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/recorder.hpp"
+#include "pipeline/batches.hpp"
 #include "pipeline/context.hpp"
 #include "pipeline/health.hpp"
 #include "pipeline/span.hpp"
@@ -30,7 +31,7 @@ class Chunk {
   Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
         void* scratch);
 
-  /// Bytes of product scratch that `plan` needs.
+  /// Bytes of product scratch that `plan` needs; reserves its products.
   static int64_t scratch_bytes(const Context& context, const SlotPlan& plan);
 
   /// The chunk that used this lane before; its messages must be gone before they are overwritten.
@@ -64,6 +65,7 @@ class Chunk {
     std::vector<Owned> owned;
     std::vector<Placed> unpack, pack;  // Placed::matrix counts inside the batch
     MatrixBatch raw;                   // short side first, transport dtype
+    BatchBytes bytes;
     std::vector<MatrixBatch> raw_each, result_each;
     std::vector<NormuonState> normuon;  // of each matrix; empty: none has it
     void* workspace = nullptr;
@@ -78,10 +80,6 @@ class Chunk {
     std::unique_ptr<Recording> recording;  // of its Newton-Schulz, where the device records
   };
 
-  static std::vector<Batch> make_batches(const Context& context, const SlotPlan& plan);
-  static int64_t raw_bytes(const MatrixBatch& raw);
-  static int64_t work_bytes(const Context& context, const Batch& batch);
-  static int64_t batch_bytes(const Context& context, const Batch& batch);
   static std::vector<Team> make_teams(const Context& context, const SlotPlan& plan);
   void bind(Batch& batch, void* scratch);
   /// One for each; none at all where no matrix has NorMuon.

@@ -103,8 +103,9 @@ std::string header(const Plan& plan, const PlanReport& report) {
              human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
              spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
              return_line(plan, report), "memory      messages ", spread_text(report.message_bytes),
-             "; staged ", spread_text(report.staged_bytes), "; state ",
-             spread_text(report.state_bytes), "\n");
+             "; staged ", spread_text(report.staged_bytes),
+             report.scratch.empty() ? "" : cat("; scratch ", spread_text(report.scratch_bytes)),
+             "; state ", spread_text(report.state_bytes), "\n");
 }
 
 /// Rows of a table that are printed, and a line for those that are not.
@@ -177,6 +178,7 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
                    {"received"},
                    {"messages"},
                    {"staged"},
+                   {"scratch"},
                    {"state"}});
   const Limit limit(report.traffic.ranks.size(), max_rows);
   for (size_t r = 0; r < limit.shown(); ++r) {
@@ -184,6 +186,7 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
     table.add({cat(r), cat(row.owned), billions(plan.load()[r]), cat(row.slots),
                human_bytes(row.sent), human_bytes(row.received),
                human_bytes(row.memory.message_bytes), human_bytes(row.memory.staged_bytes),
+               report.scratch.empty() ? "-" : human_bytes(report.scratch[r]),
                human_bytes(row.memory.state_bytes)});
   }
   return table.text() + limit.rest();
@@ -191,8 +194,8 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
 
 }  // namespace
 
-std::string Plan::describe(int64_t max_rows) const {
-  const PlanReport report = report_on(*this);
+std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch) const {
+  const PlanReport report = report_on(*this, scratch);
   std::string out = header(*this, report);
   for (const std::string& table :
        {param_table(*this, report, max_rows), slot_table(*this, report, max_rows),

@@ -357,13 +357,12 @@ MemoryPlan Plan::memory(int rank) const {
     most.cover(bytes);
     if (staged) out.staged_bytes += bytes[kReturnReceive] + bytes[kSums];
     for (const Kept& kept : slot.kept)
-      out.state_bytes += kept.numel * state_bytes_per_element(
-                                          problem_.params[static_cast<size_t>(kept.param)].role);
+      out.state_bytes +=
+          kept.numel * moment_bytes(problem_.params[static_cast<size_t>(kept.param)]);
   }
   out.message_bytes = most.in_flight(options, std::ssize(slots));
   for (const ParamSpec& spec : problem_.params) {
-    if (!sums_gradients(spec))
-      out.state_bytes += spec.layout.local_numel(rank) * state_bytes_per_element(spec.role);
+    out.state_bytes += spec.layout.local_numel(rank) * local_state_bytes(spec);
   }
   std::vector<bool> owned(problem_.params.size(), false);
   for (const Matrix& m : matrices_) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,11 +46,17 @@ struct Slot {
 struct MemoryPlan {
   int64_t message_bytes = 0;  // send and receive buffers of the window
   int64_t staged_bytes = 0;   // returned updates and summed gradients that wait for the vote
-  int64_t state_bytes = 0;    // momentum, AdamW moments, NorMuon's moments with owners
+  int64_t state_bytes = 0;    // momentum, AdamW moments, NorMuon's with owners, owned masters
 };
 
-/// Optimizer state of a local element: momentum, or both AdamW moments, in f32.
-constexpr int64_t state_bytes_per_element(Role role) { return role == Role::kMuon ? 4 : 8; }
+/// Momentum of an element, and its second moment with AdamW, in f32.
+inline int64_t moment_bytes(const ParamSpec& spec) {
+  return spec.momentum_bytes + (spec.role == Role::kAdamW ? 4 : 0);
+}
+/// What lies with each local element.
+inline int64_t local_state_bytes(const ParamSpec& spec) {
+  return spec.weight_bytes + (sums_gradients(spec) ? 0 : moment_bytes(spec));
+}
 
 struct ExchangeContext;
 
@@ -89,9 +96,10 @@ class Plan {
   double each_seconds() const { return each_seconds_; }
 
   /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
-  std::string describe(int64_t max_rows = 0) const;
+  /// @param scratch  bytes of each rank (pipeline/batches); empty: not said.
+  std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {}) const;
   /// The same facts, every row, for a program.
-  std::string json() const;
+  std::string json(std::span<const int64_t> scratch = {}) const;
   /// Digest of the problem (names, options, layouts) and of what was decided.
   uint64_t hash() const;
 

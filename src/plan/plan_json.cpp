@@ -96,6 +96,7 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   write_spread(json, "received_bytes", report.received);
   write_spread(json, "message_bytes", report.message_bytes);
   write_spread(json, "staged_bytes", report.staged_bytes);
+  if (!report.scratch.empty()) write_spread(json, "scratch_bytes", report.scratch_bytes);
   write_spread(json, "state_bytes", report.state_bytes);
   json.close('}');
 }
@@ -151,14 +152,15 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("received_bytes", row.received);
   json.field("message_bytes", row.memory.message_bytes);
   json.field("staged_bytes", row.memory.staged_bytes);
+  if (!report.scratch.empty()) json.field("scratch_bytes", report.scratch[r]);
   json.field("state_bytes", row.memory.state_bytes);
   json.close('}');
 }
 
 }  // namespace
 
-std::string Plan::json() const {
-  const PlanReport report = report_on(*this);
+std::string Plan::json(std::span<const int64_t> scratch) const {
+  const PlanReport report = report_on(*this, scratch);
   JsonWriter json;
   const auto list = [&](const char* name, size_t rows, const auto& write) {
     json.key(name);

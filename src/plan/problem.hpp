@@ -48,6 +48,8 @@ struct ParamSpec {
   bool master = false;            // weights have an f32 value beside or within the parameter
   int32_t travel = 0;             // parameters of lower numbers travel first
   int64_t owner_bytes = 0;        // state on every rank that owns any of its matrices (NorMuon's)
+  int64_t momentum_bytes = 4;     // of an element's momentum, wherever that lies
+  int64_t weight_bytes = 0;       // kept beside each local element: an owned master, a remainder
 };
 
 /// Where the gradient lies.

@@ -13,10 +13,10 @@ constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
 
-template <class Get>
-Spread spread_of(const std::vector<RankTraffic>& ranks, const Get& get) {
+template <class Rank, class Get>
+Spread spread_of(const std::vector<Rank>& ranks, const Get& get) {
   Spread out;
-  for (const RankTraffic& rank : ranks) {
+  for (const Rank& rank : ranks) {
     out.largest = std::max(out.largest, get(rank));
     out.mean += static_cast<double>(get(rank)) / static_cast<double>(ranks.size());
   }
@@ -124,7 +124,7 @@ std::string hash_text(const Plan& plan) {
   return out;
 }
 
-PlanReport report_on(const Plan& plan) {
+PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch) {
   PlanReport out;
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
@@ -136,6 +136,8 @@ PlanReport report_on(const Plan& plan) {
   out.message_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.message_bytes; });
   out.staged_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.staged_bytes; });
   out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
+  out.scratch.assign(scratch.begin(), scratch.end());
+  out.scratch_bytes = spread_of(out.scratch, [](int64_t bytes) { return bytes; });
   for (const RankTraffic& r : ranks) out.return_peers = std::max(out.return_peers, r.peers);
   for (const Slot& slot : plan.slots()) out.relayed_slots += slot.relay > 0;
   add_warnings(plan, out);

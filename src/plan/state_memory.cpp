@@ -13,7 +13,7 @@ std::vector<int64_t> local_state_bytes(const Plan& plan) {
   for (size_t p = 0; p < params.size(); ++p) {
     const auto l = static_cast<size_t>(plan.holders().layout_of(static_cast<int32_t>(p)));
     layout[l] = &params[p].layout;
-    if (!sums_gradients(params[p])) state_of[l] += state_bytes_per_element(params[p].role);
+    state_of[l] += local_state_bytes(params[p]);
   }
   std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 0);
   for (size_t r = 0; r < out.size(); ++r) {

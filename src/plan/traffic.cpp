@@ -130,7 +130,7 @@ class Measurement {
     ++out_.ranks[owner].owned;
     if (slot_->kind == SlotKind::kAddends) {
       const int64_t numel = m.rows * m.cols;
-      add_sum(owner, numel, 4);
+      add_sum(owner, numel, m.param);
       add(owner, kDirectionBytes, numel * size_of(slot_->return_dtype));
     }
     add_gathered(id);
@@ -313,7 +313,7 @@ class Measurement {
         const auto [begin, end] =
             slice_of(layout_of(segment).local_numel(one), segment, m, members);
         owns[static_cast<size_t>(m)] += end - begin;
-        add_sum(owner, end - begin, 8);
+        add_sum(owner, end - begin, segment.param);
         out_.moved[static_cast<size_t>(segment.param)] +=
             (end - begin) * ((layout.addends() - 1) * gather_size + (members - 1) * back_size);
       }
@@ -357,9 +357,10 @@ class Measurement {
   }
 
   /// A sum in f32, and the state that is kept with it.
-  void add_sum(size_t rank, int64_t numel, int64_t state_bytes) {
+  void add_sum(size_t rank, int64_t numel, int32_t param) {
     add(rank, kSums, numel * 4);
-    out_.ranks[rank].memory.state_bytes += numel * state_bytes;
+    out_.ranks[rank].memory.state_bytes +=
+        numel * moment_bytes(plan_.problem().params[static_cast<size_t>(param)]);
   }
 
   void add(size_t rank, SlotBuffer buffer, int64_t bytes) {

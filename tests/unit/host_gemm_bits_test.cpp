@@ -46,7 +46,7 @@ constexpr Case kCases[] = {{1, 77, 77, false, false},    {33, 64, 131, true, fal
 /// The result of one case, its operands filled with the same values wherever they lie.
 Matrix result(const TileKernel& kernel, const Case& s, DType dtype, const Variant& v) {
   const auto matrix = [&](int64_t rows, int64_t cols) {
-    return std::make_unique<Matrix>(dtype, rows, cols, muonrt::host::padded_ld(cols) + v.widening,
+    return std::make_unique<Matrix>(dtype, rows, cols, muonrt::host_ld(cols) + v.widening,
                                     v.offset);
   };
   const auto a = matrix(s.m, s.k), d = matrix(s.m, s.n);
@@ -54,7 +54,7 @@ Matrix result(const TileKernel& kernel, const Case& s, DType dtype, const Varian
   fill_uniform(*a, 1);
   fill_uniform(*b, 2);
   s.symmetric ? fill_symmetric(*d, 3) : fill_uniform(*d, 3);
-  Matrix c(dtype, s.m, s.n, muonrt::host::padded_ld(s.n) + v.widening, v.offset);
+  Matrix c(dtype, s.m, s.n, muonrt::host_ld(s.n) + v.widening, v.offset);
   REQUIRE(multiply(kernel,
                    {.a = a->ref(),
                     .b = s.symmetric ? a->ref() : b->ref(),
@@ -113,8 +113,8 @@ TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm
     for (int repeat = 0; repeat < 2; ++repeat) {
       for (const Shape& s : shapes) {
         const int64_t rows = s.transpose_b ? s.n : s.k, cols = s.transpose_b ? s.k : s.n;
-        Matrix a(s.dtype, s.m, s.k, muonrt::host::padded_ld(s.k) + s.widening);
-        Matrix b(s.dtype, rows, cols, muonrt::host::padded_ld(cols) + s.widening);
+        Matrix a(s.dtype, s.m, s.k, muonrt::host_ld(s.k) + s.widening);
+        Matrix b(s.dtype, rows, cols, muonrt::host_ld(cols) + s.widening);
         Matrix c(s.dtype, s.m, s.n), expected(s.dtype, s.m, s.n);
         fill_uniform(a, 10);
         fill_uniform(b, 11);

@@ -60,7 +60,7 @@ class Matrix {
         ld_(ld),
         memory_(rows * ld * size_of(dtype), offset_elements * size_of(dtype)) {}
   Matrix(DType dtype, int64_t rows, int64_t cols)
-      : Matrix(dtype, rows, cols, muonrt::host::padded_ld(cols)) {}
+      : Matrix(dtype, rows, cols, muonrt::host_ld(cols)) {}
 
   MatrixRef ref() { return {memory_.data(), dtype_, rows_, cols_, ld_}; }
   int64_t rows() const { return rows_; }

@@ -49,11 +49,16 @@ void take_layouts(ParamSpec& spec, const std::shared_ptr<const Mesh>& mesh,
 
 }  // namespace
 
-Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh_text,
-                      PlanOptions options, const PlacementWords& words) {
-  const auto mesh = std::make_shared<const Mesh>(parse_mesh(mesh_text));
-  OptimizerSettings settings;
+OptimizerSettings model_settings(DeviceKind kind) {
+  auto settings = OptimizerSettings::defaults(kind);
   settings.groups = {GroupSettings::defaults(muonrt::Role::kMuon)};
+  return settings;
+}
+
+Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string& mesh_text,
+                      PlanOptions options, const PlacementWords& words,
+                      const OptimizerSettings& settings) {
+  const auto mesh = std::make_shared<const Mesh>(parse_mesh(mesh_text));
   const GroupSettings& muon = settings.groups[0];
   const NewtonSchulz method = make_newton_schulz(settings)[0];
   Problem problem;

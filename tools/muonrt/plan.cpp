@@ -13,6 +13,8 @@
 #include "muonrt/model_plan.hpp"
 #include "muonrt/table.hpp"
 #include "muonrt/validators.hpp"
+#include "optimizer/problem.hpp"
+#include "pipeline/batches.hpp"
 #include "pipeline/forecast.hpp"
 
 namespace muonrt::tool {
@@ -21,7 +23,8 @@ namespace {
 
 struct Arguments {
   std::string model = "gpt2-124m", mesh = "dp=2,fsdp=4";
-  int64_t chunk_bytes = PlanOptions{}.chunk_bytes;
+  std::string device = "host";
+  std::optional<int64_t> chunk_bytes;  // absent: the device's
   int window = PlanOptions{}.window;
   std::string commit = "atomic", transport = "bf16", replicas = "once";
   PlacementWords placements;
@@ -37,20 +40,30 @@ MachineRates rates_of(const Arguments& a, const MachineRates& rates) {
           a.message_seconds.value_or(rates.message_seconds)};
 }
 
+/// Bytes of scratch of each rank.
+std::vector<int64_t> scratch_of(const Plan& plan, const OptimizerSettings& settings) {
+  const std::vector<NewtonSchulz> methods = make_newton_schulz(settings);
+  if (settings.device == DeviceKind::kCuda) return scratch_bytes(plan, methods, CudaRules(), false);
+  return scratch_bytes(plan, methods, HostRules(), false);
+}
+
 int run(const Arguments& a) {
   const std::vector<ModelTensor> tensors = model_tensors(a.model);
+  const OptimizerSettings settings =
+      model_settings(a.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kHost);
   PlanOptions options;
-  options.chunk_bytes = a.chunk_bytes;
+  options.chunk_bytes = a.chunk_bytes.value_or(settings.chunk_bytes);
   options.window = a.window;
   options.commit = a.commit == "eager" ? CommitMode::kEager : CommitMode::kAtomic;
   options.transport = a.transport == "f32" ? DType::kF32 : DType::kBF16;
   if (a.replicas == "each") options.replicas = Replicas::kEach;
   if (a.replicas == "auto") options.replicas = Replicas::kAuto;
   options.max_peers = a.max_peers;
-  options.rates = rates_of(a, {});
+  options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
   const double start = now();
-  const Plan plan(model_problem(tensors, a.mesh, options, a.placements));
+  const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
+  const std::vector<int64_t> scratch = scratch_of(plan, settings);
   const GroupForecast groups = forecast_groups(plan, rates_of(a, kGpuRates));
   const ModelTotals total = totals(tensors);
   if (a.json) {
@@ -68,13 +81,13 @@ int run(const Arguments& a) {
                                     {"mesh", json_text(a.mesh)},
                                     {"seconds", fmt::format("{}", seconds)},
                                     {"exchanges", exchanges},
-                                    {"plan", plan.json()}}));
+                                    {"plan", plan.json(scratch)}}));
     return 0;
   }
   fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
              a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
              cell::grouped(total.muon_elements).text);
-  fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows));
+  fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows, scratch));
   fmt::print(
       "\nThe return of a chunk and a later gather: over NCCL {} ({}).\nPlanned in {:.3f} s.\n",
       groups.worth() ? "in one group" : "apart", to_text(groups), seconds);
@@ -106,15 +119,24 @@ void add_problem(CLI::App* command, Arguments& a) {
 /// The options of an optimizer that a plan depends on.
 void add_settings(CLI::App* command, Arguments& a) {
   command
+      ->add_option("--device", a.device,
+                   "host or cuda: whose defaults and scratch; no such device is needed")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  command
       ->add_option("--max-peers", a.max_peers,
                    fmt::format("bound on the peers of a return, past which it takes two levels; "
                                "0: {}",
                                kMaxPeers))
       ->check(nonnegative())
       ->capture_default_str();
-  command->add_option("--chunk-bytes", a.chunk_bytes, "budget of a chunk at an owner")
-      ->check(positive())
-      ->capture_default_str();
+  command
+      ->add_option(
+          "--chunk-bytes", a.chunk_bytes,
+          fmt::format("budget of a chunk at an owner (default {} on the host, {} on a GPU)",
+                      model_settings(DeviceKind::kHost).chunk_bytes,
+                      model_settings(DeviceKind::kCuda).chunk_bytes))
+      ->check(positive());
   command->add_option("--window", a.window, "chunks in flight")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -138,8 +160,8 @@ void add_rates(CLI::App* command, Arguments& a) {
                         double least, const char* what) {
     command
         ->add_option(name, to,
-                     fmt::format("for what is modelled: {} (default {} for --replicas auto, {} for "
-                                 "exchanges over NCCL)",
+                     fmt::format("for what is modelled: {} (default {} for --replicas auto on the "
+                                 "host, {} on a GPU and for exchanges over NCCL)",
                                  what, host, gpu))
         ->check(number_between(least, 1e30));
   };

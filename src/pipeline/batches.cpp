@@ -1,0 +1,93 @@
+#include "pipeline/batches.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "backend/health.hpp"
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+namespace {
+
+bool same_work(const BatchShape& a, const BatchShape& b) {
+  return a.group == b.group && a.m == b.m && a.n == b.n && a.method.form == b.method.form;
+}
+
+}  // namespace
+
+std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
+                                     const MatrixRules& rules) {
+  const DType transport = plan.problem().options.transport;
+  const Together together = rules.together();
+  std::vector<BatchShape> out;
+  for (const int32_t id : matrices) {
+    const Matrix& matrix = plan.matrices()[static_cast<size_t>(id)];
+    BatchShape one;
+    one.count = 1;
+    one.group = plan.problem().params[static_cast<size_t>(matrix.param)].group;
+    one.method = matrix.method;
+    one.m = std::min(matrix.rows, matrix.cols);
+    one.n = std::max(matrix.rows, matrix.cols);
+    one.ld = rules.leading_dimension(one.n, transport);
+    if (!out.empty() && same_work(out.back(), one) &&
+        (out.back().count + 1) * one.m * one.ld <= together.elements) {
+      ++out.back().count;
+      continue;
+    }
+    one.first = out.empty() ? 0 : out.back().first + out.back().count;
+    out.push_back(one);
+  }
+  int64_t elements = 0;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t more = out[i].count * out[i].m * out[i].ld;
+    const bool joins = i > 0 && together.shapes && elements + more <= together.elements;
+    if (i > 0) out[i].team = out[i - 1].team + !joins;
+    elements = joins ? elements + more : more;
+  }
+  return out;
+}
+
+BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DType transport,
+                       const MatrixRules& rules, bool health) {
+  BatchBytes out;
+  out.raw = round_up(batch.count * batch.m * batch.ld * size_of(transport), kMemoryAlignment);
+  out.work = newton_schulz_workspace(rules, settings, batch.method, batch.m, batch.n, batch.count);
+  if (health)
+    out.measured =
+        round_up(batch.count * lanczos_space(batch.m, batch.n).floats * 4, kMemoryAlignment);
+  return out;
+}
+
+int64_t largest_team(std::span<const BatchShape> batches, std::span<const NewtonSchulz> methods,
+                     DType transport, const MatrixRules& rules, bool health) {
+  int64_t most = 0, bytes = 0;
+  int32_t team = 0;
+  for (const BatchShape& batch : batches) {
+    if (batch.team != team) bytes = 0;
+    team = batch.team;
+    bytes += batch_bytes(batch, methods[static_cast<size_t>(batch.group)], transport, rules, health)
+                 .all();
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,
+                                   const MatrixRules& rules, bool health) {
+  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 0);
+  for (const Slot& slot : plan.slots()) {
+    if (slot.kind == SlotKind::kSlices) continue;
+    std::map<int32_t, std::vector<int32_t>> owned;
+    for (const int32_t id : slot.matrices)
+      owned[plan.matrices()[static_cast<size_t>(id)].owner].push_back(id);
+    for (const auto& [owner, ids] : owned) {
+      int64_t& most = out[static_cast<size_t>(owner)];
+      most = std::max(most, largest_team(batch_shapes(plan, ids, rules), methods,
+                                         plan.problem().options.transport, rules, health));
+    }
+  }
+  return out;
+}
+
+}  // namespace muonrt
