@@ -137,11 +137,12 @@ void NcclShared::keep(std::vector<std::unique_ptr<RawMemory>> memory,
   }
   // Work of ours may stand behind a caller's stream though NCCL has none left, and to free what it
   // uses (the flag too) would wait for it.
+  const QuietDeviceGuard guard(device_);  // a question asked from another makes a context there
   if (!kept.last || has_run(*kept.last)) return;
   try {
     const SignalMask mask;
     std::thread([self = shared_from_this(), kept = std::move(kept)]() mutable {
-      const QuietDeviceGuard guard(self->device_);
+      const QuietDeviceGuard there(self->device_);
       kept.await();
       kept = {};
     }).detach();

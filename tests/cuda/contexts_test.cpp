@@ -9,6 +9,7 @@
 #include "cuda/abi_rig.hpp"
 #include "cuda/fake_nccl.hpp"
 #include "cuda/nccl_comm.hpp"
+#include "cuda/nccl_shared.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -89,6 +90,21 @@ TEST_CASE("contexts: a communicator over NCCL on the second GPU makes none on th
     const auto done = machine.device->create_event();
     machine.device->record(*done, *stream);
     machine.device->synchronize(*done, Deadline::in_ms(60'000));
+  });
+  CHECK(left.contexts == kSecond);
+  CHECK(left.device == 0);
+}
+
+TEST_CASE("contexts: what a communicator leaves to the second GPU is asked for there",
+          "[emulated]") {
+  const Trace left = trace([&] {
+    Machine machine(make_device(true, 1));
+    auto last = std::make_unique<cuda::CudaEvent>(1);
+    {
+      const cuda::DeviceGuard guard(1);
+      cudaEventRecord(last->handle(), cuda::handle_of(machine.on()));
+    }
+    std::make_shared<cuda::NcclShared>(1)->keep({}, std::move(last));
   });
   CHECK(left.contexts == kSecond);
   CHECK(left.device == 0);
