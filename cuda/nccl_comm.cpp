@@ -41,7 +41,8 @@ class NcclComm final : public Comm {
     });
     if (!options_.borrow) make(id);
   }
-  /// Waits for no stream: what enqueued work still uses outlives this where NCCL has not let go.
+  /// Waits for no stream that work of ours stands behind: what it uses outlives this. Without such
+  /// work memory is freed here, which on a GPU waits for whatever else runs there.
   ~NcclComm() override {
     auto last = watch_ ? watch_->take_last() : nullptr;
     watch_.reset();

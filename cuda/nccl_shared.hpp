@@ -52,7 +52,8 @@ class NcclShared : public std::enable_shared_from_this<NcclShared> {
   /// Whether an abort has begun: NCCL is entered no more.
   bool aborting() const;
   /// What enqueued work still uses, up to `last` (null: none of it), goes when that has run and an
-  /// abort that has begun has ended. Waits for neither.
+  /// abort that has begun has ended. Waits for neither; freed at once, the memory waits for the
+  /// GPU.
   void keep(std::vector<std::unique_ptr<RawMemory>> memory, std::unique_ptr<CudaEvent> last);
 
   /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.

@@ -28,16 +28,21 @@ void NcclWatch::prepare(int64_t most) {
 }
 
 void NcclWatch::add(cudaStream_t stream, const char* what, int64_t messages) {
+  std::unique_ptr<CudaEvent> done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (reported_) return;
+    if (!spare_.empty()) {
+      done = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  if (!done) done = std::make_unique<CudaEvent>(device_);
+  // Without the lock: a full launch queue lets nobody pass until the watch has ended what blocks
+  // it.
+  MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
   const std::lock_guard lock(mutex_);
   if (reported_) return;
-  std::unique_ptr<CudaEvent> done;
-  if (spare_.empty()) {
-    done = std::make_unique<CudaEvent>(device_);
-  } else {
-    done = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
   if (pending_.empty()) progress_ = Clock::now();
   pending_.push_back({std::move(done), what, count_++, messages});
   messages_ += messages;

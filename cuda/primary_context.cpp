@@ -33,8 +33,9 @@ void check_driver(CUresult result, const char* call, int device) {
 
 /// Retained for the life of the process, as the runtime does.
 CUcontext context_of(int device) {
-  static std::mutex mutex;
-  static std::map<int, CUcontext> known;
+  // Never destroyed: threads that wait for an abort outlive `exit`.
+  static auto& mutex = *new std::mutex;
+  static auto& known = *new std::map<int, CUcontext>;
   const std::lock_guard lock(mutex);
   const auto found = known.find(device);
   if (found != known.end()) return found->second;
