@@ -17,7 +17,7 @@ add_library(muonrt_mpi SHARED $<TARGET_OBJECTS:muonrt_mpi_objects>)
 target_link_libraries(muonrt_mpi PUBLIC muonrt
   PRIVATE $<BUILD_INTERFACE:muonrt_flags> $<BUILD_INTERFACE:MPI::MPI_C>)
 target_link_options(muonrt_mpi PRIVATE
-  -Wl,--version-script=${PROJECT_SOURCE_DIR}/src/exports.map -Wl,--as-needed -Wl,--no-undefined)
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/src/exports.map -Wl,--as-needed -Wl,--no-undefined -Wl,-z,nodelete)
 set_target_properties(muonrt_mpi PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${MUONRT_ABI}
   LINKER_LANGUAGE CXX LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/exports.map)
 add_library(muonrt::mpi ALIAS muonrt_mpi)

@@ -11,7 +11,7 @@
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_watch.hpp"
 #include "cuda/patience.hpp"
-#include "cuda/raw_memory.hpp"
+#include "cuda/reused_memory.hpp"
 
 namespace muonrt::cuda {
 
@@ -20,6 +20,21 @@ namespace {
 // Of the scratch at least; a rehearsal takes what more is wanted.
 constexpr int64_t kFirstScratch = 65536, kMostMessages = 256;
 constexpr int kMostGrouped = 128;  // ranks
+
+/// Recorded at its end, also behind what throws.
+class Mark {
+ public:
+  Mark(const CudaEvent& event, cudaStream_t stream) : event_(event.handle()), stream_(stream) {}
+  ~Mark() {
+    if (cudaEventRecord(event_, stream_) != cudaSuccess) cudaGetLastError();  // the GPU is lost
+  }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+ private:
+  const cudaEvent_t event_;
+  const cudaStream_t stream_;
+};
 
 /// Operations are enqueued by one thread, in one order on all ranks that share them: an exchange is
 /// one group of sends and receives. The watch ends what does not end by itself.
@@ -36,18 +51,18 @@ class NcclComm final : public Comm {
       guard.emplace(options_.device_index);
       if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
       link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
+      last_ = std::make_shared<CudaEvent>(options_.device_index);
       scratch(kFirstScratch);
       if (options_.borrow) watch();
     });
     if (!options_.borrow) make(id);
   }
-  /// Waits for no stream that work of ours stands behind: what it uses outlives this. Without such
-  /// work memory is freed here, which on a GPU waits for whatever else runs there.
+  /// Waits for no stream: what enqueued work uses outlives this.
   ~NcclComm() override {
-    auto last = watch_ ? watch_->take_last() : nullptr;
     watch_.reset();
     link_.reset();
-    shared_->keep(std::move(scratch_), std::move(last));
+    for (const auto& memory : scratch_) memory->outlast(last_);
+    shared_->outlast(last_);
   }
 
   int rank() const override { return bootstrap_->rank(); }
@@ -104,6 +119,7 @@ class NcclComm final : public Comm {
 
   void retract(Stream& stream, int64_t* entered) override {
     const DeviceGuard guard(options_.device_index);
+    const Mark mark(*last_, handle_of(stream));
     cuda::retract(entered, shared_->closed(), handle_of(stream));
   }
 
@@ -191,7 +207,10 @@ class NcclComm final : public Comm {
       // An abort from outside reaches the bootstrap alone; the watch sees it while work is pending.
       if (const auto trouble = bootstrap_->trouble()) throw *trouble;
       wait_for_room(messages);
-      work(handle_of(stream));
+      {
+        const Mark mark(*last_, handle_of(stream));
+        work(handle_of(stream));
+      }
       watch_->add(handle_of(stream), what, messages);
     } catch (const Error& error) {
       link_->close(error);
@@ -306,8 +325,8 @@ class NcclComm final : public Comm {
   /// Device memory; what an earlier operation may still use stays.
   void* scratch(int64_t bytes) {
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
-      scratch_.push_back(std::make_unique<RawMemory>(options_.device_index,
-                                                     round_up(bytes, kFirstScratch), false));
+      scratch_.push_back(std::make_unique<ReusedMemory>(options_.device_index,
+                                                        round_up(bytes, kFirstScratch), false));
     }
     return scratch_.back()->data();
   }
@@ -316,8 +335,9 @@ class NcclComm final : public Comm {
   const std::unique_ptr<Bootstrap> bootstrap_;
   const NcclOptions options_;
   int version_ = 0;
-  std::shared_ptr<NcclShared> shared_;  // what is enqueued looks at its flag: it goes last
-  std::vector<std::unique_ptr<RawMemory>> scratch_;  // one stream uses it, in order
+  std::shared_ptr<NcclShared> shared_;                  // what is enqueued looks at its flag
+  std::vector<std::unique_ptr<ReusedMemory>> scratch_;  // one stream uses it, in order
+  std::shared_ptr<CudaEvent> last_;                     // behind all of ours on that stream
   std::unique_ptr<NcclLink> link_;
   std::unique_ptr<NcclWatch> watch_;
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;

@@ -115,8 +115,8 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
 }
 
 NcclLink::~NcclLink() {
-  if (!own_ || error() || shared_->aborting()) {
-    shared_->await_abort();
+  if (!own_ || error() || shared_->ending()) {
+    shared_->await_end();
     return;
   }
   const QuietDeviceGuard guard(shared_->device());
@@ -129,7 +129,7 @@ NcclLink::~NcclLink() {
     if (api_.async_error(handle, &state) != kNcclSuccess) state = kNcclInternalError;
   }
   if (state == kNcclSuccess) {
-    api_.destroy(handle);
+    shared_->destroy(api_);
     return;
   }
   shared_->fail(Error(Status::kComm, "the communicator was destroyed while its peers were busy"));
@@ -192,7 +192,7 @@ void NcclLink::end(const Error& error) noexcept {
 
 void NcclLink::close(const Error& error) noexcept {
   end(error);
-  shared_->await_abort();
+  shared_->await_end();
 }
 
 }  // namespace muonrt::cuda

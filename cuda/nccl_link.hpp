@@ -34,8 +34,8 @@ class NcclLink {
   /// Of one that is made here, but not everywhere: it is not taken leave of. The peers are not
   /// told: they know, and may still be in the bootstrap, hearing of it.
   void unmake(const Error& error) noexcept;
-  /// Not collective: waits two seconds for the peers at most, then aborts. An abort is waited for
-  /// as `close` does; one that lasts longer goes on without this.
+  /// Not collective: waits two seconds for the peers at most, then aborts. NCCL's end is waited for
+  /// as in `close`; one that lasts longer goes on without this.
   ~NcclLink();
 
   /// Runs `calls(api, handle)` inside NCCL, then waits until NCCL has taken the work (its first
@@ -59,7 +59,7 @@ class NcclLink {
   /// Ends everything; the first error counts, on all links over the handle. The abort has begun
   /// then, and is not waited for.
   void end(const Error& error) noexcept;
-  /// The same, and waits until NCCL has let go, kAbortMs after the abort began at most.
+  /// The same, and waits until NCCL has let go, kEndMs after the abort began at most.
   void close(const Error& error) noexcept;
   std::optional<Error> error() const { return shared_->error(); }
 

@@ -14,19 +14,6 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr auto kStuck = std::chrono::milliseconds(1000);
-constexpr auto kPoll = std::chrono::milliseconds(1);
-
-/// Whether the GPU has run it, or is lost.
-bool has_run(const CudaEvent& event) noexcept {
-  try {
-    const RelaxedCapture relaxed;
-    const bool waits = cudaEventQuery(event.handle()) == cudaErrorNotReady;
-    cudaGetLastError();
-    return !waits;
-  } catch (const Error&) {
-    return true;
-  }
-}
 
 }  // namespace
 
@@ -84,75 +71,48 @@ bool NcclShared::gone() const {
   return gone_;
 }
 
-void NcclShared::begin_abort(const NcclApi& api) noexcept {
+void NcclShared::begin_end(Call call) noexcept {
   {
     const std::lock_guard lock(end_mutex_);
     if (waits_) return;
-    waits_ = Deadline::in_ms(kAbortMs);
+    waits_ = Deadline::in_ms(kEndMs);
   }
   try {
     const SignalMask mask;
-    std::thread([self = shared_from_this(), &api] { self->end(api); }).detach();
+    std::thread([self = shared_from_this(), call] { self->end(call); }).detach();
   } catch (...) {  // no thread is to be had
-    end(api);
+    end(call);
   }
 }
 
-void NcclShared::await_abort() noexcept {
+void NcclShared::await_end() noexcept {
   std::unique_lock lock(end_mutex_);
   if (waits_) ended_.wait_until(lock, waits_->at(), [this] { return gone_; });
 }
 
-void NcclShared::end(const NcclApi& api) noexcept {
+void NcclShared::end(Call call) noexcept {
   const QuietDeviceGuard guard(device_);
   {
     // Who is inside is let out, for a second: NCCL's waits for a peer look at the abort. Who comes
     // later finds the error under the lock, and stays out.
     const std::unique_lock lock(nccl, kStuck);
   }
-  if (handle) api.abort(handle);
-  std::vector<Kept> kept;
+  if (handle) call(handle);
   {
     const std::lock_guard lock(end_mutex_);
     gone_ = true;
-    kept.swap(kept_);
   }
   ended_.notify_all();
-  for (const Kept& k : kept) k.await();
 }
 
-void NcclShared::Kept::await() const noexcept {
-  while (last && !has_run(*last)) std::this_thread::sleep_for(kPoll);
-}
-
-void NcclShared::keep(std::vector<std::unique_ptr<RawMemory>> memory,
-                      std::unique_ptr<CudaEvent> last) {
-  Kept kept{std::move(memory), std::move(last)};
-  {
-    const std::lock_guard lock(end_mutex_);
-    if (waits_ && !gone_) {
-      kept_.push_back(std::move(kept));
-      return;
-    }
-  }
-  // Work of ours may stand behind a caller's stream though NCCL has none left, and to free what it
-  // uses (the flag too) would wait for it.
-  const QuietDeviceGuard guard(device_);  // a question asked from another makes a context there
-  if (!kept.last || has_run(*kept.last)) return;
-  try {
-    const SignalMask mask;
-    std::thread([self = shared_from_this(), kept = std::move(kept)]() mutable {
-      const QuietDeviceGuard there(self->device_);
-      kept.await();
-      kept = {};
-    }).detach();
-  } catch (...) {  // no thread is to be had: it is freed here
-  }
-}
-
-bool NcclShared::aborting() const {
+bool NcclShared::ending() const {
   const std::lock_guard lock(end_mutex_);
   return waits_.has_value();
+}
+
+void NcclShared::outlast(std::shared_ptr<const CudaEvent> last) {
+  const std::lock_guard lock(end_mutex_);
+  closed_.outlast(std::move(last));
 }
 
 }  // namespace muonrt::cuda

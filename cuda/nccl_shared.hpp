@@ -5,19 +5,18 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/deadline.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/nccl_api.hpp"
-#include "cuda/raw_memory.hpp"
+#include "cuda/reused_memory.hpp"
 
 namespace muonrt::cuda {
 
-/// How long an abort is waited for: a second for a call that is stuck inside NCCL, and two in which
-/// NCCL joins its threads and gives its memory back. What takes longer is held up by a stream of
-/// the caller's, for as long as that lasts.
-constexpr int64_t kAbortMs = 3000;
+/// How long NCCL's end is waited for: a second for a call that is stuck inside NCCL, and two in
+/// which NCCL joins its threads and gives its memory back. What takes longer is held up by a stream
+/// of the caller's, for as long as that lasts.
+constexpr int64_t kEndMs = 3000;
 
 /// One ncclComm_t, and what all links over it have in common: NCCL sees one thread at a time, one
 /// error ends them all, and NCCL is told so once. Always owned by shared pointers. Threads: any.
@@ -42,19 +41,23 @@ class NcclShared : public std::enable_shared_from_this<NcclShared> {
   /// that has hung among them. So a thread of its own makes the call, and owns this until it
   /// returns.
   /// @param api  lives as long as the process.
-  void begin_abort(const NcclApi& api) noexcept;
-  /// Until an abort that has begun has ended, kAbortMs after it began at most.
-  void await_abort() noexcept;
+  void begin_abort(const NcclApi& api) noexcept { begin_end(api.abort); }
   void abort(const NcclApi& api) noexcept {
     begin_abort(api);
-    await_abort();
+    await_end();
   }
-  /// Whether an abort has begun: NCCL is entered no more.
-  bool aborting() const;
-  /// What enqueued work still uses, up to `last` (null: none of it), goes when that has run and an
-  /// abort that has begun has ended. Waits for neither; freed at once, the memory waits for the
-  /// GPU.
-  void keep(std::vector<std::unique_ptr<RawMemory>> memory, std::unique_ptr<CudaEvent> last);
+  /// Gives a communicator that is finalized back, in the same way: NCCL frees memory, which waits
+  /// for whatever runs on the GPU.
+  void destroy(const NcclApi& api) noexcept {
+    begin_end(api.destroy);
+    await_end();
+  }
+  /// Until an end that has begun is over, kEndMs after it began at most.
+  void await_end() noexcept;
+  /// Whether an end has begun: NCCL is entered no more.
+  bool ending() const;
+  /// The flag is looked at until the GPU has come to `last` (null: no more).
+  void outlast(std::shared_ptr<const CudaEvent> last);
 
   /// One int32 in pinned memory, 1 from the first error on: up before NCCL lets go of anything.
   const int32_t* closed() const { return closed_.as<int32_t>(); }
@@ -65,23 +68,19 @@ class NcclShared : public std::enable_shared_from_this<NcclShared> {
   std::timed_mutex nccl;  // held for single calls, never while waiting
 
  private:
-  struct Kept {
-    std::vector<std::unique_ptr<RawMemory>> memory;
-    std::unique_ptr<CudaEvent> last;
-    void await() const noexcept;
-  };
+  using Call = NcclResult (*)(NcclHandle);
   bool gone() const;
-  void end(const NcclApi& api) noexcept;
+  void begin_end(Call call) noexcept;
+  void end(Call call) noexcept;
 
   const int device_;
-  const RawMemory closed_;
+  ReusedMemory closed_;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
   mutable std::mutex end_mutex_;  // guards what follows
   std::condition_variable ended_;
-  std::optional<Deadline> waits_;  // since an abort has begun
-  bool gone_ = false;              // it has ended
-  std::vector<Kept> kept_;
+  std::optional<Deadline> waits_;  // since the end has begun
+  bool gone_ = false;              // it is over
 };
 
 }  // namespace muonrt::cuda

@@ -54,15 +54,6 @@ int64_t NcclWatch::watched() const {
   return static_cast<int64_t>(pending_.size());
 }
 
-std::unique_ptr<CudaEvent> NcclWatch::take_last() {
-  const std::lock_guard lock(mutex_);
-  if (pending_.empty()) return nullptr;
-  auto last = std::move(pending_.back().done);
-  pending_.clear();
-  messages_ = 0;
-  return last;
-}
-
 bool NcclWatch::room(int64_t messages, int64_t most) {
   const std::lock_guard lock(mutex_);
   if (pending_.size() >= 2) collect();

@@ -36,8 +36,6 @@ class NcclWatch {
   /// @param messages  that go out and come in with it.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
-  /// The end of what was enqueued last, if that is still watched; nothing is watched afterwards.
-  std::unique_ptr<CudaEvent> take_last();
   /// Whether `messages` more would be `most` at most with those under way, or one operation at most
   /// is. The calling thread's captures are relaxed. Errors: DEVICE if the GPU is lost.
   bool room(int64_t messages, int64_t most);

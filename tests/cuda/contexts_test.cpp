@@ -9,7 +9,7 @@
 #include "cuda/abi_rig.hpp"
 #include "cuda/fake_nccl.hpp"
 #include "cuda/nccl_comm.hpp"
-#include "cuda/nccl_shared.hpp"
+#include "cuda/reused_memory.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -95,16 +95,10 @@ TEST_CASE("contexts: a communicator over NCCL on the second GPU makes none on th
   CHECK(left.device == 0);
 }
 
-TEST_CASE("contexts: what a communicator leaves to the second GPU is asked for there",
-          "[emulated]") {
-  const Trace left = trace([&] {
-    Machine machine(make_device(true, 1));
-    auto last = std::make_unique<cuda::CudaEvent>(1);
-    {
-      const cuda::DeviceGuard guard(1);
-      cudaEventRecord(last->handle(), cuda::handle_of(machine.on()));
-    }
-    std::make_shared<cuda::NcclShared>(1)->keep({}, std::move(last));
+TEST_CASE("contexts: memory that others have used is asked for on its own GPU", "[emulated]") {
+  const Trace left = trace([] {
+    auto last = std::make_shared<cuda::CudaEvent>(1);
+    for (int i = 0; i < 2; ++i) cuda::ReusedMemory(1, 64, true).outlast(last);
   });
   CHECK(left.contexts == kSecond);
   CHECK(left.device == 0);

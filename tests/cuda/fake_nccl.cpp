@@ -124,14 +124,33 @@ NcclResult finalize(NcclHandle handle) {
   return passed(member_of(handle)) ? kNcclSuccess : kNcclInProgress;
 }
 
+/// What a communicator goes with: its memory is freed, which waits for the GPU.
+template <class Ready>
+NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
+  while (true) {
+    {
+      const emulator::MachineLock lock;
+      if (ready() && emulator::drain(member->maker)) {
+        member->gone = true;
+        ++(state().counts.*count);
+        --state().ending;
+        return kNcclSuccess;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
 NcclResult destroy(NcclHandle handle) {
-  const Visit visit(member_of(handle));
-  const emulator::MachineLock lock;
-  finish_job(member_of(handle));
-  expect_no_job();
-  member_of(handle)->gone = true;
-  ++state().counts.destroyed;
-  return kNcclSuccess;
+  Member* const member = member_of(handle);
+  const Visit visit(member);
+  {
+    const emulator::MachineLock lock;
+    finish_job(member);
+    expect_no_job();
+    ++state().ending;
+  }
+  return end(member, &Counts::destroyed, [] { return true; });
 }
 
 // As NCCL does: its operations end at once where their streams have come to them, and are waited
@@ -143,20 +162,9 @@ NcclResult abort_member(NcclHandle handle) {
     const emulator::MachineLock lock;
     finish_job(member);
     member->aborted = true;
-    ++state().aborting;
+    ++state().ending;
   }
-  while (true) {
-    {
-      const emulator::MachineLock lock;
-      if (passed(member)) {
-        member->gone = true;
-        ++state().counts.aborted;
-        --state().aborting;
-        return kNcclSuccess;
-      }
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
+  return end(member, &Counts::aborted, [&] { return passed(member); });
 }
 
 NcclResult async_error(NcclHandle handle, NcclResult* out) {
@@ -214,14 +222,14 @@ const NcclApi& api() {
 void set_version(int v) { version = v; }
 
 void reset() {
-  while (aborting() > 0) std::this_thread::yield();
+  while (ending() > 0) std::this_thread::yield();
   const emulator::MachineLock lock;
   state() = State();
 }
 
-int aborting() {
+int ending() {
   const emulator::MachineLock lock;
-  return state().aborting;
+  return state().ending;
 }
 
 std::vector<std::string> problems() {

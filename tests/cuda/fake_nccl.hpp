@@ -18,10 +18,12 @@ const muonrt::cuda::NcclApi& api();
 /// communicator that does not block leaves a job with the thread, which has to be finished there by
 /// a call that asks more than for errors.
 void set_version(int version);
-/// Forgets all communicators and faults. Between tests, while there are none; waits for aborts.
+/// Forgets all communicators and faults. Between tests, while there are none; waits for what is
+/// ending.
 void reset();
-/// Threads that wait inside of an abort, for streams that have not come to what was enqueued.
-int aborting();
+/// Threads inside of an abort, which waits for streams that have not come to what was enqueued, or
+/// destroying a communicator: both free memory, which waits for the GPU.
+int ending();
 
 /// Rules that were broken: messages that fit no other, two threads in one communicator, use after
 /// an abort, a second abort, a thread's job left unfinished. One text for each.

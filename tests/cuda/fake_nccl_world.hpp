@@ -39,6 +39,7 @@ struct Member {
   World* world = nullptr;
   int rank = 0, device = 0, polls = 0;  // polls: how often it still says "in progress"
   int version = 0;                      // of NCCL, for its maker
+  std::thread::id maker = std::this_thread::get_id();
   NcclConfig config;
   bool blocking = false;
   bool connected = false, finalized = false, gone = false;
@@ -103,7 +104,7 @@ struct State {
   std::set<int> failing, stalled;
   std::map<int, NcclResult> refused;  // ranks whose making fails, and how
   int64_t ids = 0;
-  int aborting = 0;  // threads inside of an abort
+  int ending = 0;  // threads inside of an abort, or destroying
   Counts counts;
 };
 

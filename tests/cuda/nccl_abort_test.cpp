@@ -1,4 +1,6 @@
-// Aborts that NCCL does not end, since a stream does not come to what NCCL has enqueued there.
+// Ends of communicators while a stream of the caller's hangs: aborts, which NCCL does not end
+// before the stream has come to what is enqueued there, and memory, which is freed when the GPU is
+// idle.
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -13,7 +15,6 @@
 using namespace muonrt;
 using namespace cuda_test;
 using cuda::NcclShared;
-using cuda::RawMemory;
 
 namespace {
 
@@ -29,8 +30,8 @@ class Watch {
   const Deadline::Clock::time_point start_ = Deadline::Clock::now();
 };
 
-void await_aborts() {
-  while (fake_nccl::aborting() > 0) std::this_thread::yield();
+void await_ends() {
+  while (fake_nccl::ending() > 0) std::this_thread::yield();
 }
 
 /// A machine, and a stream of the caller's that does not end.
@@ -51,13 +52,6 @@ struct Scene {
   }
 };
 
-bool there(const void* memory) {
-  cudaPointerAttributes attributes = {};
-  const cudaError_t asked = cudaPointerGetAttributes(&attributes, memory);
-  cudaGetLastError();
-  return asked == cudaSuccess && attributes.type != cudaMemoryTypeUnregistered;
-}
-
 }  // namespace
 
 TEST_CASE("nccl abort: one that hangs ends when the stream goes on, in a communicator long gone",
@@ -71,12 +65,12 @@ TEST_CASE("nccl abort: one that hangs ends when the stream goes on, in a communi
   for (int i = 0; i < 3; ++i) comm->abort(Status::kAborted, "enough");
   CHECK(says(error_of([&] { scene.sum(*comm); }), Status::kAborted, "enough"));
   comm.reset();
-  CHECK_FALSE(watch.over(cuda::kAbortMs));  // all those waits are one
-  CHECK(fake_nccl::aborting() == 1);
+  CHECK_FALSE(watch.over(cuda::kEndMs));  // all those waits are one
+  CHECK(fake_nccl::ending() == 1);
   CHECK(fake_nccl::counts().aborted == 0);
   scene.go_on();
   CHECK(scene.machine.get_one(scene.value) == 5);
-  await_aborts();
+  await_ends();
   CHECK(fake_nccl::counts().aborted == 1);
   check_rules();
 }
@@ -90,11 +84,11 @@ TEST_CASE("nccl abort: a communicator destroyed without an error does not wait f
   scene.sum(*comm);
   const Watch watch;
   comm.reset();
-  CHECK_FALSE(watch.over(2000 + cuda::kAbortMs));
-  CHECK(fake_nccl::aborting() == 1);
+  CHECK_FALSE(watch.over(2000 + cuda::kEndMs));
+  CHECK(fake_nccl::ending() == 1);
   scene.go_on();
   CHECK(scene.machine.get_one(scene.value) == 5);
-  await_aborts();
+  await_ends();
   check_rules();
 }
 
@@ -109,65 +103,46 @@ TEST_CASE("nccl abort: a watch that ends an operation is joined at once", "[nccl
   CHECK(says(comm->error(), Status::kTimeout, "reduce_sum #0 of rank 0"));
   const Watch watch;
   comm.reset();
-  CHECK_FALSE(watch.over(cuda::kAbortMs));
+  CHECK_FALSE(watch.over(cuda::kEndMs));
   scene.go_on();
-  await_aborts();
+  await_ends();
   CHECK(fake_nccl::counts().aborted == 1);
   check_rules();
 }
 
-TEST_CASE("nccl abort: what enqueued work uses is there until the abort has ended, then it is not",
-          "[nccl]") {
+TEST_CASE("nccl abort: one without work is destroyed beside a stream that hangs", "[nccl]") {
   Scene scene;
-  Theirs own(new_id(), 1, 0, false);
-  own.lost = true;
-  auto shared = std::make_shared<NcclShared>(0);
-  shared->handle = own.handle();
-  scene.follow();
-  fake_nccl::api().all_reduce(scene.value, scene.value, 1, cuda::kNcclInt64, cuda::kNcclSum,
-                              own.handle(), cuda::handle_of(scene.machine.on()));
-  auto last = std::make_unique<cuda::CudaEvent>(0);
-  cudaEventRecord(last->handle(), cuda::handle_of(scene.machine.on()));
-  std::vector<std::unique_ptr<RawMemory>> scratch;
-  scratch.push_back(std::make_unique<RawMemory>(0, 64, false));
-  const void *const used = scratch[0]->data(), *const closed = shared->closed();
-  shared->fail(Error(Status::kAborted, "enough"));
-  shared->begin_abort(fake_nccl::api());
-  shared->begin_abort(fake_nccl::api());
-  shared->keep(std::move(scratch), std::move(last));
-  const std::weak_ptr<NcclShared> seen = shared;
-  shared.reset();
-  CHECK(there(used));
-  CHECK(there(closed));
-  scene.theirs.ended = true;
-  while (!seen.expired() || there(closed)) std::this_thread::yield();
-  CHECK_FALSE(there(used));
-  CHECK(fake_nccl::counts().aborted == 1);
+  ThreadGroup group(1);
+  auto comm = plain(group.transport(0));
+  scene.sum(*comm);
+  scene.machine.finish();
+  scene.theirs.work();
+  const Watch watch;
+  comm.reset();
+  CHECK_FALSE(watch.over(cuda::kEndMs));
+  CHECK(fake_nccl::ending() == 1);  // NCCL's own memory waits
+  scene.go_on();
+  await_ends();
+  CHECK(fake_nccl::counts().destroyed == 1);
   check_rules();
 }
 
-TEST_CASE("nccl abort: what stands behind a stream is kept though the abort has ended", "[nccl]") {
+TEST_CASE("nccl abort: nobody gets a flag that enqueued work looks at", "[nccl]") {
   Scene scene;
-  Theirs own(new_id(), 1, 0, false);
-  own.lost = true;
-  auto shared = std::make_shared<NcclShared>(0);
-  shared->handle = own.handle();
-  shared->fail(Error(Status::kAborted, "enough"));
-  CHECK_FALSE(shared->aborting());
-  shared->abort(fake_nccl::api());  // NCCL has nothing enqueued
-  CHECK(shared->aborting());
-  await_aborts();
+  ThreadGroup group(1);
+  auto comm = plain(group.transport(0));
+  int64_t* const entered = scene.machine.put(std::vector<int64_t>{1});
+  scene.sum(*comm);
+  scene.machine.finish();
+  comm->abort(Status::kAborted, "enough");
+  await_ends();  // NCCL has nothing enqueued
   scene.follow();
-  auto last = std::make_unique<cuda::CudaEvent>(0);
-  cudaEventRecord(last->handle(), cuda::handle_of(scene.machine.on()));
-  std::vector<std::unique_ptr<RawMemory>> scratch;
-  scratch.push_back(std::make_unique<RawMemory>(0, 64, false));
-  const void* const used = scratch[0]->data();
-  shared->keep(std::move(scratch), std::move(last));
-  shared.reset();
-  CHECK(there(used));
-  scene.theirs.ended = true;
-  while (there(used)) std::this_thread::yield();
+  comm->retract(scene.machine.on(), entered);
+  comm.reset();
+  std::vector<std::shared_ptr<NcclShared>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_shared<NcclShared>(0));
+  scene.go_on();
+  CHECK(scene.machine.get_one(entered) == 0);  // as the flag of that communicator says, not theirs
   check_rules();
 }
 
@@ -190,9 +165,9 @@ TEST_CASE("nccl abort: who shares a borrowed handle does not wait for the other'
   second->abort(Status::kTimeout, "late");
   CHECK(says(second->error(), Status::kAborted, "enough"));
   CHECK_THROWS_WITH(NcclShared::of_borrowed(own.handle(), 0), "enough");  // not gone yet
-  CHECK_FALSE(watch.over(cuda::kAbortMs));
+  CHECK_FALSE(watch.over(cuda::kEndMs));
   scene.go_on();
-  await_aborts();
+  await_ends();
   second->abort(Status::kAborted, "again");
   second.reset();
   CHECK(fake_nccl::counts().aborted == 1);

@@ -8,6 +8,7 @@
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_theirs.hpp"
+#include "cuda/reused_memory.hpp"
 
 // A rank that fails while a communicator over the fake NCCL is made: all ranks are told by whom and
 // why, and none waits for its own deadline, which lies behind the test's.
@@ -200,17 +201,42 @@ TEST_CASE("nccl making: a duplicate that is not made on one rank leaves the othe
   check_all(errors, Status::kComm, "rank 1: NCCL failed in ncclCommInitRankConfig");
 }
 
+namespace {
+
+/// While one lives, communicators get no memory that others have left.
+class NoneLeft {
+ public:
+  NoneLeft() {
+    take(sizeof(int32_t), true);
+    take(65536, false);
+  }
+
+ private:
+  void take(int64_t bytes, bool pinned) {
+    const int64_t calls = emulator::slow_calls();
+    do taken_.push_back(std::make_unique<cuda::ReusedMemory>(0, bytes, pinned));
+    while (emulator::slow_calls() == calls);
+  }
+  std::vector<std::unique_ptr<cuda::ReusedMemory>> taken_;
+};
+
+}  // namespace
+
 TEST_CASE("nccl making: memory that one rank lacks is told before any rank enters NCCL", "[nccl]") {
   for (const int allocation : {1, 2}) {  // pinned; of the GPU
     CAPTURE(allocation);
     const auto plant = [&](int rank) {
       if (rank == 2) emulator::fail_allocation(allocation);
     };
-    check_all(making(plant), Status::kOutOfMemory,
-              allocation == 1 ? "rank 2: cudaHostAlloc" : "rank 2: cudaMalloc");
-    CHECK(fake_nccl::counts().made == 0);
+    {
+      const NoneLeft none;
+      check_all(making(plant), Status::kOutOfMemory,
+                allocation == 1 ? "rank 2: cudaHostAlloc" : "rank 2: cudaMalloc");
+      CHECK(fake_nccl::counts().made == 0);
+    }
     for (const auto& [blocking, borrow] :
          {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      const NoneLeft none;
       const auto errors = taking(blocking, borrow, plant);
       check_all(errors, Status::kOutOfMemory, "rank 2: cuda");
       CHECK(fake_nccl::counts().made == 3);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <thread>
 
 #include "cuda_runtime.h"
 
@@ -55,6 +56,9 @@ class MachineLock {
 /// Work that may have to wait for other streams: while `attempt` says false it is tried again, and
 /// what follows on the stream waits. @return  its place in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
+/// Runs what can run now; whether that is all of the streams that a thread has made, as it has to
+/// be before memory is freed there.
+bool drain(std::thread::id owner);
 /// Runs what comes before a place, as far as that is possible now.
 bool reach(cudaStream_t stream, int64_t position);
 

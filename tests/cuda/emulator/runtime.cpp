@@ -259,11 +259,8 @@ cudaError_t cudaFree(void* memory) {
     const Lock lock;
     if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
     ++machine().slow_calls;
-    bool all = true;
-    for_each_stream([&](Stream& s) {
-      all = (run_until(s, s.end()) || s.owner != std::this_thread::get_id()) && all;
-    });
-    if (all) return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
+    if (drain(std::this_thread::get_id()))
+      return give_memory(memory) ? cudaSuccess : result(cudaErrorInvalidValue);
   }
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }

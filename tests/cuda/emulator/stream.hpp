@@ -27,13 +27,16 @@ struct Stream {
   std::deque<std::function<bool()>> queue;  // false: it cannot run yet
   int64_t ran = 0;                          // entries before the queue's first
   bool running = false;
+  const std::shared_ptr<char> life = std::make_shared<char>();
   int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
 };
 
 struct Event {
   int device = 0;
-  Stream* stream = nullptr;  // null: never recorded
-  int64_t position = 0;      // complete when the stream has run so many entries
+  Stream* stream = nullptr;   // null: never recorded
+  std::weak_ptr<char> alive;  // the stream, whose address may be another's after its end
+  int64_t position = 0;       // complete when the stream has run so many entries
+  bool is_complete() const { return alive.expired() || stream->ran >= position; }
 };
 
 /// False if an entry on the way cannot run yet.

@@ -110,6 +110,13 @@ int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt) {
   return s.capture ? 0 : s.end() - 1;
 }
 
+bool drain(std::thread::id owner) {
+  const Lock lock;
+  bool all = true;
+  for_each_stream([&](Stream& s) { all = (run_until(s, s.end()) || s.owner != owner) && all; });
+  return all;
+}
+
 bool reach(cudaStream_t stream, int64_t position) {
   const Lock lock;
   return !is_alive(&of(stream)) || run_until(of(stream), position);
@@ -186,9 +193,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   }
   if (const cudaError_t error = order(s)) return result(error);
   const Event seen = *event;
-  if (!seen.stream) return cudaSuccess;
   s.queue.push_back(
-      [seen] { return !is_alive(seen.stream) || run_until(*seen.stream, seen.position); });
+      [seen] { return seen.is_complete() || run_until(*seen.stream, seen.position); });
   return cudaSuccess;
 }
 
@@ -256,7 +262,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   const Lock lock;
   ++machine().slow_calls;
   touch();
-  *event = new Event{current_device};
+  *event = new Event();
+  (*event)->device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -273,13 +280,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   }
   if (const cudaError_t error = order(s)) return result(error);
   event->stream = &s;
+  event->alive = s.life;
   event->position = s.end();
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock;
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  if (!event->stream || event->stream->ran >= event->position) {
+  if (event->is_complete()) {
     return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
   }
   if (machine().held || !run_until(*event->stream, event->position))
