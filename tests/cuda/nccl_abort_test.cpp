@@ -10,6 +10,7 @@
 #include "cuda/busy_stream.hpp"
 #include "cuda/nccl_shared.hpp"
 #include "cuda/nccl_theirs.hpp"
+#include "cuda/none_left.hpp"
 #include "optimizer/agreement.hpp"
 
 using namespace muonrt;
@@ -124,6 +125,22 @@ TEST_CASE("nccl abort: one without work is destroyed beside a stream that hangs"
   scene.go_on();
   await_ends();
   CHECK(fake_nccl::counts().destroyed == 1);
+  check_rules();
+}
+
+TEST_CASE("nccl abort: what enqueued work uses is left to others when that has run", "[nccl]") {
+  Scene scene;
+  NoneLeft none;
+  ThreadGroup group(1);
+  auto comm = plain(group.transport(0));
+  scene.follow();
+  scene.sum(*comm);
+  comm.reset();
+  CHECK(none.left() == 0);
+  scene.go_on();
+  int64_t pieces = 0;
+  while (pieces < 2) pieces += none.left();
+  CHECK(pieces == 2);
   check_rules();
 }
 

@@ -8,7 +8,7 @@
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_theirs.hpp"
-#include "cuda/reused_memory.hpp"
+#include "cuda/none_left.hpp"
 
 // A rank that fails while a communicator over the fake NCCL is made: all ranks are told by whom and
 // why, and none waits for its own deadline, which lies behind the test's.
@@ -200,27 +200,6 @@ TEST_CASE("nccl making: a duplicate that is not made on one rank leaves the othe
   });
   check_all(errors, Status::kComm, "rank 1: NCCL failed in ncclCommInitRankConfig");
 }
-
-namespace {
-
-/// While one lives, communicators get no memory that others have left.
-class NoneLeft {
- public:
-  NoneLeft() {
-    take(sizeof(int32_t), true);
-    take(65536, false);
-  }
-
- private:
-  void take(int64_t bytes, bool pinned) {
-    const int64_t calls = emulator::slow_calls();
-    do taken_.push_back(std::make_unique<cuda::ReusedMemory>(0, bytes, pinned));
-    while (emulator::slow_calls() == calls);
-  }
-  std::vector<std::unique_ptr<cuda::ReusedMemory>> taken_;
-};
-
-}  // namespace
 
 TEST_CASE("nccl making: memory that one rank lacks is told before any rank enters NCCL", "[nccl]") {
   for (const int allocation : {1, 2}) {  // pinned; of the GPU
