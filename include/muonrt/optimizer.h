@@ -166,7 +166,8 @@ typedef struct muonrt_report {
   double exposed_seconds;  /* whole call less the local passes and the products */
   double grad_norm;        /* of all gradients, where clip_norm is set; else 0 */
   int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_clipped_heads */
-  double enqueue_seconds;  /* until everything was enqueued; then the call only waits */
+  double enqueue_seconds;  /* until everything was enqueued; then the call only waits. Of a large
+                              step: what `stream` held, too */
 } muonrt_report_t;
 
 /* Counts since creation, of this rank. */

@@ -16,6 +16,10 @@ enum : int32_t { kScanSpan, kVoteSpan, kAdamWSpan, kOutcomeSpan };
 constexpr Findings kNoFindings{};
 const Ballot kReject = reject_preset();
 constexpr int64_t kOne = 1;
+// Actions that are enqueued before the caller's stream has come to the step, and those where
+// Newton-Schulz is not one launch. More might fill a GPU's queue of launches (about a thousand),
+// and the next one would then wait without a deadline.
+constexpr int kAhead = 64, kAheadOfLaunches = 8;
 
 struct Sizes {
   int64_t gather_send = 0, gather_receive = 0, return_send = 0, return_receive = 0;
@@ -259,9 +263,12 @@ void Pipeline::enqueue(const StepRun& run) {
   const ProfilerRange range(*context_.device, context_.rehearses ? "rehearsal" : "step");
   prepare(run);
   resident_ = 0;
+  const int ahead = recorder_of(*context_.device) ? kAhead : kAheadOfLaunches;
+  int enqueued = 0;
   for (const Action& action : order_) {
     perform(action, run);
     if (context_.serial) drain();
+    if (++enqueued == ahead) context_.device->synchronize_joined(join_deadline_);
   }
   context_.ops().copy(*compute_, &outcome_->findings, context_.findings, sizeof(Findings));
   guards_->report();

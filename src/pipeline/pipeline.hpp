@@ -44,7 +44,9 @@ class Pipeline {
   /// A step, or two where the device records, that sends nothing and commits nothing: a device
   /// makes what work needs where it meets it first. Every parameter sits out in the tables. Blocks.
   void rehearse();
-  /// Enqueues a whole step. The tables of the context must not change until `wait` returns.
+  /// Enqueues a whole step; blocks until what `join` waits for has ended, once it is some actions
+  /// ahead of that. The tables of the context must not change until `wait` returns. Errors: those
+  /// of the passes and exchanges, and of `late`.
   void enqueue(const StepRun& run);
   /// Work of the coming step starts after what the caller has enqueued on a stream of its own.
   /// Errors: as Device::join.

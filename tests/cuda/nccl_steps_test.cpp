@@ -66,6 +66,36 @@ TEST_CASE("nccl steps: none takes memory, its norm and statistics included", "[n
   check_rules();
 }
 
+TEST_CASE("nccl steps: behind a caller's stream that does not end few launches are enqueued",
+          "[nccl]") {
+  const auto enqueued = [](int matrices, bool graphs) {
+    world::Case c;
+    c.settings.graphs = graphs;
+    for (int i = 0; i < matrices; ++i)
+      c.params.push_back(world::matrix("m" + std::to_string(i), {8, 8}, {}));
+    c.settings.groups = world::default_groups();
+    c.settings.device = DeviceKind::kCuda;
+    c.settings.timeout_ms = 300;
+    c.settings.chunk_bytes = 128;  // one matrix
+    BusyStream theirs;
+    Alone alone(c);
+    theirs.work();
+    const int64_t before = emulator::pending();
+    CHECK(says(alone.step(theirs.handle), Status::kTimeout, "the work on the caller's stream"));
+    const int64_t after = emulator::pending();
+    theirs.ended = true;
+    while (fake_nccl::ending() > 0) std::this_thread::yield();
+    return after - before;
+  };
+  for (const bool graphs : {false, true}) {
+    INFO((graphs ? "graphs" : "launches"));
+    const int64_t of_few = enqueued(40, graphs);
+    CHECK(of_few > 0);
+    CHECK(of_few < 1000);
+    CHECK(enqueued(80, graphs) == of_few);
+  }
+}
+
 TEST_CASE("nccl steps: behind a caller's stream that does not end they end at the deadline",
           "[nccl]") {
   for (const bool serial : {false, true}) {
