@@ -1,24 +1,44 @@
 #pragma once
 
-#include <atomic>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
 
-#include "control.hpp"
+#include <atomic>
+#include <cstdint>
+
+#include "cuda/driver_api.hpp"
+#include "cuda/raw_memory.hpp"
 
 namespace cuda_test {
 
-/// A stream of the caller's on the emulated GPU, whose work goes on until it is told to end.
+/// A stream of the caller's on the first GPU, whose work goes on until it is told to end. Whoever
+/// frees memory there meanwhile waits for it, too.
 class BusyStream {
  public:
-  BusyStream() { cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, 0); }
-  ~BusyStream() { cudaStreamDestroy(handle); }
+  BusyStream() {
+    *word_.as<uint32_t>() = 0;
+    MUONRT_CUDA(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, 0));
+  }
+  ~BusyStream() {
+    end();
+    cudaStreamDestroy(handle);
+  }
   BusyStream(const BusyStream&) = delete;
   BusyStream& operator=(const BusyStream&) = delete;
   void work() {
-    emulator::enqueue_operation(handle, [this] { return ended.load(); });
+    static const auto wait =
+        muonrt::cuda::driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+    const auto word = reinterpret_cast<CUdeviceptr>(word_.data());
+    MUONRT_CHECK_INTERNAL(wait(handle, word, 1, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS,
+                          "cuStreamWaitValue32");
   }
+  void end() { std::atomic_ref(*word_.as<uint32_t>()).store(1); }
+  bool has_ended() const { return std::atomic_ref(*word_.as<uint32_t>()).load() != 0; }
 
   cudaStream_t handle = nullptr;
-  std::atomic<bool> ended = false;
+
+ private:
+  const muonrt::cuda::RawMemory word_{0, sizeof(uint32_t), true};
 };
 
 }  // namespace cuda_test

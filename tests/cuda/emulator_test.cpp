@@ -257,7 +257,7 @@ TEST_CASE("emulated cuda: a caller's stream that does not end ends the step at t
     const std::string said = muonrt_last_error();
     CHECK(said.find("the work on the caller's stream") != std::string::npos);
     CHECK(rig.step(nullptr) == MUONRT_ERROR_INVALID_STATE);
-    theirs.ended = true;
+    theirs.end();
   }
 }
 
@@ -273,10 +273,10 @@ TEST_CASE(
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     muonrt_comm_abort(rig.comm, MUONRT_ERROR_TIMEOUT, "exchange #3 did not end");
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    theirs.ended = true;
+    theirs.end();
   });
   CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
-  CHECK(theirs.ended);
+  CHECK(theirs.has_ended());
   CHECK(emulator::pending() == 0);
   CHECK(std::string(muonrt_last_error()).find("exchange #3 did not end") != std::string::npos);
   other.join();

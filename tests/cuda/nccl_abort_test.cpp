@@ -48,7 +48,7 @@ struct Scene {
   }
   void sum(Comm& comm) { comm.reduce_sum(machine.on(), value, value, 1); }
   void go_on() {
-    theirs.ended = true;
+    theirs.end();
     machine.finish();
   }
 };

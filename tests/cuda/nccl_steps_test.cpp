@@ -2,9 +2,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "control.hpp"
 #include "cuda/busy_stream.hpp"
 #include "cuda/nccl_ranks.hpp"
 #include "cuda/nccl_shared.hpp"
+#include "cuda/one_rank.hpp"
 #include "optimizer/agreement.hpp"
 
 using namespace muonrt;
@@ -14,35 +16,12 @@ namespace {
 
 constexpr int64_t kSlackMs = 5000;  // of a machine that has other work
 
-/// One rank of a case, over the fake NCCL.
-struct Alone {
+struct Alone : OneRank {
   explicit Alone(const world::Case& c)
-      : group(1),
-        comm((fake_nccl::reset(), plain(group.transport(0)))),
-        machine(world_device()),
-        mirror(machine),
-        rank(c, *comm, world_device, &mirror) {
-    rank.fill_gradients(0);
-  }
-  std::optional<Error> step(cudaStream_t stream) {
-    return error_of([&] {
-      StepReport report;
-      rank.optimizer().step(
-          [&] {
-            StepSettings s;
-            s.lr = 0.1;
-            s.stream = stream;
-            return s;
-          },
-          report);
-    });
-  }
-
-  ThreadGroup group;
-  std::unique_ptr<Comm> comm;
-  Machine machine;
-  DeviceMirror mirror;
-  world::Rank rank;
+      : OneRank(c, [](std::unique_ptr<Transport> transport) {
+          fake_nccl::reset();
+          return plain(std::move(transport));
+        }) {}
 };
 
 world::Case stack_of(int64_t matrices) {
@@ -83,7 +62,7 @@ TEST_CASE("nccl steps: behind a caller's stream that does not end few launches a
     const int64_t before = emulator::pending();
     CHECK(says(alone.step(theirs.handle), Status::kTimeout, "the work on the caller's stream"));
     const int64_t after = emulator::pending();
-    theirs.ended = true;
+    theirs.end();
     while (fake_nccl::ending() > 0) std::this_thread::yield();
     return after - before;
   };
@@ -116,7 +95,7 @@ TEST_CASE("nccl steps: behind a caller's stream that does not end they end at th
     // The abort waits for what NCCL has taken, and to free its memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kEndMs + kSlackMs));
-    theirs.ended = true;
+    theirs.end();
     while (fake_nccl::ending() > 0) std::this_thread::yield();
     CHECK(fake_nccl::counts().aborted == 1);
   }

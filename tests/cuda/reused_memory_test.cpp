@@ -65,12 +65,12 @@ TEST_CASE("reused memory: what a stream has not come to is not taken", "[emulate
     memory.outlast(ends(second));
   }
   CHECK(address_of(bytes, true) != used);
-  first.ended = true;
+  first.end();
   for (int i = 0; i < 2; ++i) {
     const ReusedMemory other(0, bytes, true), one(0, bytes, true);
     CHECK((one.data() != used && other.data() != used));
   }
-  second.ended = true;
+  second.end();
   const ReusedMemory one(0, bytes, true), other(0, bytes, true), third(0, bytes, true);
   CHECK((one.data() == used || other.data() == used || third.data() == used));
 }

@@ -17,9 +17,10 @@ OWN_KERNELS = ("cublaslt", "sm80", "sm90")
 # large ones, each with rows that are no multiple of 16 bytes; then depths that are cut.
 SMOKE_SHAPES = "64x64,300x523,1000x1003,650x651x8,1081x1091x12,512x2048,256x1024,381x1090x40"
 SMOKE_NS = "128x300x3,128x2048,160x1100"  # no larger than what plain loops take, all together
-# Seconds of the test files that may take more than others: products of up to 8192 x 8192, and the
-# first that loads NCCL.
-LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60, "gpu_nccl_test": 60}
+# Seconds of the test files that may take more than others: products of up to 8192 x 8192, the first
+# that loads NCCL, deadlines that pass.
+LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60, "gpu_nccl_test": 60,
+          "gpu_nccl_hang_test": 60}
 PROBE = ["bench", "gemm", "--shapes", "64x64", "--device", "cuda", "--warmup", 1, "--iters", 1, "--json"]
 # Seconds of a program's first use: what lies on a disk that nobody has read yet, a driver that has yet to
 # be loaded.

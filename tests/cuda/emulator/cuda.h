@@ -5,10 +5,15 @@
 
 #include <cstdint>
 
+#include "cuda_runtime_api.h"
+
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;
 using CUdevice = int;
 using CUcontext = struct FakeContext*;
+using CUdeviceptr = unsigned long long;
+using CUstream = cudaStream_t;
+enum : unsigned { CU_STREAM_WAIT_VALUE_GEQ = 0 };
 
 enum CUresult {
   CUDA_SUCCESS = 0,
@@ -36,6 +41,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
 CUresult cuCtxPushCurrent(CUcontext context);
 CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxPopCurrent(CUcontext* context);
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags);
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                 void* memory, const cuuint64_t* sizes, const cuuint64_t* strides,
                                 const cuuint32_t* box, const cuuint32_t* steps,

@@ -1,13 +1,16 @@
-// Functions of the driver, which programs ask the runtime for by name: contexts and tensor maps.
+// Functions of the driver, which programs ask the runtime for by name: contexts, tensor
+// maps, waits for a word.
 
 #include <cuda.h>
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "control.hpp"
 #include "cuda_runtime.h"
 #include "machine.hpp"
 
@@ -92,6 +95,13 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags) {
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ || word % 4 != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto* const seen = reinterpret_cast<cuuint32_t*>(word);
+  emulator::enqueue_operation(stream, [=] { return std::atomic_ref(*seen).load() >= value; });
+  return CUDA_SUCCESS;
+}
+
 // Fields in the clear; cuda/symmetric/ptx_sm90.cuh beside this reads them: data, columns, rows,
 // count, elements between rows and between matrices, rows of a box.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
@@ -130,6 +140,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
       {"cuCtxPushCurrent", reinterpret_cast<void*>(&cuCtxPushCurrent)},
       {"cuCtxGetCurrent", reinterpret_cast<void*>(&cuCtxGetCurrent)},
       {"cuCtxPopCurrent", reinterpret_cast<void*>(&cuCtxPopCurrent)},
+      {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
       {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(&cuTensorMapEncodeTiled)}};
   const auto at = known.find(name);
   *function = at == known.end() ? nullptr : at->second;
