@@ -16,7 +16,9 @@ OWN_KERNELS = ("cublaslt", "sm80", "sm90")
 # On 132 SMs every kind of tile of `sm90` (symmetric_small_test): small ones, wide ones, medium and
 # large ones, each with rows that are no multiple of 16 bytes; then depths that are cut.
 SMOKE_SHAPES = "64x64,300x523,1000x1003,650x651x8,1081x1091x12,512x2048,256x1024,381x1090x40"
-SMOKE_NS = "128x300x3,128x2048,160x1100"  # no larger than what plain loops take, all together
+# No larger than what plain loops take, all together; matrices that do not lie a whole number of rows
+# apart among them.
+SMOKE_NS = "33x96x4,128x300x3,128x2048,160x1100"
 # Seconds of the test files that may take more than others: products of up to 8192 x 8192, the first
 # that loads NCCL, deadlines that pass.
 LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60, "gpu_nccl_test": 60,
