@@ -58,8 +58,8 @@ TEST_CASE("nccl on a GPU: steps behind a stream that hangs end at the deadline, 
     c.settings.timeout_ms = 3000;
     c.settings.graphs = graphs;
     c.settings.chunk_bytes = 1024;  // of one matrix
-    BusyStream theirs;
     OneRank alone(c, real);
+    BusyStream theirs;  // ends first, whatever fails
     const auto before = alone.step(theirs.handle);
     CHECK((before ? before->message() : "") == "");
     theirs.work();
