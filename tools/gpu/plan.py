@@ -12,6 +12,19 @@ MEASURED = ("elementwise", "gemm", "ns", "step", "exchange", "torch", "profile")
 ONLY_NAMED = ("profile",)
 NO_GPU_NEEDED = ("env", "build")
 
+# The half hour with a GPU: three calls of ten minutes at most, each begun within 30 s of the last; the
+# parts of each in its order of worth, and seconds that leave room for a start and for what is carried.
+CALLS = [(("smoke", "gemm", "tests"), 345),
+         (("torch", "ns", "elementwise", "step"), 405),
+         (("verify", "nccl", "processes", "exchange", "memcheck", "profile"), 285)]
+
+
+def command(number, build, out):
+    """The command line of one of the calls, the first one 1; what it finds lies under the folder `out`."""
+    parts, seconds = CALLS[number - 1]
+    return f"tools/gpu-check {' '.join(parts)} --build {build} --seconds {seconds} " \
+        f"--json {out}/{number}.json --markdown {out}/{number}.md --logs {out}/{number}"
+
 
 def chosen(named):
     """The parts of a run, in their order; env tells all others what there is."""
