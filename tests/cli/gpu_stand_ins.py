@@ -2,15 +2,38 @@
 modules that tools/gpu/compare.py imports."""
 
 
+# What is wrong with sm90, by STAND_IN_WRONG; its figure there is 777.
+WRONG = r"""
+  row() {
+    echo "{\"provider\":\"$1\",\"mode\":\"$2\",\"product\":\"X X^T\",\"rows\":4096,\"cols\":4096,\"count\":1," \
+         "\"form\":\"standard\",\"median_ms\":$3,\"tflops\":$3,\"wrong\":$4}"
+  }
+  say() { echo "{\"left_out\":{},${3:+\"failed\":\"$3\",}\"wrong\":$1,\"rows\":[$2]}"; exit 1; }
+  case "$1 $2 $STAND_IN_WRONG" in
+    "bench gemm product") say 3 "$(row cublaslt eager 2 0),$(row sm90 eager 777 3)" ;;
+    "bench gemm throws") say 0 "$(row cublaslt eager 2 0)" "sm90: it broke" ;;
+    "bench gemm crash") echo "{\"row\":$(row cublaslt eager 2 0)}"; kill -SEGV $$ ;;
+    "bench ns ns") say 3 "$(row cublaslt eager 2 0),$(row sm90 eager 777 3)" ;;
+    "bench ns bits") say 1 "$(row sm90 eager 5 0),$(row sm90 graph 777 1)" ;;
+    "bench ns graph") say 0 "$(row sm90 eager 5 0)" "sm90 graph: a capture broke" ;;
+    "bench ns replay") say 0 "$(row sm90 eager 5 0)" "sm90 graph: work on it did not end within 10 s" ;;
+  esac
+"""
+
+
 def muonrt(real):
     """--device cuda becomes the host, without settings of GPUs; the catalogue is cut short."""
     return f"""#!/usr/bin/env bash
 echo "$*" >> "${{0%/*}}/calls"
 if [[ ${{STAND_IN_HANGS:-}} && "$*" == *"--providers ${{STAND_IN_HANGS:-}} "* ]]; then
-  echo '{{"left_out":{{}},"failed":"it did not end","wrong":0,"rows":[]}}'; exit 1
+  echo '{{"left_out":{{}},"failed":"sm90: work on it did not end within 10 s","wrong":0,"rows":[]}}'; exit 1
+fi
+if [[ ${{STAND_IN_WRONG:-}} && ( "$*" != *"--providers "* || "$*" == *"--providers "*sm90* ) ]]; then
+{WRONG}
 fi
 if [[ "$*" == *"--link nccl"* ]]; then echo "NCCL cannot be loaded"; exit 1; fi
 if [[ $1 == "${{STAND_IN_FAILS:-}}" ]]; then echo "it broke"; exit 1; fi
+if [[ ${{STAND_IN_FAILS_STEP:-}} && "$*" == *"$STAND_IN_FAILS_STEP"* ]]; then echo "it broke"; exit 1; fi
 if [[ ${{STAND_IN_LOSES_GPU:-}} && "$*" == *"--providers sm80 "* ]]; then echo "it fell off"; exit 1; fi
 if [[ ${{STAND_IN_LOSES_GPU:-}} && "$*" == *"--providers sm90 "* ]]; then exit 77; fi
 if [[ ${{STAND_IN_NO_ANSWER:-}} && "$*" == *"64x64 "*"--providers naive"* ]]; then echo "no answer"; exit 1; fi
@@ -37,9 +60,12 @@ exec '{real}' "${{words[@]}}"
 # Two processes compare bits, the first of MUONRT_TEST_RANK's; STAND_IN_BITS: what they say there.
 TESTS = """#!/usr/bin/env bash
 if [[ "$*" == *--list-tags* ]]; then
+  for number in ${STAND_IN_LOUD:+1 2 3 4 5 6 7 8 9 10 11 12 13 14}; do echo "[#loud_${number}_test]"; done
   echo "All available tags:"; echo "  8  [#symmetric_test]"; echo "  9  [#staged_comm_test]"; exit 0
 fi
 echo "tests $*"
+echo "tests without ${MUONRT_TEST_LEAVE_OUT:-none}: $*" >> "${0%/*}/calls"
+if [[ ${STAND_IN_LOUD:-} ]]; then head -c 3000000 /dev/zero | tr '\\0' '\\377'; echo "one case failed"; exit 1; fi
 if [[ $1 == "[.nccl-process]" ]]; then
   echo "${STAND_IN_BITS:-compared: 90 elements, 0 bytes differ}"
   if [[ ${STAND_IN_BITS:-} ]]; then exit 1; fi
@@ -59,7 +85,8 @@ echo "All tests passed (1 assertion in 1 test case)"
 # STAND_IN_RACES names the kernel that has one, STAND_IN_WARNS anything.
 SANITIZER = """#!/usr/bin/env bash
 tool=$2
-while [[ $1 != */muonrt_gpu ]]; do shift; done
+if [[ ${STAND_IN_NO_TOOLS:-} ]]; then echo "========= Error: Device not supported"; exit 1; fi
+while [[ $1 != */bin/muonrt* ]]; do shift; done
 "$@"; status=$?
 errors=0 warnings=0
 others=${MUONRT_TEST_LEAVE_OUT:-}
@@ -73,6 +100,15 @@ else
   echo "========= ERROR SUMMARY: $errors errors"
 fi
 exit $status
+"""
+
+NCU = """#!/usr/bin/env bash
+if [[ ${STAND_IN_NO_TOOLS:-} ]]; then
+  echo "==PROF== Connected"; echo "==ERROR== ERR_NVGPUCTRPERM - no permission for counters"; exit 1
+fi
+while [[ $1 != */bin/muonrt* ]]; do shift; done
+"$@" > /dev/null
+printf '"gpu__time_duration.sum"\\n"us"\\n"12"\\n'
 """
 
 SMI = """#!/usr/bin/env bash
@@ -95,7 +131,7 @@ PROGRAMS = {
     "ldconfig": "#!/bin/sh\n[ -z \"$STAND_IN_NO_LIBRARIES\" ] || exit 0\nexec /sbin/ldconfig \"$@\"\n",
     "c++": "#!/bin/sh\nexit 0\n",
     "mpiexec": '#!/bin/sh\nshift 2\nexec "$@"\n',
-    "compute-sanitizer": SANITIZER}
+    "compute-sanitizer": SANITIZER, "ncu": NCU}
 
 # Tensors without values: everything about one is a tensor, every number 0 and every time 0.1 ms.
 TORCH = """

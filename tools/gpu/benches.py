@@ -1,8 +1,8 @@
 """The parts of tools/gpu-check that measure, each result checked."""
-import csv
 import sys
 import time
 
+from kernels import culprit
 from outputs import add_ratios, ends, json_in, objects_in, work_of
 from runner import ROOT, Missing, verdict
 
@@ -11,33 +11,33 @@ from runner import ROOT, Missing, verdict
 # What figures are taken from is warm, by STEADY as long before each group of rows, here and in
 # compare.py; once with zeros for the factor that power is.
 STEADY = 2
-FIRST_GEMM = [f"4096x4096,8192x8192 --steady {STEADY}",
-              f"4096x4096,8192x8192 --reserved-sms 8 --steady {STEADY}",
-              "512x512x8,1024x1024x8,2048x2048x8", "1024x1024,2048x2048,4096x11008",
-              "4096x4096 --values zeros --steady 1", "512x512,768x768", "2048x2048 --reserved-sms 8"]
+FIRST_GEMM = [f"4096x4096,8192x8192 --steady {STEADY}", "4096x4096 --values zeros --steady 1",
+              "1024x1024,2048x2048,4096x11008", f"4096x4096,8192x8192 --reserved-sms 8 --steady {STEADY}",
+              "512x512x8,1024x1024x8,2048x2048x8", "512x512,768x768", "2048x2048 --reserved-sms 8"]
 MORE_GEMM = ["256x256,1536x1536,16384x16384", "16384x16384 --reserved-sms 8", "batches", "ratios",
              "llama3-8b", "kimi-k2", "deepseek-v3"]
-# A stage of Kimi K2, whose figure is that of its shapes in lockstep.
+# A stage of Kimi K2, whose figure is that of its shapes in lockstep. It takes longest.
 STAGE = f"2048x7168x216,7168x18432 --together --iters 3 --warmup 1 --steady {STEADY} --providers cublaslt,sm90"
-FIRST_NS = [f"{STAGE} --dtype f16", f"{STAGE} --dtype f16 --reserved-sms 8", STAGE,
-            "4096x4096,4096x11008,768x2048x128"]
-MORE_NS = ["128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m", "ratios",
-           "8192x28672x9 --iters 3 --warmup 1"]
+BATCHES = f"4096x4096,4096x11008,768x2048x128 --steady {STEADY}"
+FIRST_NS = [BATCHES, f"{STAGE} --dtype f16", f"{STAGE} --dtype f16 --reserved-sms 8", STAGE]
+MORE_NS = [f"{BATCHES} --dtype f16", "128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m",
+           "ratios", "8192x28672x9 --iters 3 --warmup 1"]
 STEADY_TORCH = "4096x4096,8192x8192"
 FIRST_TORCH = "2048x2048,1024x1024,512x512,2048x2048x8,1024x1024x8,512x512x8"
 MORE_TORCH = ",768x768,4096x11008,16384x16384"
 SHAPES_TORCH_NS = "768x2048x32,1024x4096x8,4096x4096x1"
-PROFILED = ["2048x2048", "4096x4096", "8192x8192"]
-COUNTERS = ["gpu__time_duration.sum", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-            "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"]
 SHAPES_STEP = "768x768x12,768x3072x6,4096x1024,32768"
+STEP = 30  # seconds that are plenty for one benchmark of steps
 DEADLINE = 10  # seconds that the device may take for one thing
 # What rows are told apart by: the option, its name in them.
-LABELS = {"--reserved-sms": "reserved_sms", "--dtype": "dtype", "--values": "values", "--steady": "steady_s"}
+LABELS = {"--reserved-sms": "reserved_sms", "--dtype": "dtype", "--values": "values", "--steady": "steady_s",
+          "--tune": "tune"}
+PRODUCED = {"gemm": "product", "ns": "ns"}  # what a benchmark asks of a kernel, as Kernels calls it
+NUMBERS = ("reserved_sms", "steady_s")
 
 
 class Benches:
-    """@param checks  which knows the programs and what is broken. @param sizes  arguments of the
+    """@param checks  which knows the programs and what is known of kernels. @param sizes  arguments of the
     command: gemm, ns, step, exchange, elements; and parts: those that are named."""
 
     def __init__(self, run, checks, sizes):
@@ -51,6 +51,8 @@ class Benches:
         if not data or "rows" not in data:
             return verdict(status or 1, text)
         add_ratios(data["rows"])
+        if words[0] in PRODUCED:
+            self.checks.kernels.note_rows(PRODUCED[words[0]], data["rows"])
         said = f"{len(data['rows'])} rows, #wrong {data['wrong']}"
         if status == 124:
             return "late", said, dict(data, output=ends(text, 4000))
@@ -66,74 +68,98 @@ class Benches:
         return ("ok" if good else "failed"), said, data if good else \
             dict(data, output=ends(text, 4000))
 
-    def kept(self, kind, words):
-        """A list's words, with options that leave out what is broken."""
-        broken = self.checks.broken
-        if not broken:
-            return words
-        if "cublaslt" in broken:
-            broken = broken | {"cublaslt-best"}
+    def kept(self, kind, words, without=()):
+        """A list's words, with options that leave out what hung, and some more."""
+        lost = self.checks.kernels.left_out() | set(without)
         asked = ["cublaslt", "sm80", "sm90", "naive"] + (["cublaslt-best"] if kind == "gemm" else [])
+        if not lost & set(asked):
+            return words
         if "--providers" in words:
             at = words.index("--providers")
             asked, words = words[at + 1].split(","), words[:at] + words[at + 2:]
-        return words + ["--providers", ",".join(p for p in asked if p not in broken)]
+        return words + ["--providers", ",".join(p for p in asked if p not in lost)]
 
     def list_of(self, kind, words, end):
-        """One list; once more without the kernel that did not end in it or failed."""
-        found = ("late", "", None)
-        for _ in range(3):
+        """One list; once more without a kernel that hung in it or ended it, for the figures of the others.
+        What that one had until then counts too."""
+        found, rows, without, device = ("late", "", None), [], set(), {}
+        for _ in range(4):
             left = end - time.monotonic()
             if left < 2:
                 break
-            kept = self.kept(kind, words.split())
+            kept = self.kept(kind, words.split(), without)
             if kept[-2:] == ["--providers", ""]:
-                return "failed", "all that it asks for is left out", None
+                found = ("failed", found[1] or "all that it asks for is left out", found[2])
+                break
             try:
                 found = self.bench(kind, "--shapes", *kept, "--stream", "--deadline", DEADLINE, most=left)
             except Exception as error:  # the other lists go on
-                return "failed", f"{type(error).__name__}: {error}", None
-            culprit = ((found[2] or {}).get("failed") or "").split(":")[0]
-            if culprit not in ("cublaslt", "cublaslt-best", "sm80", "sm90") or culprit in self.checks.broken:
+                found = ("failed", f"{type(error).__name__}: {error}", None)
                 break
-            self.checks.broken.add(culprit)
-            self.lost.append(f"{culprit} in {words}")
-        return found
+            data = found[2] or {}
+            known = set(map(work_of, rows))
+            rows += [row for row in data.get("rows", []) if work_of(row) not in known]
+            device = {"device": data["device"]} if data.get("device") else device
+            ended_by = self.ended_by(kind, words, found, without)
+            if not ended_by:
+                break
+            without |= ended_by
+        add_ratios(rows)
+        return found[0], found[1], dict(found[2] or {}, **device, rows=rows)
+
+    def ended_by(self, kind, words, found, without):
+        """The kernel that has ended a list, noted; where a crash names none, those known to be wrong."""
+        known, data = self.checks.kernels, found[2] or {}
+        name, which, why = culprit(data.get("failed"), PRODUCED[kind])
+        if name and name not in without:
+            known.note(name, which, why)
+            self.lost.append(f"{name} {which} in {words}: {why[:200]}")
+            return {name}
+        if found[0] != "failed" or name or data and not data.get("cut"):
+            return set()
+        suspects = {one for one in known.wrong if one not in without | set(known.hung) and
+                    ("--providers" not in words or one in words)}
+        self.lost += [f"{one} in {words}, by which it may have ended: {found[1][:200]}" for one in sorted(suspects)]
+        return suspects
 
     def lists(self, kind, lists, seconds):
         """What does not fit into the part's time is left out, and said; what fails too."""
-        end, ended, problems = time.monotonic() + seconds, [], []
+        end, ended, problems, worst = time.monotonic() + seconds, [], [], "ok"
         whole = {"rows": [], "wrong": 0}
-        worst = "ok"
         for words in lists:
             if end - time.monotonic() < 2:
                 problems.append(f"no time for {words}")
                 worst = "late" if worst == "ok" else worst
                 continue
             name, text, data = self.list_of(kind, words, end)
-            options = words.split()
-            for row in (data or {}).get("rows", []):
-                for option, label in LABELS.items():
-                    if option in options:
-                        value = options[options.index(option) + 1]
-                        row[label] = value if label in ("dtype", "values") else float(value)
-                if work_of(row) not in map(work_of, whole["rows"]):
-                    whole["rows"].append(row)
-                    whole["wrong"] += row.get("wrong") or 0
-            if (data or {}).get("device"):
+            self.take(whole, data["rows"], words.split())
+            if data.get("device"):
                 whole["device"] = data["device"]
             if name == "ok":
                 ended.append(words)
             else:
                 problems.append(f"{words}: {name}, {text}")
                 worst = name if worst != "failed" else worst
-                whole["output"] = whole.get("output", "") + f"-- {words}\n" + \
-                    (data or {}).get("output", "")
+                whole["output"] = whole.get("output", "") + f"-- {words}\n" + data.get("output", "")
         said = f"{len(whole['rows'])} rows of {len(ended)} lists, #wrong {whole['wrong']}"
-        problems += [f"failed and left out from there on: {lost}" for lost in self.lost]
+        problems += [f"failed, and measured once more without it: {lost}" for lost in self.lost]
         worst = "failed" if self.lost else worst
         self.lost = []
         return worst, said + "".join("; " + p for p in problems), whole
+
+    @staticmethod
+    def take(whole, rows, options):
+        """A list's rows, with what tells them from those of other lists."""
+        known = set(map(work_of, whole["rows"]))
+        for row in rows:
+            for option, label in LABELS.items():
+                if option in options:
+                    value = options[options.index(option) + 1]
+                    row[label] = float(value) if label in NUMBERS else value
+            if work_of(row) not in known:
+                known.add(work_of(row))
+                whole["rows"].append(row)
+                whole["wrong"] += row.get("wrong") or 0
 
     def gemm(self, seconds):
         return self.lists("gemm", self.sizes.gemm or
@@ -148,48 +174,36 @@ class Benches:
                           DEADLINE, most=seconds)
 
     def step(self, seconds):
-        """With the vendor's products, our own, and replayed."""
-        end, whole, said = time.monotonic() + seconds, {"rows": [], "wrong": 0}, []
-        own = [["--symmetric", name] for name in ("sm80", "sm90") if name not in self.checks.broken]
-        for words in [[], *own, ["--graphs"], *[words + ["--graphs"] for words in own[-1:]]]:
-            name, text, data = self.bench("step", "--shapes", self.sizes.step or SHAPES_STEP, "--ranks",
-                                          1, *words, most=max(2, end - time.monotonic()))
+        """With the vendor's products, our own, and replayed. One that fails leaves the others their turn."""
+        end, whole, said, worst = time.monotonic() + seconds, {"rows": [], "wrong": 0}, [], "ok"
+        hung = self.checks.kernels.hung
+        own = [["--symmetric", name] for name in ("sm80", "sm90") if name not in hung]
+        plain = [[]] if "cublaslt" not in hung else []
+        replayed = [words + ["--graphs"] for words, name in [(one, "cublaslt") for one in plain] +
+                    [(one, one[1]) for one in own[-1:]] if f"{name} graph" not in hung]
+        for words in [*plain, *own, *replayed]:
+            what = " ".join(words) or "default"
+            if end - time.monotonic() < 2:
+                said.append(f"{what}: no time was left")
+                worst = "late" if worst == "ok" else worst
+                continue
+            name, text, data = self.bench("step", "--shapes", self.sizes.step or SHAPES_STEP, "--ranks", 1, *words,
+                                          most=min(STEP, end - time.monotonic()))
             if "compute capability" in text or "compute capability" in str(data):
                 continue
             for row in (data or {}).get("rows", []):
                 row["options"] = " ".join(words)
                 whole["rows"].append(row)
             whole["wrong"] += (data or {}).get("wrong", 0)
-            said.append(f"{' '.join(words) or 'default'}: {text}")
+            said.append(f"{what}: " + ("" if name == "ok" else f"{name}, ") + text)
             if name != "ok":
-                return name, "; ".join(said), dict(whole, output=(data or {}).get("output", ""))
-        return "ok", "; ".join(said), whole
+                worst = name if worst in ("ok", "skipped") or name == "failed" else worst
+                whole["output"] = whole.get("output", "") + f"-- {what}\n" + (data or {}).get("output", "")
+        return worst, "; ".join(said), whole
 
     def exchange(self, seconds):
         return self.bench("exchange", "--ranks", 2, "--min-bytes", "1MiB", "--max-bytes",
                           self.sizes.exchange, "--factor", 16, most=seconds)
-
-    def profile(self, seconds):
-        """Nsight Compute's counters of the symmetric kernels: all in the JSON file, a few in the line."""
-        if not self.run.find("ncu"):
-            raise Missing("ncu is not installed")
-        end, kernels, said = time.monotonic() + seconds, {}, []
-        for shape in PROFILED:
-            status, text = self.run.run(
-                "ncu", "--clock-control", "none", "--set", "full", "--kernel-name", "regex:symmetric",
-                "--launch-skip", 2, "--launch-count", 1, "--csv", "--page", "raw",
-                self.checks.program("muonrt"), "bench", "gemm", "--device", "cuda", "--providers",
-                "sm90", "--shapes", shape, "--warmup", 1, "--iters", 1, "--json",
-                most=max(2, end - time.monotonic()))
-            table = [line for line in text.splitlines() if line.startswith('"')]
-            if status != 0 or len(table) < 3:
-                return verdict(status or 1, text)
-            names, units, values = list(csv.reader(table))[:3]
-            kernels[shape] = {name: f"{value} {unit}".strip()
-                              for name, unit, value in zip(names, units, values)}
-            said.append(f"{shape}: " + ", ".join(
-                kernels[shape].get(name, "?") for name in COUNTERS))
-        return "ok", f"{' / '.join(COUNTERS)}: {'; '.join(said)}", {"kernels": kernels}
 
     def torch(self, seconds):
         status, text = self.run.run(sys.executable, ROOT / "tools/gpu/compare.py", "--steady-gemm",

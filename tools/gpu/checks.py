@@ -6,27 +6,22 @@ import time
 
 import libraries
 from entries import Entries
-from outputs import asserted_nothing, counted_by_driver, ends, json_in, said_left_out
+from kernels import Kernels
+from outputs import asserted_nothing, counted_by_driver, ends, said_left_out
 from runner import ROOT, Missing, verdict
 
 TESTS = ROOT / "tests/cuda"
 # Cases for a GPU, as Catch2 takes them: short ones, over every shape, on every mesh.
 SHORT, EVERY, MESHES = "[cuda]~[.]~[every]", "[every]", "[.gpu-only]"
-OWN_KERNELS = ("cublaslt", "sm80", "sm90")
-# On 132 SMs every kind of tile of `sm90` (symmetric_small_test): small ones, wide ones, medium and
-# large ones, each with rows that are no multiple of 16 bytes; then depths that are cut.
-SMOKE_SHAPES = "64x64,300x523,1000x1003,650x651x8,1081x1091x12,512x2048,256x1024,381x1090x40"
-# No larger than what plain loops take, all together; matrices that do not lie a whole number of rows
-# apart among them.
-SMOKE_NS = "33x96x4,128x300x3,128x2048,160x1100"
+# What is looked at first, where there is no time for all: products, then what is made of them.
+FIRST_FILES = ("symmetric_test", "lockstep_test", "newton_schulz_test", "multiply_test", "elementwise_test",
+               "optimizer_test", "symmetric_acceptance_test")
 # Seconds of the test files that may take more than others: products of up to 8192 x 8192, the first
 # that loads NCCL, deadlines that pass.
 LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60, "gpu_nccl_test": 60,
           "gpu_nccl_hang_test": 60}
 PROBE = ["bench", "gemm", "--shapes", "64x64", "--device", "cuda", "--warmup", 1, "--iters", 1, "--json"]
-# Seconds of a program's first use: what lies on a disk that nobody has read yet, a driver that has yet to
-# be loaded.
-FIRST_USE = 60
+FIRST_USE = 60  # seconds of a program that nobody has read from its disk yet
 # Seconds that are plenty for a script of tests/cli, in their order: `step` starts the command some 170
 # times, each with a context of its own, so it comes last.
 SCRIPTS = {"bench": 60, "train": 45, "step_rules": 60, "step": 200}
@@ -45,8 +40,7 @@ class Checks:
         self.run, self.folder = run, build
         self.gpus = ""
         self.capabilities = []  # such as 9.0, of the GPUs
-        self.broken = set()  # kernels that the smoke test has found to fail
-        self.absent = set()  # those that are not for this GPU
+        self.kernels = Kernels()
 
     def program(self, name):
         path = self.folder / "bin" / name
@@ -85,16 +79,12 @@ class Checks:
         """Why the GPU does not answer any more; None where it does, or nobody can ask it."""
         if not (self.folder / "bin/muonrt").exists():
             return None
-        status, text = self.twice(
-            lambda: self.run.run(self.program("muonrt"), *PROBE, "--providers", "naive", "--deadline", 5, most=15),
-            time.monotonic() + self.run.left() - 15)
+        for _ in range(2):  # once more where it was late
+            status, text = self.run.run(self.program("muonrt"), *PROBE, "--providers", "naive", "--deadline", 5,
+                                        most=15)
+            if status != 124 or self.run.left() < 15:
+                break
         return None if status == 0 else f"GPU lost: {verdict(status, text)[1]}"
-
-    @staticmethod
-    def twice(work, last):
-        """work(), and once more where that was late, but not after `last`."""
-        status, text = work()
-        return work() if status == 124 and time.monotonic() < last else (status, text)
 
     def architectures(self):
         """What cmake is told to build for: the GPUs that are here; [] where that is not known."""
@@ -145,85 +135,26 @@ class Checks:
         note = ", ".join(wanted or ["muonrt"]) + "".join("; " + s for s in said)
         return ("missing" if said else "ok"), note, None
 
-    def first_uses(self, end):
-        """What is slow once, outside of any check's time: the driver, a context, cuBLASLt.
-
-        @returns  the status and output of plain loops; what was late, and whether those failed.
-        """
-        said, plain = [], (0, "")
-        for name in ("naive", "cublaslt"):
-            status, text = self.run.run(self.program("muonrt"), *PROBE, "--providers", name, "--deadline",
-                                        FIRST_USE, most=max(2, min(FIRST_USE, end - time.monotonic())))
-            if status == 124:
-                said.append(f"the first use of {name} was late")
-            if name == "naive":
-                plain = (status, text)
-                if status not in (0, 77, 124):
-                    said.append(f"plain loops FAILED ({verdict(status, text)[1]})")
-        return plain, said
-
-    def smoke(self, seconds):
-        """Each source of products in a process of its own; one that hangs is left out from here on."""
-        output, end = "", time.monotonic() + seconds
-        (status, text), said = self.first_uses(end)
-        if status == 77:  # nvidia-smi lists a GPU that the program does not find
-            return "skipped", verdict(status, text)[1], None
-        beside, untried = ",naive" if status == 0 else "", False
-        for name in OWN_KERNELS:
-            for words in (["gemm", "--shapes", SMOKE_SHAPES, "--providers", name],
-                          ["ns", "--shapes", SMOKE_NS, "--together", "--providers", name + beside],
-                          ["ns", "--shapes", SMOKE_NS, "--dtype", "f16", "--providers", name + beside]):
-                if end - time.monotonic() < 2:
-                    status, text = None, ""
-                    break
-                tries = []
-                def check():
-                    tries.append(end - time.monotonic())
-                    return self.run.run(self.program("muonrt"), "bench", *words, "--device", "cuda", "--warmup", 1,
-                                        "--iters", 2, "--deadline", 10, "--json", most=max(2, min(20, tries[-1])))
-                status, text = self.twice(check, end - 20)
-                data = json_in(text) or {}
-                if status != 0 or (data.get("left_out") or {}).get(name):
-                    break
-            why = (data.get("left_out") or {}).get(name) if status is not None else None
-            if status is None or status == 124 and len(tries) == 1:  # no room for a second one
-                untried = True
-                said.append(f"{name}: no time was left")
-            elif why and name == "sm90" and "compute capability" in why:
-                self.absent.add(name)
-                said.append("sm90 not on this GPU")
-            elif status == 0 and not why and data.get("wrong") == 0 and data.get("rows"):
-                said.append(f"{name} ok")
-            else:
-                self.broken.add(name)
-                said.append(f"{name} FAILED ({why or data.get('failed') or verdict(status, text)[1]})")
-                output += f"-- {name}\n{ends(text, 3000)}\n"
-        return "failed" if self.broken else "late" if untried else "ok", ", ".join(said), \
-            {"output": output} if output else None
-
     def test_files(self):
         """Those that the program has short cases of, as it says itself; that asks no GPU."""
         status, text = self.run.run(self.program("muonrt_gpu"), "-#", "--list-tags", SHORT, most=FIRST_USE)
-        names = sorted(set(re.findall(r"\[#(\w+)\]", text)))
+        known = {name: at for at, name in enumerate(FIRST_FILES)}
+        names = sorted(set(re.findall(r"\[#(\w+)\]", text)), key=lambda name: (known.get(name, len(known)), name))
         if not names:
             raise RuntimeError(f"muonrt_gpu lists no cases (status {status}): {verdict(status, text)[1]}")
         return names
 
     @contextlib.contextmanager
     def left_out(self, kernels=None, **more):
-        """Tests that go through all kernels do without these; without those that are broken. @param more
+        """Tests that go through all kernels do without these; without those that hung. @param more
         of the environment."""
-        names = ",".join(sorted(self.broken & {"sm80", "sm90"} if kernels is None else kernels))
+        names = ",".join(sorted(self.kernels.own_left_out() if kernels is None else kernels))
         whole = self.run.environment
         self.run.environment = dict(whole, MUONRT_TEST_LEAVE_OUT=names, **more)
         try:
             yield
         finally:
             self.run.environment = whole
-
-    def without(self):
-        names = ", ".join(sorted(self.broken & {"sm80", "sm90"}))
-        return f", without {names}" if names else ""
 
     def tests(self, seconds):
         """File by file, so that one that hangs takes no other with it."""
@@ -255,7 +186,7 @@ class Checks:
                 absent = "NCCL cannot be loaded" in text
                 bad.append(f"{case}: " + ("no NCCL" if absent else verdict(status, text)[1]))
                 output += f"-- {case} (status {status})\n{ends(text, 4000)}\n"
-        text = f"{ended} files of tests{self.without()}" + \
+        text = f"{ended} files of tests{self.kernels.without()}" + \
             (f", {skipped} skipped" if skipped else "")
         cases = sum(map(len, data["left_out"].values()))
         text += (f", {cases} cases left out" if cases else "") + "".join("; " + b for b in bad)
@@ -285,4 +216,4 @@ class Checks:
             output += f"-- {name} (status {status})\n{ends(text, 4000)}\n"
         if worst == "ok" and not passed:
             worst = "skipped"
-        return worst, ", ".join(said) + self.without(), {"output": output} if output else None
+        return worst, ", ".join(said) + self.kernels.without(), {"output": output} if output else None

@@ -64,7 +64,7 @@ def json_in(text):
         if rows else None
 
 
-WORK = ("product", "rows", "cols", "count", "form", "mode", "dtype", "values", "steady_s")
+WORK = ("product", "rows", "cols", "count", "form", "mode", "dtype", "values", "steady_s", "tune")
 
 
 def work_of(row):

@@ -11,7 +11,7 @@ VERIFY, NCCL, MPI = 30, 25, 30
 
 
 class Ranks:
-    """@param run  a Runner. @param checks  Checks, which knows the programs and what is broken."""
+    """@param run  a Runner. @param checks  Checks, which knows the programs and what is known of kernels."""
 
     def __init__(self, run, checks):
         self.run, self.checks = run, checks
@@ -30,8 +30,9 @@ class Ranks:
         """The ends first, then the kernels of our own, captured too, then what lies between while time
         lasts. One that fails or hangs leaves the others their turn."""
         done, layouts, late, bad, data = [], 0, [], [], {}
+        hung = self.checks.kernels.hung
         own = [(2, "--symmetric", name, *more) for more in ([], ["--graphs"])
-               for name in ("sm90", "sm80") if name not in self.checks.broken]
+               for name in ("sm90", "sm80") if not {name, name + " graph" * bool(more)} & set(hung)]
         between = [(ranks,) for ranks in (4, 3, 5, 6, 7)]
         runs = [(1,), (2,), (8,), *own, (2, "--graphs"), *between]
         entries = Entries(self.run, seconds, len(runs))
@@ -51,7 +52,7 @@ class Ranks:
                 bad.append(f"{what}: {text}")
             if name != "ok":
                 data[what] = found
-        said = f"{layouts} layouts over {', '.join(done) or 'nothing'}: #wrong 0, #bits 0" + self.checks.without()
+        said = f"{layouts} layouts over {', '.join(done) or 'nothing'}: #wrong 0, #bits 0" + self.checks.kernels.without()
         said += f"; no time for {', '.join(late)}; run it alone" if late else ""
         output = "".join(f"-- {what}\n{found['output']}\n" for what, found in data.items()
                          if found and "output" in found)

@@ -33,7 +33,7 @@ def product(rows, provider, size, reserved=None, count=1, values="random", key="
     found = [row for row in rows if row.get("provider") == provider and
              row.get("product") == "X X^T" and row["rows"] == row["cols"] == size and
              row["count"] == count and row.get("reserved_sms") == reserved and
-             row.get("values", "random") == values]
+             row.get("values", "random") == values and not row.get("tune")]
     if any(row.get("wrong") for row in found):
         return WRONG
     return max(found, key=warmth)[key] if found else None
@@ -46,7 +46,7 @@ def fastest(rows, shape, providers, dtype=None, reserved=None):
              if (row["rows"], row["cols"], row["count"]) == shape and row["provider"] in providers
              and row.get("mode", "eager") == "eager" and row.get("dtype") == dtype
              and row.get("reserved_sms") == reserved
-             and row.get("values", "random") == "random"]
+             and row.get("values", "random") == "random" and not row.get("tune")]
     bad = {(row["provider"], row["form"]) for row in found if row.get("wrong")}
     right = [row for row in found if (row["provider"], row["form"]) not in bad]
     if found and not right:

@@ -10,11 +10,16 @@ import children
 from clocks import Clocks
 from libraries import add_libraries, wheel_folders
 from outputs import ends, last
+from reading import Reading
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-MOST_LOGGED = 1 << 20  # characters of one command: a file of tests can say the same of every element
+# Bytes, whatever programs print: of the log, of it one command's (a file of tests can say the same of
+# every element) and what that may take of what is left; of the JSON file, and of it one part's.
+MOST_LOG, MOST_LOGGED, SHARE = 10 << 20, 1 << 20, 8
+MOST_JSON, MOST_OF_PART = 3 << 19, 3 << 18
+MOST_TEXT = 8000  # characters of what is said of a part
 
 
 class Missing(Exception):
@@ -28,11 +33,12 @@ class Runner:
     def __init__(self, deps, seconds, json_file, logs):
         self.end = time.monotonic() + seconds
         self.json_file = Path(json_file)
-        self.log_file = None
+        self.log_file, self.log_left = None, MOST_LOG
         if logs:
             Path(logs).mkdir(parents=True, exist_ok=True)
-            self.log_file = open(Path(logs) / "gpu-check.log", "w", encoding="utf-8")
-        self.rows, self.now = [], "start"
+            self.log_file = open(Path(logs) / "gpu-check.log", "wb")
+        self.rows, self.now, self.json_left = [], "start", MOST_JSON
+        self.kernels = None  # what Checks knows of them, for the JSON file
         self.environment = dict(os.environ)
         if deps:
             deps = Path(deps).resolve()
@@ -59,39 +65,48 @@ class Runner:
         return shutil.which(program, path=self.environment["PATH"])
 
     def run(self, *command, most=None):
-        """(status, output); status 124 where the time was over: then all it started is ended."""
+        """(status, output, its head and tail where that is long); status 124 where the time was over: then
+        all it started is ended."""
         begin = time.monotonic()
         try:
-            child = children.start([str(word) for word in command], cwd=ROOT, text=True,
-                                   env=self.environment, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, errors="replace")
+            child = children.start([str(word) for word in command], cwd=ROOT, env=self.environment,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:
             return 127, str(error)
-        status, output = 124, ""
+        limit = begin + max(1.0, min(self.left(), most or self.left()))
+        status, reading = 124, Reading(child.stdout)
         try:
-            output, _ = child.communicate(timeout=max(1.0, min(self.left(), most or self.left())))
-            status = child.returncode
+            reading.join(limit - time.monotonic())
+            if not reading.is_alive():
+                status = child.wait(max(0.1, limit - time.monotonic()))
         except subprocess.TimeoutExpired:
-            children.end(child)
-            output = rest_of(child)
+            pass
         finally:
             children.end(child)
-            self.log(command, status, time.monotonic() - begin, output)
-        return status, output
+            reading.join(5)  # longer where it is stuck in the driver, or somebody has its pipe
+            self.log(command, status, time.monotonic() - begin, reading.text())
+        return status, reading.text()
 
     def log(self, command, status, seconds, output):
-        if self.log_file:
-            self.log_file.write(f"==== {self.now}: {' '.join(str(word) for word in command)}\n"
-                                f"{ends(output, MOST_LOGGED)}\n"
-                                f"==== status {status} after {seconds:.1f} s\n\n")
-            self.log_file.flush()
+        if not self.log_file:
+            return
+        output = output.encode("utf-8")
+        most = max(0, min(MOST_LOGGED, self.log_left // SHARE))
+        if len(output) > most:
+            output = output[:most // 2] + f"\n[... {len(output) - most} bytes ...]\n".encode() + \
+                output[len(output) - most // 2:]
+        entry = f"==== {self.now}: {' '.join(str(word) for word in command)[:1000]}\n".encode() + output + \
+            f"\n==== status {status} after {seconds:.1f} s\n\n".encode()
+        self.log_left -= len(entry)
+        self.log_file.write(entry)
+        self.log_file.flush()
 
     def part(self, name, work, seconds):
         """Runs work(seconds) -> (status, text, data), whatever becomes of it."""
         start, self.now = time.monotonic(), name
         try:
             status, text, data = ("late", "no time was left; run it alone", None) \
-                if self.left() < 2 else work(seconds)
+                if min(self.left(), seconds) < 2 else work(seconds)
         except Missing as missing:
             status, text, data = "missing", str(missing), None
         except children.Ended as ended:
@@ -103,15 +118,22 @@ class Runner:
         return status
 
     def note(self, part, status, seconds, text="", data=None):
+        text = ends(text, MOST_TEXT)
+        data = bounded(data, min(MOST_OF_PART, self.json_left // 2))
+        self.json_left -= size_of(data)
         self.rows.append({"part": part, "status": status, "seconds": round(seconds, 1),
                           "text": text, "data": data, "gpu": self.clocks.since_last()})
-        print(f"{part:<12} {status:<8} {seconds:7.1f} s  {text}", flush=True)
+        self.say(f"{part:<12} {status:<8} {seconds:7.1f} s  {text}")
         self.write()
+
+    @staticmethod
+    def say(line):
+        print(line, flush=True)
 
     def write(self):
         whole = self.json_file.with_name(self.json_file.name + ".new")
-        whole.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "rows": self.rows},
-                                    indent=1) + "\n", encoding="utf-8")
+        whole.write_text(as_json({"date": time.strftime("%Y-%m-%d"), "rows": self.rows,
+                                  "kernels": self.kernels.told() if self.kernels else {}}), encoding="utf-8")
         os.replace(whole, self.json_file)
 
     def amend(self, status, text):
@@ -123,13 +145,29 @@ class Runner:
         return {row["status"] for row in self.rows}
 
 
-def rest_of(child):
-    """What one that has been ended had printed."""
-    try:
-        return child.communicate(timeout=5)[0]
-    except subprocess.TimeoutExpired as error:  # stuck in the driver, or somebody has its pipe
-        output = error.stdout or ""
-        return output if isinstance(output, str) else output.decode(errors="replace")
+def as_json(value):
+    return json.dumps(value, indent=1) + "\n"
+
+
+def size_of(data):
+    return len(as_json([[[data]]]))  # lines are set in, as those of the file
+
+
+def bounded(data, most):
+    """A part's data in so many bytes: without the middle of long texts, else without the last of long
+    lists."""
+    def cut(value, length, count):
+        if isinstance(value, str):
+            return ends(value, length)
+        if isinstance(value, dict):
+            return {str(key)[:200]: cut(one, length, count) for key, one in list(value.items())[:max(count, 64)]}
+        if isinstance(value, (list, tuple)):
+            return [cut(one, length, count) for one in value[:count]]
+        return value
+    length, count = 1 << 15, 1 << 12
+    while size_of(data) > most and length > 100:
+        data, length, count = dict(cut(data, length, count), cut=True), length // 2, count // 2
+    return data if size_of(data) <= most else {"cut": True}
 
 
 def verdict(status, text):

@@ -1,9 +1,11 @@
 """compute-sanitizer over small cases of the GPU tests, for tools/gpu-check."""
 import itertools
 import re
+import time
 
+from checks import PROBE
 from entries import HUNG, Entries
-from outputs import asserted_nothing, ends, last, said_left_out
+from outputs import asserted_nothing, ends, json_in, last, said_left_out
 from runner import Missing
 
 # Cases small enough for compute-sanitizer, those of the kernels that are hardest to get right first.
@@ -19,6 +21,7 @@ SANITIZED = SANITIZED_SYMMETRIC + SANITIZED_PASSES
 # Seconds that are plenty for one case, the program's start under the tool with it; hazards are looked for
 # in every access to shared memory.
 PLENTY = {"memcheck": 20, "synccheck": 20, "racecheck": 30}
+PROBED = 20  # seconds that are plenty for one small program under the tool
 # Bulk copies that an mbarrier announces are more than racecheck is known to follow.
 DOUBTFUL = "to be looked at, racecheck may not follow bulk copies and their mbarriers"
 FOUND = 9  # the exit status of compute-sanitizer where it has something to say
@@ -58,7 +61,7 @@ def judged(status, text):
 
 
 class Sanitizers:
-    """@param checks  Checks, which knows the programs and what is broken."""
+    """@param checks  Checks, which knows the programs and what is known of kernels."""
 
     def __init__(self, run, checks):
         self.run, self.checks = run, checks
@@ -74,36 +77,52 @@ class Sanitizers:
 
     def groups(self, tool):
         """(a name, kernels that are left out, cases), each of the kernels of our own by itself: what is
-        found in one says nothing of the other. The slow tools look at those alone. In turns, so that no
-        kernel goes unseen where time is short."""
-        broken = self.checks.broken & {"sm80", "sm90"}
-        lists = [[(kernel, {other} | broken, case) for case in SANITIZED_SYMMETRIC]
-                 for kernel, other in (("sm90", "sm80"), ("sm80", "sm90"))
-                 if kernel not in broken | self.checks.absent]
+        found in one says nothing of the other. The slow tools look at those alone. What is known to be
+        wrong comes first, the others in turns, so that no kernel goes unseen where time is short."""
+        known = self.checks.kernels
+        hung, first, lists = known.own_left_out(), [], []
+        for kernel, other in (("sm90", "sm80"), ("sm80", "sm90")):
+            if kernel in hung | known.absent:
+                continue
+            wrong = known.wrong.get(kernel, {})
+            # Whole Newton-Schulz is the last of these cases; its products by themselves were right.
+            cases = SANITIZED_SYMMETRIC[::-1] if wrong and "product" not in wrong else SANITIZED_SYMMETRIC
+            one = [(kernel, {other} | hung, case) for case in cases]
+            if wrong:
+                first += one
+            else:
+                lists.append(one)
         if tool == "memcheck":
-            lists.append([("passes", broken, case) for case in SANITIZED_PASSES])
-        return [one for turn in itertools.zip_longest(*lists) for one in turn if one]
+            lists.append([("passes", hung, case) for case in SANITIZED_PASSES])
+        return first + [one for turn in itertools.zip_longest(*lists) for one in turn if one]
+
+    def probe(self, tool, options):
+        """Whether the tool runs here at all, by one small program: on some machines it cannot."""
+        status, text = self.run.run("compute-sanitizer", *options, self.checks.program("muonrt"), *PROBE,
+                                    "--providers", "naive", most=PROBED)
+        if status == 124 or counted(text) is None or not json_in(text):
+            own = "\n".join(line for line in text.splitlines() if line.startswith("=====") and "SUMMARY" not in line)
+            why = f"did not end in {PROBED} s" if status == 124 else last(own.replace("=", " ") if own else text).strip()
+            raise Missing(f"{tool} cannot run on this machine: {why}")
 
     def sanitizer(self, tool, seconds):
         program = self.checks.program("muonrt_gpu")
         if not self.run.find("compute-sanitizer"):
             raise Missing("compute-sanitizer is not installed")
+        end = time.monotonic() + seconds
         options = ["--tool", tool, "--error-exitcode", FOUND, "--print-limit", 20]
         # What fails on purpose is no finding.
         options += ["--report-api-errors", "no"] if tool == "memcheck" else \
             ["--kernel-regex", "kns=symmetric"]
+        self.probe(tool, options)
         groups = self.groups(tool)
-        data, bad, entries = {}, [], Entries(self.run, seconds, len(groups))
+        data, bad, entries = {}, [], Entries(self.run, end - time.monotonic(), len(groups))
         counts = {"ok": 0, "failed": 0, "look": 0, "late": 0, "skipped": 0}
-        for number, (group, left_out, case) in enumerate(groups):
-            # The first one waits for the tool itself, which may never have been read from its disk.
-            own = PLENTY[tool] * (2 if number == 0 else 1)
+        for group, left_out, case in groups:
             row = data.setdefault(group, {"ended": [], "errors": 0, "warnings": 0, "left_out": 0})
             with self.checks.left_out(left_out, MUONRT_TEST_NAIVE="1"):
-                status, text = entries.run(own, "compute-sanitizer", *options, program, "-d", "yes",
+                status, text = entries.run(PLENTY[tool], "compute-sanitizer", *options, program, "-d", "yes",
                                            "-w", "NoTests", case)
-            if "Device not supported" in text:
-                raise Missing(f"{tool} does not run on this machine: Device not supported")
             name, errors, warnings = judged(status, text)
             if errors and tool == "racecheck" and group == "sm90" and "All tests passed" in text:
                 name = "look"
@@ -127,4 +146,4 @@ class Sanitizers:
                          (f", no time for {len(row['late'])}" if "late" in row else "")
                          for group, row in data.items() if group != "output") or "no kernel to look at"
         name = next(n for n in ("failed", "look", "late", "ok", "skipped") if counts[n] or n == "skipped")
-        return name, said + "".join("; " + b for b in bad) + self.checks.without(), data
+        return name, said + "".join("; " + b for b in bad) + self.checks.kernels.without(), data
