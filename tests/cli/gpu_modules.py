@@ -17,6 +17,7 @@ from nccl_scenes import judged as judged_scene
 from ranks import Ranks
 from kernels import Kernels
 from smoke import FIRST_USE, OWN_KERNELS, SMOKE_SHAPES, Smoke
+from runner import bounded, size_of
 from sanitizers import SANITIZED, SANITIZED_SYMMETRIC, Sanitizers, judged
 
 
@@ -163,6 +164,10 @@ def look_at_entries(expect):
            "; 8 ranks: did not end in 30 s" in text and "no time" not in text)
     status, text, _ = Ranks(Hangs("nccl"), Built(None, Path("."))).nccl(30)
     expect(f"nccl that hangs: {status} {text}", status == "failed" and "did not end in 25 s" in text)
+    run = Hangs("--symmetric sm80")
+    status, text, _ = Benches(run, Built(run, Path(".")), argparse.Namespace(step=None)).step(300)
+    expect(f"steps that hang: {status} {text}", status == "failed" and run.calls == 5 and
+           "; --symmetric sm80: failed, did not end in 30 s; --symmetric sm90: 1 rows" in text)
     expect("a sanitizer that hangs", judged(HUNG, "RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)")[0] ==
            "failed")
 
@@ -315,3 +320,9 @@ def look_at_outputs(expect):
     expect("the whole of a run", json_in('{"row": {"a": 1}}\nnote\n{"rows": [\n], "wrong": 0}\nwarning {x}') ==
            {"rows": [], "wrong": 0})
     expect("nothing", json_in("no JSON {here}") is None)
+    # Whatever a part says fits into the JSON file, rows first.
+    for data in ({"rows": [{"a": "b" * 99}] * 99999}, {"output": "c" * (9 << 20)}, {str(n): "d" * 999 for n in range(9999)},
+                 {"deep": [[["e" * 999] * 99] * 99] * 99}, None):
+        kept = bounded(data, 1 << 18)
+        expect(f"data of {size_of(kept)} bytes", size_of(kept) <= 1 << 18 and (data is None or kept["cut"]))
+    expect("rows that fit are kept", len(bounded({"rows": [{"a": "b"}] * 2000, "output": "f" * (9 << 20)}, 1 << 18)["rows"]) == 2000)

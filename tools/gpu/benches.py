@@ -2,7 +2,7 @@
 import sys
 import time
 
-from kernels import culprit
+from kernels import culprit, ended_in_replay
 from outputs import add_ratios, ends, json_in, objects_in, work_of
 from runner import ROOT, Missing, verdict
 
@@ -110,9 +110,11 @@ class Benches:
     def ended_by(self, kind, words, found, without):
         """The kernel that has ended a list, noted; where a crash names none, those known to be wrong."""
         known, data = self.checks.kernels, found[2] or {}
-        name, which, why = culprit(data.get("failed"), PRODUCED[kind])
+        name, which, why = culprit(data, PRODUCED[kind])
         if name and name not in without:
             known.note(name, which, why)
+            if which == "graph" and not ended_in_replay(data):
+                return set()  # the list went on: it has all figures
             self.lost.append(f"{name} {which} in {words}: {why[:200]}")
             return {name}
         if found[0] != "failed" or name or data and not data.get("cut"):
@@ -187,8 +189,11 @@ class Benches:
                 said.append(f"{what}: no time was left")
                 worst = "late" if worst == "ok" else worst
                 continue
+            most = min(STEP, end - time.monotonic())
             name, text, data = self.bench("step", "--shapes", self.sizes.step or SHAPES_STEP, "--ranks", 1, *words,
-                                          most=min(STEP, end - time.monotonic()))
+                                          most=most)
+            if name == "late" and most == STEP:
+                name, text = "failed", f"did not end in {STEP} s"
             if "compute capability" in text or "compute capability" in str(data):
                 continue
             for row in (data or {}).get("rows", []):

@@ -5,13 +5,21 @@ import re
 # What can be wrong with one, each apart from the others: its product, whole Newton-Schulz, its replay.
 KINDS = ("product", "ns", "graph")
 NAMED = re.compile(r"(cublaslt-best|cublaslt|sm80|sm90)( graph)?: (.*)", re.DOTALL)
-DID_NOT_END = re.compile(r"did not end (with)?in \d")  # words of the command's own deadline, and of ours
+DID_NOT_END = re.compile(r"did not end (with)?in [\d.]")  # words of the command's own deadline, and of ours
 
 
-def culprit(why, kind):
+def culprit(data, kind):
     """(kernel, kind, why) that a benchmark's `failed` names; (None, kind, why) where it names none."""
-    found = NAMED.match(why or "")
-    return (found[1], "graph" if found[2] else kind, found[3]) if found else (None, kind, why)
+    found = NAMED.match(data.get("failed") or "")
+    if not found:
+        return None, kind, data.get("failed")
+    # Replay comes behind the rows of what it replays: a device that stopped there has printed these last.
+    replay = found[2] or kind == "ns" and did_not_end(found[3]) and ended_in_replay(data)
+    return found[1], "graph" if replay else kind, found[3]
+
+
+def ended_in_replay(data):
+    return bool(data.get("rows")) and data["rows"][-1].get("mode") == "eager"
 
 
 def did_not_end(why):
@@ -32,6 +40,12 @@ class Kernels:
             self.hung.setdefault(f"{name} graph" if kind == "graph" else name, why[:300])
         else:
             self.wrong.setdefault(name, {}).setdefault(kind, why[:300])
+
+    def forget(self, name):
+        """What an earlier run has said of one that is tried again."""
+        self.wrong.pop(name, None)
+        for hung in (name, f"{name} graph"):
+            self.hung.pop(hung, None)
 
     def note_rows(self, kind, rows):
         """Rows with a result that is wrong, of `bench gemm` (product) or `bench ns` (ns)."""

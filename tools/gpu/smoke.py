@@ -33,7 +33,7 @@ def findings(name, kind, status, text):
     if why:
         found[kind] = why
     elif data.get("failed"):
-        of, which, said = culprit(data["failed"], kind)
+        of, which, said = culprit(data, kind)
         found[which] = said if of in (None, name) else data["failed"]
     if not found and (status != 0 or not data["rows"] or data.get("wrong")):
         found[kind] = verdict(status or 1, text)[1]
@@ -83,6 +83,7 @@ class Smoke:
         """(what to say, output of what failed, whether there was no time). All kinds are tried, one behind
         the other's failure, but none behind a hang."""
         known, found, seen, output = self.checks.kernels, {}, set(), ""
+        known.forget(name)
         for kind, words in (("product", ["gemm", "--shapes", SMOKE_SHAPES, "--providers", name]),
                             ("ns", ["ns", "--shapes", SMOKE_NS, "--together", "--providers", name + beside]),
                             ("ns", ["ns", "--shapes", SMOKE_NS, "--dtype", "f16", "--providers", name + beside])):
