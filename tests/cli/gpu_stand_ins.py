@@ -32,6 +32,9 @@ fi
 if [[ ${{STAND_IN_WRONG:-}} && ( "$*" != *"--providers "* || "$*" == *"--providers "*sm90* ) ]]; then
 {WRONG}
 fi
+if [[ ${{STAND_IN_QUICK:-}} && ( $1 == verify || "$*" == *,1081x1091x12,* || "$*" == *,128x300x3,* ) ]]; then
+  echo '{{"ranks":1,"rows":[{{}}],"wrong":0,"wrong_bits":0}}'; exit 0
+fi
 if [[ "$*" == *"--link nccl"* ]]; then echo "NCCL cannot be loaded"; exit 1; fi
 if [[ $1 == "${{STAND_IN_FAILS:-}}" ]]; then echo "it broke"; exit 1; fi
 if [[ ${{STAND_IN_FAILS_STEP:-}} && "$*" == *"$STAND_IN_FAILS_STEP"* ]]; then echo "it broke"; exit 1; fi
