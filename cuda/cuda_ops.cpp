@@ -61,8 +61,8 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
   const SymmetricProvider symmetric =
       settings.symmetric == SymmetricProvider::kDefault ? kDefaultSymmetric : settings.symmetric;
   if (symmetric != SymmetricProvider::kVendor)
-    symmetric_ = std::make_unique<SymmetricProducts>(device, symmetric,
-                                                     device.sms() - settings.reserved_sms);
+    symmetric_ = std::make_unique<SymmetricProducts>(
+        device, symmetric, device.sms() - settings.reserved_sms, settings.sm90);
 }
 
 std::string CudaOps::product_identity() const {

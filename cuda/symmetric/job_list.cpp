@@ -22,10 +22,11 @@ int slices_of(int64_t n, int64_t k) {
       std::clamp(std::min(kWantedJobs / cells, k / kShortestSlice), int64_t{1}, kMostSlices));
 }
 
-int slices_of_sm90(int64_t n, int64_t k, int64_t shortest) {
+int slices_of_sm90(int64_t n, int64_t k, int tuned) {
   constexpr int64_t kWidest = 3 * kCell;
+  if (tuned > 0) return std::min(tuned, stages_of(k) >= 4 ? 4 : stages_of(k) >= 2 ? 2 : 1);
   if (n > kWidest) return 1;
-  return k >= 4 * shortest ? 4 : k >= 2 * shortest ? 2 : 1;
+  return k >= 4 * kShortestSlice90 ? 4 : k >= 2 * kShortestSlice90 ? 2 : 1;
 }
 
 std::vector<TileJob> square_jobs(std::span<const SymmetricShape> shapes) {
@@ -34,7 +35,7 @@ std::vector<TileJob> square_jobs(std::span<const SymmetricShape> shapes) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     const int slices = slices_of(shape.n, shape.k);
     for (int64_t m = 0; m < shape.count; ++m)
-      raster(cells_of(shape.n), [&](int64_t row, int64_t col) {
+      raster(cells_of(shape.n), kRasterRows, [&](int64_t row, int64_t col) {
         for (int slice = 0; slice < slices; ++slice)
           jobs.push_back(tile_job(s, m, row, col, JobKind::kSquare, slice));
       });
@@ -46,17 +47,20 @@ int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes) {
   return (job.kind == JobKind::kSquare ? 1 : 2) * shapes[static_cast<size_t>(job.shape)].k;
 }
 
-JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks) {
+JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster) {
   constexpr int64_t kSide = kCell / 2;
   std::vector<TileJob> jobs;
   for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     MUONRT_CHECK_INTERNAL(shape.slices == 1, "medium tiles of ", shape.slices, " slices");
     const int64_t side = (shape.n + kSide - 1) / kSide;
-    for (int64_t m = 0; m < shape.count; ++m)
+    for (int64_t m = 0; m < shape.count; ++m) {
+      const size_t first = jobs.size();
       for (int64_t row = 0; row < cells_of(shape.n); ++row)
         for (int64_t col = 2 * row; col < side; col += 3)
           jobs.push_back(tile_job(s, m, row, col, JobKind::kMedium));
+      order_in_bands(std::span(jobs).subspan(first), raster);
+    }
   }
   JobList list;
   list.first.push_back(0);

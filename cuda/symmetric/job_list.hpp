@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/sm90_tuning.hpp"
 #include "backend/update_rules.hpp"
 
 // Which block computes what of symmetric results: built on the host once for a list of shapes, read
@@ -81,8 +82,8 @@ MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) 
 constexpr int64_t kShortestSlice90 = 512;
 /// The same on sm_90a: 1, 2 or 4. Narrow results of a large depth alone: there tiles are too few
 /// for a GPU however small they are, and a batch loses little without tiles of two cells.
-/// @param shortest  terms in a slice at least; another one is for tests, it changes bits.
-int slices_of_sm90(int64_t n, int64_t k, int64_t shortest = kShortestSlice90);
+/// @param tuned  of Sm90Tuning: as many in any width, or what there are stages for.
+int slices_of_sm90(int64_t n, int64_t k, int tuned = 0);
 
 /// One job for each cell and slice, slices of a cell in a row; the deepest shapes first, and in the
 /// order of `raster` inside a matrix.
@@ -103,13 +104,16 @@ struct JobList {
 /// diagonal a seventh more than their products. Shapes with slices have squares alone: the block
 /// that adds slices up keeps two sums of each element.
 /// @param blocks  of the grid; even.
-JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks);
+/// @param tuning  without `pairs` all of them are cut; `raster` orders what is dealt.
+JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
+                   const Sm90Tuning& tuning = {});
 
 /// Tiles of a cell and a half in place of the mixed list, from the diagonal to the end of each row
 /// of cells, dealt to the blocks in turn, the deepest shapes first. They bring no more bytes than
 /// an SM takes in while it multiplies, as squares do, and end a round earlier than wide ones: for
 /// shapes that are just larger than one round of squares. None with slices.
-JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks);
+/// @param raster  of Sm90Tuning.
+JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
 /// What the busiest block of a list has, where a job costs what `cost` says of it.
 template <class Cost>

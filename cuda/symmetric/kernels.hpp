@@ -42,12 +42,19 @@ enum class Sm90Jobs {
   kMedium,  // of medium_jobs
 };
 
+/// A persistent grid.
+struct Sm90Grid {
+  Sm90Jobs jobs;
+  int blocks;  // those of the list; even
+  /// Whether the list has any. Else each block finds a place alone: a cluster of two wants both SMs
+  /// in one GPC, where those of a communicator may have left one.
+  bool pairs;
+  bool early;  // as in Sm90Tuning
+};
+
 /// Once for a device, before the first launch.
 void symmetric_sm90_prepare();
-/// @param blocks  those of the list; even.
-/// @param pairs   whether the list has any. Else each block finds a place alone: a cluster of two
-///                wants both SMs in one GPC, where those of a communicator may have left one.
-void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks, bool pairs,
+void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& grid,
                     cudaStream_t stream);
 
 struct Sm90SmallArguments {
@@ -60,7 +67,8 @@ static_assert(sizeof(Sm90SmallArguments) <= 4096, "arguments of a kernel");
 /// Once for a device, before the first launch.
 void symmetric_sm90_small_prepare();
 /// @param slices  of every problem: 1, 2 or 4.
+/// @param early   as in Sm90Tuning.
 void symmetric_sm90_small(const Sm90SmallArguments& args, DType element, int slices, int64_t jobs,
-                          cudaStream_t stream);
+                          bool early, cudaStream_t stream);
 
 }  // namespace muonrt::cuda

@@ -39,17 +39,17 @@ struct Work {
   Jobs pairs, singles;
 };
 
-Work cut(Shapes shapes) {
+Work cut(Shapes shapes, int64_t rows) {
   Work work;
   for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     const int64_t cells = cells_of(shape.n);
     for (int64_t m = 0; shape.slices > 1 && m < shape.count; ++m)
-      raster(cells, [&](int64_t row, int64_t col) {
+      raster(cells, rows, [&](int64_t row, int64_t col) {
         work.singles.push_back(tile_job(s, m, row, col, JobKind::kSquare));
       });
     for (int64_t m = 0; shape.slices == 1 && m < shape.count; ++m)
-      raster((cells + 1) / 2, [&](int64_t row, int64_t col) {
+      raster((cells + 1) / 2, rows, [&](int64_t row, int64_t col) {
         const int64_t r = 2 * row, c = 2 * col;
         const bool last = c + 1 == cells;  // a column of squares that is one cell wide
         if (row == col) {
@@ -298,9 +298,10 @@ int64_t least_makespan(const Work& work, Shapes shapes, int64_t blocks) {
 
 }  // namespace
 
-JobList mixed_jobs(Shapes shapes, int blocks) {
+JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   MUONRT_CHECK_INTERNAL(blocks >= 2 && blocks % 2 == 0, "a grid of ", blocks, " blocks");
-  const Work work = cut(shapes);
+  Work work = cut(shapes, tuning.raster);
+  if (!tuning.pairs) work = {{}, with_halves(work.pairs, work.singles)};
   const auto clusters = static_cast<size_t>(blocks / 2);
   int64_t bound = least_makespan(work, shapes, blocks);
   const auto with_bound = [&](int64_t to) {

@@ -28,6 +28,17 @@ __device__ inline void cluster_sync() {
 __device__ inline void warpgroup_sync(int group) {
   asm volatile("barrier.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
+/// True in one lane, where all lanes of a warp come. The compiler then knows that one thread goes
+/// on.
+__device__ inline bool elect_lane() {
+  uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred is;\n"
+      "elect.sync _|is, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, is;\n}"
+      : "=r"(elected)::"memory");
+  return elected != 0;
+}
 template <int kCount>
 __device__ inline void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));

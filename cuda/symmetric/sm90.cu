@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const Shared shared{dynamic_shared()};
   const uint32_t rank = cluster_rank();
   const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // for ptxas: equal in a warp
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // for ptxas: equal in a warp
   make_barriers(shared);
   if (threadIdx.x == 0 && first < end) {
     const int shape = args.jobs[first].shape;
@@ -335,17 +335,24 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
   await_predecessors();
   int fill = 0;
-  if (warpgroup == 0) {
+  if (warp < 4) {
     fewer_registers<Config::kProducerRegisters>();
-    if (threadIdx.x == 0) {
-      for (int i = first; i < end; ++i)
-        produce_job<kMedium>(args, args.jobs[i], shared, rank, fill);
+    if (warp == 0 && elect_lane()) {
+      // The next job is read under this one's copies. Then L1 has it for the consumers, too, which
+      // have no registers left for it.
+      TileJob next;
+      if (first < end) next = args.jobs[first];
+      for (int i = first; i < end; ++i) {
+        const TileJob job = next;
+        if (i + 1 < end) next = args.jobs[i + 1];
+        produce_job<kMedium>(args, job, shared, rank, fill);
+      }
       // Not before: blocks of the next launch would sit on the SMs that are left to a communicator.
       allow_successors();
     }
   } else {
     more_registers<Config::kConsumerRegisters>();
-    const int consumer = warpgroup - 1;
+    const int consumer = warp / 4 - 1;
     constexpr int kMost = kMedium ? 3 : kJobs == Sm90Jobs::kSliced ? 2 : 4;
     TileWords<kMost> words;
     int before = kNone;
@@ -389,12 +396,13 @@ void symmetric_sm90_prepare() {
                                        Config::kSharedBytes));
 }
 
-void symmetric_sm90(const Sm90Arguments& args, DType element, Sm90Jobs jobs, int blocks, bool pairs,
+void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& grid,
                     cudaStream_t stream) {
   launch("symmetric_sm90",
-         element == DType::kBF16 ? kernel_of<DType::kBF16>(jobs) : kernel_of<DType::kF16>(jobs),
-         grid_of(blocks), Config::kThreads, args, stream, Config::kSharedBytes, pairs ? 2 : 1,
-         /*programmatic=*/true);
+         element == DType::kBF16 ? kernel_of<DType::kBF16>(grid.jobs)
+                                 : kernel_of<DType::kF16>(grid.jobs),
+         grid_of(grid.blocks), Config::kThreads, args, stream, Config::kSharedBytes,
+         grid.pairs ? 2 : 1, /*programmatic=*/grid.early);
 }
 
 }  // namespace muonrt::cuda

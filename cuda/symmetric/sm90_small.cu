@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksOfSm)
   if (threadIdx.x < Config::kConsumerThreads) {
     compute<kElement, kSlices>(args, job, shared, rank, end - begin);
   } else {
-    if (threadIdx.x == Config::kConsumerThreads) {
+    if (elect_lane()) {
       produce(args, job, shared, begin, end);
       allow_successors();
     }
@@ -296,11 +296,11 @@ void symmetric_sm90_small_prepare() {
 }
 
 void symmetric_sm90_small(const Sm90SmallArguments& args, DType element, int slices, int64_t jobs,
-                          cudaStream_t stream) {
+                          bool early, cudaStream_t stream) {
   launch("symmetric_sm90_small",
          element == DType::kBF16 ? kernel_of<DType::kBF16>(slices) : kernel_of<DType::kF16>(slices),
          grid_of(jobs * slices), Config::kThreads, args, stream, Config::kSharedBytes,
-         /*cluster=*/slices, /*programmatic=*/true);
+         /*cluster=*/slices, /*programmatic=*/early);
 }
 
 }  // namespace muonrt::cuda

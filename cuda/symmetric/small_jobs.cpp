@@ -33,13 +33,15 @@ double stage_bytes(int rows, int cols, bool diagonal) {
 
 }  // namespace
 
-std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles) {
+std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles,
+                                int64_t raster) {
   MUONRT_CHECK_INTERNAL(!persistent(tiles), "small jobs of large tiles");
   std::vector<TileJob> jobs;
   for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
     const int64_t side = (shape.n + kSmallCell - 1) / kSmallCell;
-    for (int64_t m = 0; m < shape.count; ++m)
+    for (int64_t m = 0; m < shape.count; ++m) {
+      const size_t first = jobs.size();
       for (int64_t row = 0; row < side; ++row)
         for (int64_t col = row; col < side;) {
           const bool wide =
@@ -47,6 +49,8 @@ std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles ti
           jobs.push_back(tile_job(s, m, row, col, wide ? JobKind::kWide : JobKind::kSquare));
           col += wide ? 2 : 1;
         }
+      order_in_bands(std::span(jobs).subspan(first), raster);
+    }
   }
   return jobs;
 }

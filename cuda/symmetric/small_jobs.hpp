@@ -14,18 +14,12 @@ namespace muonrt::cuda {
 
 constexpr int kSmallCell = 64;
 
-enum class Tiles {
-  kLarge,      // the mixed list, a persistent grid
-  kMedium,     // 128 x 192, on such a grid
-  kSmall,      // 64 x 64
-  kSmallWide,  // 64 x 128, and 64 x 64 where that is all that is left of a row; 64 x 64 alone with
-               // slices
-};
-
 /// One job for each small tile on and above the diagonal: row and col count cells of kSmallCell,
 /// kWide has two of them, col and col + 1. The deepest shapes first.
-/// @param tiles  kSmall or kSmallWide.
-std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles);
+/// @param tiles   kSmall or kSmallWide.
+/// @param raster  of Sm90Tuning.
+std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles,
+                                int64_t raster = 0);
 
 /// Whether a kind is of lists for persistent grids.
 constexpr bool persistent(Tiles tiles) { return tiles == Tiles::kLarge || tiles == Tiles::kMedium; }

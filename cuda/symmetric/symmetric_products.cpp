@@ -22,10 +22,11 @@ Buffer on_device(Device& device, const std::vector<T>& list, cudaStream_t stream
 }  // namespace
 
 SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider, int sms,
-                                     int64_t partials)
+                                     const Sm90Tuning& tuning, int64_t partials)
     : device_(device),
       provider_(provider),
       blocks_(std::max(2, sms / 2 * 2)),
+      tuning_(tuning),
       most_partials_(partials) {
   if (provider_ == SymmetricProvider::kSm90) {
     symmetric_sm90_prepare();
@@ -37,14 +38,14 @@ SymmetricProducts::SymmetricProducts(Device& device, SymmetricProvider provider,
 }
 
 std::string SymmetricProducts::identity() const {
-  return provider_ == SymmetricProvider::kSm90 ? "symmetric sm_90a kernels 2"
-                                               : "symmetric sm_80 kernels 1";
+  if (provider_ == SymmetricProvider::kSm80) return "symmetric sm_80 kernels 1";
+  const std::string kernels = "symmetric sm_90a kernels 2";
+  return tuning_.slices == 0 ? kernels : cat(kernels, ", ", tuning_.slices, " slices");
 }
 
 int SymmetricProducts::slices_in(const Product& p) const {
-  return provider_ == SymmetricProvider::kSm90
-             ? slices_of_sm90(p.c.rows, p.a.cols, tuning_.shortest_slice)
-             : slices_of(p.c.rows, p.a.cols);
+  return provider_ == SymmetricProvider::kSm90 ? slices_of_sm90(p.c.rows, p.a.cols, tuning_.slices)
+                                               : slices_of(p.c.rows, p.a.cols);
 }
 
 void SymmetricProducts::reserve(int64_t n, int64_t k) {
@@ -59,10 +60,11 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   JobList list;
   Tiles tiles = Tiles::kLarge;
   if (provider_ == SymmetricProvider::kSm90) {
-    list = mixed_jobs(shapes, blocks_);
+    list = mixed_jobs(shapes, blocks_, tuning_);
     tiles = tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
-    if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_);
-    if (!persistent(tiles)) list = {small_jobs(shapes, tiles), {}};
+    if (tiles == Tiles::kMedium && shapes[0].slices > 1) tiles = Tiles::kLarge;
+    if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_, tuning_.raster);
+    if (!persistent(tiles)) list = {small_jobs(shapes, tiles, tuning_.raster), {}};
   } else {
     list.jobs = square_jobs(shapes);
   }
@@ -120,7 +122,7 @@ void SymmetricProducts::launch_large(std::span<const Product> products, const De
   const Sm90Jobs jobs = medium                       ? Sm90Jobs::kMedium
                         : slices_in(products[0]) > 1 ? Sm90Jobs::kSliced
                                                      : Sm90Jobs::kMixed;
-  symmetric_sm90(args, products[0].a.dtype, jobs, blocks_, list.pairs, stream);
+  symmetric_sm90(args, products[0].a.dtype, {jobs, blocks_, list.pairs, tuning_.early}, stream);
 }
 
 void SymmetricProducts::launch_small(std::span<const Product> products, const DeviceList& list,
@@ -135,7 +137,8 @@ void SymmetricProducts::launch_small(std::span<const Product> products, const De
     if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kSmallCell);
   }
   args.jobs = list.jobs.as<TileJob>();
-  symmetric_sm90_small(args, products[0].a.dtype, slices_in(products[0]), list.count, stream);
+  symmetric_sm90_small(args, products[0].a.dtype, slices_in(products[0]), list.count, tuning_.early,
+                       stream);
 }
 
 void SymmetricProducts::launch_sm90(std::span<const Product> products, cudaStream_t stream) {

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,12 +14,6 @@
 
 namespace muonrt::cuda {
 
-/// What tests choose on sm_90a, so that small numbers reach every path.
-struct Sm90Tuning {
-  std::optional<Tiles> tiles;  // of every launch that can have them, whatever the model says
-  int64_t shortest_slice = kShortestSlice90;
-};
-
 /// Symmetric products by the kernels of this folder. The kernel follows from the device's kind and
 /// `provider`, how an element is summed from the shape: not from the batch, what else is in the
 /// launch, the number of SMs, alignment or free memory.
@@ -29,16 +22,16 @@ class SymmetricProducts {
   /// @param device      lends the memory of job lists and sums; outlives this.
   /// @param provider    kSm80 or kSm90.
   /// @param sms         that a persistent grid may fill (kSm90).
+  /// @param tuning      of kSm90.
   /// @param partials    sums of slices that one launch leaves at most, 64 KiB each (kSm80).
-  SymmetricProducts(Device& device, SymmetricProvider provider, int sms, int64_t partials = 512);
+  SymmetricProducts(Device& device, SymmetricProvider provider, int sms,
+                    const Sm90Tuning& tuning = {}, int64_t partials = 512);
 
   /// Name, for Device::describe.
   std::string identity() const;
   /// Takes the memory of sums that this shape needs; job lists are made where a list of shapes is
   /// met for the first time.
   void reserve(int64_t n, int64_t k);
-  /// Before the first product.
-  void tune(const Sm90Tuning& tuning) { tuning_ = tuning; }
   /// Products of any shapes, one dtype, in as few launches as kernels' arguments allow.
   /// Every one `symmetric_takes`, k > 0.
   void multiply(std::span<const Product> products, cudaStream_t stream);
@@ -65,8 +58,8 @@ class SymmetricProducts {
   Device& device_;
   SymmetricProvider provider_;
   int blocks_;  // of a persistent grid
-  int64_t most_partials_;
   Sm90Tuning tuning_;
+  int64_t most_partials_;
   Buffer partials_;
   std::map<std::vector<SymmetricShape>, DeviceList> lists_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cuda/symmetric/job_list.hpp"
@@ -15,11 +16,22 @@ namespace muonrt::cuda {
 constexpr int64_t kRasterRows = 8;  // rows whose squares are near in time, so that L2 has them
 
 /// Calls visit(row, col) for 0 <= row <= col < side, column by column inside bands of rows.
+/// @param rows  of a band; 0: kRasterRows.
 template <class Visit>
-void raster(int64_t side, const Visit& visit) {
-  for (int64_t band = 0; band < side; band += kRasterRows)
+void raster(int64_t side, int64_t rows, const Visit& visit) {
+  if (rows == 0) rows = kRasterRows;
+  for (int64_t band = 0; band < side; band += rows)
     for (int64_t col = band; col < side; ++col)
-      for (int64_t row = band; row < std::min(band + kRasterRows, col + 1); ++row) visit(row, col);
+      for (int64_t row = band; row < std::min(band + rows, col + 1); ++row) visit(row, col);
+}
+
+/// The same order for the jobs of one matrix that were listed row by row, whatever their widths.
+/// @param rows  of a band; 0: row by row.
+inline void order_in_bands(std::span<TileJob> jobs, int64_t rows) {
+  if (rows < 2) return;
+  std::stable_sort(jobs.begin(), jobs.end(), [=](const TileJob& a, const TileJob& b) {
+    return std::pair{a.row / rows, a.col} < std::pair{b.row / rows, b.col};
+  });
 }
 
 /// Numbers of the shapes; those of equal depth in the caller's order.

@@ -4,6 +4,7 @@
 
 #include "backend/allocator.hpp"
 #include "backend/device.hpp"
+#include "backend/sm90_tuning.hpp"
 
 namespace muonrt {
 
@@ -42,7 +43,8 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
-/// How a rank's GPU works; `symmetric` and the two kinds of products alone change bits.
+/// How a rank's GPU works; `symmetric`, the two kinds of products and `sm90.slices` alone change
+/// bits.
 struct CudaSettings {
   bool naive_products = false;  // plain loops in place of the vendor's products: slow
   /// The vendor's at their best, for benchmarks: each batch waits where it is first met while
@@ -56,6 +58,7 @@ struct CudaSettings {
   /// SMs that persistent grids (kSm90) leave to a communicator's blocks, which would else wait for
   /// the grid's end. At least two stay with the products.
   int reserved_sms = 0;
+  Sm90Tuning sm90 = {};  // of kSm90
   /// Where memory comes from: the caller's functions, or, in the order of a stream, a pool of the
   /// device's own; else cudaMalloc.
   Allocator allocator = {};

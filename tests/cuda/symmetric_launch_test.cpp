@@ -21,11 +21,10 @@ namespace {
 /// All products of a list in one call.
 std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
                                            const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int sms = 4, int64_t partials = 512,
-                                           const Sm90Tuning& tuning = {}) {
+                                           int sms = 4, const Sm90Tuning& tuning = {},
+                                           int64_t partials = 512) {
   Machine machine(make_device(provider));
-  SymmetricProducts products(*machine.device, provider, sms, partials);
-  products.tune(tuning);
+  SymmetricProducts products(*machine.device, provider, sms, tuning, partials);
   std::vector<SymmetricTrial> trials;
   std::vector<Product> list;
   for (const SymmetricCase& c : cases) {
@@ -81,21 +80,20 @@ TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16",
 
 TEST_CASE("symmetric launch: blocks come in clusters where a list has pairs, and only there",
           "[emulated]") {
-  const auto clustered = [](const SymmetricCase& c, Tiles tiles, int64_t shortest_slice) {
-    Sm90Tuning tuning;
-    tuning.tiles = tiles;
-    tuning.shortest_slice = shortest_slice;
+  const auto clustered = [](const SymmetricCase& c, Tiles tiles, int slices, bool pairs = true) {
     const int64_t before = emulator::launched().clustered;
     int64_t wrong = 0;
-    results(SymmetricProvider::kSm90, {c}, wrong, 4, 512, tuning);
+    results(SymmetricProvider::kSm90, {c}, wrong, 4,
+            {.tiles = tiles, .pairs = pairs, .slices = slices});
     CHECK(wrong == 0);
     return emulator::launched().clustered - before;
   };
-  CHECK(clustered({1081, 70}, Tiles::kLarge, kShortestSlice90) == 1);
-  CHECK(clustered({1081, 70}, Tiles::kMedium, kShortestSlice90) == 0);
-  CHECK(clustered({200, 70}, Tiles::kLarge, kShortestSlice90) == 0);  // on the diagonal alone
-  CHECK(clustered({200, 300}, Tiles::kLarge, 64) == 0);               // sliced, a block adds up
-  CHECK(clustered({200, 300}, Tiles::kSmall, 64) == 1);               // sliced, a cluster does
+  CHECK(clustered({1081, 70}, Tiles::kLarge, 0) == 1);
+  CHECK(clustered({1081, 70}, Tiles::kLarge, 0, false) == 0);
+  CHECK(clustered({1081, 70}, Tiles::kMedium, 0) == 0);
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // on the diagonal alone
+  CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // sliced, a block adds up
+  CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // sliced, a cluster does
 }
 
 TEST_CASE("symmetric launch: pairs, broken rounds and diagonals of larger results", "[emulated]") {
@@ -117,7 +115,7 @@ TEST_CASE("symmetric launch: a tile is stored behind the first stages of the nex
   std::set<Succession> met;
   const auto run = [&](const std::vector<SymmetricCase>& cases, int sms) {
     int64_t wrong = 0;
-    results(SymmetricProvider::kSm90, cases, wrong, sms, 512, tuning);
+    results(SymmetricProvider::kSm90, cases, wrong, sms, tuning);
     CHECK(wrong == 0);
     note_successions(cases, sms, met);
   };
@@ -151,7 +149,7 @@ TEST_CASE("symmetric launch: a tile is stored behind the first stages of the nex
       CHECK(met.count({before, after, few}) == 1);
     }
   // Slices of one stage and more, squares alone.
-  tuning.shortest_slice = 64;
+  tuning.slices = 4;
   for (const int64_t k : {128, 200, 256, 1100}) run({{300, k, 3, true, 1.0f, 2.0f, 7.0f}}, 4);
 }
 
@@ -209,15 +207,70 @@ TEST_CASE("symmetric launch: products for sm_90a may begin early, and none touch
   int64_t wrong = 0, before = emulator::early_launches();
   results(SymmetricProvider::kSm90, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong);
   CHECK(emulator::early_launches() == before + 1);
+  results(SymmetricProvider::kSm90, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong, 4, {.early = false});
   results(SymmetricProvider::kSm80, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong);
   CHECK(emulator::early_launches() == before + 1);
   CHECK(wrong == 0);
 }
 
+TEST_CASE("symmetric launch: results are right under every tuning, their bits its slices' alone",
+          "[emulated][every]") {
+  // With a pair, diagonals and edges; one whose depth is cut by itself; D.
+  const std::vector<SymmetricCase> cases = {
+      {390, 130, 1, true, 1.0f, 2.0f, 3.0f}, {100, 1030, 1, true, 2.0f, -1.0f}, {70, 70, 3}};
+  for (const int slices : {0, 1, 2, 4}) {
+    std::vector<std::vector<uint16_t>> first;
+    for (const std::optional<Tiles>& tiles : {std::optional<Tiles>(),
+                                              {Tiles::kLarge},
+                                              {Tiles::kMedium},
+                                              {Tiles::kSmall},
+                                              {Tiles::kSmallWide}})
+      for (const bool pairs : {true, false})
+        for (const bool early : {true, false})
+          for (const int64_t raster : {0, 3}) {
+            CAPTURE(slices, tiles ? static_cast<int>(*tiles) : -1, pairs, early, raster);
+            int64_t wrong = 0;
+            const auto bits = results(SymmetricProvider::kSm90, cases, wrong, 4,
+                                      {tiles, pairs, early, slices, raster});
+            CHECK(wrong == 0);
+            if (first.empty()) first = bits;
+            CHECK((bits == first));
+          }
+  }
+}
+
+TEST_CASE("symmetric launch: a band of tiles is worked off column by column", "[emulated]") {
+  const std::vector<SymmetricShape> shapes = {{600, 64, 2}};
+  const auto places = [](const std::vector<TileJob>& jobs) {
+    std::vector<std::pair<int, int>> out;
+    for (const TileJob& job : jobs)
+      if (job.matrix == 0 && out.size() < 5) out.emplace_back(job.row, job.col);
+    return out;
+  };
+  using Places = std::vector<std::pair<int, int>>;
+  CHECK(places(small_jobs(shapes, Tiles::kSmall)) ==
+        Places{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}});
+  CHECK(places(small_jobs(shapes, Tiles::kSmall, 2)) ==
+        Places{{0, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}});
+  CHECK(places(medium_jobs(shapes, 1).jobs) == Places{{0, 0}, {0, 3}, {0, 6}, {0, 9}, {1, 2}});
+  CHECK(places(medium_jobs(shapes, 1, 2).jobs) == Places{{0, 0}, {1, 2}, {0, 3}, {1, 5}, {0, 6}});
+  // Squares of 2 x 2 cells; (0, 2), (2, 4) ... are pairs.
+  const std::vector<SymmetricShape> large = {{1536, 64, 1}};
+  const auto pairs = [&](int64_t raster) {
+    Places out;
+    for (const TileJob& job : mixed_jobs(large, 2, {.raster = raster}).jobs)
+      if (job.kind == JobKind::kPair && job.row % 2 == 0 && out.size() < 4)
+        out.emplace_back(job.row, job.col);
+    return out;
+  };
+  CHECK(pairs(1) == Places{{0, 2}, {0, 4}, {0, 6}, {0, 8}});
+  CHECK(pairs(2) == Places{{0, 2}, {0, 4}, {2, 4}, {0, 6}});
+}
+
 TEST_CASE("symmetric launch: more sums than the workspace holds take several launches",
           "[emulated]") {
   int64_t wrong = 0;
-  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 4, 5);
+  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 4, {}, 5);
   CHECK(wrong == 0);
 }
 

@@ -142,8 +142,9 @@ TEST_CASE("symmetric medium: exact on integers where D comes behind any number o
   for (int64_t stages = 1; stages <= 9; ++stages) {
     CAPTURE(stages);
     // Rows that begin a tile on the diagonal, behind it and at the last column.
-    CHECK(wrong({300, stages * kStage - 3, 2, true, -2.0f, 3.0f, 7.0f}, Tiles::kMedium) == 0);
-    CHECK(wrong({200, stages * kStage, 1, true, 1.0f, -3.0f, 5.0f, true}, Tiles::kMedium) == 0);
+    CHECK(wrong({300, stages * kStageDepth - 3, 2, true, -2.0f, 3.0f, 7.0f}, Tiles::kMedium) == 0);
+    CHECK(wrong({200, stages * kStageDepth, 1, true, 1.0f, -3.0f, 5.0f, true}, Tiles::kMedium) ==
+          0);
   }
 }
 

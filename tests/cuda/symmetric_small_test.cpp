@@ -185,9 +185,9 @@ TEST_CASE("symmetric small: exact on integers where the depth is cut, all tiles"
     for (const int64_t k : {130, 260, 700}) {
       const SymmetricCase c = case_of(n, k, 1 + (turn + turn / 3) % 3, turn);
       INFO(c.name());
-      REQUIRE(slices_of_sm90(n, k, kStage) == (k < 4 * kStage ? 2 : 4));
+      REQUIRE(slices_of_sm90(n, k, kMostSlices) == (k < 3 * kStageDepth ? 2 : 4));
       for (const Tiles tiles : {Tiles::kSmall, Tiles::kLarge})
-        REQUIRE(wrong(c, tiles, kStage) == 0);
+        REQUIRE(wrong(c, tiles, kMostSlices) == 0);
       ++turn;
     }
     turn += 2;
@@ -197,14 +197,14 @@ TEST_CASE("symmetric small: exact on integers where the depth is cut, all tiles"
 TEST_CASE("symmetric small: exact on integers where D comes behind any number of stages",
           "[emulated]") {
   for (int64_t stages = 1; stages <= 9; ++stages) {
-    SymmetricCase c = {130, stages * kStage - 3, 2, true, -2.0f, 3.0f, 7.0f};
+    SymmetricCase c = {130, stages * kStageDepth - 3, 2, true, -2.0f, 3.0f, 7.0f};
     CAPTURE(stages);
     CHECK(wrong(c, Tiles::kSmall) == 0);
     CHECK(wrong(c, Tiles::kSmallWide) == 0);
     // As many in each of four slices.
-    c.k = 4 * stages * kStage;
-    CHECK(slices_of_sm90(c.n, c.k, kStage) == 4);
-    CHECK(wrong(c, Tiles::kSmall, kStage) == 0);
+    c.k = 4 * stages * kStageDepth;
+    CHECK(slices_of_sm90(c.n, c.k, kMostSlices) == 4);
+    CHECK(wrong(c, Tiles::kSmall, kMostSlices) == 0);
   }
 }
 

@@ -12,27 +12,26 @@ using namespace muonrt;
 using namespace muonrt::cuda;
 
 constexpr auto kProvider = SymmetricProvider::kSm90;
-constexpr int64_t kStage = 64;  // the shortest slice that there can be
+constexpr int kMostSlices = 4;
 
-/// Runs one product with chosen tiles; slices as for `shortest`.
-inline void multiply(Machine& machine, const Product& product, Tiles tiles, int64_t shortest,
+/// Runs one product with chosen tiles and slices (0: by shape).
+inline void multiply(Machine& machine, const Product& product, Tiles tiles, int slices,
                      int sms = 4) {
-  SymmetricProducts products(*machine.device, kProvider, sms);
-  products.tune({tiles, shortest});
+  SymmetricProducts products(*machine.device, kProvider, sms, {.tiles = tiles, .slices = slices});
   products.multiply({&product, 1}, handle_of(machine.on()));
   machine.finish();
 }
 
 inline int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricNumbers& numbers,
-                     Tiles tiles, int64_t shortest = kShortestSlice90) {
+                     Tiles tiles, int slices = 0) {
   const SymmetricTrial trial(machine, c, numbers);
-  multiply(machine, trial.product, tiles, shortest);
+  multiply(machine, trial.product, tiles, slices);
   return trial.wrong(machine);
 }
-inline int64_t wrong(const SymmetricCase& c, Tiles tiles, int64_t shortest = kShortestSlice90) {
+inline int64_t wrong(const SymmetricCase& c, Tiles tiles, int slices = 0) {
   Machine machine(make_device(kProvider));
   return wrong(machine, c, SymmetricNumbers(c, static_cast<uint64_t>(c.n * 1000 + c.k)), tiles,
-               shortest);
+               slices);
 }
 
 /// Every kind of epilogue and both dtypes in turn.
@@ -75,7 +74,7 @@ class RandomBatch {
     }
     const auto* out = static_cast<uint16_t*>(product_.c.data) + (kCount - 1) * n_ * ld_;
     machine_.ops().fill(machine_.on(), product_.c.data, 0x5a, 2 * kCount * n_ * ld_);
-    multiply(machine_, p, tiles, kStage, sms);
+    multiply(machine_, p, tiles, n_ <= 384 ? kMostSlices : 0, sms);
     return machine_.get(out, n_ * ld_);
   }
   bool is_symmetric(const std::vector<uint16_t>& c) const {

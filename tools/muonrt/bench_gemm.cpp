@@ -222,7 +222,8 @@ int run(const Arguments& a) {
         "parts, then the mirror";
   report.fields = {{"dtype", json_text(a.dtype)},
                    {"values", json_text(a.values)},
-                   {"steady_s", fmt::format("{}", a.steady)}};
+                   {"steady_s", fmt::format("{}", a.steady)},
+                   {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
   constexpr Kind kKinds[] = {Kind::kGram, Kind::kPolynomial, Kind::kApply};
   return report.run([&] {
     if (a.predict) {
@@ -260,7 +261,7 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");
   command->callback([=, &work] {
-    settle_prediction(*command, *a);
+    settle_products(*command, *a);
     work = [=] { return run(*a); };
   });
 }

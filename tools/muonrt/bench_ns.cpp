@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "algo/newton_schulz.hpp"
@@ -31,6 +32,7 @@ struct Arguments : DeviceArguments {
   // of the next one, and the side of a tile that becomes a copy of its neighbour, of the middle
   // matrix.
   int64_t plant_nan = -1, plant_matrix = -1, plant_tile = -1;
+  std::string plant_graph;  // the provider whose replays fail
 };
 
 Table make_table() {
@@ -129,7 +131,12 @@ struct Scene {
 /// One way of a scene to run.
 struct Run {
   Scene* scene;
+  Provider provider;  // in errors with its mode
   bool graph;
+
+  Run(Scene* of, bool replayed) : scene(of), provider(*of->provider), graph(replayed) {
+    if (graph) provider.name += " graph";
+  }
   void enqueue() const { graph ? scene->replay() : scene->enqueue(); }
   /// Once more from a workspace of NaN: what the check finds, of a graph the batches whose bytes
   /// differ from the eager ones.
@@ -222,32 +229,56 @@ class NsBench {
     for (const Provider& provider : list_) add_row(provider.name, "", job, nullptr, 0);
   }
 
-  /// All providers, taking turns.
+  /// All providers, taking turns; their graphs behind them, so that what fails there takes no
+  /// figure with it.
   void measure(const Job& job) {
     std::vector<std::unique_ptr<Scene>> scenes;
-    std::vector<Run> ways;
     for (const Provider& provider : list_) {
       if (provider.plain && job.flops() > kMostPlainFlops) continue;
       on_behalf_of(provider.name, [&] {
         scenes.push_back(std::make_unique<Scene>(provider, report_, settings_, job, *inputs_));
       });
-      Scene* const s = scenes.back().get();
-      ways.push_back({s, false});
-      if (recorder_of(s->bench->device())) ways.push_back({s, true});
     }
+    // Held against plain loops, where they run, else against the first.
+    NsCheck check(zeros());
+    std::vector<Run> eager, graphs;
+    for (const auto& scene : scenes) {
+      eager.emplace_back(scene.get(), false);
+      const bool failed = failed_graphs_.count(scene->provider->name) > 0;
+      if (recorder_of(scene->bench->device()) && !failed) graphs.emplace_back(scene.get(), true);
+    }
+    measure(job, eager, check);
+    std::erase_if(graphs, [&](const Run& way) { return !replays(way); });
+    measure(job, graphs, check);
+  }
+  /// Tries a graph alone, so that one that fails is known and the others go on without it.
+  bool replays(const Run& way) {
+    try {
+      on_behalf_of(way.provider.name, [&] {
+        way.enqueue();
+        if (way.scene->provider->name == a_.plant_graph) throw Error(Status::kDevice, "planted");
+        way.scene->bench->finish();
+      });
+      return true;
+    } catch (const Error& error) {
+      if (error.status() == Status::kTimeout) throw;
+      report_.fail(error.message());
+      failed_graphs_.insert(way.scene->provider->name);
+      return false;
+    }
+  }
+  void measure(const Job& job, const std::vector<Run>& ways, NsCheck& check) {
+    if (ways.empty()) return;
     std::vector<TimedWork> works;
     for (const Run& way : ways)
       works.emplace_back(
-          *way.scene->bench, *filler_, [&way](int64_t) { way.enqueue(); }, *way.scene->provider);
+          *way.scene->bench, *filler_, [&way](int64_t) { way.enqueue(); }, way.provider);
     time_in_turns(a_, *filler_, works);
-    // Held against plain loops, where they run, else against the first.
-    NsCheck check(zeros());
     std::vector<int64_t> bad(ways.size());
     for (const bool plain : {true, false})
       for (size_t i = 0; i < ways.size(); ++i)
-        if (ways[i].scene->provider->plain == plain)
-          bad[i] =
-              on_behalf_of(ways[i].scene->provider->name, [&] { return ways[i].wrong(check, a_); });
+        if (ways[i].provider.plain == plain)
+          bad[i] = on_behalf_of(ways[i].provider.name, [&] { return ways[i].wrong(check, a_); });
     for (size_t i = 0; i < ways.size(); ++i)
       add_row(ways[i].scene->provider->name, ways[i].mode(), job, &works[i].times(), bad[i]);
   }
@@ -307,6 +338,7 @@ class NsBench {
   std::unique_ptr<Workbench> common_;
   std::unique_ptr<Filler> filler_;
   std::unique_ptr<Inputs> inputs_;
+  std::set<std::string> failed_graphs_;  // of which providers
   std::map<std::tuple<std::string, std::string, BenchShape, bool>, double> medians_;
 };
 
@@ -334,7 +366,8 @@ int run(const Arguments& a) {
         "each";
   report.fields = {{"dtype", json_text(a.dtype)},
                    {"values", json_text(a.values)},
-                   {"steady_s", fmt::format("{}", a.steady)}};
+                   {"steady_s", fmt::format("{}", a.steady)},
+                   {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
   NsBench bench(a, settings, dtype, report);
   return report.run([&] { bench.run(shapes); });
 }
@@ -356,11 +389,12 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   command->add_option("--plant-nan", a->plant_nan)->group("");
   command->add_option("--plant-matrix", a->plant_matrix)->group("");
   command->add_option("--plant-tile", a->plant_tile)->group("");
+  command->add_option("--plant-graph", a->plant_graph)->group("");
   add_product_options(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");
   command->callback([=, &work] {
-    settle_prediction(*command, *a);
+    settle_products(*command, *a);
     work = [=] { return run(*a); };
   });
 }

@@ -1,7 +1,9 @@
 #include "muonrt/bench_options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
+#include "muonrt/bench_tune.hpp"
 #include "muonrt/validators.hpp"
 
 namespace muonrt::tool {
@@ -66,9 +68,19 @@ void add_product_options(CLI::App& command, DeviceArguments& a) {
       ->capture_default_str();
   command.add_flag("--predict", a.predict,
                    "what is expected of an H200; nothing runs, --device is cuda");
+  command.add_option("--tune", a.tune)->delimiter(',')->group("");
 }
 
-void settle_prediction(const CLI::App& command, DeviceArguments& a) {
+void settle_products(const CLI::App& command, DeviceArguments& a) {
+  if (!a.tune.empty()) {
+    read_tuning(a.tune);
+    const bool sm90 = a.providers.empty() || std::find(a.providers.begin(), a.providers.end(),
+                                                       "sm90") != a.providers.end();
+    if (a.device != "cuda" || a.predict || !sm90)
+      throw CLI::ValidationError("--tune",
+                                 "it is for the products of sm90 on a GPU; say --device "
+                                 "cuda, and sm90 among the --providers");
+  }
   if (!a.predict) return;
   if (command.count("--device") > 0 && a.device != "cuda")
     throw CLI::ValidationError("--predict", "what is expected is of an H200, not of --device " +

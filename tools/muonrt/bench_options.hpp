@@ -18,17 +18,18 @@ struct DeviceArguments {
   bool json = false, stream = false, predict = false;
   std::string values = "random";
   std::vector<std::string> providers;  // none: all
+  std::vector<std::string> tune;       // words of read_tuning
 };
 /// --warmup and --iters. @param of  what is measured, in the plural: "steps". @param more  behind
 /// the first one's help.
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters);
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
-/// Those of products beside these: --providers, --steady, --values, --predict.
+/// Those of products beside these: --providers, --steady, --values, --predict, --tune.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);
-/// Behind the parsing: predictions are of a GPU, whatever this machine has.
-/// Throws CLI::ValidationError where another device was asked for.
-void settle_prediction(const CLI::App& command, DeviceArguments& arguments);
+/// Behind the parsing: predictions are of a GPU, whatever this machine has; --tune is for `sm90`.
+/// Throws CLI::ValidationError where another device or provider was asked for.
+void settle_products(const CLI::App& command, DeviceArguments& arguments);
 /// Of a table's title: "random values"; of zeros that they are no measure of speed.
 std::string named_values(const DeviceArguments& arguments);
 

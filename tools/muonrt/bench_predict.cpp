@@ -95,10 +95,10 @@ double own_ms(std::span<const PredictedProduct> products, int64_t blocks) {
   for (const cuda::SymmetricShape& s : all)
     flops += 2.0 * static_cast<double>(s.n * s.n) * static_cast<double>(s.k * s.count);
   cuda::JobList list = cuda::mixed_jobs(shapes, grid);
-  const cuda::Tiles tiles = cuda::tiles_of(shapes, list, grid);
+  const Tiles tiles = cuda::tiles_of(shapes, list, grid);
   double clocks = 0, longest = 0;
   if (cuda::persistent(tiles)) {
-    if (tiles == cuda::Tiles::kMedium) list = cuda::medium_jobs(shapes, grid);
+    if (tiles == Tiles::kMedium) list = cuda::medium_jobs(shapes, grid);
     clocks = cuda::clocks_of(shapes, list, grid);
     // The rates looked up have what the tiles of a cube cost.
     const double cube = std::min(cube_of(flops), 16384.0);

@@ -4,6 +4,7 @@
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
 #include "muonrt/bench_device.hpp"
+#include "muonrt/bench_tune.hpp"
 
 namespace muonrt::tool {
 
@@ -19,10 +20,11 @@ std::vector<Provider> all_providers(const DeviceArguments& where, bool best) {
       return [=] { return make_cuda_device(index, settings); };
     };
     // The library's default is one of these: nothing is measured twice.
-    std::vector<Provider> out = {{"cublaslt", with({.symmetric = SymmetricProvider::kVendor})},
-                                 {"sm80", with({.symmetric = SymmetricProvider::kSm80})},
-                                 {"sm90", with({.symmetric = SymmetricProvider::kSm90})},
-                                 {"naive", with({.naive_products = true}), true}};
+    std::vector<Provider> out = {
+        {"cublaslt", with({.symmetric = SymmetricProvider::kVendor})},
+        {"sm80", with({.symmetric = SymmetricProvider::kSm80})},
+        {"sm90", with({.symmetric = SymmetricProvider::kSm90, .sm90 = read_tuning(where.tune)})},
+        {"naive", with({.naive_products = true}), true}};
     if (best) {
       const CudaSettings settings{.fastest_products = true,
                                   .symmetric = SymmetricProvider::kVendor};

@@ -20,18 +20,22 @@ void BenchReport::leave_out(const std::string& provider, const std::string& why)
   left_out_.emplace_back(provider, why);
 }
 
+void BenchReport::fail(const std::string& why) {
+  if (failed_.empty()) failed_ = why;
+}
+
 int BenchReport::run(const std::function<void()>& work) {
   try {
     work();
     if (table_.rows() == 0)
-      failed_ =
+      fail(
           "nothing was measured (plain loops leave large products out); ask for smaller "
-          "shapes or other providers";
+          "shapes or other providers");
   } catch (const std::bad_alloc&) {
-    failed_ = "memory is exhausted; what was asked for is too large for this machine";
+    fail("memory is exhausted; what was asked for is too large for this machine");
   } catch (const Error& error) {
     if (error.status() == Status::kTimeout) give_up(error.message());
-    failed_ = error.message();
+    fail(error.message());
   }
   print();
   return failed_.empty() && wrong_ == 0 ? 0 : 1;

@@ -26,6 +26,8 @@ class BenchReport {
   void add(std::vector<Cell> row, int64_t wrong);
   /// A provider that this device does not have.
   void leave_out(const std::string& provider, const std::string& why);
+  /// Something failed, and the others go on; the first one is told.
+  void fail(const std::string& why);
 
   /// Prints what `work` adds, also where it throws. @return  the exit status.
   int run(const std::function<void()>& work);

@@ -81,6 +81,12 @@ void shuffle(Thread& t, const Instruction& i) {
       i.at[0], kShuffle(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), t.get<int>(i.at[3])));
   t.set<bool>(i.at[1], true);
 }
+/// One lane of a warp, all of whose lanes are there.
+void elect_lane(Thread& t, const Instruction& i) {
+  require(t.get<uint32_t>(i.at[2]) == 0xffffffffu, "an election of part of a warp");
+  muonrt::cuda::warp_sync();
+  t.set<bool>(i.at[1], threadIdx.x % 32 == 0);
+}
 /// Whether the thread has come to the cluster's barrier and not waited there.
 uint8_t& arrived_at_cluster() {
   static thread_local std::vector<uint8_t> of_thread(2048);
@@ -355,6 +361,7 @@ void add_together(Table& table) {
   table["bar.red.or.pred"] = block_barrier_or;
   table["barrier.sync"] = group_barrier;
   table["bar.warp.sync"] = warp_barrier;
+  table["elect.sync"] = elect_lane;
   table["shfl.sync.down.b32"] = shuffle_down;
   table["shfl.sync.bfly.b32"] = shuffle<__shfl_xor_sync>;
   table["shfl.sync.idx.b32"] = shuffle<__shfl_sync>;

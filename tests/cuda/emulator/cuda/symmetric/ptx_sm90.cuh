@@ -15,6 +15,7 @@ namespace muonrt::cuda {
 inline uint32_t cluster_rank() { return emulator::block_in_cluster(); }
 inline void cluster_sync() { emulator::meet_cluster(); }
 inline void warpgroup_sync(int) { emulator::meet(threadIdx.x / 128 * 128, 128, nullptr, 0); }
+inline bool elect_lane() { return threadIdx.x % 32 == 0; }
 template <int>
 void fewer_registers() {}
 template <int>
