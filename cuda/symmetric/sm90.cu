@@ -7,12 +7,9 @@
 // while the stage before is given back. Where two blocks of a cluster share the columns of a pair,
 // each copies half of them into both.
 //
-// Epilogue: D comes through the ring behind the operands, so that it is there when the products
-// are. A consumer rounds its sums to half as many registers and goes on to the next tile. It stores
-// 64 x 64 of the tile before ahead of the first products, and as much behind each of the first
-// three stages, while the tensor cores work: written to shared memory straight (stmatrix) and
-// mirrored (stmatrix.trans) from the same registers and stored by the bulk engine. Where a row of
-// the result ends inside of 16 bytes, plain stores.
+// Epilogue: D comes through the ring behind the operands. A consumer rounds its sums to half as
+// many registers and stores them under the next tile's products (`multiply`): to shared memory
+// straight (stmatrix) and mirrored (stmatrix.trans) from the same registers, then in bulk.
 //
 // A stage: 128 rows of A, then 128 to 256 rows of B. Where B is A and a tile touches the diagonal,
 // its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
@@ -78,14 +75,13 @@ __device__ inline int first_col(const TileJob& job) {
   return job.col * (kMedium ? kSquare : kCell);
 }
 
-/// Whether the first rows of B are those of A, and lie in shared memory once.
+/// Whether the first rows of B are A's, and lie in shared memory once.
 template <bool kMedium>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   return p.same && job.row * (kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits until a fill's stage is free, and announces what comes. Two arrivals make it full: this
-/// one, and one more of a producer.
+/// Waits for a free stage and announces what comes: one of the two arrivals that make it full.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     barrier_wait(shared.empty(fill), parity_before(fill));
@@ -94,8 +90,8 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   barrier_arrive_and_expect(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// D of a job's tile, a cell a stage, or what there is of it. Of a pair each producer arrives at
-/// the other block's stage, since nothing else comes from there (ring.hpp).
+/// D of a job's tile, a cell a stage. Of a pair each producer arrives at the other block's stage,
+/// since nothing else comes from there (ring.hpp).
 template <bool kMedium>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
                                  const Shared& shared, int width, uint32_t rank, int& fill) {
@@ -148,8 +144,7 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   if (p.d) produce_d<kMedium>(args, job, shared, width, rank, fill);
 }
 
-/// A consumer has read a stage: its block's producer hears it, and the other's where that copies
-/// into this block too.
+/// A consumer has read a stage. Its producer hears it, and the other's that copies into it too.
 __device__ inline void release(const Shared& shared, int fill, bool pair, uint32_t rank) {
   if (threadIdx.x % 128 != 0) return;
   barrier_arrive(shared.empty(fill));
@@ -163,8 +158,7 @@ using TileWords = uint32_t[kMost][kStrips * kStripWords];
 constexpr int kNone = -1;
 
 /// Stores a square, unless it lies outside of the tile or the result, or is another one's mirror.
-/// Bulk stores write whole chunks, behind the last column too: a square with a part of one is
-/// stored plainly. Mirrored squares end before the column where the straight one begins.
+/// Bulk stores write whole chunks: a square with a part of one at its end is stored plainly.
 template <bool kMedium>
 __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
                                     const TileJob& job, const Shared& shared, int consumer,
@@ -197,8 +191,8 @@ __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& 
   bulk_commit();
 }
 
-/// The products of the next fill, 64 x kCols of this consumer, under way; those of the fill before
-/// are done then, and its stage is given back.
+/// The products of the next fill, under way; those before are done then, and their stage given
+/// back.
 /// @param adds  to what the sums hold; else the fill is a tile's first.
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, bool pair,
@@ -214,10 +208,9 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
   ++fill;
 }
 
-/// sums = the products of the next `stages` fills. Meanwhile the tile of the job before is stored,
-/// a square behind each of the first stages: the tensor cores have work for longer than that takes.
-/// The first one goes ahead: with all 64 words beside the 128 sums ptxas runs out of registers and
-/// lets products wait for one another (C7511). Few are free as it is.
+/// sums = the products of the next `stages` fills. Meanwhile the tile before is stored, a square
+/// behind each of the first stages. The first square goes ahead: with all 64 words beside the 128
+/// sums ptxas runs out of registers and lets products wait for one another (C7511).
 /// @param before  number of the job that `words` are of; kNone before the first.
 template <DType kElement, int kCols, int kMost>
 __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& words, int before,
@@ -241,8 +234,7 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
   release(shared, fill - 1, pair, rank);
 }
 
-/// The words of a job's tile of this consumer. A stage of D serves two squares, and is given back
-/// when all have read it.
+/// The words of a job's tile. A stage of D serves two squares, and is given back when all read it.
 template <DType kElement, int kCols, bool kAdds, int kMost>
 __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,
@@ -338,8 +330,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (warp < 4) {
     fewer_registers<Config::kProducerRegisters>();
     if (warp == 0 && elect_lane()) {
-      // The next job is read under this one's copies. Then L1 has it for the consumers, too, which
-      // have no registers left for it.
+      // Read under this job's copies. Then L1 has it for the consumers, which lack registers for
+      // it.
       TileJob next;
       if (first < end) next = args.jobs[first];
       for (int i = first; i < end; ++i) {

@@ -27,10 +27,9 @@ struct Arguments : DeviceArguments {
   std::vector<std::string> shapes = {"128x128x4", "256x1024x1"};
   std::string dtype = "bf16";
   bool together = false;
-  // For tests of the check, by a number of 0 or more: the matrix of every batch that gets a NaN;
-  // and in all results but those that the others are held against, the matrix that becomes a copy
-  // of the next one, and the side of a tile that becomes a copy of its neighbour, of the middle
-  // matrix.
+  // For tests, by a number from 0 on: the matrix of every batch that gets a NaN; and in results
+  // that are held against others, the matrix that becomes a copy of the next one, and the side of a
+  // tile of the middle matrix that becomes a copy of its neighbour.
   int64_t plant_nan = -1, plant_matrix = -1, plant_tile = -1;
   std::string plant_graph;  // the provider whose replays fail
 };
@@ -229,8 +228,7 @@ class NsBench {
     for (const Provider& provider : list_) add_row(provider.name, "", job, nullptr, 0);
   }
 
-  /// All providers, taking turns; their graphs behind them, so that what fails there takes no
-  /// figure with it.
+  /// All providers, taking turns; their graphs behind them: what fails there costs no figure.
   void measure(const Job& job) {
     std::vector<std::unique_ptr<Scene>> scenes;
     for (const Provider& provider : list_) {

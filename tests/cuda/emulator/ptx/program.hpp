@@ -121,6 +121,7 @@ void add_arithmetic(Table& table);
 void add_memory(Table& table);
 /// Those that threads carry out together, and those of other engines.
 void add_together(Table& table);
+void add_warp(Table& table);
 
 /// Makes functions of a module's text. Throws std::runtime_error that quotes what is not known.
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module);

@@ -19,6 +19,7 @@ const Table& table() {
     add_arithmetic(*t);
     add_memory(*t);
     add_together(*t);
+    add_warp(*t);
     return t;
   }();
   return *all;

@@ -1,0 +1,56 @@
+#include <stdexcept>
+
+#include "block.hpp"
+#include "cuda/symmetric/ptx_sm80.cuh"
+#include "ptx/order.hpp"
+#include "ptx/program.hpp"
+
+// What the lanes of a warp do together. Source: PTX ISA 9.0, section 9.7.
+
+namespace emulator::ptx {
+
+namespace {
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+void warp_barrier(Thread& t, const Instruction& i) {
+  require(t.get<uint32_t>(i.at[0]) == 0xffffffffu, "a barrier of part of a warp");
+  order::arrive(order::of_warp());
+  muonrt::cuda::warp_sync();
+  order::depart(order::of_warp());
+}
+void shuffle_down(Thread& t, const Instruction& i) {
+  require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
+  const uint32_t delta = t.get<uint32_t>(i.at[3]);
+  const uint32_t word =
+      __shfl_down_sync(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), static_cast<int>(delta));
+  t.set<uint32_t>(i.at[0], word);
+  t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
+}
+/// From the lane whose number differs in some bits, or from one lane to all; all are there.
+template <auto kShuffle>
+void shuffle(Thread& t, const Instruction& i) {
+  require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
+  t.set<uint32_t>(
+      i.at[0], kShuffle(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), t.get<int>(i.at[3])));
+  t.set<bool>(i.at[1], true);
+}
+/// One lane of a warp, all of whose lanes are there.
+void elect_lane(Thread& t, const Instruction& i) {
+  require(t.get<uint32_t>(i.at[2]) == 0xffffffffu, "an election of part of a warp");
+  muonrt::cuda::warp_sync();
+  t.set<bool>(i.at[1], threadIdx.x % 32 == 0);
+}
+}  // namespace
+
+void add_warp(Table& table) {
+  table["bar.warp.sync"] = warp_barrier;
+  table["elect.sync"] = elect_lane;
+  table["shfl.sync.down.b32"] = shuffle_down;
+  table["shfl.sync.bfly.b32"] = shuffle<__shfl_xor_sync>;
+  table["shfl.sync.idx.b32"] = shuffle<__shfl_sync>;
+}
+
+}  // namespace emulator::ptx
