@@ -5,6 +5,9 @@ set(muonrt_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-con
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 sees overlapping copies in `"literal" + string` (its bug 105651).
   list(APPEND muonrt_warnings -Wno-restrict)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 18)
+  # Clang 18 and later see what std::stable_sort of libstdc++ 12 calls (its issue 76515).
+  list(APPEND muonrt_warnings -Wno-deprecated-declarations)
 endif()
 if(MUONRT_WERROR)
   list(APPEND muonrt_warnings -Werror)

@@ -25,7 +25,7 @@ MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScala
 /// sign (an update of zero decays). Source: cautious weight decay, arXiv 2510.12402.
 MUONRT_HOST_DEVICE inline float decayed(float w, float update, float decay, int32_t cautious) {
   const bool apart = ((update > 0.0f) & (w < 0.0f)) | ((update < 0.0f) & (w > 0.0f));
-  return w * ((cautious != 0) & apart ? 1.0f : 1.0f - decay);
+  return w * (((cautious != 0) & apart) ? 1.0f : 1.0f - decay);
 }
 
 /// Weight after decay and update. `scale` is the shape's scale rule times the piece's rate factor,

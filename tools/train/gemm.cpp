@@ -2,7 +2,10 @@
 
 #if MUONRT_TRAIN_ONEDNN
 #include <dnnl.h>
-#include <omp.h>
+
+// Of libgomp, on which oneDNN runs; declared as src/host/gemm_onednn.cpp does.
+extern "C" int omp_get_max_threads(void);
+extern "C" void omp_set_num_threads(int);
 #endif
 
 #include <algorithm>
