@@ -54,7 +54,7 @@ function(muonrt_add_catch_tests target prefix)
 endfunction()
 
 function(muonrt_add_catch_test name label binary filter)
-  add_test(NAME ${name} COMMAND ${binary} -\# -w NoTests ${filter} ${ARGN})
+  add_test(NAME ${name} COMMAND ${binary} -\# ${filter} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT
     "ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 endfunction()

@@ -7,7 +7,7 @@
 
 // Communicators over one of the caller's, which they borrow: one lock, one error, one end.
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using namespace muonrt;
 using namespace cuda_test;
 

@@ -1,9 +1,9 @@
 #define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 #include <iostream>
 
 #include "backend/cuda_device.hpp"
 #include "cuda/machine.hpp"
+#include "support/catch_session.hpp"
 
 namespace {
 
@@ -38,11 +38,11 @@ constexpr int kSkipped = 77;
 
 int main(int argc, char** argv) {
   Catch::Session session;
-  const int refused = session.applyCommandLine(argc, argv);
+  const int refused = take_arguments(session, argc, argv);
   if (refused != 0) return refused;
   const auto& asked = session.configData();
-  if (asked.listTests || asked.listTestNamesOnly || asked.listTags) {  // no work for a GPU
-    session.run();                                                     // gives their number
+  if (asked.listTests || asked.listTags) {  // no work for a GPU
+    session.run();                          // gives their number
     return 0;
   }
   if (muonrt::cuda_device_count() == 0) {

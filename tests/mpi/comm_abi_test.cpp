@@ -5,7 +5,7 @@
 #include "muonrt/mpi.h"
 
 using namespace mpi_test;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("mpi abi: a communicator over MPI talks through the C functions", "[mpi][comm]") {
   MPI_Comm parent = world();

@@ -96,8 +96,8 @@ TEST_CASE("mpi timeout: names the peers that are missing, and ends the others to
   std::string error;
   if (rank() == 0) {
     error = receive_from(*t, last);
-    REQUIRE_THAT(error, Catch::Matchers::Contains("exchange #0 of rank 0 (mpi)"));
-    REQUIRE_THAT(error, Catch::Matchers::Contains(cat("no message from rank [", last, "]")));
+    REQUIRE_THAT(error, Catch::Contains("exchange #0 of rank 0 (mpi)"));
+    REQUIRE_THAT(error, Catch::Contains(cat("no message from rank [", last, "]")));
   } else {
     error = receive_from(*t, 0);
   }

@@ -12,7 +12,7 @@
 using namespace muonrt;
 using namespace mpi_test;
 using namespace transport_test;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

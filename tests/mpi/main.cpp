@@ -1,32 +1,20 @@
 // Catch2 under mpirun: rank 0 prints; the others keep what they would print, and it is shown if
 // anything failed. All ranks return the same code, or mpirun would end the rest of the job.
 #define CATCH_CONFIG_RUNNER
-#define CATCH_CONFIG_NOSTDOUT
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "mpi/harness.hpp"
 #include "mpi/session.hpp"
+#include "support/catch_session.hpp"
 
 namespace {
 bool quiet = false;
-std::ostringstream kept;
-std::ostream& output(std::ostream& loud) { return quiet ? kept : loud; }
-}  // namespace
-
-namespace Catch {
-std::ostream& cout() { return output(std::cout); }
-std::ostream& cerr() { return output(std::cerr); }
-std::ostream& clog() { return output(std::clog); }
-}  // namespace Catch
-
-namespace {
-
 /// Stops the job when the ranks are not in the same test case; tells of a failure as it happens,
 /// since a job that hangs afterwards never shows what was kept.
 class Agreement : public Catch::TestEventListenerBase {
@@ -35,9 +23,13 @@ class Agreement : public Catch::TestEventListenerBase {
 
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     TestEventListenerBase::testCaseStarting(info);
-    agree("start", info.name);
+    name_ = info.name;
+    agree("start");
   }
-  bool assertionEnded(const Catch::AssertionStats& stats) override {
+  // Of another type in version 3 of Catch2.
+  using Kept = decltype(std::declval<TestEventListenerBase>().assertionEnded(
+      std::declval<const Catch::AssertionStats&>()));
+  Kept assertionEnded(const Catch::AssertionStats& stats) override {
     if (quiet && !stats.assertionResult.isOk()) {
       const auto& where = stats.assertionResult.getSourceInfo();
       std::cerr << "rank " << mpi_test::rank() << " failed at " << where.file << ':' << where.line
@@ -46,17 +38,19 @@ class Agreement : public Catch::TestEventListenerBase {
     return TestEventListenerBase::assertionEnded(stats);
   }
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
-    agree("end", stats.testInfo.name);
+    agree("end");
     TestEventListenerBase::testCaseEnded(stats);
   }
 
  private:
-  static void agree(const char* point, const std::string& name) {
-    if (mpi_test::same_on_all(std::hash<std::string>{}(point + name))) return;
-    std::cerr << "rank " << mpi_test::rank() << " is at the " << point << " of '" << name
+  void agree(const char* point) {
+    if (mpi_test::same_on_all(std::hash<std::string>{}(point + name_))) return;
+    std::cerr << "rank " << mpi_test::rank() << " is at the " << point << " of '" << name_
               << "', another rank elsewhere; do all ranks have the same arguments?" << std::endl;
     MPI_Abort(MPI_COMM_WORLD, 99);
   }
+
+  std::string name_;
 };
 CATCH_REGISTER_LISTENER(Agreement)
 
@@ -75,7 +69,7 @@ int main(int argc, char** argv) {
   session.cli(session.cli() |
               Catch::clara::Opt(level, "single|funneled|serialized|multiple")["--mpi-thread"](
                   "what is asked of MPI_Init_thread"));
-  const int refused = session.applyCommandLine(argc, argv);
+  const int refused = take_arguments(session, argc, argv);
   if (refused != 0) return refused;
   if (level_from(level) < 0) {
     std::cerr << "--mpi-thread " << level << " is unknown; see --help\n";
@@ -84,14 +78,18 @@ int main(int argc, char** argv) {
 
   mpi_test::open(&argc, &argv, level_from(level));
   quiet = mpi_test::rank() != 0;
+  std::ostringstream kept;
+  std::streambuf* const loud = std::cout.rdbuf();
+  if (quiet) std::cout.rdbuf(kept.rdbuf());
   const char* const given = std::getenv("MUONRT_TEST_SEED");
   const unsigned seed = mpi_test::of_rank_0(
       given ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : std::random_device{}());
   session.configData().rngSeed = seed;
-  Catch::cout() << mpi_test::size() << " ranks, thread level " << mpi_test::thread_level()
-                << ", MUONRT_TEST_SEED=" << seed << std::endl;
+  std::cout << mpi_test::size() << " ranks, thread level " << mpi_test::thread_level()
+            << ", MUONRT_TEST_SEED=" << seed << std::endl;
 
   int code = mpi_test::largest_of_all(std::min(session.run(), 255));
+  std::cout.rdbuf(loud);
   if (code != 0) {
     const std::string mine = kept.str();
     std::cerr << mpi_test::gather_texts(

@@ -1,7 +1,7 @@
 #include "support/transport_checks.hpp"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 
 #include "base/text.hpp"
@@ -29,7 +29,7 @@ class Guarded {
  public:
   explicit Guarded(int64_t bytes)
       : bytes_(static_cast<size_t>(bytes)), memory_(bytes_ + 2 * kGuard, kGuardByte) {
-    std::memset(data(), kPoison, bytes_);
+    std::fill(memory_.begin() + kGuard, memory_.end() - kGuard, kPoison);
   }
   unsigned char* data() { return memory_.data() + kGuard; }
   bool intact() const {

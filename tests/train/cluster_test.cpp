@@ -34,7 +34,7 @@ TEST_CASE("train: losses over any number of ranks and any mesh are equal to the 
 }
 
 TEST_CASE("train: a mesh that does not fit the ranks is refused with its size", "[train]") {
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THROWS_WITH(TrainMesh("dp=3,fsdp=2", 4), Contains("6 places for 4 ranks"));
   CHECK_THROWS_WITH(TrainMesh("dp", 1), Contains("'dp' is no dimension"));
   CHECK_THROWS_WITH(TrainMesh("dp=0", 1), Contains("'dp=0' is no dimension"));

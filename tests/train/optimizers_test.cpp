@@ -112,7 +112,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
           "[train]") {
   const Config model = preset("tiny");
   const auto of = [&](const std::string& text) { TrainOptimizer(written(text), model, 0); };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   const std::string rest = R"({"name": "*", "role": "adamw", "lr": 0.01}]})";
   const auto rules = [&](const std::string& more) {
     return R"({"rules": [{"name": "h*.w*", "role": "matrix", "lr": 0.02, )" + more + "}, " + rest;
@@ -146,7 +146,7 @@ TEST_CASE("train optimizers: a file is an optimizer; what a trainer cannot do is
 }
 
 TEST_CASE("train optimizers: arguments that contradict each other are refused by name", "[train]") {
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   Options o = tiny_options();
   o.optimizer = "muon,nothing";
   CHECK_THROWS_WITH(check_options(o), Contains("'nothing' is not known; use one of adamw, "));

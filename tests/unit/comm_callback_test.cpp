@@ -13,7 +13,7 @@
 using namespace muonrt;
 using namespace transport_test;
 using callback_table::table_over;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

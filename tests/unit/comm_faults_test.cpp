@@ -9,7 +9,7 @@
 
 using namespace muonrt;
 using namespace transport_test;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -137,7 +137,7 @@ TEST_CASE("host communicator: an operation that fails tells the peers and its ow
   for (const auto& error : errors) {
     REQUIRE(error);
     REQUIRE(error->status() == Status::kInvalidArgument);
-    REQUIRE_THAT(error->message(), Catch::Matchers::Contains("rank 7 does not exist"));
+    REQUIRE_THAT(error->message(), Catch::Contains("rank 7 does not exist"));
   }
 }
 

@@ -7,7 +7,7 @@
 // The caller's own assign, gather and redistribute: what ends a call, and that nothing is changed.
 
 using namespace muonrt;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -5,7 +5,7 @@
 
 // Flat ranges at the C ABI: what muonrt_layout_local_shape says is what a parameter may claim.
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("layout abi: flat ranges have the shape of their elements in one line",
           "[unit][abi][layout]") {

@@ -103,7 +103,7 @@ TEST_CASE("parts: what does not tile the matrix is refused, naming the part", "[
     }
     return "";
   };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THAT(attempt({{"q", rows({{0, 4}}), whole(6), 1.0}}),
              Contains("'qkv'") && Contains("24 of 48"));
   CHECK_THAT(attempt({{"q", rows({{0, 5}}), whole(6), 1.0}, {"k", rows({{4, 8}}), whole(6), 1.0}}),

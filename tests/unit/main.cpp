@@ -1,15 +1,16 @@
 #define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
 
+#include "support/catch_session.hpp"
+
 // One number fixes every random draw, rapidcheck's and those made from Catch::rngSeed(). It is new
 // in each run and printed; MUONRT_TEST_SEED repeats a run. RC_PARAMS still wins for rapidcheck.
 int main(int argc, char** argv) {
   Catch::Session session;
-  const int refused = session.applyCommandLine(argc, argv);
+  const int refused = take_arguments(session, argc, argv);
   if (refused != 0) return refused;
 
   auto& config = session.configData();
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
                                          : std::random_device{}() % 1000000U;
   config.rngSeed = seed;
   setenv("RC_PARAMS", ("seed=" + std::to_string(seed)).c_str(), 0);
-  if (!config.listTests && !config.listTags && !config.listTestNamesOnly) {
+  if (!config.listTests && !config.listTags) {
     std::cout << "MUONRT_TEST_SEED=" << seed << '\n';
   }
   return session.run();

@@ -5,7 +5,7 @@
 #include "muonrt/muonrt.h"
 
 using namespace muonrt;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("routing: wrappers leave a name, and nothing else does", "[unit][routing]") {
   CHECK(normalize_name("layers.3.attention.wq.weight") == "layers.3.attention.wq.weight");

@@ -8,7 +8,7 @@
 // Gradients that are bound after creation: memory that steps write is refused, whichever parameter
 // it belongs to.
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "support/world.hpp"
 
 using namespace muonrt;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 
