@@ -15,6 +15,9 @@ extern "C" {
  * afterwards, nor is its error handler changed. Destroy it, and the optimizers made from it, before
  * MPI_Finalize, or they leave the duplicate to the end of the process.
  *
+ * MPICH has no error on the duplicate where a message is longer than its receiver expects (MISMATCH
+ * under Open MPI): it goes to the handler of MPI_COMM_WORLD, which by default ends the job.
+ *
  * After TIMEOUT, or an error on some ranks alone (what is checked before MPI is called: a null
  * pointer, a timeout out of range, COMM), MPI may still be duplicating `*mpi_comm` on the others,
  * which cannot be ended: do not call this function, or any collective one, on it again.

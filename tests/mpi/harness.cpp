@@ -1,5 +1,6 @@
 #include "mpi/harness.hpp"
 
+#include <string_view>
 #include <vector>
 
 #include "base/text.hpp"
@@ -93,6 +94,12 @@ void open(int* argc, char*** argv, int wanted_level) {
   MPI_Comm_dup(MPI_COMM_WORLD, &state.world);
   MPI_Comm_rank(state.harness, &state.rank);
   MPI_Comm_size(state.harness, &state.size);
+  // Not elsewhere, where nothing may rely on this handler; include/muonrt/mpi.h says why.
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(library, &length);
+  if (std::string_view(library).starts_with("MPICH"))
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 }
 
 std::string close() {
