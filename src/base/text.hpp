@@ -54,7 +54,10 @@ std::string cat(const Parts&... parts) {
 }
 
 /// Of ASCII: what a terminal takes for a command.
-constexpr bool is_control(char c) { return (c >= 0 && c < 0x20) || c == 0x7f; }
+constexpr bool is_control(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7f;
+}
 
 /// What is quoted ('...') and longer than 200 bytes is cut to its first 100, and says how long it
 /// is: so a message keeps its end where a name is long.

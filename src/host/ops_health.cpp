@@ -93,7 +93,7 @@ struct LanczosRun {
 
   void finish_step(int64_t step, Lanczos& out) const {
     float* const w = image();
-    float diagonal = 0.0f, all[kLanczosSteps];
+    float diagonal = 0.0f, all[kLanczosSteps] = {};
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t k = 0; k <= step; ++k) all[k] = run_pass<DotPass<float>>(isa, w, basis(k), m);
       for (int64_t k = 0; k <= step; ++k) run_pass<SubtractScaledPass>(isa, w, basis(k), m, all[k]);
