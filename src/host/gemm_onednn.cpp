@@ -177,8 +177,12 @@ class OnednnKernel final : public TileKernel {
 
   std::string identity() const override {
     const dnnl_version_t* version = dnnl_version();
-    return cat("onednn ", version->major, ".", version->minor, ".", version->patch, " isa ",
-               static_cast<int>(dnnl::get_effective_cpu_isa()));
+    std::string text = cat("onednn ", version->major, ".", version->minor, ".", version->patch,
+                           " isa ", static_cast<int>(dnnl::get_effective_cpu_isa()));
+    // Of the environment: shorter vectors than the set has.
+    const int hints = static_cast<int>(dnnl::get_cpu_isa_hints());
+    if (hints != 0) text += cat(" hints ", hints);
+    return text;
   }
 
   bool supports_bf16() const override { return bf16_; }

@@ -35,7 +35,7 @@ HostDevice::HostDevice(const HostDeviceOptions& options)
 HostDevice::~HostDevice() = default;
 
 std::string HostDevice::describe() const {
-  return cat("host ", name_of(best_isa()), " ", ops_->kernel_identity());
+  return cat("host ", isa_identity(), " ", ops_->kernel_identity());
 }
 
 void* HostDevice::take(int64_t bytes) const {

@@ -1,5 +1,10 @@
 #include "host/isa.hpp"
 
+#include "base/text.hpp"
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
 namespace muonrt::host {
 
 Isa best_isa() {
@@ -17,9 +22,19 @@ const char* name_of(Isa isa) {
   if (isa == Isa::kAvx2) return "avx2";
 #if defined(__x86_64__)
   return "x86-64";
+#elif defined(__aarch64__)
+  return "arm64";
 #else
   return "generic";
 #endif
+}
+
+std::string isa_identity() {
+#if defined(__aarch64__) && defined(PR_SVE_GET_VL)
+  const int length = prctl(PR_SVE_GET_VL);
+  if (length >= 0) return cat(name_of(best_isa()), " sve", 8 * (length & PR_SVE_VL_LEN_MASK));
+#endif
+  return name_of(best_isa());
 }
 
 }  // namespace muonrt::host

@@ -4,6 +4,8 @@
 // (`static run`), compiled once for each set; contraction is off in every build, so that all of
 // them compute the same bits and the choice is one of speed alone.
 
+#include <string>
+
 #define MUONRT_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace muonrt::host {
@@ -13,8 +15,12 @@ enum class Isa { kBaseline, kAvx2, kAvx512 };
 /// The widest set of this machine (and operating system) that the passes are compiled for.
 Isa best_isa();
 
-/// "x86-64", "avx2", "avx512"; "generic" on other machines.
+/// "x86-64", "avx2", "avx512"; "arm64" there, which has NEON; "generic" on other machines.
 const char* name_of(Isa isa);
+
+/// The best set as ranks compare it: on arm64 with the length of SVE's vectors, after which oneDNN
+/// chooses and of which it says nothing.
+std::string isa_identity();
 
 #if defined(__x86_64__)
 template <class Pass, class... Args>
