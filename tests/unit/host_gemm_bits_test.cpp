@@ -2,11 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cfenv>
 
+#include "support/flush_to_zero.hpp"
 #include "unit/host_gemm_cases.hpp"
-
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 using namespace gemm_cases;
 
@@ -160,17 +157,11 @@ TEST_CASE("host gemm: the caller's rounding and flushing change no bit and are s
     std::fenv_t before;
     std::fegetenv(&before);
     std::fesetround(FE_UPWARD);
-#if defined(__SSE__)
-    _mm_setcsr(_mm_getcsr() | 0x8040u);  // flush to zero, denormals are zero
-    const unsigned set = _mm_getcsr();
-#endif
+    fp_control::flush_to_zero();
+    const uint64_t set = fp_control::get();
     const bool inside = multiply(*kernel, again, 2);
     const int mode = std::fegetround();
-#if defined(__SSE__)
-    const bool kept = (_mm_getcsr() & 0xffc0u) == (set & 0xffc0u);
-#else
-    const bool kept = true;
-#endif
+    const bool kept = fp_control::get() == set;
     std::fesetenv(&before);
     INFO(kernel->identity());
     CHECK(inside);

@@ -10,10 +10,7 @@
 #include <vector>
 
 #include "base/error.hpp"
-
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
+#include "support/flush_to_zero.hpp"
 
 using muonrt::host::ThreadPool;
 
@@ -106,9 +103,7 @@ TEST_CASE(
   std::fenv_t before;
   std::fegetenv(&before);
   std::fesetround(FE_DOWNWARD);
-#if defined(__SSE__)
-  _mm_setcsr(_mm_getcsr() | 0x8040u);  // flush to zero, denormals are zero
-#endif
+  fp_control::flush_to_zero();
   ThreadPool pool(kThreads);
   std::fesetenv(&before);
 
