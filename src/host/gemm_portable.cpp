@@ -12,11 +12,24 @@ namespace {
 // Every element of a tile is summed over the depth from first to last, by one product and one sum
 // at a time: the same bits on every machine, whatever the blocking below.
 
-constexpr int64_t kStrip = 8;    // columns summed together in one vector
+constexpr int64_t kStrip = 8;    // columns summed together, in one vector or two
 constexpr int64_t kRows = 6;     // rows summed together: 12 of the baseline's 16 vector registers
 constexpr int64_t kDepth = 256;  // so many rows of a strip stay in the first cache
 
-using Strip = float __attribute__((vector_size(kStrip * sizeof(float))));
+using Vector = float __attribute__((vector_size(kVectorBytes)));
+constexpr int64_t kVectors = kStrip * int64_t{sizeof(float)} / kVectorBytes;
+
+struct Strip {
+  Vector part[kVectors];
+};
+
+/// The first `bytes` of a strip, the others zero. By value: what has its address taken stays out of
+/// the registers.
+MUONRT_ALWAYS_INLINE Strip load(const float* from, size_t bytes) {
+  Strip strip = {};
+  std::memcpy(&strip, from, bytes);
+  return strip;
+}
 
 /// c += a * strip over `depth`, Rows x kStrip values at a time in registers.
 /// @param a      Rows x depth, leading dimension lda.
@@ -27,14 +40,19 @@ MUONRT_ALWAYS_INLINE void multiply_rows(const float* __restrict a, int64_t lda,
                                         const float* __restrict strip, int64_t depth,
                                         float* __restrict c, int64_t ldc, int64_t cols) {
   const size_t bytes = static_cast<size_t>(cols) * sizeof(float);
-  Strip sum[Rows] = {};
-  for (int r = 0; r < Rows; ++r) std::memcpy(&sum[r], c + r * ldc, bytes);
+  Strip sum[Rows];
+  for (int r = 0; r < Rows; ++r) sum[r] = load(c + r * ldc, bytes);
   for (int64_t k = 0; k < depth; ++k) {
-    Strip b;
-    std::memcpy(&b, strip + k * kStrip, sizeof b);
-    for (int r = 0; r < Rows; ++r) sum[r] += a[r * lda + k] * b;
+    for (int v = 0; v < kVectors; ++v) {
+      Vector b;
+      std::memcpy(&b, strip + k * kStrip + v * (kStrip / kVectors), sizeof b);
+      for (int r = 0; r < Rows; ++r) sum[r].part[v] += a[r * lda + k] * b;
+    }
   }
-  for (int r = 0; r < Rows; ++r) std::memcpy(c + r * ldc, &sum[r], bytes);
+  for (int r = 0; r < Rows; ++r) {
+    const Strip whole = sum[r];
+    std::memcpy(c + r * ldc, &whole, bytes);
+  }
 }
 
 /// One strip against `rows` rows of A.

@@ -4,11 +4,20 @@
 // (`static run`), compiled once for each set; contraction is off in every build, so that all of
 // them compute the same bits and the choice is one of speed alone.
 
+#include <cstdint>
 #include <string>
 
 #define MUONRT_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace muonrt::host {
+
+/// Bytes of a vector that loops are written with by hand: g++ keeps those that are longer than
+/// NEON's in memory, not in registers.
+#if defined(__aarch64__)
+inline constexpr int64_t kVectorBytes = 16;
+#else
+inline constexpr int64_t kVectorBytes = 32;
+#endif
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
