@@ -6,12 +6,12 @@ namespace cuda_test {
 
 /// The real library, as no GPU or driver is needed for versions and ids; null where there is none.
 inline const muonrt::cuda::NcclApi* real_nccl() {
-  static const char* const kNames[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
-                                       "/usr/local/cuda/lib/libnccl.so.2",
-                                       "/usr/lib/x86_64-linux-gnu/libnccl.so.2"};
+  static const char* const kNames[] = {
+      "libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2",
+      "/usr/lib/x86_64-linux-gnu/libnccl.so.2", "/usr/lib/aarch64-linux-gnu/libnccl.so.2"};
   static muonrt::cuda::NcclApi api;
   try {
-    api = muonrt::cuda::load_nccl(kNames, 4);
+    api = muonrt::cuda::load_nccl(kNames, 5);
     return &api;
   } catch (const muonrt::Error&) {
     return nullptr;
