@@ -7,10 +7,9 @@
 #include <set>
 #include <tuple>
 
-#include "algo/newton_schulz.hpp"
-#include "backend/recorder.hpp"
 #include "muonrt/bench_device.hpp"
 #include "muonrt/bench_ns_check.hpp"
+#include "muonrt/bench_ns_scene.hpp"
 #include "muonrt/bench_predict.hpp"
 #include "muonrt/bench_shapes.hpp"
 #include "muonrt/bench_timer.hpp"
@@ -31,7 +30,8 @@ struct Arguments : DeviceArguments {
   // that are held against others, the matrix that becomes a copy of the next one, and the side of a
   // tile of the middle matrix that becomes a copy of its neighbour.
   int64_t plant_nan = -1, plant_matrix = -1, plant_tile = -1;
-  std::string plant_graph;  // the provider whose replays fail
+  std::string plant_graph;         // the provider whose replays fail
+  std::vector<std::string> eager;  // providers without replays
 };
 
 Table make_table() {
@@ -49,142 +49,34 @@ Table make_table() {
   return Table(columns);
 }
 
-double standard_flops(const BenchShape& s, int steps) {
-  const auto m = static_cast<double>(s.rows), n = static_cast<double>(s.cols);
-  return static_cast<double>(s.count * steps) * (4 * m * m * n + 2 * m * m * m);
+/// Faults for tests of the check, in an eager result.
+void plant(Workbench& bench, const MatrixBatch& o, const Arguments& a, bool others) {
+  const auto at = [&](int64_t matrix, int64_t row, int64_t col) {
+    return static_cast<unsigned char*>(o.data) +
+           (matrix * o.stride + row * o.ld + col) * size_of(o.dtype);
+  };
+  if (a.plant_nan >= 0 && a.plant_nan < o.count)
+    bench.ops().fill(bench.stream(), at(a.plant_nan, 0, 0), 0xff, size_of(o.dtype));
+  if (!others) return;
+  if (a.plant_matrix >= 0 && a.plant_matrix + 1 < o.count)
+    bench.ops().copy(bench.stream(), at(a.plant_matrix, 0, 0), at(a.plant_matrix + 1, 0, 0),
+                     o.rows * o.ld * size_of(o.dtype));
+  const int64_t side = std::min(a.plant_tile, o.rows);
+  for (int64_t row = 0; row < side && 2 * side <= o.cols; ++row)
+    bench.ops().copy(bench.stream(), at(o.count / 2, row, 0), at(o.count / 2, row, side),
+                     side * size_of(o.dtype));
 }
-
-/// Batches that are orthogonalized in lockstep: one, or those of all shapes.
-struct Job {
-  std::vector<BenchShape> shapes;
-  std::vector<Method> methods;  // by shape
-  bool gram = false;            // where it pays
-  double flops() const {
-    double sum = 0;
-    for (const BenchShape& s : shapes) sum += standard_flops(s, methods[0].steps);
-    return sum;
-  }
-};
-
-/// The matrices of all shapes, each made once for all providers, forms and modes; their devices
-/// reach the same memory.
-class Inputs {
- public:
-  /// @param dtype  of the messages that matrices come from.
-  Inputs(Workbench& bench, DType dtype, bool zeros) : bench_(bench), dtype_(dtype), zeros_(zeros) {}
-  MatrixBatch of(const BenchShape& s) {
-    const int64_t ld = bench_.ops().leading_dimension(s.cols, dtype_);
-    MatrixBatch raw{nullptr, dtype_, s.rows, s.cols, ld, s.count, s.rows * ld};
-    const int64_t elements = s.count * raw.stride;
-    const auto [at, is_new] = made_.try_emplace(s);
-    if (is_new) {
-      at->second = Buffer(bench_.device(), elements * size_of(dtype_));
-      bench_.put_values(at->second.data(), dtype_, elements,
-                        [&](int64_t index) { return zeros_ ? 0.0f : bench_value(3, index); });
-    }
-    raw.data = at->second.data();
-    return raw;
-  }
-  void clear() { made_.clear(); }
-
- private:
-  Workbench& bench_;
-  DType dtype_;
-  bool zeros_;
-  std::map<BenchShape, Buffer> made_;
-};
-
-/// One provider's.
-struct Scene {
-  const Provider* provider;
-  std::unique_ptr<Workbench> bench;
-  std::vector<OrthogonalizeArgs> batches;
-  std::vector<int64_t> space_bytes;
-  Findings* findings = nullptr;
-  std::vector<MatrixBatch> results;
-  std::unique_ptr<Recording> recording;
-  std::vector<uint64_t> hashes;  // of eager results
-
-  Scene(const Provider& from, BenchReport& report, const NewtonSchulz& settings, const Job& job,
-        Inputs& inputs)
-      : provider(&from), bench(std::make_unique<Workbench>(from, report)) {
-    for (size_t i = 0; i < job.shapes.size(); ++i) {
-      const BenchShape& s = job.shapes[i];
-      reserve(bench->ops(), settings, job.methods[i], s.rows, s.cols);
-      space_bytes.push_back(
-          newton_schulz_workspace(bench->ops(), settings, job.methods[i], s.rows, s.cols, s.count));
-      batches.push_back(
-          {&settings, &job.methods[i], inputs.of(s), bench->take(space_bytes.back()), nullptr});
-    }
-    findings = bench->put(std::vector<Findings>(1));
-  }
-  void enqueue() { results = orthogonalize(bench->ops(), bench->stream(), batches, findings); }
-  /// Recorded once; after a first run, which makes what products need.
-  void replay() {
-    Recorder& recorder = *recorder_of(bench->device());
-    if (!recording) recording = record_work(recorder, bench->stream(), [this] { enqueue(); });
-    recorder.replay(bench->stream(), *recording);
-  }
-};
-
-/// One way of a scene to run.
-struct Run {
-  Scene* scene;
-  Provider provider;  // in errors with its mode
-  bool graph;
-
-  Run(Scene* of, bool replayed) : scene(of), provider(*of->provider), graph(replayed) {
-    if (graph) provider.name += " graph";
-  }
-  void enqueue() const { graph ? scene->replay() : scene->enqueue(); }
-  /// Once more from a workspace of NaN: what the check finds, of a graph the batches whose bytes
-  /// differ from the eager ones.
-  int64_t wrong(NsCheck& check, const Arguments& a) const {
-    Workbench& bench = *scene->bench;
-    for (size_t i = 0; i < scene->batches.size(); ++i)
-      bench.ops().fill(bench.stream(), scene->batches[i].workspace, 0xff, scene->space_bytes[i]);
-    enqueue();
-    bench.finish();
-    std::vector<uint64_t> hashes;
-    for (const MatrixBatch& o : scene->results)
-      hashes.push_back(bench.hash(o.data, o.count * o.stride * size_of(o.dtype)));
-    if (!graph) {
-      scene->hashes = hashes;
-      for (const MatrixBatch& o : scene->results) plant(o, a, check.has_seen());
-      return check.wrong(bench, scene->results);
-    }
-    int64_t out = 0;
-    for (size_t i = 0; i < hashes.size(); ++i) out += hashes[i] != scene->hashes[i];
-    return out;
-  }
-  const char* mode() const { return graph ? "graph" : "eager"; }
-
- private:
-  void plant(const MatrixBatch& o, const Arguments& a, bool others) const {
-    Workbench& bench = *scene->bench;
-    const auto at = [&](int64_t matrix, int64_t row, int64_t col) {
-      return static_cast<unsigned char*>(o.data) +
-             (matrix * o.stride + row * o.ld + col) * size_of(o.dtype);
-    };
-    if (a.plant_nan >= 0 && a.plant_nan < o.count)
-      bench.ops().fill(bench.stream(), at(a.plant_nan, 0, 0), 0xff, size_of(o.dtype));
-    if (!others) return;
-    if (a.plant_matrix >= 0 && a.plant_matrix + 1 < o.count)
-      bench.ops().copy(bench.stream(), at(a.plant_matrix, 0, 0), at(a.plant_matrix + 1, 0, 0),
-                       o.rows * o.ld * size_of(o.dtype));
-    const int64_t side = std::min(a.plant_tile, o.rows);
-    for (int64_t row = 0; row < side && 2 * side <= o.cols; ++row)
-      bench.ops().copy(bench.stream(), at(o.count / 2, row, 0), at(o.count / 2, row, side),
-                       side * size_of(o.dtype));
-  }
-};
 
 /// The whole of `bench ns`.
 class NsBench {
  public:
   NsBench(const Arguments& arguments, const NewtonSchulz& settings, DType dtype,
           BenchReport& report)
-      : a_(arguments), settings_(settings), dtype_(dtype), report_(report) {}
+      : a_(arguments),
+        settings_(settings),
+        dtype_(dtype),
+        report_(report),
+        without_graph_(arguments.eager.begin(), arguments.eager.end()) {}
 
   void run(const std::vector<BenchShape>& shapes) {
     list_ = a_.predict ? providers(a_) : present_providers(report_);
@@ -194,19 +86,15 @@ class NsBench {
       common_ = std::make_unique<Workbench>(list_.front(), report_);
       filler_ = std::make_unique<Filler>(*common_);
       // Messages are not in f16.
-      inputs_ = std::make_unique<Inputs>(
+      inputs_ = std::make_unique<NsInputs>(
           *common_, dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16, zeros());
     }
-    bool any_gram = false;
-    for (const BenchShape& s : shapes) {
-      add(job_of({s}, false));
-      if (takes_gram(s)) add(job_of({s}, true));
-      any_gram = any_gram || takes_gram(s);
-      if (inputs_ && !a_.together) inputs_->clear();
+    const std::vector<NsJob> jobs = jobs_of(shapes);
+    // Replays behind all that they replay: what fails or hangs there costs no other figure.
+    for (const bool graph : {false, true}) {
+      for (const NsJob& job : jobs) add(job, graph);
+      if (a_.predict) return;
     }
-    if (!a_.together || shapes.size() < 2) return;
-    add(job_of(shapes, false));
-    if (any_gram) add(job_of(shapes, true));
   }
 
  private:
@@ -214,75 +102,101 @@ class NsBench {
   bool takes_gram(const BenchShape& s) const {
     return settings_.gram_bounded && s.cols >= 2 * s.rows;
   }
-  Job job_of(const std::vector<BenchShape>& shapes, bool gram) const {
+  NsJob job_of(const std::vector<BenchShape>& shapes, bool gram) const {
     const auto steps = static_cast<int>(settings_.list.steps.size());
-    Job job{shapes, {}, gram};
+    NsJob job{shapes, {}, gram};
     for (const BenchShape& s : shapes)
       job.methods.push_back(gram && takes_gram(s)
                                 ? Method{Form::kGram, steps, settings_.gram_restarts}
                                 : Method{Form::kStandard, steps, {}});
     return job;
   }
-  void add(const Job& job) {
-    if (!a_.predict) return measure(job);
-    for (const Provider& provider : list_) add_row(provider.name, "", job, nullptr, 0);
+  std::vector<NsJob> jobs_of(const std::vector<BenchShape>& shapes) const {
+    std::vector<NsJob> jobs;
+    bool any_gram = false;
+    for (const BenchShape& s : shapes) {
+      jobs.push_back(job_of({s}, false));
+      if (takes_gram(s)) jobs.push_back(job_of({s}, true));
+      any_gram = any_gram || takes_gram(s);
+    }
+    if (!a_.together || shapes.size() < 2) return jobs;
+    jobs.push_back(job_of(shapes, false));
+    if (any_gram) jobs.push_back(job_of(shapes, true));
+    return jobs;
+  }
+  void add(const NsJob& job, bool graph) {
+    if (a_.predict) {
+      for (const Provider& provider : list_) add_row(provider.name, "", job, nullptr, 0);
+      return;
+    }
+    if (!a_.together) inputs_->keep(job.shapes);
+    measure(job, graph);
   }
 
-  /// All providers, taking turns; their graphs behind them: what fails there costs no figure.
-  void measure(const Job& job) {
-    std::vector<std::unique_ptr<Scene>> scenes;
+  /// All providers, taking turns.
+  void measure(const NsJob& job, bool graph) {
+    std::vector<std::unique_ptr<NsScene>> scenes;
     for (const Provider& provider : list_) {
       if (provider.plain && job.flops() > kMostPlainFlops) continue;
-      on_behalf_of(provider.name, [&] {
-        scenes.push_back(std::make_unique<Scene>(provider, report_, settings_, job, *inputs_));
+      if (graph && without_graph_.count(provider.name) > 0) continue;
+      auto scene = on_behalf_of(named(provider, graph), [&] {
+        return std::make_unique<NsScene>(provider, named(provider, graph), report_, settings_, job,
+                                         *inputs_);
       });
+      if (!graph || replays(*scene)) scenes.push_back(std::move(scene));
     }
-    // Held against plain loops, where they run, else against the first.
+    if (scenes.empty()) return;
+    std::vector<TimedWork> works;
+    for (const auto& s : scenes)
+      works.emplace_back(
+          s->bench, *filler_, [&s = *s, graph](int64_t) { graph ? s.replay() : s.enqueue(); },
+          s->named);
+    time_in_turns(a_, *filler_, works);
+    // Held against plain loops, where they run, else against the first; a graph against itself.
     NsCheck check(zeros());
-    std::vector<Run> eager, graphs;
-    for (const auto& scene : scenes) {
-      eager.emplace_back(scene.get(), false);
-      const bool failed = failed_graphs_.count(scene->provider->name) > 0;
-      if (recorder_of(scene->bench->device()) && !failed) graphs.emplace_back(scene.get(), true);
-    }
-    measure(job, eager, check);
-    std::erase_if(graphs, [&](const Run& way) { return !replays(way); });
-    measure(job, graphs, check);
+    std::vector<int64_t> bad(scenes.size());
+    for (const bool plain : {true, false})
+      for (size_t i = 0; i < scenes.size(); ++i)
+        if (scenes[i]->named.plain == plain)
+          bad[i] = on_behalf_of(scenes[i]->named.name, [&] {
+            return graph ? scenes[i]->batches_replayed_otherwise() : wrong(*scenes[i], check);
+          });
+    for (size_t i = 0; i < scenes.size(); ++i)
+      add_row(scenes[i]->provider, graph ? "graph" : "eager", job, &works[i].times(), bad[i]);
+  }
+  /// In errors a replay has a name of its own.
+  static std::string named(const Provider& provider, bool graph) {
+    return provider.name + (graph ? " graph" : "");
   }
   /// Tries a graph alone, so that one that fails is known and the others go on without it.
-  bool replays(const Run& way) {
+  bool replays(NsScene& scene) {
+    if (!recorder_of(scene.bench.device())) return false;
     try {
-      on_behalf_of(way.provider.name, [&] {
-        way.enqueue();
-        if (way.scene->provider->name == a_.plant_graph) throw Error(Status::kDevice, "planted");
-        way.scene->bench->finish();
+      on_behalf_of(scene.named.name, [&] {
+        scene.enqueue();  // which makes what products need
+        scene.replay();
+        if (scene.provider == a_.plant_graph) throw Error(Status::kDevice, "planted");
+        scene.bench.finish();
       });
       return true;
     } catch (const Error& error) {
       if (error.status() == Status::kTimeout) throw;
       report_.fail(error.message());
-      failed_graphs_.insert(way.scene->provider->name);
+      without_graph_.insert(scene.provider);
       return false;
     }
   }
-  void measure(const Job& job, const std::vector<Run>& ways, NsCheck& check) {
-    if (ways.empty()) return;
-    std::vector<TimedWork> works;
-    for (const Run& way : ways)
-      works.emplace_back(
-          *way.scene->bench, *filler_, [&way](int64_t) { way.enqueue(); }, way.provider);
-    time_in_turns(a_, *filler_, works);
-    std::vector<int64_t> bad(ways.size());
-    for (const bool plain : {true, false})
-      for (size_t i = 0; i < ways.size(); ++i)
-        if (ways[i].provider.plain == plain)
-          bad[i] = on_behalf_of(ways[i].provider.name, [&] { return ways[i].wrong(check, a_); });
-    for (size_t i = 0; i < ways.size(); ++i)
-      add_row(ways[i].scene->provider->name, ways[i].mode(), job, &works[i].times(), bad[i]);
+  /// Once more from a workspace of NaN.
+  int64_t wrong(NsScene& scene, NsCheck& check) const {
+    scene.clear();
+    scene.enqueue();
+    scene.bench.finish();
+    for (const MatrixBatch& o : scene.results) plant(scene.bench, o, a_, check.has_seen());
+    return check.wrong(scene.bench, scene.results);
   }
 
   /// The normalizations, then all shapes in lockstep.
-  double predicted(const std::string& provider, const Job& job) const {
+  double predicted(const std::string& provider, const NsJob& job) const {
     if (dtype_ == DType::kF32) return NAN;
     const int64_t blocks = predicted_blocks(report_.arguments().reserved_sms);
     double normalization = 0;
@@ -299,7 +213,7 @@ class NsBench {
   }
 
   /// @param times  null: predictions alone.
-  void add_row(const std::string& provider, const std::string& mode, const Job& job,
+  void add_row(const std::string& provider, const std::string& mode, const NsJob& job,
                const Times* times, int64_t bad) {
     const bool one = job.shapes.size() == 1;
     const double expected = predicted(provider, job);
@@ -335,8 +249,8 @@ class NsBench {
   std::vector<Provider> list_;
   std::unique_ptr<Workbench> common_;
   std::unique_ptr<Filler> filler_;
-  std::unique_ptr<Inputs> inputs_;
-  std::set<std::string> failed_graphs_;  // of which providers
+  std::unique_ptr<NsInputs> inputs_;
+  std::set<std::string> without_graph_;  // providers
   std::map<std::tuple<std::string, std::string, BenchShape, bool>, double> medians_;
 };
 
@@ -388,6 +302,7 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   command->add_option("--plant-matrix", a->plant_matrix)->group("");
   command->add_option("--plant-tile", a->plant_tile)->group("");
   command->add_option("--plant-graph", a->plant_graph)->group("");
+  command->add_option("--eager", a->eager)->delimiter(',')->group("");
   add_product_options(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");

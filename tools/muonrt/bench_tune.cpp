@@ -1,6 +1,7 @@
 #include "muonrt/bench_tune.hpp"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <functional>
 #include <map>
 #include <set>
@@ -25,7 +26,8 @@ T one_of(const std::string& key, const std::string& name, const std::map<std::st
 
 int64_t rows_of(const std::string& key, const std::string& text) {
   int64_t rows = 0;
-  if (!CLI::detail::lexical_cast(text, rows) || rows < 1 || rows > 1024)
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
+  if (error != std::errc() || end != text.data() + text.size() || rows < 1 || rows > 1024)
     refuse(key + "=" + text, "whole numbers from 1 to 1024");
   return rows;
 }
