@@ -2,13 +2,14 @@
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools/gpu"))
 import plan
 import readme_rows
-from benches import FIRST_GEMM, FIRST_NS, STEADY, Benches
+from benches import FIRST_GEMM, MORE_NS, STAGE_NS, STEADY, Benches, has_all_eager
 from checks import FIRST_FILES, Checks
 from checks import TESTS as SOURCES
 from entries import HUNG, Entries
@@ -78,6 +79,22 @@ def look_at_sanitizers(expect):
         for case in SANITIZED_SYMMETRIC))
 
 
+class Passing:
+    """Time that passes with what Answers and Hangs run, and not else."""
+    now, true = None, time.monotonic
+
+    def __enter__(self):
+        Passing.now, time.monotonic = 1000.0, lambda: Passing.now
+
+    def __exit__(self, *_):
+        Passing.now, time.monotonic = None, Passing.true
+
+    @staticmethod
+    def by(seconds):
+        if Passing.now is not None:
+            Passing.now += seconds
+
+
 class Answers:
     """Runs nothing. @param late  how many times a command with these words is late."""
     environment = {}
@@ -93,6 +110,7 @@ class Answers:
         name = str(words[words.index("--providers") + 1]).split(",")[0]
         if self.late.get(name, 0) > 0:
             self.late[name] -= 1
+            Passing.by(most)
             return 124, ""
         absent = {"sm90": "options: symmetric products for sm_90a on a GPU of compute capability 8.0"}
         return 0, json.dumps({"rows": [{}], "wrong": 0, "left_out": absent if name == "sm90" else {}})
@@ -123,6 +141,11 @@ def look_at_smoke(expect):
     checks, _, (status, text, _) = smoked(seconds=15, cublaslt=2)
     expect(f"late with no room for a second try: {status} {text}", status == "late" and not checks.kernels.hung and
            "cublaslt: no time was left" in text)
+    # One that had all of its seconds hangs, also where no time is left for a second try.
+    for seconds, hung, status in ((35, {"sm80": "did not end in 20 s"}, "failed"), (15, {}, "late")):
+        with Passing():
+            checks, _, found = smoked(seconds, sm80=9)
+        expect(f"a hang in {seconds} s: {found}", checks.kernels.hung == hung and found[0] == status)
     expect(f"plain loops beside: {calls}", all(any(f"bench ns" in call and f"--providers {name},naive" in call
                                                    for call, _ in smoked()[1]) for name in OWN_KERNELS[:2]))
     expect(f"what hung is left out of lists: {checks}", Benches(None, smoked(cublaslt=3)[0], None).kept(
@@ -137,14 +160,16 @@ class Hangs:
     environment = {}
 
     def __init__(self, words, total=500):
-        self.words, self.total, self.calls = words, total, 0
+        self.words, self.total, self.calls, self.lines = words, total, 0, []
 
     def left(self):
         return self.total
 
     def run(self, *words, most):
         self.calls += 1
-        if self.words in " ".join(map(str, words)):
+        self.lines.append(" ".join(map(str, words)))
+        if self.words in self.lines[-1]:
+            Passing.by(most)
             return 124, "case: one\n"
         return 0, json.dumps({"ranks": 1, "rows": [{}], "wrong": 0, "wrong_bits": 0})
 
@@ -162,12 +187,31 @@ def look_at_entries(expect):
     status, text, _ = Ranks(run, Built(run, Path("."))).verify(300)
     expect(f"verify of a hang: {status} {text}", status == "failed" and run.calls == 13 and
            "; 8 ranks: did not end in 30 s" in text and "no time" not in text)
+    # What hangs is known from there on, and not asked again; of eight ranks it may be the ranks.
+    for words, hung, gone in (("--symmetric sm90", "sm90", "--symmetric sm90 --graphs"), ("--ranks 8", None, "nothing"),
+                              ("--symmetric sm90 --graphs", "sm90 graph", "nothing"), ("--ranks 1", "cublaslt", "--ranks 8")):
+        run = Hangs(words)
+        checks = Built(run, Path("."))
+        Ranks(run, checks).verify(300)
+        expect(f"verify of {words}: {checks.kernels.hung} {run.lines}", set(checks.kernels.hung) == ({hung} - {None}) and
+               sum(words in line for line in run.lines) == 1 and not any(gone in line for line in run.lines))
     status, text, _ = Ranks(Hangs("nccl"), Built(None, Path("."))).nccl(30)
     expect(f"nccl that hangs: {status} {text}", status == "failed" and "did not end in 25 s" in text)
     run = Hangs("--symmetric sm80")
     status, text, _ = Benches(run, Built(run, Path(".")), argparse.Namespace(step=None)).step(300)
     expect(f"steps that hang: {status} {text}", status == "failed" and run.calls == 5 and
            "; --symmetric sm80: failed, did not end in 30 s; --symmetric sm90: 1 rows" in text)
+    for words, hung, steps in (("--symmetric sm90", "sm90", 4), ("--ranks 1", "sm90", 3), ("--graphs", "sm90 graph", 5)):
+        run = Hangs(words)
+        checks = Built(run, Path("."))
+        Benches(run, checks, argparse.Namespace(step=None)).step(300)
+        expect(f"steps of {words}: {checks.kernels.hung} {run.lines}", hung in checks.kernels.hung and
+               run.calls == steps and len(set(run.lines)) == steps)
+    # A list that hangs leaves half of the time to the others.
+    run = Hangs("8x8")
+    with Passing():
+        found = Benches(run, Built(run, Path(".")), None).lists("gemm", ["8x8", "9x9", "10x10"], 100)
+    expect(f"a list that hangs: {found}", run.calls == 3 and found[0] == "late" and "2 lists" in found[1])
     expect("a sanitizer that hangs", judged(HUNG, "RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)")[0] ==
            "failed")
 
@@ -246,9 +290,9 @@ def lists_of(*named):
 
 def look_at_lists(expect):
     (gemm, ns), (more_gemm, more_ns) = lists_of(), lists_of("gemm", "ns")
-    expect("a run of all has the first lists, named parts have more", gemm == FIRST_GEMM and ns == FIRST_NS and
-           more_gemm[:len(gemm)] == gemm and more_ns[:len(ns)] == ns and
-           {"llama3-8b", "ratios"} < set(more_gemm) and "ratios" in more_ns)
+    expect("a run of all has the first lists, named parts have more", gemm == FIRST_GEMM and
+           more_gemm[:len(gemm)] == gemm and {"llama3-8b", "ratios"} < set(more_gemm) and
+           more_ns == ns[:1] + MORE_NS + ns[1:] and MORE_NS[0] == f"{ns[0]} --dtype f16")
     # Whether products are fast at all, then what power costs, then what is beside it.
     wanted = ["4096x4096,8192x8192", "4096x4096 --values zeros", "1024x1024,2048x2048,4096x11008",
               "4096x4096,8192x8192 --reserved-sms 8", "512x512x8", "512x512,768x768"]
@@ -256,17 +300,30 @@ def look_at_lists(expect):
     expect("sizes side by side have one warm-up", all(f"--steady {STEADY}" in words for words in FIRST_GEMM
                                                      if "8192x8192" in words or "values" not in words and
                                                      "4096x4096" in words))
-    # A stage of Kimi K2 takes longest, so it comes last of the first: in f16, for which its goal is set.
+    # A stage of Kimi K2 takes longest, so it comes last: first in f16, for which its goal is set.
     stage = "2048x7168x216,7168x18432 --together --iters 3 "
     expect(f"order of Newton-Schulz: {ns}", ns[0] == f"4096x4096,4096x11008,768x2048x128 --steady {STEADY}" and
            all(words.startswith(stage) and f"--steady {STEADY}" in words for words in ns[1:]) and
-           ns[1].endswith("--dtype f16") and "--reserved-sms" not in ns[1] and "--dtype" not in ns[-1])
+           ns[1].endswith("--dtype f16") and "--reserved-sms" not in ns[1] and "--dtype" not in ns[-1] and
+           more_ns[-3:] == STAGE_NS and not any("7168" in words for words in more_ns[:-3]))
     checks = Built(None, Path("."))
     checks.kernels.hung = {"cublaslt": "", "sm80 graph": ""}
     for kind, words, providers in (("ns", "8x8 --providers cublaslt,sm90 --together", "sm90"),
                                    ("gemm", "8x8", "sm80,sm90,naive"), ("ns", "8x8 --providers cublaslt", "")):
         kept = Benches(None, checks, None).kept(kind, words.split())
         expect(f"{words} without what hung: {kept}", kept.count("--providers") == 1 and kept[-1] == providers)
+    checks.kernels.hung = {"sm90 graph": "", "sm80 graph": "", "sm80": ""}
+    for kind, words, options in (("ns", "8x8", "--providers cublaslt,sm90,naive --eager sm90"), ("gemm", "8x8", "--providers cublaslt,sm90,naive,cublaslt-best"),
+                                 ("ns", "8x8 --providers cublaslt", "--providers cublaslt"),
+                                 ("ns", "8x8 --providers cublaslt,sm90", "--providers cublaslt,sm90 --eager sm90")):
+        kept = " ".join(Benches(None, checks, None).kept(kind, words.split()))
+        expect(f"{words} without replays that hung: {kept}", kept == f"8x8 {options}")
+    eager = [{"mode": "eager", "rows": rows, "cols": cols, "form": form}
+             for rows, cols, form in ((8, 8, "standard"), (8, 16, "standard"), (8, 16, "gram"), (None, None, "standard"))]
+    for words, count, whole in (("8x8", 1, True), ("8x16", 2, False), ("8x16x4", 3, True), ("16x8,8x8 --dtype f16", 1, True),
+                                ("8x8,8x16 --together", 4, False), ("8x8,8x8 --together", 4, True), ("batches", 4, False)):
+        expect(f"eager rows of {words}", has_all_eager(words, eager[:count]) == whole)
+    expect("a replay is behind them", has_all_eager("batches", [{"mode": "graph"}]))
     # Lists with other tuning are other work; no table has their figures.
     whole, row = {"rows": [], "wrong": 0}, {"provider": "sm90", "product": "X X^T", "rows": 8, "cols": 8, "count": 1,
                                            "tflops": 9, "median_ms": 9, "form": "gram"}

@@ -2,7 +2,7 @@
 modules that tools/gpu/compare.py imports."""
 
 
-# What is wrong with sm90, by STAND_IN_WRONG; its figure there is 777.
+# What is wrong with sm90 (STAND_IN_KERNEL: another one), by STAND_IN_WRONG; its figure there is 777.
 WRONG = r"""
   row() {
     echo "{\"provider\":\"$1\",\"mode\":\"$2\",\"product\":\"X X^T\",\"rows\":4096,\"cols\":4096,\"count\":1," \
@@ -12,12 +12,19 @@ WRONG = r"""
   case "$1 $2 $STAND_IN_WRONG" in
     "bench gemm product") say 3 "$(row cublaslt eager 2 0),$(row sm90 eager 777 3)" ;;
     "bench gemm throws") say 0 "$(row cublaslt eager 2 0)" "sm90: it broke" ;;
+    "bench gemm silent") kill -SEGV $$ ;;
     "bench gemm crash") echo "{\"row\":$(row cublaslt eager 2 0)}"; kill -SEGV $$ ;;
     "bench ns ns") say 3 "$(row cublaslt eager 2 0),$(row sm90 eager 777 3)" ;;
     "bench ns bits") say 1 "$(row sm90 eager 5 0),$(row sm90 graph 777 1)" ;;
-    "bench ns graph") say 0 "$(row sm90 eager 5 0)" "sm90 graph: a capture broke" ;;
     "bench ns capture") say 0 "$(row sm90 eager 5 0),$(row cublaslt graph 2 0)" "sm90 graph: a capture broke" ;;
-    "bench ns replay") say 0 "$(row sm90 eager 5 0)" "sm90: work on it did not end within 10 s" ;;
+    "bench ns replay")
+      if [[ "$*" == *"--eager sm90"* ]]; then echo "{\"left_out\":{},\"wrong\":0,\"rows\":[$(row sm90 eager 5 0)]}"; exit 0; fi
+      say 0 "$(row cublaslt eager 2 0),$(row sm90 eager 5 0)" "sm90 graph: work on it did not end within 10 s" ;;
+    "bench ns replay-crash") of_list() { row "$1" "$2" "$3" 0 | sed "s/\"rows\":4096,\"cols\":4096/$LAST/"; }
+      if [[ "$*" == *"17x40"* ]]; then LAST='"rows":17,"cols":40'; else LAST='"rows":24,"cols":30'; fi
+      echo "{\"row\":$(of_list sm90 eager 5)}"
+      if [[ "$*" == *"17x40"* ]]; then echo "{\"row\":$(of_list sm90 eager 4 | sed s/standard/gram/)}"; fi
+      kill -SEGV $$ ;;
   esac
 """
 
@@ -29,7 +36,7 @@ echo "$*" >> "${{0%/*}}/calls"
 if [[ ${{STAND_IN_HANGS:-}} && "$*" == *"--providers ${{STAND_IN_HANGS:-}} "* ]]; then
   echo '{{"left_out":{{}},"failed":"sm90: work on it did not end within 10 s","wrong":0,"rows":[]}}'; exit 1
 fi
-if [[ ${{STAND_IN_WRONG:-}} && ( "$*" != *"--providers "* || "$*" == *"--providers "*sm90* ) ]]; then
+if [[ ${{STAND_IN_WRONG:-}} && ( "$*" != *"--providers "* || "$*" == *"--providers "*${{STAND_IN_KERNEL:-sm90}}* ) ]]; then
 {WRONG}
 fi
 if [[ ${{STAND_IN_QUICK:-}} && ( $1 == verify || "$*" == *,1081x1091x12,* || "$*" == *,128x300x3,* ) ]]; then
@@ -47,7 +54,7 @@ fi
 words=()
 while (($# > 0)); do
   case $1 in
-    --device|--symmetric|--reserved-sms|--providers) shift ;;
+    --device|--symmetric|--reserved-sms|--providers|--eager) shift ;;
     --graphs) ;;
     --ranks) shift ;;
     *,1081x1091x12,*) words+=(33x70) ;;  # of smoke

@@ -2,7 +2,7 @@
 import sys
 import time
 
-from kernels import culprit, ended_in_replay
+from kernels import culprit, did_not_end
 from outputs import add_ratios, ends, json_in, objects_in, work_of
 from runner import ROOT, Missing, verdict
 
@@ -16,12 +16,12 @@ FIRST_GEMM = [f"4096x4096,8192x8192 --steady {STEADY}", "4096x4096 --values zero
               "512x512x8,1024x1024x8,2048x2048x8", "512x512,768x768", "2048x2048 --reserved-sms 8"]
 MORE_GEMM = ["256x256,1536x1536,16384x16384", "16384x16384 --reserved-sms 8", "batches", "ratios",
              "llama3-8b", "kimi-k2", "deepseek-v3"]
-# A stage of Kimi K2, whose figure is that of its shapes in lockstep. It takes longest.
+# A stage of Kimi K2, whose figure is that of its shapes in lockstep. It takes longest, so it comes last.
 STAGE = f"2048x7168x216,7168x18432 --together --iters 3 --warmup 1 --steady {STEADY} --providers cublaslt,sm90"
 BATCHES = f"4096x4096,4096x11008,768x2048x128 --steady {STEADY}"
-FIRST_NS = [BATCHES, f"{STAGE} --dtype f16", f"{STAGE} --dtype f16 --reserved-sms 8", STAGE]
-MORE_NS = [f"{BATCHES} --dtype f16", "128x128x64,768x2048x32,1024x4096x8 --together", "batches", "gpt2-124m",
-           "ratios", "8192x28672x9 --iters 3 --warmup 1"]
+FIRST_NS = [BATCHES]
+MORE_NS = [f"{BATCHES} --dtype f16", "128x128x64,768x2048x32,1024x4096x8 --together"]
+STAGE_NS = [f"{STAGE} --dtype f16", f"{STAGE} --dtype f16 --reserved-sms 8", STAGE]
 STEADY_TORCH = "4096x4096,8192x8192"
 FIRST_TORCH = "2048x2048,1024x1024,512x512,2048x2048x8,1024x1024x8,512x512x8"
 MORE_TORCH = ",768x768,4096x11008,16384x16384"
@@ -34,6 +34,26 @@ LABELS = {"--reserved-sms": "reserved_sms", "--dtype": "dtype", "--values": "val
           "--tune": "tune"}
 PRODUCED = {"gemm": "product", "ns": "ns"}  # what a benchmark asks of a kernel, as Kernels calls it
 NUMBERS = ("reserved_sms", "steady_s")
+
+
+def crashed(found):
+    """Whether a benchmark has failed before its end. @param found  (name, text, data)"""
+    data = found[2] or {}
+    return found[0] == "failed" and (data.get("rows") is None or bool(data.get("cut")))
+
+
+def has_all_eager(words, rows):
+    """Whether a list of `bench ns` came to its replays, which are behind all else."""
+    done = {(row.get("rows"), row.get("cols"), row.get("form")) for row in rows if row.get("mode") == "eager"}
+    if any(row.get("mode") == "graph" for row in rows):
+        return True
+    shapes = [shape.split("x") for shape in words.split()[0].split(",")]
+    if not all(len(one) > 1 and all(map(str.isdecimal, one)) for one in shapes):
+        return False  # a list that has a name
+    sizes = [(int(one[0]), int(one[1])) for one in shapes]
+    last = (None, None) if "--together" in words and len(sizes) > 1 else sizes[-1]
+    gram = any(2 * rows <= cols for rows, cols in (sizes if last == (None, None) else [last]))
+    return (*last, "gram" if gram else "standard") in done
 
 
 class Benches:
@@ -72,23 +92,25 @@ class Benches:
         """A list's words, with options that leave out what hung, and some more."""
         lost = self.checks.kernels.left_out() | set(without)
         asked = ["cublaslt", "sm80", "sm90", "naive"] + (["cublaslt-best"] if kind == "gemm" else [])
-        if not lost & set(asked):
-            return words
-        if "--providers" in words:
-            at = words.index("--providers")
-            asked, words = words[at + 1].split(","), words[:at] + words[at + 2:]
-        return words + ["--providers", ",".join(p for p in asked if p not in lost)]
+        at = words.index("--providers") if "--providers" in words else None
+        if at is not None:
+            asked = words[at + 1].split(",")
+        left = [name for name in asked if name not in lost]
+        if left != asked:
+            words = (words if at is None else words[:at] + words[at + 2:]) + ["--providers", ",".join(left)]
+        replays = [name for name in left if kind == "ns" and name in self.checks.kernels.hung_replays()]
+        return words + (["--eager", ",".join(replays)] if replays else [])
 
     def list_of(self, kind, words, end):
         """One list; once more without a kernel that hung in it or ended it, for the figures of the others.
-        What that one had until then counts too."""
-        found, rows, without, device = ("late", "", None), [], set(), {}
-        for _ in range(4):
+        What that one had until then counts too. Behind a crash that names none, suspects are left out in turn."""
+        found, rows, without, suspects, trials, device = ("late", "", None), [], set(), set(), None, {}
+        for _ in range(5):
             left = end - time.monotonic()
             if left < 2:
                 break
-            kept = self.kept(kind, words.split(), without)
-            if kept[-2:] == ["--providers", ""]:
+            kept = self.kept(kind, words.split(), without | suspects)
+            if "" in kept:
                 found = ("failed", found[1] or "all that it asks for is left out", found[2])
                 break
             try:
@@ -100,40 +122,51 @@ class Benches:
             known = set(map(work_of, rows))
             rows += [row for row in data.get("rows", []) if work_of(row) not in known]
             device = {"device": data["device"]} if data.get("device") else device
-            ended_by = self.ended_by(kind, words, found, without)
-            if not ended_by:
+            name = self.ended_by(kind, words, found)
+            if name and name not in without:
+                without.add(name)
+            elif not name and crashed(found) and not (kind == "ns" and has_all_eager(words, rows)):
+                trials = self.trials(words, without) if trials is None else trials
+                if not trials:
+                    break
+                suspects = trials.pop(0)
+                self.lost.append(f"perhaps {' or '.join(sorted(suspects))} in {words}: {found[1][:200]}")
+            else:
                 break
-            without |= ended_by
         add_ratios(rows)
         return found[0], found[1], dict(found[2] or {}, **device, rows=rows)
 
-    def ended_by(self, kind, words, found, without):
-        """The kernel that has ended a list, noted; where a crash names none, those known to be wrong."""
-        known, data = self.checks.kernels, found[2] or {}
-        name, which, why = culprit(data, PRODUCED[kind])
-        if name and name not in without:
-            known.note(name, which, why)
-            if which == "graph" and not ended_in_replay(data):
-                return set()  # the list went on: it has all figures
-            self.lost.append(f"{name} {which} in {words}: {why[:200]}")
-            return {name}
-        if found[0] != "failed" or name or data and not data.get("cut"):
-            return set()
-        suspects = {one for one in known.wrong if one not in without | set(known.hung) and
-                    ("--providers" not in words or one in words)}
-        self.lost += [f"{one} in {words}, by which it may have ended: {found[1][:200]}" for one in sorted(suspects)]
-        return suspects
+    def ended_by(self, kind, words, found):
+        """The kernel that has ended a list, noted; None where no figure of the others is lost by it."""
+        name, which, why = culprit(found[2] or {}, PRODUCED[kind])
+        if name:
+            self.checks.kernels.note(name, which, why)
+        if not name or which == "graph":  # replays come behind all else
+            return None
+        self.lost.append(f"{name} {which} in {words}: {why[:200]}")
+        return name
+
+    def trials(self, words, without):
+        """What may have crashed, to be left out in turn: what is known to be wrong, then our own kernels."""
+        known = self.checks.kernels
+        gone = without | set(known.hung) | known.absent
+        asked = words.split("--providers ")[1].split()[0].split(",") if "--providers" in words else None
+        sets = [{one for one in names if one not in gone and (asked is None or one in asked)}
+                for names in (known.wrong, ("sm90",), ("sm80",), ("sm80", "sm90"))]
+        return [one for at, one in enumerate(sets) if one and one not in sets[:at]]
 
     def lists(self, kind, lists, seconds):
-        """What does not fit into the part's time is left out, and said; what fails too."""
+        """What does not fit into the part's time is left out, and said; what fails too. A list with others
+        behind it has half of the time at most: one that hangs does not take it all."""
         end, ended, problems, worst = time.monotonic() + seconds, [], [], "ok"
         whole = {"rows": [], "wrong": 0}
-        for words in lists:
+        for at, words in enumerate(lists):
             if end - time.monotonic() < 2:
                 problems.append(f"no time for {words}")
                 worst = "late" if worst == "ok" else worst
                 continue
-            name, text, data = self.list_of(kind, words, end)
+            last = at + 1 == len(lists)
+            name, text, data = self.list_of(kind, words, end if last else min(end, time.monotonic() + seconds / 2))
             self.take(whole, data["rows"], words.split())
             if data.get("device"):
                 whole["device"] = data["device"]
@@ -168,23 +201,25 @@ class Benches:
                           FIRST_GEMM + (MORE_GEMM if self.sizes.parts else []), seconds)
 
     def ns(self, seconds):
-        return self.lists("ns", self.sizes.ns or FIRST_NS + (MORE_NS if self.sizes.parts else []),
-                          seconds)
+        return self.lists("ns", self.sizes.ns or
+                          FIRST_NS + (MORE_NS if self.sizes.parts else []) + STAGE_NS, seconds)
 
     def elementwise(self, seconds):
         return self.bench("elementwise", "--elements", self.sizes.elements, "--stream", "--deadline",
                           DEADLINE, most=seconds)
 
     def step(self, seconds):
-        """With the vendor's products, our own, and replayed. One that fails leaves the others their turn."""
+        """With the vendor's products, our own, and replayed. One that fails leaves the others their turn, what
+        has hung is not asked again."""
         end, whole, said, worst = time.monotonic() + seconds, {"rows": [], "wrong": 0}, [], "ok"
-        hung = self.checks.kernels.hung
-        own = [["--symmetric", name] for name in ("sm80", "sm90") if name not in hung]
-        plain = [[]] if "cublaslt" not in hung else []
-        replayed = [words + ["--graphs"] for words, name in [(one, "cublaslt") for one in plain] +
-                    [(one, one[1]) for one in own[-1:]] if f"{name} graph" not in hung]
-        for words in [*plain, *own, *replayed]:
+        known = self.checks.kernels
+        own = [["--symmetric", name] for name in ("sm80", "sm90")]
+        replayed = next((one for one in own[::-1] if one[1] not in known.hung), None)
+        for words in [[], *own, ["--graphs"], *([replayed + ["--graphs"]] if replayed else [])]:
             what = " ".join(words) or "default"
+            kernel, which = "cublaslt" if "--symmetric" not in words else words[1], "graph" if "--graphs" in words else "ns"
+            if {kernel, f"{kernel} {which}"} & set(known.hung):
+                continue
             if end - time.monotonic() < 2:
                 said.append(f"{what}: no time was left")
                 worst = "late" if worst == "ok" else worst
@@ -194,6 +229,8 @@ class Benches:
                                           most=most)
             if name == "late" and most == STEP:
                 name, text = "failed", f"did not end in {STEP} s"
+            if name == "failed" and did_not_end(text):
+                known.note(kernel, which, text)
             if "compute capability" in text or "compute capability" in str(data):
                 continue
             for row in (data or {}).get("rows", []):

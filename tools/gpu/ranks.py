@@ -2,6 +2,7 @@
 import sys
 
 from entries import Entries
+from kernels import did_not_end
 from outputs import json_in, objects_in
 from runner import ROOT, Missing, verdict
 
@@ -28,17 +29,22 @@ class Ranks:
 
     def verify(self, seconds):
         """The ends first, then the kernels of our own, captured too, then what lies between while time
-        lasts. One that fails or hangs leaves the others their turn."""
+        lasts. One that fails or hangs leaves the others their turn, and what has hung is not asked again."""
         done, layouts, late, bad, data = [], 0, [], [], {}
-        hung = self.checks.kernels.hung
-        own = [(2, "--symmetric", name, *more) for more in ([], ["--graphs"])
-               for name in ("sm90", "sm80") if not {name, name + " graph" * bool(more)} & set(hung)]
+        known = self.checks.kernels
+        own = [(2, "--symmetric", name, *more) for more in ([], ["--graphs"]) for name in ("sm90", "sm80")]
         between = [(ranks,) for ranks in (4, 3, 5, 6, 7)]
         runs = [(1,), (2,), (8,), *own, (2, "--graphs"), *between]
         entries = Entries(self.run, seconds, len(runs))
         for ranks, *words in runs:
             what = " ".join([f"{ranks} ranks", *words])
+            kernel, which = words[1] if "--symmetric" in words else "cublaslt", "graph" if "--graphs" in words else "ns"
+            if {kernel, f"{kernel} {which}"} & set(known.hung):
+                continue
             name, text, found = self.verified(entries, VERIFY, "--ranks", ranks, *words)
+            # Ranks may also wait for one another: a kernel hangs where one rank does, or two that end without it.
+            if name == "failed" and did_not_end(text) and (ranks == 1 or words and "2 ranks" in done):
+                known.note(kernel, which, text)
             if "sm90" in words and name != "ok" and "compute capability" in text:
                 continue
             if name == "ok":
