@@ -2,6 +2,7 @@
 import argparse
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from nccl_scenes import judged as judged_scene
 from ranks import Ranks
 from kernels import Kernels
 from smoke import FIRST_USE, OWN_KERNELS, SMOKE_SHAPES, Smoke
-from runner import bounded, size_of
+from runner import MOST_JSON, MOST_TEXT, Runner, bounded, size_of
 from sanitizers import SANITIZED, SANITIZED_SYMMETRIC, Sanitizers, judged
 
 
@@ -383,3 +384,12 @@ def look_at_outputs(expect):
         kept = bounded(data, 1 << 18)
         expect(f"data of {size_of(kept)} bytes", size_of(kept) <= 1 << 18 and (data is None or kept["cut"]))
     expect("rows that fit are kept", len(bounded({"rows": [{"a": "b"}] * 2000, "output": "f" * (9 << 20)}, 1 << 18)["rows"]) == 2000)
+    # So does what is said of all parts, in the characters that JSON has most bytes for.
+    with tempfile.TemporaryDirectory() as place:
+        runner = Runner(None, 9, Path(place) / "out.json", None)
+        runner.say = lambda line: None
+        for part in plan.PARTS:
+            runner.note(part, "failed", 1, "\x01\U0001f600" * 9999, {"output": "\x01" * (1 << 17)})
+            runner.amend("failed", "\x02" * 9999)
+        size = (Path(place) / "out.json").stat().st_size
+    expect(f"JSON of {size} bytes", size < MOST_JSON + len(plan.PARTS) * (MOST_TEXT + 500) < 2 << 20)

@@ -16,10 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 # Bytes, whatever programs print: of the log, of it one command's (a file of tests can say the same of
-# every element) and what that may take of what is left; of the JSON file, and of it one part's.
+# every element) and what that may take of what is left; of the parts' data in the JSON file, and of one
+# part's; of what is said of a part, beside its data.
 MOST_LOG, MOST_LOGGED, SHARE = 10 << 20, 1 << 20, 8
 MOST_JSON, MOST_OF_PART = 3 << 19, 3 << 18
-MOST_TEXT = 8000  # characters of what is said of a part
+MOST_TEXT = 16000
 
 
 class Missing(Exception):
@@ -118,7 +119,7 @@ class Runner:
         return status
 
     def note(self, part, status, seconds, text="", data=None):
-        text = ends(text, MOST_TEXT)
+        text = shortened(text, MOST_TEXT)
         data = bounded(data, min(MOST_OF_PART, self.json_left // 2))
         self.json_left -= size_of(data)
         self.rows.append({"part": part, "status": status, "seconds": round(seconds, 1),
@@ -138,7 +139,7 @@ class Runner:
 
     def amend(self, status, text):
         """Of the last part."""
-        self.rows[-1].update(status=status, text=f"{self.rows[-1]['text']}; {text}")
+        self.rows[-1].update(status=status, text=shortened(f"{self.rows[-1]['text']}; {text}", MOST_TEXT))
         self.write()
 
     def statuses(self):
@@ -151,6 +152,14 @@ def as_json(value):
 
 def size_of(data):
     return len(as_json([[[data]]]))  # lines are set in, as those of the file
+
+
+def shortened(text, most):
+    """Without its middle, so that JSON has it in so many bytes."""
+    text = ends(text, most)
+    while len(json.dumps(text)) > most:
+        text = ends(text, len(text) // 2)
+    return text
 
 
 def bounded(data, most):
