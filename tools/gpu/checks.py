@@ -31,13 +31,13 @@ ARCHITECTURES = {"8": "80", "9.0": "80;90a-real", "10": "80;100-real"}
 
 
 class Checks:
-    """@param run  a Runner. @param build  the build folder.
+    """@param run  a Runner. @param build  the build folder. @param parts  those of the run.
 
     Each part takes the seconds that it may last, and gives (status, text, data).
     """
 
-    def __init__(self, run, build):
-        self.run, self.folder = run, build
+    def __init__(self, run, build, parts=()):
+        self.run, self.folder, self.parts = run, build, parts
         self.gpus = ""
         self.capabilities = []  # such as 9.0, of the GPUs
         self.kernels = Kernels()
@@ -61,7 +61,9 @@ class Checks:
         there = {name: bool(self.run.find(name)) for name in
                  ("nvcc", "cmake", "ninja", "c++", "compute-sanitizer", "mpiexec")}
         there.update({name: bool(file) for name, file in self.run.taken.items()})
-        there["torch"], of_torch = libraries.of_torch(self.run)
+        of_torch = []
+        if "torch" in self.parts:  # from a cold disk an import may take 40 s
+            there["torch"], of_torch = libraries.of_torch(self.run)
         missing = [name for name, found in there.items() if not found]
         release = next((word for word in nvcc.split(",") if "release" in word), "").strip()
         text = f"{self.gpus or 'no GPU'}; CUDA {release or 'none'}"
