@@ -121,8 +121,7 @@ class Sanitizers:
         for group, left_out, case in groups:
             row = data.setdefault(group, {"ended": [], "errors": 0, "warnings": 0, "left_out": 0})
             with self.checks.left_out(left_out, MUONRT_TEST_NAIVE="1"):
-                status, text = entries.run(PLENTY[tool], "compute-sanitizer", *options, program, "-d", "yes",
-                                           "-w", "NoTests", case)
+                status, text = entries.run(PLENTY[tool], "compute-sanitizer", *options, program, "-d", "yes", case)
             name, errors, warnings = judged(status, text)
             if errors and tool == "racecheck" and group == "sm90" and "All tests passed" in text:
                 name = "look"
