@@ -1,6 +1,5 @@
 #include "support/transport_checks.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -29,7 +28,7 @@ class Guarded {
  public:
   explicit Guarded(int64_t bytes)
       : bytes_(static_cast<size_t>(bytes)), memory_(bytes_ + 2 * kGuard, kGuardByte) {
-    std::fill(memory_.begin() + kGuard, memory_.end() - kGuard, kPoison);
+    for (size_t i = 0; i < bytes_; ++i) data()[i] = kPoison;
   }
   unsigned char* data() { return memory_.data() + kGuard; }
   bool intact() const {
