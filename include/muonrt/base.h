@@ -23,7 +23,7 @@ extern "C" {
 
 /* Outcome of a call. Values are never renumbered; new ones join their decade. */
 typedef int32_t muonrt_status_t;
-enum {
+enum muonrt_status {
   MUONRT_OK = 0,
   MUONRT_SKIPPED = 1, /* the step was voted down: a gradient was not finite; nothing changed */
   MUONRT_ERROR_INVALID_ARGUMENT = 10,
@@ -44,11 +44,24 @@ enum {
   MUONRT_ERROR_INTERNAL = 90
 };
 
-/* Element types of buffers, stored as int32_t. */
-enum { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
+/* Every choice is an enum muonrt_x and a type muonrt_x_t, the int32_t that is stored. */
 
-/* What a parameter is to the optimizer, stored as int32_t. Never inferred from a shape. */
-enum { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
+/* Element types of buffers. */
+typedef int32_t muonrt_dtype_t;
+enum muonrt_dtype { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
+
+/* What a parameter is to the optimizer. Never inferred from a shape. */
+typedef int32_t muonrt_role_t;
+enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
+
+/* NorMuon: which lines of the matrix (or part) have a second moment each. */
+typedef int32_t muonrt_normuon_t;
+enum muonrt_normuon {
+  MUONRT_NORMUON_OFF = 0,
+  MUONRT_NORMUON_ROWS = 1, /* the published form; does next to nothing on wide or square matrices */
+  MUONRT_NORMUON_COLUMNS = 2,
+  MUONRT_NORMUON_LONGER = 3 /* rows of a tall or square matrix, columns of a wide one */
+};
 
 /* "MUONRT_OK" and so on; "MUONRT_ERROR_UNKNOWN" for a value that is no status. Static storage.
  * Threads: any. */

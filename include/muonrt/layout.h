@@ -21,8 +21,9 @@ typedef struct muonrt_mesh {
   const int32_t* ranks;     /* product(shape) distinct ranks, or NULL for 0, 1, 2, ... */
 } muonrt_mesh_t;
 
-/* What one mesh dimension does to a tensor, stored as int32_t. */
-enum {
+/* What one mesh dimension does to a tensor. */
+typedef int32_t muonrt_placement_kind_t;
+enum muonrt_placement_kind {
   MUONRT_PLACEMENT_REPLICATE = 0,
   MUONRT_PLACEMENT_SHARD = 1,         /* ceil-sized chunks of tensor dimension `dim` */
   MUONRT_PLACEMENT_STRIDED_SHARD = 2, /* `split_factor` pieces, each chunked */
@@ -30,13 +31,14 @@ enum {
                                   them in f32, in the order of mesh coordinates, at the owner */
 };
 typedef struct muonrt_placement {
-  int32_t kind;
+  muonrt_placement_kind_t kind;
   int32_t dim; /* tensor dimension, negative counts from the end; 0 where it means nothing */
   int64_t split_factor; /* STRIDED_SHARD: >= 1; else 0 or 1 */
 } muonrt_placement_t;
 
-/* How several cuts of one tensor dimension nest, stored as int32_t. */
-enum {
+/* How several cuts of one tensor dimension nest. */
+typedef int32_t muonrt_reading_t;
+enum muonrt_reading {
   MUONRT_READING_LITERAL = 0, /* left to right, what DTensor's distribute_tensor does */
   MUONRT_READING_ORDERED = 1  /* what FSDP2 does to a buffer that TP has cut already */
 };
@@ -50,9 +52,10 @@ typedef struct muonrt_cut {
   int64_t unit;             /* >= 1: cut in blocks of so many rows */
 } muonrt_cut_t;
 
-/* What stands behind the cuts of a layout, stored as int32_t. It acts over `last_dims` of the mesh,
+/* What stands behind the cuts of a layout. It acts over `last_dims` of the mesh,
  * whose slots are counted row-major. */
-enum {
+typedef int32_t muonrt_layout_kind_t;
+enum muonrt_layout_kind {
   MUONRT_LAYOUT_CUTS = 0,       /* nothing; `values` must be empty */
   MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: slots + 1 bounds along tensor dimension `last_dim` */
   MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the slot that holds all; others nothing */
@@ -66,14 +69,14 @@ enum {
  * muonrt_layout_init first. Everything it points to is read during the call and not kept. */
 typedef struct muonrt_layout {
   uint32_t struct_size;
-  int32_t reading;           /* of the placements; LITERAL by default */
+  muonrt_reading_t reading;  /* of the placements; LITERAL by default */
   const muonrt_mesh_t* mesh; /* NULL: all ranks of the communicator, one dimension "world" */
   const muonrt_placement_t* placements; /* mesh->ndim of them, or NULL */
   const int32_t* flat_dims; /* ORDERED: mesh dimensions that FSDP cuts as one, last; or NULL */
   int32_t n_flat_dims;
   int32_t n_cuts;
-  const muonrt_cut_t* cuts; /* used where `placements` is NULL; neither: replicated */
-  int32_t kind;             /* MUONRT_LAYOUT_CUTS */
+  const muonrt_cut_t* cuts;  /* used where `placements` is NULL; neither: replicated */
+  muonrt_layout_kind_t kind; /* MUONRT_LAYOUT_CUTS */
   int32_t last_dim;
   const int32_t* last_dims; /* mesh dimensions; NULL: all that nothing else names */
   int32_t n_last_dims;

@@ -18,9 +18,11 @@ extern "C" {
  * optimizers are independent of each other. */
 typedef struct muonrt_optimizer muonrt_optimizer_t;
 
-/* ---- settings; stored as int32_t ---- */
-enum { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
-enum {
+/* ---- settings ---- */
+typedef int32_t muonrt_commit_t;
+enum muonrt_commit { MUONRT_COMMIT_ATOMIC = 0, MUONRT_COMMIT_EAGER = 1 };
+typedef int32_t muonrt_replicas_t;
+enum muonrt_replicas {
   MUONRT_REPLICAS_ONCE = 0, /* a matrix that replicas hold is orthogonalized once for all of them */
   MUONRT_REPLICAS_EACH = 1, /* once in every replica: more work, no traffic between replicas */
   MUONRT_REPLICAS_AUTO = 2  /* what the cost model calls cheaper; the printed plan compares them */
@@ -34,15 +36,18 @@ enum {
   MUONRT_GROUPS_SHARED = 2 /* always, over NCCL as one ncclGroup; but where the caller's functions
                               exchange a parameter, never */
 };
-enum { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
+typedef int32_t muonrt_device_t;
+enum muonrt_device { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /* CUDA: what computes symmetric products in half precision; equal on every rank. */
-enum {
+typedef int32_t muonrt_symmetric_t;
+enum muonrt_symmetric {
   MUONRT_SYMMETRIC_DEFAULT = 0, /* cuBLASLt; may change between versions */
   MUONRT_SYMMETRIC_VENDOR = 1,  /* cuBLASLt: the whole product, then a mirrored copy */
   MUONRT_SYMMETRIC_SM80 = 2,    /* muonrt's own kernels, half the work; any GPU */
   MUONRT_SYMMETRIC_SM90 = 3     /* muonrt's own for compute capability 9.0 alone */
 };
-enum {
+typedef int32_t muonrt_state_kind_t;
+enum muonrt_state_kind {
   MUONRT_STATE_MOMENTUM = 0,
   MUONRT_STATE_VARIANCE = 1,
   MUONRT_STATE_MASTER = 2,
@@ -54,31 +59,32 @@ enum {
                                  of other owners' matrices are never written there: zero, or what
                                  a resume has put in */
 };
-enum { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
+typedef int32_t muonrt_format_t;
+enum muonrt_format { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
 
 /* Equal on every rank (else MISMATCH), but for device_index, threads, timeout_ms, trace, poison,
  * graphs, reserved_sms, allocator and stream_ordered, and the state and functions of `distributed`
  * themselves. Fill with muonrt_optimizer_options_init first. */
 typedef struct muonrt_optimizer_options {
   uint32_t struct_size;
-  int32_t device;       /* MUONRT_DEVICE_HOST */
-  int32_t device_index; /* CUDA only; 0 */
+  muonrt_device_t device; /* MUONRT_DEVICE_HOST */
+  int32_t device_index;   /* CUDA only; 0 */
   int32_t threads; /* host: compute threads of this rank, 1 .. 256; 1. Does not change a bit. */
-  int32_t transport_dtype; /* of what the exchanges carry; MUONRT_DTYPE_BF16 */
-  int32_t iteration_dtype; /* of Newton-Schulz, F32, BF16 or F16; 0: F32 on the host; on CUDA BF16,
-                              in the Gram form F16 */
-  int32_t commit;          /* MUONRT_COMMIT_ATOMIC */
-  int32_t window;          /* chunks in flight, 1 .. 64; 3 */
-  int64_t chunk_bytes;     /* of whole matrices that one owner receives in a chunk, up to 2^60;
-                              0: 64 MiB on the host, 256 MiB on CUDA */
-  int64_t timeout_ms;      /* every wait of a step for other ranks ends after so long; 1 ..
-                              31622400000 (366 days); 600000. While ranks compare and plan in
-                              muonrt_optimizer_create they wait as long as muonrt_comm_set_timeout
-                              has said */
-  int32_t trace;           /* 1: keep the times of the last step's stages; 0 */
-  int32_t portable_gemm;   /* 1: plain loops in place of the GEMM library; 0 */
-  int32_t poison;          /* 1: messages and scratch are filled with NaN before every step; 0 */
-  int32_t replicas;        /* MUONRT_REPLICAS_ONCE; does not change a bit */
+  muonrt_dtype_t transport_dtype; /* of what the exchanges carry; MUONRT_DTYPE_BF16 */
+  muonrt_dtype_t iteration_dtype; /* of Newton-Schulz, F32, BF16 or F16; 0: F32 on the host; on CUDA
+                              BF16, in the Gram form F16 */
+  muonrt_commit_t commit;         /* MUONRT_COMMIT_ATOMIC */
+  int32_t window;                 /* chunks in flight, 1 .. 64; 3 */
+  int64_t chunk_bytes;        /* of whole matrices that one owner receives in a chunk, up to 2^60;
+                                 0: 64 MiB on the host, 256 MiB on CUDA */
+  int64_t timeout_ms;         /* every wait of a step for other ranks ends after so long; 1 ..
+                                 31622400000 (366 days); 600000. While ranks compare and plan in
+                                 muonrt_optimizer_create they wait as long as muonrt_comm_set_timeout
+                                 has said */
+  int32_t trace;              /* 1: keep the times of the last step's stages; 0 */
+  int32_t portable_gemm;      /* 1: plain loops in place of the GEMM library; 0 */
+  int32_t poison;             /* 1: messages and scratch are filled with NaN before every step; 0 */
+  muonrt_replicas_t replicas; /* MUONRT_REPLICAS_ONCE; does not change a bit */
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
   int64_t seed;     /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
                        and element, whatever the mesh. */
@@ -100,7 +106,7 @@ typedef struct muonrt_optimizer_options {
   double machine_flops;           /* of products, per second; each 0 or >= 1e-30 */
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */
-  int32_t symmetric;              /* CUDA: MUONRT_SYMMETRIC_DEFAULT */
+  muonrt_symmetric_t symmetric;   /* CUDA: MUONRT_SYMMETRIC_DEFAULT */
   int32_t reserved_sms; /* CUDA: SMs that MUONRT_SYMMETRIC_SM90's persistent grids leave to the
                            exchanges, 0 .. 1024 (two stay with them; no other kernel holds its SMs
                            for long); -1: as many as the communicator's operations fill (max_ctas of
@@ -278,15 +284,15 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimiz
 /* The plan, for a person (MUONRT_TEXT) or as JSON: owners, chunks, bytes, memory, balance.
  * Buffers as in muonrt_build_info. Local. Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer,
-                                                     int32_t format, char* buffer, int64_t capacity,
-                                                     int64_t* needed);
+                                                     muonrt_format_t format, char* buffer,
+                                                     int64_t capacity, int64_t* needed);
 
 /* The last step: the order of its stages (MUONRT_TEXT), or their times as a Chrome trace
  * (MUONRT_JSON; needs `trace` at creation). Buffers as in muonrt_build_info. Local.
  * Errors: INVALID_ARGUMENT; INVALID_STATE for times that were not kept. */
 MUONRT_API muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer,
-                                                  int32_t format, char* buffer, int64_t capacity,
-                                                  int64_t* needed);
+                                                  muonrt_format_t format, char* buffer,
+                                                  int64_t capacity, int64_t* needed);
 
 /* *counters <- the counts. Local. Errors: INVALID_ARGUMENT (null pointer, wrong struct_size). */
 MUONRT_API muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* ---- settings; stored as int32_t ---- */
-enum {
+/* ---- settings ---- */
+typedef int32_t muonrt_master_kind_t;
+enum muonrt_master_kind {
   MUONRT_MASTER_AUTO = 0, /* bf16 parameters get f32 master weights, f32 ones none */
   MUONRT_MASTER_NONE = 1,
   MUONRT_MASTER_OWNED = 2,
@@ -24,7 +25,8 @@ enum {
 };
 /* Which weight of an attention layer, with the values of muonrt/routing.h. Rows count by their
  * index in the whole weight; gamma(h) = threshold / logit of a query head above it, else 1. */
-enum {
+typedef int32_t muonrt_qk_clip_kind_t;
+enum muonrt_qk_clip_kind {
   MUONRT_QK_CLIP_NONE = 0,
   /* heads x head_dim rows, times gamma(h)^exponent */
   MUONRT_QK_CLIP_Q = 1,
@@ -39,8 +41,9 @@ enum {
   MUONRT_QK_CLIP_QKV = 5
 };
 
-/* How a tensor's dimensions are read, stored as int32_t; never inferred. */
-enum {
+/* How a tensor's dimensions are read; never inferred. */
+typedef int32_t muonrt_view_t;
+enum muonrt_view {
   MUONRT_VIEW_PLAIN = 0, /* as it is; Muon: a matrix */
   MUONRT_VIEW_STACK = 1, /* experts x rows x cols: a matrix for each expert */
   MUONRT_VIEW_MATRIX = 2 /* n0 x (n1 n2 ...): convolution weights */
@@ -57,9 +60,9 @@ typedef struct muonrt_part {
   int64_t n_rows;
   const muonrt_run_t* cols; /* NULL: all columns */
   int64_t n_cols;
-  double scale_factor;  /* multiplies the group's; 1; 0 .. 1e30 */
-  double lr_factor;     /* multiplies the parameter's; 1; 0 .. 1e30 */
-  int32_t normuon_axis; /* 0: as the parameter */
+  double scale_factor;           /* multiplies the group's; 1; 0 .. 1e30 */
+  double lr_factor;              /* multiplies the parameter's; 1; 0 .. 1e30 */
+  muonrt_normuon_t normuon_axis; /* 0: as the parameter */
   int32_t reserved_2;
 } muonrt_part_t;
 
@@ -68,17 +71,17 @@ typedef struct muonrt_part {
  * muonrt_qk_clip_init. */
 typedef struct muonrt_qk_clip {
   uint32_t struct_size;
-  int32_t kind;          /* MUONRT_QK_CLIP_NONE */
-  int32_t layer;         /* number that the weights of a layer share, >= 0 */
-  int32_t heads;         /* query heads of the layer */
-  int32_t kv_heads;      /* divides heads; 0: as heads */
-  int32_t head_dim;      /* Q, K, QKV; here and below: 0 in the other kinds */
-  int32_t nope, rope;    /* MLA_Q; MLA_KV: nope */
-  int32_t v_dim;         /* MLA_KV */
-  int32_t n_select;      /* query heads that may be clipped, */
-  const int32_t* select; /* by index; NULL: all */
-  double threshold;      /* 100; > 0 */
-  double exponent;       /* the queries' share; 0.5; 0 .. 1 */
+  muonrt_qk_clip_kind_t kind; /* MUONRT_QK_CLIP_NONE */
+  int32_t layer;              /* number that the weights of a layer share, >= 0 */
+  int32_t heads;              /* query heads of the layer */
+  int32_t kv_heads;           /* divides heads; 0: as heads */
+  int32_t head_dim;           /* Q, K, QKV; here and below: 0 in the other kinds */
+  int32_t nope, rope;         /* MLA_Q; MLA_KV: nope */
+  int32_t v_dim;              /* MLA_KV */
+  int32_t n_select;           /* query heads that may be clipped, */
+  const int32_t* select;      /* by index; NULL: all */
+  double threshold;           /* 100; > 0 */
+  double exponent;            /* the queries' share; 0.5; 0 .. 1 */
 } muonrt_qk_clip_t;
 
 /* One parameter as this rank holds it. muonrt borrows the buffers until the optimizer is destroyed:
@@ -89,26 +92,26 @@ typedef struct muonrt_param {
   const char* name;              /* unique, not empty, no control characters; what is not UTF-8 in
                                     it is U+FFFD in JSON */
   int32_t ndim;                  /* of the global tensor, 0 .. MUONRT_MAX_DIMS; Muon: see `view` */
-  int32_t dtype;                 /* MUONRT_DTYPE_F32 or _BF16 */
+  muonrt_dtype_t dtype;          /* MUONRT_DTYPE_F32 or _BF16 */
   const int64_t* shape;          /* GLOBAL shape, ndim sizes >= 0 (Muon: >= 1) */
   const muonrt_layout_t* layout; /* NULL: replicated over all ranks */
   const int64_t* local_shape;    /* what lies here, ndim sizes, compared with what
                                     muonrt_layout_local_shape says; NULL: not compared */
-  void* data;                 /* local shard; may be NULL where it is empty; overwritten by steps */
-  const void* grad;           /* local gradient (of grad_layout), reduced over all replicas, or
-                                 this rank's addend where that layout has partial dimensions; NULL:
-                                 bound later */
-  int32_t grad_dtype;         /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
-  int32_t master_kind;        /* MUONRT_MASTER_AUTO */
-  float* master;              /* MASTER_CALLER: f32 local shard, initialized by the caller */
-  int32_t owner;              /* rank that orthogonalizes it, one that holds a part (of every
-                                 matrix of a stack), or -1: chosen by the plan */
-  int32_t view;               /* MUONRT_VIEW_PLAIN */
-  const muonrt_part_t* parts; /* Muon: n_parts parts; NULL: the matrix is one */
+  void* data;                /* local shard; may be NULL where it is empty; overwritten by steps */
+  const void* grad;          /* local gradient (of grad_layout), reduced over all replicas, or
+                                this rank's addend where that layout has partial dimensions; NULL:
+                                bound later */
+  muonrt_dtype_t grad_dtype; /* MUONRT_DTYPE_F32 or _BF16; 0: as dtype */
+  muonrt_master_kind_t master_kind; /* MUONRT_MASTER_AUTO */
+  float* master;                    /* MASTER_CALLER: f32 local shard, initialized by the caller */
+  int32_t owner;                    /* rank that orthogonalizes it, one that holds a part (of every
+                                       matrix of a stack), or -1: chosen by the plan */
+  muonrt_view_t view;               /* MUONRT_VIEW_PLAIN */
+  const muonrt_part_t* parts;       /* Muon: n_parts parts; NULL: the matrix is one */
   int64_t n_parts;
   double lr_factor;                /* multiplies the group's, for update and decay; 1; 0 .. 1e30 */
   const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
-  int32_t normuon_axis;            /* 0: as the group */
+  muonrt_normuon_t normuon_axis;   /* 0: as the group */
   int32_t travel; /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
   int32_t reserved;
   const muonrt_layout_t* grad_layout; /* where the gradient lies, if not as the parameter: cut in

@@ -8,8 +8,9 @@
 extern "C" {
 #endif
 
-/* What was settled, stored as int32_t; the same on every rank. */
-enum {
+/* What was settled; the same on every rank. */
+typedef int32_t muonrt_recovery_outcome_t;
+enum muonrt_recovery_outcome {
   MUONRT_RECOVERY_NOTHING = 0,  /* no rank was in doubt */
   MUONRT_RECOVERY_FORWARD = 1,  /* some rank had committed: now all have */
   MUONRT_RECOVERY_DISCARDED = 2 /* ranks were in doubt, none had committed: none has */
@@ -17,8 +18,8 @@ enum {
 
 typedef struct muonrt_recovery {
   uint32_t struct_size;
-  int32_t outcome; /* MUONRT_RECOVERY_... */
-  int64_t step;    /* committed steps, now the same on all these ranks */
+  muonrt_recovery_outcome_t outcome; /* MUONRT_RECOVERY_... */
+  int64_t step;                      /* committed steps, now the same on all these ranks */
 } muonrt_recovery_t;
 
 /* Sets every field to its default; see muonrt/base.h. */

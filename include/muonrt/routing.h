@@ -2,7 +2,7 @@
 #ifndef MUONRT_ROUTING_H
 #define MUONRT_ROUTING_H
 
-#include "muonrt/base.h"
+#include "muonrt/param.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +29,7 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * MUONRT_ROLE_MUON; *view <- MUONRT_VIEW_STACK for three dimensions that an expert key matches,
  * else MUONRT_VIEW_PLAIN. `routing` NULL: the defaults. Errors: INVALID_ARGUMENT for three or more
  * dimensions that no key declares. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_route(int32_t* role, int32_t* view,
+MUONRT_API muonrt_status_t muonrt_route(muonrt_role_t* role, muonrt_view_t* view,
                                         const muonrt_routing_t* routing, const char* name,
                                         int32_t ndim);
 
@@ -39,8 +39,9 @@ MUONRT_API muonrt_status_t muonrt_route(int32_t* role, int32_t* view,
 MUONRT_API muonrt_status_t muonrt_normalize_name(const char* name, char* buffer, int64_t capacity,
                                                  int64_t* needed);
 
-/* What a projection of attention is to QK-clip; stored as int32_t. */
-enum {
+/* What a projection of attention is to QK-clip. */
+typedef int32_t muonrt_qk_projection_t;
+enum muonrt_qk_projection {
   MUONRT_QK_NONE = 0,
   MUONRT_QK_QUERY = 1,        /* wq, q_proj */
   MUONRT_QK_KEY = 2,          /* wk, k_proj */
@@ -51,7 +52,8 @@ enum {
 /* *kind, *layer <- by the part of the normalized name before the last, and the last part that is a
  * number ("layers.3.attention.wq.weight": QUERY, 3); NONE and -1 for other names; -1 where there is
  * no number. Errors: INVALID_ARGUMENT for a null pointer. Threads: any. */
-MUONRT_API muonrt_status_t muonrt_parse_qk_layer(int32_t* kind, int64_t* layer, const char* name);
+MUONRT_API muonrt_status_t muonrt_parse_qk_layer(muonrt_qk_projection_t* kind, int64_t* layer,
+                                                 const char* name);
 
 #ifdef __cplusplus
 }

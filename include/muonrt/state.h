@@ -8,24 +8,26 @@
 extern "C" {
 #endif
 
-/* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
-typedef struct muonrt_state_view {
-  uint32_t struct_size;
-  int32_t dtype; /* MUONRT_DTYPE_F32, or _BF16 (momentum_dtype); 0: uint16_t (STATE_REMAINDER) */
-  void* data;    /* NULL where the shard is empty */
-  int64_t numel;
-  int32_t place; /* MUONRT_PLACE_LOCAL, ... */
-  int32_t reserved;
-} muonrt_state_view_t;
-
-/* Where state lies, stored as int32_t. Momentum and moments of a parameter whose gradients are
+/* Where state lies. Momentum and moments of a parameter whose gradients are
  * addends (a partial placement) are kept once in every replica, by those who own its matrices or
  * slices: what a rank keeps lies piece after piece in its view. Master weights are always local. */
-enum {
+typedef int32_t muonrt_state_place_t;
+enum muonrt_state_place {
   MUONRT_PLACE_LOCAL = 0,    /* with the local elements: the local shard's shape */
   MUONRT_PLACE_MATRICES = 1, /* Muon: whole matrices (or parts of them), each row-major */
   MUONRT_PLACE_SLICES = 2    /* AdamW: stretches of the local elements */
 };
+
+/* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
+typedef struct muonrt_state_view {
+  uint32_t struct_size;
+  /* MUONRT_DTYPE_F32, or _BF16 (momentum_dtype); 0: uint16_t (STATE_REMAINDER) */
+  muonrt_dtype_t dtype;
+  void* data; /* NULL where the shard is empty */
+  int64_t numel;
+  muonrt_state_place_t place; /* MUONRT_PLACE_LOCAL, ... */
+  int32_t reserved;
+} muonrt_state_view_t;
 
 /* A piece of such a view; pieces lie one after the other. */
 typedef struct muonrt_state_piece {
@@ -46,7 +48,8 @@ MUONRT_API void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t
  * between steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter
  * has no such state). */
 MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param,
-                                                  int32_t kind, muonrt_state_view_t* view);
+                                                  muonrt_state_kind_t kind,
+                                                  muonrt_state_view_t* view);
 
 /* The pieces of the view of momentum (and variance) where its place is not LOCAL; none where it is.
  * @param pieces    receives at most `capacity` of them; may be NULL if capacity is 0.
