@@ -23,7 +23,7 @@ class Failures:
         self.log = folder / "build/bin/calls"
 
     def run(self, name, status, words, **variables):
-        """(rows by part, lines that the programs were called with, the rows for cuda/README.md)"""
+        """(rows by part, lines that the programs were called with, the rows for cuda/MEASUREMENTS.md)"""
         self.log.unlink(missing_ok=True)
         rows, _ = self.check(name, LISTS, status, words, STAND_IN_QUICK="1", **variables)
         calls = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []

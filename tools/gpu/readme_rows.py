@@ -1,4 +1,4 @@
-"""The rows of the tables in cuda/README.md that a run of tools/gpu-check has measured."""
+"""The rows of the tables in cuda/MEASUREMENTS.md that a run of tools/gpu-check has measured."""
 import re
 
 UNMEASURED = "no GPU has run this yet"

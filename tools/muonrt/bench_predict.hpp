@@ -10,7 +10,7 @@
 namespace muonrt::tool {
 
 // What was predicted for one H200, bf16, random data, before any GPU ran it: rates that were
-// published or reckoned (cuda/README.md), interpolated between sizes; job lists; what tiles cost.
+// published or reckoned (cuda/MEASUREMENTS.md), interpolated between sizes; job lists; what tiles cost.
 
 /// A product of a Newton-Schulz step: `count` results m x n, sums of k terms; k = 0: the identity
 /// added to them.
