@@ -19,7 +19,6 @@ namespace {
 
 // Of the scratch at least; a rehearsal takes what more is wanted.
 constexpr int64_t kFirstScratch = 65536, kMostMessages = 256;
-constexpr int kMostGrouped = 128;  // ranks
 
 /// Recorded at its end, also behind what throws.
 class Mark {
@@ -79,14 +78,21 @@ class NcclComm final : public Comm {
 
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
-    const Messages one[] = {{sends, receives}};
-    exchange_in_group(stream, one);
-  }
-  /// Where two such groups are few enough; see wait_for_room.
-  bool groups_exchanges() const override { return size() <= kMostGrouped; }
-  void exchange_both(Stream& stream, const Messages& first, const Messages& second) override {
-    const Messages both[] = {first, second};
-    exchange_in_group(stream, both);
+    const int64_t messages = std::ssize(sends) + std::ssize(receives);
+    run("exchange", messages, stream, [&](cudaStream_t s) {
+      const int64_t own = check(sends, receives);
+      copy_own(sends, receives, s);
+      if (messages > 2 * own) {
+        link_->issue(
+            "ncclGroupEnd",
+            [&](const NcclApi& api, NcclHandle handle) {
+              const NcclWatch::Inside inside(*watch_, "exchange");
+              return group(api, handle, sends, receives, s);
+            },
+            deadline());
+      }
+      ++exchanges_;
+    });
   }
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
@@ -222,34 +228,11 @@ class NcclComm final : public Comm {
   /// 2.25 on), several to a message. Once that thread has met an error, a call that finds the pool
   /// empty waits for ever, and an abort for the call. So few are under way, of small worlds, that
   /// the pool does not run dry before the watch sees the error, which also ends this wait. Two
-  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it, and
-  /// from 129 on if each is two exchanges in one group.
+  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
   void wait_for_room(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Patience patience; !watch_->room(messages, kMostMessages); patience.pause())
       shared_->require_open();
-  }
-
-  void exchange_in_group(Stream& stream, std::span<const Messages> all) {
-    int64_t messages = 0;
-    for (const Messages& m : all) messages += std::ssize(m.sends) + std::ssize(m.receives);
-    run("exchange", messages, stream, [&](cudaStream_t s) {
-      int64_t own = 0;
-      for (const Messages& m : all) {
-        own += check(m.sends, m.receives);
-        copy_own(m.sends, m.receives, s);
-      }
-      if (messages > 2 * own) {
-        link_->issue(
-            "ncclGroupEnd",
-            [&](const NcclApi& api, NcclHandle handle) {
-              const NcclWatch::Inside inside(*watch_, "exchange");
-              return group(api, handle, all, s);
-            },
-            deadline());
-      }
-      exchanges_ += std::ssize(all);
-    });
   }
 
   /// @return  messages of this rank to itself.
@@ -289,23 +272,21 @@ class NcclComm final : public Comm {
 
   /// A group that has begun is ended, whatever happens in it. Between two ranks its messages go in
   /// the order in which they are given here, the same on both.
-  NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const Messages> all,
-                   cudaStream_t stream) {
+  NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
+                   std::span<const ReceiveFrom> receives, cudaStream_t stream) {
     NcclResult first = api.group_start();
     if (first != kNcclSuccess) return first;
     const auto note = [&](NcclResult result) {
       const bool good = result == kNcclSuccess || result == kNcclInProgress;
       if (!good && first == kNcclSuccess) first = result;
     };
-    for (const Messages& m : all) {
-      for (const SendTo& s : m.sends) {
-        if (s.peer == rank()) continue;
-        note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
-      }
-      for (const ReceiveFrom& r : m.receives) {
-        if (r.peer == rank()) continue;
-        note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
-      }
+    for (const SendTo& s : sends) {
+      if (s.peer == rank()) continue;
+      note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
+    }
+    for (const ReceiveFrom& r : receives) {
+      if (r.peer == rank()) continue;
+      note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
     }
     const NcclResult last = api.group_end();
     return first == kNcclSuccess ? last : first;

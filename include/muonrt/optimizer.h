@@ -27,15 +27,6 @@ enum muonrt_replicas {
   MUONRT_REPLICAS_EACH = 1, /* once in every replica: more work, no traffic between replicas */
   MUONRT_REPLICAS_AUTO = 2  /* what the cost model calls cheaper; the printed plan compares them */
 };
-/* Whether updates on their way back and the gradients of a later chunk are one exchange; see the
- * printed plan. */
-enum {
-  MUONRT_GROUPS_AUTO = 0,  /* over NCCL with up to 128 ranks, where a model of the step says that it
-                              saves a hundredth */
-  MUONRT_GROUPS_APART = 1, /* never */
-  MUONRT_GROUPS_SHARED = 2 /* always, over NCCL as one ncclGroup; but where the caller's functions
-                              exchange a parameter, never */
-};
 typedef int32_t muonrt_device_t;
 enum muonrt_device { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /* CUDA: what computes symmetric products in half precision; equal on every rank. */
@@ -100,7 +91,7 @@ typedef struct muonrt_optimizer_options {
                         change a bit. */
   int32_t graphs;    /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
                         replayed as a CUDA graph from then on; 0. Does not change a bit. */
-  /* What the models of MUONRT_REPLICAS_AUTO and MUONRT_GROUPS_AUTO know of the machine, per rank;
+  /* What the models of MUONRT_REPLICAS_AUTO know of the machine, per rank;
      they decide nothing else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6
      on CUDA. */
   double machine_flops;           /* of products, per second; each 0 or >= 1e-30 */
@@ -116,8 +107,7 @@ typedef struct muonrt_optimizer_options {
                               which other GPUs of the process reach (cudaMallocFromPoolAsync): to
                               give it back waits for the optimizer's work alone, not for all of the
                               device's, as pinned memory still does; 0: cudaMalloc */
-  int32_t exchange_groups; /* MUONRT_GROUPS_AUTO; equal on every rank. Does not change a bit. Traces
-                              show an exchange that is shared as the return's. */
+  int32_t reserved;
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

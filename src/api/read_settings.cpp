@@ -320,8 +320,6 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   out.clip_norm = o.clip_norm;
   out.health_every = o.health_every;
   out.max_peers = o.max_peers;
-  out.groups_of_exchanges =
-      read_enum<ExchangeGroups>("options", "exchange_groups", o.exchange_groups, {0, 1, 2});
   read_gpu(out, o);
   read_memory(out, o);
   out.machine_flops = o.machine_flops;

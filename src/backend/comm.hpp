@@ -57,14 +57,6 @@ class Comm {
   /// All-to-all-v. The spans must stay valid until the work has run.
   virtual void exchange(Stream& stream, std::span<const SendTo> sends,
                         std::span<const ReceiveFrom> receives) = 0;
-  /// Whether two exchanges can share a group: one launch, both under way at once.
-  virtual bool groups_exchanges() const { return false; }
-  /// Two exchanges, `first` before `second` wherever two ranks share both; in one group where they
-  /// can share one. A rank that takes part in one of them alone exchanges that one.
-  virtual void exchange_both(Stream& stream, const Messages& first, const Messages& second) {
-    exchange(stream, first.sends, first.receives);
-    exchange(stream, second.sends, second.receives);
-  }
   /// out <- element-wise maximum over all ranks of f32 values; NaN wins over every number.
   virtual void reduce_max(Stream& stream, const float* in, float* out, int64_t n) = 0;
   /// out <- element-wise sum over all ranks.

@@ -42,7 +42,6 @@ void describe_options(Fingerprint& table, const OptimizerSettings& s) {
   table.add("options: machine's rates",
             cat(s.machine_flops, ", ", s.machine_bytes, ", ", s.machine_message));
   table.add("options: chunk_bytes", cat(s.chunk_bytes));
-  table.add("options: exchange_groups", cat(static_cast<int32_t>(s.groups_of_exchanges)));
   table.add("options: serial", cat(s.serial));
   table.add("options: distributed: assign", s.assign ? "given" : "none");
   table.add("options: distributed: gather and redistribute", s.functions ? "given" : "none");

@@ -200,7 +200,6 @@ void Optimizer::take_memory() {
   normuon_ = NormuonMemory(*device_, settings_, *plan_, rank());
   const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
     context.plan = &plan;
-    context.grouped = groups_exchanges(plan);
     // By the matrices of the whole plan; NorMuon and blocks exclude each other.
     context.normuon = &plan == plan_.get() ? &normuon_.states() : nullptr;
     return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all, guards,

@@ -83,30 +83,15 @@ const GroupSettings& Optimizer::group_of(int64_t param) const {
   return settings_.groups[settings_.params[static_cast<size_t>(param)].group];
 }
 
-bool Optimizer::groups_exchanges(const Plan& plan) const {
-  if (!groupable(plan)) return false;
-  if (settings_.groups_of_exchanges != ExchangeGroups::kAuto)
-    return settings_.groups_of_exchanges == ExchangeGroups::kGrouped;
-  return comm_->groups_exchanges() && !settings_.serial &&
-         forecast_groups(plan, plan.problem().options.rates).worth();
-}
-
 std::string Optimizer::describe(bool json) const {
-  const auto of = [&](const Plan& plan, const Pipeline& pipeline) {
+  const auto of = [&](const Plan& plan) {
     const std::vector<int64_t> scratch =
         scratch_bytes(plan, newton_schulz_, device_->ops(), settings_.health_every > 0);
-    if (!json)
-      return plan.describe(0, scratch) +
-             cat("\nexchanges   the return of a chunk and a later gather ",
-                 pipeline.grouped() ? "in one" : "apart", "; ",
-                 to_text(forecast_groups(plan, plan.problem().options.rates)), "\n");
-    std::string out = plan.json(scratch);
-    out.resize(out.find_last_of('}'));
-    return out + cat(", \"exchanges_grouped\": ", pipeline.grouped() ? "true}" : "false}");
+    return json ? plan.json(scratch) : plan.describe(0, scratch);
   };
-  std::string out = of(*plan_, *pipeline_);
+  std::string out = of(*plan_);
   if (!block_plan_) return out;
-  const std::string blocks = of(*block_plan_, *block_pipeline_);
+  const std::string blocks = of(*block_plan_);
   if (!json) {
     return out + cat("\nSteps 0, ", block_period(settings_),
                      ", ... take whole matrices, as above; those between take blocks:\n\n", blocks);

@@ -139,7 +139,6 @@ class Optimizer {
   bool sums(int64_t param) const;
   void start_state();
   void rehearse();
-  bool groups_exchanges(const Plan& plan) const;
   void require_reach(int64_t param, const char* what, const void* memory) const;
   int64_t state_bytes() const;
   std::vector<Piece> adamw_pieces(int32_t param) const;

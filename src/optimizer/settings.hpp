@@ -13,7 +13,6 @@
 #include "backend/qk_clip.hpp"
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
-#include "pipeline/forecast.hpp"
 #include "pipeline/functions.hpp"
 #include "plan/problem.hpp"
 
@@ -164,7 +163,6 @@ struct OptimizerSettings {
   Allocator allocator = {};     // no functions: the device's own
   Assign assign;                // empty: the plan chooses owners
   Functions functions;          // empty: the built-in exchanges
-  ExchangeGroups groups_of_exchanges = ExchangeGroups::kAuto;
   bool serial = false;       // one parameter and one stage at a time, for debugging; same bits
   bool poison = false;       // messages and scratch are NaN before every step
   int64_t seed = 0;          // of stochastic rounding

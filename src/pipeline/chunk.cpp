@@ -137,25 +137,6 @@ void Chunk::exchange_return() {
   if (moves_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
-/// The time of both is the return's.
-void Chunk::exchange_grouped(Chunk& next) {
-  const Context& c = *context_;
-  if (!moves_return() || !next.moves_gather()) {
-    exchange_return();
-    next.exchange_gather();
-    return;
-  }
-  const Messages back = {return_sends_, return_receives_};
-  const Messages more = {next.gather_sends_, next.gather_receives_};
-  if (c.rehearses) {
-    c.comm->prepare_exchange(back);
-    return c.comm->prepare_exchange(more);
-  }
-  begin(kReturnExchange, *c.exchange);
-  c.comm->exchange_both(*c.exchange, back, more);
-  end(kReturnExchange, *c.exchange);
-}
-
 // What the return has brought goes on from where it lies; the stream keeps the two in order.
 void Chunk::relay() {
   if (relay_sends_.empty() && relay_receives_.empty()) return;
@@ -176,12 +157,10 @@ void Chunk::pack_gather() {
   c.device->wait(*c.exchange, *packed_);
 }
 
-void Chunk::end_gather() { context_->device->record(*arrived_, *context_->exchange); }
-
 void Chunk::gather() {
   pack_gather();
   exchange_gather();
-  end_gather();
+  context_->device->record(*arrived_, *context_->exchange);
 }
 
 // The addends become gradients of what is kept here, which then goes the way of any parameter.
@@ -279,26 +258,11 @@ void Chunk::produce() {
   c.device->wait(*c.exchange, *produced_);
 }
 
-void Chunk::end_return() {
-  relay();
-  context_->device->record(*returned_, *context_->exchange);
-}
-
 void Chunk::orthogonalize() {
   produce();
   exchange_return();
-  end_return();
-}
-
-void Chunk::orthogonalize_and_gather(Chunk& next) {
-  produce();
-  {
-    const ProfilerRange gather(*context_->device, stage_name(Stage::kGather), next.slot());
-    next.pack_gather();
-  }
-  exchange_grouped(next);
-  next.end_gather();
-  end_return();
+  relay();
+  context_->device->record(*returned_, *context_->exchange);
 }
 
 void Chunk::commit(const StepRun& run) {

@@ -42,9 +42,6 @@ class Chunk {
   /// unpack (or sum), Newton-Schulz, pack of the matrices this rank owns, exchange back, forwarding
   /// where the return has two levels; AdamW of the slices it owns.
   void orthogonalize();
-  /// Both for this one and `gather` for `next`, whose exchange goes in one group with this one's
-  /// return.
-  void orthogonalize_and_gather(Chunk& next);
   /// One pass over the local shard, and over what is kept here: momentum, decay, update, where the
   /// verdict says so.
   void commit(const StepRun& run);
@@ -94,9 +91,6 @@ class Chunk {
   void call(int32_t span, FunctionCall& function);
   void exchange_gather();
   void exchange_return();
-  void exchange_grouped(Chunk& next);
-  void end_gather();
-  void end_return();
   void relay();
   void sum();
   void run(Team& team);

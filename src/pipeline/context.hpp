@@ -37,7 +37,6 @@ struct Context {
   FunctionFailure* failure = nullptr;  // where those report
   Health* health = nullptr;            // null: no step measures
   bool serial = false;                 // one stage at a time, for debugging
-  bool grouped = false;                // returns and later gathers share exchanges
   bool rehearses = false;              // nothing is sent, none of the caller's functions is called
   Findings* findings = nullptr;
   Ballot* verdict = nullptr;  // the summed ballots

@@ -46,7 +46,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamW
   Device& device = *context_.device;
   const PlanOptions& options = context_.plan->problem().options;
   const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
-  order_ = schedule(slot_count, options.window, options.commit, context_.grouped);
+  order_ = schedule(slot_count, options.window, options.commit);
   if (options.commit == CommitMode::kAtomic) {
     scanned_ = unpacked(all);
     scanned_.insert(scanned_.end(), guards.watched.begin(), guards.watched.end());
@@ -224,29 +224,19 @@ void Pipeline::adamw(const StepRun& run) {
 
 void Pipeline::count(const Action& action) {
   if (action.stage == Stage::kOrthogonalize) --resident_;
-  if (action.stage == Stage::kGather || action.gathers >= 0)
-    resident_peak_ = std::max(resident_peak_, ++resident_);
+  if (action.stage == Stage::kGather) resident_peak_ = std::max(resident_peak_, ++resident_);
 }
 
 void Pipeline::perform(const Action& action, const StepRun& run) {
   const ProfilerRange range(*context_.device, stage_name(action.stage), action.slot);
   count(action);
-  const auto at = [this](int32_t slot) {
-    return slot >= 0 ? chunks_[static_cast<size_t>(slot)].get() : nullptr;
-  };
-  Chunk* const chunk = at(action.slot);
-  Chunk* const next = at(action.gathers);
+  Chunk* const chunk = action.slot >= 0 ? chunks_[static_cast<size_t>(action.slot)].get() : nullptr;
   switch (action.stage) {
     case Stage::kScan:
       return scan();
     case Stage::kGather:
       return chunk ? chunk->gather() : void();
     case Stage::kOrthogonalize:
-      if (chunk && next) return chunk->orthogonalize_and_gather(*next);
-      if (next) {
-        const ProfilerRange gather(*context_.device, stage_name(Stage::kGather), next->slot());
-        return next->gather();
-      }
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
       return vote(run, ballot_, context_.verdict, &outcome_->verdict, true);

@@ -69,7 +69,6 @@ class Pipeline {
   /// Null where no step measures.
   Health* health() const { return health_.get(); }
   const std::vector<Action>& order() const { return order_; }
-  bool grouped() const { return context_.grouped; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
   const std::vector<SlotPlan>& slots() const { return slots_; }

@@ -30,14 +30,13 @@ namespace {
 
 // Gathers run ahead of the products by the window; the local passes of AdamW are placed behind the
 // first gathers, where the compute stream would otherwise wait for an exchange.
-std::vector<Action> atomic_order(int32_t slots, int32_t window, bool grouped) {
+std::vector<Action> atomic_order(int32_t slots, int32_t window) {
   std::vector<Action> order;
   for (int32_t i = 0; i < std::min(window, slots); ++i) order.push_back({Stage::kGather, i});
   order.push_back({Stage::kScan, -1});
   for (int32_t i = 0; i < slots; ++i) {
-    const int32_t next = i + window < slots ? i + window : -1;
-    order.push_back({Stage::kOrthogonalize, i, grouped ? next : -1});
-    if (!grouped && next >= 0) order.push_back({Stage::kGather, next});
+    order.push_back({Stage::kOrthogonalize, i});
+    if (i + window < slots) order.push_back({Stage::kGather, i + window});
   }
   order.push_back({Stage::kVote, -1});
   for (int32_t i = 0; i < slots; ++i) order.push_back({Stage::kCommit, i});
@@ -47,16 +46,15 @@ std::vector<Action> atomic_order(int32_t slots, int32_t window, bool grouped) {
 
 // A slot commits one product later than its own, so that its return has time to arrive; with a
 // window of one there is no such room.
-std::vector<Action> eager_order(int32_t slots, int32_t window, bool grouped) {
+std::vector<Action> eager_order(int32_t slots, int32_t window) {
   const int32_t delay = window > 1 ? 1 : 0;
   std::vector<Action> order = {{Stage::kScan, -1}, {Stage::kVote, -1}};
   for (int32_t i = 0; i < std::min(window, slots); ++i) order.push_back({Stage::kGather, i});
   order.push_back({Stage::kAdamW, -1});
   for (int32_t i = 0; i < slots; ++i) {
-    const int32_t next = i + window < slots ? i + window : -1;
-    order.push_back({Stage::kOrthogonalize, i, grouped ? next : -1});
+    order.push_back({Stage::kOrthogonalize, i});
     if (i >= delay) order.push_back({Stage::kCommit, i - delay});
-    if (!grouped && next >= 0) order.push_back({Stage::kGather, next});
+    if (i + window < slots) order.push_back({Stage::kGather, i + window});
   }
   for (int32_t i = std::max(0, slots - delay); i < slots; ++i) order.push_back({Stage::kCommit, i});
   order.push_back({Stage::kOutcome, -1});
@@ -65,9 +63,8 @@ std::vector<Action> eager_order(int32_t slots, int32_t window, bool grouped) {
 
 }  // namespace
 
-std::vector<Action> schedule(int32_t slots, int window, CommitMode commit, bool grouped) {
-  return commit == CommitMode::kAtomic ? atomic_order(slots, window, grouped)
-                                       : eager_order(slots, window, grouped);
+std::vector<Action> schedule(int32_t slots, int window, CommitMode commit) {
+  return commit == CommitMode::kAtomic ? atomic_order(slots, window) : eager_order(slots, window);
 }
 
 std::string to_text(const std::vector<Action>& actions) {
@@ -76,7 +73,6 @@ std::string to_text(const std::vector<Action>& actions) {
     if (!out.empty()) out += ' ';
     out += stage_name(action.stage);
     if (action.slot >= 0) out += cat("(", action.slot, ")");
-    if (action.gathers >= 0) out += cat("+", stage_name(Stage::kGather), "(", action.gathers, ")");
   }
   return out;
 }

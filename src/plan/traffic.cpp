@@ -10,7 +10,6 @@
 #include "plan/relay.hpp"
 #include "plan/slice_sources.hpp"
 #include "plan/slices.hpp"
-#include "plan/slot_flows.hpp"
 #include "plan/slots.hpp"
 #include "plan/state_memory.hpp"
 
@@ -40,7 +39,6 @@ class Measurement {
         largest_(ranks()),
         gather_(ranks()),
         back_(ranks()),
-        flows_(ranks()),
         direct_(ranks()) {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
@@ -69,7 +67,6 @@ class Measurement {
 
   void add_slot(const Slot& slot) {
     slot_ = &slot;
-    out_.slots.emplace_back();
     if (slot.carried >= 0) return add_carried(slot);
     if (slot.kind == SlotKind::kSlices) add_slices();
     std::vector<int32_t> ids = slot.matrices;
@@ -77,12 +74,7 @@ class Measurement {
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
     for (size_t i = 0; i < ids.size();) {
       const int32_t owner = matrix(ids[i]).owner;
-      double cost = 0;
-      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) {
-        add_matrix(ids[i]);
-        cost += matrix(ids[i]).cost;
-      }
-      out_.slots.back().cost = std::max(out_.slots.back().cost, cost);
+      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i]);
       end_owner(static_cast<size_t>(owner));
     }
     if (slot.relay > 0 && !ids.empty()) {
@@ -91,7 +83,6 @@ class Measurement {
       add_relay(layout);
     }
     for (const size_t r : touched_) {
-      flows_.end(r, out_.slots.back());
       SlotBytes& now = buffers_[r];
       if (now == SlotBytes()) continue;  // met twice
       end_slot(r, now);
@@ -110,7 +101,6 @@ class Measurement {
   void add_carried(const Slot& slot) {
     const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
     out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
-    for (const int32_t id : slot.matrices) out_.slots.back().cost += matrix(id).cost;
     const int64_t full = carried_full_bytes(plan_, slot.carried);
     for (size_t r = 0; r < ranks(); ++r) {
       const int64_t local = carried_local_bytes(plan_, slot.carried, static_cast<int>(r));
@@ -198,7 +188,7 @@ class Measurement {
     int64_t others = 0;
     for (const size_t r : peers_) {
       const int64_t gathered = gather_[r].numel * gather_size, bytes = back_[r].numel * back_size;
-      if (r != owner) move(SlotFlows::kGather, r, owner, gathered);
+      if (r != owner) move(r, owner, gathered);
       if (bytes == 0) {
         gather_[r] = {};
         continue;
@@ -206,7 +196,7 @@ class Measurement {
       receive(r, bytes);
       if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, bytes);
       if (r != owner) {
-        move(SlotFlows::kReturn, owner, r, bytes);
+        move(owner, r, bytes);
         ++others;
       }
       gather_[r] = back_[r] = {};
@@ -241,7 +231,7 @@ class Measurement {
       for (const int32_t mate : mates) {
         const auto to = static_cast<size_t>(mate);
         add(to, kReturnReceive, received[i]);
-        move(SlotFlows::kReturn, relaying_[i], to, received[i]);
+        move(relaying_[i], to, received[i]);
         touched_.push_back(to);
       }
       send_to(relaying_[i], std::ssize(mates));
@@ -249,9 +239,8 @@ class Measurement {
     relaying_.clear();
   }
 
-  void move(SlotFlows::Way way, size_t from, size_t to, int64_t bytes) {
+  void move(size_t from, size_t to, int64_t bytes) {
     if (bytes > 0) ++out_.ranks[from].messages;
-    flows_.move(way, from, to, bytes);
     out_.ranks[from].sent += bytes;
     out_.ranks[to].received += bytes;
   }
@@ -292,7 +281,7 @@ class Measurement {
         const auto from = static_cast<size_t>(holder);
         add(from, kGatherSend, count * element);
         add(to, kGatherReceive, count * element);
-        if (from != to) move(SlotFlows::kGather, from, to, count * element);
+        if (from != to) move(from, to, count * element);
         touched_.push_back(from);
       }
     }
@@ -336,12 +325,12 @@ class Measurement {
         if (!split && replica[r] == replica[o]) {
           add(rank, kGatherSend, owns[o] * gather_size);
           add(owner, kGatherReceive, owns[o] * gather_size);
-          if (r != o) move(SlotFlows::kGather, rank, owner, owns[o] * gather_size);
+          if (r != o) move(rank, owner, owns[o] * gather_size);
         }
         if (!returns(o, r)) continue;
         receive(rank, owns[o] * back_size);
         if (r == o) continue;
-        move(SlotFlows::kReturn, owner, rank, owns[o] * back_size);
+        move(owner, rank, owns[o] * back_size);
         ++others;
       }
       send_to(owner, others);
@@ -384,7 +373,6 @@ class Measurement {
   std::vector<std::vector<int64_t>> sizes_, grad_sizes_;  // [kind][shard slot]
   std::vector<SlotBytes> buffers_, largest_;              // of each rank: in this slot, in any slot
   std::vector<Message> gather_, back_;                    // of each peer, with the owner at hand
-  SlotFlows flows_;
   std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
   std::vector<size_t> relaying_;         // ranks that forward in this slot
   std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot

@@ -19,17 +19,8 @@ struct RankTraffic {
   MemoryPlan memory;     // equal to Plan::memory
 };
 
-/// What a slot asks of the rank that it asks the most of, one of them for each number; bytes to and
-/// from other ranks.
-struct SlotLoad {
-  double cost = 0;
-  int64_t gather_sent = 0, gather_received = 0;
-  int64_t return_sent = 0, return_received = 0;  // forwarded ones, too
-};
-
 struct PlanTraffic {
   std::vector<RankTraffic> ranks;
-  std::vector<SlotLoad> slots;
   std::vector<int64_t> moved;  // bytes between ranks, of each parameter
   int64_t moved_total = 0;
 };

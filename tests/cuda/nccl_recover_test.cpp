@@ -29,10 +29,6 @@ class DeafComm final : public Comm {
                 std::span<const ReceiveFrom> receives) override {
     inner_->exchange(stream, sends, receives);
   }
-  bool groups_exchanges() const override { return inner_->groups_exchanges(); }
-  void exchange_both(Stream& stream, const Messages& first, const Messages& second) override {
-    inner_->exchange_both(stream, first, second);
-  }
   void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
     inner_->reduce_max(stream, in, out, n);
   }

@@ -106,7 +106,6 @@ struct Factors {
   size_t mesh = 0;
   int scheme = 0, window = 3, chunk = 0, commit = 0, threads = 1;
   int variant = 0;  // of orthogonalization
-  int grouped = 0;  // 1: returns and later gathers are one exchange
 };
 
 constexpr int kVariants = 6;
@@ -162,8 +161,6 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.settings.window = f.window;
   c.settings.commit = f.commit ? muonrt::CommitMode::kEager : muonrt::CommitMode::kAtomic;
   c.settings.threads = f.threads;
-  c.settings.groups_of_exchanges =
-      f.grouped ? muonrt::ExchangeGroups::kGrouped : muonrt::ExchangeGroups::kApart;
   c.settings.iteration = half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
   c.settings.groups = world::default_groups();
   set_variant(c.settings.groups[0], f.variant);

@@ -79,7 +79,7 @@ TEST_CASE("recover: ranks that did not hear the vote follow those that did, on a
   std::map<std::pair<bool, int>, world::Tensors> references;
   const auto meshes = static_cast<int>(bits::meshes().size());
   for (const auto& row :
-       covering::pairwise({meshes - 1, bits::kSchemes, bits::kVariants, 2, 3, 2}, 20261123)) {
+       covering::pairwise({meshes - 1, bits::kSchemes, bits::kVariants, 2, 3}, 20261123)) {
     const bool half = row[3] == 1;
     bits::Factors f;
     f.mesh = static_cast<size_t>(row[0]) + 1;  // the first has one rank
@@ -87,7 +87,6 @@ TEST_CASE("recover: ranks that did not hear the vote follow those that did, on a
     f.variant = row[2];
     f.window = row[4] + 1;
     f.chunk = row[4];
-    f.grouped = row[5];
     const world::Case c = bits::make(f, half, kSteps);
     INFO(c.describe());
     auto& expected = references[{half, f.variant}];

@@ -25,13 +25,18 @@ void check_same(const bits::Factors& factors, bool half, const world::Tensors& r
 }
 
 bits::Factors from_row(const std::vector<int>& row) {
-  return {static_cast<size_t>(row[0]), row[1], row[2] + 1, row[3], row[4], row[5] + 1, 0, row[6]};
+  return {.mesh = static_cast<size_t>(row[0]),
+          .scheme = row[1],
+          .window = row[2] + 1,
+          .chunk = row[3],
+          .commit = row[4],
+          .threads = row[5] + 1};
 }
 
 void covering_array(bool half) {
   const auto reference = bits::reference(half, kSteps);
   const auto meshes = static_cast<int>(bits::meshes().size());
-  const auto rows = covering::pairwise({meshes, bits::kSchemes, 8, 3, 2, 2, 2}, 20261120);
+  const auto rows = covering::pairwise({meshes, bits::kSchemes, 8, 3, 2, 2}, 20261120);
   CHECK(rows.size() >= static_cast<size_t>(meshes) * 8);
   for (size_t i = 0; i < rows.size(); i += kEach) check_same(from_row(rows[i]), half, reference);
 }
@@ -62,8 +67,12 @@ TEST_CASE("same bits: every way to orthogonalize, f16, AOL and blocks among them
   for (size_t i = 0; i < rows.size(); i += kEach) {
     const auto& row = rows[i];
     const int variant = row[1] + 1;
-    const bits::Factors f = {
-        static_cast<size_t>(row[0]), row[5], row[2] + 1, row[3], row[4], 1, variant};
+    const bits::Factors f = {.mesh = static_cast<size_t>(row[0]),
+                             .scheme = row[5],
+                             .window = row[2] + 1,
+                             .chunk = row[3],
+                             .commit = row[4],
+                             .variant = variant};
     check_same(f, false, references[static_cast<size_t>(variant)]);
   }
 }
@@ -81,17 +90,15 @@ TEST_CASE("same bits: random draws", "[bits]") {
     f.chunk = static_cast<int>(random() % 3);
     f.commit = static_cast<int>(random() % 2);
     f.threads = static_cast<int>(1 + random() % 2);
-    f.grouped = static_cast<int>(random() % 2);
     check_same(f, false, reference);
   }
 }
 
 TEST_CASE("same bits: a few worlds, for the sanitizers of threads", "[bits][tsan]") {
   const auto reference = bits::reference(false, kSteps);
-  check_same({5, 1, 2, 0, 0, 2}, false, reference);
-  check_same({3, 0, 1, 1, 1, 1}, false, reference);
-  check_same({9, 5, 3, 0, 0, 1}, false, reference);
-  check_same({5, 1, 2, 0, 0, 1, 0, 1}, false, reference);
+  check_same({.mesh = 5, .scheme = 1, .window = 2, .threads = 2}, false, reference);
+  check_same({.mesh = 3, .window = 1, .chunk = 1, .commit = 1}, false, reference);
+  check_same({.mesh = 9, .scheme = 5}, false, reference);
 }
 
 TEST_CASE("same bits: the full product", "[.full][bits]") {
@@ -101,8 +108,13 @@ TEST_CASE("same bits: the full product", "[.full][bits]") {
       for (int scheme = 0; scheme < bits::kSchemes; ++scheme) {
         for (int window = 1; window <= 8; ++window) {
           for (int rest = 0; rest < 12; ++rest) {
-            check_same({mesh, scheme, window, rest % 3, rest / 3 % 2, 1 + rest / 6}, half,
-                       reference);
+            check_same({.mesh = mesh,
+                        .scheme = scheme,
+                        .window = window,
+                        .chunk = rest % 3,
+                        .commit = rest / 3 % 2,
+                        .threads = 1 + rest / 6},
+                       half, reference);
           }
         }
       }

@@ -22,12 +22,6 @@ TEST_CASE("schedule: the order of stages is the printed one", "[unit][pipeline]"
         "scan vote gather(0) adamw orthogonalize(0) commit(0) gather(1) orthogonalize(1) commit(1) "
         "outcome");
   CHECK(to_text(schedule(0, 3, CommitMode::kAtomic)) == "scan vote adamw");
-  CHECK(to_text(schedule(4, 2, CommitMode::kAtomic, true)) ==
-        "gather(0) gather(1) scan orthogonalize(0)+gather(2) orthogonalize(1)+gather(3) "
-        "orthogonalize(2) orthogonalize(3) vote commit(0) commit(1) commit(2) commit(3) adamw");
-  CHECK(to_text(schedule(3, 1, CommitMode::kEager, true)) ==
-        "scan vote gather(0) adamw orthogonalize(0)+gather(1) commit(0) orthogonalize(1)+gather(2) "
-        "commit(1) orthogonalize(2) commit(2) outcome");
 }
 
 TEST_CASE("schedule: exactly min(window, slots) chunks are resident at the peak",
@@ -35,39 +29,14 @@ TEST_CASE("schedule: exactly min(window, slots) chunks are resident at the peak"
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     for (int32_t slots = 0; slots <= 12; ++slots) {
       for (int window = 1; window <= 8; ++window) {
-        for (const bool grouped : {false, true}) {
-          int resident = 0, peak = 0;
-          for (const Action& a : schedule(slots, window, commit, grouped)) {
-            if (a.stage == Stage::kOrthogonalize) --resident;
-            if (a.stage == Stage::kGather || a.gathers >= 0) peak = std::max(peak, ++resident);
-          }
-          CHECK(resident == 0);
-          CHECK(peak == std::min(window, slots));
+        int resident = 0, peak = 0;
+        for (const Action& a : schedule(slots, window, commit)) {
+          if (a.stage == Stage::kOrthogonalize) --resident;
+          if (a.stage == Stage::kGather) peak = std::max(peak, ++resident);
         }
+        CHECK(resident == 0);
+        CHECK(peak == std::min(window, slots));
       }
-    }
-  }
-}
-
-TEST_CASE("schedule: in groups the same stages, a gather beside the return that makes room for it",
-          "[unit][pipeline]") {
-  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-    for (int window = 1; window <= 8; ++window) {
-      std::vector<Action> apart;
-      for (Action a : schedule(11, window, commit, true)) {
-        const int32_t gathers = std::exchange(a.gathers, -1);
-        apart.push_back(a);
-        if (a.stage != Stage::kOrthogonalize) continue;
-        CHECK(gathers == (a.slot + window < 11 ? a.slot + window : -1));
-        if (gathers >= 0) apart.push_back({Stage::kGather, gathers});
-      }
-      const auto by_slot = [](const Action& a, const Action& b) {
-        return std::pair(a.slot, a.stage) < std::pair(b.slot, b.stage);
-      };
-      std::vector<Action> expected = schedule(11, window, commit);
-      std::sort(apart.begin(), apart.end(), by_slot);
-      std::sort(expected.begin(), expected.end(), by_slot);
-      CHECK(apart == expected);
     }
   }
 }

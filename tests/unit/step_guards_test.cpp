@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSteps = 3;
 
-world::Case make_case(const bits::Factors& f = {5, 1, 2, 0, 0, 1}) {
+world::Case make_case(const bits::Factors& f = {.mesh = 5, .scheme = 1, .window = 2}) {
   world::Case c = bits::make(f, false, kSteps);
   if (c.settings.groups.empty()) c.settings.groups = world::default_groups();
   c.settings.groups[1].eps = 0.1;  // AdamW sees the size of its gradients
@@ -270,7 +270,7 @@ TEST_CASE("guards: clipping keeps the same bits on every mesh", "[bits][guards]"
     return c;
   };
   const world::Outcome reference = world::run(prepared({}));
-  for (const bits::Factors& f : {bits::Factors{5, 1, 2, 0, 0, 2},
+  for (const bits::Factors& f : {bits::Factors{.mesh = 5, .scheme = 1, .window = 2, .threads = 2},
                                  {3, 0, 1, 1, 1, 1},
                                  {9, 5, 3, 0, 0, 1},
                                  {10, 3, 3, 1, 0, 2},

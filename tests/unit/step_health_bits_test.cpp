@@ -15,7 +15,7 @@ TEST_CASE("health: every number has the same bits on every mesh, and the step's 
     const Told expected = tell(measured(alone));
     REQUIRE(expected.equal);
     CHECK((expected.tensors == bits::reference(false, 2, variant)));
-    for (bits::Factors f : {bits::Factors{4, 0, 3, 0, 0, 2},
+    for (bits::Factors f : {bits::Factors{.mesh = 4, .threads = 2},
                             {6, 1, 1, 1, 1, 1},
                             {8, 5, 2, 0, 0, 1},
                             {10, 3, 3, 2, 0, 1},
@@ -35,7 +35,7 @@ TEST_CASE("health: every number has the same bits on every mesh, and the step's 
 
 TEST_CASE("health: each replica's own orthogonalization tells what the shared one tells",
           "[bits][health]") {
-  bits::Factors f{5, 1, 3, 0, 0, 1};
+  bits::Factors f{.mesh = 5, .scheme = 1};
   world::Case once = measured(f), each = measured(f);
   each.settings.replicas = Replicas::kEach;
   const Told a = tell(once), b = tell(each);

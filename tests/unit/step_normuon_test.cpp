@@ -163,10 +163,11 @@ TEST_CASE("normuon: same bits on every mesh", "[bits][normuon]") {
         return c;
       };
       const auto reference = world::run(prepared({})).tensors;
-      for (const bits::Factors& f : {bits::Factors{5, 1, 2, 0, 0, 2},
-                                     {3, 0, 1, 1, 1, 1},
-                                     {9, 5, 3, 0, 0, 1},
-                                     {10, 3, 3, 1, 0, 2}}) {
+      for (const bits::Factors& f :
+           {bits::Factors{.mesh = 5, .scheme = 1, .window = 2, .threads = 2},
+            {3, 0, 1, 1, 1, 1},
+            {9, 5, 3, 0, 0, 1},
+            {10, 3, 3, 1, 0, 2}}) {
         const world::Case c = prepared(f);
         INFO(c.describe());
         CHECK((world::run(c).tensors == reference));

@@ -280,7 +280,7 @@ void same_on_meshes(const std::function<void(world::Case&)>& change) {
     return c;
   };
   const auto reference = world::run(prepared({})).tensors;
-  for (const bits::Factors& f : {bits::Factors{5, 1, 2, 0, 0, 2},
+  for (const bits::Factors& f : {bits::Factors{.mesh = 5, .scheme = 1, .window = 2, .threads = 2},
                                  {3, 0, 1, 1, 1, 1},
                                  {9, 5, 3, 0, 0, 1},
                                  {10, 3, 3, 1, 0, 2},

@@ -125,8 +125,6 @@ Table option_table() {
   add("health_every", cell::count(o.health_every));
   add("max_peers", cell::count(kMaxPeers));
   add("replicas", cell::word(o.replicas == MUONRT_REPLICAS_ONCE ? "once" : "not once"));
-  add("exchange_groups",
-      cell::word(o.exchange_groups == MUONRT_GROUPS_AUTO ? "by a model" : "as set"));
   for (const auto& [name, value] : {std::pair{"machine_flops", o.machine_flops},
                                     {"machine_bytes", o.machine_bytes},
                                     {"machine_message_seconds", o.machine_message_seconds}})

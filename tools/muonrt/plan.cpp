@@ -15,7 +15,6 @@
 #include "muonrt/validators.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
-#include "pipeline/forecast.hpp"
 
 namespace muonrt::tool {
 
@@ -64,7 +63,6 @@ int run(const Arguments& a) {
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
   const std::vector<int64_t> scratch = scratch_of(plan, settings);
-  const GroupForecast groups = forecast_groups(plan, rates_of(a, kGpuRates));
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model = json_object({{"name", json_text(a.model)},
@@ -73,14 +71,9 @@ int run(const Arguments& a) {
                                            {"muon_tensors", cat(total.muon_tensors)},
                                            {"muon_matrices", cat(total.muon_matrices)},
                                            {"muon_parameters", cat(total.muon_elements)}});
-    const std::string exchanges =
-        json_object({{"apart_seconds", fmt::format("{}", groups.apart)},
-                     {"grouped_seconds", fmt::format("{}", groups.grouped)},
-                     {"worth_grouping", groups.worth() ? "true" : "false"}});
     fmt::print("{}\n", json_object({{"model", model},
                                     {"mesh", json_text(a.mesh)},
                                     {"seconds", fmt::format("{}", seconds)},
-                                    {"exchanges", exchanges},
                                     {"plan", plan.json(scratch)}}));
     return 0;
   }
@@ -88,9 +81,7 @@ int run(const Arguments& a) {
              a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
              cell::grouped(total.muon_elements).text);
   fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows, scratch));
-  fmt::print(
-      "\nThe return of a chunk and a later gather: over NCCL {} ({}).\nPlanned in {:.3f} s.\n",
-      groups.worth() ? "in one group" : "apart", to_text(groups), seconds);
+  fmt::print("\nPlanned in {:.3f} s.\n", seconds);
   return 0;
 }
 

@@ -13,8 +13,6 @@ namespace {
 
 /// By the values of MUONRT_SYMMETRIC_*.
 constexpr std::array<const char*, 4> kSymmetric = {"default", "vendor", "sm80", "sm90"};
-/// By the values of MUONRT_GROUPS_*.
-constexpr std::array<const char*, 3> kGroups = {"auto", "apart", "shared"};
 
 template <size_t count>
 CLI::Validator one_of(const std::array<const char*, count>& words) {
@@ -56,12 +54,6 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
       ->check(CLI::Range(0, 1024));
   command.add_flag("--stream-ordered", where.stream_ordered,
                    "GPU: memory of a pool, in the order of a stream");
-  command
-      .add_option("--exchange-groups", where.exchange_groups,
-                  "updates on their way back and the gradients of a later chunk: apart, in one "
-                  "exchange (shared), or as a model of the step says (auto)")
-      ->check(one_of(kGroups))
-      ->capture_default_str();
 }
 
 void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank) {
@@ -72,7 +64,6 @@ void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int
   options.symmetric = index_of(kSymmetric, where.symmetric);
   options.reserved_sms = where.reserved_sms;
   options.stream_ordered = where.stream_ordered;
-  options.exchange_groups = index_of(kGroups, where.exchange_groups);
 }
 
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work) {

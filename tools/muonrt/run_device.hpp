@@ -20,7 +20,6 @@ struct RunDevice {
   std::string symmetric = "default";
   int reserved_sms = -1;
   bool stream_ordered = false;
-  std::string exchange_groups = "auto";
   bool cuda() const { return device == "cuda"; }
 };
 /// --device and --link alone.
