@@ -10,7 +10,7 @@
 namespace muonrt {
 
 /// Carries messages between pairs of ranks, in order for each (channel, from, to); what a way to
-/// meet (sockets, a shared folder) implements, and PostTransport makes a Transport of. A channel is
+/// move messages (sockets) implements, and PostTransport makes a Transport of. A channel is
 /// any number that the ranks agree on. Threads: one for each channel, and `publish` from any.
 class Post {
  public:

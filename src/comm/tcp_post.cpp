@@ -19,10 +19,8 @@ constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
 
 class TcpPost final : public Post {
  public:
-  TcpPost(const TcpMeeting& meeting, Socket line, std::unique_ptr<TcpHub> hub)
-      : Post(meeting.rank, meeting.size),
-        hub_(std::move(hub)),
-        line_(std::make_unique<TcpLine>(std::move(line))) {
+  TcpPost(int rank, int size, Socket line, std::unique_ptr<TcpHub> hub)
+      : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
     const SignalMask mask;
     reader_ = std::thread([this] { read_all(); });
   }
@@ -148,18 +146,30 @@ class TcpPost final : public Post {
   std::thread reader_;
 };
 
+/// @param connections  rank 0: of all ranks, the first empty; else the one to rank 0.
+std::shared_ptr<Post> post_over(int rank, int size, std::vector<Socket> connections) {
+  if (rank > 0)
+    return std::make_shared<TcpPost>(rank, size, std::move(connections.front()), nullptr);
+  auto [mine, hubs] = socket_pair();
+  connections.front() = std::move(hubs);
+  auto hub = std::make_unique<TcpHub>(std::move(connections));
+  return std::make_shared<TcpPost>(rank, size, std::move(mine), std::move(hub));
+}
+
 }  // namespace
 
 std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_ms) {
   check_meeting(meeting);
   const Deadline deadline = Deadline::in_ms(timeout_ms);
-  if (meeting.rank > 0)
-    return std::make_shared<TcpPost>(meeting, meet_rank_0(meeting, deadline), nullptr);
-  std::vector<Socket> connections = meet_all(meeting, deadline);
-  auto [mine, hubs] = socket_pair();
-  connections.front() = std::move(hubs);
-  auto hub = std::make_unique<TcpHub>(std::move(connections));
-  return std::make_shared<TcpPost>(meeting, std::move(mine), std::move(hub));
+  if (meeting.rank == 0) return post_over(0, meeting.size, meet_all(meeting, deadline));
+  std::vector<Socket> line;
+  line.push_back(meet_rank_0(meeting, deadline));
+  return post_over(meeting.rank, meeting.size, std::move(line));
+}
+
+std::shared_ptr<Post> make_folder_post(const FolderMeeting& meeting, int64_t timeout_ms) {
+  const Deadline deadline = Deadline::in_ms(timeout_ms);
+  return post_over(meeting.rank, meeting.size, meet_in_folder(meeting, deadline));
 }
 
 }  // namespace muonrt
