@@ -184,8 +184,7 @@ std::optional<Error> NcclLink::look() {
 void NcclLink::end(const Error& error) noexcept {
   shared_->fail(error);
   if (!told_.exchange(true)) {
-    const auto cause = shared_->error();
-    bootstrap_.abort(cause->status(), cause->message());
+    bootstrap_.abort(*shared_->error());
   }
   shared_->begin_abort(api_);
 }

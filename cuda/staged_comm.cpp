@@ -90,7 +90,7 @@ class StagedComm final : public Comm {
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
-    bootstrap_->abort(status, message);
+    bootstrap_->abort(Error(status, message));
   }
   int64_t bytes_sent() const override { return bytes_sent_; }
   int64_t exchanges() const override { return exchanges_; }
@@ -113,7 +113,7 @@ class StagedComm final : public Comm {
     try {
       work(handle_of(stream));
     } catch (const Error& error) {
-      bootstrap_->abort(error.status(), error.message());
+      bootstrap_->abort(error);
       throw;
     }
   }

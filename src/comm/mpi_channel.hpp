@@ -50,7 +50,7 @@ class Channel {
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n, Deadline deadline);
   std::unique_ptr<Channel> duplicate(Deadline deadline);
 
-  void post(Status status, const std::string& message) noexcept { box_->post(status, message); }
+  void post(const Error& error) noexcept { box_->post(error); }
   /// What a peer has posted, if anything. Any thread.
   std::optional<Error> posted() { return box_->peek(); }
 

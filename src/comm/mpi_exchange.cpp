@@ -116,20 +116,18 @@ void Channel::exchange(std::span<const muonrt_message_t> sends,
 }
 
 void Channel::fail(const char* operation) {
-  Status status = Status::kInternal;
-  std::string message = "unknown exception";
+  Error failed(Status::kInternal, "unknown exception");
   try {
     throw;
   } catch (const Error& error) {
-    status = error.status();
-    message = error.message();
+    failed = error;
   } catch (const std::exception& error) {
-    message = error.what();
+    failed = Error(Status::kInternal, error.what());
   } catch (...) {
   }
-  post(status, cat(operation, " of rank ", rank_, " (mpi): ", message));
+  post(failed.between(cat(operation, " of rank ", rank_, " (mpi): ")));
   give_up();
-  throw Error(status, message);
+  throw failed;
 }
 
 bool Channel::active(size_t i) const { return requests_[i] != MPI_REQUEST_NULL; }

@@ -52,13 +52,12 @@ class TcpPost final : public Post {
     inboxes_.take(channel, from, data, bytes, deadline);
   }
 
-  void publish(uint64_t channel, Status status, const std::string& message) noexcept override {
+  void publish(uint64_t channel, const Error& error) noexcept override {
     try {
-      fail(channel, reported_by(rank(), status, message));
-      std::string content(sizeof(int32_t), '\0');
-      const auto value = static_cast<int32_t>(status);
-      std::memcpy(content.data(), &value, sizeof value);
-      content += message.substr(0, 4000);
+      fail(channel, error.told_by(rank()));
+      const ErrorHead head{static_cast<int32_t>(error.status()), error.rank()};
+      std::string content(reinterpret_cast<const char*>(&head), sizeof head);
+      content += error.message().substr(0, 4000);
       tell_all(FrameKind::kError, channel, content);
     } catch (...) {  // the peers learn of it by their deadlines
     }
@@ -115,12 +114,13 @@ class TcpPost final : public Post {
       }
       case FrameKind::kError: {
         std::string content(static_cast<size_t>(head.piece_bytes), '\0');
-        if (content.size() < sizeof(int32_t) || !line_->read(content.data(), head.piece_bytes))
+        ErrorHead error;
+        if (content.size() < sizeof error || !line_->read(content.data(), head.piece_bytes))
           return false;
-        int32_t status = 0;
-        std::memcpy(&status, content.data(), sizeof status);
+        std::memcpy(&error, content.data(), sizeof error);
         fail(head.channel,
-             reported_by(head.from, static_cast<Status>(status), content.substr(sizeof status)));
+             Error(static_cast<Status>(error.status), content.substr(sizeof error), error.rank)
+                 .told_by(head.from));
         return true;
       }
       case FrameKind::kLeft:
