@@ -10,7 +10,6 @@
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_watch.hpp"
-#include "cuda/patience.hpp"
 #include "cuda/reused_memory.hpp"
 
 namespace muonrt::cuda {
@@ -226,7 +225,7 @@ class NcclComm final : public Comm {
   /// from 129 on if each is two exchanges in one group.
   void wait_for_room(int64_t messages) {
     const RelaxedCapture relaxed;
-    for (Patience patience; !watch_->room(messages, kMostMessages); patience.pause())
+    for (Backoff pauses = nccl_backoff(); !watch_->room(messages, kMostMessages); pauses.pause())
       shared_->require_open();
   }
 

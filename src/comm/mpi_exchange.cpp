@@ -102,15 +102,15 @@ void Channel::exchange(std::span<const muonrt_message_t> sends,
     completed_.resize(std::max(completed_.size(), static_cast<size_t>(pieces)));
     for (const auto& m : receives) start(m, false);
     for (const auto& m : sends) start(m, true);
-    Backoff backoff;
+    Backoff pauses = backoff();
     while (open_ > 0) {
       if (test_pieces()) {
-        backoff.reset();
+        pauses.reset();
         continue;
       }
       box_->look();
       if (deadline.passed()) throw_timeout();
-      backoff.pause();
+      pauses.pause();
     }
   });
 }
@@ -179,7 +179,7 @@ void Channel::give_up() noexcept {
     if (active(i) && !pieces_[i].send) MPI_Cancel(&requests_[i]);
   const Deadline grace = Deadline::in_ms(kGraceMs), farewell = Deadline::in_ms(kFarewellMs);
   bool told = false;
-  Backoff backoff;
+  Backoff pauses = backoff();
   while (true) {
     for (MPI_Request& request : requests_) {
       int done = 0;
@@ -191,7 +191,7 @@ void Channel::give_up() noexcept {
       told = true;
     }
     if (told && (!any_active(/*send=*/true) || farewell.passed())) break;
-    backoff.pause();
+    pauses.pause();
   }
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i)) abandoned_ = true;

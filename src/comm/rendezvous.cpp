@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 
+#include "base/backoff.hpp"
 #include "comm/handshake.hpp"
 
 namespace muonrt {
@@ -14,18 +14,6 @@ namespace muonrt {
 namespace {
 
 constexpr int kTryMs = 5000;  // for a connection and the greeting, before the next address
-
-/// Pauses between tries: short at first, then five a second.
-class Pauses {
- public:
-  void pause(Deadline deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(poll_ms(deadline, ms_)));
-    ms_ = std::min(2 * ms_, 200);
-  }
-
- private:
-  int ms_ = 20;
-};
 
 enum class Heard { kAll, kClosed, kLate };
 
@@ -151,7 +139,9 @@ Socket meet_rank_0(const TcpMeeting& meeting, const std::function<Lead(std::stri
   std::string why = "no try was made";
   const Nonce mine = fresh_nonce();
   int tries = 0, unanswered = 0;
-  for (Pauses pauses; tries == 0 || !deadline.passed(); pauses.pause(deadline)) {
+  using std::chrono::milliseconds;
+  Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
+  for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
     Greeting greeting{};
     std::string now;
     const Lead lead = search(now);
