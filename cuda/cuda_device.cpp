@@ -1,7 +1,8 @@
 #include "cuda/cuda_device.hpp"
 
-#include <thread>
+#include <chrono>
 
+#include "base/backoff.hpp"
 #include "cuda/graphs.hpp"
 #include "cuda/guard.hpp"
 #include "cuda/launch.hpp"
@@ -301,10 +302,8 @@ void CudaDevice::synchronize_joined(Deadline deadline) {
 bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
-  using Clock = Deadline::Clock;
-  constexpr auto kSpin = std::chrono::microseconds(200), kSleep = std::chrono::microseconds(50);
-  const auto spin_until = Clock::now() + kSpin;
-  while (true) {
+  using std::chrono::microseconds;
+  for (Backoff pauses(microseconds(200), microseconds(50), microseconds(50));; pauses.pause()) {
     const cudaError_t result = cudaEventQuery(event.handle());
     if (result == cudaSuccess) return true;
     cudaGetLastError();
@@ -313,11 +312,6 @@ bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
       return true;
     }
     if (deadline.passed()) return false;
-    if (Clock::now() < spin_until) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kSleep);
-    }
   }
 }
 

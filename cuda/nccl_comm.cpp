@@ -10,7 +10,6 @@
 #include "cuda/nccl_link.hpp"
 #include "cuda/nccl_meeting.hpp"
 #include "cuda/nccl_watch.hpp"
-#include "cuda/patience.hpp"
 #include "cuda/reused_memory.hpp"
 
 namespace muonrt::cuda {
@@ -231,7 +230,7 @@ class NcclComm final : public Comm {
   /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
   void wait_for_room(int64_t messages) {
     const RelaxedCapture relaxed;
-    for (Patience patience; !watch_->room(messages, kMostMessages); patience.pause())
+    for (Backoff pauses = nccl_backoff(); !watch_->room(messages, kMostMessages); pauses.pause())
       shared_->require_open();
   }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "cuda/guard.hpp"
-#include "cuda/patience.hpp"
 
 namespace muonrt::cuda {
 
@@ -123,9 +122,9 @@ NcclLink::~NcclLink() {
   const NcclHandle handle = shared_->handle;
   NcclResult state = api_.finalize(handle);
   const Deadline deadline = Deadline::in_ms(kPartingMs);
-  Patience patience;
+  Backoff pauses = nccl_backoff();
   while (state == kNcclInProgress && !deadline.passed()) {
-    patience.pause();
+    pauses.pause();
     if (api_.async_error(handle, &state) != kNcclSuccess) state = kNcclInternalError;
   }
   if (state == kNcclSuccess) {
@@ -152,7 +151,7 @@ bool NcclLink::finished(NcclHandle asked, const char* what) const {
 
 void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline,
                       const Bootstrap& heard) {
-  for (Patience patience;; patience.pause()) {
+  for (Backoff pauses = nccl_backoff();; pauses.pause()) {
     {
       const std::lock_guard lock(shared_->nccl);
       shared_->require_open();
@@ -184,8 +183,7 @@ std::optional<Error> NcclLink::look() {
 void NcclLink::end(const Error& error) noexcept {
   shared_->fail(error);
   if (!told_.exchange(true)) {
-    const auto cause = shared_->error();
-    bootstrap_.abort(cause->status(), cause->message());
+    bootstrap_.abort(*shared_->error());
   }
   shared_->begin_abort(api_);
 }

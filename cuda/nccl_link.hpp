@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -8,10 +9,18 @@
 
 #include "backend/bootstrap.hpp"
 #include "backend/cuda_comm.hpp"
+#include "base/backoff.hpp"
 #include "cuda/nccl_api.hpp"
 #include "cuda/nccl_shared.hpp"
 
 namespace muonrt::cuda {
+
+/// Without sleep for a millisecond, within which NCCL has mostly taken an operation (from 2.23 on
+/// each costs it a thread).
+inline Backoff nccl_backoff() {
+  using std::chrono::microseconds;
+  return Backoff(microseconds(1000), microseconds(100), microseconds(100));
+}
 
 /// Turns NCCL's result into an Error, with NCCL's own words. COMM but for CUDA's errors (DEVICE).
 Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call);

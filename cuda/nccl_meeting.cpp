@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <new>
-#include <string_view>
 #include <vector>
 
 namespace muonrt::cuda {
@@ -57,53 +56,28 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
 }
 
 /// Of errors that are echoes alike the first rank's.
-void require_no_error(const std::vector<Card>& all) {
+std::optional<Error> agreed_error(const std::vector<Card>& all) {
   const Card* cause = nullptr;
   for (const Card& c : all) {
     if (c.status != 0 && (!cause || c.echo < cause->echo)) cause = &c;
   }
-  if (!cause) return;
-  const std::string text = cause->message;
-  throw Error(static_cast<Status>(cause->status),
-              all.size() == 1 ? text : cat("rank ", cause - all.data(), ": ", text));
+  if (!cause) return std::nullopt;
+  return Error(static_cast<Status>(cause->status), cause->message,
+               static_cast<int32_t>(cause - all.data()));
+}
+
+void require_no_error(const Bootstrap& bootstrap, const std::vector<Card>& all) {
+  const auto error = agreed_error(all);
+  if (error) throw all.size() == 1 ? *error : error->named(bootstrap.rank());
 }
 
 /// Of a rank that has failed: how its own error looks beside those of the others.
 int echo_of(const Error& error, const Bootstrap& alarm) {
   const auto trouble = alarm.trouble();
-  if (trouble && trouble->message() == error.message()) return kHeard;
+  if (trouble && error.is_secondhand()) return kHeard;
   if (error.status() == Status::kTimeout) return 2;
   if (error.status() == Status::kComm) return trouble ? 2 : 1;  // a peer that is gone looks so, too
   return 0;
-}
-
-/// The length of "rank 12" before `then` at the beginning of a text; else 0.
-size_t rank_before(std::string_view text, std::string_view then) {
-  constexpr std::string_view kRank = "rank ";
-  if (!text.starts_with(kRank)) return 0;
-  const size_t end = text.find_first_not_of("0123456789", kRank.size());
-  if (end == kRank.size() || end == text.npos || !text.substr(end).starts_with(then)) return 0;
-  return end;
-}
-
-constexpr std::string_view kReported = " reported: ", kAgreed = ": ";
-
-/// Whether it is what the ranks have agreed on, published by one of them.
-bool passed_on(const Error& error) {
-  const std::string_view text = error.message();
-  const size_t end = rank_before(text, kReported);
-  return end > 0 && rank_before(text.substr(end + kReported.size()), kAgreed) > 0;
-}
-
-/// An error that is known here, as all ranks tell it: "rank 2: ..." for "rank 2 reported: ...".
-/// @param rank  this one, whose own error has no number yet.
-Error named(const Error& error, int rank) {
-  std::string who = cat("rank ", rank), text = error.message();
-  if (const size_t end = rank_before(text, kReported)) {
-    who = text.substr(0, end);
-    text.erase(0, end + kReported.size());
-  }
-  return Error(error.status(), rank_before(text, kAgreed) ? text : cat(who, kAgreed, text));
 }
 
 /// @param what  "versions of NCCL differ".
@@ -131,7 +105,7 @@ std::string origin_text(NcclOrigin origin) {
 
 NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare) {
   const std::vector<Card> all = gather_cards(bootstrap, attempt(prepare));
-  require_no_error(all);
+  require_no_error(bootstrap, all);
   const char *const load = "load the same one on all ranks", *const give =
                                                                  "give all ranks the same";
   require_equal(
@@ -152,15 +126,16 @@ NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& p
 }
 
 void nccl_together(Bootstrap& bootstrap, const std::function<void()>& work) {
-  require_no_error(gather_cards(bootstrap, attempt([&] {
-                                  work();
-                                  return NcclGuest();
-                                })));
+  const NcclGuest mine = attempt([&] {
+    work();
+    return NcclGuest();
+  });
+  require_no_error(bootstrap, gather_cards(bootstrap, mine));
 }
 
 void nccl_enter(Bootstrap& bootstrap, bool deaf,
                 const std::function<void(const Bootstrap& alarm)>& work) {
-  const auto alarm = bootstrap.duplicate();
+  const auto alarm = bootstrap.duplicate(), verdict = bootstrap.duplicate();
   NcclGuest mine = attempt([&] {
     work(*alarm);
     return NcclGuest();
@@ -170,7 +145,7 @@ void nccl_enter(Bootstrap& bootstrap, bool deaf,
     cause = alarm->trouble();
     if (!cause) cause = mine.error;
     mine.echo = echo_of(*mine.error, *alarm);
-    if (mine.echo < kHeard) alarm->abort(mine.error->status(), mine.error->message());
+    if (mine.echo < kHeard) alarm->abort(*mine.error);
     // Where nothing can be heard, the others come at their deadlines.
     const int64_t allowed = bootstrap.timeout_ms();
     bootstrap.set_timeout_ms(
@@ -181,12 +156,13 @@ void nccl_enter(Bootstrap& bootstrap, bool deaf,
     all = gather_cards(bootstrap, mine);
   } catch (const Error& error) {
     // A rank does not come; what began it may be known all the same. Or the program of one that
-    // has heard all has ended the others with it.
+    // has heard all has ended the others with it; that rank has left the verdict before.
+    if (const auto agreed = verdict->trouble()) throw agreed->named(bootstrap.rank());
     if (!cause) cause = alarm->trouble();
-    if (!cause || passed_on(error)) cause = error;
-    throw named(*cause, bootstrap.rank());
+    throw(cause ? *cause : error).named(bootstrap.rank());
   }
-  require_no_error(all);
+  if (const auto agreed = agreed_error(all)) verdict->abort(*agreed);
+  require_no_error(bootstrap, all);
 }
 
 }  // namespace muonrt::cuda

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <thread>
 #include <vector>
 
 #include "backend/cuda_comm.hpp"
+#include "base/backoff.hpp"
 #include "base/checked.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/graphs.hpp"
@@ -90,7 +90,7 @@ class StagedComm final : public Comm {
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
-    bootstrap_->abort(status, message);
+    bootstrap_->abort(Error(status, message));
   }
   int64_t bytes_sent() const override { return bytes_sent_; }
   int64_t exchanges() const override { return exchanges_; }
@@ -113,7 +113,7 @@ class StagedComm final : public Comm {
     try {
       work(handle_of(stream));
     } catch (const Error& error) {
-      bootstrap_->abort(error.status(), error.message());
+      bootstrap_->abort(error);
       throw;
     }
   }
@@ -192,7 +192,8 @@ class StagedComm final : public Comm {
     const Deadline deadline =
         Deadline::in_ms(bootstrap_->timeout_ms() + (heeds == Heeds::kPeers ? 0 : kCopyGraceMs));
     const RelaxedCapture relaxed;
-    for (int turn = 0;; ++turn) {
+    using std::chrono::microseconds;
+    for (Backoff pauses(microseconds(200), microseconds(20), microseconds(20));; pauses.pause()) {
       const cudaError_t result = cudaEventQuery(ready_->handle());
       if (result == cudaSuccess) return;
       if (result != cudaErrorNotReady) check(result, "cudaEventQuery", __func__, __LINE__);
@@ -203,11 +204,6 @@ class StagedComm final : public Comm {
       MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", device_,
                      heeds == Heeds::kPeers ? " before an exchange" : " for a message",
                      " did not end before the deadline; raise the timeout");
-      if (turn < 1000) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
     }
   }
 

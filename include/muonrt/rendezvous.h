@@ -1,4 +1,4 @@
-/* muonrt/rendezvous.h - ranks that meet without MPI: over TCP, or in a shared folder. */
+/* muonrt/rendezvous.h - ranks that meet without MPI, at an address or in a shared folder. */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
 
@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-/* Both give communicators of host memory, made to bring ranks together (muonrt/nccl.h takes one)
- * and to serve tests and small runs; all messages pass rank 0, or the file system. Use MPI or NCCL
- * for the bulk. */
+/* Both give communicators of host memory over TCP. TCP is for meeting (muonrt/nccl.h takes such a
+ * communicator) and for one machine: rank 0 carries every byte. Several machines use MPI, NCCL or
+ * the caller's own engine (muonrt/transport.h). */
 
 /* Rank 0 listens at `address`; the others come to it, and try again until it is there and its name
  * is known (rank 0 must know its own at once; where its /etc/hosts has that as 127.0.1.1, as on
@@ -49,7 +49,7 @@ MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp);
 
-/* Ranks that share a folder. */
+/* Ranks that share a folder, as the place where they find rank 0's address. */
 typedef struct muonrt_folder {
   uint32_t struct_size;
   int32_t rank;       /* 0 <= rank < size; no default: -1 until set */
@@ -68,23 +68,20 @@ MUONRT_API void muonrt_folder_init(muonrt_folder_t* folder);
 MUONRT_API void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size);
 #define muonrt_folder_init(folder) muonrt_folder_init_sized((folder), sizeof(muonrt_folder_t))
 
-/* Collective over all ranks, blocking. Files of the run lie in path/run_id, which rank 0 makes with
- * access for its user alone, and the last rank removes; after a meeting that failed they stay, and
- * the next try needs another run_id. A relative path is that of the call: a later chdir changes
- * nothing. A peer whose process dies, while the ranks meet or later, is noticed at once (COMM)
- * where the file system's locks reach its machine, else by timeouts (so where a child that it has
- * forked lives on without exec).
- * With a secret rank 0 and the others prove to each other that they know it, without telling it:
- * who may write to the folder and does not know it can end the meeting, but not take part. Without
- * one a folder that another user has made is refused, and who writes as this user may pose as any
- * rank. Messages after the meeting are files, neither signed nor encrypted: who may write to the
- * folder (this user and root, on every machine that reaches it) can read and change them.
- * Errors: INVALID_ARGUMENT; INVALID_STATE if path/run_id is there already (an earlier run), is
- * another user's, or two processes say they are the same rank; COMM if this rank's secret is not
- * rank 0's (which waits for it and gets TIMEOUT); on all ranks, by the name of the rank, MISMATCH
- * for unequal sizes, versions or numbers, CORRUPT for what it wrote cut short, COMM if its process
- * has ended, TIMEOUT if it is missing (to hear that, a rank that sees rank 0's lock waits up to 2 s
- * past its own deadline; one that has given up by then names nobody); IO. */
+/* Collective over all ranks, blocking. Rank 0 listens at free ports of all its machine's addresses
+ * and writes these, with a random number, to the file path/run_id. The others read it and come to
+ * it; ranks on the same machine (of the same host name) also try the loopback address. From then on
+ * everything is as after muonrt_comm_create_tcp, and the folder is not used: ranks that reach each
+ * other by no network cannot meet so. Rank 0 removes the file when the meeting ends, well or not;
+ * if its process is killed before, the file stays, and the next run needs another run_id. A
+ * relative path is that of the call.
+ * The file is readable by its user alone, so all ranks run as one user (or root). Who can read it
+ * can take part where there is no secret. With a secret nobody takes part who does not know it; who
+ * may write to the folder can still end the meeting.
+ * Errors: INVALID_ARGUMENT; IO if the folder is not there or its files fail; INVALID_STATE if
+ * path/run_id is there already (on rank 0), or is another user's (on the others, without a secret);
+ * CORRUPT if it is no file of rank 0; COMM if this rank's secret is not the one that it was written
+ * with (rank 0 waits on and gets TIMEOUT); those of muonrt_comm_create_tcp. */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
                                                      const muonrt_folder_t* folder);
 

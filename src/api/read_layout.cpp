@@ -14,7 +14,6 @@ auto named(const std::string& who, Read read) {
   try {
     return read();
   } catch (const Error& e) {
-    if (e.message().rfind(who, 0) == 0) throw;
     throw Error(e.status(), cat(who, ": ", e.message()));
   }
 }
@@ -83,21 +82,26 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
                  " values (kind is MUONRT_LAYOUT_CUTS, which takes none); set the kind "
                  "that they belong to, or leave them out");
   const std::vector<int64_t> values(l.values, l.values + l.n_values);
-  if (l.kind == MUONRT_LAYOUT_CUTS) return Layout::from_cuts(mesh, shape, cuts, partial);
+  if (l.kind == MUONRT_LAYOUT_CUTS)
+    return named(who, [&] { return Layout::from_cuts(mesh, shape, cuts, partial); });
   const auto dims = read_last_dims(l, *mesh, cuts, partial, who);
   switch (l.kind) {
     case MUONRT_LAYOUT_ROW_BOUNDS:
-      return Layout::with_row_bounds(mesh, shape, cuts, dims, l.last_dim, values, partial);
+      return named(who, [&] {
+        return Layout::with_row_bounds(mesh, shape, cuts, dims, l.last_dim, values, partial);
+      });
     case MUONRT_LAYOUT_OWNER:
       MUONRT_REQUIRE(values.size() == 1, kBad, who, ": layout has ", values.size(),
                      " values (an owner is one slot); pass one");
-      return Layout::with_owner(mesh, shape, dims, values[0], cuts, partial);
+      return named(who,
+                   [&] { return Layout::with_owner(mesh, shape, dims, values[0], cuts, partial); });
     case MUONRT_LAYOUT_FLAT: {
       MUONRT_REQUIRE(values.size() % 2 == 0, kBad, who, ": layout has ", values.size(),
                      " values (flat ranges are pairs); pass begin and end for each slot");
       std::vector<std::pair<int64_t, int64_t>> ranges;
       for (size_t i = 0; i < values.size(); i += 2) ranges.emplace_back(values[i], values[i + 1]);
-      return Layout::with_flat(mesh, shape, cuts, dims, ranges, partial);
+      return named(who,
+                   [&] { return Layout::with_flat(mesh, shape, cuts, dims, ranges, partial); });
     }
     default:
       throw Error(kBad, cat(who, ": layout has kind ", l.kind,
@@ -175,19 +179,19 @@ Layout LayoutReader::read(const muonrt_layout_t* layout, int32_t ndim, const int
       l.n_flat_dims >= 0 && l.n_flat_dims <= over->dims() && (l.flat_dims || l.n_flat_dims == 0),
       kBad, who, ": layout has n_flat_dims ", l.n_flat_dims, " (the mesh has ", over->dims(),
       " dimensions); correct it");
-  return named(who, [&] {
-    std::vector<Cut> cuts;
-    std::vector<int> partial;
-    if (l.placements) {
-      const auto placements = read_placements(l.placements, over->dims(), who);
+  std::vector<Cut> cuts;
+  std::vector<int> partial;
+  if (l.placements) {
+    const auto placements = read_placements(l.placements, over->dims(), who);
+    named(who, [&] {
       cuts = cuts_from_placements(*over, ndim, placements, static_cast<Reading>(l.reading),
                                   {l.flat_dims, l.flat_dims + l.n_flat_dims});
       partial = partial_dims(placements);
-    } else {
-      cuts = read_cuts(l, over->dims(), who);
-    }
-    return make(over, sizes, std::move(cuts), std::move(partial), l, who);
-  });
+    });
+  } else {
+    cuts = read_cuts(l, over->dims(), who);
+  }
+  return make(over, sizes, std::move(cuts), std::move(partial), l, who);
 }
 
 }  // namespace muonrt::api

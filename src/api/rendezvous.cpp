@@ -3,7 +3,6 @@
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
-#include "comm/folder_post.hpp"
 #include "comm/post_transport.hpp"
 #include "comm/tcp_post.hpp"
 

@@ -37,7 +37,7 @@ class Bootstrap {
   virtual int64_t timeout_ms() const = 0;
   virtual void set_timeout_ms(int64_t ms) = 0;
   /// Publishes an error: pending and later calls of every rank end with it.
-  virtual void abort(Status status, const std::string& message) noexcept = 0;
+  virtual void abort(const Error& error) noexcept = 0;
   /// The error that ended it, or that a peer has published, as far as it is known here.
   virtual std::optional<Error> trouble() const = 0;
 };

@@ -46,6 +46,28 @@ const char* status_name(Status status) noexcept {
   return kUnknown;
 }
 
+Error Error::told_by(int32_t peer) const {
+  const std::string front = cat("rank ", peer, " reported: ");
+  Error out(status_, front + message_, rank_ < 0 ? peer : rank_, true);
+  out.words_at_ = front.size();
+  return out;
+}
+
+Error Error::named(int32_t here) const {
+  if (secondhand_ && rank_ < 0) return *this;  // of a transport that gives no numbers
+  const int32_t rank = rank_ < 0 ? here : rank_;
+  const std::string front = cat("rank ", rank, ": ");
+  Error out(status_, front + message_.substr(words_at_), rank, rank != here);
+  out.words_at_ = front.size();
+  return out;
+}
+
+Error Error::between(const std::string& front, const std::string& behind) const {
+  Error out(status_, cat(front, message_, behind), rank_, secondhand_);
+  if (words_at_ > 0) out.words_at_ = front.size() + words_at_;
+  return out;
+}
+
 bool is_status(int32_t value) noexcept {
   return status_name(static_cast<Status>(value)) != kUnknown;
 }

@@ -37,16 +37,34 @@ constexpr Status kBad = Status::kInvalidArgument;
 const char* status_name(Status status) noexcept;
 bool is_status(int32_t value) noexcept;
 
-/// The one exception type of the library. Message grammar: problem (why); what to do.
+/// The one exception type of the library. Message grammar: problem (why); what to do. Code decides
+/// by the fields, never by the message's words.
 class Error : public std::exception {
  public:
-  Error(Status status, std::string message) : status_(status), message_(std::move(message)) {}
+  Error(Status status, std::string message, int32_t rank = -1, bool secondhand = false)
+      : status_(status), rank_(rank), secondhand_(secondhand), message_(std::move(message)) {}
+
   Status status() const noexcept { return status_; }
   const std::string& message() const noexcept { return message_; }
   const char* what() const noexcept override { return message_.c_str(); }
+  /// Where it happened; -1: here, or not known.
+  int32_t rank() const noexcept { return rank_; }
+  /// Whether a peer has told this rank of it.
+  bool is_secondhand() const noexcept { return secondhand_; }
+
+  /// As a rank hears it from a peer: "rank 3 reported: ...".
+  Error told_by(int32_t peer) const;
+  /// As all ranks tell it who have agreed on it: "rank 3: ..." and no word of who reported it.
+  /// @param here  the rank that asks, where it happened if nobody has told of it.
+  Error named(int32_t here) const;
+  /// The same error with more words around it.
+  Error between(const std::string& front, const std::string& behind = "") const;
 
  private:
   Status status_;
+  int32_t rank_;
+  bool secondhand_;
+  size_t words_at_ = 0;  // behind what says whose error it is, and what was put in front of that
   std::string message_;
 };
 

@@ -209,6 +209,15 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port) {
   return out;
 }
 
+std::vector<SocketAddress> own_places() {
+  std::vector<SocketAddress> out;
+  for (const Own& own : own_addresses()) {
+    const SocketAddress& at = own.address;
+    if (at.family() != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6(at).sin6_addr)) out.push_back(at);
+  }
+  return out;
+}
+
 std::vector<SocketAddress> places_on(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses) {
   const std::vector<Own> mine = own_of(interface);

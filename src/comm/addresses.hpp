@@ -36,6 +36,10 @@ std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string
 /// The same. Errors: COMM too, if the name is not known.
 std::vector<SocketAddress> resolve(const std::string& host_and_port);
 
+/// This machine's addresses that others may call, with port 0: all but the link-local ones, which
+/// mean nothing elsewhere.
+std::vector<SocketAddress> own_places();
+
 // An interface is given by its name ("eth0") or by one of its addresses ("10.0.0.5"), and may have
 // several. Errors of both: INVALID_ARGUMENT if this machine has none such, or it has no address of
 // a family that is asked for.

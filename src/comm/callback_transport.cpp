@@ -20,9 +20,7 @@ namespace {
 /// What a function returned, as one of ours; a value that is no error becomes COMM.
 Status status_from(muonrt_status_t value) {
   const auto status = static_cast<Status>(value);
-  const bool error =
-      status != Status::kSkipped && std::strcmp(status_name(status), "MUONRT_ERROR_UNKNOWN") != 0;
-  return error ? status : Status::kComm;
+  return is_status(value) && status != Status::kSkipped ? status : Status::kComm;
 }
 
 }  // namespace
@@ -110,7 +108,7 @@ std::optional<Error> CallbackTransport::published() const {
   if (status == MUONRT_OK) return std::nullopt;
   message[kMessageCapacity - 1] = 0;
   // Not of the operation that runs, which is another thread's.
-  return Error(status_from(status), cat(name_, ": ", static_cast<const char*>(message)));
+  return Error(status_from(status), cat(name_, ": ", static_cast<const char*>(message)), -1, true);
 }
 
 void CallbackTransport::do_exchange(std::span<const SendTo> sends,
@@ -176,9 +174,10 @@ std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
   return out;
 }
 
-void CallbackTransport::publish(Status status, const std::string& message) noexcept {
+void CallbackTransport::publish(const Error& error) noexcept {
   const muonrt_transport_t& table = shared_->table;
-  if (table.abort) table.abort(table.state, static_cast<muonrt_status_t>(status), message.c_str());
+  if (table.abort)
+    table.abort(table.state, static_cast<muonrt_status_t>(error.status()), error.what());
 }
 
 }  // namespace muonrt

@@ -35,7 +35,7 @@ class CallbackTransport final : public Transport {
   void do_reduce_max(const float* in, float* out, int64_t n) override;
   void do_reduce_sum(const int64_t* in, int64_t* out, int64_t n) override;
   std::unique_ptr<Transport> do_duplicate() override;
-  void publish(Status status, const std::string& message) noexcept override;
+  void publish(const Error& error) noexcept override;
 
  private:
   struct Shared;  // the table and its state; shared with duplicates where the table makes none

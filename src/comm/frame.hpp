@@ -9,7 +9,7 @@ namespace muonrt {
 
 enum class FrameKind : int32_t {
   kMessage = 1,  // a piece of a message
-  kError = 2,    // to all: int32_t status and a text
+  kError = 2,    // to all: an ErrorHead and a text
   kLeft = 3,     // to all: `from` has left the channel
   // From the hub:
   kGone = 4,  // the connection of `from` has ended
@@ -25,6 +25,11 @@ struct FrameHead {
   int64_t message_bytes, offset, piece_bytes;
 };
 static_assert(sizeof(FrameHead) == 48);
+
+struct ErrorHead {
+  int32_t status, rank;  // -1: that of `from`
+};
+static_assert(sizeof(ErrorHead) == 8);
 
 constexpr uint32_t kFrameMagic = 0x314d524d;
 constexpr int64_t kPieceLimit = int64_t{1} << 20;

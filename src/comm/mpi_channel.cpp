@@ -19,13 +19,6 @@ constexpr int64_t kBounceBytes = int64_t{16} << 20;  // of one piece of a collec
 
 }  // namespace
 
-void Backoff::pause() {
-  constexpr int kYields = 16;
-  if (turns_++ < kYields) return std::this_thread::yield();
-  const int sleeps = std::min(turns_ - kYields, 4);
-  std::this_thread::sleep_for(std::chrono::microseconds(10 + 10 * sleeps));
-}
-
 Channel::Channel(MPI_Comm comm, int64_t piece_bytes) : comm_(comm), piece_bytes_(piece_bytes) {
   MUONRT_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
   MUONRT_MPI(MPI_Comm_rank(comm_, &rank_));
@@ -41,8 +34,8 @@ std::unique_ptr<Channel> Channel::over(MPI_Comm parent, int64_t piece_bytes, Dea
   auto handle = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   MUONRT_MPI(MPI_Comm_idup(parent, handle.get(), &request));
-  Backoff backoff;
-  for (int done = 0; !done; backoff.pause()) {
+  Backoff pauses = backoff();
+  for (int done = 0; !done; pauses.pause()) {
     MUONRT_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     if (done || !deadline.passed()) continue;
     handle.release();
@@ -85,7 +78,7 @@ void Channel::destroy(std::unique_ptr<Channel> channel) noexcept {
 }
 
 void Channel::finish(MPI_Request& request, Deadline deadline) {
-  Backoff backoff;
+  Backoff pauses = backoff();
   int done = 0;
   abandoned_ = true;  // unless the loop comes to its end: a collective cannot be cancelled
   while (true) {
@@ -95,7 +88,7 @@ void Channel::finish(MPI_Request& request, Deadline deadline) {
     MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout,
                    "not complete at its deadline: a rank has not come; see what all ranks do, or "
                    "set a longer timeout");
-    backoff.pause();
+    pauses.pause();
   }
   abandoned_ = false;
 }

@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,21 +10,17 @@
 #include <string>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "base/deadline.hpp"
 #include "comm/mpi_error_box.hpp"
 #include "muonrt/transport.h"
 
 namespace muonrt::mpi {
 
-/// Spins, then sleeps: 16 times yield, then sleeps of 20 to 50 microseconds.
-class Backoff {
- public:
-  void pause();
-  void reset() { turns_ = 0; }
-
- private:
-  int turns_ = 0;
-};
+inline Backoff backoff() {
+  using std::chrono::microseconds;
+  return Backoff(microseconds(20), microseconds(20), microseconds(50));
+}
 
 /// A duplicate of an MPI communicator, with errors returned, and all that goes over it. Never waits
 /// inside MPI: everything is started without blocking and polled, with a deadline and a look into
@@ -50,7 +47,7 @@ class Channel {
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n, Deadline deadline);
   std::unique_ptr<Channel> duplicate(Deadline deadline);
 
-  void post(Status status, const std::string& message) noexcept { box_->post(status, message); }
+  void post(const Error& error) noexcept { box_->post(error); }
   /// What a peer has posted, if anything. Any thread.
   std::optional<Error> posted() { return box_->peek(); }
 

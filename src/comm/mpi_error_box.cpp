@@ -17,22 +17,23 @@ ErrorBox::ErrorBox(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi)
   requests_.reserve(static_cast<size_t>(size));
 }
 
-void ErrorBox::keep(Status status, std::string message) {
-  error_.emplace(status, std::move(message));
+void ErrorBox::keep(Error error) {
+  error_ = std::move(error);
   failed_.store(true, std::memory_order_release);
 }
 
-void ErrorBox::post(Status status, const std::string& message) noexcept {
+void ErrorBox::post(const Error& error) noexcept {
   const std::lock_guard lock(mutex_);
   if (!error_) {
     try {
-      keep(status, message);
+      keep(error);
     } catch (...) {
-      keep(status, std::string());
+      keep(Error(error.status(), std::string()));
     }
-    letter_.status = static_cast<int32_t>(status);
-    const size_t length = std::min(message.size(), sizeof letter_.text - 1);
-    std::memcpy(letter_.text, message.data(), length);
+    letter_.status = static_cast<int32_t>(error.status());
+    letter_.rank = error.rank();
+    const size_t length = std::min(error.message().size(), sizeof letter_.text - 1);
+    std::memcpy(letter_.text, error.what(), length);
     letter_.text[length] = 0;
     unsent_ = true;
   }
@@ -69,8 +70,8 @@ void ErrorBox::receive() {
   letter.text[sizeof letter.text - 1] = 0;
   const std::lock_guard lock(mutex_);
   if (!error_) {
-    keep(static_cast<Status>(letter.status),
-         cat("rank ", status.MPI_SOURCE, " reported: ", static_cast<const char*>(letter.text)));
+    keep(Error(static_cast<Status>(letter.status), letter.text, letter.rank)
+             .told_by(status.MPI_SOURCE));
   }
 }
 

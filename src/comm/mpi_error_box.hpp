@@ -24,7 +24,7 @@ class ErrorBox {
   ErrorBox(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi);
 
   /// From now on every look throws it, here and on the peers; the first one counts. Any thread.
-  void post(Status status, const std::string& message) noexcept;
+  void post(const Error& error) noexcept;
 
   /// Throws the error if there is one. Only the thread that carries out operations.
   void look();
@@ -43,10 +43,10 @@ class ErrorBox {
 
  private:
   struct Letter {
-    int32_t status;
-    char text[1020];
+    int32_t status, rank;  // -1: the sender's
+    char text[1016];
   };
-  void keep(Status status, std::string message);
+  void keep(Error error);
   bool may_call_mpi() const;
   void send() noexcept;
   void receive();

@@ -102,34 +102,32 @@ void Channel::exchange(std::span<const muonrt_message_t> sends,
     completed_.resize(std::max(completed_.size(), static_cast<size_t>(pieces)));
     for (const auto& m : receives) start(m, false);
     for (const auto& m : sends) start(m, true);
-    Backoff backoff;
+    Backoff pauses = backoff();
     while (open_ > 0) {
       if (test_pieces()) {
-        backoff.reset();
+        pauses.reset();
         continue;
       }
       box_->look();
       if (deadline.passed()) throw_timeout();
-      backoff.pause();
+      pauses.pause();
     }
   });
 }
 
 void Channel::fail(const char* operation) {
-  Status status = Status::kInternal;
-  std::string message = "unknown exception";
+  Error failed(Status::kInternal, "unknown exception");
   try {
     throw;
   } catch (const Error& error) {
-    status = error.status();
-    message = error.message();
+    failed = error;
   } catch (const std::exception& error) {
-    message = error.what();
+    failed = Error(Status::kInternal, error.what());
   } catch (...) {
   }
-  post(status, cat(operation, " of rank ", rank_, " (mpi): ", message));
+  post(failed.between(cat(operation, " of rank ", rank_, " (mpi): ")));
   give_up();
-  throw Error(status, message);
+  throw failed;
 }
 
 bool Channel::active(size_t i) const { return requests_[i] != MPI_REQUEST_NULL; }
@@ -181,7 +179,7 @@ void Channel::give_up() noexcept {
     if (active(i) && !pieces_[i].send) MPI_Cancel(&requests_[i]);
   const Deadline grace = Deadline::in_ms(kGraceMs), farewell = Deadline::in_ms(kFarewellMs);
   bool told = false;
-  Backoff backoff;
+  Backoff pauses = backoff();
   while (true) {
     for (MPI_Request& request : requests_) {
       int done = 0;
@@ -193,7 +191,7 @@ void Channel::give_up() noexcept {
       told = true;
     }
     if (told && (!any_active(/*send=*/true) || farewell.passed())) break;
-    backoff.pause();
+    pauses.pause();
   }
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i)) abandoned_ = true;

@@ -67,7 +67,7 @@ muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t
 }
 
 void abort_all(void* state, muonrt_status_t status, const char* message) {
-  channel(state).post(static_cast<Status>(status), message);
+  channel(state).post(Error(static_cast<Status>(status), message));
 }
 
 muonrt_status_t published(void* state, char* message, int64_t capacity) {

@@ -10,7 +10,7 @@
 namespace muonrt {
 
 /// Carries messages between pairs of ranks, in order for each (channel, from, to); what a way to
-/// meet (sockets, a shared folder) implements, and PostTransport makes a Transport of. A channel is
+/// move messages (sockets) implements, and PostTransport makes a Transport of. A channel is
 /// any number that the ranks agree on. Threads: one for each channel, and `publish` from any.
 class Post {
  public:
@@ -33,7 +33,7 @@ class Post {
                        Deadline deadline) = 0;
 
   /// Ends all waits on the channel, here and on the peers. Does not block.
-  virtual void publish(uint64_t channel, Status status, const std::string& message) noexcept = 0;
+  virtual void publish(uint64_t channel, const Error& error) noexcept = 0;
   virtual std::optional<Error> published(uint64_t channel) = 0;
   /// This rank sends no more on the channel; what it has sent is still delivered.
   virtual void leave(uint64_t channel) noexcept = 0;
@@ -44,9 +44,6 @@ class Post {
 
 // What every post says in the same words.
 
-inline Error reported_by(int32_t rank, Status status, const std::string& message) {
-  return Error(status, cat("rank ", rank, " reported: ", message));
-}
 inline Error not_in_time(int32_t from) {
   return Error(Status::kTimeout, cat("no message from rank ", from,
                                      " came before the deadline; look for a rank that is late, or "

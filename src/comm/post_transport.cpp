@@ -60,9 +60,7 @@ class PostTransport final : public Transport {
     return out;
   }
 
-  void publish(Status status, const std::string& message) noexcept override {
-    post_->publish(channel_, status, message);
-  }
+  void publish(const Error& error) noexcept override { post_->publish(channel_, error); }
 
  private:
   template <class Body>
@@ -70,7 +68,7 @@ class PostTransport final : public Transport {
     try {
       body();
     } catch (const Error& error) {
-      throw Error(error.status(), cat(where(), ": ", error.message()));
+      throw error.between(where() + ": ");
     }
   }
 

@@ -44,15 +44,12 @@ struct Newcomer {
 
 class Reception {
  public:
-  Reception(const TcpMeeting& meeting, Deadline deadline)
+  Reception(const TcpMeeting& meeting, std::vector<Socket> doors, Deadline deadline)
       : meeting_(meeting),
         deadline_(deadline),
+        doors_(std::move(doors)),
         members_(static_cast<size_t>(meeting.size)),
-        heard_(members_.size()) {
-    auto addresses = resolve(meeting.address);
-    if (!meeting.interface.empty()) addresses = places_on(meeting.interface, addresses);
-    doors_ = listen_at(addresses, std::max(64, meeting.size));
-  }
+        heard_(members_.size()) {}
 
   std::vector<Socket> run() {
     try {
@@ -263,7 +260,7 @@ class Reception {
   const TcpMeeting& meeting_;
   const Deadline deadline_;
   std::optional<Error> failed_;
-  std::vector<Socket> doors_;
+  const std::vector<Socket> doors_;
   std::vector<Member> members_;
   std::vector<bool> heard_;  // ranks that have rank 0's answer
   std::list<Newcomer> newcomers_;
@@ -275,7 +272,14 @@ class Reception {
 
 std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline) {
   check_meeting(meeting);
-  return Reception(meeting, deadline).run();
+  auto addresses = resolve(meeting.address);
+  if (!meeting.interface.empty()) addresses = places_on(meeting.interface, addresses);
+  return meet_all(meeting, listen_at(addresses, std::max(64, meeting.size)), deadline);
+}
+
+std::vector<Socket> meet_all(const TcpMeeting& meeting, std::vector<Socket> doors,
+                             Deadline deadline) {
+  return Reception(meeting, std::move(doors), deadline).run();
 }
 
 }  // namespace muonrt

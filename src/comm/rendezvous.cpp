@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <thread>
 
+#include "base/backoff.hpp"
 #include "comm/handshake.hpp"
 
 namespace muonrt {
@@ -14,18 +14,6 @@ namespace muonrt {
 namespace {
 
 constexpr int kTryMs = 5000;  // for a connection and the greeting, before the next address
-
-/// Pauses between tries: short at first, then five a second.
-class Pauses {
- public:
-  void pause(Deadline deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(poll_ms(deadline, ms_)));
-    ms_ = std::min(2 * ms_, 200);
-  }
-
- private:
-  int ms_ = 20;
-};
 
 enum class Heard { kAll, kClosed, kLate };
 
@@ -100,10 +88,10 @@ Socket knock(const TcpMeeting& meeting, const std::vector<SocketAddress>& addres
 /// Says who this rank is and waits for the others; false if the connection ends before rank 0 has
 /// answered, which it does on whom it has no room for, and when it has itself ended.
 /// @param mine  the same in all tries of this process: another one's is a second process.
-bool ask(const Socket& socket, const TcpMeeting& meeting, const Greeting& greeting,
-         const Nonce& mine, Deadline deadline) {
+bool ask(const Socket& socket, const TcpMeeting& meeting, const std::string& secret,
+         const Greeting& greeting, const Nonce& mine, Deadline deadline) {
   Claim claim{kClaim, meeting.rank, meeting.size, meeting.version, 0, mine, {}};
-  claim.proof = proof_of(meeting.secret, greeting.nonce, claim);
+  claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
   const Heard heard = tell(socket, claim) ? hear(socket, answer, deadline) : Heard::kClosed;
   MUONRT_REQUIRE(heard != Heard::kLate, Status::kTimeout, "rendezvous at ", meeting.address,
@@ -111,9 +99,9 @@ bool ask(const Socket& socket, const TcpMeeting& meeting, const Greeting& greeti
                  " has come, but not all others before the deadline; look for a rank that is "
                  "missing, or raise the timeout");
   if (heard == Heard::kClosed) return false;
-  const bool known = answer.magic == kAnswer &&
-                     equal_in_constant_time(answer.proof, proof_of(meeting.secret, greeting.nonce,
-                                                                   claim.nonce, answer));
+  const bool known =
+      answer.magic == kAnswer &&
+      equal_in_constant_time(answer.proof, proof_of(secret, greeting.nonce, claim.nonce, answer));
   MUONRT_REQUIRE(known, Status::kComm, "rendezvous at ", meeting.address, ": rank 0 and rank ",
                  meeting.rank, " have different secrets; give all ranks the same");
   answer.message.back() = 0;
@@ -124,10 +112,14 @@ bool ask(const Socket& socket, const TcpMeeting& meeting, const Greeting& greeti
 
 }  // namespace
 
-void check_meeting(const TcpMeeting& m) {
-  MUONRT_REQUIRE(m.size >= 1 && m.rank >= 0 && m.rank < m.size, Status::kInvalidArgument,
-                 "rendezvous: rank ", m.rank, " of ", m.size,
+void check_rank(int rank, int size) {
+  MUONRT_REQUIRE(size >= 1 && rank >= 0 && rank < size, Status::kInvalidArgument,
+                 "rendezvous: rank ", rank, " of ", size,
                  " ranks does not exist; set 0 <= rank < size");
+}
+
+void check_meeting(const TcpMeeting& m) {
+  check_rank(m.rank, m.size);
   MUONRT_REQUIRE(m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
                  "rendezvous: the secret has ", m.secret.size(), " bytes (at least ", kSecretBytes,
                  "); draw a longer one for each run and give it to all ranks");
@@ -135,17 +127,27 @@ void check_meeting(const TcpMeeting& m) {
 
 Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline) {
   check_meeting(meeting);
-  std::string why = "no try was made";
   Whereabouts whereabouts;
+  const auto search = [&](std::string& why) {
+    return Lead{whereabouts.of(meeting.address, why), meeting.secret};
+  };
+  return meet_rank_0(meeting, search, deadline);
+}
+
+Socket meet_rank_0(const TcpMeeting& meeting, const std::function<Lead(std::string& why)>& search,
+                   Deadline deadline) {
+  std::string why = "no try was made";
   const Nonce mine = fresh_nonce();
   int tries = 0, unanswered = 0;
-  for (Pauses pauses; tries == 0 || !deadline.passed(); pauses.pause(deadline)) {
+  using std::chrono::milliseconds;
+  Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
+  for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
     Greeting greeting{};
     std::string now;
-    const auto& addresses = whereabouts.of(meeting.address, now);
-    Socket socket = knock(meeting, addresses, greeting, deadline, now);
+    const Lead lead = search(now);
+    Socket socket = knock(meeting, lead.addresses, greeting, deadline, now);
     if (socket) {
-      if (ask(socket, meeting, greeting, mine, deadline)) return socket;
+      if (ask(socket, meeting, lead.secret, greeting, mine, deadline)) return socket;
       ++unanswered;
       why = "the connection was closed";
     } else if (tries == 0 || !deadline.passed()) {

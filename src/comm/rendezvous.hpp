@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ struct TcpMeeting {
   int32_t version = 0;    // of the library; must be equal
 };
 
-/// Errors: INVALID_ARGUMENT.
+/// Errors of both: INVALID_ARGUMENT.
+void check_rank(int rank, int size);
 void check_meeting(const TcpMeeting& meeting);
 
 // The ends prove to each other that they know the secret, without telling it: each answers the
@@ -33,11 +35,24 @@ void check_meeting(const TcpMeeting& meeting);
 /// ranks or runs another version, is none of them, or if two say they are the same rank. TIMEOUT
 /// naming who is missing. COMM if the process may not open so many files.
 std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline);
+/// The same for one who listens already; `meeting.address` is a name for messages alone.
+std::vector<Socket> meet_all(const TcpMeeting& meeting, std::vector<Socket> doors,
+                             Deadline deadline);
 
 /// The others: the connection to rank 0, once all ranks have come. Tries again, with pauses, while
 /// its name is not known, nobody listens, or when the connection ends before rank 0 has answered.
 /// Errors: INVALID_ARGUMENT; COMM if the secrets differ or something else listens there; what rank
 /// 0 says; TIMEOUT.
 Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline);
+
+/// Where rank 0 may be, and the secret that it knows.
+struct Lead {
+  std::vector<SocketAddress> addresses;  // none: not known yet
+  std::string secret;
+};
+/// The same for one who asks `search` before each try; `meeting.address` is a name for messages
+/// alone. What `search` gives as `why` is said where no address is known.
+Socket meet_rank_0(const TcpMeeting& meeting, const std::function<Lead(std::string& why)>& search,
+                   Deadline deadline);
 
 }  // namespace muonrt

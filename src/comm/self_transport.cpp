@@ -21,7 +21,7 @@ class SelfTransport final : public Transport {
     std::memcpy(all, mine, static_cast<size_t>(bytes));
   }
   std::unique_ptr<Transport> do_duplicate() override { return make_self_transport(); }
-  void publish(Status, const std::string&) noexcept override {}
+  void publish(const Error&) noexcept override {}
 };
 
 }  // namespace

@@ -19,10 +19,8 @@ constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
 
 class TcpPost final : public Post {
  public:
-  TcpPost(const TcpMeeting& meeting, Socket line, std::unique_ptr<TcpHub> hub)
-      : Post(meeting.rank, meeting.size),
-        hub_(std::move(hub)),
-        line_(std::make_unique<TcpLine>(std::move(line))) {
+  TcpPost(int rank, int size, Socket line, std::unique_ptr<TcpHub> hub)
+      : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
     const SignalMask mask;
     reader_ = std::thread([this] { read_all(); });
   }
@@ -54,13 +52,12 @@ class TcpPost final : public Post {
     inboxes_.take(channel, from, data, bytes, deadline);
   }
 
-  void publish(uint64_t channel, Status status, const std::string& message) noexcept override {
+  void publish(uint64_t channel, const Error& error) noexcept override {
     try {
-      fail(channel, reported_by(rank(), status, message));
-      std::string content(sizeof(int32_t), '\0');
-      const auto value = static_cast<int32_t>(status);
-      std::memcpy(content.data(), &value, sizeof value);
-      content += message.substr(0, 4000);
+      fail(channel, error.told_by(rank()));
+      const ErrorHead head{static_cast<int32_t>(error.status()), error.rank()};
+      std::string content(reinterpret_cast<const char*>(&head), sizeof head);
+      content += error.message().substr(0, 4000);
       tell_all(FrameKind::kError, channel, content);
     } catch (...) {  // the peers learn of it by their deadlines
     }
@@ -117,12 +114,13 @@ class TcpPost final : public Post {
       }
       case FrameKind::kError: {
         std::string content(static_cast<size_t>(head.piece_bytes), '\0');
-        if (content.size() < sizeof(int32_t) || !line_->read(content.data(), head.piece_bytes))
+        ErrorHead error;
+        if (content.size() < sizeof error || !line_->read(content.data(), head.piece_bytes))
           return false;
-        int32_t status = 0;
-        std::memcpy(&status, content.data(), sizeof status);
+        std::memcpy(&error, content.data(), sizeof error);
         fail(head.channel,
-             reported_by(head.from, static_cast<Status>(status), content.substr(sizeof status)));
+             Error(static_cast<Status>(error.status), content.substr(sizeof error), error.rank)
+                 .told_by(head.from));
         return true;
       }
       case FrameKind::kLeft:
@@ -148,18 +146,30 @@ class TcpPost final : public Post {
   std::thread reader_;
 };
 
+/// @param connections  rank 0: of all ranks, the first empty; else the one to rank 0.
+std::shared_ptr<Post> post_over(int rank, int size, std::vector<Socket> connections) {
+  if (rank > 0)
+    return std::make_shared<TcpPost>(rank, size, std::move(connections.front()), nullptr);
+  auto [mine, hubs] = socket_pair();
+  connections.front() = std::move(hubs);
+  auto hub = std::make_unique<TcpHub>(std::move(connections));
+  return std::make_shared<TcpPost>(rank, size, std::move(mine), std::move(hub));
+}
+
 }  // namespace
 
 std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_ms) {
   check_meeting(meeting);
   const Deadline deadline = Deadline::in_ms(timeout_ms);
-  if (meeting.rank > 0)
-    return std::make_shared<TcpPost>(meeting, meet_rank_0(meeting, deadline), nullptr);
-  std::vector<Socket> connections = meet_all(meeting, deadline);
-  auto [mine, hubs] = socket_pair();
-  connections.front() = std::move(hubs);
-  auto hub = std::make_unique<TcpHub>(std::move(connections));
-  return std::make_shared<TcpPost>(meeting, std::move(mine), std::move(hub));
+  if (meeting.rank == 0) return post_over(0, meeting.size, meet_all(meeting, deadline));
+  std::vector<Socket> line;
+  line.push_back(meet_rank_0(meeting, deadline));
+  return post_over(meeting.rank, meeting.size, std::move(line));
+}
+
+std::shared_ptr<Post> make_folder_post(const FolderMeeting& meeting, int64_t timeout_ms) {
+  const Deadline deadline = Deadline::in_ms(timeout_ms);
+  return post_over(meeting.rank, meeting.size, meet_in_folder(meeting, deadline));
 }
 
 }  // namespace muonrt

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "comm/folder_meeting.hpp"
 #include "comm/post.hpp"
 #include "comm/rendezvous.hpp"
 
@@ -12,5 +13,7 @@ namespace muonrt {
 /// does, all do. Rank 0's destructor delivers what has been sent, for two seconds at most.
 /// Errors: those of meet_all and meet_rank_0.
 std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_ms);
+/// The same for ranks that meet in a folder. Errors: those of meet_in_folder.
+std::shared_ptr<Post> make_folder_post(const FolderMeeting& meeting, int64_t timeout_ms);
 
 }  // namespace muonrt

@@ -58,14 +58,14 @@ std::optional<Error> ThreadChannel::published() {
   return error_;
 }
 
-void ThreadChannel::publish(int rank, Status status, const std::string& message) noexcept {
+void ThreadChannel::publish(int rank, const Error& error) noexcept {
   if (family_->dead[static_cast<size_t>(rank)]) return;
   const Lock lock(mutex_);
   if (!error_) {
     try {
-      error_.emplace(status, cat("rank ", rank, " reported: ", message));
+      error_ = error.told_by(rank);
     } catch (...) {
-      error_.emplace(status, std::string());
+      error_.emplace(error.status(), std::string(), rank, true);
     }
   }
   for (Rank& r : ranks_) r.wake.notify_all();

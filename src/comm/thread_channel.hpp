@@ -60,7 +60,7 @@ class ThreadChannel {
   void take_rank(int rank);
   /// Peers that wait for this rank's messages end with COMM.
   void leave(int rank) noexcept;
-  void publish(int rank, Status status, const std::string& message) noexcept;
+  void publish(int rank, const Error& error) noexcept;
   std::optional<Error> published();
 
   /// Throws what Kill says about this operation, or about a rank that is dead already.

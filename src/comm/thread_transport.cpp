@@ -51,9 +51,7 @@ class ThreadTransport final : public Transport {
     return out;
   }
 
-  void publish(Status status, const std::string& message) noexcept override {
-    channel_->publish(rank(), status, message);
-  }
+  void publish(const Error& error) noexcept override { channel_->publish(rank(), error); }
 
  private:
   void move(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,

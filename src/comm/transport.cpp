@@ -50,7 +50,7 @@ Transport::Transport(int rank, int size) : rank_(rank), size_(size) {
 template <class Body>
 void Transport::run(OperationKind kind, const Traffic& traffic, Body body) {
   if (const auto first = error()) {
-    if (from_beside_.exchange(false)) publish(first->status(), first->message());
+    if (from_beside_.exchange(false)) publish(*first);
     throw *first;
   }
   operation_ = {kind, operations_++, operations_of_kind_[static_cast<size_t>(kind)]++};
@@ -66,11 +66,11 @@ void Transport::run(OperationKind kind, const Traffic& traffic, Body body) {
 void Transport::fail() {
   const Error error = current_error();
   record_.end(true);
-  if (keep(error)) publish(error.status(), error.message());
+  if (keep(error)) publish(error);
   const Error first = *this->error();
   if (first.status() != Status::kTimeout) throw first;
-  throw Error(first.status(), cat(first.message(), "; last operations of rank ", rank_, ": ",
-                                  record_.text(kShownOperations)));
+  throw first.between(
+      "", cat("; last operations of rank ", rank_, ": ", record_.text(kShownOperations)));
 }
 
 bool Transport::keep(const Error& error) {
@@ -85,15 +85,22 @@ std::optional<Error> Transport::error() const {
   return error_;
 }
 
-void Transport::abort(Status status, const std::string& message) noexcept {
+void Transport::abort(const Error& error) noexcept {
   try {
-    const bool usable = status != Status::kOk && status != Status::kSkipped;
-    const Error error(usable ? status : Status::kAborted, message);
     if (!keep(error)) return;
     from_beside_ = caller_thread_only();
-    publish(error.status(), error.message());
+    publish(error);
   } catch (...) {
-    publish(Status::kAborted, std::string());
+    publish(Error(Status::kAborted, std::string()));
+  }
+}
+
+void Transport::abort(Status status, const std::string& message) noexcept {
+  const bool usable = status != Status::kOk && status != Status::kSkipped;
+  try {
+    abort(Error(usable ? status : Status::kAborted, message));
+  } catch (...) {  // no memory for the text
+    abort(Error(usable ? status : Status::kAborted, std::string()));
   }
 }
 
@@ -203,7 +210,7 @@ void Transport::meet_for(Transport& made) {
     do_allgather(&mine, all.data(), 1);
   } catch (...) {
     const Error error = current_error();
-    made.abort(error.status(), error.message());
+    made.abort(error);
     throw;
   }
 }

@@ -65,6 +65,7 @@ class Transport {
   std::unique_ptr<Transport> duplicate();
 
   /// Publishes an error; the first one counts. Any thread.
+  void abort(const Error& error) noexcept;
   void abort(Status status, const std::string& message) noexcept;
   /// The same here and on all duplicates that this rank has taken or will take, and on theirs.
   void abort_family(Status status, const std::string& message) noexcept;
@@ -88,7 +89,7 @@ class Transport {
   virtual std::unique_ptr<Transport> do_duplicate() = 0;
   /// Tells the peers, and wakes an operation of this rank that is waiting. Any thread; once, and
   /// after an abort once more by the next operation where caller_thread_only. Must not block.
-  virtual void publish(Status status, const std::string& message) noexcept = 0;
+  virtual void publish(const Error& error) noexcept = 0;
 
   /// For do_duplicate: `made` is this rank's end of a duplicate that its peers may have gone on
   /// with when this rank fails here; it then ends with that error on all of them.

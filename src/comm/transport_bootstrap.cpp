@@ -33,9 +33,7 @@ class TransportBootstrap final : public Bootstrap {
   }
   int64_t timeout_ms() const override { return transport_->timeout_ms(); }
   void set_timeout_ms(int64_t ms) override { transport_->set_timeout_ms(ms); }
-  void abort(Status status, const std::string& message) noexcept override {
-    transport_->abort(status, message);
-  }
+  void abort(const Error& error) noexcept override { transport_->abort(error); }
   std::optional<Error> trouble() const override {
     if (const auto own = transport_->error()) return own;
     return transport_->published();

@@ -65,8 +65,8 @@ void agree(Comm& comm, const std::optional<Error>& mine) {
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].status == 0) continue;
     all[r].message[sizeof report.message - 1] = 0;
-    throw Error(static_cast<Status>(all[r].status),
-                all.size() == 1 ? all[r].message : cat("rank ", r, ": ", all[r].message));
+    const Error first(static_cast<Status>(all[r].status), all[r].message, static_cast<int32_t>(r));
+    throw all.size() == 1 ? first : first.named(comm.rank());
   }
 }
 

@@ -11,7 +11,6 @@
 #include <set>
 
 #include "backend/cuda_comm.hpp"
-#include "comm/folder_post.hpp"
 #include "comm/post_transport.hpp"
 #include "comm/tcp_post.hpp"
 #include "comm/thread_transport.hpp"
@@ -127,12 +126,6 @@ TEST_CASE("nccl api: unique ids of the real library travel over every bootstrap"
       [&](int rank) {
         return make_post_transport(
             make_tcp_post({rank, 3, loopback::at_port(port), "", "secret of ids", 1}, 30000));
-      },
-      *api, 3);
-  const loopback::Folder folder;
-  check_ids(
-      [&](int rank) {
-        return make_post_transport(make_folder_post({rank, 3, folder.path(), "ids", 1}, 30000));
       },
       *api, 3);
   ThreadGroup group(4);

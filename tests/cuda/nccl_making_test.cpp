@@ -171,7 +171,7 @@ TEST_CASE("nccl making: a rank that is lost leaves the others the name of the on
     cuda::nccl_enter(*bootstrap, false, [&](const Bootstrap& alarm) {
       if (rank == 1) throw Error(Status::kDevice, "the GPU is gone");
       while (!alarm.trouble()) std::this_thread::yield();
-      if (rank == 2) bootstrap->abort(Status::kAborted, "stopped");
+      if (rank == 2) bootstrap->abort(Error(Status::kAborted, "stopped"));
     });
   });
   for (const auto& e : errors) {

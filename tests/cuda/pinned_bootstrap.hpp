@@ -36,9 +36,7 @@ class PinnedBootstrap final : public muonrt::Bootstrap {
   }
   int64_t timeout_ms() const override { return inner_->timeout_ms(); }
   void set_timeout_ms(int64_t ms) override { inner_->set_timeout_ms(ms); }
-  void abort(muonrt::Status status, const std::string& message) noexcept override {
-    inner_->abort(status, message);
-  }
+  void abort(const muonrt::Error& error) noexcept override { inner_->abort(error); }
   std::optional<muonrt::Error> trouble() const override { return inner_->trouble(); }
 
  private:

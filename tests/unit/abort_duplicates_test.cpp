@@ -163,7 +163,7 @@ TEST_CASE("abort: at any time of an optimizer's creation", "[unit][comm][tsan]")
   });
 }
 
-TEST_CASE("abort: at any time of a creation over TCP and a folder", "[unit][comm][rendezvous]") {
+TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]") {
   abort_at_any_time(20, []() -> Make {
     const std::string address = loopback::at_port(loopback::free_port());
     return [address](int rank) {
@@ -176,20 +176,6 @@ TEST_CASE("abort: at any time of a creation over TCP and a folder", "[unit][comm
       tcp.secret_bytes = 17;
       muonrt_comm_t* comm = nullptr;
       ok(muonrt_comm_create_tcp(&comm, &tcp));
-      return comm;
-    };
-  });
-  abort_at_any_time(10, []() -> Make {
-    const auto folder = std::make_shared<loopback::Folder>();
-    return [folder](int rank) {
-      muonrt_folder_t meeting;
-      muonrt_folder_init(&meeting);
-      meeting.rank = rank;
-      meeting.size = kRanks;
-      meeting.path = folder->path().c_str();
-      meeting.run_id = "abort";
-      muonrt_comm_t* comm = nullptr;
-      ok(muonrt_comm_create_folder(&comm, &meeting));
       return comm;
     };
   });

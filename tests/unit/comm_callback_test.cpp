@@ -168,6 +168,7 @@ TEST_CASE("callback transport: tells what a peer has published, between operatio
   REQUIRE(errors[0]);
   CHECK(errors[0]->status() == Status::kAborted);
   CHECK_THAT(errors[0]->message(), Contains("rank 1") && Contains("enough"));
+  CHECK(errors[0]->is_secondhand());
 }
 
 TEST_CASE(

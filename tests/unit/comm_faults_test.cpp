@@ -61,6 +61,8 @@ TEST_CASE("abort: ends the waits of every rank, from any thread, with one status
     REQUIRE(status_of(errors[rank]) == Status::kDevice);
     REQUIRE(errors[rank]->message() ==
             (rank == 0 ? "the device fell off" : "rank 0 reported: the device fell off"));
+    REQUIRE(errors[rank]->is_secondhand() == (rank != 0));
+    REQUIRE(errors[rank]->rank() == (rank == 0 ? -1 : 0));
     REQUIRE(status_of(later[rank]) == Status::kDevice);
     REQUIRE(later[rank]->message() == errors[rank]->message());
   }

@@ -1,20 +1,20 @@
-// Ranks that meet in a folder, of which some die, lie or are cut short.
+// Ranks that meet in a folder, where others may write and earlier runs have left their files.
 #include "comm/folder_meeting.hpp"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <sstream>
 #include <thread>
 
-#include "comm/folder_post.hpp"
 #include "comm/post_transport.hpp"
+#include "comm/tcp_post.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
@@ -25,224 +25,230 @@ using namespace transport_test;
 namespace {
 
 constexpr int64_t kLong = 30'000;
+constexpr const char* kSecret = "a secret of this test";
 
-FolderMeeting meeting(const loopback::Folder& folder, int rank, int size) {
-  return {rank, size, folder.path(), "run-1", 100};
+FolderMeeting meeting(const loopback::Folder& folder, int rank, int size,
+                      const std::string& secret = "") {
+  return {rank, size, folder.path(), "run-1", 100, secret};
 }
 
-void await(const std::function<bool()>& done) {
-  const Deadline deadline = Deadline::in_ms(kLong);
-  while (!done() && !deadline.passed()) usleep(1000);
+void meet(const FolderMeeting& m, int64_t timeout_ms = kLong) {
+  const auto t = make_post_transport(make_folder_post(m, timeout_ms));
+  t->set_timeout_ms(timeout_ms);
+  require_none(check_allgather(*t, 10, 1));
+}
+
+std::optional<Error> error_of(const FolderMeeting& m, int64_t timeout_ms = kLong) {
+  return on_ranks(1, [&](int) { meet(m, timeout_ms); })[0];
 }
 
 bool says(const std::optional<Error>& error, Status status, const std::string& words) {
   return error && error->status() == status && error->message().find(words) != std::string::npos;
 }
 
-void put(const std::string& file, const std::string& content) {
-  std::ofstream(file + ".draft") << content;
-  rename((file + ".draft").c_str(), file.c_str());
-}
+bool is_empty(const loopback::Folder& folder) { return std::filesystem::is_empty(folder.path()); }
 
-/// Returns when rank 0 has seen all that is there now. It reads cards in order, and that of a
-/// stranger, whom it turns away, in every look: the second one in a look that began after the call.
-void see_all(const loopback::Folder& folder, int size) {
-  const RunFolder run(folder.path(), "run-1", 2);
-  FolderMeeting stranger = meeting(folder, 2, size);
-  stranger.secret = "another secret";
-  for (int i = 0; i < 2; ++i) {
-    const Card card = make_card(stranger);
-    put(run.path() + "/card.2", std::string(reinterpret_cast<const char*>(&card), sizeof card));
-    await([&] { return !run.exists("card.2"); });
+/// What rank 0 leaves for a meeting that nobody comes to.
+std::string note_of(FolderMeeting m) {
+  m.rank = 0;
+  m.size = 2;
+  std::string out;
+  std::thread host([&] { error_of(m, 1000); });
+  const Deadline deadline = Deadline::in_ms(kLong);
+  while (out.empty() && !deadline.passed()) {
+    std::ostringstream content;
+    content << std::ifstream(m.path + '/' + m.run_id, std::ios::binary).rdbuf();
+    out = content.str();
   }
-}
-
-/// The process of a rank that meets the others and then only waits.
-pid_t start_rank(const FolderMeeting& m) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  try {
-    const auto post = make_folder_post(m, kLong);
-    while (true) pause();
-  } catch (...) {
-  }
-  _exit(1);
-}
-
-void kill_and_wait(pid_t child) {
-  kill(child, SIGKILL);
-  int status = 0;
-  waitpid(child, &status, 0);
+  host.join();
+  return out;
 }
 
 }  // namespace
 
-TEST_CASE("folder meeting: a process that changes its directory keeps its folder",
+TEST_CASE("folder meeting: ranks meet, with a secret or none, and leave nothing behind",
           "[unit][comm][folder]") {
-  const loopback::Folder folder, elsewhere;
+  for (const char* secret : {"", kSecret}) {
+    for (const int size : {1, 2, 4}) {
+      const loopback::Folder folder;
+      const auto errors =
+          on_ranks(size, [&](int rank) { meet(meeting(folder, rank, size, secret)); });
+      CHECK(text_of(errors) == "");
+      CHECK(is_empty(folder));
+    }
+  }
+}
+
+TEST_CASE("folder meeting: ranks that come before rank 0 wait, and the file is the user's alone",
+          "[unit][comm][folder]") {
+  const loopback::Folder folder;
+  const auto errors = on_ranks(3, [&](int rank) {
+    if (rank == 0) usleep(100'000);
+    if (rank == 1) {
+      struct stat about {};
+      const std::string file = folder.path() + "/run-1";
+      const Deadline deadline = Deadline::in_ms(kLong);
+      while (stat(file.c_str(), &about) != 0 && !deadline.passed()) usleep(1000);
+      if ((about.st_mode & 0777) != 0600) throw Error(Status::kInternal, "others may read it");
+    }
+    meet(meeting(folder, rank, 3));
+  });
+  CHECK(text_of(errors) == "");
+}
+
+TEST_CASE("folder meeting: two runs in one folder do not mix", "[unit][comm][folder]") {
+  const loopback::Folder folder;
+  const auto errors = on_ranks(4, [&](int rank) {
+    FolderMeeting m = meeting(folder, rank / 2, 2, kSecret);
+    m.run_id = rank % 2 == 0 ? "run-1" : "run-2";
+    const auto t = make_post_transport(make_folder_post(m, kLong));
+    const int32_t mine = rank;
+    int32_t all[2] = {};
+    t->allgather(&mine, all, sizeof mine);
+    if (all[0] != rank % 2 || all[1] != rank % 2 + 2) throw Error(Status::kInternal, "mixed");
+  });
+  CHECK(text_of(errors) == "");
+}
+
+TEST_CASE("folder meeting: what the ranks do not agree on is said to all of them",
+          "[unit][comm][folder]") {
+  const auto with_rank_1 = [](const std::function<void(FolderMeeting&)>& change) {
+    const loopback::Folder folder;
+    auto errors = on_ranks(2, [&](int rank) {
+      FolderMeeting m = meeting(folder, rank, 2);
+      if (rank == 1) change(m);
+      meet(m);
+    });
+    CHECK(is_empty(folder));
+    return errors;
+  };
+  const auto size = with_rank_1([](FolderMeeting& m) { m.size = 3; });
+  const auto version = with_rank_1([](FolderMeeting& m) { m.version = 7; });
+  for (const size_t r : {size_t{0}, size_t{1}}) {
+    CHECK(says(size[r], Status::kMismatch, "rank 1 believes in 3 ranks, rank 0 in 2"));
+    CHECK(says(version[r], Status::kMismatch, "rank 1 runs version 7 of muonrt, rank 0 100"));
+  }
+}
+
+TEST_CASE("folder meeting: missing ranks, missing folders and bad ids are named",
+          "[unit][comm][folder]") {
+  const loopback::Folder folder;
+  const auto missing = error_of(meeting(folder, 0, 3), 200);
+  CHECK(says(missing, Status::kTimeout, "ranks 1, 2 of 3 did not come"));
+  CHECK(says(missing, Status::kTimeout, folder.path() + "/run-1"));
+  FolderMeeting m = meeting(folder, 1, 3);
+  CHECK(says(error_of(m, 200), Status::kTimeout, "rank 1 found no rank 0 at " + folder.path()));
+  CHECK(says(error_of(m, 200), Status::kTimeout, "rank 0 has not made that file"));
+  for (const char* id : {"", "a/b", "..", "with space"}) {
+    m.run_id = id;
+    CHECK(says(error_of(m), Status::kInvalidArgument, "run id"));
+  }
+  for (const int rank : {0, 1}) {
+    m = meeting(folder, rank, 2);
+    m.path += "/nowhere";
+    CHECK(says(error_of(m), Status::kIo, "/nowhere cannot be opened"));
+  }
+  CHECK(is_empty(folder));
+}
+
+TEST_CASE("folder meeting: what a killed run has left is refused, and another id is another run",
+          "[unit][comm][folder]") {
+  const loopback::Folder folder;
   const pid_t child = fork();
   REQUIRE(child >= 0);
-  if (child == 0) {  // a directory is a process's, and the tests' stays
-    if (chdir(folder.path().c_str()) != 0) _exit(2);
-    const auto errors = on_ranks(2, [&](int rank) {
-      FolderMeeting m = meeting(folder, rank, 2);
-      m.path = ".";
-      const auto t = make_post_transport(make_folder_post(m, kLong));
-      require_none(check_allgather(*t, 10, 1));
-      if (rank == 0 && chdir(elsewhere.path().c_str()) != 0) require_none("chdir");
-      require_none(check_allgather(*t, 10, 2));
-      require_none(check_allgather(*t, 10, 3));
-    });
-    struct stat about {};
-    const bool left = stat((folder.path() + "/run-1").c_str(), &about) == 0;
-    _exit(text_of(errors).empty() && !left ? 0 : 1);
+  if (child == 0) {  // nothing of the tests runs in it
+    try {
+      meet_in_folder(meeting(folder, 0, 2), Deadline::in_ms(kLong));
+    } catch (...) {
+    }
+    _exit(1);
   }
+  const Deadline deadline = Deadline::in_ms(kLong);
+  while (access((folder.path() + "/run-1").c_str(), F_OK) != 0 && !deadline.passed()) usleep(1000);
+  kill(child, SIGKILL);
   int status = 0;
   waitpid(child, &status, 0);
-  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(says(error_of(meeting(folder, 0, 2)), Status::kInvalidState,
+             "run-1 is there already (an earlier run"));
+  CHECK(says(error_of(meeting(folder, 1, 2), 300), Status::kTimeout,
+             "remove that file where an earlier run has left it"));
+  const auto fresh = on_ranks(2, [&](int rank) {
+    FolderMeeting m = meeting(folder, rank, 2);
+    m.run_id = "run-2";
+    meet(m);
+  });
+  CHECK(text_of(fresh) == "");
 }
 
-TEST_CASE("folder meeting: a rank 0 that dies before all have come is named at once",
+TEST_CASE("folder meeting: who has another secret is told, and leaves its place to the right one",
           "[unit][comm][folder]") {
-  const loopback::Folder folder;
-  const pid_t child = start_rank(meeting(folder, 0, 3));
-  const RunFolder run(folder.path(), "run-1", 2);
-  await([&] { return run.has_lock(0); });
-  std::thread killer([&] {
-    await([&] { return run.exists("card.1"); });
-    kill_and_wait(child);
-  });
-  const auto errors = on_ranks(2, [&](int rank) {
-    if (rank == 1) make_folder_post(meeting(folder, 1, 3), kLong);
-  });
-  killer.join();
-  CHECK(says(errors[1], Status::kComm, "rank 0 has left or its process has ended"));
-}
-
-TEST_CASE("folder meeting: a rank that came and died is named to all at once",
-          "[unit][comm][folder]") {
-  const loopback::Folder folder;
-  const pid_t child = start_rank(meeting(folder, 1, 4));
-  const RunFolder run(folder.path(), "run-1", 3);
-  const auto errors = on_ranks(3, [&](int rank) {
-    if (rank == 1) {
-      await([&] { return run.exists("card.1"); });
-      see_all(folder, 4);
-      return kill_and_wait(child);
-    }
-    make_folder_post(meeting(folder, rank == 2 ? 3 : rank, 4), kLong);
-  });
-  for (const size_t r : {size_t{0}, size_t{2}}) {
-    CHECK(says(errors[r], Status::kComm, "rank 1 came, and its process has ended"));
-    CHECK(says(errors[r], Status::kComm, "rank 2 had not come"));
-  }
-}
-
-TEST_CASE("folder meeting: a rank that gives up says so, and rank 0 waits on for the missing",
-          "[unit][comm][folder]") {
-  const loopback::Folder folder, second;
-  RunFolder host(folder.path(), "run-1", 0);
-  host.make();
-  const auto gone = on_ranks(1, [&](int) { make_folder_post(meeting(folder, 1, 3), 50); });
-  CHECK(says(gone[0], Status::kTimeout, "rank 0 gave no answer"));
-  CHECK(host.exists("gave_up.1"));
-  const auto errors = on_ranks(2, [&](int rank) {
-    if (rank == 0) {
-      make_folder_post(meeting(second, 0, 4), 3000);
-      return;
-    }
-    RunFolder run(second.path(), "run-1", 1);
-    await([&] { return run.is_there(); });
-    run.take_lock();
-    const Card card = make_card(meeting(second, 1, 4));
-    run.write("card.1", &card, sizeof card);
-    see_all(second, 4);
-    run.write("gave_up.1", nullptr, 0);
-    run.drop_lock();
-  });
-  CHECK(says(errors[0], Status::kTimeout,
-             "ranks 2, 3 of 4 did not come before the deadline; rank 1 came and gave up"));
-}
-
-TEST_CASE("folder meeting: an answer behind a rank's deadline reaches it while rank 0 is there",
-          "[unit][comm][folder]") {
-  const loopback::Folder folder;
-  RunFolder host(folder.path(), "run-1", 0);
-  host.make();
-  REQUIRE(host.take_lock());
-  const auto errors = on_ranks(2, [&](int rank) {
-    if (rank == 1) {
-      make_folder_post(meeting(folder, 1, 3), 1);
-      return;
-    }
-    std::string card;
-    await([&] { return host.read("card.1", card); });
-    usleep(20'000);
-    std::vector<Card> cards(3);
-    std::memcpy(&cards[1], card.data(), std::min(card.size(), sizeof(Card)));
-    const std::string answer =
-        make_answer(meeting(folder, 0, 3), cards, Status::kTimeout, "rank 2 is missing");
-    host.write("answer", answer.data(), std::ssize(answer));
-  });
-  CHECK(says(errors[1], Status::kTimeout, "rank 2 is missing"));
-}
-
-TEST_CASE("folder meeting: a card that is none, or another rank's, is named to all at once",
-          "[unit][comm][folder]") {
-  const auto with_card_1 = [](const std::function<std::string(Card)>& change) {
+  for (const char* other : {"another secret altogether", ""}) {
     const loopback::Folder folder;
-    return on_ranks(3, [&](int rank) {
-      if (rank != 1) {
-        make_folder_post(meeting(folder, rank, 3), kLong);
-        return;
+    const auto errors = on_ranks(2, [&](int rank) {
+      if (rank == 1) {
+        const auto refused = error_of(meeting(folder, 1, 2, other));
+        if (!says(refused, Status::kComm, "rank 0 and rank 1 have different secrets"))
+          throw Error(Status::kInternal, refused ? refused->message() : "taken in");
       }
-      const RunFolder run(folder.path(), "run-1", 1);
-      await([&] { return run.is_there(); });
-      put(run.path() + "/card.1", change(make_card(meeting(folder, 1, 3))));
+      meet(meeting(folder, rank, 2, kSecret));
     });
-  };
-  FolderMeeting run_1;
-  run_1.run_id = "run-1";
-  const auto bytes = [](const Card& card) {
-    return std::string(reinterpret_cast<const char*>(&card), sizeof card);
-  };
-  const auto cut = with_card_1([&](Card card) { return bytes(card).substr(0, 20); });
-  const auto other = with_card_1([&](Card card) { return std::string(sizeof card, 'x'); });
-  const auto none = with_card_1([&](Card card) {
-    card.size = 0;
-    card.proof = proof_of(run_1, card);
-    return bytes(card);
-  });
-  const auto liar = with_card_1([&](Card card) {
-    card.rank = 7;
-    card.proof = proof_of(run_1, card);
-    return bytes(card);
-  });
-  for (const size_t r : {size_t{0}, size_t{2}}) {
-    CHECK(says(cut[r], Status::kCorrupt, "the card of rank 1 has 20 bytes"));
-    CHECK(says(other[r], Status::kCorrupt, "the card of rank 1 holds something else"));
-    CHECK(says(none[r], Status::kMismatch, "rank 1 believes in 0 ranks, rank 0 in 3"));
-    CHECK(says(liar[r], Status::kMismatch, "the card of rank 1 says that it is of rank 7"));
+    CHECK(text_of(errors) == "");
   }
 }
 
-TEST_CASE("folder meeting: a rank beyond those that rank 0 counts is told so",
+TEST_CASE("folder meeting: a file of another run, cut short, changed or none of ours is refused",
           "[unit][comm][folder]") {
   const loopback::Folder folder;
-  std::atomic<bool> told = false;
-  const auto errors = on_ranks(3, [&](int rank) {
-    if (rank < 2) {
-      const auto post = make_folder_post(meeting(folder, rank, 2), kLong);
-      return await([&] { return told.load(); });  // the folder stays until it has come
-    }
-    try {
-      make_folder_post(meeting(folder, 2, 3), kLong);
-    } catch (...) {
-      told = true;
-      throw;
-    }
+  const FolderMeeting mine = meeting(folder, 1, 2, kSecret);
+  const auto told = [&](const std::string& content) {
+    std::ofstream(folder.path() + "/run-1", std::ios::binary) << content;
+    return error_of(mine);
+  };
+  const std::string note = note_of(mine);
+  REQUIRE(note.size() > 100);
+  FolderMeeting other = mine;
+  other.run_id = "run-2";
+  std::string changed = note;
+  changed.back() = 'x';
+  CHECK(says(told(note_of(other)), Status::kComm, "is an earlier run's"));
+  CHECK(says(told(note.substr(0, note.size() - 1)), Status::kComm, "different secrets"));
+  CHECK(says(told(changed), Status::kComm, "different secrets"));
+  CHECK(says(told(note.substr(0, 20)), Status::kCorrupt, "run-1 is no file of rank 0"));
+  CHECK(says(told(std::string(200, 'x')), Status::kCorrupt, "run-1 is no file of rank 0"));
+  other = mine;
+  other.rank = 0;
+  CHECK(says(error_of(other), Status::kInvalidState, "is there already"));
+}
+
+TEST_CASE("folder meeting: a file that is a link, a folder or endless is refused",
+          "[unit][comm][folder]") {
+  const auto told = [](const std::function<void(const std::string&)>& put) {
+    const loopback::Folder folder;
+    put(folder.path() + "/run-1");
+    return error_of(meeting(folder, 1, 2, kSecret));
+  };
+  const auto linked =
+      told([](const std::string& at) { REQUIRE(symlink("/dev/zero", at.c_str()) == 0); });
+  const auto nested = told([](const std::string& at) { REQUIRE(mkdir(at.c_str(), 0700) == 0); });
+  const auto endless = told([](const std::string& at) {
+    std::ofstream(at) << 'x';
+    REQUIRE(truncate(at.c_str(), off_t{1} << 40) == 0);
   });
-  CHECK(says(errors[2], Status::kMismatch, "rank 2 believes in 3 ranks, rank 0 in 2"));
-  CHECK_FALSE(errors[0]);
-  CHECK_FALSE(errors[1]);
+  CHECK(says(linked, Status::kIo, "run-1 cannot be opened"));
+  CHECK(says(nested, Status::kCorrupt, "run-1 is no file"));
+  CHECK(says(endless, Status::kCorrupt, "has 1099511627776 bytes"));
+}
+
+TEST_CASE("folder meeting: without a secret a file of another user is refused",
+          "[unit][comm][folder]") {
+  const loopback::Folder folder;
+  const std::string file = folder.path() + "/run-1";
+  std::ofstream(file) << note_of(meeting(folder, 0, 2));
+  const uid_t other = geteuid() + 1;
+  if (chown(file.c_str(), other, static_cast<gid_t>(-1)) != 0) {
+    WARN("not checked: root alone may give a file to another user");
+    return;
+  }
+  CHECK(
+      says(error_of(meeting(folder, 1, 2)), Status::kInvalidState, cat("belongs to user ", other)));
 }

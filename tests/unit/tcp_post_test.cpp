@@ -90,7 +90,7 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
   CHECK(late[0]->status() == Status::kTimeout);
   CHECK(late[0]->message().find("rank 0 takes no more messages") != std::string::npos);
   const auto begin = Clock::now();
-  post->publish(kOne, Status::kAborted, "stop");
+  post->publish(kOne, Error(Status::kAborted, "stop"));
   post->leave(kOne);
   sender.join();
   CHECK(seconds_since(begin) < 5);
@@ -146,7 +146,7 @@ TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
           }
         })) == "");
   CHECK(!stuck);
-  one->publish(kOne, Status::kAborted, "stop");
+  one->publish(kOne, Error(Status::kAborted, "stop"));
   sender.join();
   REQUIRE(stuck);
   CHECK(stuck->status() == Status::kAborted);
@@ -154,6 +154,8 @@ TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   REQUIRE(zero->published(kOne));
   CHECK(zero->published(kOne)->message() == "rank 1 reported: stop");
+  CHECK(zero->published(kOne)->rank() == 1);
+  CHECK(zero->published(kOne)->is_secondhand());
   // Gone, it holds nobody back.
   deaf = Socket();
   CHECK(text_of(on_ranks(1, [&](int) {
