@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "muonrt/command.hpp"
+#include "command/command.hpp"
 
 int main(int argc, char** argv) {
   CLI::App app("muonrt's train and verify, under a sanitizer");

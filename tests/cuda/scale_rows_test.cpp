@@ -5,7 +5,7 @@
 #include "cuda/machine.hpp"
 #include "support/backends.hpp"
 #include "support/reference_ops.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 // Row factors and the normalization with eps or into f16: byte by byte what the host computes.
 

@@ -1,10 +1,10 @@
 // opt.json: whatever the bytes, a configuration or an error.
 #include <stdexcept>
 
+#include "command/step/parts.hpp"
 #include "fuzz/target.hpp"
-#include "muonrt/step/config.hpp"
-#include "muonrt/step/glob.hpp"
-#include "muonrt/step/parts.hpp"
+#include "opt_json/config.hpp"
+#include "opt_json/glob.hpp"
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
   try {

@@ -1,5 +1,5 @@
 // Headers of safetensors files: whatever the bytes, a table or an error.
-#include "muonrt/step/safetensors.hpp"
+#include "command/step/safetensors.hpp"
 
 #include <stdexcept>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "algo/coefficients.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 /// Lists and settings of coefficients for tests.
 namespace cases {

@@ -4,7 +4,7 @@
 
 #include "algo/newton_schulz.hpp"
 #include "support/backends.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 namespace runner {
 

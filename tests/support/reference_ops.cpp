@@ -6,7 +6,7 @@
 
 #include "backend/update_rules.hpp"
 #include "backend/weight_bits.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 namespace reference {
 

@@ -1,4 +1,4 @@
-#include "muonrt/optimizers.hpp"
+#include "opt_json/optimizers.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/dtype.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 using namespace muonrt;
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "host/gemm.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 /// What the tests of the host's matrix products share: guarded storage, kernels, one product.
 namespace gemm_cases {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "support/newton_schulz_runner.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 // Batches that differ in all that may differ between the batches of a slot.
 namespace lockstep_cases {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "support/newton_schulz_runner.hpp"
-#include "support/textbook.hpp"
 #include "support/tolerances.hpp"
+#include "textbook/textbook.hpp"
 
 /// What the tests of Newton-Schulz share.
 namespace newton_schulz_cases {

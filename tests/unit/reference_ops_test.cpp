@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "support/backends.hpp"
-#include "support/textbook.hpp"
 #include "support/tolerances.hpp"
+#include "textbook/textbook.hpp"
 
 using namespace muonrt;
 

@@ -4,8 +4,8 @@
 
 #include "support/backends.hpp"
 #include "support/reference_ops.hpp"
-#include "support/textbook.hpp"
 #include "support/tolerances.hpp"
+#include "textbook/textbook.hpp"
 
 using namespace muonrt;
 using textbook::Matrix;

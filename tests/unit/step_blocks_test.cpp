@@ -4,8 +4,8 @@
 
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
-#include "support/textbook.hpp"
 #include "support/world.hpp"
+#include "textbook/textbook.hpp"
 
 // Block-periodic orthogonalization over ranks against a textbook that cuts the whole matrix.
 

@@ -4,7 +4,7 @@
 #include "pipeline/trace.hpp"
 #include "step_health_cases.hpp"
 #include "support/rank_check.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 // Health statistics: what they say is true, and costs nothing where off.
 

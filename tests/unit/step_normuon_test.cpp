@@ -5,8 +5,8 @@
 
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
-#include "support/textbook.hpp"
 #include "support/world.hpp"
+#include "textbook/textbook.hpp"
 
 // NorMuon in whole steps over ranks.
 

@@ -4,8 +4,8 @@
 
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
-#include "support/textbook.hpp"
 #include "support/world.hpp"
+#include "textbook/textbook.hpp"
 
 // The rules of a step that are settings: kinds of decay, AdamW's forms, rates of their own, what a
 // weight is stored as. Whole steps over ranks against the float64 textbook, and the same bits on

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "support/textbook.hpp"
 #include "support/world.hpp"
+#include "textbook/textbook.hpp"
 
 // Whole steps over ranks against a float64 textbook that gathers everything, steps once, and cuts
 // the result (the full-gather reference of distributed Muon).

@@ -1,5 +1,5 @@
 // The textbook is what everything else is compared with: here it is compared with arithmetic.
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

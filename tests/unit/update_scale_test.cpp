@@ -7,7 +7,7 @@
 
 #include "base/error.hpp"
 #include "support/catalogue.hpp"
-#include "support/textbook.hpp"
+#include "textbook/textbook.hpp"
 
 using namespace muonrt;
 using textbook::Scale;

@@ -38,7 +38,7 @@ except Exception as error:  # whatever it lacks, the rest is worth having
 if not hasattr(torch.optim, "Muon"):
     missing.append("torch.optim.Muon")
 
-# As tools/muonrt/bench_timer.* has them.
+# As tools/command/bench_timer.* has them.
 COLD_BYTES, MOST_REPEATS = 128 << 20, 100
 REGION_MS, WARM_MS, MOST_FILLER_MS = 0.33, 50, 50
 LEAD_MS, MOST_LEAD = 20, 5000

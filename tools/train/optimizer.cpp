@@ -4,7 +4,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "muonrt/optimizers.hpp"
+#include "opt_json/optimizers.hpp"
 
 namespace muonrt::train {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
-#include "muonrt/step/bind.hpp"
+#include "opt_json/bind.hpp"
 #include "train/config.hpp"
 
 namespace muonrt::train {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "muonrt/step/health.hpp"
+#include "opt_json/health.hpp"
 #include "train/gpt.hpp"
 #include "train/init.hpp"
 #include "train/optimizer.hpp"

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "muonrt/output_file.hpp"
+#include "opt_json/output_file.hpp"
 #include "train/curve.hpp"
 #include "train/mesh.hpp"
 #include "train/optimizer.hpp"

@@ -1,0 +1,20 @@
+#include <CLI/CLI.hpp>
+
+#include "command/command.hpp"
+
+namespace muonrt::tool {
+
+void add_bench(CLI::App& app, Work& work) {
+  auto* command =
+      app.add_subcommand("bench", "times, with the number of wrong results beside them");
+  command->require_subcommand(1);
+  add_bench_step(*command, work);
+  add_bench_plan(*command, work);
+  add_bench_exchange(*command, work);
+  add_bench_gemm(*command, work);
+  add_bench_ns(*command, work);
+  add_bench_elementwise(*command, work);
+  command->footer("Example: muonrt bench step --ranks 4");
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,42 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command/command.hpp"
+#include "muonrt/muonrt.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+int run(bool json) {
+  const auto info = nlohmann::json::parse(build_info());
+  if (json) {
+    fmt::print("{}\n", info.dump(2));
+    return 0;
+  }
+  for (const auto& [key, value] : info.items()) {
+    fmt::print("{:<14} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand("info", "what this build is and what it can use");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "print JSON");
+  command->footer("Example: muonrt info --json");
+  command->require_subcommand(0, 1);
+  add_info_defaults(*command, work);
+  add_info_coefficients(*command, work);
+  add_info_optimizers(*command, work);
+  command->callback([=, &work] {
+    if (command->get_subcommands().empty()) work = [=] { return run(*json); };
+  });
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,258 @@
+#include "command/layout_picture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "base/error.hpp"
+#include "command/table.hpp"
+#include "layout/blocks.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr double kLeft = 64, kTop = 92, kPlotWidth = 620, kPlotHeight = 460, kLegend = 270;
+constexpr double kDigit = 7.2;  // width of a character at 12 px, on the safe side
+constexpr size_t kMostBlocks = 40000, kLegendRows = 22, kSubtitle = 118;
+
+/// What the ranks of one shard slot hold, in every replica the same.
+struct Slot {
+  std::vector<int> ranks;  // in replica order
+  std::vector<Block> blocks;
+  int64_t numel = 0;
+};
+
+struct Picture {
+  Layout layout;  // at most 2-D
+  int64_t rows = 1, cols = 1;
+  std::vector<Slot> slots;
+  double cell_width = 1, cell_height = 1;
+
+  double width() const { return cell_width * static_cast<double>(cols); }
+  double height() const { return cell_height * static_cast<double>(rows); }
+  double x(int64_t col) const { return kLeft + cell_width * static_cast<double>(col); }
+  double y(int64_t row) const { return kTop + cell_height * static_cast<double>(row); }
+};
+
+Picture collect(const Layout& given) {
+  Picture p{given.as_matrix(), 1, 1, {}, 1, 1};
+  std::tie(p.rows, p.cols) = matrix_shape(p.layout);
+  MUONRT_REQUIRE(p.rows > 0 && p.cols > 0, Status::kInvalidArgument,
+                 "picture: the tensor has no elements (there is nothing to draw); give a shape "
+                 "without 0");
+  size_t blocks = 0;
+  for (int64_t s = 0; s < p.layout.shard_slots(); ++s) {
+    Slot slot;
+    for (int64_t r = 0; r < p.layout.replicas(); ++r) slot.ranks.push_back(p.layout.rank_of(r, s));
+    slot.blocks = blocks_of(p.layout, slot.ranks[0]);
+    for (const Block& b : slot.blocks) slot.numel += b.numel();
+    blocks += slot.blocks.size();
+    MUONRT_REQUIRE(blocks <= kMostBlocks, Status::kInvalidArgument, "picture: more than ",
+                   kMostBlocks,
+                   " rectangles (they could not be told apart); draw a smaller shape with the same "
+                   "layout");
+    p.slots.push_back(std::move(slot));
+  }
+  // Squares where that gives a readable picture; else each side is stretched for itself.
+  const auto rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
+  const double widest = kPlotWidth / cols, highest = kPlotHeight / rows;
+  p.cell_width = p.cell_height = std::min({widest, highest, 56.0});
+  const bool single = p.cell_width >= 7;  // elements can be told apart
+  p.cell_width = std::max(p.cell_width, std::min(widest, (single ? 120 : 380) / cols));
+  p.cell_height = std::max(p.cell_height, std::min(highest, (single ? 56 : 280) / rows));
+  return p;
+}
+
+/// Light enough for dark letters. The first ones are told apart with any kind of colour vision.
+std::string colour(size_t slot, size_t slots) {
+  static constexpr std::array<const char*, 8> kFew = {"#8ecae6", "#f4a261", "#a3c585", "#e5989b",
+                                                      "#ffe08a", "#b8a1d9", "#5fb3a3", "#c9ada7"};
+  if (slots <= kFew.size()) return kFew[slot];
+  const double hue = std::fmod(static_cast<double>(slot) * 137.508 + 205, 360);
+  static constexpr std::array<int, 3> kLight = {78, 66, 87};
+  return fmt::format("hsl({:.0f},58%,{}%)", hue, kLight[slot % kLight.size()]);
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string text_at(double x, double y, const std::string& attributes, const std::string& text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes,
+                     escaped(text));
+}
+
+/// "0, 4" or "0, 4, 8, ... (16)"; addends of one tensor with + between them.
+std::string names(const Picture& p, const std::vector<int>& ranks, size_t most) {
+  const char* between = p.layout.addends() > 1 ? "+" : ",";
+  std::string out;
+  for (size_t i = 0; i < ranks.size() && i < most; ++i) {
+    out += fmt::format("{}{}", i > 0 ? between : "", ranks[i]);
+  }
+  return ranks.size() > most ? out + ".." : out;
+}
+
+std::string draw_blocks(const Picture& p) {
+  std::string out, labels;
+  const double line = std::min(p.cell_width, p.cell_height) >= 4 ? 1.2 : 0.3;
+  for (size_t s = 0; s < p.slots.size(); ++s) {
+    const Slot& slot = p.slots[s];
+    out += fmt::format("<g fill=\"{}\" stroke=\"#33415c\" stroke-width=\"{}\">\n",
+                       colour(s, p.slots.size()), line);
+    for (const Block& b : slot.blocks) {
+      const double x = p.x(b.col), y = p.y(b.row), w = p.x(b.col + b.cols) - x,
+                   h = p.y(b.row + b.rows) - y;
+      out += fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\"/>\n",
+                         x, y, w, h);
+      for (const size_t most : {size_t{4}, size_t{1}}) {
+        const std::string name = names(p, slot.ranks, most);
+        if (kDigit * static_cast<double>(name.size()) + 4 > w || h < 13) continue;
+        labels += text_at(x + w / 2, y + h / 2 + 4.2, "text-anchor=\"middle\"", name);
+        break;
+      }
+    }
+    out += "</g>\n";
+  }
+  return out + labels;
+}
+
+/// Lines between elements, where they are large enough to be seen.
+std::string draw_grid(const Picture& p) {
+  std::string path;
+  const double right = p.x(p.cols), bottom = p.y(p.rows);
+  if (p.cell_height >= 7) {
+    for (int64_t r = 1; r < p.rows; ++r)
+      path += fmt::format("M{} {:.1f}H{:.1f}", kLeft, p.y(r), right);
+  }
+  if (p.cell_width >= 7) {
+    for (int64_t c = 1; c < p.cols; ++c)
+      path += fmt::format("M{:.1f} {}V{:.1f}", p.x(c), kTop, bottom);
+  }
+  return path.empty() ? ""
+                      : "<path d=\"" + path +
+                            "\" stroke=\"#33415c\" stroke-opacity=\"0.22\" stroke-width=\"0.7\" "
+                            "fill=\"none\"/>\n";
+}
+
+/// Indices beside the matrix: all of them, or those where a block begins, as far as they fit.
+std::string draw_indices(const Picture& p) {
+  std::set<int64_t> rows, cols;
+  for (const Slot& slot : p.slots) {
+    for (const Block& b : slot.blocks) {
+      rows.insert(b.row);
+      cols.insert(b.col);
+    }
+  }
+  if (p.cell_height >= 13) {
+    for (int64_t r = 0; r < p.rows; ++r) rows.insert(r);
+  }
+  if (p.cell_width >= 20) {
+    for (int64_t c = 0; c < p.cols; ++c) cols.insert(c);
+  }
+  std::string out;
+  const auto into_cell = [](double size) { return size >= 13 ? size / 2 + 4 : 9; };
+  double free_from = 0;
+  for (const int64_t r : rows) {
+    const double y = p.y(r) + into_cell(p.cell_height);
+    if (y < free_from) continue;
+    out += text_at(kLeft - 8, y, "text-anchor=\"end\" class=\"i\"", fmt::format("{}", r));
+    free_from = y + 13;
+  }
+  free_from = 0;
+  for (const int64_t c : cols) {
+    const std::string name = fmt::format("{}", c);
+    const double half = kDigit * static_cast<double>(name.size()) / 2;
+    const double x = p.x(c) + (p.cell_width >= 20 ? p.cell_width / 2 : half);
+    if (x - half < free_from) continue;
+    out += text_at(x, kTop - 8, "text-anchor=\"middle\" class=\"i\"", name);
+    free_from = x + half + 6;
+  }
+  return out;
+}
+
+std::string draw_legend(const Picture& p, double left) {
+  const bool addends = p.layout.addends() > 1;
+  const double room = (kLegend - 34) / kDigit;
+  std::string out;
+  std::vector<int> empty;
+  double y = kTop + 11;
+  size_t shown = 0, holding = 0;
+  for (size_t s = 0; s < p.slots.size(); ++s) {
+    const Slot& slot = p.slots[s];
+    if (slot.numel == 0) {
+      empty.insert(empty.end(), slot.ranks.begin(), slot.ranks.end());
+      continue;
+    }
+    ++holding;
+    if (shown == kLegendRows) continue;
+    ++shown;
+    out += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\" fill=\"{}\" "
+        "stroke=\"#33415c\"/>\n",
+        left, y - 11, colour(s, p.slots.size()));
+    const std::string size =
+        fmt::format(": {} element{}", cell::grouped(slot.numel).text, slot.numel == 1 ? "" : "s");
+    const std::string head = slot.ranks.size() == 1 ? "rank " : addends ? "addends " : "ranks ";
+    size_t most = slot.ranks.size();
+    while (most > 1 &&
+           static_cast<double>((head + names(p, slot.ranks, most) + size).size()) > room)
+      --most;
+    out += text_at(left + 22, y, "", head + names(p, slot.ranks, most) + size);
+    y += 20;
+  }
+  if (shown < holding) {
+    out += text_at(left + 22, y, "", fmt::format("and {} more", holding - shown));
+    y += 20;
+  }
+  if (!empty.empty()) {
+    std::sort(empty.begin(), empty.end());
+    size_t most = empty.size();
+    const std::string head = empty.size() == 1 ? "nothing on rank " : "nothing on ranks ";
+    while (most > 1 && static_cast<double>((head + names(p, empty, most)).size()) > room + 3)
+      --most;
+    out += text_at(left, y + 4, "class=\"i\"", head + names(p, empty, most));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string layout_picture(const Layout& layout) {
+  const Picture p = collect(layout);
+  const double left = kLeft + std::max(p.width(), 160.0) + 34;
+  std::string subtitle = layout.describe();
+  if (subtitle.size() > kSubtitle) subtitle = subtitle.substr(0, kSubtitle - 3) + "...";
+  const double text_width = kDigit * static_cast<double>(subtitle.size()) + 2 * 24;
+  const size_t rows = std::min(p.slots.size(), kLegendRows) + 2;
+  const double width = std::max({left + kLegend, text_width, 480.0}),
+               height = kTop + std::max(p.height(), 20.0 * static_cast<double>(rows)) + 28;
+  const std::string shape =
+      layout.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(layout.shape(), " x "));
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+             "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, sans-serif\" "
+             "font-size=\"12\" "
+             "fill=\"#1b263b\">\n<style>.i{{fill:#5c677d;font-size:11px}}</style>\n"
+             "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+             width, height) +
+         text_at(24, 30, "font-size=\"16\" font-weight=\"600\"",
+                 shape + " over " + layout.mesh().describe()) +
+         text_at(24, 50, "class=\"i\"", subtitle) + draw_blocks(p) + draw_grid(p) +
+         draw_indices(p) + draw_legend(p, left) + "</svg>\n";
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,99 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include "command/command.hpp"
+#include "command/launch.hpp"
+#include "command/validators.hpp"
+#include "opt_json/output_file.hpp"
+
+namespace {
+
+int printed(int code) {
+  if (muonrt::tool::flush_output() || code != 0) return code;
+  std::cerr << "muonrt: the output cannot be written\n";
+  return 1;
+}
+
+/// Whether the subcommand prints the same on every process of a launcher, so that one is enough:
+/// it neither has ranks nor measures.
+bool says_it_once(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  const CLI::App* const top = app.get_subcommands().front();
+  const bool measures = top->get_name() == "bench" && at->get_name() != "plan";
+  return !measures && at->get_option_no_throw("--ranks") == nullptr;
+}
+
+/// CLI11 takes whole numbers beyond 64 bits for the largest or the least one.
+void refuse_beyond_64_bits(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
+  }
+  for (CLI::App* command : app.get_subcommands({})) refuse_beyond_64_bits(*command);
+}
+
+/// The library's version beside the command's, which it may have been linked to later.
+std::string version() {
+  const int32_t v = muonrt_version();
+  return fmt::format("muonrt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
+/// A word where a subcommand belongs; CLI11 only says that one is missing.
+void name_unknown_subcommand(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  const auto unknown = at->remaining();
+  if (unknown.empty()) return;
+  const bool option = unknown.front()[0] == '-';
+  std::cerr << "There is no " << (option ? "option " : "subcommand ") << unknown.front() << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "muonrt: the Muon optimizer over any number of ranks.\n"
+      "Start it by itself (ranks are threads, --ranks N) or under mpirun.",
+      "muonrt");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", version);
+  muonrt::tool::Work work;
+  muonrt::tool::add_info(app, work);
+  muonrt::tool::add_train(app, work);
+  muonrt::tool::add_layout(app, work);
+  muonrt::tool::add_plan(app, work);
+  muonrt::tool::add_step(app, work);
+  muonrt::tool::add_verify(app, work);
+  muonrt::tool::add_bench(app, work);
+  refuse_beyond_64_bits(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    // Every rank reads the same arguments; one of them says what is wrong with them.
+    if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
+    if (e.get_name() == "RequiredError") name_unknown_subcommand(app);
+    return printed(app.exit(e) == 0 ? 0 : 2);
+  }
+  if (muonrt::tool::launcher_rank() != 0 && says_it_once(app)) {
+    // In one write: ranks share the terminal.
+    std::cerr << "muonrt: rank " + std::to_string(muonrt::tool::launcher_rank()) +
+                     " of a launcher's processes leaves this to rank 0\n";
+    return 0;
+  }
+  try {
+    return printed(work());
+  } catch (const std::bad_alloc&) {
+    if (muonrt::tool::launcher_rank() == 0)
+      std::cerr
+          << "muonrt: memory is exhausted; what was asked for is too large for this machine\n";
+    return 1;
+  } catch (const std::exception& e) {
+    if (muonrt::tool::launcher_rank() == 0) std::cerr << "muonrt: " << e.what() << '\n';
+    return 1;
+  }
+}

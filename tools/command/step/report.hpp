@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "command/step/run.hpp"
+#include "command/step/tensors.hpp"
+#include "opt_json/health.hpp"
+
+namespace muonrt::tool {
+
+/// Of two tensors of equal shape and dtype (F32 or BF16); in double, element after element.
+double root_mean_square_change(std::string_view dtype, const std::vector<unsigned char>& before,
+                               const std::vector<unsigned char>& after);
+
+/// What `muonrt step` prints.
+class StepReporter {
+ public:
+  StepReporter(const std::vector<StepTensor>& tensors, const StepConfig& config,
+               const StepArguments& arguments, int world)
+      : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
+
+  void add_step(const muonrt_report_t& report, const std::string& file);
+  /// The heads that QK-clip acted on in the step that was added last.
+  void add_clipped(const Optimizer& optimizer);
+  /// @param plan     as muonrt_optimizer_describe writes it, "" where nothing steps.
+  /// @param updates  of each tensor.
+  void print(const std::string& plan, const std::vector<double>& updates, const std::string& digest,
+             const HealthLog& health) const;
+
+ private:
+  struct Step {
+    muonrt_report_t report;
+    std::string file;
+    std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
+  };
+  std::string skip_reason(const Step& step) const;
+  void print_notes() const;
+
+  const std::vector<StepTensor>& tensors_;
+  const StepConfig& config_;
+  const StepArguments& arguments_;
+  int world_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace muonrt::tool

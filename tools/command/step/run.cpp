@@ -1,0 +1,141 @@
+#include "command/step/run.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "command/step/gather.hpp"
+#include "command/step/logits.hpp"
+#include "command/step/report.hpp"
+#include "command/step/session.hpp"
+#include "command/step/state.hpp"
+#include "command/step/writer.hpp"
+#include "command/tensor_layout.hpp"
+#include "opt_json/health.hpp"
+#include "opt_json/output_file.hpp"
+#include "opt_json/strict_json.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+void check_mesh(const std::string& mesh, int world) {
+  if (mesh.empty()) return;
+  int64_t ranks = 0;
+  try {
+    ranks = mesh_ranks(mesh);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(std::string("--mesh: ") + e.what());
+  }
+  if (ranks != world) {
+    throw std::runtime_error(fmt::format(
+        "--mesh {} has {} ranks, but {} {}; start it under mpirun -n {}, or with --ranks {}", mesh,
+        ranks, world, world == 1 ? "runs" : "run", ranks, ranks));
+  }
+}
+
+/// Before the work: files that are to be written can be, and are no others of the command. A run
+/// that goes on from files may replace them.
+void check_outputs(const StepArguments& a) {
+  std::vector<NamedFile> outputs = {{"--out", a.out, "--params"}},
+                         inputs = {{"--params", a.params}};
+  if (!a.state_out.empty()) outputs.push_back({"--state-out", a.state_out, "--state-in"});
+  if (!a.health.empty()) outputs.push_back({"--health", a.health});
+  for (const std::string& path : a.grads) inputs.push_back({"--grads", path});
+  inputs.push_back({"--config", a.config});
+  if (!a.state_in.empty()) inputs.push_back({"--state-in", a.state_in});
+  for (const std::string& path : a.logits) inputs.push_back({"--logits", path});
+  require_writable(outputs, inputs);
+}
+
+/// What is to become the output file: every tensor of the input, in its order, those that step with
+/// new values. Rank 0 gets it, the others null.
+/// @param updates  receives the root mean square of what each tensor moved by.
+std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
+                                               const TensorFile& params,
+                                               const std::vector<StepTensor>& tensors,
+                                               const std::string& path,
+                                               std::vector<double>& updates) {
+  const bool root = comm.rank() == 0;
+  std::unique_ptr<TensorWriter> writer;
+  if (root) {
+    writer = std::make_unique<TensorWriter>(path, params.table().entries, params.table().metadata);
+  }
+  for (const StepTensor& t : tensors) {
+    std::vector<unsigned char> before;
+    if (root) before = params.read(*t.entry, 0, t.entry->bytes());
+    double moved = 0;
+    if (t.steps()) {
+      const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
+                                         t.layout->stretches(comm.rank()), session.data(t),
+                                         "param " + shown(t.entry->name));
+      if (root) {
+        moved = root_mean_square_change(t.entry->dtype, before, after);
+        writer->add(after.data(), std::ssize(after));
+      }
+    } else if (root) {
+      writer->add(before.data(), std::ssize(before));
+    }
+    updates.push_back(moved);
+  }
+  return writer;
+}
+
+}  // namespace
+
+int run_step(Comm& comm, const StepArguments& a) {
+  const bool root = comm.rank() == 0;
+  check_mesh(a.mesh, comm.size());
+  if (root) check_outputs(a);
+  const StepConfig config = read_config(a.config);
+  if (!a.health.empty() && config.health_every == 0) {
+    throw std::runtime_error("--health: no step measures (health_every of " + config.file +
+                             " is 0 or missing); set it");
+  }
+  const TensorFile params(a.params);
+  std::vector<std::unique_ptr<TensorFile>> grads;
+  for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorFile>(path));
+  std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
+  StepSession session(comm, config, params, tensors, grads, a.where);
+  const StepLogits logits(config, session.used(), a.logits, grads.size());
+  if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
+  std::vector<std::string> names;
+  for (const StepTensor& t : tensors) {
+    if (t.steps()) names.push_back(t.entry->name);
+  }
+  HealthLog health(names);
+  StepReporter report(tensors, config, a, comm.size());
+  for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
+    const std::vector<float> heads = logits.empty() ? std::vector<float>{} : logits.at(i);
+    const muonrt_report_t done = session.step(*grads[i], heads);
+    report.add_step(done, grads[i]->path());
+    if (done.health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
+    if (!logits.empty()) report.add_clipped(session.optimizer());
+  }
+  std::vector<double> updates;
+  const auto out = write_parameters(comm, session, params, tensors, a.out, updates);
+  std::unique_ptr<TensorWriter> state;
+  if (!a.state_out.empty()) state = save_state(comm, session, tensors, config, a.state_out);
+  if (root) {
+    const std::string digest = out->finish();
+    std::unique_ptr<OutputFile> lines;
+    if (!a.health.empty()) {
+      lines = std::make_unique<OutputFile>(a.health);
+      const std::string text = health.json_lines();
+      lines->write(text.data(), text.size());
+      lines->finish();
+    }
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
+                 health);
+    if (!flush_output()) throw std::runtime_error("the output cannot be written");
+    // All are whole, and what is printed is out, before the first takes its name.
+    out->publish();
+    if (state) state->publish();
+    if (lines) lines->publish();
+  }
+  return 0;
+}
+
+}  // namespace muonrt::tool

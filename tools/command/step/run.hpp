@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "command/run_device.hpp"
+#include "muonrt/muonrt.hpp"
+
+namespace muonrt::tool {
+
+/// The arguments of `muonrt step`.
+struct StepArguments {
+  std::string params, config, mesh, out, state_in, state_out, health;
+  std::vector<std::string> grads, logits;
+  RunDevice where;
+  int ranks = 0;
+  bool verbose = false, json = false;
+};
+
+/// One rank's part of it all. Collective. @return  the exit code.
+int run_step(Comm& comm, const StepArguments& arguments);
+
+}  // namespace muonrt::tool

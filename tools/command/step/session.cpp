@@ -1,0 +1,188 @@
+#include "command/step/session.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+
+#include "command/step/half.hpp"
+#include "opt_json/strict_json.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+/// The tensor that holds addend `addend` of a parameter's gradient. A single addend may do without
+/// its number.
+std::string gradient_name(const TensorFile& file, const StepTensor& t, int64_t addend) {
+  const std::string& name = t.entry->name;
+  const bool single = t.grads().addends() == 1 && !file.table().find(name + "@0");
+  return t.partial && !single ? name + "@" + std::to_string(addend) : name;
+}
+
+/// "w" of "w@12", else the whole name.
+std::string_view without_addend(std::string_view name) {
+  const size_t digits = name.find_last_not_of("0123456789");
+  const bool numbered = digits != name.npos && digits + 1 < name.size() && name[digits] == '@';
+  return numbered ? name.substr(0, digits) : name;
+}
+
+void check_gradient(const TensorFile& file, const StepTensor& t, const std::string& name) {
+  const TensorEntry* entry = file.table().find(name);
+  const std::string where = file.path() + ": gradient " + shown(name);
+  if (!entry) {
+    throw std::runtime_error(where + " is missing (the parameter steps); add it, or give " +
+                             shown(t.entry->name) + " the role frozen");
+  }
+  if (entry->shape != t.entry->shape) {
+    throw std::runtime_error(where + ": its shape is " + shape_text(entry->shape) +
+                             ", that of the parameter " + shape_text(t.entry->shape) +
+                             "; give gradients of these parameters");
+  }
+  if (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16") {
+    throw std::runtime_error(where + ": its dtype is " + entry->dtype +
+                             " (F32, BF16 or F16 belong there); convert it");
+  }
+}
+
+}  // namespace
+
+StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
+                         std::vector<StepTensor>& tensors,
+                         const std::vector<std::unique_ptr<TensorFile>>& grads,
+                         const RunDevice& where)
+    : config_(config), tensors_(tensors), rank_(comm.rank()), memory_(where.cuda(), comm.rank()) {
+  for (StepTensor& t : tensors) {
+    if (!t.steps()) continue;
+    used_.push_back(t.rule);
+    locals_.emplace_back().tensor = &t;
+  }
+  std::sort(used_.begin(), used_.end());
+  used_.erase(std::unique(used_.begin(), used_.end()), used_.end());
+  for (const size_t rule : used_) rules_.emplace_back(config.file, config.rules[rule].config);
+  check_gradients(grads);
+  params_.reserve(locals_.size());
+  for (Local& local : locals_) take_param(params, local);
+  if (!empty()) make_optimizer(comm, where);
+}
+
+void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads) {
+  for (const auto& file : grads) {
+    std::map<std::string_view, const StepTensor*> users;  // of the file's tensors
+    for (Local& local : locals_) {
+      const StepTensor& t = *local.tensor;
+      for (int64_t a = 0; a < t.grads().addends(); ++a) {
+        const std::string name = gradient_name(*file, t, a);
+        check_gradient(*file, t, name);
+        // One buffer serves all files: bf16 where all are, else f32, which holds every value.
+        const TensorEntry& entry = *file->table().find(name);
+        const std::string& dtype = entry.dtype;
+        if (local.grad_dtype.empty()) local.grad_dtype = dtype;
+        if (dtype != "BF16" || local.grad_dtype != "BF16") local.grad_dtype = "F32";
+        const auto [user, is_new] = users.emplace(entry.name, &t);
+        if (!is_new) {
+          throw std::runtime_error(file->path() + ": gradient " + shown(name) + " belongs to " +
+                                   shown(user->second->entry->name) + " and to " +
+                                   shown(t.entry->name) + "; rename one of the parameters");
+        }
+      }
+    }
+    if (users.size() == file->table().entries.size()) continue;
+    std::set<std::string_view> frozen;
+    for (const StepTensor& t : tensors_)
+      if (!t.steps()) frozen.insert(t.entry->name);
+    for (const TensorEntry& entry : file->table().entries) {
+      // A frozen parameter may have a gradient, or addends of one, which nothing reads.
+      if (users.contains(entry.name) || frozen.contains(entry.name) ||
+          frozen.contains(without_addend(entry.name)))
+        continue;
+      throw std::runtime_error(file->path() + ": gradient " + shown(entry.name) +
+                               " belongs to no parameter; remove it, or mend its name");
+    }
+  }
+}
+
+void StepSession::take_param(const TensorFile& params, Local& local) {
+  const StepTensor& t = *local.tensor;
+  local.stretches = t.layout->stretches(rank_);
+  const auto cut = cut_tensor(params, *t.entry, local.stretches, element_bytes(t.entry->dtype));
+  local.data = memory_.allocate(std::ssize(cut));
+  if (!cut.empty()) std::memcpy(local.data, cut.data(), cut.size());
+  local.grad_stretches = t.grads().stretches(rank_);
+  int64_t elements = 0;
+  for (const Stretch& s : local.grad_stretches) elements += s.count;
+  local.grad = memory_.allocate(elements * element_bytes(local.grad_dtype));
+  for (const MatrixPart& part : t.parts) {
+    muonrt_part_t& p = local.parts.emplace_back();
+    muonrt_part_init(&p);
+    p.name = part.name.empty() ? nullptr : part.name.c_str();
+    (part.columns ? p.cols : p.rows) = part.runs.data();
+    (part.columns ? p.n_cols : p.n_rows) = std::ssize(part.runs);
+    p.lr_factor = part.lr_factor;
+    if (part.axis && t.config->normuon) p.normuon_axis = bound_axis(*part.axis);
+  }
+  muonrt_param_t& p = params_.emplace_back(param());
+  p.name = t.entry->name.c_str();
+  p.group =
+      static_cast<int32_t>(std::lower_bound(used_.begin(), used_.end(), t.rule) - used_.begin());
+  p.ndim = static_cast<int32_t>(t.entry->shape.size());
+  p.shape = t.entry->shape.data();
+  p.dtype = t.half() ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
+  p.grad_dtype = local.grad_dtype == "BF16" ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
+  p.layout = t.layout->c();
+  p.grad_layout = t.grad_layout ? t.grad_layout->c() : nullptr;
+  p.data = local.data;
+  p.grad = local.grad;
+  p.master_kind = t.half() ? bound_master(config_.file, *t.config) : MUONRT_MASTER_NONE;
+  p.view = t.stack()                                  ? MUONRT_VIEW_STACK
+           : !t.adamw() && t.entry->shape.size() != 2 ? MUONRT_VIEW_MATRIX
+                                                      : MUONRT_VIEW_PLAIN;
+  p.parts = local.parts.empty() ? nullptr : local.parts.data();
+  p.n_parts = std::ssize(local.parts);
+  p.qk_clip = rules_[static_cast<size_t>(p.group)].qk_clip();
+}
+
+void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
+  muonrt_optimizer_options_t o = bound_options(config_, used_);
+  set_device(o, where, rank_);
+  std::vector<muonrt_group_t> groups;
+  for (const BoundRule& rule : rules_) groups.push_back(rule.group(0));
+  optimizer_ = std::make_unique<Optimizer>(comm, o, groups, params_);
+}
+
+void StepSession::load_gradient(const TensorFile& grads, Local& local) {
+  const StepTensor& t = *local.tensor;
+  if (local.grad_stretches.empty()) return;
+  const TensorEntry& entry = grads.at(gradient_name(grads, t, t.grads().addend(rank_)));
+  const auto cut = cut_tensor(grads, entry, local.grad_stretches, element_bytes(entry.dtype));
+  if (entry.dtype == local.grad_dtype) {
+    if (!cut.empty()) std::memcpy(local.grad, cut.data(), cut.size());
+  } else {
+    widen(entry.dtype, cut, local.grad);
+  }
+}
+
+muonrt_report_t StepSession::step(const TensorFile& grads, const std::vector<float>& logits) {
+  for (size_t g = 0; g < rules_.size(); ++g) {
+    if (!rules_[g].constant()) {
+      optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(optimizer_->steps()));
+    }
+  }
+  for (Local& local : locals_) load_gradient(grads, local);
+  muonrt_step_t args;
+  muonrt_step_init(&args);
+  args.lr = 1.0;  // every rule has its own
+  if (!logits.empty()) {
+    const auto bytes = std::ssize(logits) * int64_t{sizeof(float)};
+    if (!logits_) logits_ = reinterpret_cast<float*>(memory_.allocate(bytes));
+    std::memcpy(logits_, logits.data(), static_cast<size_t>(bytes));
+    args.qk_logits = logits_;
+    args.n_qk_logits = std::ssize(logits);
+  }
+  if (config_.grad_scale_inv) args.grad_scale_inv = *config_.grad_scale_inv;
+  return optimizer_->step(args);
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command/rank_memory.hpp"
+#include "command/run_device.hpp"
+#include "command/step/tensors.hpp"
+#include "muonrt/muonrt.hpp"
+#include "opt_json/bind.hpp"
+
+namespace muonrt::tool {
+
+/// One rank's shards of the parameters, their gradients, and the optimizer over them.
+class StepSession {
+ public:
+  /// Collective. @param grads  the gradient files; all of them are checked here.
+  /// Throws where anything does not fit together.
+  StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
+              std::vector<StepTensor>& tensors,
+              const std::vector<std::unique_ptr<TensorFile>>& grads, const RunDevice& where);
+
+  /// Collective: one step with the gradients of this file.
+  /// @param logits  for QK-clip, as StepLogits gives them.
+  muonrt_report_t step(const TensorFile& grads, const std::vector<float>& logits);
+
+  /// Rules of the parameters that step, ascending.
+  const std::vector<size_t>& used() const { return used_; }
+  bool empty() const { return params_.empty(); }
+  Optimizer& optimizer() { return *optimizer_; }
+  /// Local shard; valid as long as this object.
+  const void* data(const StepTensor& tensor) const {
+    return locals_[static_cast<size_t>(tensor.index)].data;
+  }
+  /// For views of state, which the device alone may reach.
+  RankMemory& memory() { return memory_; }
+
+ private:
+  struct Local {
+    const StepTensor* tensor = nullptr;
+    std::vector<Stretch> stretches, grad_stretches;
+    std::string grad_dtype;  // of the buffer: F32 or BF16
+    unsigned char *data = nullptr, *grad = nullptr;
+    std::vector<muonrt_part_t> parts;
+  };
+  void check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads);
+  void take_param(const TensorFile& params, Local& local);
+  void make_optimizer(Comm& comm, const RunDevice& where);
+  void load_gradient(const TensorFile& grads, Local& local);
+
+  const StepConfig& config_;
+  std::vector<StepTensor>& tensors_;
+  int rank_;
+  RankMemory memory_;
+  std::vector<Local> locals_;
+  std::vector<size_t> used_;      // rules, ascending
+  std::vector<BoundRule> rules_;  // of `used_`
+  std::vector<muonrt_param_t> params_;
+  float* logits_ = nullptr;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+}  // namespace muonrt::tool

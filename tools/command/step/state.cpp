@@ -1,0 +1,223 @@
+#include "command/step/state.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "command/step/gather.hpp"
+#include "command/step/half.hpp"
+#include "command/step/owned.hpp"
+#include "opt_json/strict_json.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr const char* kFormat = "muonrt step state 1";
+
+/// One piece of state of one parameter.
+struct Piece {
+  const StepTensor* tensor;
+  int32_t kind;
+  std::string name;
+  std::string dtype = "F32";
+  std::vector<int64_t> lines = {};  // NorMuon: of each matrix
+
+  bool normuon() const { return kind == MUONRT_STATE_NORMUON; }
+  std::vector<int64_t> shape() const {
+    if (!normuon()) return tensor->entry->shape;
+    return {std::accumulate(lines.begin(), lines.end(), int64_t{0})};
+  }
+  int64_t elements() const {
+    const auto sizes = shape();
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+  }
+  int64_t element() const { return element_bytes(dtype); }
+};
+
+/// In the order of the file.
+std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepConfig& config) {
+  std::vector<Piece> out;
+  for (const StepTensor& t : tensors) {
+    if (!t.steps()) continue;
+    const std::string& name = t.entry->name;
+    const bool half = !t.adamw() && t.config->momentum_dtype == "bf16";
+    out.push_back({&t, MUONRT_STATE_MOMENTUM, "momentum/" + name, half ? "BF16" : "F32"});
+    if (t.adamw()) out.push_back({&t, MUONRT_STATE_VARIANCE, "variance/" + name});
+    if (!t.adamw() && t.config->normuon) {
+      Piece moments{&t, MUONRT_STATE_NORMUON, "normuon/" + name, "F32", normuon_lines(t)};
+      if (moments.elements() > 0) out.push_back(std::move(moments));
+    }
+    if (!t.half()) continue;
+    const int32_t master = bound_master(config.file, *t.config);
+    if (master == MUONRT_MASTER_AUTO || master == MUONRT_MASTER_OWNED) {
+      out.push_back({&t, MUONRT_STATE_MASTER, "master/" + name});
+    } else if (master == MUONRT_MASTER_REMAINDER) {
+      out.push_back({&t, MUONRT_STATE_REMAINDER, "remainder/" + name, "U16"});
+    }
+  }
+  return out;
+}
+
+std::string momentum_kind(const StepTensor& t) {
+  return t.adamw() ? "adamw" : t.config->momentum_kind.value_or("ema");
+}
+
+void check_metadata(const TensorFile& file, const std::vector<StepTensor>& tensors) {
+  const auto& metadata = file.table().metadata;
+  const auto format = metadata.find("format");
+  if (format == metadata.end() || format->second != kFormat) {
+    throw std::runtime_error(file.path() + ": its metadata do not say format " + shown(kFormat) +
+                             "; give a file that --state-out wrote");
+  }
+  for (const StepTensor& t : tensors) {
+    if (!t.steps()) continue;
+    const auto kind = metadata.find("momentum/" + t.entry->name);
+    if (kind != metadata.end() && kind->second != momentum_kind(t)) {
+      throw std::runtime_error(file.path() + ": the momentum of " + shown(t.entry->name) + " is " +
+                               shown(kind->second) + ", but " + t.config->rule + " asks for " +
+                               momentum_kind(t));
+    }
+  }
+}
+
+int64_t step_of(const TensorFile& file) {
+  const TensorEntry& entry = file.at("step");
+  if (entry.dtype != "I64" || entry.bytes() != 8) {
+    throw std::runtime_error(file.path() + ": tensor 'step' is no single I64");
+  }
+  const auto bytes = file.read(entry, 0, 8);
+  int64_t out = 0;
+  std::memcpy(&out, bytes.data(), 8);
+  if (out < 0) throw std::runtime_error(file.path() + ": tensor 'step' is negative");
+  return out;
+}
+
+/// Of second moments, whose root an update is divided by: a bad one would end in weights unseen.
+/// @param first  the element at which `values` begin.
+void check_moments(const TensorFile& file, const Piece& p, int64_t first,
+                   const std::vector<unsigned char>& values) {
+  if (p.kind != MUONRT_STATE_VARIANCE && !p.normuon()) return;
+  for (size_t i = 0; i * sizeof(float) < values.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, values.data() + i * sizeof value, sizeof value);
+    if (std::isfinite(value) && value >= 0) continue;
+    throw std::runtime_error(
+        fmt::format("{}: tensor {}: element {} is {} (a second moment is a finite number >= 0); "
+                    "give a file that --state-out wrote",
+                    file.path(), shown(p.name), first + static_cast<int64_t>(i), value));
+  }
+}
+
+/// A master rounds to its parameter: up or down, as rounding at random may. Those of other
+/// parameters would take their place in the first step.
+/// @param held  where `values` lie in the parameter.
+/// @param param  this rank's shard, bf16.
+void check_masters(const TensorFile& file, const Piece& p, const Stretch& held,
+                   const std::vector<unsigned char>& values, const unsigned char* param) {
+  if (p.kind != MUONRT_STATE_MASTER) return;
+  for (int64_t i = 0; i < held.count; ++i) {
+    uint32_t master = 0;
+    uint16_t rounded = 0;
+    std::memcpy(&master, values.data() + i * int64_t{sizeof master}, sizeof master);
+    std::memcpy(&rounded, param + (held.local + i) * int64_t{sizeof rounded}, sizeof rounded);
+    const uint32_t down = master >> 16;
+    if (rounded == down || rounded == down + 1) continue;
+    const float stored = element_as_float("F32", values.data() + i * int64_t{sizeof master});
+    const float held_now = element_as_float("BF16", reinterpret_cast<unsigned char*>(&rounded));
+    if (std::isnan(stored) && std::isnan(held_now)) continue;
+    throw std::runtime_error(fmt::format(
+        "{}: tensor {}: element {} is {}, but that of the parameter {} (a master rounds to its "
+        "parameter); give the parameters that were written with this state",
+        file.path(), shown(p.name), held.element + i, stored, held_now));
+  }
+}
+
+/// What of a piece lies in this rank's view, and where.
+std::vector<Stretch> held_of(Optimizer& optimizer, const Piece& p, const std::string& plan,
+                             int rank) {
+  const StepTensor& t = *p.tensor;
+  if (p.normuon()) return owned_lines(t, plan, rank);
+  const bool moment = p.kind == MUONRT_STATE_MOMENTUM || p.kind == MUONRT_STATE_VARIANCE;
+  return moment ? kept_elements(optimizer, t, p.kind, rank) : t.layout->stretches(rank);
+}
+
+}  // namespace
+
+void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
+                const StepConfig& config, const std::string& path, int rank) {
+  const TensorFile file(path);
+  check_metadata(file, tensors);
+  const int64_t step = step_of(file);
+  const auto pieces = pieces_of(tensors, config);
+  std::set<std::string> names = {"step"};
+  for (const Piece& p : pieces) {
+    names.insert(p.name);
+    const TensorEntry& entry = file.at(p.name);
+    if (entry.dtype != p.dtype || entry.shape != p.shape()) {
+      throw std::runtime_error(path + ": tensor " + shown(p.name) + ": it is " + entry.dtype +
+                               " of shape " + shape_text(entry.shape) + " (" + p.dtype +
+                               " of shape " + shape_text(p.shape()) +
+                               " belongs there); is it another model's, or of other settings?");
+    }
+  }
+  for (const TensorEntry& entry : file.table().entries) {
+    if (!names.count(entry.name)) {
+      throw std::runtime_error(path + ": tensor " + shown(entry.name) +
+                               " belongs to no parameter that steps so; is it another model's?");
+    }
+  }
+  if (session.empty()) return;
+  const std::string plan = session.optimizer().describe(MUONRT_JSON);
+  for (const Piece& p : pieces) {
+    const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
+    if (!view.data) continue;
+    // What the view has beyond that (lines of other owners) stays as it is.
+    auto local = session.memory().read(view.data, view.numel * p.element());
+    for (const Stretch& s : held_of(session.optimizer(), p, plan, rank)) {
+      const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
+      check_moments(file, p, s.element, part);
+      check_masters(file, p, s, part, static_cast<const unsigned char*>(session.data(*p.tensor)));
+      std::memcpy(local.data() + s.local * p.element(), part.data(), part.size());
+    }
+    session.memory().write(view.data, local);
+  }
+  check(muonrt_optimizer_set_step(session.optimizer().get(), step));
+}
+
+std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
+                                         const std::vector<StepTensor>& tensors,
+                                         const StepConfig& config, const std::string& path) {
+  const auto pieces = pieces_of(tensors, config);
+  const bool root = comm.rank() == 0;
+  std::unique_ptr<TensorWriter> writer;
+  if (root) {
+    std::map<std::string, std::string> metadata = {{"format", kFormat}};
+    std::vector<TensorEntry> entries = {{"step", "I64", {}, 0, 8}};
+    for (const Piece& p : pieces) {
+      entries.push_back({p.name, p.dtype, p.shape(), 0, p.elements() * p.element()});
+      if (p.kind == MUONRT_STATE_MOMENTUM) metadata[p.name] = momentum_kind(*p.tensor);
+    }
+    writer = std::make_unique<TensorWriter>(path, std::move(entries), metadata);
+    const int64_t step = session.empty() ? 0 : session.optimizer().steps();
+    writer->add(&step, 8);
+  }
+  const std::string plan = session.empty() ? "" : session.optimizer().describe(MUONRT_JSON);
+  for (const Piece& p : pieces) {
+    const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
+    const auto local = session.memory().read(view.data, view.data ? view.numel * p.element() : 0);
+    const auto whole = gather_elements(comm, p.elements(), p.element(),
+                                       held_of(session.optimizer(), p, plan, comm.rank()),
+                                       local.data(), "state " + shown(p.name));
+    if (root) writer->add(whole.data(), std::ssize(whole));
+  }
+  if (root) writer->finish();
+  return writer;
+}
+
+}  // namespace muonrt::tool

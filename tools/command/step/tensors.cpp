@@ -1,0 +1,142 @@
+#include "command/step/tensors.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "opt_json/strict_json.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+std::string replicated(size_t dims) {
+  std::string out;
+  for (size_t i = 0; i < dims; ++i) out += i > 0 ? ",R" : "R";
+  return out;
+}
+
+/// As many dimensions of one rank as there are placements: one rank alone holds everything, so
+/// that a configuration for a mesh runs there as it is.
+std::string mesh_of_ones(const std::string& placements) {
+  std::string out = "d0=1";
+  int dims = 1, depth = 0;
+  for (const char c : placements) {
+    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c == ',' && depth == 0) out += ",d" + std::to_string(dims++) + "=1";
+  }
+  return out;
+}
+
+size_t dims_of(const std::string& mesh) {
+  size_t out = 1;
+  for (const char c : mesh) out += c == ',';
+  return out;
+}
+
+std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const std::string& mesh,
+                                        const std::string& placements, const char* key) {
+  const LayoutConfig& l = t.config->layout;
+  ExactWords words{t.entry->shape, mesh,         placements, l.reading,
+                   l.cuts,         l.row_bounds, l.owner,    l.flat};
+  const bool cuts = !l.cuts.empty() || !l.row_bounds.empty() || !l.owner.empty() || !l.flat.empty();
+  if (placements.empty() && !cuts) words.placements = replicated(dims_of(mesh));
+  if (words.placements.empty()) words.reading.clear();
+  try {
+    return std::make_unique<TensorLayout>(words);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(t.where + ": " + key + ": " + e.what());
+  }
+}
+
+void check_kind(const StepTensor& t) {
+  const size_t dims = t.entry->shape.size();
+  const auto refuse = [&](const std::string& problem) {
+    throw std::runtime_error(t.where + ": " + problem);
+  };
+  if (t.entry->dtype != "F32" && t.entry->dtype != "BF16") {
+    refuse("its dtype is " + t.entry->dtype +
+           " (F32 and BF16 can be stepped); convert it, or give it the role frozen");
+  }
+  const std::string rank = std::to_string(dims) + (dims == 1 ? " dimension" : " dimensions");
+  if (t.stack() && dims != 3) refuse("role stack, but it has " + rank + " (3 belong to a stack)");
+  if (!t.adamw() && dims < 2) refuse("role matrix, but it has " + rank + " (2 or more are needed)");
+  if (dims > 8) refuse("it has " + rank + " (at most 8)");
+  if (t.adamw() && !t.config->parts.kind.empty()) {
+    refuse("it has parts, but AdamW works element by element");
+  }
+}
+
+void take_parts(StepTensor& t) {
+  if (t.adamw()) return;
+  const std::vector<int64_t>& shape = t.entry->shape;
+  const size_t first = t.stack() ? 1 : 0;
+  int64_t cols = 1;
+  for (size_t i = first + 1; i < shape.size(); ++i) cols *= shape[i];
+  t.parts = parts_of(t.config->parts, shape[first], cols, t.where + ": parts");
+}
+
+void take_layouts(StepTensor& t, const std::string& given, int world) {
+  const LayoutConfig& l = t.config->layout;
+  const std::string& placed = l.placements.empty() ? l.grad_placements : l.placements;
+  const std::string mesh = !given.empty()                  ? given
+                           : world == 1 && !placed.empty() ? mesh_of_ones(placed)
+                                                           : "world=" + std::to_string(world);
+  t.layout = layout_of(t, mesh, l.placements, l.placements.empty() ? "layout" : "placements");
+  if (l.placements.find('P') != std::string::npos) {
+    throw std::runtime_error(t.where + ": placements: " + l.placements +
+                             " hold P (a parameter is no sum; write P in grad_placements)");
+  }
+  if (l.grad_placements.empty()) return;
+  // The gradient has these placements alone: row bounds and such are of the parameter.
+  ExactWords words{t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}};
+  try {
+    t.grad_layout = std::make_unique<TensorLayout>(words);
+  } catch (const std::exception& e) {
+    throw std::runtime_error(t.where + ": grad_placements: " + e.what());
+  }
+  t.partial = l.grad_placements.find('P') != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig& config,
+                                     const std::string& mesh, int world) {
+  std::vector<StepTensor> out;
+  int64_t index = 0;
+  for (const TensorEntry& entry : params.table().entries) {
+    StepTensor& t = out.emplace_back();
+    t.entry = &entry;
+    t.rule = config.rule_of(entry.name);
+    t.config = &config.rules[t.rule].config;
+    t.where = config.file + ": " + t.config->rule + ": param " + shown(entry.name);
+    if (*t.config->role == "frozen") continue;
+    check_kind(t);
+    take_layouts(t, mesh, world);
+    if (entry.bytes() == 0) continue;  // nothing that could move
+    take_parts(t);
+    t.index = index++;
+  }
+  return out;
+}
+
+std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry& entry,
+                                      const std::vector<Stretch>& stretches, int64_t bytes) {
+  if (stretches.empty()) return {};
+  int64_t first = entry.elements(), last = 0, count = 0;
+  for (const Stretch& s : stretches) {
+    first = std::min(first, s.element);
+    last = std::max(last, s.element + s.count);
+    count += s.count;
+  }
+  const auto span = file.read(entry, first * bytes, (last - first) * bytes);
+  if (count == last - first && stretches.size() == 1) return span;
+  std::vector<unsigned char> out(static_cast<size_t>(count * bytes));
+  for (const Stretch& s : stretches) {
+    std::memcpy(out.data() + s.local * bytes, span.data() + (s.element - first) * bytes,
+                static_cast<size_t>(s.count * bytes));
+  }
+  return out;
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command/step/parts.hpp"
+#include "command/step/safetensors.hpp"
+#include "command/tensor_layout.hpp"
+#include "muonrt/muonrt.hpp"
+#include "opt_json/config.hpp"
+
+namespace muonrt::tool {
+
+/// One tensor of the parameter file, and what opt.json makes of it.
+struct StepTensor {
+  const TensorEntry* entry = nullptr;
+  size_t rule = 0;
+  const ParamConfig* config = nullptr;
+  std::string where;   // "opt.json: rules[1]: param 'x'", for messages
+  int64_t index = -1;  // among the parameters of the optimizer; -1: it stays as it is
+  std::unique_ptr<TensorLayout> layout;
+  std::unique_ptr<TensorLayout> grad_layout;  // null: the gradient lies as the parameter does
+  bool partial = false;                       // gradients are addends, in tensors called name@i
+  std::vector<MatrixPart> parts;
+
+  const TensorLayout& grads() const { return grad_layout ? *grad_layout : *layout; }
+  bool steps() const { return index >= 0; }
+  bool adamw() const { return *config->role == "adamw"; }
+  bool stack() const { return *config->role == "stack"; }
+  bool half() const { return entry->dtype == "BF16"; }
+};
+
+/// Every tensor of `params` in the order of the file.
+/// @param mesh  "fsdp=2,tp=2"; "": the ranks as one dimension `world`.
+/// Throws std::runtime_error that names tensor and rule.
+std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig& config,
+                                     const std::string& mesh, int world);
+
+/// The elements of a tensor that a rank holds, in its local order.
+/// @param bytes  of an element.
+std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry& entry,
+                                      const std::vector<Stretch>& stretches, int64_t bytes);
+
+}  // namespace muonrt::tool

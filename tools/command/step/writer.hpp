@@ -1,0 +1,42 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command/step/safetensors.hpp"
+#include "opt_json/output_file.hpp"
+
+namespace muonrt::tool {
+
+/// Writes a safetensors file as OutputFile does: whole, then its name.
+class TensorWriter {
+ public:
+  /// The tensors of the file, in the order in which their data will lie; offsets are set here.
+  /// Throws std::runtime_error that names the file, as every function does.
+  TensorWriter(std::string path, std::vector<TensorEntry> entries,
+               const std::map<std::string, std::string>& metadata);
+  ~TensorWriter();
+  TensorWriter(const TensorWriter&) = delete;
+  TensorWriter& operator=(const TensorWriter&) = delete;
+
+  /// The data of the next tensor.
+  void add(const void* data, int64_t bytes);
+  /// The temporary file is whole and on disk. @return  SHA-256 of its bytes, as hexadecimal digits.
+  std::string finish();
+  /// The file takes its name; after `finish`.
+  void publish() { file_.publish(); }
+
+ private:
+  struct Inside;
+  void put(const void* data, size_t bytes);
+  [[noreturn]] void fail_inside(const char* what) const;
+
+  OutputFile file_;
+  std::vector<TensorEntry> entries_;
+  size_t next_ = 0;
+  std::unique_ptr<Inside> inside_;
+};
+
+}  // namespace muonrt::tool

@@ -1,0 +1,160 @@
+#include "opt_json/config.hpp"
+
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "opt_json/glob.hpp"
+#include "opt_json/schema.hpp"
+#include "opt_json/strict_json.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+/// A rule that says how its parameters lie replaces the form that the defaults have.
+void drop_replaced_layout(ParamConfig& config, const Value& rule) {
+  LayoutConfig& layout = config.layout;
+  bool cuts = false;
+  for (const char* key : {"cuts", "row_bounds", "owner", "flat"}) {
+    cuts = cuts || rule.json.contains(key);
+  }
+  const bool placements = rule.json.contains("placements");
+  if (cuts || placements) {
+    layout.cuts.clear();
+    layout.row_bounds.clear();
+    layout.owner.clear();
+    layout.flat.clear();
+  }
+  if (cuts) {
+    layout.placements.clear();
+    layout.reading.clear();
+  }
+}
+
+/// What only matrices have, as defaults, is nothing to an AdamW rule; its own is refused with the
+/// parameters it applies to. So are restarts of the Gram form, to a rule of the other.
+void drop_inherited(ParamConfig& config, const Value& rule) {
+  const auto own = [&](const char* key) { return rule.json.contains(key); };
+  if (config.role == "adamw") {
+    if (!own("parts")) config.parts = {};
+    if (!own("qk_clip")) config.qk_clip.reset();
+  }
+  if (config.method == "standard" && !own("restarts")) config.restarts.reset();
+}
+
+void check_layout(const ParamConfig& config, const Value& at) {
+  const LayoutConfig& l = config.layout;
+  const int last = !l.row_bounds.empty() + !l.owner.empty() + !l.flat.empty();
+  if (last > 1) at.refuse("more than one of row_bounds, owner and flat; give one");
+  if (!l.placements.empty() && (last > 0 || !l.cuts.empty())) {
+    at.refuse("placements together with cuts, row_bounds, owner or flat; give one or the other");
+  }
+  if (l.placements.empty() && !l.reading.empty() && (last > 0 || !l.cuts.empty())) {
+    at.refuse("a reading without placements (cuts have one meaning only); leave it out");
+  }
+}
+
+void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults) {
+  list.require_list(1);
+  for (size_t i = 0; i < list.json.size(); ++i) {
+    const Value rule = list.at(i);
+    rule.require_object();
+    if (!rule.json.contains("name")) rule.refuse("name is missing");
+    Rule& made = out.rules.emplace_back();
+    made.pattern = rule.at("name").text();
+    made.config = defaults;
+    made.config.rule = rule.path;
+    drop_replaced_layout(made.config, rule);
+    nlohmann::json keys = rule.json;
+    keys.erase("name");
+    read_object(made.config, {keys, rule.path}, param_keys());
+    check_layout(made.config, rule);
+    drop_inherited(made.config, rule);
+    const std::string role = made.config.role.value_or("");
+    if (role.empty()) rule.refuse("role is missing (here and in defaults)");
+    if (role != "frozen" && !made.config.lr) {
+      rule.refuse("lr is missing (here and in defaults; there is no learning rate by default)");
+    }
+  }
+}
+
+const std::vector<Key<StepConfig>>& top_keys() {
+  using S = StepConfig;
+  const auto later = [](S&, const Value&) {};
+  const auto choose = [](const char* name, std::optional<std::string> S::*field,
+                         std::vector<const char*> known) -> Key<S> {
+    return {name, [=](S& out, const Value& v) {
+              out.*field = known.size() == 2 ? v.choice({known[0], known[1]})
+                                             : v.choice({known[0], known[1], known[2]});
+            }};
+  };
+  static const std::vector<Key<S>> keys = {
+      {"about",
+       [](S&, const Value& v) {
+         v.require_object();
+         for (const auto& [name, unused] : v.json.items()) v.at(name).text();
+       }},
+      {"defaults", later},
+      {"rules", later},
+      {"seed",
+       [](S& out, const Value& v) {
+         if (!v.json.is_number_unsigned()) {
+           v.refuse(v.shown() + " (a whole number from 0 to 2^64 - 1 belongs there)");
+         }
+         out.seed = v.json.get<uint64_t>();
+       }},
+      {"clip_norm",
+       [](S& out, const Value& v) {
+         out.clip_norm = v.null() ? std::nullopt : std::optional(v.number(1e-30, kHuge));
+       }},
+      {"grad_scale_inv",
+       [](S& out, const Value& v) { out.grad_scale_inv = v.number(1e-30, kHuge); }},
+      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMostSize); }},
+      {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
+      choose("commit", &S::commit, {"atomic", "eager"}),
+      choose("replicas", &S::replicas, {"once", "each", "auto"}),
+      {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMostSize); }}};
+  return keys;
+}
+
+}  // namespace
+
+size_t StepConfig::rule_of(const std::string& param) const {
+  for (size_t i = 0; i < rules.size(); ++i) {
+    if (glob_matches(rules[i].pattern, param)) return i;
+  }
+  throw std::runtime_error(file + ": no rule matches the parameter " + shown(param) +
+                           "; add one (with \"role\": \"frozen\" if it is to stay as it is)");
+}
+
+StepConfig parse_config(std::string_view text, const std::string& file) {
+  StepConfig out;
+  out.file = file;
+  const nlohmann::json json = parse_strict(text, file);
+  try {
+    const Value top{json, ""};
+    read_object(out, top, top_keys());
+    ParamConfig defaults;
+    if (json.contains("defaults")) {
+      read_object(defaults, top.at("defaults"), param_keys());
+      check_layout(defaults, top.at("defaults"));
+    }
+    if (!json.contains("rules")) top.refuse("rules are missing");
+    read_rules(out, top.at("rules"), defaults);
+  } catch (const std::runtime_error& e) {
+    throw std::runtime_error(file + ": " + e.what());
+  }
+  return out;
+}
+
+StepConfig read_config(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  // An empty file can be read, which inserting its text would deny.
+  if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  if (!in.is_open() || in.bad() || !text) throw std::runtime_error(path + ": cannot be read");
+  return parse_config(text.str(), path);
+}
+
+}  // namespace muonrt::tool

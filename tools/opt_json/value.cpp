@@ -1,0 +1,116 @@
+#include "opt_json/value.hpp"
+
+#include <cmath>
+#include <sstream>
+#include <stdexcept>
+
+#include "opt_json/strict_json.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+std::string digits(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+template <class List>
+std::string joined(const List& words) {
+  std::string out;
+  for (const auto& word : words) out += (out.empty() ? "" : ", ") + std::string(word);
+  return out;
+}
+
+}  // namespace
+
+void Value::refuse(const std::string& problem) const {
+  throw std::runtime_error((path.empty() ? "" : path + ": ") + problem);
+}
+
+std::string Value::shown() const {
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text.size() > 100 ? text.substr(0, 100) + "..." : text;
+}
+
+double Value::number(double low, double high) const {
+  const double value = json.is_number() ? json.get<double>() : NAN;
+  if (!(value >= low && value <= high)) {
+    refuse(shown() + " (a number from " + digits(low) + " to " + digits(high) + " belongs there)");
+  }
+  return value;
+}
+
+double Value::below_one(double low, bool in_f32) const {
+  const double value = json.is_number() ? json.get<double>() : NAN;
+  const bool below = value < 1 && !(in_f32 && static_cast<float>(value) >= 1.0f);
+  if (!(value >= low && below)) {
+    refuse(shown() + " (a number from " + digits(low) + " to below 1" +
+           (in_f32 ? ", also once it is rounded to f32," : "") + " belongs there)");
+  }
+  return value;
+}
+
+int64_t Value::integer(int64_t low, int64_t high) const {
+  const bool fits =
+      json.is_number_unsigned() ? json.get<uint64_t>() <= INT64_MAX : json.is_number_integer();
+  if (!fits || json.get<int64_t>() < low || json.get<int64_t>() > high) {
+    refuse(shown() + " (a whole number from " + std::to_string(low) + " to " +
+           std::to_string(high) + " belongs there)");
+  }
+  return json.get<int64_t>();
+}
+
+bool Value::boolean() const {
+  if (!json.is_boolean()) refuse(shown() + " (true or false belongs there)");
+  return json.get<bool>();
+}
+
+std::string Value::text() const {
+  if (!json.is_string()) refuse(shown() + " (a text belongs there)");
+  const std::string out = json.get<std::string>();
+  if (out.empty()) refuse("an empty text");
+  return out;
+}
+
+std::string Value::choice(std::initializer_list<const char*> known) const {
+  if (json.is_string()) {
+    for (const char* word : known) {
+      if (json.get<std::string>() == word) return word;
+    }
+  }
+  refuse("unknown value " + shown() + " (known: " + joined(known) + ")");
+}
+
+void Value::require_object() const {
+  if (!json.is_object()) refuse(shown() + " (an object {...} belongs there)");
+}
+
+void Value::require_list(size_t least) const {
+  if (!json.is_array()) refuse(shown() + " (a list [...] belongs there)");
+  if (json.size() < least) refuse("a list of fewer than " + std::to_string(least) + " items");
+}
+
+std::vector<int64_t> Value::integers(int64_t low, int64_t high) const {
+  require_list();
+  std::vector<int64_t> out;
+  for (size_t i = 0; i < json.size(); ++i) out.push_back(at(i).integer(low, high));
+  return out;
+}
+
+std::string Value::words() const {
+  if (json.is_string()) return text();
+  if (!json.is_array()) refuse(shown() + " (a text or a list of texts belongs there)");
+  require_list(1);
+  std::string out;
+  for (size_t i = 0; i < json.size(); ++i) out += (i > 0 ? "," : "") + at(i).text();
+  return out;
+}
+
+void refuse_key(const Value& object, const std::string& key,
+                const std::vector<std::string>& known) {
+  object.refuse("unknown key " + shown(key) + " (known: " + joined(known) + ")");
+}
+
+}  // namespace muonrt::tool
