@@ -3,7 +3,7 @@
 #include "api/guard.hpp"
 #include "muonrt/optimizer.h"
 #include "muonrt/state.h"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/fields.hpp"
 
 // Every default of the C structs, taken from the settings that the library itself starts from.
 
@@ -21,44 +21,28 @@ bool clear(T* to) {
   return true;
 }
 
+/// Writes the default of each row.
+template <class C, class Settings>
+auto fills(C& to, const Settings& defaults) {
+  return [&](const auto& row) {
+    if constexpr (requires { row.c_place; }) {
+      auto& out = row.c_place(to);
+      using Value = std::remove_reference_t<decltype(out)>;
+      if constexpr (!requires { row.place(defaults).has_value(); }) {
+        if (!row.has(muonrt::kZeroIsAbsent)) out = static_cast<Value>(row.place(defaults));
+      }
+    }
+  };
+}
+
 }  // namespace
 
 extern "C" {
 
 void(muonrt_group_init)(muonrt_group_t* group, int32_t role) {
   if (!clear(group)) return;
-  const GroupSettings d = GroupSettings::defaults(static_cast<Role>(role));
-  group->role = role;
-  group->lr_factor = d.lr_factor;
-  group->weight_decay = d.weight_decay;
-  group->momentum = d.momentum;
-  group->momentum_kind = static_cast<int32_t>(d.momentum_kind);
-  group->nesterov = d.nesterov;
-  group->coefficients = static_cast<int32_t>(d.coefficients);
-  group->steps = d.steps;
-  group->lower_bound = d.lower_bound;
-  group->cushion = d.cushion;
-  group->safety = d.safety;
-  group->safety_mode = static_cast<int32_t>(d.safety_mode);
-  group->normalize = static_cast<int32_t>(d.normalize);
-  group->scale_rule = static_cast<int32_t>(d.scale_rule);
-  group->form = static_cast<int32_t>(d.form);
-  group->scale_factor = d.scale_factor;
-  group->beta1 = d.beta1;
-  group->beta2 = d.beta2;
-  group->eps = d.eps;
-  group->normalize_eps = d.normalize_eps;
-  group->row_scaling = static_cast<int32_t>(d.row_scaling);
-  group->block_period = d.blocks.period;
-  group->block_rows = d.blocks.rows;
-  group->block_cols = d.blocks.cols;
-  group->block_lr_factor = d.blocks.lr_factor;
-  group->weight_decay_kind = static_cast<int32_t>(d.weight_decay_kind);
-  group->adam_form = static_cast<int32_t>(d.adam_form);
-  group->update_every = d.update_every;
-  group->momentum_dtype = static_cast<int32_t>(d.momentum_dtype);
-  group->normuon = static_cast<int32_t>(d.normuon);
-  group->normuon_beta2 = d.normuon_beta2;
+  const GroupSettings defaults = GroupSettings::defaults(static_cast<Role>(role));
+  muonrt::visit_group_fields(fills(*group, defaults));
 }
 
 void(muonrt_part_init)(muonrt_part_t* part) {
@@ -83,17 +67,8 @@ void(muonrt_param_init)(muonrt_param_t* param) {
 
 void(muonrt_optimizer_options_init)(muonrt_optimizer_options_t* options) {
   if (!clear(options)) return;
-  const OptimizerSettings d;
-  options->device = MUONRT_DEVICE_HOST;
-  options->threads = d.threads;
-  options->transport_dtype = static_cast<int32_t>(d.transport);
-  options->commit = static_cast<int32_t>(d.commit);
-  options->window = d.window;
-  options->timeout_ms = d.timeout_ms;
-  options->seed = d.seed;
-  options->clip_norm = d.clip_norm;
-  options->health_every = d.health_every;
-  options->reserved_sms = d.reserved_sms;
+  const OptimizerSettings defaults;
+  muonrt::visit_option_fields(fills(*options, defaults));
 }
 
 void(muonrt_allocator_init)(muonrt_allocator_t* allocator) { clear(allocator); }

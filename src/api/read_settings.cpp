@@ -5,6 +5,7 @@
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
 #include "base/checked.hpp"
+#include "optimizer/settings/fields.hpp"
 
 namespace muonrt::api {
 
@@ -12,12 +13,12 @@ namespace {
 
 template <class E>
 E read_enum(const std::string& who, const char* field, int32_t value,
-            std::initializer_list<int32_t> known) {
+            const std::vector<int32_t>& known) {
   for (const int32_t k : known) {
     if (value == k) return static_cast<E>(value);
   }
-  throw Error(kBad, cat(who, ": ", field, " is ", value, " (known values are ",
-                        std::vector<int32_t>(known), "); use one of them"));
+  throw Error(kBad, cat(who, ": ", field, " is ", value, " (known values are ", known,
+                        "); use one of them"));
 }
 
 DType read_dtype(const std::string& who, const char* field, int32_t value) {
@@ -27,6 +28,37 @@ DType read_dtype(const std::string& who, const char* field, int32_t value) {
 
 bool read_bool(const std::string& who, const char* field, int32_t value) {
   return read_enum<int32_t>(who, field, value, {0, 1}) != 0;
+}
+
+/// The values that the type of a field has, where it is no number.
+template <class Rule>
+std::vector<int32_t> known_values(const Rule& rule) {
+  if constexpr (std::is_same_v<Rule, Choice>) {
+    std::vector<int32_t> out;
+    for (int32_t v = rule.first; v <= rule.last; ++v) out.push_back(v);
+    if (rule.besides != rule.first) out.push_back(rule.besides);
+    return out;
+  }
+  if constexpr (std::is_same_v<Rule, Flag>) return {0, 1};
+  return {MUONRT_DTYPE_F32, MUONRT_DTYPE_BF16, MUONRT_DTYPE_F16};
+}
+
+/// Reads each row of a C struct.
+template <class Settings, class C>
+auto reads(const std::string& who, Settings& to, const C& from) {
+  return [&](const auto& row) {
+    if constexpr (requires { row.place; }) {
+      auto& out = row.place(to);
+      const auto given = row.c_place(from);
+      using Value = typename ValueOf<std::remove_reference_t<decltype(out)>>::type;
+      if (row.has(kZeroIsAbsent) && given == 0) return;
+      if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>) {
+        out = static_cast<Value>(read_enum<int32_t>(who, row.name, given, known_values(row.rule)));
+      } else {
+        out = given;
+      }
+    }
+  };
 }
 
 // A growable struct inside an array: element `i`, one struct_size apart from the next.
@@ -165,15 +197,6 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   return out;
 }
 
-void read_orthogonalization(GroupSettings& out, const muonrt_group_t& g, const std::string& who) {
-  out.safety_mode = read_enum<SafetyMode>(who, "safety_mode", g.safety_mode, {0, 1, 2, 3});
-  out.normalize = read_enum<Normalize>(who, "normalize", g.normalize, {0, 1, 2});
-  out.normalize_eps = g.normalize_eps;
-  out.row_scaling = read_enum<RowScaling>(who, "row_scaling", g.row_scaling, {0, 1});
-  if (g.iteration_dtype) out.iteration = read_dtype(who, "iteration_dtype", g.iteration_dtype);
-  out.blocks = {g.block_period, g.block_rows, g.block_cols, g.block_lr_factor};
-}
-
 void read_restarts(GroupSettings& out, const muonrt_group_t& g, const std::string& who) {
   MUONRT_REQUIRE(g.n_restarts >= 0 && g.n_restarts < kMaxSteps && (g.restarts || !g.n_restarts),
                  kBad, who, ": n_restarts is ", g.n_restarts, " with restarts ",
@@ -203,13 +226,11 @@ void read_distributed(OptimizerSettings& to, const muonrt_distributed_config_t* 
   };
 }
 
-void read_memory(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
-  to.stream_ordered = read_bool("options", "stream_ordered", o.stream_ordered);
-  if (!o.allocator) return;
+void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
   const std::string who = "options: allocator";
   muonrt_allocator_t defaults;
   muonrt_allocator_init(&defaults);
-  const auto a = read_struct(o.allocator, defaults, who.c_str());
+  const auto a = read_struct(given, defaults, who.c_str());
   MUONRT_REQUIRE(a.allocate && a.release, kBad, who, ": ",
                  a.allocate  ? "release is"
                  : a.release ? "allocate is"
@@ -221,20 +242,17 @@ void read_memory(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
   to.allocator = {a.state, a.allocate, a.release};
 }
 
-void read_gpu(OptimizerSettings& to, const muonrt_optimizer_options_t& o) {
-  const std::string who = "options";
-  to.graphs = read_bool(who, "graphs", o.graphs);
-  to.symmetric = read_enum<SymmetricProvider>(who, "symmetric", o.symmetric, {0, 1, 2, 3});
-  to.reserved_sms = o.reserved_sms;
-  if (to.device == DeviceKind::kCuda) return;
-  const auto on_host = [&](const char* field, int32_t value, int32_t none) {
-    MUONRT_REQUIRE(value == none, kBad, who, ": ", field, " is ", value,
-                   " on the host (it tells how a GPU works); leave it ", none);
-  };
-  on_host("graphs", o.graphs, 0);
-  on_host("symmetric", o.symmetric, 0);
-  on_host("reserved_sms", o.reserved_sms, -1);
-  on_host("stream_ordered", o.stream_ordered, 0);
+/// What only a GPU has keeps its default on the host.
+void check_host(const muonrt_optimizer_options_t& o, const muonrt_optimizer_options_t& defaults) {
+  MUONRT_REQUIRE(o.device_index == 0, kBad, "options: device_index is ", o.device_index,
+                 " on the host (only GPUs have numbers); leave it 0");
+  visit_option_fields([&](const auto& row) {
+    if constexpr (requires { row.c_place; }) {
+      MUONRT_REQUIRE(!row.has(kGpuOnly) || row.c_place(o) == row.c_place(defaults), kBad,
+                     "options: ", row.name, " is ", row.c_place(o),
+                     " on the host (it tells how a GPU works); leave it ", row.c_place(defaults));
+    }
+  });
 }
 
 }  // namespace
@@ -246,34 +264,10 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   muonrt_group_init(&defaults, role);
   const muonrt_group_t g = read_struct(given, defaults, who.c_str());
   GroupSettings out;
-  out.role = read_enum<Role>(who, "role", g.role, {MUONRT_ROLE_MUON, MUONRT_ROLE_ADAMW});
+  visit_group_fields(reads(who, out, g));
   if (g.name) out.name = read_name(g.name, who);
-  out.lr_factor = g.lr_factor;
-  out.weight_decay = g.weight_decay;
-  out.momentum = g.momentum;
-  out.momentum_kind = read_enum<MomentumKind>(who, "momentum_kind", g.momentum_kind, {0, 1});
-  out.nesterov = read_bool(who, "nesterov", g.nesterov);
-  out.coefficients = read_enum<CoefficientFamily>(who, "coefficients", g.coefficients,
-                                                  {0, 1, 2, 3, 4, 5, 6, 7, 100});
-  out.steps = g.steps ? g.steps : published_steps(out.coefficients);
-  out.lower_bound = g.lower_bound;
-  out.cushion = g.cushion;
-  out.safety = g.safety;
-  out.scale_rule = read_enum<ScaleRule>(who, "scale_rule", g.scale_rule, {0, 1, 2, 3, 4});
-  out.form = read_enum<FormChoice>(who, "form", g.form, {0, 1, 2});
-  out.scale_factor = g.scale_factor;
-  out.beta1 = g.beta1;
-  out.beta2 = g.beta2;
-  out.eps = g.eps;
-  read_orthogonalization(out, g, who);
+  if (out.steps == 0) out.steps = published_steps(out.coefficients);
   if (with_lists) read_restarts(out, g, who);
-  out.weight_decay_kind =
-      read_enum<WeightDecayKind>(who, "weight_decay_kind", g.weight_decay_kind, {0, 1, 2, 3});
-  out.adam_form = read_enum<AdamForm>(who, "adam_form", g.adam_form, {0, 1});
-  out.update_every = g.update_every;
-  out.momentum_dtype = read_dtype(who, "momentum_dtype", g.momentum_dtype);
-  out.normuon = read_enum<NormuonAxis>(who, "normuon", g.normuon, {0, 1, 2, 3});
-  out.normuon_beta2 = g.normuon_beta2;
   const bool custom = out.coefficients == CoefficientFamily::kCustom;
   MUONRT_REQUIRE(custom || !g.custom || !with_lists, kBad, who,
                  ": custom is given, but coefficients is ", g.coefficients,
@@ -297,34 +291,11 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   const auto o = options ? read_struct(options, defaults, "options") : defaults;
   const std::string who = "options";
   auto out = OptimizerSettings::defaults(read_enum<DeviceKind>(who, "device", o.device, {0, 1}));
-  out.device_index = o.device_index;
-  const bool cuda = out.device == DeviceKind::kCuda;
-  MUONRT_REQUIRE(cuda || o.device_index == 0, kBad, who, ": device_index is ", o.device_index,
-                 " on the host (only GPUs have numbers); leave it 0");
-  out.threads = o.threads;
-  out.transport = read_dtype(who, "transport_dtype", o.transport_dtype);
-  if (o.iteration_dtype) {
-    out.iteration = read_dtype(who, "iteration_dtype", o.iteration_dtype);
-    out.gram_iteration.reset();
-  }
-  out.commit = read_enum<CommitMode>(who, "commit", o.commit, {0, 1});
-  out.window = o.window;
-  if (o.chunk_bytes) out.chunk_bytes = o.chunk_bytes;
-  out.timeout_ms = o.timeout_ms;
-  out.trace = read_bool(who, "trace", o.trace);
-  out.portable_gemm = read_bool(who, "portable_gemm", o.portable_gemm);
-  out.poison = read_bool(who, "poison", o.poison);
-  out.replicas = read_enum<Replicas>(who, "replicas", o.replicas, {0, 1, 2});
+  visit_option_fields(reads(who, out, o));
+  if (out.device == DeviceKind::kHost) check_host(o, defaults);
+  if (o.iteration_dtype) out.gram_iteration.reset();
   if (o.distributed) read_distributed(out, o.distributed, world);
-  out.seed = o.seed;
-  out.clip_norm = o.clip_norm;
-  out.health_every = o.health_every;
-  out.max_peers = o.max_peers;
-  read_gpu(out, o);
-  read_memory(out, o);
-  out.machine_flops = o.machine_flops;
-  out.machine_bytes = o.machine_bytes;
-  out.machine_message = o.machine_message_seconds;
+  if (o.allocator) read_allocator(out, o.allocator);
 
   MUONRT_REQUIRE(n_groups >= 1 && groups, kBad, "n_groups is ", n_groups, " with groups ",
                  groups ? "given" : "null", " (a parameter needs a group); pass at least one");

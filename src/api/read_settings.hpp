@@ -1,7 +1,7 @@
 #pragma once
 
 #include "muonrt/optimizer.h"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt::api {
 

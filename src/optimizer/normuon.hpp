@@ -5,7 +5,7 @@
 
 #include "backend/device.hpp"
 #include "backend/normuon.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {

@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "optimizer/describe_settings.hpp"
 #include "optimizer/problem.hpp"
+#include "optimizer/settings/describe.hpp"
 #include "pipeline/batches.hpp"
 
 namespace muonrt {
@@ -17,22 +17,6 @@ uint64_t agreed_identity(Comm& comm) {
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
   comm.allgather(&mine, all.data(), sizeof mine);
   return all[0];
-}
-
-/// A setting in a message: by its name where it has one, else as the C headers number it.
-template <class T>
-std::string shown(const T& value) {
-  if constexpr (requires { name_of(value); }) {
-    return name_of(value);
-  } else if constexpr (std::is_enum_v<T>) {
-    return cat(static_cast<int32_t>(value));
-  } else {
-    return cat(value);
-  }
-}
-std::string shown(const std::string& name) { return cat("'", name, "'"); }
-std::string shown(const std::optional<DType>& dtype) {
-  return dtype ? name_of(*dtype) : "the optimizer's";
 }
 
 }  // namespace
@@ -120,45 +104,7 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
                  " (there are ", count, " groups); use an index below that");
   const std::string who = cat("group ", index, " '", settings_.groups[index].name, "'");
   validate(group, who);
-  GroupSettings& mine = settings_.groups[static_cast<size_t>(index)];
-  const auto fixed = [&](const auto& given, const auto& at_creation, const char* field) {
-    MUONRT_REQUIRE(given == at_creation, Status::kInvalidArgument, who, ": ", field, " is ",
-                   shown(given), ", but ", shown(at_creation),
-                   " at creation (it is fixed); create another optimizer");
-  };
-  fixed(group.role, mine.role, "role");
-  if (!group.name.empty()) fixed(group.name, mine.name, "name");
-  fixed(group.momentum_kind, mine.momentum_kind, "momentum_kind");
-  fixed(group.coefficients, mine.coefficients, "coefficients");
-  fixed(group.steps, mine.steps, "steps");
-  fixed(group.lower_bound, mine.lower_bound, "lower_bound");
-  fixed(group.cushion, mine.cushion, "cushion");
-  fixed(group.safety, mine.safety, "safety");
-  fixed(group.safety_mode, mine.safety_mode, "safety_mode");
-  fixed(group.normalize, mine.normalize, "normalize");
-  fixed(group.normalize_eps, mine.normalize_eps, "normalize_eps");
-  fixed(group.row_scaling, mine.row_scaling, "row_scaling");
-  fixed(group.iteration, mine.iteration, "iteration_dtype");
-  fixed(group.blocks.period, mine.blocks.period, "block_period");
-  fixed(group.blocks.rows, mine.blocks.rows, "block_rows");
-  fixed(group.blocks.cols, mine.blocks.cols, "block_cols");
-  fixed(group.scale_rule, mine.scale_rule, "scale_rule");
-  fixed(group.scale_factor, mine.scale_factor, "scale_factor");
-  fixed(group.form, mine.form, "form");
-  fixed(group.weight_decay_kind, mine.weight_decay_kind, "weight_decay_kind");
-  fixed(group.adam_form, mine.adam_form, "adam_form");
-  fixed(group.update_every, mine.update_every, "update_every");
-  fixed(group.momentum_dtype, mine.momentum_dtype, "momentum_dtype");
-  fixed(group.normuon, mine.normuon, "normuon");
-  mine.lr_factor = group.lr_factor;
-  mine.weight_decay = group.weight_decay;
-  mine.momentum = group.momentum;
-  mine.nesterov = group.nesterov;
-  mine.beta1 = group.beta1;
-  mine.beta2 = group.beta2;
-  mine.eps = group.eps;
-  mine.normuon_beta2 = group.normuon_beta2;
-  mine.blocks.lr_factor = group.blocks.lr_factor;
+  change(settings_.groups[static_cast<size_t>(index)], group, who);
 }
 
 StateView Optimizer::state(int64_t param, StateKind kind) {

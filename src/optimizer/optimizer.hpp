@@ -11,7 +11,7 @@
 #include "backend/device.hpp"
 #include "optimizer/intervals.hpp"
 #include "optimizer/normuon.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 #include "pipeline/pipeline.hpp"
 
 namespace muonrt {

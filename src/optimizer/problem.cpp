@@ -4,7 +4,7 @@
 
 #include "base/checked.hpp"
 #include "optimizer/normuon.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 
@@ -30,17 +30,6 @@ NewtonSchulz make_one(const GroupSettings& group, const OptimizerSettings& all) 
 }
 
 }  // namespace
-
-OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
-  OptimizerSettings out;
-  out.device = kind;
-  if (kind == DeviceKind::kHost) return out;
-  out.iteration = DType::kBF16;
-  // The Gram form keeps its bounded iterates in f16 on a GPU: three more bits than bf16.
-  out.gram_iteration = DType::kF16;
-  out.chunk_bytes = 256 << 20;
-  return out;
-}
 
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) {
   std::vector<NewtonSchulz> out(settings.groups.size());

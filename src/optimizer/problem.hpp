@@ -4,7 +4,7 @@
 
 #include "algo/newton_schulz.hpp"
 #include "algo/restarts.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/scalars.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/qk_clip.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 

@@ -6,10 +6,10 @@
 #include "base/fits_f32.hpp"
 #include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
-#include "optimizer/describe_settings.hpp"
 #include "optimizer/optimizer.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/qk_clip.hpp"
+#include "optimizer/settings/describe.hpp"
 
 namespace muonrt {
 

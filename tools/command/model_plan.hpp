@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "command/models.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt::tool {

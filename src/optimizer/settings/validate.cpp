@@ -2,11 +2,9 @@
 #include <cmath>
 #include <set>
 
-#include "base/checked.hpp"
-#include "base/deadline.hpp"
 #include "optimizer/intervals.hpp"
 #include "optimizer/qk_clip.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/fields.hpp"
 
 namespace muonrt {
 
@@ -24,27 +22,62 @@ void integer(const std::string& who, const char* field, int64_t value, int64_t l
                  " (must lie in [", low, ", ", high, "]); set it to a number in that range");
 }
 
-/// An option that is 0, for `none`, or in [1e-30, 1e30].
-void number_or_none(const char* field, double value, const char* why, const char* none) {
-  constexpr double kLeast = 1e-30;
-  number("options", field, value, 0, 1e30, false);
-  MUONRT_REQUIRE(value == 0 || value >= kLeast, kBad, "options: ", field, " is ", value, " (", why,
-                 "); use 0 for ", none, ", or a number from ", kLeast);
-}
-
 void check_dtype(const std::string& who, const char* field, DType dtype, const char* remedy) {
   MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, kBad, who, ": ", field, " is ",
                  name_of(dtype), " (value ", static_cast<int32_t>(dtype),
                  "; only f32 and bf16 are supported); ", remedy);
 }
 
-constexpr int64_t kMost = int64_t{1} << 60;  // bytes of a buffer
+void check_field(const std::string& who, const char* field, double value, const Number& rule) {
+  if (rule.or_zero && value == 0) return;
+  number(who, field, value, rule.low, rule.high, rule.open);
+}
+
+void check_field(const std::string& who, const char* field, double value, const Decay&) {
+  number(who, field, value, 0, 1, true);
+  MUONRT_REQUIRE(static_cast<float>(value) < 1.0f, kBad, who, ": ", field, " is ", value,
+                 " (1 once rounded to f32, so that nothing new would be taken in); use a smaller "
+                 "one");
+}
+
+void check_field(const std::string& who, const char* field, double value,
+                 const NumberOrNone& rule) {
+  constexpr double kLeast = 1e-30;
+  number(who, field, value, 0, 1e30, false);
+  MUONRT_REQUIRE(value == 0 || value >= kLeast, kBad, who, ": ", field, " is ", value, " (",
+                 rule.why, "); use 0 for ", rule.none, ", or a number from ", kLeast);
+}
+
+void check_field(const std::string& who, const char* field, int64_t value, const Integers& rule) {
+  integer(who, field, value, rule.low, rule.high);
+}
+
+void check_field(const std::string& who, const char* field, DType value, const StorageDType&) {
+  check_dtype(who, field, value, "use one of them");
+}
+
+// Values of these were checked when they were read.
+void check_field(const std::string&, const char*, int64_t, const Unchecked&) {}
+template <class T>
+void check_field(const std::string&, const char*, const T&, const Choice&) {}
+template <class T>
+void check_field(const std::string&, const char*, const T&, const AnyDType&) {}
+void check_field(const std::string&, const char*, bool, const Flag&) {}
+
+/// Checks each row by itself.
+template <class Settings>
+auto checks_of(const std::string& who, const Settings& s) {
+  return [&](const auto& row) {
+    if constexpr (requires { row.rule; }) check_field(who, row.name, row.place(s), row.rule);
+  };
+}
 
 void add_interval(std::vector<Interval>& list, const void* data, int64_t numel, DType dtype,
                   const char* what, const ParamSettings& p) {
   if (!data || numel == 0) return;
-  MUONRT_REQUIRE(numel <= kMost / size_of(dtype), kBad, "param '", p.name, "': ", what, " has ",
-                 numel, " elements of ", size_of(dtype), " bytes (too large to address); split it");
+  MUONRT_REQUIRE(numel <= kMostBytes / size_of(dtype), kBad, "param '", p.name, "': ", what,
+                 " has ", numel, " elements of ", size_of(dtype),
+                 " bytes (too large to address); split it");
   list.push_back(interval_of(data, numel, dtype, what, p.name));
 }
 
@@ -88,7 +121,7 @@ void check_gradients(const OptimizerSettings& s, const ParamSettings& p, const s
 }
 
 void check_matrix(const ParamSettings& p, const std::string& who) {
-  MUONRT_REQUIRE(p.layout.numel() < kMost, kBad, who, ": shape is ", p.layout.shape(),
+  MUONRT_REQUIRE(p.layout.numel() < kMostBytes, kBad, who, ": shape is ", p.layout.shape(),
                  " (too large to address); split it");
   const bool stack = p.view == View::kStack;
   MUONRT_REQUIRE(
@@ -173,14 +206,7 @@ void check_periods(const OptimizerSettings& s) {
   }
 }
 
-constexpr int kMaxBlocks = 1024;  // along one dimension
-
-void validate_orthogonalization(const GroupSettings& g, const std::string& who) {
-  number(who, "normalize_eps", g.normalize_eps, 0, 1e30, false);
-  integer(who, "block_period", g.blocks.period, 1, 1000000000);
-  integer(who, "block_rows", g.blocks.rows, 1, kMaxBlocks);
-  integer(who, "block_cols", g.blocks.cols, 1, kMaxBlocks);
-  number(who, "block_lr_factor", g.blocks.lr_factor, 0, 1e30, false);
+void check_restarts(const GroupSettings& g, const std::string& who) {
   MUONRT_REQUIRE(!g.restarts || g.form != FormChoice::kStandard, kBad, who,
                  ": restarts are given, but form is MUONRT_FORM_STANDARD (only the Gram form has "
                  "any); leave them out");
@@ -196,33 +222,12 @@ void validate_orthogonalization(const GroupSettings& g, const std::string& who) 
 
 }  // namespace
 
-GroupSettings GroupSettings::defaults(Role role) {
-  GroupSettings g;
-  g.role = role;
-  g.weight_decay = role == Role::kMuon ? 0.1 : 0.01;
-  return g;
-}
-
 void validate(const GroupSettings& g, const std::string& who) {
-  constexpr double kHuge = 1e30;
-  number(who, "lr_factor", g.lr_factor, 0, kHuge, false);
-  number(who, "weight_decay", g.weight_decay, 0, kHuge, false);
-  number(who, "momentum", g.momentum, 0, 1, true);
-  number(who, "scale_factor", g.scale_factor, 0, kHuge, false);
-  integer(who, "steps", g.steps, 1, kMaxSteps);
-  number(who, "lower_bound", g.lower_bound, 1e-12, 1, true);
-  number(who, "cushion", g.cushion, 0, 1, true);
-  if (g.safety != 0) number(who, "safety", g.safety, 1, 2, false);
-  validate_orthogonalization(g, who);
-  number(who, "beta1", g.beta1, 0, 1, true);
-  number(who, "beta2", g.beta2, 0, 1, true);
-  number(who, "eps", g.eps, 0, kHuge, false);
-  integer(who, "update_every", g.update_every, 1, 1 << 30);
+  visit_group_fields(checks_of(who, g));
+  check_restarts(g, who);
   const bool adamw = g.role == Role::kAdamW;
   MUONRT_REQUIRE(adamw || g.update_every == 1, kBad, who, ": update_every is ", g.update_every,
                  " (Muon acts at every step); leave it at 1");
-  check_dtype(who, "momentum_dtype", g.momentum_dtype, "use one of them");
-  number(who, "normuon_beta2", g.normuon_beta2, 0, 1, true);
   MUONRT_REQUIRE(!adamw || g.normuon == NormuonAxis::kOff, kBad, who, ": normuon is ",
                  static_cast<int32_t>(g.normuon), " (AdamW has no matrices); leave it off");
   MUONRT_REQUIRE(g.normuon == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported, who,
@@ -230,14 +235,6 @@ void validate(const GroupSettings& g, const std::string& who) {
                  " (a block's lines are not the matrix's); use one of them");
   MUONRT_REQUIRE(!adamw || g.momentum_dtype == DType::kF32, kBad, who, ": momentum_dtype is ",
                  name_of(g.momentum_dtype), " (AdamW's moments are f32); leave it at f32");
-  for (const auto& [field, value] : {std::pair{"momentum", g.momentum},
-                                     {"beta1", g.beta1},
-                                     {"beta2", g.beta2},
-                                     {"normuon_beta2", g.normuon_beta2}}) {
-    MUONRT_REQUIRE(
-        static_cast<float>(value) < 1.0f, kBad, who, ": ", field, " is ", value,
-        " (1 once rounded to f32, so that nothing new would be taken in); use a smaller one");
-  }
   MUONRT_REQUIRE(g.eps == 0 || std::isnormal(static_cast<float>(g.eps)), kBad, who, ": eps is ",
                  g.eps, " (vanishes in f32); use 0 or a number from 1e-37");
   for (const Coefficients& c : g.custom) {
@@ -247,19 +244,8 @@ void validate(const GroupSettings& g, const std::string& who) {
 }
 
 void validate(const OptimizerSettings& s, int rank, int world) {
-  integer("options", "threads", s.threads, 1, 256);
-  integer("options", "window", s.window, 1, 64);
-  integer("options", "max_peers", s.max_peers, 0, 1 << 30);
-  integer("options", "reserved_sms", s.reserved_sms, -1, 1024);
-  for (const auto& [field, value] : {std::pair{"machine_flops", s.machine_flops},
-                                     {"machine_bytes", s.machine_bytes},
-                                     {"machine_message_seconds", s.machine_message}})
-    number_or_none(field, value, "the time of a step would not be finite", "the device's own");
-  integer("options", "chunk_bytes", s.chunk_bytes, 1, kMost);
-  integer("options", "timeout_ms", s.timeout_ms, 1, kMaxTimeoutMs);
-  number_or_none("clip_norm", s.clip_norm, "gradients clipped to it vanish in f32", "none");
-  integer("options", "health_every", s.health_every, 0, int64_t{1} << 53);
-  check_dtype("options", "transport_dtype", s.transport, "use one of them");
+  const std::string options = "options";
+  visit_option_fields(checks_of(options, s));
   MUONRT_REQUIRE(!s.functions.gather == !s.functions.redistribute, kBad,
                  "options: distributed: only ", s.functions.gather ? "gather" : "redistribute",
                  " is given (they replace the built-in exchanges together); give both or neither");
@@ -287,48 +273,6 @@ void validate(const OptimizerSettings& s, int rank, int world) {
     add_interval(buffers, p.master, numel, DType::kF32, "master", p);
   }
   check_overlaps(buffers);
-}
-
-double decay_scale(WeightDecayKind kind, double lr_factor) {
-  if (kind == WeightDecayKind::kIndependent) return 1.0;
-  return kind == WeightDecayKind::kLrSquared ? lr_factor * lr_factor : lr_factor;
-}
-
-const char* name_of(WeightDecayKind kind) {
-  switch (kind) {
-    case WeightDecayKind::kDecoupled:
-      return "decoupled";
-    case WeightDecayKind::kIndependent:
-      return "independent";
-    case WeightDecayKind::kLrSquared:
-      return "lr_squared";
-    case WeightDecayKind::kCautious:
-      return "cautious";
-  }
-  return "unknown";
-}
-
-const char* name_of(MasterKind kind) {
-  switch (kind) {
-    case MasterKind::kAuto:
-      return "auto";
-    case MasterKind::kNone:
-      return "none";
-    case MasterKind::kOwned:
-      return "owned";
-    case MasterKind::kCaller:
-      return "caller";
-    case MasterKind::kRemainder:
-      return "remainder";
-    case MasterKind::kStochastic:
-      return "stochastic";
-  }
-  return "unknown";
-}
-
-bool owns_master(const ParamSettings& param) {
-  return param.master_kind == MasterKind::kOwned ||
-         (param.master_kind == MasterKind::kAuto && param.dtype != DType::kF32);
 }
 
 }  // namespace muonrt

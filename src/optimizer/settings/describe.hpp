@@ -3,7 +3,7 @@
 #include <string>
 
 #include "optimizer/agreement.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 

@@ -195,6 +195,10 @@ void assign_owners(OptimizerSettings& settings, int world);
 void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
 
+/// Takes what of a group may change between steps. Errors: INVALID_ARGUMENT where what is fixed
+/// differs; nothing is taken then.
+void change(GroupSettings& mine, const GroupSettings& given, const std::string& who);
+
 /// Where the gradient lies.
 inline const Layout& grad_layout(const ParamSettings& p) {
   return p.grad_layout ? *p.grad_layout : p.layout;

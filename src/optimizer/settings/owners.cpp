@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "optimizer/settings.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 

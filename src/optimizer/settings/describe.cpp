@@ -1,0 +1,110 @@
+#include "optimizer/settings/describe.hpp"
+
+#include <algorithm>
+
+#include "build_info.hpp"
+#include "optimizer/qk_clip.hpp"
+#include "optimizer/settings/fields.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// The sizes above 1, and which ranks: what a layout's digest counts of a mesh. Of large ones the
+/// first ranks, which differ where ranks name submeshes of their own.
+std::string text(const Mesh& mesh) {
+  constexpr size_t kShown = 32;
+  std::string out;
+  for (const int64_t n : mesh.shape()) {
+    if (n > 1) out += cat(out.empty() ? "" : " x ", n);
+  }
+  out += out.empty() ? "rank" : " ranks";
+  const std::vector<int32_t>& ranks = mesh.ranks();
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) out += cat(i ? ", " : " ", ranks[i]);
+  return ranks.size() > kShown ? out + ", ..." : out;
+}
+
+/// Adds the lines of rows that `wanted` accepts.
+template <class Settings, class Wanted>
+auto lines_of(Fingerprint& table, const std::string& who, const Settings& s, Wanted wanted) {
+  return [&table, &who, &s, wanted](const auto& row) {
+    if (!wanted(row)) return;
+    if constexpr (requires { row.place; }) {
+      table.add(cat(who, ": ", row.name), listed(row.place(s)));
+    } else {
+      table.add(cat(who, ": ", row.name), row.text(s));
+    }
+  };
+}
+
+constexpr auto is_listed = [](const auto& row) {
+  if constexpr (requires { row.place; }) return !row.has(kUnlisted);
+  return true;
+};
+
+void describe_param(Fingerprint& table, const std::string& who, const ParamSettings& p) {
+  table.add(who + ": shape", cat(p.layout.shape()));
+  table.add(who + ": dtype", name_of(p.dtype));
+  table.add(who + ": grad_dtype", name_of(p.grad_dtype));
+  table.add(who + ": group", cat(p.group));
+  table.add(who + ": mesh", text(p.layout.mesh()));
+  table.add(who + ": layout", p.layout.describe());
+  table.add(who + ": layout digest", cat(p.layout.hash()));
+  table.add(who + ": mesh of the gradient's layout", text(grad_layout(p).mesh()));
+  table.add(who + ": gradient's layout", grad_layout(p).describe());
+  table.add(who + ": digest of the gradient's layout", cat(grad_layout(p).hash()));
+  table.add(who + ": owner", cat(p.owner));
+  table.add(who + ": travel", cat(p.travel));
+  table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
+  table.add(who + ": lr_factor", listed(p.lr_factor));
+  table.add(who + ": normuon_axis", cat(static_cast<int32_t>(p.normuon_axis)));
+  table.add(who + ": qk_clip", describe(p.qk_clip));
+  table.add(who + ": number of parts", cat(p.parts.size()));
+  for (const PartSettings& part : p.parts) {
+    table.add(cat(who, ": part '", part.name, "'"),
+              cat("rows ", to_text(part.rows), ", columns ", to_text(part.cols), ", scale_factor ",
+                  part.scale_factor, ", lr_factor ", part.lr_factor, ", normuon_axis ",
+                  static_cast<int32_t>(part.normuon_axis)));
+  }
+  table.add(who + ": master weights",
+            owns_master(p)
+                ? "owned"
+                : name_of(p.master_kind == MasterKind::kAuto ? MasterKind::kNone : p.master_kind));
+}
+
+}  // namespace
+
+std::string listed(const std::vector<Coefficients>& list) {
+  std::string out;
+  for (const Coefficients& c : list) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
+  return out;
+}
+
+void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& g) {
+  visit_group_fields(lines_of(table, who, g, [](const auto& row) {
+    if constexpr (requires { row.place; }) return !row.has(kFixed);
+    return false;
+  }));
+}
+
+Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& device) {
+  Fingerprint table;
+  table.add("muonrt version", build_info::kVersion);
+  table.add("device", device);
+  const std::string options = "options";
+  visit_option_fields(lines_of(table, options, s, is_listed));
+  table.add("number of groups", cat(s.groups.size()));
+  table.add("number of parameters", cat(s.params.size()));
+  for (size_t i = 0; i < s.groups.size(); ++i) {
+    const std::string who = cat("group ", i);
+    visit_group_fields(lines_of(table, who, s.groups[i], is_listed));
+  }
+  for (size_t i = 0; i < s.params.size(); ++i) {
+    const ParamSettings& p = s.params[i];
+    table.add(cat("name of param ", i), cat("'", p.name, "'"));
+    describe_param(table, cat("param '", p.name, "'"), p);
+  }
+  return table;
+}
+
+}  // namespace muonrt

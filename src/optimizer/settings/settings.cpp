@@ -1,0 +1,88 @@
+#include "optimizer/settings/fields.hpp"
+
+namespace muonrt {
+
+GroupSettings GroupSettings::defaults(Role role) {
+  GroupSettings g;
+  g.role = role;
+  g.weight_decay = role == Role::kMuon ? 0.1 : 0.01;
+  return g;
+}
+
+OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
+  OptimizerSettings out;
+  out.device = kind;
+  if (kind == DeviceKind::kHost) return out;
+  out.iteration = DType::kBF16;
+  // The Gram form keeps its bounded iterates in f16 on a GPU: three more bits than bf16.
+  out.gram_iteration = DType::kF16;
+  out.chunk_bytes = 256 << 20;
+  return out;
+}
+
+void change(GroupSettings& mine, const GroupSettings& given, const std::string& who) {
+  const auto require_equal = [&](const auto& wish, const auto& at_creation, const char* field,
+                                 const auto& show) {
+    MUONRT_REQUIRE(wish == at_creation, kBad, who, ": ", field, " is ", show(wish), ", but ",
+                   show(at_creation), " at creation (it is fixed); create another optimizer");
+  };
+  if (!given.name.empty())
+    require_equal(given.name, mine.name, "name",
+                  [](const std::string& name) { return cat("'", name, "'"); });
+  visit_group_fields([&](const auto& row) {
+    if constexpr (requires { row.place; }) {
+      if (row.has(kFixed))
+        require_equal(row.place(given), row.place(mine), row.name,
+                      [](const auto& value) { return shown(value); });
+    }
+  });
+  visit_group_fields([&](const auto& row) {
+    if constexpr (requires { row.place; }) {
+      if (!row.has(kFixed)) row.place(mine) = row.place(given);
+    }
+  });
+}
+
+double decay_scale(WeightDecayKind kind, double lr_factor) {
+  if (kind == WeightDecayKind::kIndependent) return 1.0;
+  return kind == WeightDecayKind::kLrSquared ? lr_factor * lr_factor : lr_factor;
+}
+
+const char* name_of(WeightDecayKind kind) {
+  switch (kind) {
+    case WeightDecayKind::kDecoupled:
+      return "decoupled";
+    case WeightDecayKind::kIndependent:
+      return "independent";
+    case WeightDecayKind::kLrSquared:
+      return "lr_squared";
+    case WeightDecayKind::kCautious:
+      return "cautious";
+  }
+  return "unknown";
+}
+
+const char* name_of(MasterKind kind) {
+  switch (kind) {
+    case MasterKind::kAuto:
+      return "auto";
+    case MasterKind::kNone:
+      return "none";
+    case MasterKind::kOwned:
+      return "owned";
+    case MasterKind::kCaller:
+      return "caller";
+    case MasterKind::kRemainder:
+      return "remainder";
+    case MasterKind::kStochastic:
+      return "stochastic";
+  }
+  return "unknown";
+}
+
+bool owns_master(const ParamSettings& param) {
+  return param.master_kind == MasterKind::kOwned ||
+         (param.master_kind == MasterKind::kAuto && param.dtype != DType::kF32);
+}
+
+}  // namespace muonrt
