@@ -30,7 +30,6 @@ typedef struct muonrt_allocator {
 } muonrt_allocator_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_allocator_init(muonrt_allocator_t* allocator);
 MUONRT_API void muonrt_allocator_init_sized(muonrt_allocator_t* allocator, uint32_t size);
 #define muonrt_allocator_init(allocator) \
   muonrt_allocator_init_sized((allocator), sizeof(muonrt_allocator_t))

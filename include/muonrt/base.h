@@ -78,9 +78,8 @@ MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const c
 
 /* Structs that grow in later versions begin with `struct_size`, and grow only at the end. A program
  * fills one with muonrt_x_init(&x): every field its default, in as many bytes as the program's
- * headers give the struct. That is a macro over muonrt_x_init_sized; the function of the same name,
- * for bindings that look symbols up and for pointers to it, fills a struct of the library's size.
- * All accept NULL. Threads: any.
+ * headers give the struct. That is a macro over muonrt_x_init_sized, which bindings call with the
+ * size of the struct that they know. NULL is accepted. Threads: any.
  *
  * A newer program with an older library: what the library does not know must be zero, as
  * muonrt_x_init leaves it, or the struct is refused; in structs that muonrt fills it stays as it

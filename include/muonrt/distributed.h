@@ -52,7 +52,6 @@ typedef struct muonrt_distributed_config {
 } muonrt_distributed_config_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_distributed_config_init(muonrt_distributed_config_t* config);
 MUONRT_API void muonrt_distributed_config_init_sized(muonrt_distributed_config_t* config,
                                                      uint32_t size);
 #define muonrt_distributed_config_init(config) \

@@ -136,7 +136,6 @@ typedef struct muonrt_group {
 } muonrt_group_t;
 
 /* Sets every field to its default; see muonrt/base.h. `role` is MUONRT_ROLE_MUON or _ADAMW. */
-MUONRT_API void muonrt_group_init(muonrt_group_t* group, muonrt_role_t role);
 MUONRT_API void muonrt_group_init_sized(muonrt_group_t* group, muonrt_role_t role, uint32_t size);
 #define muonrt_group_init(group, role) \
   muonrt_group_init_sized((group), (role), sizeof(muonrt_group_t))

@@ -56,10 +56,8 @@ typedef struct muonrt_matrix_health {
 } muonrt_matrix_health_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_health_init(muonrt_health_t* health);
 MUONRT_API void muonrt_health_init_sized(muonrt_health_t* health, uint32_t size);
 #define muonrt_health_init(health) muonrt_health_init_sized((health), sizeof(muonrt_health_t))
-MUONRT_API void muonrt_matrix_health_init(muonrt_matrix_health_t* matrix);
 MUONRT_API void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t size);
 #define muonrt_matrix_health_init(matrix) \
   muonrt_matrix_health_init_sized((matrix), sizeof(muonrt_matrix_health_t))

@@ -91,10 +91,8 @@ typedef struct muonrt_run {
 } muonrt_run_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_mesh_init(muonrt_mesh_t* mesh);
 MUONRT_API void muonrt_mesh_init_sized(muonrt_mesh_t* mesh, uint32_t size);
 #define muonrt_mesh_init(mesh) muonrt_mesh_init_sized((mesh), sizeof(muonrt_mesh_t))
-MUONRT_API void muonrt_layout_init(muonrt_layout_t* layout);
 MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size);
 #define muonrt_layout_init(layout) muonrt_layout_init_sized((layout), sizeof(muonrt_layout_t))
 

@@ -29,7 +29,6 @@ typedef struct muonrt_nccl_options {
 } muonrt_nccl_options_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_nccl_options_init(muonrt_nccl_options_t* options);
 MUONRT_API void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t size);
 #define muonrt_nccl_options_init(options) \
   muonrt_nccl_options_init_sized((options), sizeof(muonrt_nccl_options_t))

@@ -103,10 +103,10 @@ typedef struct muonrt_optimizer_options {
                            for long); -1: as many as the communicator's operations fill (max_ctas of
                            muonrt/nccl.h; none through host memory). Does not change a bit. */
   const muonrt_allocator_t* allocator; /* read at creation alone; NULL: muonrt's own */
-  int32_t stream_ordered;  /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
-                              which other GPUs of the process reach (cudaMallocFromPoolAsync): to
-                              give it back waits for the optimizer's work alone, not for all of the
-                              device's, as pinned memory still does; 0: cudaMalloc */
+  int32_t stream_ordered; /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
+                             which other GPUs of the process reach (cudaMallocFromPoolAsync): to
+                             give it back waits for the optimizer's work alone, not for all of the
+                             device's, as pinned memory still does; 0: cudaMalloc */
   int32_t reserved;
 } muonrt_optimizer_options_t;
 
@@ -179,18 +179,14 @@ typedef struct muonrt_counters {
 } muonrt_counters_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_optimizer_options_init(muonrt_optimizer_options_t* options);
 MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* options,
                                                     uint32_t size);
 #define muonrt_optimizer_options_init(options) \
   muonrt_optimizer_options_init_sized((options), sizeof(muonrt_optimizer_options_t))
-MUONRT_API void muonrt_step_init(muonrt_step_t* step);
 MUONRT_API void muonrt_step_init_sized(muonrt_step_t* step, uint32_t size);
 #define muonrt_step_init(step) muonrt_step_init_sized((step), sizeof(muonrt_step_t))
-MUONRT_API void muonrt_report_init(muonrt_report_t* report);
 MUONRT_API void muonrt_report_init_sized(muonrt_report_t* report, uint32_t size);
 #define muonrt_report_init(report) muonrt_report_init_sized((report), sizeof(muonrt_report_t))
-MUONRT_API void muonrt_counters_init(muonrt_counters_t* counters);
 MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size);
 #define muonrt_counters_init(counters) \
   muonrt_counters_init_sized((counters), sizeof(muonrt_counters_t))

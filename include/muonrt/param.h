@@ -120,13 +120,10 @@ typedef struct muonrt_param {
 } muonrt_param_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_part_init(muonrt_part_t* part);
 MUONRT_API void muonrt_part_init_sized(muonrt_part_t* part, uint32_t size);
 #define muonrt_part_init(part) muonrt_part_init_sized((part), sizeof(muonrt_part_t))
-MUONRT_API void muonrt_qk_clip_init(muonrt_qk_clip_t* clip);
 MUONRT_API void muonrt_qk_clip_init_sized(muonrt_qk_clip_t* clip, uint32_t size);
 #define muonrt_qk_clip_init(clip) muonrt_qk_clip_init_sized((clip), sizeof(muonrt_qk_clip_t))
-MUONRT_API void muonrt_param_init(muonrt_param_t* param);
 MUONRT_API void muonrt_param_init_sized(muonrt_param_t* param, uint32_t size);
 #define muonrt_param_init(param) muonrt_param_init_sized((param), sizeof(muonrt_param_t))
 

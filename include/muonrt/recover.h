@@ -23,7 +23,6 @@ typedef struct muonrt_recovery {
 } muonrt_recovery_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_recovery_init(muonrt_recovery_t* recovery);
 MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t size);
 #define muonrt_recovery_init(recovery) \
   muonrt_recovery_init_sized((recovery), sizeof(muonrt_recovery_t))

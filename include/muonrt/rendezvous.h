@@ -33,7 +33,6 @@ typedef struct muonrt_tcp {
 } muonrt_tcp_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_tcp_init(muonrt_tcp_t* tcp);
 MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
 #define muonrt_tcp_init(tcp) muonrt_tcp_init_sized((tcp), sizeof(muonrt_tcp_t))
 
@@ -64,7 +63,6 @@ typedef struct muonrt_folder {
 } muonrt_folder_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_folder_init(muonrt_folder_t* folder);
 MUONRT_API void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size);
 #define muonrt_folder_init(folder) muonrt_folder_init_sized((folder), sizeof(muonrt_folder_t))
 

@@ -21,7 +21,6 @@ typedef struct muonrt_routing {
 } muonrt_routing_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_routing_init(muonrt_routing_t* routing);
 MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size);
 #define muonrt_routing_init(routing) muonrt_routing_init_sized((routing), sizeof(muonrt_routing_t))
 

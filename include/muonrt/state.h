@@ -37,7 +37,6 @@ typedef struct muonrt_state_piece {
 } muonrt_state_piece_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_state_view_init(muonrt_state_view_t* view);
 MUONRT_API void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size);
 #define muonrt_state_view_init(view) \
   muonrt_state_view_init_sized((view), sizeof(muonrt_state_view_t))

@@ -45,15 +45,12 @@ typedef struct muonrt_process_groups {
 } muonrt_process_groups_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_mesh_storage_init(muonrt_mesh_storage_t* storage);
 MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, uint32_t size);
 #define muonrt_mesh_storage_init(storage) \
   muonrt_mesh_storage_init_sized((storage), sizeof(muonrt_mesh_storage_t))
-MUONRT_API void muonrt_process_sizes_init(muonrt_process_sizes_t* sizes);
 MUONRT_API void muonrt_process_sizes_init_sized(muonrt_process_sizes_t* sizes, uint32_t size);
 #define muonrt_process_sizes_init(sizes) \
   muonrt_process_sizes_init_sized((sizes), sizeof(muonrt_process_sizes_t))
-MUONRT_API void muonrt_process_groups_init(muonrt_process_groups_t* groups);
 MUONRT_API void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups, uint32_t size);
 #define muonrt_process_groups_init(groups) \
   muonrt_process_groups_init_sized((groups), sizeof(muonrt_process_groups_t))

@@ -86,7 +86,6 @@ typedef struct muonrt_transport {
 } muonrt_transport_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
-MUONRT_API void muonrt_transport_init(muonrt_transport_t* transport);
 MUONRT_API void muonrt_transport_init_sized(muonrt_transport_t* transport, uint32_t size);
 #define muonrt_transport_init(transport) \
   muonrt_transport_init_sized((transport), sizeof(muonrt_transport_t))

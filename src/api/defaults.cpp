@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "api/guard.hpp"
+#include "base/sized_struct.hpp"
 #include "muonrt/optimizer.h"
 #include "muonrt/state.h"
 #include "optimizer/settings/fields.hpp"
@@ -12,14 +13,6 @@ using muonrt::OptimizerSettings;
 using muonrt::Role;
 
 namespace {
-
-template <class T>
-bool clear(T* to) {
-  if (!to) return false;
-  *to = T{};
-  to->struct_size = sizeof(T);
-  return true;
-}
 
 /// Writes the default of each row.
 template <class C, class Settings>
@@ -39,59 +32,73 @@ auto fills(C& to, const Settings& defaults) {
 
 extern "C" {
 
-void(muonrt_group_init)(muonrt_group_t* group, int32_t role) {
-  if (!clear(group)) return;
-  const GroupSettings defaults = GroupSettings::defaults(static_cast<Role>(role));
-  muonrt::visit_group_fields(fills(*group, defaults));
+void muonrt_group_init_sized(muonrt_group_t* group, muonrt_role_t role, uint32_t size) {
+  muonrt::fill_sized(group, size, [role](muonrt_group_t& out) {
+    const GroupSettings defaults = GroupSettings::defaults(static_cast<Role>(role));
+    muonrt::visit_group_fields(fills(out, defaults));
+  });
 }
 
-void(muonrt_part_init)(muonrt_part_t* part) {
-  if (!clear(part)) return;
-  part->scale_factor = 1.0;
-  part->lr_factor = 1.0;
+void muonrt_part_init_sized(muonrt_part_t* part, uint32_t size) {
+  muonrt::fill_sized(part, size, [](muonrt_part_t& out) {
+    out.scale_factor = 1.0;
+    out.lr_factor = 1.0;
+  });
 }
 
-void(muonrt_qk_clip_init)(muonrt_qk_clip_t* clip) {
-  if (!clear(clip)) return;
-  const muonrt::QkClipSettings d;
-  clip->threshold = d.threshold;
-  clip->exponent = d.exponent;
+void muonrt_qk_clip_init_sized(muonrt_qk_clip_t* clip, uint32_t size) {
+  muonrt::fill_sized(clip, size, [](muonrt_qk_clip_t& out) {
+    const muonrt::QkClipSettings d;
+    out.threshold = d.threshold;
+    out.exponent = d.exponent;
+  });
 }
 
-void(muonrt_param_init)(muonrt_param_t* param) {
-  if (!clear(param)) return;
-  param->dtype = MUONRT_DTYPE_F32;
-  param->owner = -1;
-  param->lr_factor = 1.0;
+void muonrt_param_init_sized(muonrt_param_t* param, uint32_t size) {
+  muonrt::fill_sized(param, size, [](muonrt_param_t& out) {
+    out.dtype = MUONRT_DTYPE_F32;
+    out.owner = -1;
+    out.lr_factor = 1.0;
+  });
 }
 
-void(muonrt_optimizer_options_init)(muonrt_optimizer_options_t* options) {
-  if (!clear(options)) return;
-  const OptimizerSettings defaults;
-  muonrt::visit_option_fields(fills(*options, defaults));
+void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* options, uint32_t size) {
+  muonrt::fill_sized(options, size, [](muonrt_optimizer_options_t& out) {
+    const OptimizerSettings defaults;
+    muonrt::visit_option_fields(fills(out, defaults));
+  });
 }
 
-void(muonrt_allocator_init)(muonrt_allocator_t* allocator) { clear(allocator); }
-
-void(muonrt_distributed_config_init)(muonrt_distributed_config_t* config) {
-  if (!clear(config)) return;
-  config->async_parallelism = 1;
-  config->prefetch_count = 1;
+void muonrt_allocator_init_sized(muonrt_allocator_t* allocator, uint32_t size) {
+  muonrt::fill_sized(allocator, size);
 }
 
-void(muonrt_step_init)(muonrt_step_t* step) {
-  if (!clear(step)) return;
-  step->lr = std::numeric_limits<double>::quiet_NaN();
-  step->grad_scale_inv = 1.0;
+void muonrt_distributed_config_init_sized(muonrt_distributed_config_t* config, uint32_t size) {
+  muonrt::fill_sized(config, size, [](muonrt_distributed_config_t& out) {
+    out.async_parallelism = 1;
+    out.prefetch_count = 1;
+  });
 }
 
-void(muonrt_report_init)(muonrt_report_t* report) {
-  if (!clear(report)) return;
-  report->nonfinite_rank = -1;
-  report->nonfinite_param = -1;
+void muonrt_step_init_sized(muonrt_step_t* step, uint32_t size) {
+  muonrt::fill_sized(step, size, [](muonrt_step_t& out) {
+    out.lr = std::numeric_limits<double>::quiet_NaN();
+    out.grad_scale_inv = 1.0;
+  });
 }
 
-void(muonrt_counters_init)(muonrt_counters_t* counters) { clear(counters); }
-void(muonrt_state_view_init)(muonrt_state_view_t* view) { clear(view); }
+void muonrt_report_init_sized(muonrt_report_t* report, uint32_t size) {
+  muonrt::fill_sized(report, size, [](muonrt_report_t& out) {
+    out.nonfinite_rank = -1;
+    out.nonfinite_param = -1;
+  });
+}
+
+void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
+  muonrt::fill_sized(counters, size);
+}
+void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size) {
+  muonrt::fill_sized(view, size);
+}
 
 }  // extern "C"

@@ -6,6 +6,7 @@
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
+#include "base/sized_struct.hpp"
 
 using namespace muonrt;
 using api::guard;
@@ -64,26 +65,24 @@ muonrt_matrix_health_t to_c(const MatrixHealth& m) {
 
 extern "C" {
 
-void(muonrt_health_init)(muonrt_health_t* health) {
-  if (!health) return;
-  *health = {};
-  health->struct_size = sizeof *health;
-  health->step = -1;
-  health->replica_param = -1;
-  health->replica_rank = -1;
-  health->replica_reference = -1;
-  health->replica_kind = MUONRT_HEALTH_DATA;
+void muonrt_health_init_sized(muonrt_health_t* health, uint32_t size) {
+  muonrt::fill_sized(health, size, [](muonrt_health_t& out) {
+    out.step = -1;
+    out.replica_param = -1;
+    out.replica_rank = -1;
+    out.replica_reference = -1;
+    out.replica_kind = MUONRT_HEALTH_DATA;
+  });
 }
 
-void(muonrt_matrix_health_init)(muonrt_matrix_health_t* matrix) {
-  if (!matrix) return;
-  *matrix = {};
-  matrix->struct_size = sizeof *matrix;
-  matrix->param = -1;
-  for (double* value : {&matrix->update_rms, &matrix->weight_rms, &matrix->sigma_min,
-                        &matrix->sigma_max, &matrix->deviation, &matrix->largest_q}) {
-    *value = std::numeric_limits<double>::quiet_NaN();
-  }
+void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t size) {
+  muonrt::fill_sized(matrix, size, [](muonrt_matrix_health_t& out) {
+    out.param = -1;
+    for (double* value : {&out.update_rms, &out.weight_rms, &out.sigma_min, &out.sigma_max,
+                          &out.deviation, &out.largest_q}) {
+      *value = std::numeric_limits<double>::quiet_NaN();
+    }
+  });
 }
 
 muonrt_status_t muonrt_optimizer_health(const muonrt_optimizer_t* optimizer,

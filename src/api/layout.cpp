@@ -2,6 +2,7 @@
 
 #include "api/guard.hpp"
 #include "api/read_layout.hpp"
+#include "base/sized_struct.hpp"
 
 using namespace muonrt;
 
@@ -18,14 +19,10 @@ void check_world(int32_t world, int32_t rank) {
 
 extern "C" {
 
-void(muonrt_mesh_init)(muonrt_mesh_t* mesh) {
-  if (mesh) *mesh = muonrt_mesh_t{sizeof(muonrt_mesh_t), 0, nullptr, nullptr, nullptr};
-}
+void muonrt_mesh_init_sized(muonrt_mesh_t* mesh, uint32_t size) { muonrt::fill_sized(mesh, size); }
 
-void(muonrt_layout_init)(muonrt_layout_t* layout) {
-  if (!layout) return;
-  *layout = muonrt_layout_t{};
-  layout->struct_size = sizeof(muonrt_layout_t);
+void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size) {
+  muonrt::fill_sized(layout, size);
 }
 
 muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_layout_t* layout,

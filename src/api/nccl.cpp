@@ -5,6 +5,7 @@
 #include "api/structs.hpp"
 #include "backend/cuda_comm.hpp"
 #include "backend/cuda_device.hpp"
+#include "base/sized_struct.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "optimizer/agreement.hpp"
 
@@ -63,12 +64,11 @@ void require_builds(Comm& host, Refuse refuse) {
 
 extern "C" {
 
-void(muonrt_nccl_options_init)(muonrt_nccl_options_t* options) {
-  if (!options) return;
-  *options = {};
-  options->struct_size = sizeof *options;
-  options->max_ctas = NcclOptions().max_ctas;
-  options->traffic_class = -1;
+void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t size) {
+  muonrt::fill_sized(options, size, [](muonrt_nccl_options_t& out) {
+    out.max_ctas = NcclOptions().max_ctas;
+    out.traffic_class = -1;
+  });
 }
 
 muonrt_status_t muonrt_nccl_version(int32_t* version) {

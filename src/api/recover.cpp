@@ -3,13 +3,14 @@
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
+#include "base/sized_struct.hpp"
 
 using namespace muonrt;
 
 extern "C" {
 
-void(muonrt_recovery_init)(muonrt_recovery_t* recovery) {
-  if (recovery) *recovery = {sizeof *recovery, MUONRT_RECOVERY_NOTHING, 0};
+void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t size) {
+  muonrt::fill_sized(recovery, size);
 }
 
 muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_comm_t* survivors,

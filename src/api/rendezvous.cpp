@@ -3,6 +3,7 @@
 #include "api/guard.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
+#include "base/sized_struct.hpp"
 #include "comm/post_transport.hpp"
 #include "comm/tcp_post.hpp"
 
@@ -29,12 +30,11 @@ void require_secret_bytes(int64_t bytes, const char* function) {
 
 extern "C" {
 
-void(muonrt_tcp_init)(muonrt_tcp_t* tcp) {
-  if (!tcp) return;
-  *tcp = {};
-  tcp->struct_size = sizeof *tcp;
-  tcp->rank = -1;
-  tcp->timeout_ms = kTimeoutMs;
+void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size) {
+  muonrt::fill_sized(tcp, size, [](muonrt_tcp_t& out) {
+    out.rank = -1;
+    out.timeout_ms = kTimeoutMs;
+  });
 }
 
 muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp) {
@@ -62,12 +62,11 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
   });
 }
 
-void(muonrt_folder_init)(muonrt_folder_t* folder) {
-  if (!folder) return;
-  *folder = {};
-  folder->struct_size = sizeof *folder;
-  folder->rank = -1;
-  folder->timeout_ms = kTimeoutMs;
+void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size) {
+  muonrt::fill_sized(folder, size, [](muonrt_folder_t& out) {
+    out.rank = -1;
+    out.timeout_ms = kTimeoutMs;
+  });
 }
 
 muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_folder_t* folder) {

@@ -2,6 +2,7 @@
 
 #include "api/guard.hpp"
 #include "api/structs.hpp"
+#include "base/sized_struct.hpp"
 #include "muonrt/optimizer.h"
 #include "optimizer/routing.hpp"
 
@@ -40,14 +41,13 @@ const std::vector<const char*>& default_keys() {
 
 extern "C" {
 
-void(muonrt_routing_init)(muonrt_routing_t* routing) {
-  if (!routing) return;
-  *routing = muonrt_routing_t{};
-  routing->struct_size = sizeof *routing;
-  guard([&] {
-    routing->adamw_keys = default_keys().data();
-    routing->n_adamw_keys = static_cast<int32_t>(default_keys().size());
-    return Status::kOk;
+void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size) {
+  muonrt::fill_sized(routing, size, [](muonrt_routing_t& out) {
+    guard([&] {
+      out.adamw_keys = default_keys().data();
+      out.n_adamw_keys = static_cast<int32_t>(default_keys().size());
+      return Status::kOk;
+    });
   });
 }
 

@@ -6,6 +6,7 @@
 #include "api/handles.hpp"
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
+#include "base/sized_struct.hpp"
 #include "layout/parse.hpp"
 #include "layout/strategies.hpp"
 #include "optimizer/agreement.hpp"
@@ -141,20 +142,18 @@ std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
 
 extern "C" {
 
-void(muonrt_mesh_storage_init)(muonrt_mesh_storage_t* storage) {
-  if (!storage) return;
-  *storage = muonrt_mesh_storage_t{};
-  storage->struct_size = sizeof *storage;
+void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, uint32_t size) {
+  muonrt::fill_sized(storage, size);
 }
 
-void(muonrt_process_sizes_init)(muonrt_process_sizes_t* sizes) {
-  if (sizes) *sizes = {sizeof *sizes, 0, 1, 1, 1, 1, 1, 1, "pp,dp,fsdp,cp,ep,tp"};
+void muonrt_process_sizes_init_sized(muonrt_process_sizes_t* sizes, uint32_t size) {
+  muonrt::fill_sized(sizes, size, [](muonrt_process_sizes_t& out) {
+    out = {0, 0, 1, 1, 1, 1, 1, 1, "pp,dp,fsdp,cp,ep,tp"};
+  });
 }
 
-void(muonrt_process_groups_init)(muonrt_process_groups_t* groups) {
-  if (!groups) return;
-  *groups = muonrt_process_groups_t{};
-  groups->struct_size = sizeof *groups;
+void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups, uint32_t size) {
+  muonrt::fill_sized(groups, size);
 }
 
 muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,

@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/sized_struct.hpp"
 #include "base/text.hpp"
 
-extern "C" void(muonrt_transport_init)(muonrt_transport_t* transport) {
-  if (!transport) return;
-  *transport = {};
-  transport->struct_size = sizeof *transport;
-  transport->rank = -1;
+extern "C" void muonrt_transport_init_sized(muonrt_transport_t* transport, uint32_t size) {
+  muonrt::fill_sized(transport, size, [](muonrt_transport_t& out) { out.rank = -1; });
 }
 
 namespace muonrt {

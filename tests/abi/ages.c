@@ -29,7 +29,6 @@ static int failures;
     muonrt_##name##_init(&s.it __VA_ARGS__);                           \
     EXPECT(s.it.struct_size == sizeof s.it);                           \
     for (i = 0; i < sizeof s.behind; ++i) EXPECT(s.behind[i] == 0xAA); \
-    (muonrt_##name##_init)(NULL __VA_ARGS__);                          \
     muonrt_##name##_init(NULL __VA_ARGS__);                            \
   } while (0)
 #define ROLE , MUONRT_ROLE_MUON
