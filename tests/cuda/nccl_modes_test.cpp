@@ -102,7 +102,7 @@ TEST_CASE("nccl modes: a split that is given up finds memory when it ends at las
         return guest;
       });
       cuda::nccl_together(*bootstrap, [] {});
-      const auto alarm = bootstrap->duplicate();
+      const auto alarm = bootstrap->duplicate(), verdict = bootstrap->duplicate();
       while (!late) std::this_thread::yield();
       return;
     }
