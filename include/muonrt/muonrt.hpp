@@ -229,12 +229,12 @@ class Optimizer {
     check(muonrt_optimizer_state(get(), index, kind, &view));
     return view;
   }
-  /// What lies in the view of momentum or variance where its place is not MUONRT_PLACE_LOCAL.
-  std::vector<muonrt_state_piece_t> state_pieces(int64_t index) {
+  /// What lies in that view where its place is not MUONRT_PLACE_LOCAL.
+  std::vector<muonrt_state_piece_t> state_pieces(int64_t index, int32_t kind) {
     int64_t count = 0;
-    check(muonrt_optimizer_state_pieces(get(), index, nullptr, 0, &count));
+    check(muonrt_optimizer_state_pieces(get(), index, kind, nullptr, 0, &count));
     std::vector<muonrt_state_piece_t> out(static_cast<size_t>(count));
-    check(muonrt_optimizer_state_pieces(get(), index, out.data(), count, &count));
+    check(muonrt_optimizer_state_pieces(get(), index, kind, out.data(), count, &count));
     return out;
   }
   /// (layer, head) that QK-clip acted on in the last committed step, ascending.

@@ -15,7 +15,8 @@ typedef int32_t muonrt_state_place_t;
 enum muonrt_state_place {
   MUONRT_PLACE_LOCAL = 0,    /* with the local elements: the local shard's shape */
   MUONRT_PLACE_MATRICES = 1, /* Muon: whole matrices (or parts of them), each row-major */
-  MUONRT_PLACE_SLICES = 2    /* AdamW: stretches of the local elements */
+  MUONRT_PLACE_SLICES = 2,   /* AdamW: stretches of the local elements */
+  MUONRT_PLACE_LINES = 3     /* MUONRT_STATE_NORMUON: of all lines, those of this rank's matrices */
 };
 
 /* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
@@ -29,10 +30,11 @@ typedef struct muonrt_state_view {
   int32_t reserved;
 } muonrt_state_view_t;
 
-/* A piece of such a view; pieces lie one after the other. */
+/* A piece of such a view. Pieces lie one after the other; those of LINES lie where they begin. */
 typedef struct muonrt_state_piece {
-  int64_t index; /* MATRICES: number of the matrix, expert by expert, part by part; SLICES: -1 */
-  int64_t begin; /* SLICES: its first local element; MATRICES: 0 */
+  int64_t index; /* MATRICES, LINES: number of the matrix, expert by expert, part by part;
+                    SLICES: -1 */
+  int64_t begin; /* SLICES: its first local element; LINES: its first line; MATRICES: 0 */
   int64_t numel;
 } muonrt_state_piece_t;
 
@@ -50,11 +52,12 @@ MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer,
                                                   muonrt_state_kind_t kind,
                                                   muonrt_state_view_t* view);
 
-/* The pieces of the view of momentum (and variance) where its place is not LOCAL; none where it is.
+/* The pieces of that view where its place is not LOCAL; none where it is. Over the ranks of a
+ * replica they hold each element, or line, once.
  * @param pieces    receives at most `capacity` of them; may be NULL if capacity is 0.
  * @param n_pieces  receives how many there are on this rank. Errors: as above. */
 MUONRT_API muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer,
-                                                         int64_t param,
+                                                         int64_t param, muonrt_state_kind_t kind,
                                                          muonrt_state_piece_t* pieces,
                                                          int64_t capacity, int64_t* n_pieces);
 

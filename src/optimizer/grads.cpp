@@ -12,18 +12,11 @@ void Optimizer::list_written() {
       written_.push_back(interval_of(data, numel, dtype, what, settings_.params[i].name));
   };
   for (size_t i = 0; i < settings_.params.size(); ++i) {
-    const auto index = static_cast<int32_t>(i);
     const ParamView& view = params_[i];
-    const KeptState& kept = kept_state_[i];
     add(view.param, view.numel, view.param_dtype, "data", i);
-    add(view.master, view.numel, DType::kF32, "master", i);
-    add(view.momentum, view.numel, view.momentum_dtype, "momentum", i);
-    add(view.variance, view.numel, DType::kF32, "variance", i);
-    add(view.remainder, view.numel, DType::kBF16, "remainder", i);
-    add(kept.momentum, kept.numel, view.momentum_dtype, "momentum", i);
-    add(kept.variance, kept.numel, DType::kF32, "variance", i);
-    add(normuon_.moments(index), normuon_.lines(index), DType::kF32, "NorMuon moments", i);
   }
+  for (const StatePart& part : state_.parts())
+    add(part.data, part.numel, part.dtype, name_of(part.kind), static_cast<size_t>(part.param));
   std::sort(written_.begin(), written_.end(),
             [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
 }

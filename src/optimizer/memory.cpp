@@ -2,7 +2,6 @@
 
 #include <type_traits>
 
-#include "base/checked.hpp"
 #include "layout/blocks.hpp"
 #include "optimizer/optimizer.hpp"
 #include "optimizer/problem.hpp"
@@ -21,24 +20,7 @@ WeightForm weight_form(const ParamSettings& p) {
 
 }  // namespace
 
-int64_t Optimizer::state_bytes() const {
-  int64_t total = 0;
-  for (size_t i = 0; i < settings_.params.size(); ++i) {
-    const ParamSettings& p = settings_.params[i];
-    const GroupSettings& g = group_of(static_cast<int64_t>(i));
-    const int64_t numel = p.layout.local_numel(rank());
-    if (!sums(static_cast<int64_t>(i))) {
-      total = checked_add(total, padded_bytes(numel, size_of(g.momentum_dtype)));
-      if (g.role == Role::kAdamW) total = checked_add(total, padded_bytes(numel, 4));
-    }
-    if (owns_master(p)) total = checked_add(total, padded_bytes(numel, 4));
-    if (weight_form(p) == WeightForm::kRemainder)
-      total = checked_add(total, padded_bytes(numel, 2));
-  }
-  return total;
-}
-
-void Optimizer::take_state(int32_t index, char*& at) {
+void Optimizer::fill_view(int32_t index) {
   const ParamSettings& p = settings_.params[static_cast<size_t>(index)];
   const GroupSettings& group = group_of(index);
   ParamView& view = params_[index];
@@ -54,18 +36,14 @@ void Optimizer::take_state(int32_t index, char*& at) {
   view.group = p.group;
   view.scalars = index;
   view.seed = static_cast<uint64_t>(settings_.seed);
-  const auto take = [&](int64_t element_bytes) -> void* {
-    char* here = view.numel ? at : nullptr;
-    at += padded_bytes(view.numel, element_bytes);
-    return here;
+  const auto local = [&](StateKind kind) -> void* {
+    const StatePart* part = state_.find(index, kind);
+    return part && part->place == StatePlace::kLocal ? part->data : nullptr;
   };
-  if (!sums(index)) {
-    view.momentum = take(size_of(group.momentum_dtype));
-    if (group.role == Role::kAdamW) view.variance = static_cast<float*>(take(4));
-  }
-  if (p.master_kind == MasterKind::kCaller) view.master = p.master;
-  if (owns_master(p)) view.master = static_cast<float*>(take(4));
-  if (view.form == WeightForm::kRemainder) view.remainder = static_cast<uint16_t*>(take(2));
+  view.momentum = local(StateKind::kMomentum);
+  view.variance = static_cast<float*>(local(StateKind::kVariance));
+  view.master = static_cast<float*>(local(StateKind::kMaster));
+  view.remainder = static_cast<uint16_t*>(local(StateKind::kRemainder));
   require_reach(index, "data", p.data);
   require_reach(index, "grad", p.grad);
   require_reach(index, "master", view.master);
@@ -89,35 +67,6 @@ std::vector<Piece> Optimizer::adamw_pieces(int32_t param) const {
     out.push_back(piece);
   }
   return out;
-}
-
-// State is zero, owned masters are the parameters' values, which the caller's default stream may
-// have yet to write. On the device, whose memory the host need not reach.
-void Optimizer::start_state() {
-  if (!state_.data()) return;
-  const auto stream = device_->create_stream(StreamKind::kCompute);
-  const auto done = device_->create_event();
-  const Buffer findings(*device_, sizeof(Findings));  // a non-finite weight is no error here
-  std::vector<Owned> owned;
-  std::vector<MatrixBatch> sources;
-  std::vector<Placed> placed;
-  for (size_t i = 0; i < settings_.params.size(); ++i) {
-    const ParamView& view = params_[i];
-    if (!owns_master(settings_.params[i]) || view.numel == 0) continue;
-    const auto index = static_cast<int32_t>(owned.size());
-    owned.push_back({index, 1, view.numel});
-    sources.push_back({view.param, view.param_dtype, 1, view.numel, view.numel, 1, view.numel});
-    placed.push_back({index, 1, view.numel, 0, 0, view.master - state_.as<float>()});
-  }
-  if (!owned.empty()) device_->join(*stream, nullptr, "master weights");
-  Ops& ops = device_->ops();
-  ops.fill(*stream, state_.data(), 0, state_.bytes());
-  ops.fill(*stream, findings.data(), 0, findings.bytes());
-  ops.pack(*stream, placed, owned, sources.data(), state_.data(), DType::kF32,
-           findings.as<Findings>());
-  device_->record(*done, *stream);
-  device_->synchronize(*done, Deadline::in_ms(settings_.timeout_ms));
-  if (const auto error = device_->error()) throw *error;
 }
 
 // The tables of a step, which the host writes: views of the parameters and behind them of what is
@@ -173,15 +122,14 @@ Context Optimizer::make_context(int64_t views) {
 void Optimizer::take_memory() {
   const auto params = static_cast<int64_t>(settings_.params.size());
   std::vector<SlotPlan> slots = plan_->rank_slots(rank());
-  state_ = Buffer(*device_, checked_add(state_bytes(), kept_bytes(slots)));
+  state_ = State(*device_, settings_, *plan_, slots, rank());
   int64_t views = params;
   for (const SlotPlan& slot : slots) views += std::ssize(slot.kept);
   take_tables(views);
   AdamWork adam;
   std::vector<int32_t> all;
-  char* at = state_.as<char>();
   for (int32_t i = 0; i < params; ++i) {
-    take_state(i, at);
+    fill_view(i);
     if (params_[i].grads() > 0) all.push_back(i);
     if (params_[i].numel == 0) continue;
     if (group_of(i).role != Role::kAdamW || sums(i)) continue;
@@ -193,15 +141,14 @@ void Optimizer::take_memory() {
       adam.whole.push_back(i);
     }
   }
-  take_kept(slots, at);
-  start_state();
+  take_kept(slots);
+  state_.start(*device_, settings_);
   GuardWork guards = make_guards();
   Context context = make_context(views);
-  normuon_ = NormuonMemory(*device_, settings_, *plan_, rank());
   const auto make_pipeline = [&](const Plan& plan, std::vector<SlotPlan> of_plan) {
     context.plan = &plan;
     // By the matrices of the whole plan; NorMuon and blocks exclude each other.
-    context.normuon = &plan == plan_.get() ? &normuon_.states() : nullptr;
+    context.normuon = &plan == plan_.get() ? &state_.normuon().states() : nullptr;
     return std::make_unique<Pipeline>(context, rank(), std::move(of_plan), adam, all, guards,
                                       settings_.health_every > 0, settings_.poison);
   };

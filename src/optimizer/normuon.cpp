@@ -5,6 +5,7 @@
 
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
+#include "optimizer/state.hpp"
 
 namespace muonrt {
 
@@ -37,7 +38,7 @@ int64_t padded(int64_t lines) { return round_up(lines, 64); }
 
 }  // namespace
 
-int64_t normuon_bytes(const OptimizerSettings& settings, int32_t param) {
+int64_t normuon_lines(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   if (settings.groups[static_cast<size_t>(p.group)].normuon == NormuonAxis::kOff) return 0;
   const auto& shape = p.layout.shape();
@@ -52,9 +53,10 @@ int64_t normuon_bytes(const OptimizerSettings& settings, int32_t param) {
     m.cols = p.parts.empty() ? shape.back() : length(p.parts[static_cast<size_t>(i)].cols);
     lines += lines_of(axis_of(settings, m), m);
   }
-  if (p.view == View::kStack) lines = checked_mul(lines, shape[0]);
-  return checked_mul(3 * padded(lines), 4);
+  return p.view == View::kStack ? checked_mul(lines, shape[0]) : lines;
 }
+
+int64_t normuon_bytes(int64_t lines) { return checked_mul(3 * padded(lines), 4); }
 
 NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan,
                              int rank)
@@ -113,6 +115,16 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
   device.ops().fill(*stream, memory_.data(), 0, memory_.bytes());
   device.record(*done, *stream);
   device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));
+}
+
+std::vector<StatePiece> NormuonMemory::pieces(const Plan& plan, int32_t param) const {
+  std::vector<StatePiece> out;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const NormuonState& state = states_[i];
+    if (state.param == param && state.lines > 0)
+      out.push_back({plan.matrices()[i].index, state.moments - moments(param), state.lines});
+  }
+  return out;
 }
 
 }  // namespace muonrt

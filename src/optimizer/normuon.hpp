@@ -10,9 +10,14 @@
 
 namespace muonrt {
 
-/// What a rank keeps that owns any matrix of a parameter: three numbers for each line of all of
-/// them (moments, staged moments, factors). 0 where nothing is normalized.
-int64_t normuon_bytes(const OptimizerSettings& settings, int32_t param);
+struct StatePiece;
+
+/// Lines of all matrices of a parameter. 0 where nothing is normalized.
+int64_t normuon_lines(const OptimizerSettings& settings, int32_t param);
+
+/// What a rank keeps that owns any matrix with such lines: three numbers for each line of all of
+/// them (moments, staged moments, factors).
+int64_t normuon_bytes(int64_t lines);
 
 /// The second moments of NorMuon on one rank: those of the matrices that it owns.
 class NormuonMemory {
@@ -29,6 +34,8 @@ class NormuonMemory {
   /// owns none.
   float* moments(int32_t param) const { return moments_[static_cast<size_t>(param)]; }
   int64_t lines(int32_t param) const { return lines_[static_cast<size_t>(param)]; }
+  /// The lines among them that are this rank's, matrix by matrix.
+  std::vector<StatePiece> pieces(const Plan& plan, int32_t param) const;
 
  private:
   Buffer memory_;

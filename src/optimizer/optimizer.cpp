@@ -107,44 +107,6 @@ void Optimizer::set_group(int32_t index, const GroupSettings& group) {
   change(settings_.groups[static_cast<size_t>(index)], group, who);
 }
 
-StateView Optimizer::state(int64_t param, StateKind kind) {
-  check_param(param);
-  const ParamView& view = params_[param];
-  const std::string& name = settings_.params[static_cast<size_t>(param)].name;
-  const bool adamw = group_of(param).role == Role::kAdamW;
-  if (sums(param) && (kind == StateKind::kMomentum || kind == StateKind::kVariance))
-    return kept_state(param, kind);
-  constexpr auto kF32 = static_cast<int32_t>(DType::kF32);
-  switch (kind) {
-    case StateKind::kMomentum:
-      return {view.momentum, view.numel, static_cast<int32_t>(view.momentum_dtype)};
-    case StateKind::kVariance:
-      MUONRT_REQUIRE(adamw, Status::kInvalidState, "param '", name,
-                     "' has no variance (it is a Muon parameter); ask for its momentum");
-      return {view.variance, view.numel, kF32};
-    case StateKind::kMaster:
-      MUONRT_REQUIRE(view.form == WeightForm::kMaster, Status::kInvalidState, "param '", name,
-                     "' has no master weights (master_kind); read the parameter itself");
-      return {view.master, view.numel, kF32};
-    case StateKind::kRemainder:
-      MUONRT_REQUIRE(view.form == WeightForm::kRemainder, Status::kInvalidState, "param '", name,
-                     "' has no remainder (master_kind is not MUONRT_MASTER_REMAINDER); read the "
-                     "parameter itself");
-      return {view.remainder, view.numel, 0};
-    case StateKind::kNormuon: {
-      const auto index = static_cast<int32_t>(param);
-      MUONRT_REQUIRE(normuon_.lines(index) > 0, Status::kInvalidState, "param '", name,
-                     "' has no NorMuon moments (its group has NorMuon off, or it has one line); "
-                     "ask for its momentum");
-      float* const moments = normuon_.moments(index);
-      return {moments, moments ? normuon_.lines(index) : 0, kF32};
-    }
-  }
-  throw Error(Status::kInvalidArgument,
-              cat("state kind is ", static_cast<int32_t>(kind),
-                  " (0 momentum, 1 variance, 2 master, 3 remainder, 4 NorMuon); use one of them"));
-}
-
 int64_t Optimizer::find(const std::string& name) const {
   for (size_t i = 0; i < settings_.params.size(); ++i) {
     if (settings_.params[i].name == name) return static_cast<int64_t>(i);

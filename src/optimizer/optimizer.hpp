@@ -10,8 +10,8 @@
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
 #include "optimizer/intervals.hpp"
-#include "optimizer/normuon.hpp"
 #include "optimizer/settings/settings.hpp"
+#include "optimizer/state.hpp"
 #include "pipeline/pipeline.hpp"
 
 namespace muonrt {
@@ -52,22 +52,6 @@ struct Recovery {
   int64_t steps = 0;  // committed, on each of them
 };
 
-/// Where state lies: with the local elements of the parameter; or, where gradients are addends,
-/// with the owners of matrices or slices.
-enum class StatePlace : int32_t { kLocal = 0, kMatrices = 1, kSlices = 2 };
-
-struct StateView {
-  void* data;
-  int64_t numel;
-  int32_t dtype;  // as MUONRT_DTYPE_..., 0: 16-bit words
-  StatePlace place = StatePlace::kLocal;
-};
-
-/// A piece of a view whose place is not local; see muonrt_state_piece_t.
-struct StatePiece {
-  int64_t index, begin, numel;
-};
-
 struct Standing;
 
 /// Parameters, their state, the step. One per rank; used by one thread at a time.
@@ -95,8 +79,8 @@ class Optimizer {
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
   void set_group(int32_t index, const GroupSettings& group);
-  StateView state(int64_t param, StateKind kind);
-  std::vector<StatePiece> state_pieces(int64_t param) const;
+  StateView state(int64_t param, StateKind kind) const;
+  std::vector<StatePiece> state_pieces(int64_t param, StateKind kind) const;
   int64_t find(const std::string& name) const;
   int64_t steps() const { return steps_; }
   /// (layer, head) that QK-clip acted on in the last committed step.
@@ -130,17 +114,13 @@ class Optimizer {
   bool in_blocks() const;
   /// Whether it takes the health statistics.
   bool measures() const;
-  void take_state(int32_t param, char*& at);
-  void take_kept(const std::vector<SlotPlan>& slots, char*& at);
+  void fill_view(int32_t param);
+  void take_kept(const std::vector<SlotPlan>& slots);
   void bind_sums();
   void follow_params();
-  StateView kept_state(int64_t param, StateKind kind) const;
-  int64_t kept_bytes(const std::vector<SlotPlan>& slots) const;
   bool sums(int64_t param) const;
-  void start_state();
   void rehearse();
   void require_reach(int64_t param, const char* what, const void* memory) const;
-  int64_t state_bytes() const;
   std::vector<Piece> adamw_pieces(int32_t param) const;
   GuardWork make_guards();
   void check_device_scalars(const StepSettings& step) const;
@@ -177,8 +157,7 @@ class Optimizer {
   std::unique_ptr<Plan> plan_, block_plan_;
   FunctionFailure function_failure_;
   std::vector<NewtonSchulz> newton_schulz_;  // by group
-  Buffer state_;
-  NormuonMemory normuon_;
+  State state_;
   Buffer row_factors_, selections_;  // of QK-clip
   Buffer tables_;                    // written by the host
   Buffer device_tables_;             // what the device reads, where it is not the same
@@ -187,14 +166,7 @@ class Optimizer {
   AdamScalars* adam_ = nullptr;      // by parameter
   std::vector<int64_t> adam_steps_;  // by parameter: updates so far
   std::vector<Kept> kept_;           // by place in the table behind the parameters
-  /// By parameter whose gradients are addends: the state of all that is kept of it.
-  struct KeptState {
-    char* momentum = nullptr;
-    float* variance = nullptr;
-    int64_t numel = 0;
-  };
-  std::vector<KeptState> kept_state_;
-  std::vector<Interval> written_;  // by steps
+  std::vector<Interval> written_;    // by steps
   std::unique_ptr<Pipeline> pipeline_, block_pipeline_;
   const Plan* current_plan_ = nullptr;  // of the step in progress, or the last
   Pipeline* current_ = nullptr;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/checked.hpp"
-#include "optimizer/normuon.hpp"
 #include "optimizer/settings/settings.hpp"
+#include "optimizer/state.hpp"
 
 namespace muonrt {
 
@@ -137,11 +137,14 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.owner = p.owner;
     spec.carried = g.role == Role::kMuon && settings.functions;
     spec.travel = p.travel;
-    spec.momentum_bytes = size_of(g.momentum_dtype);
-    if (owns_master(p)) spec.weight_bytes = 4;
-    if (p.master_kind == MasterKind::kRemainder) spec.weight_bytes = 2;
-    spec.master = owns_master(p) || p.master_kind == MasterKind::kCaller ||
-                  p.master_kind == MasterKind::kRemainder;
+    for (const StatePart& part : state_of(settings, index)) {
+      const bool weight = part.kind == StateKind::kMaster || part.kind == StateKind::kRemainder;
+      if (part.kind == StateKind::kMomentum) spec.momentum_bytes = size_of(part.dtype);
+      if (weight && part.ours) spec.weight_bytes = size_of(part.dtype);
+      if (part.place == StatePlace::kLines)
+        spec.owner_bytes = normuon_bytes(normuon_lines(settings, index));
+      spec.master = spec.master || weight;
+    }
     if (g.role == Role::kMuon) {
       const auto& shape = p.layout.shape();
       spec.form = form_of(methods[p.group], p, g);
@@ -151,7 +154,6 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);
       spec.stack = p.view == View::kStack;
       spec.parts = parts_of(p, g, in_blocks && g.blocks.period > 1);
-      spec.owner_bytes = normuon_bytes(settings, index);
     }
     problem.params.push_back(std::move(spec));
   }

@@ -25,7 +25,7 @@ float noise(int64_t i) {
 /// A bf16 matrix of one rank, with f32 gradients.
 class Matrix {
  public:
-  explicit Matrix(int32_t master_kind) {
+  explicit Matrix(int32_t master_kind, int32_t normuon = MUONRT_NORMUON_OFF) {
     for (size_t i = 0; i < weights.size(); ++i) {
       const float w = noise(static_cast<int64_t>(i));
       uint32_t bits;
@@ -35,6 +35,7 @@ class Matrix {
     REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
     muonrt_group_t group;
     muonrt_group_init(&group, MUONRT_ROLE_MUON);
+    group.normuon = normuon;
     const int64_t shape[] = {kRows, kCols};
     muonrt_param_t param;
     muonrt_param_init(&param);
@@ -110,13 +111,42 @@ TEST_CASE("state: a capacity below 0 is refused", "[unit][abi]") {
   Matrix m(MUONRT_MASTER_NONE);
   muonrt_state_piece_t piece;
   int64_t n = -1;
-  CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, nullptr, 0, &n) == MUONRT_OK);
+  CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, MUONRT_STATE_MOMENTUM, nullptr, 0, &n) ==
+        MUONRT_OK);
   CHECK(n == 0);
   for (muonrt_state_piece_t* pieces : {&piece, static_cast<muonrt_state_piece_t*>(nullptr)}) {
-    CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, pieces, -1, &n) ==
+    CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, MUONRT_STATE_MOMENTUM, pieces, -1, &n) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(muonrt_last_error(), Contains("capacity is -1"));
   }
+}
+
+TEST_CASE("state: the pieces of each kind are told, of one that is not kept refused",
+          "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_OWNED, MUONRT_NORMUON_ROWS);
+  const auto pieces = [&](int32_t kind, muonrt_state_piece_t* out, int64_t* n) {
+    return muonrt_optimizer_state_pieces(m.optimizer, 0, kind, out, 1, n);
+  };
+  muonrt_state_piece_t piece;
+  int64_t n = -1;
+  CHECK(pieces(MUONRT_STATE_NORMUON, &piece, &n) == MUONRT_OK);
+  REQUIRE(n == 1);
+  CHECK(piece.index == 0);
+  CHECK(piece.begin == 0);
+  CHECK(piece.numel == kRows);
+  muonrt_state_view_t view;
+  muonrt_state_view_init(&view);
+  REQUIRE(muonrt_optimizer_state(m.optimizer, 0, MUONRT_STATE_NORMUON, &view) == MUONRT_OK);
+  CHECK(view.place == MUONRT_PLACE_LINES);
+  CHECK(view.numel == kRows);
+  for (const int32_t local : {MUONRT_STATE_MOMENTUM, MUONRT_STATE_MASTER}) {
+    CHECK(pieces(local, &piece, &n) == MUONRT_OK);
+    CHECK(n == 0);
+  }
+  for (const int32_t absent : {MUONRT_STATE_VARIANCE, MUONRT_STATE_REMAINDER})
+    CHECK(pieces(absent, &piece, &n) == MUONRT_ERROR_INVALID_STATE);
+  CHECK(pieces(5, &piece, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("state kind is 5"));
 }
 
 TEST_CASE("step: a bad index among those without a gradient is named as that", "[unit][abi]") {

@@ -133,6 +133,42 @@ TEST_CASE("normuon: parts have axes of their own", "[unit][optimizer][normuon]")
   CHECK_THROWS_WITH(world::run(c), Catch::Contains("normuon_axis is set"));
 }
 
+TEST_CASE("normuon: the owners' pieces hold every line once, and a step writes no other",
+          "[unit][optimizer][normuon]") {
+  world::Case c = make_case(NormuonAxis::kRows);
+  c.params[1].parts = {{"top", {{0, 20}}, {{0, 24}}, 1.0, 1.0, NormuonAxis::kColumns},
+                       {"rest", {{20, 61}}, {{0, 24}}}};
+  const std::vector<int64_t> lines = {24, 24 + 41, 40, 0, 35};
+  std::vector<std::vector<int>> owners(lines.size());
+  for (size_t p = 0; p < lines.size(); ++p) owners[p].resize(static_cast<size_t>(lines[p]));
+  std::mutex one_rank;
+  int64_t foreign = 0;  // written, of other owners
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    const std::lock_guard<std::mutex> lock(one_rank);
+    for (int64_t p = 0; p < std::ssize(lines); ++p) {
+      if (lines[static_cast<size_t>(p)] == 0) continue;
+      auto& seen = owners[static_cast<size_t>(p)];
+      std::vector<float> moments = floats(rank.state(p, StateKind::kNormuon));
+      for (const StatePiece& piece : rank.optimizer().state_pieces(p, StateKind::kNormuon)) {
+        for (int64_t i = piece.begin; i < piece.begin + piece.numel; ++i) {
+          const auto at = static_cast<size_t>(i);
+          seen.at(at) += moments.at(at) > 0;
+          moments[at] = 0;
+        }
+      }
+      for (const float other : moments) foreign += other != 0;
+    }
+  });
+  CHECK(foreign == 0);
+  for (size_t p = 0; p < lines.size(); ++p) {
+    INFO(c.params[p].name);
+    CHECK(owners[p] == std::vector<int>(owners[p].size(), 1));
+  }
+}
+
 TEST_CASE("normuon: the plan states the memory of the moments, with their owners",
           "[unit][optimizer][normuon]") {
   world::Case c = make_case(NormuonAxis::kRows);

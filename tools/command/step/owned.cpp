@@ -1,7 +1,6 @@
 #include "command/step/owned.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace muonrt::tool {
 
@@ -27,23 +26,6 @@ std::vector<int64_t> normuon_lines(const StepTensor& t) {
   std::vector<int64_t> out;
   for (int64_t e = 0; e < (t.stack() ? shape[0] : 1); ++e) {
     out.insert(out.end(), one.begin(), one.end());
-  }
-  return out;
-}
-
-std::vector<Stretch> owned_lines(const StepTensor& t, const std::string& plan, int rank) {
-  const auto json = nlohmann::json::parse(plan);
-  const auto& owners = json.at("params").at(static_cast<size_t>(t.index)).at("owners");
-  const std::vector<int64_t> all = normuon_lines(t);
-  // Each matrix has one owner, or one in every replica.
-  const size_t copies = owners.size() / std::max<size_t>(1, all.size());
-  std::vector<Stretch> out;
-  int64_t at = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    for (size_t copy = 0; copy < copies; ++copy) {
-      if (owners.at(i * copies + copy).get<int64_t>() == rank) out.push_back({at, at, all[i]});
-    }
-    at += all[i];
   }
   return out;
 }
@@ -94,8 +76,10 @@ std::vector<Stretch> kept_elements(Optimizer& optimizer, const StepTensor& t, in
   if (view.place == MUONRT_PLACE_LOCAL) return held;
   std::vector<Stretch> out;
   int64_t local = 0;
-  for (const muonrt_state_piece_t& piece : optimizer.state_pieces(t.index)) {
-    if (view.place == MUONRT_PLACE_MATRICES) {
+  for (const muonrt_state_piece_t& piece : optimizer.state_pieces(t.index, kind)) {
+    if (view.place == MUONRT_PLACE_LINES) {
+      out.push_back({piece.begin, piece.begin, piece.numel});
+    } else if (view.place == MUONRT_PLACE_MATRICES) {
       add_matrix(out, t, piece.index, local);
     } else {
       add_slice(out, held, piece.begin, piece.numel, local);

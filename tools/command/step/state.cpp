@@ -138,15 +138,6 @@ void check_masters(const TensorFile& file, const Piece& p, const Stretch& held,
   }
 }
 
-/// What of a piece lies in this rank's view, and where.
-std::vector<Stretch> held_of(Optimizer& optimizer, const Piece& p, const std::string& plan,
-                             int rank) {
-  const StepTensor& t = *p.tensor;
-  if (p.normuon()) return owned_lines(t, plan, rank);
-  const bool moment = p.kind == MUONRT_STATE_MOMENTUM || p.kind == MUONRT_STATE_VARIANCE;
-  return moment ? kept_elements(optimizer, t, p.kind, rank) : t.layout->stretches(rank);
-}
-
 }  // namespace
 
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
@@ -173,13 +164,12 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     }
   }
   if (session.empty()) return;
-  const std::string plan = session.optimizer().describe(MUONRT_JSON);
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
     if (!view.data) continue;
     // What the view has beyond that (lines of other owners) stays as it is.
     auto local = session.memory().read(view.data, view.numel * p.element());
-    for (const Stretch& s : held_of(session.optimizer(), p, plan, rank)) {
+    for (const Stretch& s : kept_elements(session.optimizer(), *p.tensor, p.kind, rank)) {
       const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
       check_moments(file, p, s.element, part);
       check_masters(file, p, s, part, static_cast<const unsigned char*>(session.data(*p.tensor)));
@@ -207,13 +197,13 @@ std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
     const int64_t step = session.empty() ? 0 : session.optimizer().steps();
     writer->add(&step, 8);
   }
-  const std::string plan = session.empty() ? "" : session.optimizer().describe(MUONRT_JSON);
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);
     const auto local = session.memory().read(view.data, view.data ? view.numel * p.element() : 0);
-    const auto whole = gather_elements(comm, p.elements(), p.element(),
-                                       held_of(session.optimizer(), p, plan, comm.rank()),
-                                       local.data(), "state " + shown(p.name));
+    const auto whole =
+        gather_elements(comm, p.elements(), p.element(),
+                        kept_elements(session.optimizer(), *p.tensor, p.kind, comm.rank()),
+                        local.data(), "state " + shown(p.name));
     if (root) writer->add(whole.data(), std::ssize(whole));
   }
   if (root) writer->finish();

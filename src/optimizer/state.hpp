@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backend/device.hpp"
+#include "optimizer/normuon.hpp"
+#include "optimizer/settings/settings.hpp"
+#include "plan/plan.hpp"
+
+namespace muonrt {
+
+/// Where state lies: with the local elements of the parameter; where gradients are addends, with
+/// the owners of matrices or slices; NorMuon's, with the owners of the lines' matrices.
+enum class StatePlace : int32_t { kLocal = 0, kMatrices = 1, kSlices = 2, kLines = 3 };
+
+struct StateView {
+  void* data;
+  int64_t numel;
+  int32_t dtype;  // as MUONRT_DTYPE_..., 0: 16-bit words
+  StatePlace place = StatePlace::kLocal;
+};
+
+/// A piece of a view whose place is not local; see muonrt_state_piece_t.
+struct StatePiece {
+  int64_t index, begin, numel;
+};
+
+/// One kind of state of a parameter. What this rank holds of it is set by State alone.
+struct StatePart {
+  int32_t param;
+  StateKind kind;
+  StatePlace place;
+  DType dtype;       // a remainder's is any of 2 bytes
+  bool ours = true;  // else the caller's memory
+  int64_t numel = 0;
+  void* data = nullptr;
+  std::vector<StatePiece> pieces = {};  // where `place` is not local
+};
+
+const char* name_of(StateKind kind);
+StateView view_of(const StatePart& part);
+
+/// What a parameter keeps, on whichever ranks. The plan states its bytes from here.
+std::vector<StatePart> state_of(const OptimizerSettings& settings, int32_t param);
+
+/// The state of all parameters on one rank, and its memory.
+class State {
+ public:
+  State() = default;
+  /// Takes the memory; only NorMuon's is cleared yet.
+  State(Device& device, const OptimizerSettings& settings, const Plan& plan,
+        const std::vector<SlotPlan>& slots, int rank);
+  /// Zero, but owned masters are the parameters' values, which the caller's default stream may have
+  /// yet to write. On the device, whose memory the host need not reach.
+  void start(Device& device, const OptimizerSettings& settings);
+
+  /// Parameter by parameter.
+  const std::vector<StatePart>& parts() const { return parts_; }
+  /// Null where the parameter keeps none such.
+  const StatePart* find(int64_t param, StateKind kind) const;
+  /// Errors: INVALID_STATE where the parameter, called `name`, keeps none such; INVALID_ARGUMENT
+  /// for a kind that is none.
+  const StatePart& at(int64_t param, StateKind kind, const std::string& name) const;
+  const NormuonMemory& normuon() const { return normuon_; }
+
+ private:
+  std::vector<StatePart> parts_;
+  std::vector<size_t> first_;  // by parameter, and the end
+  Buffer memory_;
+  NormuonMemory normuon_;
+};
+
+}  // namespace muonrt
