@@ -91,9 +91,8 @@ typedef struct muonrt_optimizer_options {
                         change a bit. */
   int32_t graphs;    /* CUDA: 1: Newton-Schulz of a chunk is captured at its second run and
                         replayed as a CUDA graph from then on; 0. Does not change a bit. */
-  /* What the models of MUONRT_REPLICAS_AUTO know of the machine, per rank;
-     they decide nothing else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6
-     on CUDA. */
+  /* What the model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; it decides nothing
+     else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */
   double machine_flops;           /* of products, per second; each 0 or >= 1e-30 */
   double machine_bytes;           /* that a rank sends or receives, per second */
   double machine_message_seconds; /* seconds of a message, beyond its bytes */

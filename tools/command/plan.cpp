@@ -151,8 +151,7 @@ void add_rates(CLI::App* command, Arguments& a) {
                         double least, const char* what) {
     command
         ->add_option(name, to,
-                     fmt::format("for what is modelled: {} (default {} for --replicas auto on the "
-                                 "host, {} on a GPU and for exchanges over NCCL)",
+                     fmt::format("for --replicas auto: {} (default {} on the host, {} on a GPU)",
                                  what, host, gpu))
         ->check(number_between(least, 1e30));
   };
