@@ -12,6 +12,7 @@
 #include "optimizer/intervals.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/state.hpp"
+#include "optimizer/verdict.hpp"
 #include "pipeline/pipeline.hpp"
 
 namespace muonrt {
@@ -143,9 +144,9 @@ class Optimizer {
   void take_health(StepReport& report);
   Findings findings() const;
   std::optional<Error> cause_of(std::optional<Error> error) const;
-  /// Of the vote that a step's commit ends with.
-  const Ballot& last_ballot() const;
-  void finish(StepReport& report);
+  /// Without what errors of streams and the communicator say.
+  StepEnd step_end() const;
+  void finish(const StepEnd& end, StepReport& report);
   void count_commit();
   void measure(StepReport& report, double seconds) const;
   void check_param(int64_t param, const char* where = "") const;

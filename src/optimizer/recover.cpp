@@ -79,17 +79,16 @@ const Standing& check_steps(const std::vector<Standing>& all) {
 // behind a caller's that was late, finds it closed.
 void Optimizer::fail(const Error& error) {
   comm_->abort(error.status(), error.message());
-  const Outcome& outcome = current_->outcome();
-  const bool entered = outcome.vote_entered;
-  // A GPU's stream passes by a reduction that was aborted; the box then holds its preset.
-  const bool returned = outcome.vote_passed && outcome.verdict.consent != reject_preset().consent;
+  StepEnd end = step_end();
+  end.failed = true;
+  const StepResult result = judge(end);
   Error final_error = as_end(error);
-  if (returned && passes(outcome.verdict, comm_->size(), last_stamp_)) {
+  if (result == StepResult::kTorn) {
     final_error =
         Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
                                  "); parameters may be partly updated, reload a checkpoint"));
     torn_ = true;
-  } else if (entered && !returned) {
+  } else if (result == StepResult::kUndecided) {
     final_error = Error(Status::kUndecided,
                         cat("the step failed inside its vote (", error.message(),
                             "); nothing was committed here, but a peer may have committed; settle "

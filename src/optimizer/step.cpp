@@ -229,28 +229,36 @@ void Optimizer::enqueue(const StepRun& run) {
 
 void Optimizer::wait() {
   if (const auto error = cause_of(error_of([&] { current_->wait(); }))) fail(*error);
-  // After a step's last vote nothing is exchanged: what ends the communicator then is the next
-  // step's.
-  const bool settled = passes(last_ballot(), comm_->size(), last_stamp_);
-  if (const auto error = comm_->error(); error && !settled) fail(*error);
+  StepEnd end = step_end();
+  const auto error = comm_->error();
+  end.comm_failed = error.has_value();
+  if (error && judge(end) > StepResult::kRejected) fail(*error);
   orthogonalized_ += current_->owned_matrices();
 }
 
-// What the vote says, the same on every rank: committed, skipped, or rejected, which throws.
+StepEnd Optimizer::step_end() const {
+  const Outcome& outcome = current_->outcome();
+  return {.verdict = outcome.verdict,
+          .outcome = outcome.outcome,
+          .world = comm_->size(),
+          .stamp = last_stamp_,
+          .commit = settings_.commit,
+          .vote_entered = outcome.vote_entered != 0,
+          .vote_passed = outcome.vote_passed != 0};
+}
+
+// What the votes say, the same on every rank: committed, skipped, or rejected, which throws.
 void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& mine,
                          StepReport& report) {
-  const Ballot& verdict = current_->outcome().verdict;
-  const bool same_stamps =
-      static_cast<uint64_t>(verdict.stamp) ==
-      static_cast<uint64_t>(comm_->size()) * static_cast<uint64_t>(last_stamp_);
-  const bool nonfinite_alone =
-      verdict.nonfinite > 0 && verdict.consent + verdict.nonfinite == comm_->size();
-  if (passes(verdict, comm_->size(), last_stamp_)) {
-    finish(report);
-  } else if (same_stamps && !mine && nonfinite_alone) {
-    explain_skip(report);
-  } else {
-    explain_rejection(mine, step);
+  const StepEnd end = step_end();
+  switch (judge(end)) {
+    case StepResult::kCommitted:
+    case StepResult::kTorn:
+      return finish(end, report);
+    case StepResult::kSkipped:
+      return explain_skip(report);
+    default:
+      return explain_rejection(mine, step);
   }
 }
 
@@ -300,20 +308,14 @@ std::optional<Error> Optimizer::cause_of(std::optional<Error> error) const {
   return theirs ? theirs : error;
 }
 
-const Ballot& Optimizer::last_ballot() const {
-  const Outcome& outcome = current_->outcome();
-  return settings_.commit == CommitMode::kEager ? outcome.outcome : outcome.verdict;
-}
-
-void Optimizer::finish(StepReport& report) {
-  const bool eager = settings_.commit == CommitMode::kEager;
-  const Ballot& last = last_ballot();
+void Optimizer::finish(const StepEnd& end, StepReport& report) {
+  const Ballot& last = last_ballot(end);
   report.orthogonalized = last.orthogonalized;
   report.zero_matrices = last.zero_matrices;
   report.planned = static_cast<int64_t>(current_plan_->matrices().size());
   MUONRT_REQUIRE(
-      !eager || passes(last, comm_->size(), last_stamp_), Status::kTorn,
-      "an update was not finite on ", comm_->size() - last.consent,
+      judge(end) == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
+      comm_->size() - last.consent,
       " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
       "MUONRT_COMMIT_ATOMIC");
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",

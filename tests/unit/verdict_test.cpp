@@ -1,0 +1,171 @@
+#include "optimizer/verdict.hpp"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <vector>
+
+// What a step has become, from what a rank knows of it. No threads, no devices.
+
+namespace muonrt {
+
+namespace {
+
+constexpr int64_t kWorld = 3, kStamp = 1000003;
+
+/// The sum of the ballots of `well` ranks, of ranks that found a non-finite value, and of ranks
+/// with an error of their own, with one stamp and one factor.
+Ballot sum_of(int64_t well, int64_t nonfinite, int64_t bad) {
+  Ballot sum;
+  sum.consent = well;
+  sum.nonfinite = nonfinite;
+  sum.stamp = (well + nonfinite + bad) * kStamp;
+  return sum;
+}
+const Ballot kAll = sum_of(3, 0, 0), kSkip = sum_of(2, 1, 0), kNo = sum_of(2, 0, 1);
+
+StepEnd ended(const Ballot& verdict) {
+  return {.verdict = verdict,
+          .outcome = reject_preset(),
+          .world = kWorld,
+          .stamp = kStamp,
+          .vote_entered = true,
+          .vote_passed = true};
+}
+StepEnd eager(const Ballot& verdict, const Ballot& outcome) {
+  StepEnd end = ended(verdict);
+  end.outcome = outcome;
+  end.commit = CommitMode::kEager;
+  return end;
+}
+StepEnd failed(StepEnd end) {
+  end.failed = true;
+  return end;
+}
+StepEnd comm_failed(StepEnd end) {
+  end.comm_failed = true;
+  return end;
+}
+StepEnd before(StepEnd end, bool entered) {
+  end.verdict = reject_preset();
+  end.vote_entered = entered;
+  end.vote_passed = false;
+  return end;
+}
+
+/// A rank's ballot, by the rules of cast_ballot.
+Ballot cast(bool well, bool finite, int64_t stamp, int64_t factor) {
+  Ballot b;
+  b.consent = well && finite;
+  b.nonfinite = well && !finite;
+  b.stamp = stamp;
+  b.set_factor(factor);
+  return b;
+}
+void add(Ballot& sum, const Ballot& b) {
+  const auto wraps = [](int64_t& to, int64_t more) {
+    to = static_cast<int64_t>(static_cast<uint64_t>(to) + static_cast<uint64_t>(more));
+  };
+  wraps(sum.consent, b.consent);
+  wraps(sum.nonfinite, b.nonfinite);
+  wraps(sum.stamp, b.stamp);
+  wraps(sum.factor, b.factor);
+  wraps(sum.lower_square, b.lower_square);
+  wraps(sum.upper_square, b.upper_square);
+}
+
+}  // namespace
+
+TEST_CASE("verdict: every outcome of a step", "[unit][optimizer]") {
+  struct Row {
+    const char* what;
+    StepEnd end;
+    StepResult expected;
+  };
+  Ballot other_stamp = kAll, other_factor = kAll;
+  other_stamp.stamp += 1;
+  other_factor.lower_square += 1;
+  Ballot skip_other_stamp = kSkip;
+  skip_other_stamp.stamp += 1;
+  using enum StepResult;
+  const std::vector<Row> rows = {
+      {"all consent", ended(kAll), kCommitted},
+      {"one found a non-finite value", ended(kSkip), kSkipped},
+      {"all found one", ended(sum_of(0, 3, 0)), kSkipped},
+      {"one has an error", ended(kNo), kRejected},
+      {"one has an error, another found a value", ended(sum_of(1, 1, 1)), kRejected},
+      {"another stamp somewhere", ended(other_stamp), kRejected},
+      {"another factor somewhere", ended(other_factor), kRejected},
+      {"a value, and another stamp somewhere", ended(skip_other_stamp), kRejected},
+      {"a preset that nothing has replaced", ended(reject_preset()), kRejected},
+      {"the sum of an earlier, smaller world", ended(sum_of(2, 0, 0)), kRejected},
+
+      {"eager: both votes pass", eager(kAll, kAll), kCommitted},
+      {"eager: an update was not finite", eager(kAll, kSkip), kTorn},
+      {"eager: the second vote never came", eager(kAll, reject_preset()), kTorn},
+      {"eager: a gradient was not finite", eager(kSkip, reject_preset()), kSkipped},
+      {"eager: one has an error", eager(kNo, reject_preset()), kRejected},
+
+      {"streams fail before the vote", failed(before(ended(kAll), false)), kFailed},
+      {"streams fail inside the vote", failed(before(ended(kAll), true)), kUndecided},
+      {"a stream passes by an aborted vote", failed(ended(reject_preset())), kUndecided},
+      {"streams fail after a vote that passed", failed(ended(kAll)), kTorn},
+      {"explaining a skip fails", failed(ended(kSkip)), kFailed},
+      {"explaining a rejection fails", failed(ended(kNo)), kFailed},
+      {"eager: streams fail between the votes", failed(eager(kAll, reject_preset())), kTorn},
+
+      {"the communicator ends after the vote", comm_failed(ended(kAll)), kCommitted},
+      {"the communicator ends before the vote", comm_failed(before(ended(kAll), false)), kFailed},
+      {"the communicator ends inside the vote", comm_failed(before(ended(kAll), true)), kUndecided},
+      {"the communicator ends, the vote said no", comm_failed(ended(kSkip)), kFailed},
+      {"eager: it ends between the votes", comm_failed(eager(kAll, reject_preset())), kTorn},
+      {"eager: it ends after both", comm_failed(eager(kAll, kAll)), kCommitted},
+  };
+  for (const Row& row : rows) {
+    INFO(row.what);
+    CHECK(static_cast<int>(judge(row.end)) == static_cast<int>(row.expected));
+  }
+}
+
+TEST_CASE("verdict: ranks that meet no error of a stream judge alike, whatever each has found",
+          "[unit][optimizer][property]") {
+  std::mt19937_64 random(20261125);
+  const auto one_in = [&](int n) { return random() % static_cast<uint64_t>(n) == 0; };
+  int met[3] = {};
+  for (int round = 0; round < 20000; ++round) {
+    const auto world = static_cast<int64_t>(1 + random() % 6);
+    const bool is_eager = one_in(2);
+    const auto common = static_cast<int64_t>(random());
+    std::vector<int64_t> stamps;
+    Ballot first, second;
+    bool all_well = true, all_finite = true, same = true;
+    for (int64_t r = 0; r < world; ++r) {
+      const bool well = !one_in(8), finite = !one_in(6), odd_factor = one_in(12);
+      const int64_t stamp = one_in(12) ? static_cast<int64_t>(random()) : common;
+      stamps.push_back(stamp);
+      all_well = all_well && well;
+      all_finite = all_finite && finite;
+      same = same && stamp == stamps[0] && (odd_factor ? world == 1 : true);
+      add(first, cast(well, finite, stamp, odd_factor ? 7 : 0));
+      add(second, cast(true, true, stamp, odd_factor ? 7 : 0));
+    }
+    std::vector<StepResult> results;
+    for (const int64_t stamp : stamps) {
+      StepEnd end = {.verdict = first,
+                     .outcome = is_eager ? second : reject_preset(),
+                     .world = world,
+                     .stamp = stamp,
+                     .commit = is_eager ? CommitMode::kEager : CommitMode::kAtomic,
+                     .vote_entered = true,
+                     .vote_passed = true};
+      results.push_back(judge(end));
+    }
+    for (const StepResult result : results) REQUIRE(result == results[0]);
+    const bool commits = all_well && all_finite && same;
+    if (commits) CHECK(results[0] == StepResult::kCommitted);
+    if (!all_well) CHECK(results[0] == StepResult::kRejected);
+    ++met[static_cast<int>(results[0])];
+  }
+  for (const int times : met) CHECK(times > 100);
+}
+
+}  // namespace muonrt
