@@ -13,7 +13,10 @@ add_library(muonrt_mpi_static STATIC $<TARGET_OBJECTS:muonrt_mpi_objects>)
 target_link_libraries(muonrt_mpi_static PUBLIC muonrt_core MPI::MPI_C)
 set_target_properties(muonrt_mpi_static PROPERTIES LINKER_LANGUAGE CXX)
 
-add_library(muonrt_mpi SHARED $<TARGET_OBJECTS:muonrt_mpi_objects>)
+# The core shows its ABI alone, so what is used of its errors is compiled in.
+add_library(muonrt_mpi SHARED $<TARGET_OBJECTS:muonrt_mpi_objects>
+  ${PROJECT_SOURCE_DIR}/src/base/error.cpp)
+target_include_directories(muonrt_mpi PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(muonrt_mpi PUBLIC muonrt
   PRIVATE $<BUILD_INTERFACE:muonrt_flags> $<BUILD_INTERFACE:MPI::MPI_C>)
 target_link_options(muonrt_mpi PRIVATE
