@@ -31,7 +31,7 @@ typedef struct muonrt_health {
   int64_t replica_param;
   int32_t replica_rank; /* -1 where all are equal */
   int32_t replica_reference;
-  muonrt_state_kind_t replica_kind; /* MUONRT_HEALTH_DATA or a state kind */
+  int32_t replica_kind; /* MUONRT_HEALTH_DATA or a muonrt_state_kind_t */
   int32_t reserved;
 } muonrt_health_t;
 

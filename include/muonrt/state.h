@@ -8,9 +8,10 @@
 extern "C" {
 #endif
 
-/* Where state lies. Momentum and moments of a parameter whose gradients are
- * addends (a partial placement) are kept once in every replica, by those who own its matrices or
- * slices: what a rank keeps lies piece after piece in its view. Master weights are always local. */
+/* Where state lies. Momentum and moments of a parameter whose gradients are addends, or cut in
+ * another way than it is, are kept by those who own its matrices or slices (see
+ * muonrt_optimizer_state_pieces): what a rank keeps lies piece after piece in its view. NorMuon's
+ * moments are with the owners of matrices. Master weights and remainders are always local. */
 typedef int32_t muonrt_state_place_t;
 enum muonrt_state_place {
   MUONRT_PLACE_LOCAL = 0,    /* with the local elements: the local shard's shape */
@@ -19,12 +20,12 @@ enum muonrt_state_place {
   MUONRT_PLACE_LINES = 3     /* MUONRT_STATE_NORMUON: of all lines, those of this rank's matrices */
 };
 
-/* A borrowed view of a parameter's state on this rank; row-major, the local shard's shape. */
+/* A borrowed view of a parameter's state on this rank; `place` says its shape. */
 typedef struct muonrt_state_view {
   uint32_t struct_size;
   /* MUONRT_DTYPE_F32, or _BF16 (momentum_dtype); 0: uint16_t (STATE_REMAINDER) */
   muonrt_dtype_t dtype;
-  void* data; /* NULL where the shard is empty */
+  void* data; /* NULL where the shard is empty, or this rank keeps nothing of it */
   int64_t numel;
   muonrt_state_place_t place; /* MUONRT_PLACE_LOCAL, ... */
   int32_t reserved;
@@ -43,8 +44,8 @@ MUONRT_API void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t
 #define muonrt_state_view_init(view) \
   muonrt_state_view_init_sized((view), sizeof(muonrt_state_view_t))
 
-/* A view of state, local or (partial gradients) of what this rank keeps for all holders: see
- * MUONRT_PLACE_LOCAL. MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
+/* A view of state: local, or what this rank keeps as an owner; see muonrt_state_place_t.
+ * MUONRT_STATE_MOMENTUM (Muon's momentum, AdamW's first moment), _VARIANCE
  * (AdamW), _MASTER, _REMAINDER, _NORMUON. Valid until the optimizer is destroyed; write to it only
  * between steps (to resume). Errors: INVALID_ARGUMENT (index, kind), INVALID_STATE (this parameter
  * has no such state). */
@@ -52,8 +53,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer,
                                                   muonrt_state_kind_t kind,
                                                   muonrt_state_view_t* view);
 
-/* The pieces of that view where its place is not LOCAL; none where it is. Over the ranks of a
- * replica they hold each element, or line, once.
+/* The pieces of that view where its place is not LOCAL; none where it is. Over all ranks they hold
+ * each element, or line, once; where every replica orthogonalizes for itself (MUONRT_REPLICAS_EACH,
+ * or AUTO that has chosen it) MATRICES and LINES are there once in every replica.
  * @param pieces    receives at most `capacity` of them; may be NULL if capacity is 0.
  * @param n_pieces  receives how many there are on this rank. Errors: as above. */
 MUONRT_API muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer,

@@ -238,13 +238,15 @@ void Optimizer::wait() {
 
 StepEnd Optimizer::step_end() const {
   const Outcome& outcome = current_->outcome();
+  // Flags first, as a stream that is late writes them: a verdict is then no older than they are.
+  const bool entered = outcome.vote_entered != 0, passed = outcome.vote_passed != 0;
   return {.verdict = outcome.verdict,
           .outcome = outcome.outcome,
           .world = comm_->size(),
           .stamp = last_stamp_,
           .commit = settings_.commit,
-          .vote_entered = outcome.vote_entered != 0,
-          .vote_passed = outcome.vote_passed != 0};
+          .vote_entered = entered,
+          .vote_passed = passed};
 }
 
 // What the votes say, the same on every rank: committed, skipped, or rejected, which throws.

@@ -69,8 +69,7 @@ inline int64_t parts_of(const ParamSpec& spec) {
   return spec.parts.empty() ? 1 : static_cast<int64_t>(spec.parts.size());
 }
 
-/// What models know of a machine; it decides nothing but Replicas::kAuto and whether exchanges
-/// share groups.
+/// What the model of Replicas::kAuto knows of a machine; it decides nothing else.
 struct MachineRates {
   double flops = 5e10;             // of a rank, in products, per second
   double bytes = 5e9;              // that a rank sends or receives, per second
