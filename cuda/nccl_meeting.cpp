@@ -161,7 +161,8 @@ void nccl_enter(Bootstrap& bootstrap, bool deaf,
     if (!cause) cause = alarm->trouble();
     throw(cause ? *cause : error).named(bootstrap.rank());
   }
-  if (const auto agreed = agreed_error(all)) verdict->abort(*agreed);
+  const auto agreed = agreed_error(all);
+  if (agreed && !verdict->trouble()) verdict->abort(*agreed);
   require_no_error(bootstrap, all);
 }
 

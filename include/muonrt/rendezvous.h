@@ -77,9 +77,10 @@ MUONRT_API void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size)
  * can take part where there is no secret. With a secret nobody takes part who does not know it; who
  * may write to the folder can still end the meeting.
  * Errors: INVALID_ARGUMENT; IO if the folder is not there or its files fail; INVALID_STATE if
- * path/run_id is there already (on rank 0), or is another user's (on the others, without a secret);
- * CORRUPT if it is no file of rank 0; COMM if this rank's secret is not the one that it was written
- * with (rank 0 waits on and gets TIMEOUT); those of muonrt_comm_create_tcp. */
+ * path/run_id is there already (on rank 0), or is another user's (on the others: one that they may
+ * not read, or without a secret any); CORRUPT if it is no file of rank 0; COMM if this rank's
+ * secret is not the one that it was written with (rank 0 waits on and gets TIMEOUT); those of
+ * muonrt_comm_create_tcp. */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
                                                      const muonrt_folder_t* folder);
 

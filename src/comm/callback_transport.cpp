@@ -174,8 +174,18 @@ std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
 
 void CallbackTransport::publish(const Error& error) noexcept {
   const muonrt_transport_t& table = shared_->table;
-  if (table.abort)
-    table.abort(table.state, static_cast<muonrt_status_t>(error.status()), error.what());
+  if (!table.abort) return;
+  const char* text = error.what();
+  std::string with_rank;
+  // A table carries no number: that of another rank goes into the text.
+  if (error.rank() >= 0 && error.rank() != rank() && !error.is_secondhand()) {
+    try {
+      with_rank = cat("rank ", error.rank(), ": ", error.message());
+      text = with_rank.c_str();
+    } catch (...) {  // no memory: without it
+    }
+  }
+  table.abort(table.state, static_cast<muonrt_status_t>(error.status()), text);
 }
 
 }  // namespace muonrt

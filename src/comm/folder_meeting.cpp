@@ -89,17 +89,29 @@ class Place {
   bool read(std::string& content, uid_t& owner) const {
     const Socket file(openat(folder_.fd(), name_.c_str(), O_RDONLY | kOpen));
     if (!file && (errno == ENOENT || errno == ESTALE)) return false;
+    MUONRT_REQUIRE(file || errno != EACCES, Status::kInvalidState, "shared folder: ", path_,
+                   " may not be read by this user (rank 0 runs as another one?); run all ranks as "
+                   "one user");
     if (!file) throw_io(path_, "opened");
     struct stat about {};
-    if (fstat(file.fd(), &about) != 0) throw_io(path_, "read");
+    if (fstat(file.fd(), &about) != 0) {
+      if (errno == ESTALE) return false;
+      throw_io(path_, "read");
+    }
     MUONRT_REQUIRE(S_ISREG(about.st_mode) && about.st_size <= kMostBytes, Status::kCorrupt,
                    "shared folder: ", path_, " is no file, or has ", about.st_size, " bytes (",
                    kMostBytes, " at most); look who writes to the folder");
     owner = about.st_uid;
     content.resize(static_cast<size_t>(about.st_size));
-    const ssize_t n = ::read(file.fd(), content.data(), content.size());
-    if (n < 0) throw_io(path_, "read");
-    content.resize(static_cast<size_t>(n));
+    size_t done = 0;
+    while (done < content.size()) {
+      const ssize_t n = ::read(file.fd(), content.data() + done, content.size() - done);
+      if (n == 0) break;
+      if (n < 0 && errno == ESTALE) return false;
+      if (n < 0 && errno != EINTR) throw_io(path_, "read");
+      if (n > 0) done += static_cast<size_t>(n);
+    }
+    content.resize(done);
     return true;
   }
 
@@ -220,8 +232,7 @@ std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const Place& plac
     out.push_back(meet_rank_0(over_tcp(meeting, place), search, deadline));
   } catch (const Error& error) {
     if (error.status() != Status::kTimeout || !seen) throw;
-    throw Error(Status::kTimeout,
-                cat(error.message(), ", or remove that file where an earlier run has left it"));
+    throw error.between("", ", or remove that file where an earlier run has left it");
   }
   return out;
 }

@@ -5,6 +5,7 @@
 
 #include "base/text.hpp"
 #include "comm/mpi_check.hpp"
+#include "comm/peer_status.hpp"
 
 namespace muonrt::mpi {
 
@@ -28,7 +29,7 @@ void ErrorBox::post(const Error& error) noexcept {
     try {
       keep(error);
     } catch (...) {
-      keep(Error(error.status(), std::string()));
+      keep(Error(error.status(), std::string(), error.rank(), error.is_secondhand()));
     }
     letter_.status = static_cast<int32_t>(error.status());
     letter_.rank = error.rank();
@@ -70,8 +71,7 @@ void ErrorBox::receive() {
   letter.text[sizeof letter.text - 1] = 0;
   const std::lock_guard lock(mutex_);
   if (!error_) {
-    keep(Error(static_cast<Status>(letter.status), letter.text, letter.rank)
-             .told_by(status.MPI_SOURCE));
+    keep(Error(status_of_peer(letter.status), letter.text, letter.rank).told_by(status.MPI_SOURCE));
   }
 }
 

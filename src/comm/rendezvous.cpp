@@ -8,6 +8,7 @@
 
 #include "base/backoff.hpp"
 #include "comm/handshake.hpp"
+#include "comm/peer_status.hpp"
 
 namespace muonrt {
 
@@ -62,18 +63,23 @@ std::vector<SocketRoute> routes_to(const std::vector<SocketAddress>& addresses,
 /// A first connection, or none if it is worth another try; then `why` says why.
 Socket knock(const TcpMeeting& meeting, const std::vector<SocketAddress>& addresses,
              Greeting& greeting, Deadline deadline, std::string& why) {
-  for (const SocketRoute& route : routes_to(addresses, meeting.interface)) {
-    const Deadline patience = Deadline::in_ms(poll_ms(deadline, kTryMs));
+  const std::vector<SocketRoute> routes = routes_to(addresses, meeting.interface);
+  auto left = static_cast<int>(routes.size());
+  for (const SocketRoute& route : routes) {
+    // Each gets its share of a short time.
+    const Deadline patience = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
+    --left;
     Socket socket =
         try_connect(route.to, route.from.length > 0 ? &route.from : nullptr, patience, why);
     if (!socket) continue;
     prepare(socket);
     switch (hear(socket, greeting, patience)) {
       case Heard::kAll:
-        MUONRT_REQUIRE(greeting.magic == kGreeting, Status::kComm, "rendezvous: at ",
-                       meeting.address,
+        if (greeting.magic == kGreeting) return socket;
+        MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: at ", meeting.address,
                        " something answers that is not muonrt; use the port of rank 0");
-        return socket;
+        why = "something answers that is not muonrt";
+        break;
       case Heard::kClosed:
         why = "the connection was closed";
         break;
@@ -106,7 +112,7 @@ bool ask(const Socket& socket, const TcpMeeting& meeting, const std::string& sec
                  meeting.rank, " have different secrets; give all ranks the same");
   answer.message.back() = 0;
   if (answer.status != 0)
-    throw Error(static_cast<Status>(answer.status), std::string(answer.message.data()));
+    throw Error(status_of_peer(answer.status), std::string(answer.message.data()), 0, true);
   return true;
 }
 

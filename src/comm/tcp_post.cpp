@@ -8,6 +8,7 @@
 #include "base/signal_mask.hpp"
 #include "comm/frame.hpp"
 #include "comm/inboxes.hpp"
+#include "comm/peer_status.hpp"
 #include "comm/tcp_hub.hpp"
 #include "comm/tcp_line.hpp"
 
@@ -119,7 +120,7 @@ class TcpPost final : public Post {
           return false;
         std::memcpy(&error, content.data(), sizeof error);
         fail(head.channel,
-             Error(static_cast<Status>(error.status), content.substr(sizeof error), error.rank)
+             Error(status_of_peer(error.status), content.substr(sizeof error), error.rank)
                  .told_by(head.from));
         return true;
       }

@@ -65,7 +65,7 @@ void ThreadChannel::publish(int rank, const Error& error) noexcept {
     try {
       error_ = error.told_by(rank);
     } catch (...) {
-      error_.emplace(error.status(), std::string(), rank, true);
+      error_.emplace(error.status(), std::string(), error.rank() < 0 ? rank : error.rank(), true);
     }
   }
   for (Rank& r : ranks_) r.wake.notify_all();
