@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -193,6 +194,8 @@ TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rende
 TEST_CASE("tcp: a hub without memory ends the waits of all, and no process",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
+  int limited[2];  // says that rank 0 has its limit
+  REQUIRE(pipe(limited) == 0);
   const pid_t child = fork();
   if (child == 0) {  // rank 0
     const auto post = join(port, 0, 3);
@@ -201,6 +204,7 @@ TEST_CASE("tcp: a hub without memory ends the waits of all, and no process",
     few.rlim_cur = rlim_t{40} << 20;
     setrlimit(RLIMIT_DATA, &few);
     char byte = 0;
+    if (write(limited[1], &byte, 1) != 1) _exit(4);
     try {
       post->receive(kOne, 1, &byte, 1, in_ms(kLong));
     } catch (const Error& e) {
@@ -208,12 +212,16 @@ TEST_CASE("tcp: a hub without memory ends the waits of all, and no process",
     }
     _exit(2);
   }
+  close(limited[1]);
   Socket deaf;
   std::shared_ptr<Post> one;
   REQUIRE(text_of(on_ranks(2, [&](int rank) {
             if (rank == 0) one = join(port, 1, 3);
             if (rank == 1) deaf = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
           })) == "");
+  char said = 0;
+  REQUIRE(read(limited[0], &said, 1) == 1);
+  close(limited[0]);
   const auto errors = on_ranks(1, [&](int) {
     const std::vector<char> much(80 << 20);
     one->send(kTwo, 2, much.data(), std::ssize(much), in_ms(kLong));
