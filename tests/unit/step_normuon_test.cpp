@@ -16,7 +16,7 @@ namespace {
 
 std::vector<float> floats(const std::vector<unsigned char>& bytes) {
   std::vector<float> out(bytes.size() / 4);
-  std::memcpy(out.data(), bytes.data(), bytes.size());
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
   return out;
 }
 
