@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   muonrt_group_t group;
   muonrt_param_t param;
   muonrt_optimizer_t* optimizer;
+  muonrt_status_t status;
 
   if (argc != 4) return 2;
   muonrt_folder_init(&folder);
@@ -44,7 +45,12 @@ int main(int argc, char** argv) {
   param.layout = &layout;
   param.data = shard;
   param.grad = gradient;
-  check(muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1));
+  status = muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1);
+  if (status != MUONRT_OK) {
+    printf("%s: %s\n", muonrt_status_name(status), muonrt_last_error());
+    muonrt_comm_destroy(comm); /* rank 0 hands on what it has yet for rank 1 */
+    return 1;
+  }
 
   puts("agreed");
   muonrt_optimizer_destroy(optimizer);
