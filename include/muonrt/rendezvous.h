@@ -11,7 +11,8 @@ extern "C" {
 
 /* Both give communicators of host memory over TCP. TCP is for meeting (muonrt/nccl.h takes such a
  * communicator) and for one machine: rank 0 carries every byte. Several machines use MPI, NCCL or
- * the caller's own engine (muonrt/transport.h). */
+ * the caller's own engine (muonrt/transport.h). Rank 0 calls muonrt_comm_destroy before its process
+ * ends, also after an error: else the others may miss what they have yet to hear. */
 
 /* Rank 0 listens at `address`; the others come to it, and try again until it is there and its name
  * is known (rank 0 must know its own at once; where its /etc/hosts has that as 127.0.1.1, as on
