@@ -45,7 +45,7 @@ set(MUONRT_WITH_CUDA OFF)
 set(MUONRT_WHY_CUDA "turned off")
 if(NOT MUONRT_CUDA STREQUAL "OFF")
   include(CheckLanguage)
-  file(GLOB muonrt_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
+  file(GLOB muonrt_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*/*.cu)
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(MUONRT_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
       PATH_SUFFIXES bin)

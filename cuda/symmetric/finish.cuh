@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cuda/elements.hpp"
-#include "cuda/ptx_half.cuh"
+#include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/problem.hpp"
 

@@ -7,7 +7,7 @@
 // rounded result goes to global memory twice from the same registers, by way of shared memory:
 // straight and mirrored. Slices leave their sums in f32 and `finish_kernel` adds them up in order.
 
-#include "cuda/launch.hpp"
+#include "cuda/device/launch.hpp"
 #include "cuda/symmetric/finish.cuh"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"

@@ -18,8 +18,8 @@
 // A launch may begin before the one before it has ended (programmatic launch): up to
 // `await_predecessors` nothing is read but arguments and lists, which no kernel writes.
 
-#include "cuda/check.hpp"
-#include "cuda/launch.hpp"
+#include "cuda/device/check.hpp"
+#include "cuda/device/launch.hpp"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm90.cuh"

@@ -20,7 +20,7 @@
 
 #include <utility>
 
-#include "cuda/launch.hpp"
+#include "cuda/device/launch.hpp"
 #include "cuda/symmetric/kernels.hpp"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm90.cuh"

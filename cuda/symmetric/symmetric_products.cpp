@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "cuda/check.hpp"
-#include "cuda/guard.hpp"
+#include "cuda/device/check.hpp"
+#include "cuda/device/guard.hpp"
 
 namespace muonrt::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "cuda/driver_api.hpp"
+#include "cuda/device/driver_api.hpp"
 
 namespace muonrt::cuda {
 

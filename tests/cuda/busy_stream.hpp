@@ -6,8 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "cuda/driver_api.hpp"
-#include "cuda/raw_memory.hpp"
+#include "cuda/device/driver_api.hpp"
+#include "cuda/device/raw_memory.hpp"
 
 namespace cuda_test {
 

@@ -6,7 +6,7 @@
 
 #include "control.hpp"
 #include "cuda/abi_rig.hpp"
-#include "cuda/cuda_device.hpp"
+#include "cuda/device/cuda_device.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;

@@ -7,9 +7,9 @@
 #include "comm/transport_bootstrap.hpp"
 #include "control.hpp"
 #include "cuda/abi_rig.hpp"
+#include "cuda/device/reused_memory.hpp"
 #include "cuda/fake_nccl.hpp"
-#include "cuda/nccl_comm.hpp"
-#include "cuda/reused_memory.hpp"
+#include "cuda/nccl/nccl_comm.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;

@@ -10,8 +10,8 @@
 #include "control.hpp"
 #include "cuda/abi_rig.hpp"
 #include "cuda/busy_stream.hpp"
-#include "cuda/cuda_device.hpp"
-#include "cuda/kernels.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/kernels/kernels.hpp"
 #include "cuda/machine.hpp"
 
 using namespace muonrt;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/nccl_api.hpp"
+#include "cuda/nccl/nccl_api.hpp"
 
 /// NCCL among the threads of a test, over the emulated GPU: groups whose messages move when both
 /// ends' streams have come to them, sums over all ranks. Communicators that block wait inside calls

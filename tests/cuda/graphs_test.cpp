@@ -4,7 +4,7 @@
 
 #include "algo/newton_schulz.hpp"
 #include "control.hpp"
-#include "cuda/cuda_device.hpp"
+#include "cuda/device/cuda_device.hpp"
 #include "cuda/machine.hpp"
 
 using namespace muonrt;

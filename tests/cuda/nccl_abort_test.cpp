@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "cuda/busy_stream.hpp"
-#include "cuda/nccl_shared.hpp"
+#include "cuda/nccl/nccl_shared.hpp"
 #include "cuda/nccl_theirs.hpp"
 #include "cuda/none_left.hpp"
 #include "optimizer/agreement.hpp"

@@ -1,4 +1,4 @@
-#include "cuda/nccl_api.hpp"
+#include "cuda/nccl/nccl_api.hpp"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -15,7 +15,7 @@
 #include "comm/tcp_post.hpp"
 #include "comm/thread_transport.hpp"
 #include "comm/transport_bootstrap.hpp"
-#include "cuda/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
 #include "cuda/real_nccl.hpp"
 #include "optimizer/agreement.hpp"
 #include "support/loopback.hpp"

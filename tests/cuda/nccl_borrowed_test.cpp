@@ -2,7 +2,7 @@
 #include <memory>
 #include <thread>
 
-#include "cuda/nccl_link.hpp"
+#include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl_theirs.hpp"
 
 // Communicators over one of the caller's, which they borrow: one lock, one error, one end.

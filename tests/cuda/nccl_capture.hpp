@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "backend/comm.hpp"
-#include "cuda/cuda_device.hpp"
-#include "cuda/graphs.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/device/graphs.hpp"
 #include "cuda/machine.hpp"
-#include "cuda/nccl_api.hpp"
+#include "cuda/nccl/nccl_api.hpp"
 
 // NCCL and streams under capture, for the real library and for the fake one.
 namespace cuda_test {

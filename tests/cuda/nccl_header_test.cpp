@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cuda/nccl_types.hpp"
+#include "cuda/nccl/nccl_types.hpp"
 
 namespace {
 

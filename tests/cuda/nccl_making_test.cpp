@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "control.hpp"
-#include "cuda/nccl_link.hpp"
-#include "cuda/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_link.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
 #include "cuda/nccl_theirs.hpp"
 #include "cuda/none_left.hpp"
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "control.hpp"
-#include "cuda/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
 #include "cuda/nccl_theirs.hpp"
 
 // What NCCL's versions, and communicators of the caller's, ask of one over the fake NCCL.

@@ -4,7 +4,7 @@
 
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/fake_nccl.hpp"
-#include "cuda/nccl_comm.hpp"
+#include "cuda/nccl/nccl_comm.hpp"
 #include "cuda/worlds.hpp"
 
 // Ranks as threads, with communicators over the fake NCCL.

@@ -4,8 +4,8 @@
 
 #include "control.hpp"
 #include "cuda/busy_stream.hpp"
+#include "cuda/nccl/nccl_shared.hpp"
 #include "cuda/nccl_ranks.hpp"
-#include "cuda/nccl_shared.hpp"
 #include "cuda/one_rank.hpp"
 #include "optimizer/agreement.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "cuda/cuda_device.hpp"
+#include "cuda/device/cuda_device.hpp"
 #include "cuda/nccl_ranks.hpp"
 
 // Communicators of the caller's over the fake NCCL, and what ranks do with theirs.

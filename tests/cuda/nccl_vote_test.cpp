@@ -4,8 +4,8 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "cuda/cuda_device.hpp"
-#include "cuda/kernels.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/kernels/kernels.hpp"
 #include "cuda/nccl_ranks.hpp"
 #include "optimizer/agreement.hpp"
 #include "support/bits_cases.hpp"

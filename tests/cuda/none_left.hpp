@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "control.hpp"
-#include "cuda/reused_memory.hpp"
+#include "cuda/device/reused_memory.hpp"
 
 namespace cuda_test {
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/elements.hpp"
-#include "cuda/extremes.hpp"
-#include "cuda/items.hpp"
+#include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/extremes.hpp"
+#include "cuda/kernels/items.hpp"
+#include "cuda/kernels/norm_tree.hpp"
 #include "cuda/machine.hpp"
-#include "cuda/norm_tree.hpp"
 
 using namespace muonrt;
 using namespace muonrt::cuda;

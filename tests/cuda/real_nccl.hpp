@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/nccl_api.hpp"
+#include "cuda/nccl/nccl_api.hpp"
 
 namespace cuda_test {
 

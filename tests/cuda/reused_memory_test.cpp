@@ -1,4 +1,4 @@
-#include "cuda/reused_memory.hpp"
+#include "cuda/device/reused_memory.hpp"
 
 #include <catch2/catch.hpp>
 #include <memory>

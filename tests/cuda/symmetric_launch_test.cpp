@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "control.hpp"
-#include "cuda/cuda_device.hpp"
-#include "cuda/ptx_half.cuh"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/kernels/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/symmetric_products.hpp"
 #include "cuda/symmetric_cases.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/ptx_half.cuh"
+#include "cuda/kernels/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
 
 using namespace muonrt;

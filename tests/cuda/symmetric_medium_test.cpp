@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "cuda/cuda_device.hpp"
+#include "cuda/device/cuda_device.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
 #include "cuda/symmetric/symmetric_products.hpp"
 #include "cuda/symmetric_tiles.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/cuda_device.hpp"
+#include "cuda/device/cuda_device.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
 #include "cuda/symmetric/symmetric_products.hpp"
 #include "cuda/symmetric_draws.hpp"

@@ -6,8 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.hpp"
-#include "cuda/cublas_api.hpp"
-#include "cuda/cublas_words.hpp"
+#include "cuda/products/cublas_api.hpp"
+#include "cuda/products/cublas_words.hpp"
 
 using namespace muonrt;
 using namespace muonrt::cuda;

@@ -30,7 +30,7 @@ def add_libraries(run, toolkit):
     """
     cached = run.run(run.find("ldconfig") or "/sbin/ldconfig", "-p", most=30)[1]
     known = {words[0]: words[-1] for words in map(str.split, cached.splitlines()) if "=>" in words}
-    # cuda/cublas_api.cpp asks for the major version that it was built for.
+    # cuda/products/cublas_api.cpp asks for the major version that it was built for.
     release = re.search(r"release (\d+)", run.run("nvcc", "--version", most=30)[1])
     found = {}
     for name in (f"libcublasLt.so.{release[1] if release else 13}", "libnccl.so.2"):

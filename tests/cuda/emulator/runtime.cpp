@@ -6,7 +6,7 @@
 
 #include "block.hpp"
 #include "control.hpp"
-#include "cuda/ptx_clock.cuh"
+#include "cuda/kernels/ptx_clock.cuh"
 #include "machine.hpp"
 #include "ptx/kernels.hpp"
 

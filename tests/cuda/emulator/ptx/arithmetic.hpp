@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/ptx_clock.cuh"
-#include "cuda/ptx_half.cuh"
+#include "cuda/kernels/ptx_clock.cuh"
+#include "cuda/kernels/ptx_half.cuh"
 #include "ptx/program.hpp"
 
 // What instructions of one thread do to registers; arithmetic.cpp gives them their names. Source:

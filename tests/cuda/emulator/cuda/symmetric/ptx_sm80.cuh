@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cuda/ptx_half.cuh"
+#include "cuda/kernels/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm75.cuh"
 

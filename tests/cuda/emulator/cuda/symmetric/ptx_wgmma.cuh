@@ -4,7 +4,7 @@
 #include <deque>
 #include <vector>
 
-#include "cuda/ptx_half.cuh"
+#include "cuda/kernels/ptx_half.cuh"
 #include "cuda/symmetric/layouts.hpp"
 #include "cuda/symmetric/ptx_sm90.cuh"
 

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "backend/cuda_device.hpp"
+#include "backend/device.hpp"
+#include "backend/recorder.hpp"
+#include "cuda/device/memory_source.hpp"
+#include "cuda/device/stream_list.hpp"
+#include "cuda/ops/cuda_ops.hpp"
+
+namespace muonrt::cuda {
+
+/// Where a pointer points, as one device sees it.
+enum class Place {
+  kDevice,     // memory of this device
+  kShared,     // host memory that the device reaches: pinned or managed
+  kHost,       // other host memory: where the device reaches any, it reaches this, too
+  kElsewhere,  // another device's, or none
+};
+inline bool is_reached(Place place) { return place == Place::kDevice || place == Place::kShared; }
+
+class CudaStream final : public Stream {
+ public:
+  /// @param all  lists it while it lives.
+  CudaStream(int device, int priority, StreamList& all);
+  /// Blocks until its work has run, which may use memory that is given back next.
+  ~CudaStream() override;
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  int device_;
+  StreamList& all_;
+  cudaStream_t handle_ = nullptr;
+};
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(int device);
+  ~CudaEvent() override;
+  cudaEvent_t handle() const { return handle_; }
+
+ private:
+  int device_;
+  cudaEvent_t handle_ = nullptr;
+};
+
+/// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if there is none of that index, or it is too
+/// old.
+void require_device(int index);
+/// DEVICE, for what an event of the device has told of the work before it.
+Error failed_work(int index, cudaError_t result);
+
+/// Errors: INTERNAL if it belongs to another kind of device.
+cudaStream_t handle_of(Stream& stream);
+cudaEvent_t handle_of(const Event& event);
+
+/// One GPU as one rank sees it. Streams are of their own (they wait for no default stream); those
+/// of kind kComm get the highest priority, kCompute the lowest. A CUDA error is thrown where a call
+/// reports it; one of work that had been enqueued is latched by `synchronize`. After an error
+/// inside a kernel the process's CUDA context is lost, and every later call reports it again.
+class CudaDevice final : public Device, public Recorder {
+ public:
+  /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if there is none
+  /// of that index or it is too old.
+  CudaDevice(int index, const CudaSettings& settings);
+  ~CudaDevice() override;
+
+  int index() const { return index_; }
+  int sms() const { return sms_; }
+  /// Blocks of kThreads that the device holds at once at most.
+  int resident_blocks() const { return resident_blocks_; }
+  Place place_of(const void* memory) const;
+  const StreamList& streams() const { return streams_; }
+
+  std::string describe() const override;
+  void* allocate(int64_t bytes) override;
+  void* allocate_shared(int64_t bytes) override;
+  void release(void* memory) noexcept override;
+  int64_t allocations() const override { return allocations_; }
+  int64_t allocated_bytes() const override { return allocated_bytes_; }
+  int64_t objects() const override { return objects_; }
+  bool host_reaches_memory() const override { return false; }
+  bool reaches(const void* memory) const override;
+
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override;
+  std::unique_ptr<Event> create_event() override;
+  void record(Event& event, Stream& stream) override;
+  void wait(Stream& stream, const Event& event) override;
+  void join(Stream& stream, void* callers_stream, const char* what) override;
+  void synchronize_joined(Deadline deadline) override;
+  void call(Stream& stream, int (*function)(void*, void*), void* argument,
+            int64_t* failed) override;
+  void timestamp(Stream& stream, int64_t* where) override;
+  /// Polls; the thread spins for a moment and then sleeps between looks.
+  void synchronize(const Event& event, Deadline deadline) override;
+
+  std::optional<Error> error() const override;
+  void clear_error() override;
+  Ops& ops() override { return *ops_; }
+  bool wants_rehearsal() const override { return true; }
+
+  bool records() const override { return settings_.graphs; }
+  void begin_recording(Stream& stream) override;
+  std::unique_ptr<Recording> end_recording(Stream& stream) override;
+  void drop_recording(Stream& stream) noexcept override;
+  void replay(Stream& stream, const Recording& recording) override;
+
+  void begin_range(const char* name, int64_t number) override;
+  void end_range() noexcept override;
+
+ private:
+  struct Block {
+    int64_t bytes;
+    bool shared;
+  };
+  bool ends(const CudaEvent& event, Deadline deadline);
+  void* take(int64_t bytes, bool shared);
+  void* raw_allocate(int64_t bytes, bool shared);
+  void latch(cudaError_t result);
+
+  const int index_;
+  const CudaSettings settings_;  // `graphs`: whether it records (backend/recorder.hpp)
+  std::string name_;
+  int sms_ = 0;
+  int resident_blocks_ = 0;
+  int lowest_priority_ = 0, highest_priority_ = 0;
+  bool reaches_all_host_memory_ = false;
+  mutable std::mutex mutex_;  // the blocks and the error
+  std::map<const char*, Block> blocks_;
+  std::optional<Error> error_;
+  std::atomic<bool> is_recording_{false};
+  std::atomic<int64_t> allocations_{0}, allocated_bytes_{0}, objects_{0};
+  StreamList streams_;
+  std::unique_ptr<MemorySource> memory_;
+  std::unique_ptr<CudaEvent> joined_;
+  std::unique_ptr<CudaOps> ops_;  // last: it returns memory
+};
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "base/error.hpp"
+#include "cuda/device/check.hpp"
+
+namespace muonrt::cuda {
+
+/// A function of the driver in the form that it had in CUDA 12.0; by way of the runtime, so that
+/// nothing links the driver's library. Errors: NOT_SUPPORTED where the driver lacks it.
+template <class Function>
+Function driver_function(const char* name) {
+  constexpr unsigned kSince = 12000;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  MUONRT_CUDA(
+      cudaGetDriverEntryPointByVersion(name, &function, kSince, cudaEnableDefault, &result));
+  MUONRT_REQUIRE(result == cudaDriverEntryPointSuccess && function, Status::kNotSupported,
+                 "the driver has no ", name, " (it is older than CUDA 12); update it");
+  return reinterpret_cast<Function>(function);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/device/check.hpp"
+
+namespace muonrt::cuda {
+
+/// Threads of a block, unless a kernel says otherwise.
+constexpr int kThreads = 256;
+
+/// Loads a kernel now: else its first launch does, and may wait for what runs on the GPU.
+template <class Arguments>
+void load(const char* name, void (*kernel)(Arguments)) {
+  cudaFuncAttributes attributes = {};
+  check(cudaFuncGetAttributes(&attributes, kernel), name, "load", __LINE__);
+}
+
+/// kernel<<<grid, threads, shared_bytes, stream>>>(arguments), checked; `arguments` is one struct
+/// by value.
+/// Blocks [i cluster, (i + 1) cluster) run side by side and reach each other's shared memory. A
+/// programmatic one may begin before the kernel in front of it has ended, and waits for it itself
+/// (compute capability 9.0).
+template <class Arguments>
+void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
+            const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,
+            bool programmatic = false) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (cluster > 1) {
+    cudaLaunchAttribute& beside = attributes[config.numAttrs++];
+    beside.id = cudaLaunchAttributeClusterDimension;
+    beside.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  if (programmatic) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
+}
+
+/// A grid's second or third dimension, of which it has no more; matrices beyond take turns.
+inline int64_t grid_depth(int64_t matrices) { return matrices < 65535 ? matrices : 65535; }
+
+inline dim3 grid_of(int64_t x, int64_t y = 1, int64_t z = 1) {
+  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "backend/ops.hpp"
+#include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/norm_tree.hpp"
+
+// A warp reads a block of the norm's tree: a lane has eight neighbouring chains, so what it reads
+// at once, 16 bytes of bf16, goes to one chain each.
+
+namespace muonrt::cuda {
+
+constexpr int kLanes = 32;  // of a warp
+static_assert(kChains == kLanes * kWidth, "a lane has as many chains as it reads neighbours");
+
+__device__ inline int lane() { return static_cast<int>(threadIdx.x % kLanes); }
+
+/// `count` neighbours one by one, then zeros.
+template <DType kIn>
+__device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int count) {
+  Raw<kWidth> out = {};
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const uint32_t bits = i < count ? load<1>(data, kIn, index + i).bits : 0;
+    if constexpr (kIn == DType::kF32) {
+      (i < 4 ? out.low : out.high).word[i % 4] = bits;
+    } else {
+      out.low.word[i / 2] |= bits << 16 * (i % 2);
+    }
+  }
+  return out;
+}
+
+/// body.take<kIn>(eight) for the elements of a warp's block whose chains are the lane's, in order,
+/// with zeros behind the last. Several loads go out before the first is used: 64 bytes a lane.
+/// @param n  of the block's elements, which begin at `index`.
+template <DType kIn, class Body>
+__device__ inline void for_chains(const void* data, int64_t index, int n, Body& body) {
+  constexpr int kLoads = kIn == DType::kF32 ? 2 : 4;
+  int i = lane() * kWidth;
+  if (aligned(data, kIn, index)) {
+    for (; i + (kLoads - 1) * kChains + kWidth <= n; i += kLoads * kChains) {
+      Raw<kWidth> raw[kLoads] = {};
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) raw[k] = load<kWidth>(data, kIn, index + i + k * kChains);
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) body.template take<kIn>(raw[k]);
+    }
+    for (; i + kWidth <= n; i += kChains)
+      body.template take<kIn>(load<kWidth>(data, kIn, index + i));
+  }
+#pragma unroll 1
+  for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
+}
+
+/// The same for a block of matrix `in`, which begins at column `begin` of the row at `row`. Other
+/// dtypes than these never get here (cuda_ops).
+template <class Body>
+__device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {
+  const int64_t left = in.cols - begin;
+  const int n = static_cast<int>(left < kBlockElements ? left : kBlockElements);
+  if (in.dtype == DType::kF32) {
+    for_chains<DType::kF32>(in.data, row + begin, n, body);
+  } else {
+    for_chains<DType::kBF16>(in.data, row + begin, n, body);
+  }
+}
+
+}  // namespace muonrt::cuda

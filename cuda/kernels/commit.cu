@@ -1,0 +1,227 @@
+// Momentum, decay and update of every weight, and AdamW, in one pass each, where the summed ballots
+// in device memory pass; else nothing is written. Formulas: backend/update_rules.hpp. What a weight
+// is beside its parameter: WeightForm.
+
+#include "backend/weight_bits.hpp"
+#include "cuda/device/launch.hpp"
+#include "cuda/kernels/kernels.hpp"
+#include "cuda/kernels/param_walk.cuh"
+#include "cuda/kernels/rectangle.cuh"
+#include "cuda/kernels/weights.cuh"
+
+namespace muonrt::cuda {
+
+namespace {
+
+struct MuonArguments {
+  Table<PieceItem> table;
+  const ParamView* params;
+  const MuonScalars* groups;
+  const void* message;
+  DType transport;
+  Verdict verdict;
+};
+
+struct MuonBody {
+  Weights weights;
+  const void* grad;
+  void* momentum;
+  const void* message;
+  DType grad_dtype, momentum_dtype, transport;
+  int64_t local, local_ld, packed, packed_ld;
+  int64_t inside;  // element of the item that the first is
+  Places places;
+  const float* row_factors;  // from the item's first row on; null for none
+  float scale, decay_scale;
+  MuonScalars scalars;
+
+  template <int N>
+  __device__ void run(int row, int col, Lanes lanes) {
+    const int64_t here = local + row * local_ld + col;
+    // One after the other: together they need more registers than leave two blocks on a processor.
+    if (momentum) run_momentum<N>(here, lanes);
+    if (weights.param)
+      run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col, lanes);
+  }
+
+  template <int N>
+  __device__ void run_momentum(int64_t here, Lanes lanes) {
+    const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
+    const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
+    const Values<N> g = widen(raw_g, grad_dtype);
+    Values<N> m = widen(raw_m, momentum_dtype);
+    for (int i = 0; i < N; ++i)
+      m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
+    store(momentum, momentum_dtype, here, m, lanes);
+  }
+
+  template <int N>
+  __device__ void run_weights(int64_t here, int64_t there, int64_t first, Lanes lanes) {
+    const Raw<N> raw_o = load<N>(message, transport, there);
+    Values<N> w = weights.read<N>(here);
+    const Values<N> o = widen(raw_o, transport);
+    for (int i = 0; i < N; ++i) w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
+    if (row_factors) {
+      Places::Place place = places.at(first);
+      for (int i = 0; i < N; ++i, places.next(place)) w.x[i] *= row_factors[place.row];
+    }
+    weights.write(here, w, places, first, lanes);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) {
+  if (!a.verdict.consents()) return;
+  const Job job = a.table.jobs[blockIdx.x];
+  const PieceItem item = a.table.items[job.item];
+  const ParamView& view = a.params[item.param];
+  if (!view.active) return;
+  const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
+  const int64_t inside = job.row * item.packed_ld + job.col;
+  const int64_t packed = item.packed_offset + inside;
+  const Weights weights = Weights::of(view, item.param);
+  const bool rows_fit = job.rows == 1 || (aligned_stride(a.transport, item.packed_ld) &&
+                                          aligned_stride(DType::kF32, item.local_ld) &&
+                                          aligned_stride(view.momentum_dtype, item.local_ld) &&
+                                          aligned_stride(view.grad_dtype, item.local_ld) &&
+                                          aligned_stride(view.param_dtype, item.local_ld));
+  const bool fits =
+      rows_fit && weights.vectors_fit(local) && aligned(view.grad, view.grad_dtype, local) &&
+      aligned(view.momentum, view.momentum_dtype, local) && aligned(a.message, a.transport, packed);
+  MuonBody body{weights,
+                view.grad,
+                view.momentum,
+                a.message,
+                view.grad_dtype,
+                view.momentum_dtype,
+                a.transport,
+                local,
+                item.local_ld,
+                packed,
+                item.packed_ld,
+                inside,
+                {item.packed_ld, item.tensor_index, item.tensor_ld},
+                view.row_factors ? view.row_factors + item.tensor_index / item.tensor_ld : nullptr,
+                item.update_scale,
+                item.decay_scale,
+                a.groups[view.group]};
+  for_elements(job.rows, job.cols, fits, body);
+}
+
+struct AdamArguments {
+  const int32_t* list;
+  int64_t count;
+  const ParamView* params;
+  const AdamScalars* scalars;
+  Verdict verdict;
+};
+
+struct AdamBody {
+  Weights weights;
+  const void* grad;
+  float *first_moment, *second_moment;
+  DType grad_dtype;
+  int64_t first, ld;
+  int64_t inside;  // element of the item that the first is
+  Places places;
+  AdamScalars scalars;
+
+  template <int N>
+  __device__ void run(int row, int col, Lanes lanes) {
+    const int64_t here = first + row * ld + col;
+    const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
+    const Raw<N> raw_m = load<N>(first_moment, DType::kF32, here);
+    const Raw<N> raw_v = load<N>(second_moment, DType::kF32, here);
+    Values<N> w = weights.read<N>(here);
+    const Values<N> g = widen(raw_g, grad_dtype);
+    Values<N> m = widen(raw_m, DType::kF32), v = widen(raw_v, DType::kF32);
+    for (int i = 0; i < N; ++i)
+      w.x[i] = adamw_update(w.x[i], g.x[i] * scalars.grad_scale, m.x[i], v.x[i], scalars);
+    store(first_moment, DType::kF32, here, m, lanes);
+    store(second_moment, DType::kF32, here, v, lanes);
+    weights.write(here, w, places, inside + row * places.cols + col, lanes);
+  }
+};
+
+/// The AdamW of `rows` rows from element `first` on.
+__device__ inline void run_adam(const ParamView& view, int32_t param, int64_t first, int64_t ld,
+                                int rows, int cols, int64_t inside, const Places& places,
+                                const AdamScalars& scalars) {
+  const Weights weights = Weights::of(view, param);
+  const bool rows_fit =
+      rows == 1 || (aligned_stride(DType::kF32, ld) && aligned_stride(view.grad_dtype, ld) &&
+                    aligned_stride(view.param_dtype, ld));
+  const bool fits =
+      rows_fit && weights.vectors_fit(first) && aligned(view.grad, view.grad_dtype, first) &&
+      aligned(view.momentum, DType::kF32, first) && aligned(view.variance, DType::kF32, first);
+  AdamBody body{weights,
+                view.grad,
+                static_cast<float*>(view.momentum),
+                view.variance,
+                view.grad_dtype,
+                first,
+                ld,
+                inside,
+                places,
+                scalars};
+  for_elements(rows, cols, fits, body);
+}
+
+struct AdamPart {
+  const AdamScalars* scalars;
+
+  __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
+    const Places whole{view.numel, 0, view.numel};
+    run_adam(view, param, first, n, 1, n, first, whole, scalars[view.scalars]);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
+  if (!a.verdict.consents()) return;
+  for_each_part<false>(a.list, a.count, a.params, AdamPart{a.scalars});
+}
+
+struct AdamPieceArguments {
+  Table<PieceItem> table;
+  const ParamView* params;
+  const AdamScalars* scalars;
+  Verdict verdict;
+};
+
+__global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPieceArguments a) {
+  if (!a.verdict.consents()) return;
+  const Job job = a.table.jobs[blockIdx.x];
+  const PieceItem item = a.table.items[job.item];
+  const ParamView& view = a.params[item.param];
+  if (!view.active) return;
+  run_adam(view, item.param, item.local_offset + job.row * item.local_ld + job.col, item.local_ld,
+           job.rows, job.cols, job.row * item.packed_ld + job.col,
+           {item.packed_ld, item.tensor_index, item.tensor_ld}, a.scalars[view.scalars]);
+}
+
+}  // namespace
+
+void commit_muon(const Table<PieceItem>& table, const ParamView* params, const MuonScalars* groups,
+                 const void* message, DType transport, const Ballot* sum, int64_t world,
+                 int64_t stamp, cudaStream_t stream) {
+  if (table.job_count == 0) return;
+  launch("commit_muon", commit_muon_kernel, grid_of(table.job_count), kThreads,
+         MuonArguments{table, params, groups, message, transport, {sum, world, stamp}}, stream);
+}
+
+void commit_adamw(const int32_t* list, int64_t count, const ParamView* params,
+                  const AdamScalars* scalars, const Ballot* sum, int64_t world, int64_t stamp,
+                  int blocks, cudaStream_t stream) {
+  if (count == 0) return;
+  launch("commit_adamw", commit_adamw_kernel, grid_of(blocks), kThreads,
+         AdamArguments{list, count, params, scalars, {sum, world, stamp}}, stream);
+}
+
+void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
+                         const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                         int64_t stamp, cudaStream_t stream) {
+  if (table.job_count == 0) return;
+  launch("commit_adamw_pieces", commit_adamw_pieces_kernel, grid_of(table.job_count), kThreads,
+         AdamPieceArguments{table, params, scalars, {sum, world, stamp}}, stream);
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,211 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cassert>
+#include <cstdint>
+
+#include "backend/update_rules.hpp"
+#include "base/dtype.hpp"
+#include "cuda/kernels/ptx_half.cuh"
+#include "cuda/kernels/ptx_sixteen.cuh"
+
+// Neighbouring elements of an array whose dtype is known at run time: read as they lie, widened to
+// f32, narrowed and written. What depends on the dtype is asked once for all of them.
+
+namespace muonrt::cuda {
+
+/// Elements a thread moves at once where addresses allow: 16 bytes of bf16 or f16, twice 16 of f32.
+constexpr int kWidth = 8;
+
+/// N elements of a dtype as they lie in memory; one of two bytes takes the lower half.
+template <int N>
+struct Raw;
+template <>
+struct Raw<1> {
+  uint32_t bits;
+};
+template <>
+struct Raw<kWidth> {
+  Sixteen low, high;
+};
+
+template <int N>
+struct Values {
+  float x[N];
+};
+
+/// How the threads of a warp lie that move kWidth elements each at the same time.
+enum class Lanes {
+  kApart,  // anyhow
+  kPairs,  // all 32 are there, and what lane 2i + 1 moves begins where lane 2i's ends
+};
+
+/// Whether elements from `index` on begin on a multiple of 16 bytes.
+__device__ inline bool aligned(const void* data, DType dtype, int64_t index) {
+  const auto address =
+      reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(index * size_of(dtype));
+  return address % sizeof(Sixteen) == 0;
+}
+
+/// Whether rows this many elements apart are a multiple of 16 bytes apart.
+__device__ inline bool aligned_stride(DType dtype, int64_t ld) {
+  return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Sixteen)) == 0;
+}
+
+/// @param index  of the first; N == kWidth asks for `aligned`.
+template <int N>
+__device__ inline Raw<N> load(const void* data, DType dtype, int64_t index) {
+  Raw<N> out;
+  if constexpr (N == 1) {
+    out.bits = dtype == DType::kF32 ? static_cast<const uint32_t*>(data)[index]
+                                    : static_cast<const uint16_t*>(data)[index];
+  } else {
+    assert(aligned(data, dtype, index));
+    const char* const at = static_cast<const char*>(data) + index * size_of(dtype);
+    out.low = load_sixteen(at);
+    if (dtype == DType::kF32) out.high = load_sixteen(at + sizeof(Sixteen));
+  }
+  return out;
+}
+
+template <int N>
+__device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
+  if constexpr (N == 1) {
+    return static_cast<uint16_t>(raw.bits);
+  } else {
+    return static_cast<uint16_t>(raw.low.word[i / 2] >> 16 * (i % 2));
+  }
+}
+
+/// NaN keeps its bits, as on the host; what the instruction makes of them no manual says.
+__device__ inline float widen_f16(uint16_t bits) {
+  const float x = widened<DType::kF16>(bits);
+  const uint32_t nan = (bits & 0x8000u) << 16 | 0x7f800000u | (bits & 0x3ffu) << 13;
+  return x == x ? x : std::bit_cast<float>(nan);
+}
+
+/// One element: all of it by selection.
+__device__ inline float widen_one(uint32_t bits, DType dtype) {
+  const float from_f16 = widen_f16(static_cast<uint16_t>(bits));
+  const uint32_t word = dtype == DType::kBF16 ? bits << 16 : bits;
+  return dtype == DType::kF16 ? from_f16 : std::bit_cast<float>(word);
+}
+
+template <int N>
+__device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
+  Values<N> out;
+  if constexpr (N == 1) {
+    out.x[0] = widen_one(raw.bits, dtype);
+  } else if (dtype == DType::kF32) {
+    for (int i = 0; i < N / 2; ++i) {
+      out.x[i] = std::bit_cast<float>(raw.low.word[i]);
+      out.x[N / 2 + i] = std::bit_cast<float>(raw.high.word[i]);
+    }
+  } else if (dtype == DType::kBF16) {
+    for (int i = 0; i < N; ++i) out.x[i] = widened<DType::kBF16>(half_of(raw, i));
+  } else {
+    for (int i = 0; i < N; ++i) out.x[i] = widen_f16(half_of(raw, i));
+  }
+  return out;
+}
+
+/// The bits of N neighbours of two bytes.
+template <int N>
+struct Halves {
+  uint16_t bits[N];
+};
+
+/// @param index  of the first; N == kWidth asks for `aligned`.
+template <int N>
+__device__ inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
+  const Raw<N> raw = load<N>(data, DType::kBF16, index);
+  Halves<N> out;
+  for (int i = 0; i < N; ++i) out.bits[i] = half_of(raw, i);
+  return out;
+}
+
+template <int N>
+__device__ inline void store_halves(uint16_t* data, int64_t index, const Halves<N>& all) {
+  if constexpr (N == 1) {
+    data[index] = all.bits[0];
+  } else {
+    assert(aligned(data, DType::kBF16, index));
+    const auto word = [&](int i) { return all.bits[2 * i] | uint32_t{all.bits[2 * i + 1]} << 16; };
+    store_sixteen(data + index, {{word(0), word(1), word(2), word(3)}});
+  }
+}
+
+template <DType kElement, int N>
+__device__ inline void store_rounded(uint16_t* data, int64_t index, const Values<N>& values) {
+  if constexpr (N == 1) {
+    data[index] = static_cast<uint16_t>(packed<kElement>(values.x[0], 0.0f));
+  } else {
+    assert(aligned(data, kElement, index));
+    const auto word = [&](int i) { return packed<kElement>(values.x[2 * i], values.x[2 * i + 1]); };
+    store_sixteen(data + index, {{word(0), word(1), word(2), word(3)}});
+  }
+}
+
+/// Two chunks side by side. A pair of lanes writes the first lane's two by one instruction and the
+/// second's by another: a warp then stores whole sectors (32 bytes), not halves of twice as many.
+__device__ inline void store_chunks(void* to, const Sixteen& low, const Sixteen& high,
+                                    Lanes lanes) {
+  Sixteen* const at = static_cast<Sixteen*>(to);
+  if (lanes == Lanes::kApart) {
+    store_sixteen(at, low);
+    return store_sixteen(at + 1, high);
+  }
+  const bool second = threadIdx.x % 2 != 0;
+  Sixteen first, last;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t theirs = __shfl_xor_sync(0xffffffffu, second ? low.word[i] : high.word[i], 1);
+    first.word[i] = second ? theirs : low.word[i];
+    last.word[i] = second ? high.word[i] : theirs;
+  }
+  __syncwarp();  // each has read what the other overwrites; a shuffle alone orders no memory
+  store_sixteen(second ? at - 1 : at, first);
+  store_sixteen(second ? at + 1 : at + 2, last);
+}
+
+/// Rounds to `dtype`, ties to even, and writes.
+template <int N>
+__device__ inline void store(void* data, DType dtype, int64_t index, const Values<N>& values,
+                             Lanes lanes = Lanes::kApart) {
+  if (dtype == DType::kBF16)
+    return store_rounded<DType::kBF16>(static_cast<uint16_t*>(data), index, values);
+  if (dtype == DType::kF16)
+    return store_rounded<DType::kF16>(static_cast<uint16_t*>(data), index, values);
+  if constexpr (N == 1) {
+    static_cast<float*>(data)[index] = values.x[0];
+  } else {
+    assert(aligned(data, dtype, index));
+    const auto word = [&](int i) { return std::bit_cast<uint32_t>(values.x[i]); };
+    store_chunks(static_cast<float*>(data) + index, {{word(0), word(1), word(2), word(3)}},
+                 {{word(4), word(5), word(6), word(7)}}, lanes);
+  }
+}
+
+/// The magnitude's bits from which on a value is infinite or NaN once stored as `dtype`: for bf16
+/// and f16 from half-way between the largest value and the next power of two.
+__device__ inline uint32_t end_of_finite(DType dtype) {
+  return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
+}
+__device__ inline bool not_finite_as(float x, DType dtype) {
+  return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
+}
+
+/// The largest magnitude of many values: to ask once whether one is not finite. Without signs
+/// values are in the order of their bits, NaN behind infinity.
+struct Largest {
+  uint32_t bits = 0;
+
+  __device__ void take(float x) {
+    const uint32_t size = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+    bits = size > bits ? size : bits;
+  }
+  __device__ bool not_finite_as(DType dtype) const { return bits >= end_of_finite(dtype); }
+};
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,57 @@
+#include "cuda/kernels/items.hpp"
+
+#include "base/error.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+void check_stored(const MatrixBatch& matrix, const Owned& owned) {
+  MUONRT_CHECK_INTERNAL(
+      matrix.rows == owned.short_side() && matrix.cols == owned.long_side() && matrix.count == 1,
+      "a whole matrix of ", owned.rows, " x ", owned.cols, " stored as ", matrix.count, " of ",
+      matrix.rows, " x ", matrix.cols);
+}
+
+}  // namespace
+
+ItemList<PieceItem> items_of(std::span<const Piece> pieces) {
+  ItemList<PieceItem> out;
+  out.items.reserve(pieces.size());
+  for (const Piece& p : pieces) {
+    const auto item = static_cast<int32_t>(out.items.size());
+    out.items.push_back({p.local_offset, p.local_ld, p.packed_offset, p.cols, p.param,
+                         p.update_scale, p.decay_scale, p.tensor_index, p.tensor_ld});
+    if (p.cols == p.local_ld) {
+      cut_rows(item, 1, p.rows * p.cols, out.jobs);
+    } else {
+      cut_rows(item, p.rows, p.cols, out.jobs);
+    }
+  }
+  return out;
+}
+
+ItemList<PlacedItem> items_of(std::span<const Placed> placed, std::span<const Owned> owned,
+                              const MatrixBatch* matrices) {
+  ItemList<PlacedItem> out;
+  out.items.reserve(placed.size());
+  for (const Placed& p : placed) {
+    const Owned& whole = owned[static_cast<size_t>(p.matrix)];
+    const MatrixBatch& m = matrices[p.matrix];
+    check_stored(m, whole);
+    const auto item = static_cast<int32_t>(out.items.size());
+    const int64_t offset = whole.transposed() ? p.col * m.ld + p.row : p.row * m.ld + p.col;
+    out.items.push_back(
+        {m.data, offset, m.ld, p.packed_offset, p.cols, m.dtype, whole.transposed()});
+    if (whole.transposed()) {
+      cut_tiles(item, p.rows, p.cols, out.jobs);
+    } else if (p.cols == m.ld) {
+      cut_rows(item, 1, p.rows * p.cols, out.jobs);
+    } else {
+      cut_rows(item, p.rows, p.cols, out.jobs);
+    }
+  }
+  return out;
+}
+
+}  // namespace muonrt::cuda

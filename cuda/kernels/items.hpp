@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/ops.hpp"
+#include "cuda/kernels/jobs.hpp"
+#include "plan/copy_list.hpp"
+
+// Copy lists as kernels read them. Plain C++, tested on the host.
+
+namespace muonrt::cuda {
+
+/// A Piece. Element (row, col) lies at offset + row * ld + col; a rectangle without gaps in the
+/// local buffer is one long row.
+struct PieceItem {
+  int64_t local_offset, local_ld;    // in the parameter, its gradient and its state
+  int64_t packed_offset, packed_ld;  // in the message
+  int32_t param;
+  float update_scale, decay_scale;
+  int64_t tensor_index, tensor_ld;  // in the whole tensor
+};
+
+/// A Placed with the matrix it belongs to.
+struct PlacedItem {
+  void* data;  // of the stored matrix
+  int64_t offset, ld;
+  int64_t packed_offset, packed_ld;
+  DType dtype;
+  /// 1: element (row, col) of the message is stored at offset + col * ld + row.
+  int32_t transposed;
+};
+
+template <class Item>
+struct ItemList {
+  std::vector<Item> items;
+  std::vector<Job> jobs;
+};
+
+ItemList<PieceItem> items_of(std::span<const Piece> pieces);
+
+/// Errors: INTERNAL if a matrix is not stored short side first.
+ItemList<PlacedItem> items_of(std::span<const Placed> placed, std::span<const Owned> owned,
+                              const MatrixBatch* matrices);
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,326 @@
+// NorMuon on whole matrices as they are stored: sums of squares of their lines (rows or columns),
+// then the lines' factors from the second moments, then the product. Formulas and the order of
+// sums: backend/normuon.hpp. Three launches for up to kStates matrices of a batch. Nothing happens
+// where a parameter sits out.
+
+#include <algorithm>
+
+#include "cuda/device/launch.hpp"
+#include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/jobs.hpp"
+#include "cuda/kernels/kernels.hpp"
+#include "cuda/kernels/rectangle.cuh"
+
+namespace muonrt::cuda {
+
+namespace {
+
+/// Matrices of a launch: as many states as its arguments hold.
+constexpr int64_t kStates = 64;
+
+struct NormuonArguments {
+  MatrixBatch matrices;
+  const ParamView* params;
+  const MuonScalars* groups;
+  NormuonState states[kStates];
+
+  __device__ bool active(int64_t i) const {
+    return states[i].lines > 0 && params[states[i].param].active != 0;
+  }
+};
+static_assert(sizeof(NormuonArguments) <= 4096);
+
+/// kWidth neighbours from `index` on, of which `count` there are; zeros for the rest, which change
+/// no sum of squares.
+template <DType kIn>
+__device__ inline Values<kWidth> load_some(const void* data, int64_t index, int64_t count,
+                                           bool vectors) {
+  if (vectors && count >= kWidth) return widen(load<kWidth>(data, kIn, index), kIn);
+  Values<kWidth> out;
+  for (int i = 0; i < kWidth; ++i)
+    out.x[i] = i < count ? widen(load<1>(data, kIn, index + i), kIn).x[0] : 0.0f;
+  return out;
+}
+
+__device__ inline void add_squares(Values<kWidth>& chains, const Values<kWidth>& x) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) chains.x[i] += x.x[i] * x.x[i];
+}
+
+constexpr int kLanesOfRow = kLineChains / kWidth;  // neighbours, each with kWidth chains
+constexpr int kSumThreads = 64, kRowsOfBlock = kSumThreads / kLanesOfRow;
+constexpr int kColumnGroups = 8, kColumnsOfBlock = kColumnGroups * kWidth;
+
+/// The sum of a row's squares, in the first of its lanes.
+template <DType kIn>
+__device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t cols) {
+  const bool vectors = aligned(m.data, kIn, first);
+  constexpr int kAhead = kIn == DType::kF32 ? 4 : 8;  // loads under way
+  const int64_t lane = threadIdx.x % kLanesOfRow, step = kLineChains;
+  Values<kWidth> chains = {};
+  int64_t i = lane * kWidth;
+  if (vectors) {
+    for (; i + (kAhead - 1) * step + kWidth <= cols; i += kAhead * step) {
+      Raw<kWidth> raw[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) raw[k] = load<kWidth>(m.data, kIn, first + i + k * step);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) add_squares(chains, widen(raw[k], kIn));
+    }
+  }
+  for (; i < cols; i += step)
+    add_squares(chains, load_some<kIn>(m.data, first + i, cols - i, vectors));
+#pragma unroll
+  for (int apart = kLanesOfRow / 2; apart > 0; apart /= 2)
+    for (float& chain : chains.x) chain += __shfl_down_sync(0xffffffffu, chain, apart);
+#pragma unroll
+  for (int half = kWidth / 2; half > 0; half /= 2)
+    for (int c = 0; c < half; ++c) chains.x[c] += chains.x[c + half];
+  return chains.x[0];
+}
+
+/// Mean squares of rows into their factors; four neighbouring threads make one.
+__global__ void __launch_bounds__(kSumThreads, 16) normuon_rows_kernel(NormuonArguments a) {
+  const int64_t matrix = blockIdx.y;
+  const NormuonState& s = a.states[matrix];
+  const MatrixBatch& m = a.matrices;
+  if (!a.active(matrix) || !s.stored_rows) return;
+  const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kLanesOfRow;
+  const int64_t first = matrix * m.stride + row * m.ld, cols = row < s.lines ? m.cols : 0;
+  const float sum = m.dtype == DType::kF32    ? row_squares<DType::kF32>(m, first, cols)
+                    : m.dtype == DType::kBF16 ? row_squares<DType::kBF16>(m, first, cols)
+                                              : row_squares<DType::kF16>(m, first, cols);
+  if (cols > 0 && threadIdx.x % kLanesOfRow == 0) s.factors[row] = sum / static_cast<float>(m.cols);
+}
+
+/// The sums of a chain of kWidth neighbouring columns.
+template <DType kIn>
+__device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t first, int64_t count,
+                                                bool vectors) {
+  constexpr int kAhead = 4;  // loads under way
+  Values<kWidth> chains = {};
+  int64_t row = threadIdx.x / kColumnGroups;
+  if (vectors && count >= kWidth) {
+    for (; row + (kAhead - 1) * kLineChains < m.rows; row += kAhead * kLineChains) {
+      Raw<kWidth> raw[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        raw[k] = load<kWidth>(m.data, kIn, first + (row + k * kLineChains) * m.ld);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) add_squares(chains, widen(raw[k], kIn));
+    }
+  }
+  for (; row < m.rows; row += kLineChains)
+    add_squares(chains, load_some<kIn>(m.data, first + row * m.ld, count, vectors));
+  return chains;
+}
+
+/// The same of columns: a thread has one chain of eight of them.
+__global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
+  static_assert(kColumnGroups * kLineChains == kThreads);
+  __shared__ float sums[kLineChains][kColumnsOfBlock + 1];
+  const int64_t matrix = blockIdx.y;
+  const NormuonState& s = a.states[matrix];
+  const MatrixBatch& m = a.matrices;
+  if (!a.active(matrix) || s.stored_rows) return;
+  const int thread = static_cast<int>(threadIdx.x), mine = thread % kColumnGroups * kWidth;
+  const int64_t begin = int64_t{blockIdx.x} * kColumnsOfBlock;
+  const int64_t first = matrix * m.stride + begin + mine, count = m.cols - begin - mine;
+  const bool vectors = aligned(m.data, m.dtype, first) && aligned_stride(m.dtype, m.ld);
+  const Values<kWidth> chains =
+      m.dtype == DType::kF32    ? column_squares<DType::kF32>(m, first, count, vectors)
+      : m.dtype == DType::kBF16 ? column_squares<DType::kBF16>(m, first, count, vectors)
+                                : column_squares<DType::kF16>(m, first, count, vectors);
+  for (int i = 0; i < kWidth; ++i) sums[thread / kColumnGroups][mine + i] = chains.x[i];
+  __syncthreads();
+  if (thread >= kColumnsOfBlock || begin + thread >= s.lines) return;
+  float column[kLineChains];
+#pragma unroll
+  for (int i = 0; i < kLineChains; ++i) column[i] = sums[i][thread];
+#pragma unroll
+  for (int half = kLineChains / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int i = 0; i < kLineChains / 2; ++i)  // a constant, else the chains lie in memory
+      if (i < half) column[i] += column[i + half];
+  s.factors[begin + thread] = column[0] / static_cast<float>(m.rows);
+}
+
+constexpr int kFactorThreads = 512, kWindow = 2 * kFactorThreads;
+
+/// Adds the elements of a lane's chain, in order.
+template <class T>
+__device__ inline void add_chain(double& sum, const T (&values)[kWindow], int count) {
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x % kLineChains); i < count; i += kLineChains)
+    sum += static_cast<double>(values[i]);
+}
+
+/// Halves a warp's chains down to one value; valid in its first lane.
+__device__ inline double folded(double sum) {
+#pragma unroll
+  for (int half = kLineChains / 2; half > 0; half /= 2) {
+    const auto bits = std::bit_cast<uint64_t>(sum);
+    const uint64_t low = __shfl_down_sync(0xffffffffu, static_cast<unsigned>(bits), half);
+    const uint64_t high = __shfl_down_sync(0xffffffffu, static_cast<unsigned>(bits >> 32), half);
+    sum += std::bit_cast<double>(high << 32 | low);
+  }
+  return sum;
+}
+
+/// A block for a matrix. Window by window its threads make moments and factors, then a lane of its
+/// first two warps is a chain of the sums over lines.
+__global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
+  __shared__ float means[kWindow];
+  __shared__ double scaled[kWindow];
+  __shared__ double sums[2];
+  const NormuonState& s = a.states[blockIdx.x];
+  if (!a.active(blockIdx.x)) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const float beta2 = a.groups[s.group].normuon_beta2;
+  double sum = 0.0;
+  for (int64_t begin = 0; begin < s.lines; begin += kWindow) {
+    const int count = static_cast<int>(s.lines - begin < kWindow ? s.lines - begin : kWindow);
+    if (begin > 0) __syncthreads();  // the window before this is still read
+    for (int i = thread; i < count; i += kFactorThreads) {
+      const float mean = s.factors[begin + i];
+      const float moment = normuon_moment(s.moments[begin + i], mean, beta2);
+      const float factor = normuon_line_factor(moment);
+      s.staged[begin + i] = moment;
+      s.factors[begin + i] = factor;
+      const double f = static_cast<double>(factor);
+      means[i] = mean;
+      scaled[i] = static_cast<double>(mean) * f * f;
+    }
+    __syncthreads();
+    if (thread < kLineChains) {
+      add_chain(sum, means, count);
+    } else if (thread < 2 * kLineChains) {
+      add_chain(sum, scaled, count);
+    }
+  }
+  if (thread < 2 * kLineChains) {
+    sum = folded(sum);
+    if (thread % kLineChains == 0) sums[thread / kLineChains] = sum;
+  }
+  __syncthreads();
+  const int64_t length = s.stored_rows ? a.matrices.cols : a.matrices.rows;
+  const float restore = normuon_restore(sums[0], sums[1], length);
+  for (int64_t line = thread; line < s.lines; line += kFactorThreads) s.factors[line] *= restore;
+}
+
+struct ScaleArguments {
+  NormuonArguments all;
+  int rows, cols;  // of a block's rectangle
+};
+
+struct ScaleBody {
+  MatrixBatch m;
+  const float* factors;  // of the rectangle's rows or columns
+  int64_t first;
+  bool by_rows;
+
+  template <int N>
+  __device__ void run(int row, int col, Lanes lanes) {
+    const int64_t at = first + row * m.ld + col;
+    Values<N> x = widen(load<N>(m.data, m.dtype, at), m.dtype);
+    if (by_rows) {
+      const float factor = factors[row];
+      for (int i = 0; i < N; ++i) x.x[i] *= factor;
+    } else {
+      for (int i = 0; i < N; ++i) x.x[i] *= factors[col + i];
+    }
+    store(m.data, m.dtype, at, x, lanes);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) normuon_scale_kernel(ScaleArguments s) {
+  const int64_t matrix = blockIdx.z;
+  const MatrixBatch& m = s.all.matrices;
+  if (!s.all.active(matrix)) return;
+  const NormuonState& state = s.all.states[matrix];
+  const int64_t row = int64_t{blockIdx.x} * s.rows, col = int64_t{blockIdx.y} * s.cols;
+  const int rows = static_cast<int>(m.rows - row < s.rows ? m.rows - row : s.rows);
+  const int cols = static_cast<int>(m.cols - col < s.cols ? m.cols - col : s.cols);
+  const int64_t first = matrix * m.stride + row * m.ld + col;
+  const bool fits = aligned(m.data, m.dtype, first) && (rows == 1 || aligned_stride(m.dtype, m.ld));
+  ScaleBody body{m, state.factors + (state.stored_rows ? row : col), first, state.stored_rows};
+  for_elements(rows, cols, fits, body);
+}
+
+struct CommitArguments {
+  const ParamView* params;
+  const Ballot* sum;
+  int64_t world, stamp;
+  NormuonState states[kStates];
+};
+static_assert(sizeof(CommitArguments) <= 4096 && sizeof(ScaleArguments) <= 4096);
+
+__global__ void __launch_bounds__(kThreads) commit_normuon_kernel(CommitArguments a) {
+  const NormuonState& s = a.states[blockIdx.y];
+  const int64_t line = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (line >= s.lines || !passes(*a.sum, a.world, a.stamp) || !a.params[s.param].active) return;
+  s.moments[line] = s.staged[line];
+}
+
+int64_t blocks_for(int64_t elements, int64_t each) { return (elements + each - 1) / each; }
+
+/// Takes the first kStates of `states` into `to`. @return the most lines that one has.
+int64_t take(std::span<const NormuonState> states, NormuonState (&to)[kStates]) {
+  int64_t lines = 0;
+  std::copy(states.begin(), states.end(), to);
+  for (const NormuonState& state : states) lines = std::max(lines, state.lines);
+  return lines;
+}
+
+void normuon_part(const NormuonArguments& a, cudaStream_t stream) {
+  const MatrixBatch& m = a.matrices;
+  const auto any = [&](bool rows) {
+    return std::any_of(a.states, a.states + m.count,
+                       [&](const NormuonState& s) { return s.lines > 0 && s.stored_rows == rows; });
+  };
+  if (any(true))
+    launch("normuon rows", normuon_rows_kernel, grid_of(blocks_for(m.rows, kRowsOfBlock), m.count),
+           kSumThreads, a, stream);
+  if (any(false))
+    launch("normuon columns", normuon_columns_kernel,
+           grid_of(blocks_for(m.cols, kColumnsOfBlock), m.count), kThreads, a, stream);
+  launch("normuon factors", normuon_factors_kernel, grid_of(m.count), kFactorThreads, a, stream);
+  const int64_t cols = std::min(m.cols, kJobElements), rows = kJobElements / cols;
+  launch("normuon scale", normuon_scale_kernel,
+         grid_of(blocks_for(m.rows, rows), blocks_for(m.cols, cols), m.count), kThreads,
+         ScaleArguments{a, static_cast<int>(rows), static_cast<int>(cols)}, stream);
+}
+
+/// work(first, states) for as many at once as a launch takes.
+template <class Work>
+void by_launches(std::span<const NormuonState> states, const Work& work) {
+  for (size_t first = 0; first < states.size(); first += kStates)
+    work(static_cast<int64_t>(first),
+         states.subspan(first, std::min<size_t>(kStates, states.size() - first)));
+}
+
+}  // namespace
+
+void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
+             const ParamView* params, const MuonScalars* groups, cudaStream_t stream) {
+  by_launches(states, [&](int64_t first, std::span<const NormuonState> part) {
+    NormuonArguments a{matrices, params, groups, {}};
+    a.matrices.data =
+        static_cast<char*>(matrices.data) + first * matrices.stride * size_of(matrices.dtype);
+    a.matrices.count = std::ssize(part);
+    if (take(part, a.states) > 0) normuon_part(a, stream);
+  });
+}
+
+void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
+                    const Ballot* sum, int64_t world, int64_t stamp, cudaStream_t stream) {
+  by_launches(states, [&](int64_t, std::span<const NormuonState> part) {
+    CommitArguments a{params, sum, world, stamp, {}};
+    const int64_t lines = take(part, a.states);
+    if (lines > 0)
+      launch("commit_normuon", commit_normuon_kernel,
+             grid_of(blocks_for(lines, kThreads), std::ssize(part)), kThreads, a, stream);
+  });
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/device/launch.hpp"
+#include "cuda/kernels/jobs.hpp"
+
+namespace muonrt::cuda {
+
+/// Inclusive sums over the threads of a block of kThreads; `sums` holds them until the next call.
+__device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  sums[thread] = mine;
+  for (int step = 1; step < kThreads; step *= 2) {
+    __syncthreads();
+    const int64_t before = thread >= step ? sums[thread - step] : 0;
+    __syncthreads();
+    sums[thread] += before;
+  }
+  __syncthreads();
+}
+
+/// body(view, param, first element, count) for parts of at most kJobElements of every active
+/// parameter of the list, with kWatched of the watched ones too: over all blocks each element comes
+/// once, all threads of a block together. The sizes are read on the device; parts go to the blocks
+/// in turn.
+template <bool kWatched, class Body>
+__device__ inline void for_each_part(const int32_t* list, int64_t count, const ParamView* params,
+                                     Body&& body) {
+  __shared__ int64_t ends[kThreads];  // of each parameter of the window, in parts
+  const int64_t thread = threadIdx.x;
+  int64_t next = blockIdx.x;  // this block's next part, counted from the window's first
+  for (int64_t begin = 0; begin < count; begin += kThreads) {
+    const int64_t left = count - begin;
+    const int window = left < kThreads ? static_cast<int>(left) : kThreads;
+    int64_t parts = 0;
+    if (thread < window) {
+      const ParamView& view = params[list[begin + thread]];
+      if (view.active || (kWatched && view.watched))
+        parts = (view.grads() + kJobElements - 1) / kJobElements;
+    }
+    sum_up_to_each(parts, ends);
+    const int64_t total = ends[window - 1];
+    for (; next < total; next += gridDim.x) {
+      int low = 0, high = window - 1;  // the first parameter that ends behind `next`
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (ends[middle] > next) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      const int32_t param = list[begin + low];
+      const ParamView& view = params[param];
+      const int64_t first = (next - (low > 0 ? ends[low - 1] : 0)) * kJobElements;
+      const int64_t rest = view.grads() - first;
+      body(view, param, first, static_cast<int>(rest < kJobElements ? rest : kJobElements));
+    }
+    next -= total;
+    __syncthreads();  // before `ends` is written again
+  }
+}
+
+}  // namespace muonrt::cuda

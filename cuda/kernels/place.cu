@@ -1,0 +1,132 @@
+// Between messages and whole matrices: unpack (message -> matrix, same dtype) and pack (matrix ->
+// message, cast, non-finite values noted), the same lists read both ways. A rectangle of a message
+// is rows x cols, dense; the matrix is stored short side first, so that one of a tall matrix is
+// transposed on the way, by tiles of 64 x 64 (cuda/kernels/transpose.cuh). A block does one job.
+// NaN that is packed or transposed leaves as it does from the host: as 0x7fff where it has two
+// bytes, with its bits where it has four.
+
+#include "cuda/device/launch.hpp"
+#include "cuda/kernels/findings.cuh"
+#include "cuda/kernels/kernels.hpp"
+#include "cuda/kernels/rectangle.cuh"
+#include "cuda/kernels/transpose.cuh"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
+
+/// On an SM, at least: as many as 48 registers allow.
+constexpr int kBlocks = 5;
+
+struct PlaceArguments {
+  Table<PlacedItem> table;
+  void* message;  // read only by unpack
+  DType transport;
+  Findings* findings;  // of pack
+};
+
+template <DType kFrom, DType kTo>
+struct CastBody {
+  Rows from, to;
+  WordBits bits;
+
+  template <int N>
+  __device__ void run(int row, int col, Lanes lanes) {
+    const Values<N> x = widen(load<N>(from.data, kFrom, from.index(row, col)), kFrom);
+    for (int i = 0; i < N; ++i) bits.look(std::bit_cast<uint32_t>(x.x[i]));
+    store(to.data, kTo, to.index(row, col), x, lanes);
+  }
+  __device__ bool bad() const { return bits.bad(kTo); }
+};
+
+/// Of elements as large as those of kLike, which keep their dtype. Bits: see cuda/kernels/bits.cuh.
+template <DType kLike, class Bits>
+struct CopyBody {
+  Rows from, to;
+  Bits bits;
+
+  template <int N>
+  __device__ void run(int row, int col, Lanes lanes) {
+    Raw<N> raw = load<N>(from.data, kLike, from.index(row, col));
+    bits.look(raw);
+    store_raw(to.data, kLike, to.index(row, col), raw, lanes);
+  }
+  __device__ bool bad() const { return bits.bad(); }
+};
+
+/// @return whether a written value is not finite.
+template <class Body>
+__device__ inline bool each(const Job& job, Body body) {
+  const bool vectors = vectors_fit(body.from, job.rows) && vectors_fit(body.to, job.rows);
+  for_elements(job.rows, job.cols, vectors, body);
+  return body.bad();
+}
+
+__device__ inline void unpack_straight(const Job& job, const Rows& from, const Rows& to) {
+  if (from.dtype == kF32) {
+    each(job, CopyBody<kF32, AnyBits>{from, to, {}});
+  } else {
+    each(job, CopyBody<kBF16, AnyBits>{from, to, {}});
+  }
+}
+
+/// To f32 or bf16.
+__device__ inline bool pack_straight(const Job& job, const Rows& from, const Rows& to) {
+  if (to.dtype == kF32) {
+    if (from.dtype == kF32) return each(job, CopyBody<kF32, WordBits>{from, to, {}});
+    return from.dtype == kBF16 ? each(job, CastBody<kBF16, kF32>{from, to, {}})
+                               : each(job, CastBody<kF16, kF32>{from, to, {}});
+  }
+  if (from.dtype == kBF16)
+    return each(job, CopyBody<kBF16, HalfBits>{from, to, HalfBits(kBF16, kBF16)});
+  return from.dtype == kF32 ? each(job, CastBody<kF32, kBF16>{from, to, {}})
+                            : each(job, CastBody<kF16, kBF16>{from, to, {}});
+}
+
+template <bool kUnpack>
+__global__ void __launch_bounds__(kThreads, kBlocks) place_kernel(PlaceArguments a) {
+  __shared__ Tile tile;
+  const Job job = a.table.jobs[blockIdx.x];
+  const PlacedItem item = a.table.items[job.item];
+  const Rows message{a.message, a.transport,
+                     item.packed_offset + job.row * item.packed_ld + job.col, item.packed_ld};
+  const int64_t row = item.transposed ? job.col : job.row,
+                col = item.transposed ? job.row : job.col;
+  const Rows matrix{item.data, kUnpack ? a.transport : item.dtype,
+                    item.offset + row * item.ld + col, item.ld};
+  if constexpr (kUnpack) {
+    if (item.transposed) {
+      transpose(tile, Crossing<true>{message, matrix, job.rows, job.cols});
+    } else {
+      unpack_straight(job, message, matrix);
+    }
+  } else {
+    const bool bad = item.transposed
+                         ? transpose(tile, Crossing<false>{matrix, message, job.cols, job.rows})
+                         : pack_straight(job, matrix, message);
+    if (__syncthreads_or(bad) && threadIdx.x == 0) note_nonfinite(*a.findings);
+  }
+}
+
+template <bool kUnpack>
+void place(const PlaceArguments& arguments, cudaStream_t stream) {
+  if (arguments.table.job_count == 0) return;
+  launch(kUnpack ? "unpack" : "pack", place_kernel<kUnpack>, grid_of(arguments.table.job_count),
+         kThreads, arguments, stream);
+}
+
+}  // namespace
+
+void unpack(const Table<PlacedItem>& table, const void* message, DType transport,
+            cudaStream_t stream) {
+  place<true>({table, const_cast<void*>(message), transport, nullptr}, stream);
+}
+
+void pack(const Table<PlacedItem>& table, void* message, DType transport, Findings* findings,
+          cudaStream_t stream) {
+  place<false>({table, message, transport, findings}, stream);
+}
+
+}  // namespace muonrt::cuda

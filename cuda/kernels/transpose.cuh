@@ -1,0 +1,284 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/device/launch.hpp"
+#include "cuda/kernels/bits.cuh"
+#include "cuda/kernels/jobs.hpp"
+
+// Two tiles of an array to another one, transposed, by one block. By vectors: a thread reads
+// neighbours of a row, stores each to its column of a tile in shared memory, where rows lie side by
+// side; once all are there it reads neighbours of a column, and writes them. Elements of two bytes
+// go by pairs of rows, so that only words are stored. The number of a column's chunk of 16 bytes is
+// xored with that of its group of columns, so that a warp which stores (8 groups x 4 words of a
+// chunk) and one which reads (8 chunks of each column) meet all banks. What begins or ends beside a
+// multiple of a vector goes element by element.
+
+namespace muonrt::cuda {
+
+/// Rows of an array: element (row, col) at first + row * ld + col.
+struct Rows {
+  void* data;
+  DType dtype;
+  int64_t first, ld;
+
+  __device__ int64_t index(int row, int col) const { return first + row * ld + col; }
+  __device__ Rows from(int row, int col) const { return {data, dtype, index(row, col), ld}; }
+  /// The same where the dtype, or one as large, is known.
+  __device__ char* at(int row, int col, DType known) const {
+    return static_cast<char*>(data) + index(row, col) * size_of(known);
+  }
+};
+
+/// Whether all of `count` rows begin where vectors do.
+__device__ inline bool vectors_fit(const Rows& rows, int count) {
+  return aligned(rows.data, rows.dtype, rows.first) &&
+         (count == 1 || aligned_stride(rows.dtype, rows.ld));
+}
+
+constexpr int kSide = static_cast<int>(kTile);
+static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
+
+/// Shared memory of a block: two tiles of two bytes, or one of four.
+union Tile {
+  float values[kSide][kSide + 1];  // one column more, so that columns lie in all banks
+  uint32_t bits[kSide][kSide + 1];
+  Sixteen halves[2][kSide * kSide / 8];
+  Sixteen words[kSide * kSide / 4];
+};
+
+/// A rectangle of `from` (rows x cols), and where it goes (cols x rows). kTall: its tiles lie one
+/// below the other in `from`, else side by side.
+template <bool kTall>
+struct Crossing {
+  Rows from, to;
+  int rows, cols;
+
+  __device__ bool has(int tile) const { return tile * kSide < (kTall ? rows : cols); }
+  /// Whether there is such an element of a tile.
+  __device__ bool reaches(int tile, int row, int col) const {
+    return row + (kTall ? tile * kSide : 0) < rows && col + (kTall ? 0 : tile * kSide) < cols;
+  }
+  __device__ Crossing of(int tile) const {
+    const int down = kTall ? tile * kSide : 0, across = kTall ? 0 : tile * kSide;
+    return {from.from(down, across), to.from(across, down), rows - down, cols - across};
+  }
+};
+
+/// Elements of two bytes that keep their dtype, or are widened behind the tile.
+struct AsTheyLie {
+  static constexpr DType kFrom = DType::kBF16;  // or what is as large
+  static constexpr bool kBothFirst = true;      // so that more is under way
+  HalfBits bits;
+
+  /// @param words  8 elements of one row, 8 of the next.
+  __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
+    for (int i = 0; i < 8; ++i) words[i] = rows[i / 4].low.word[i % 4];
+    bits.look(words);
+  }
+  __device__ bool bad() const { return bits.bad(); }
+};
+
+/// Others that become bf16 in front of it.
+template <DType kDType>
+struct Rounded {
+  static constexpr DType kFrom = kDType;
+  static constexpr bool kBothFirst = false;  // 48 registers do not hold both tiles' values
+  WordBits bits;
+
+  __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
+    for (int row = 0; row < 2; ++row) {
+      const Values<kWidth> x = widen(rows[row], kFrom);
+      for (const float value : x.x) bits.look(std::bit_cast<uint32_t>(value));
+      for (int i = 0; i < 4; ++i)
+        words[4 * row + i] = packed<DType::kBF16>(x.x[2 * i], x.x[2 * i + 1]);
+    }
+  }
+  __device__ bool bad() const { return bits.bad(DType::kBF16); }
+};
+
+/// Eight columns of a tile get a word each, of two rows. @param column  the word of the first.
+__device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
+  for (int i = 0; i < 4; ++i, column += 2 * (kSide / 2)) {
+    column[0] = (rows[i] & 0xffffu) | rows[4 + i] << 16;
+    column[kSide / 2] = rows[i] >> 16 | (rows[4 + i] & 0xffff0000u);
+  }
+}
+
+/// The tiles <- from.
+template <bool kTall, class How>
+__device__ inline void fill_halves(Tile& tile, const Crossing<kTall>& c, How& how) {
+  const int group = static_cast<int>(threadIdx.x % 8), pair = static_cast<int>(threadIdx.x / 8);
+  const char* const first = c.from.at(2 * pair, kWidth * group, How::kFrom);
+  const int64_t stride = c.from.ld * size_of(How::kFrom);
+  const int64_t next = kTall ? kSide * stride : kSide * size_of(How::kFrom);
+  auto* const column =
+      reinterpret_cast<uint32_t*>(&tile.halves[0][64 * group + (pair / 4 ^ group)]) + pair % 4;
+  Raw<kWidth> raw[2][2];
+  const auto read = [&](int t) {
+    if (!c.reaches(t, 2 * pair, kWidth * group)) return;
+    raw[t][0] = load<kWidth>(first + t * next, How::kFrom, 0);
+    raw[t][1] = load<kWidth>(first + t * next + stride, How::kFrom, 0);
+  };
+  const auto keep = [&](int t) {
+    if (!c.reaches(t, 2 * pair, kWidth * group)) return;
+    uint32_t words[8];
+    how.take(raw[t], words);
+    store_pair(column + t * kSide * kSide / 2, words);
+  };
+  read(0);
+  if (How::kBothFirst) read(1);
+  keep(0);
+  if (!How::kBothFirst) read(1);
+  keep(1);
+}
+
+/// What a thread drains of each tile: kWidth rows from `row` on of the column `col`, and as many of
+/// the fourth from it.
+struct Drained {
+  int row = kWidth * static_cast<int>(threadIdx.x % 8);
+  int col = kWidth * static_cast<int>(threadIdx.x / 32) + static_cast<int>(threadIdx.x / 8 % 4);
+};
+
+/// write(t, k, raw) for what the thread drains of tile t, of the column col + 4 k, where the tiles
+/// hold elements of two bytes.
+template <bool kTall, class Write>
+__device__ inline void drain(const Tile& tile, const Crossing<kTall>& c, const Drained& mine,
+                             const Write& write) {
+  const int chunk = 8 * mine.col + (mine.row / kWidth ^ mine.col / kWidth);
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    if (!c.reaches(t, mine.row, mine.col)) continue;
+    for (int k = 0; k < 2; ++k) {
+      Raw<kWidth> raw;
+      raw.low = tile.halves[t][chunk + k * 4 * 8];
+      write(t, k, raw);
+    }
+  }
+}
+
+/// to <- the tiles, which hold kHalves, cast to kTo.
+template <DType kHalves, DType kTo, bool kTall>
+__device__ inline void drain_halves(const Tile& tile, const Crossing<kTall>& c) {
+  const Drained mine;
+  char* const first = c.to.at(mine.col, mine.row, kTo);
+  const int64_t stride = c.to.ld * size_of(kTo);
+  const int64_t next = kTall ? kSide * size_of(kTo) : kSide * stride;
+  drain(tile, c, mine, [&](int t, int k, const Raw<kWidth>& raw) {
+    char* const at = first + t * next + k * 4 * stride;
+    if constexpr (kTo == DType::kF32) {
+      store(at, kTo, 0, widen(raw, kHalves));
+    } else {
+      store_raw(at, kTo, 0, raw);
+    }
+  });
+}
+
+/// Elements that `how` takes as kHalves into the tiles.
+template <DType kHalves, DType kTo, bool kTall, class How>
+__device__ inline bool transpose_halves(Tile& tile, const Crossing<kTall>& c, How how) {
+  fill_halves(tile, c, how);
+  __syncthreads();
+  drain_halves<kHalves, kTo>(tile, c);
+  return how.bad();
+}
+
+/// Four of f32; begins at a multiple of 16 bytes.
+__device__ inline float* chunk_of(const Rows& rows, int row, int col) {
+  return static_cast<float*>(rows.data) + rows.index(row, col);
+}
+
+/// One tile of f32: groups of four columns, chunks of four rows.
+template <bool kTall>
+__device__ inline void transpose_words(Tile& tile, const Crossing<kTall>& c, WordBits& bits) {
+  const int group = static_cast<int>(threadIdx.x % 8), row = static_cast<int>(threadIdx.x / 8);
+  const auto mine = [&](int i) { return c.reaches(0, row + i % 2 * 32, 4 * (group + i / 2 * 8)); };
+  Sixteen chunks[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)  // all of them first: no load is moved across a store to the tile
+    if (mine(i))
+      chunks[i] = load_sixteen(chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8)));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (!mine(i)) continue;
+    bits.look(chunks[i]);
+    const int chunk = (row / 4 ^ group) + i % 2 * 8;
+    auto* const first =
+        reinterpret_cast<uint32_t*>(tile.words + 64 * (group + i / 2 * 8) + chunk) + row % 4;
+    for (int k = 0; k < 4; ++k) first[kSide * k] = chunks[i].word[k];
+  }
+  __syncthreads();
+  const int unit = static_cast<int>(threadIdx.x % 16), first = static_cast<int>(threadIdx.x / 16);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int col = first + i * 16;
+    if (c.reaches(0, 4 * unit, col))
+      store_sixteen(chunk_of(c.to, col, 4 * unit), tile.words[16 * col + (unit ^ col / 4 % 8)]);
+  }
+}
+
+/// One tile, element by element, whatever the shape and the addresses.
+template <bool kTall>
+__device__ inline bool transpose_elements(Tile& tile, const Crossing<kTall>& c) {
+  const int across = static_cast<int>(threadIdx.x % kSide);
+  const int down = static_cast<int>(threadIdx.x / kSide);
+  const int rows = c.rows < kSide ? c.rows : kSide, cols = c.cols < kSide ? c.cols : kSide;
+  bool bad = false;
+  for (int row = down; row < rows && across < cols; row += kThreads / kSide) {
+    const float x =
+        widen(load<1>(c.from.data, c.from.dtype, c.from.index(row, across)), c.from.dtype).x[0];
+    bad |= not_finite_as(x, c.to.dtype);
+    tile.values[row][across] = x;
+  }
+  __syncthreads();
+  for (int col = down; col < cols && across < rows; col += kThreads / kSide)
+    store(c.to.data, c.to.dtype, c.to.index(col, across), Values<1>{{tile.values[across][col]}});
+  return bad;
+}
+
+/// work(c.of(t)) for every tile t.
+template <bool kTall, class Work>
+__device__ inline void tile_by_tile(const Crossing<kTall>& c, const Work& work) {
+  for (int t = 0; c.has(t); ++t) {
+    if (t > 0) __syncthreads();  // the tile before this is still read
+    work(c.of(t));
+  }
+}
+
+/// Whether all rows begin where vectors do, and end there.
+template <bool kTall>
+__device__ inline bool vectors_cross(const Crossing<kTall>& c) {
+  const auto remainders = [](const Rows& rows) {
+    const int64_t size = size_of(rows.dtype);
+    return (reinterpret_cast<intptr_t>(rows.data) + rows.first * size) | rows.ld * size;
+  };
+  return (c.rows | c.cols) % kWidth == 0 && ((remainders(c.from) | remainders(c.to)) & 15) == 0;
+}
+
+/// to <- from transposed, cast to its dtype as the host does.
+/// @return whether a written value is not finite.
+template <bool kTall>
+__device__ inline bool transpose(Tile& tile, const Crossing<kTall>& c) {
+  const DType from = c.from.dtype, to = c.to.dtype;
+  if (vectors_cross(c)) {
+    if (from == DType::kF32 && to == DType::kF32) {
+      WordBits bits;
+      tile_by_tile(c, [&](const Crossing<kTall>& part) { transpose_words(tile, part, bits); });
+      return bits.bad();
+    }
+    constexpr DType kF16 = DType::kF16, kBF16 = DType::kBF16, kF32 = DType::kF32;
+    const HalfBits bits(from, to);
+    if (from == to) return transpose_halves<kBF16, kBF16>(tile, c, AsTheyLie{bits});
+    if (to == kF32)
+      return from == kF16 ? transpose_halves<kF16, kF32>(tile, c, AsTheyLie{bits})
+                          : transpose_halves<kBF16, kF32>(tile, c, AsTheyLie{bits});
+    if (to == kBF16)
+      return from == kF32 ? transpose_halves<kBF16, kBF16>(tile, c, Rounded<kF32>{})
+                          : transpose_halves<kBF16, kBF16>(tile, c, Rounded<kF16>{});
+  }
+  bool bad = false;
+  tile_by_tile(c, [&](const Crossing<kTall>& part) { bad |= transpose_elements(tile, part); });
+  return bad;
+}
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cuda/nccl/nccl_types.hpp"
+
+namespace muonrt::cuda {
+
+/// The functions of NCCL, resolved at run time. A copy that is in the process already (a
+/// framework's) is taken first: one that all parts of the program see, whatever its file's name,
+/// then one that was loaded as libnccl.so.2.
+struct NcclApi {
+  NcclResult (*get_version)(int*);
+  NcclResult (*get_unique_id)(NcclUniqueId*);
+  NcclResult (*init)(NcclHandle*, int size, NcclUniqueId, int rank, NcclConfig*);
+  NcclResult (*split)(NcclHandle, int color, int key, NcclHandle*, NcclConfig*);
+  NcclResult (*finalize)(NcclHandle);
+  NcclResult (*destroy)(NcclHandle);
+  NcclResult (*abort)(NcclHandle);
+  NcclResult (*async_error)(NcclHandle, NcclResult*);
+  NcclResult (*count)(NcclHandle, int*);
+  NcclResult (*user_rank)(NcclHandle, int*);
+  NcclResult (*device)(NcclHandle, int*);
+  const char* (*error_string)(NcclResult);
+  const char* (*last_error)(NcclHandle);
+  NcclResult (*send)(const void*, size_t count, NcclType, int peer, NcclHandle, cudaStream_t);
+  NcclResult (*receive)(void*, size_t count, NcclType, int peer, NcclHandle, cudaStream_t);
+  NcclResult (*all_reduce)(const void*, void*, size_t count, NcclType, NcclOp, NcclHandle,
+                           cudaStream_t);
+  NcclResult (*group_start)();
+  NcclResult (*group_end)();
+};
+
+/// Resolved once. Errors: NOT_SUPPORTED if the library or one of the functions is not there, or it
+/// is older than 2.19.
+const NcclApi& nccl_api();
+
+/// Resolves them in the program's own copy, or in libraries of these names, in order. Errors: as
+/// nccl_api.
+NcclApi load_nccl(const char* const* names, int count);
+
+/// "2.28.9" for 22809.
+std::string nccl_version_text(int version);
+
+}  // namespace muonrt::cuda

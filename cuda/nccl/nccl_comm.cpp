@@ -1,0 +1,348 @@
+#include "cuda/nccl/nccl_comm.hpp"
+
+#include <atomic>
+#include <vector>
+
+#include "base/checked.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/device/graphs.hpp"
+#include "cuda/device/reused_memory.hpp"
+#include "cuda/kernels/kernels.hpp"
+#include "cuda/nccl/nccl_link.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
+#include "cuda/nccl/nccl_watch.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+// Of the scratch at least; a rehearsal takes what more is wanted.
+constexpr int64_t kFirstScratch = 65536, kMostMessages = 256;
+
+/// Recorded at its end, also behind what throws.
+class Mark {
+ public:
+  Mark(const CudaEvent& event, cudaStream_t stream) : event_(event.handle()), stream_(stream) {}
+  ~Mark() {
+    if (cudaEventRecord(event_, stream_) != cudaSuccess) cudaGetLastError();  // the GPU is lost
+  }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+ private:
+  const cudaEvent_t event_;
+  const cudaStream_t stream_;
+};
+
+/// Operations are enqueued by one thread, in one order on all ranks that share them: an exchange is
+/// one group of sends and receives. The watch ends what does not end by itself.
+class NcclComm final : public Comm {
+ public:
+  /// @param borrowed  of the communicator that this one duplicates, if it borrows; else null.
+  NcclComm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
+           const NcclOptions& options, const std::shared_ptr<NcclShared>& borrowed)
+      : api_(api), bootstrap_(std::move(bootstrap)), options_(options) {
+    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
+    // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
+    std::optional<DeviceGuard> guard;
+    nccl_together(*bootstrap_, [&] {
+      guard.emplace(options_.device_index);
+      if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
+      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
+      last_ = std::make_shared<CudaEvent>(options_.device_index);
+      scratch(kFirstScratch);
+      if (options_.borrow) watch();
+    });
+    if (!options_.borrow) make(id);
+  }
+  /// Waits for no stream: what enqueued work uses outlives this.
+  ~NcclComm() override {
+    watch_.reset();
+    link_.reset();
+    for (const auto& memory : scratch_) memory->outlast(last_);
+    shared_->outlast(last_);
+  }
+
+  int rank() const override { return bootstrap_->rank(); }
+  int size() const override { return bootstrap_->size(); }
+  std::string describe() const override {
+    return cat("nccl ", nccl_version_text(version_), ", ", bootstrap_->describe());
+  }
+  StreamKind stream_kind() const override { return StreamKind::kComm; }
+  int occupied_sms() const override { return size() > 1 ? options_.max_ctas : 0; }
+  bool serves(const Device& device) const override {
+    const auto* const mine = dynamic_cast<const CudaDevice*>(&device);
+    return mine && mine->index() == options_.device_index;
+  }
+
+  void exchange(Stream& stream, std::span<const SendTo> sends,
+                std::span<const ReceiveFrom> receives) override {
+    const int64_t messages = std::ssize(sends) + std::ssize(receives);
+    run("exchange", messages, stream, [&](cudaStream_t s) {
+      const int64_t own = check(sends, receives);
+      copy_own(sends, receives, s);
+      if (messages > 2 * own) {
+        link_->issue(
+            "ncclGroupEnd",
+            [&](const NcclApi& api, NcclHandle handle) {
+              const NcclWatch::Inside inside(*watch_, "exchange");
+              return group(api, handle, sends, receives, s);
+            },
+            deadline());
+      }
+      ++exchanges_;
+    });
+  }
+
+  void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
+    run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
+      // Streams go on after an exchange that was aborted, with messages that hold anything: a rank
+      // that knows of it by then adds zeros, which are nobody's consent.
+      const int64_t bytes = checked_mul(n, 8);
+      auto* const sum = static_cast<int64_t*>(scratch(bytes));
+      MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
+      deliver(in, sum, n, shared_->closed(), s);
+      all_reduce(sum, sum, n, kNcclInt64, kNcclSum, s);
+      deliver(sum, out, n, shared_->closed(), s);
+    });
+  }
+
+  void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
+    run("reduce_max", options_.max_ctas, stream, [&](cudaStream_t s) {
+      auto* const keys = static_cast<int32_t*>(scratch(checked_mul(n, 4)));
+      order_floats(in, keys, n, s);
+      all_reduce(keys, keys, n, kNcclInt32, kNcclMax, s);
+      deliver_floats(keys, out, n, shared_->closed(), s);
+    });
+  }
+
+  void prepare_exchange(const Messages&) override { watch_->prepare(kMostMessages); }
+  void prepare_reduction(int64_t bytes) override {
+    watch_->prepare(kMostMessages);
+    scratch(bytes);
+  }
+
+  void retract(Stream& stream, int64_t* entered) override {
+    const DeviceGuard guard(options_.device_index);
+    const Mark mark(*last_, handle_of(stream));
+    cuda::retract(entered, shared_->closed(), handle_of(stream));
+  }
+
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    bootstrap_->allgather(mine, all, bytes);
+  }
+  std::unique_ptr<Comm> duplicate() override {
+    return std::make_unique<NcclComm>(api_, bootstrap_->duplicate(), options_,
+                                      options_.borrow ? shared_ : nullptr);
+  }
+  void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
+  void abort(Status status, const std::string& message) noexcept override {
+    try {
+      link_->close(Error(status, message));
+    } catch (...) {  // no memory for the message
+    }
+  }
+  std::optional<Error> error() const override { return link_->error(); }
+  int64_t bytes_sent() const override { return bytes_sent_; }
+  int64_t exchanges() const override { return exchanges_; }
+
+ private:
+  /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
+  /// a rank that has refused.
+  NcclGuest prepare(const std::shared_ptr<NcclShared>& borrowed) {
+    NcclGuest out;
+    if (borrowed) borrowed->require_open();
+    require_device(options_.device_index);
+    const NcclApi& api = api_();
+    const auto need = [&](NcclResult result, const char* call) {
+      if (result != kNcclSuccess) throw nccl_error(api, nullptr, result, call);
+    };
+    need(api.get_version(&version_), "ncclGetVersion");
+    out.nccl_version = version_;
+    out.library_version = options_.library_version;
+    out.max_ctas = options_.max_ctas;
+    out.channels_per_net_peer = options_.channels_per_net_peer;
+    out.origin = !options_.from    ? NcclOrigin::kNew
+                 : options_.borrow ? NcclOrigin::kBorrowed
+                                   : NcclOrigin::kSplit;
+    const auto from = static_cast<NcclHandle>(options_.from);
+    if (from && options_.borrow)
+      shared_ = borrowed ? borrowed : NcclShared::of_borrowed(from, options_.device_index);
+    if (from && !borrowed) {
+      std::unique_lock<std::timed_mutex> lock;
+      // Where it is in use, the others hear of it before their own time is over.
+      if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
+      check_ranks(api, from, *bootstrap_, options_.device_index);
+    }
+    if (rank() == 0 && !options_.from) need(api.get_unique_id(&out.id), "ncclGetUniqueId");
+    return out;
+  }
+
+  void make(const NcclUniqueId& id) {
+    const bool may_block = options_.from != nullptr;
+    try {
+      nccl_enter(*bootstrap_, may_block, [&](const Bootstrap& alarm) {
+        link_->make(options_, id, alarm);
+        watch();
+      });
+    } catch (const Error& error) {
+      link_->unmake(error);
+      throw;
+    }
+  }
+
+  void watch() {
+    watch_ = std::make_unique<NcclWatch>(
+        options_.device_index, rank(),
+        NcclWatch::Calls{[this] { return link_->look(); },
+                         [this] { return bootstrap_->timeout_ms(); },
+                         [this](const Error& error) { link_->end(error); }});
+  }
+
+  Deadline deadline() const { return Deadline::in_ms(bootstrap_->timeout_ms()); }
+
+  /// Every operation: an error ends the communicator on all ranks, and is thrown.
+  template <class Work>
+  void run(const char* what, int64_t messages, Stream& stream, Work work) {
+    const DeviceGuard guard(options_.device_index);
+    refuse_captured(handle_of(stream), "nccl", "the stream",
+                    "each operation is watched to its end");
+    try {
+      shared_->require_open();
+      // An abort from outside reaches the bootstrap alone; the watch sees it while work is pending.
+      if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+      wait_for_room(messages);
+      {
+        const Mark mark(*last_, handle_of(stream));
+        work(handle_of(stream));
+      }
+      watch_->add(handle_of(stream), what, messages);
+    } catch (const Error& error) {
+      link_->close(error);
+      throw *link_->error();
+    }
+  }
+
+  /// NCCL hands the network's messages to a thread of its own in a pool of 1024 parts (2048 from
+  /// 2.25 on), several to a message. Once that thread has met an error, a call that finds the pool
+  /// empty waits for ever, and an abort for the call. So few are under way, of small worlds, that
+  /// the pool does not run dry before the watch sees the error, which also ends this wait. Two
+  /// operations always are, else nothing would overlap: from 256 ranks on they may fill it.
+  void wait_for_room(int64_t messages) {
+    const RelaxedCapture relaxed;
+    for (Backoff pauses = nccl_backoff(); !watch_->room(messages, kMostMessages); pauses.pause())
+      shared_->require_open();
+  }
+
+  /// @return  messages of this rank to itself.
+  int64_t check(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+    int64_t to_self = 0, from_self = 0, own_out = 0, own_in = 0;
+    const auto look = [&](const auto& m, int64_t& own, int64_t& bytes) {
+      MUONRT_REQUIRE(m.peer >= 0 && m.peer < size() && m.bytes > 0 && m.data,
+                     Status::kInvalidArgument, "exchange of rank ", rank(),
+                     " (nccl): a message of ", m.bytes, " bytes with rank ", m.peer, " of ", size(),
+                     "; leave empty pairs out on both ranks");
+      if (m.peer != rank()) return;
+      ++own;
+      bytes = m.bytes;
+    };
+    for (const SendTo& s : sends) look(s, to_self, own_out);
+    for (const ReceiveFrom& r : receives) look(r, from_self, own_in);
+    MUONRT_REQUIRE(to_self == from_self && to_self <= 1 && own_out == own_in, Status::kMismatch,
+                   "exchange of rank ", rank(), " (nccl): it sends ", own_out,
+                   " bytes to itself and expects ", own_in, "; both must be equal");
+    return to_self;
+  }
+
+  void copy_own(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+                cudaStream_t stream) {
+    for (const SendTo& s : sends) {
+      if (s.peer != rank()) {
+        bytes_sent_ += s.bytes;
+        continue;
+      }
+      for (const ReceiveFrom& r : receives) {
+        if (r.peer != rank()) continue;
+        MUONRT_CUDA(cudaMemcpyAsync(r.data, s.data, static_cast<size_t>(s.bytes), cudaMemcpyDefault,
+                                    stream));
+      }
+    }
+  }
+
+  /// A group that has begun is ended, whatever happens in it. Between two ranks its messages go in
+  /// the order in which they are given here, the same on both.
+  NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
+                   std::span<const ReceiveFrom> receives, cudaStream_t stream) {
+    NcclResult first = api.group_start();
+    if (first != kNcclSuccess) return first;
+    const auto note = [&](NcclResult result) {
+      const bool good = result == kNcclSuccess || result == kNcclInProgress;
+      if (!good && first == kNcclSuccess) first = result;
+    };
+    for (const SendTo& s : sends) {
+      if (s.peer == rank()) continue;
+      note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
+    }
+    for (const ReceiveFrom& r : receives) {
+      if (r.peer == rank()) continue;
+      note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
+    }
+    const NcclResult last = api.group_end();
+    return first == kNcclSuccess ? last : first;
+  }
+
+  void all_reduce(const void* in, void* out, int64_t n, NcclType type, NcclOp op,
+                  cudaStream_t stream) {
+    link_->issue(
+        "ncclAllReduce",
+        [&](const NcclApi& api, NcclHandle handle) {
+          const NcclWatch::Inside inside(*watch_, "reduction");
+          return api.all_reduce(in, out, static_cast<size_t>(n), type, op, handle, stream);
+        },
+        deadline());
+  }
+
+  /// Device memory; what an earlier operation may still use stays.
+  void* scratch(int64_t bytes) {
+    if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
+      scratch_.push_back(std::make_unique<ReusedMemory>(options_.device_index,
+                                                        round_up(bytes, kFirstScratch), false));
+    }
+    return scratch_.back()->data();
+  }
+
+  const NcclApi& (*const api_)();
+  const std::unique_ptr<Bootstrap> bootstrap_;
+  const NcclOptions options_;
+  int version_ = 0;
+  std::shared_ptr<NcclShared> shared_;                  // what is enqueued looks at its flag
+  std::vector<std::unique_ptr<ReusedMemory>> scratch_;  // one stream uses it, in order
+  std::shared_ptr<CudaEvent> last_;                     // behind all of ours on that stream
+  std::unique_ptr<NcclLink> link_;
+  std::unique_ptr<NcclWatch> watch_;
+  std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
+                                     const NcclOptions& options) {
+  return std::make_unique<NcclComm>(api, std::move(bootstrap), options, nullptr);
+}
+
+}  // namespace muonrt::cuda
+
+namespace muonrt {
+
+int nccl_version() {
+  int version = 0;
+  cuda::nccl_api().get_version(&version);
+  return version;
+}
+
+std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
+                                     const NcclOptions& options) {
+  return cuda::make_nccl_comm(cuda::nccl_api, std::move(bootstrap), options);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/bootstrap.hpp"
+#include "backend/cuda_comm.hpp"
+#include "cuda/nccl/nccl_api.hpp"
+
+namespace muonrt::cuda {
+
+/// As muonrt::make_nccl_comm, over any table of functions.
+std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
+                                     const NcclOptions& options);
+
+}  // namespace muonrt::cuda

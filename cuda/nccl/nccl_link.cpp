@@ -1,0 +1,196 @@
+#include "cuda/nccl/nccl_link.hpp"
+
+#include <utility>
+
+#include "cuda/device/guard.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr int64_t kPartingMs = 2000;
+
+NcclConfig config_of(const NcclOptions& options, const std::string& name) {
+  NcclConfig out;
+  out.blocking = 0;
+  out.split_share = 0;
+  // Blocks of a cluster stand within one part of the GPU (GPC). Those of the products' persistent
+  // grids go in pairs: what they leave free are pairs, which NCCL's 4 would not fit into, and what
+  // they find has to be pairs, which single blocks of NCCL would break.
+  out.cga_cluster_size = 2;
+  out.max_ctas = options.max_ctas;
+  if (options.channels_per_net_peer > 0) out.channels_per_net_peer = options.channels_per_net_peer;
+  if (options.traffic_class >= 0) out.traffic_class = options.traffic_class;
+  out.comm_name = name.c_str();
+  return out;
+}
+
+}  // namespace
+
+Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call) {
+  const char* const words = api.error_string(result);
+  const char* const more = handle ? api.last_error(handle) : nullptr;
+  return Error(result == kNcclUnhandledCudaError ? Status::kDevice : Status::kComm,
+               cat("NCCL failed in ", call, ": ", words ? words : "unknown error",
+                   more && *more ? cat(" (", more, ")") : std::string(),
+                   "; set NCCL_DEBUG=WARN for its own account"));
+}
+
+void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device) {
+  int size = -1, rank = -1, gpu = -1;
+  NcclResult state = kNcclSuccess;
+  if (const NcclResult result = api.async_error(handle, &state); result != kNcclSuccess)
+    throw nccl_error(api, nullptr, result, "ncclCommGetAsyncError");
+  if (state != kNcclSuccess) throw nccl_error(api, handle, state, "work on nccl_comm");
+  for (const NcclResult result :
+       {api.count(handle, &size), api.user_rank(handle, &rank), api.device(handle, &gpu)}) {
+    if (result != kNcclSuccess) throw nccl_error(api, nullptr, result, "ncclCommCount");
+  }
+  MUONRT_REQUIRE(size == bootstrap.size() && rank == bootstrap.rank() && gpu == device,
+                 Status::kInvalidArgument, "nccl_comm has rank ", rank, " of ", size,
+                 " on CUDA device ", gpu, ", but the host communicator has rank ", bootstrap.rank(),
+                 " of ", bootstrap.size(), " and device_index is ", device,
+                 "; pass communicators over the same ranks in the same order");
+}
+
+NcclLink::NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<NcclShared> shared)
+    : api_(api), bootstrap_(bootstrap), shared_(std::move(shared)) {}
+
+void NcclLink::make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm) {
+  const Deadline deadline = Deadline::in_ms(bootstrap_.timeout_ms());
+  const auto from = static_cast<NcclHandle>(options.from);
+  shared_->name = options.name.empty() ? "muonrt" : options.name;
+  NcclConfig config = config_of(options, shared_->name);
+  if (from) {
+    split(from, config, deadline, alarm);
+  } else {
+    init(id, config, deadline, alarm);
+  }
+}
+
+void NcclLink::unmake(const Error& error) noexcept {
+  told_ = true;
+  shared_->fail(error);
+  if (own_) shared_->abort(api_);
+}
+
+void NcclLink::init(const NcclUniqueId& id, NcclConfig& config, Deadline deadline,
+                    const Bootstrap& alarm) {
+  const char* const what = "ncclCommInitRankConfig";
+  try {
+    const NcclResult result =
+        api_.init(&shared_->handle, bootstrap_.size(), id, bootstrap_.rank(), &config);
+    own_ = shared_->handle != nullptr;
+    if (result != kNcclSuccess && result != kNcclInProgress)
+      throw nccl_error(api_, nullptr, result, what);
+    settle(shared_->handle, what, deadline, alarm);
+  } catch (...) {
+    if (own_) shared_->begin_abort(api_);  // nothing has been enqueued: no flag to raise before
+    throw;
+  }
+}
+
+void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
+                     const Bootstrap& alarm) {
+  const char* const what = "ncclCommSplit";
+  const NcclResult result = api_.split(from, 0, bootstrap_.rank(), &shared_->handle, &config);
+  if (result != kNcclSuccess && result != kNcclInProgress)
+    throw nccl_error(api_, nullptr, result, what);
+  try {
+    settle(from, what, deadline, alarm);
+  } catch (...) {
+    // The split goes on as long as its parent lives, and then writes the handle: never freed.
+    new std::shared_ptr<NcclShared>(shared_);
+    throw;
+  }
+  MUONRT_CHECK_INTERNAL(shared_->handle, "a communicator from ", what);
+  own_ = true;
+  try {
+    settle(shared_->handle, what, deadline, alarm);
+  } catch (...) {
+    shared_->begin_abort(api_);
+    throw;
+  }
+}
+
+NcclLink::~NcclLink() {
+  if (!own_ || error() || shared_->ending()) {
+    shared_->await_end();
+    return;
+  }
+  const QuietDeviceGuard guard(shared_->device());
+  const NcclHandle handle = shared_->handle;
+  NcclResult state = api_.finalize(handle);
+  const Deadline deadline = Deadline::in_ms(kPartingMs);
+  Backoff pauses = nccl_backoff();
+  while (state == kNcclInProgress && !deadline.passed()) {
+    pauses.pause();
+    if (api_.async_error(handle, &state) != kNcclSuccess) state = kNcclInternalError;
+  }
+  if (state == kNcclSuccess) {
+    shared_->destroy(api_);
+    return;
+  }
+  shared_->fail(Error(Status::kComm, "the communicator was destroyed while its peers were busy"));
+  shared_->abort(api_);
+}
+
+/// Before 2.26 the work leaves a job in thread-local variables of the thread that gave it, which
+/// the next call of NCCL there trips over, and only a call that asks more than for errors ends it.
+bool NcclLink::finished(NcclHandle asked, const char* what) const {
+  NcclResult state = kNcclSuccess;
+  NcclResult result = api_.async_error(asked, &state);
+  if (result != kNcclSuccess) throw nccl_error(api_, asked, result, "ncclCommGetAsyncError");
+  if (state == kNcclInProgress) return false;
+  if (state != kNcclSuccess) throw nccl_error(api_, asked, state, what);
+  int size = 0;
+  result = api_.count(asked, &size);
+  if (result != kNcclSuccess) throw nccl_error(api_, asked, result, what);
+  return true;
+}
+
+void NcclLink::settle(NcclHandle asked, const char* what, Deadline deadline,
+                      const Bootstrap& heard) {
+  for (Backoff pauses = nccl_backoff();; pauses.pause()) {
+    {
+      const std::lock_guard lock(shared_->nccl);
+      shared_->require_open();
+      if (finished(asked, what)) return;
+    }
+    if (const auto trouble = heard.trouble()) throw *trouble;
+    MUONRT_REQUIRE(
+        !deadline.passed(), Status::kTimeout, what, " of rank ", bootstrap_.rank(),
+        " (nccl) did not meet its peers before the deadline; look for a rank that is late "
+        "or gone");
+  }
+}
+
+std::optional<Error> NcclLink::look() {
+  if (const auto own = error()) return own;
+  // A thread that is stuck inside NCCL must not keep the watch from its deadline.
+  if (const std::unique_lock lock(shared_->nccl, std::try_to_lock); lock) {
+    if (const auto own = error()) return own;
+    NcclResult state = kNcclSuccess;
+    const NcclHandle handle = shared_->handle;
+    const NcclResult result = api_.async_error(handle, &state);
+    if (result != kNcclSuccess) return nccl_error(api_, handle, result, "ncclCommGetAsyncError");
+    if (state != kNcclSuccess && state != kNcclInProgress)
+      return nccl_error(api_, handle, state, "work on the GPU");
+  }
+  return bootstrap_.trouble();
+}
+
+void NcclLink::end(const Error& error) noexcept {
+  shared_->fail(error);
+  if (!told_.exchange(true)) {
+    bootstrap_.abort(*shared_->error());
+  }
+  shared_->begin_abort(api_);
+}
+
+void NcclLink::close(const Error& error) noexcept {
+  end(error);
+  shared_->await_end();
+}
+
+}  // namespace muonrt::cuda

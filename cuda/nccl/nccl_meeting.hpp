@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "backend/bootstrap.hpp"
+#include "cuda/nccl/nccl_api.hpp"
+
+namespace muonrt::cuda {
+
+/// Where a rank's ncclComm_t comes from.
+enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
+
+/// What one rank brings to a meeting. NCCL gives each rank as many channels as its own options
+/// allow, and ranks with other numbers wait for one another.
+struct NcclGuest {
+  std::optional<Error> error;  // why it cannot take part
+  int echo = 0;  // how much the error looks like what another rank's has caused; the least counts
+  int nccl_version = 0, library_version = 0;
+  int max_ctas = 0, channels_per_net_peer = 0;
+  NcclOrigin origin = NcclOrigin::kNew;
+  NcclUniqueId id{};  // rank 0's counts
+};
+
+/// Prepares, then compares with all ranks; the same outcome on each. Collective.
+/// @param prepare  this rank's part; an Error it throws is told to the others.
+/// @return  rank 0's id.
+/// Errors: the first rank's error, with its number; MISMATCH naming the ranks of each version or
+/// option.
+NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& prepare);
+
+/// Runs `work`; throws the first rank's error on all of them. Collective.
+void nccl_together(Bootstrap& bootstrap, const std::function<void()>& work);
+
+/// The same of work in which ranks wait for one another where the bootstrap does not see it. What
+/// fails on one rank is heard by the others on `alarm`, at which their waits look; then all throw
+/// what has begun it, with that rank's number. Collective.
+/// @param deaf  the waits may know neither alarm nor deadline: a rank that fails gives the others
+///              ten seconds, then throws its own error.
+void nccl_enter(Bootstrap& bootstrap, bool deaf,
+                const std::function<void(const Bootstrap& alarm)>& work);
+
+}  // namespace muonrt::cuda

@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+#include "backend/cuda_comm.hpp"
+#include "base/backoff.hpp"
+#include "base/checked.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/device/graphs.hpp"
+#include "cuda/device/raw_memory.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+constexpr int64_t kStagingUnit = 4096;
+constexpr int64_t kCopyGraceMs = 5000;
+
+/// Messages go by a bootstrap: through pinned host memory, or, where the ranks are threads of this
+/// process, straight from the sender's GPU memory to the receiver's. An operation takes its place
+/// in the stream: the enqueuing thread waits until what comes before it there has run, exchanges,
+/// and enqueues the copies back (or has copied). Products enqueued before it go on meanwhile; the
+/// order of operations is that of the enqueuing, so ranks cannot block one another.
+class StagedComm final : public Comm {
+ public:
+  StagedComm(std::unique_ptr<Bootstrap> bootstrap, int device)
+      : bootstrap_(std::move(bootstrap)),
+        device_(device),
+        direct_(bootstrap_->receivers_copy()),
+        copy_message_(
+            [this](void* to, const void* from, int64_t bytes) { copy_message(to, from, bytes); }) {
+    nccl_together(*bootstrap_, [&] {
+      require_device(device_);
+      ready_ = std::make_unique<CudaEvent>(device_);
+    });
+  }
+
+  int rank() const override { return bootstrap_->rank(); }
+  int size() const override { return bootstrap_->size(); }
+  std::string describe() const override {
+    return cat(direct_ ? "direct over " : "staged over ", bootstrap_->describe());
+  }
+  StreamKind stream_kind() const override { return StreamKind::kComm; }
+  bool serves(const Device& device) const override {
+    const auto* const mine = dynamic_cast<const CudaDevice*>(&device);
+    return mine && mine->index() == device_;
+  }
+
+  void exchange(Stream& stream, std::span<const SendTo> sends,
+                std::span<const ReceiveFrom> receives) override {
+    run(stream, [&](cudaStream_t s) {
+      const Own own = keep_remote(sends, receives);
+      if (direct_) {
+        stream_ = s;
+        wait(s, Heeds::kPeers);
+        bootstrap_->exchange(sends_, receives_, &copy_message_);
+      } else {
+        exchange_staged(s);
+      }
+      if (own.bytes > 0) copy(own.to, own.from, own.bytes, s);
+      for (const SendTo& m : sends) bytes_sent_ += m.peer == rank() ? 0 : m.bytes;
+      ++exchanges_;
+    });
+  }
+
+  void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
+    reduce(stream, in, out, n, [this](const float* a, float* b, int64_t count) {
+      bootstrap_->reduce_max(a, b, count);
+    });
+  }
+  void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
+    reduce(stream, in, out, n, [this](const int64_t* a, int64_t* b, int64_t count) {
+      bootstrap_->reduce_sum(a, b, count);
+    });
+  }
+
+  void prepare_exchange(const Messages& messages) override {
+    keep_remote(messages.sends, messages.receives);
+    if (!direct_) reserve(staged_bytes());
+  }
+  void prepare_reduction(int64_t bytes) override { reserve(2 * round_up(bytes, kMemoryAlignment)); }
+
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    bootstrap_->allgather(mine, all, bytes);
+  }
+  std::unique_ptr<Comm> duplicate() override {
+    return std::make_unique<StagedComm>(bootstrap_->duplicate(), device_);
+  }
+  void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
+  void abort(Status status, const std::string& message) noexcept override {
+    try {
+      bootstrap_->abort(Error(status, message));
+    } catch (...) {  // no memory for the text
+      bootstrap_->abort(Error(status, std::string()));
+    }
+  }
+  int64_t bytes_sent() const override { return bytes_sent_; }
+  int64_t exchanges() const override { return exchanges_; }
+
+ private:
+  enum class Heeds { kPeers, kOwnWork };
+  struct Own {
+    void* to = nullptr;
+    const void* from = nullptr;
+    int64_t bytes = 0;
+  };
+
+  /// Errors: what the bootstrap throws, which it has told the peers; those of the device, which are
+  /// told here.
+  template <class Work>
+  void run(Stream& stream, Work work) {
+    const DeviceGuard guard(device_);
+    refuse_captured(handle_of(stream), "staged", "the stream",
+                    "the host moves the messages and cannot be replayed");
+    try {
+      work(handle_of(stream));
+    } catch (const Error& error) {
+      bootstrap_->abort(error);
+      throw;
+    }
+  }
+
+  /// sends_ and receives_ <- the messages but what a rank sends to itself. Where that is not as it
+  /// should be it stays among them, for the transport to refuse before it looks at any bytes.
+  Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+    const auto is_own = [this](const auto& m) { return m.peer == rank(); };
+    const auto out = std::find_if(sends.begin(), sends.end(), is_own);
+    const auto in = std::find_if(receives.begin(), receives.end(), is_own);
+    const bool is_pair = std::count_if(sends.begin(), sends.end(), is_own) == 1 &&
+                         std::count_if(receives.begin(), receives.end(), is_own) == 1 &&
+                         out->bytes == in->bytes && out->bytes > 0 && out->data && in->data;
+    const auto keep = [&](const auto& all, auto& kept) {
+      kept.clear();
+      for (const auto& m : all)
+        if (!is_pair || !is_own(m)) kept.push_back(m);
+    };
+    keep(sends, sends_);
+    keep(receives, receives_);
+    return is_pair ? Own{in->data, out->data, out->bytes} : Own{};
+  }
+
+  void exchange_staged(cudaStream_t stream) {
+    char* at = reserve(staged_bytes());
+    for (SendTo& m : sends_) {
+      copy(at, m.data, m.bytes, stream);
+      m.data = at;
+      at += round_up(m.bytes, kMemoryAlignment);
+    }
+    places_ = receives_;
+    for (ReceiveFrom& m : places_) {
+      m.data = at;
+      at += round_up(m.bytes, kMemoryAlignment);
+    }
+    wait(stream, Heeds::kPeers);
+    bootstrap_->exchange(sends_, places_);
+    for (size_t i = 0; i < places_.size(); ++i)
+      copy(receives_[i].data, places_[i].data, places_[i].bytes, stream);
+  }
+
+  /// Of another GPU by the call that needs no mapping of its memory.
+  void copy_message(void* to, const void* from, int64_t bytes) {
+    cudaPointerAttributes at = {};
+    MUONRT_CUDA(cudaPointerGetAttributes(&at, from));
+    if (at.type == cudaMemoryTypeDevice && at.device != device_) {
+      MUONRT_CUDA(
+          cudaMemcpyPeerAsync(to, device_, from, at.device, static_cast<size_t>(bytes), stream_));
+    } else {
+      copy(to, from, bytes, stream_);
+    }
+    wait(stream_, Heeds::kOwnWork);
+  }
+
+  template <class T, class Reduce>
+  void reduce(Stream& stream, const T* in, T* out, int64_t n, Reduce reduction) {
+    run(stream, [&](cudaStream_t s) {
+      const int64_t bytes = checked_mul(n, sizeof(T));
+      char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
+      T* const result = reinterpret_cast<T*>(at + round_up(bytes, kMemoryAlignment));
+      copy(at, in, bytes, s);
+      wait(s, Heeds::kPeers);
+      reduction(reinterpret_cast<const T*>(at), result, n);
+      copy(out, result, bytes, s);
+    });
+  }
+
+  void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
+    MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+  }
+
+  /// Until the stream has run to here. Errors: TIMEOUT; what a peer has published, unless the work
+  /// uses a peer's memory, which must not be given back under it: that gets some seconds more.
+  void wait(cudaStream_t stream, Heeds heeds) {
+    MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
+    const Deadline deadline =
+        Deadline::in_ms(bootstrap_->timeout_ms() + (heeds == Heeds::kPeers ? 0 : kCopyGraceMs));
+    const RelaxedCapture relaxed;
+    using std::chrono::microseconds;
+    for (Backoff pauses(microseconds(200), microseconds(20), microseconds(20));; pauses.pause()) {
+      const cudaError_t result = cudaEventQuery(ready_->handle());
+      if (result == cudaSuccess) return;
+      if (result != cudaErrorNotReady) check(result, "cudaEventQuery", __func__, __LINE__);
+      cudaGetLastError();
+      if (heeds == Heeds::kPeers) {
+        if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+      }
+      MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", device_,
+                     heeds == Heeds::kPeers ? " before an exchange" : " for a message",
+                     " did not end before the deadline; raise the timeout");
+    }
+  }
+
+  int64_t staged_bytes() const {
+    int64_t total = 0;
+    for (const SendTo& m : sends_) total += round_up(m.bytes, kMemoryAlignment);
+    for (const ReceiveFrom& m : receives_) total += round_up(m.bytes, kMemoryAlignment);
+    return total;
+  }
+
+  /// Pinned memory. One stream uses it, in order: copies out come after the copies back of the
+  /// operation before, and the messages arrive when both have ended. What was too small stays.
+  char* reserve(int64_t bytes) {
+    if (staging_.empty() || staging_.back()->bytes() < bytes) {
+      staging_.push_back(std::make_unique<RawMemory>(
+          device_, std::max(round_up(bytes, kStagingUnit), kStagingUnit), true));
+    }
+    return staging_.back()->as<char>();
+  }
+
+  const std::unique_ptr<Bootstrap> bootstrap_;
+  const int device_;
+  const bool direct_;  // no staging: messages are copied from the sender's memory
+  const CopyMessage copy_message_;
+  cudaStream_t stream_ = nullptr;  // of the exchange that is running
+  std::unique_ptr<CudaEvent> ready_;
+  std::vector<std::unique_ptr<RawMemory>> staging_;
+  std::vector<SendTo> sends_;
+  std::vector<ReceiveFrom> receives_, places_;
+  std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
+};
+
+}  // namespace
+
+}  // namespace muonrt::cuda
+
+namespace muonrt {
+
+std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap> bootstrap, int device_index) {
+  return std::make_unique<cuda::StagedComm>(std::move(bootstrap), device_index);
+}
+
+}  // namespace muonrt

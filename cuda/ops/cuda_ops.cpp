@@ -1,0 +1,276 @@
+#include "cuda/ops/cuda_ops.hpp"
+
+#include "backend/op_checks.hpp"
+#include "base/error.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/device/guard.hpp"
+
+namespace muonrt::cuda {
+
+namespace {
+
+void check_dtype(const char* what, DType dtype) {
+  MUONRT_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16, Status::kNotSupported, what,
+                 " has dtype ", name_of(dtype), " (CUDA computes f32 and bf16 only); convert it");
+}
+
+/// Of what Newton-Schulz iterates on.
+void check_iterate(const char* what, DType dtype) {
+  if (dtype != DType::kF16) check_dtype(what, dtype);
+}
+
+bool empty(const MatrixBatch& m) { return m.count == 0 || m.rows == 0 || m.cols == 0; }
+
+bool nothing_to_multiply(const Product& p) { return p.a.cols == 0 || p.alpha == 0.0f; }
+
+void check_product(const Product& p) {
+  const MatrixBatch &a = p.a, &b = p.b, &c = p.c, &d = p.d;
+  const int64_t b_rows = p.transpose_b ? b.cols : b.rows, b_cols = p.transpose_b ? b.rows : b.cols;
+  MUONRT_CHECK_INTERNAL(a.rows == c.rows && b_cols == c.cols && a.cols == b_rows, "product of ",
+                        a.rows, " x ", a.cols, " and ", b_rows, " x ", b_cols, " into ", c.rows,
+                        " x ", c.cols);
+  MUONRT_CHECK_INTERNAL(
+      a.count == c.count && b.count == c.count &&
+          (d.data == nullptr ||
+           (d.count == c.count && d.rows == c.rows && d.cols == c.cols && d.data != c.data)),
+      "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
+  MUONRT_CHECK_INTERNAL(empty(c) || (c.data != a.data && c.data != b.data),
+                        "product into one of its factors");
+  MUONRT_CHECK_INTERNAL(!p.symmetric || c.rows == c.cols, "symmetric result of ", c.rows, " x ",
+                        c.cols);
+  check_iterate("matrix product: A", a.dtype);
+  check_iterate("matrix product: B", b.dtype);
+  check_iterate("matrix product: C", c.dtype);
+  check_iterate("matrix product: D", d.dtype);
+}
+
+}  // namespace
+
+/// Until a GPU has run and timed the kernels of symmetric/: cuda/README.md, "Which products run".
+constexpr SymmetricProvider kDefaultSymmetric = SymmetricProvider::kVendor;
+
+CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
+                 const CudaSettings& settings)
+    : device_(device),
+      vendor_(std::move(vendor)),
+      normalize_scratch_(device, normalize_scratch_bytes()),
+      pieces_(device, device.streams()),
+      unpacked_(device, device.streams()),
+      packed_(device, device.streams()),
+      params_(device, device.streams()) {
+  const SymmetricProvider symmetric =
+      settings.symmetric == SymmetricProvider::kDefault ? kDefaultSymmetric : settings.symmetric;
+  if (symmetric != SymmetricProvider::kVendor)
+    symmetric_ = std::make_unique<SymmetricProducts>(
+        device, symmetric, device.sms() - settings.reserved_sms, settings.sm90);
+}
+
+std::string CudaOps::product_identity() const {
+  const std::string others = vendor_ ? vendor_->identity() : "naive products";
+  return symmetric_ ? cat(others, ", ", symmetric_->identity()) : others;
+}
+
+void CudaOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
+  if (m == 0 || n == 0 || k == 0) return;
+  const DeviceGuard guard(device_.index());
+  if (vendor_) vendor_->reserve(m, n, k, dtype);
+  if (symmetric_ && m == n && dtype != DType::kF32) symmetric_->reserve(n, k);
+}
+
+void CudaOps::fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) {
+  if (bytes == 0) return;
+  const DeviceGuard guard(device_.index());
+  MUONRT_CUDA(cudaMemsetAsync(memory, value, static_cast<size_t>(bytes), handle_of(stream)));
+}
+
+void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  const Place from_place = device_.place_of(from), to_place = device_.place_of(to);
+  MUONRT_CHECK_INTERNAL(is_reached(to_place), "copy of ", bytes,
+                        " bytes to memory that the device does not reach");
+  MUONRT_CHECK_INTERNAL(from_place != Place::kElsewhere, "copy of ", bytes,
+                        " bytes from memory of another device, or of none");
+  if (from_place == Place::kHost && bytes <= kCarriedBytes)
+    return write_carried(to, from, bytes, handle);
+  // The runtime copies between places in host memory synchronously.
+  if (from_place == Place::kShared && to_place == Place::kShared)
+    return copy_by_kernel(to, from, bytes, handle);
+  MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle));
+}
+
+void CudaOps::pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                             const MuonScalars* groups, void* message, DType transport,
+                             Findings* findings) {
+  if (pieces.empty()) return;
+  check_dtype("pack: the message", transport);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::pack_direction(pieces_.find(pieces.data(), handle, pieces), params, groups, message,
+                       transport, findings, handle);
+}
+
+void CudaOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
+                         const void* message, DType wire, bool first) {
+  if (pieces.empty()) return;
+  check_dtype("sum: the message", wire);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::accumulate(pieces_.find(pieces.data(), handle, pieces), sums, message, wire, first, handle);
+}
+
+void CudaOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                         const AdamScalars* scalars, void* message, DType wire,
+                         Findings* findings) {
+  if (pieces.empty()) return;
+  check_dtype("AdamW: the message", wire);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::pack_adamw(pieces_.find(pieces.data(), handle, pieces), params, scalars, message, wire,
+                   findings, handle);
+}
+
+void CudaOps::commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                            const void* message, DType wire, const Ballot* sum, int64_t world,
+                            int64_t stamp) {
+  if (pieces.empty()) return;
+  check_dtype("commit: the message", wire);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::commit_values(pieces_.find(pieces.data(), handle, pieces), params, message, wire, sum,
+                      world, stamp, handle);
+}
+
+void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                   Findings* findings) {
+  if (list.empty()) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::scan(params_.find(list.data(), handle, list).items, std::ssize(list), params, findings,
+             device_.resident_blocks(), handle);
+}
+
+void CudaOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                     const MatrixBatch* matrices, const void* message, DType transport) {
+  if (placed.empty()) return;
+  check_dtype("unpack: the message", transport);
+  for (size_t i = 0; i < owned.size(); ++i)
+    MUONRT_CHECK_INTERNAL(matrices[i].dtype == transport, "unpack from ", name_of(transport),
+                          " to ", name_of(matrices[i].dtype));
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::unpack(unpacked_.find(placed.data(), handle, placed, owned, matrices), message, transport,
+               handle);
+}
+
+void CudaOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+                   const MatrixBatch* matrices, void* message, DType transport,
+                   Findings* findings) {
+  if (placed.empty()) return;
+  check_dtype("pack: the message", transport);
+  for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::pack(packed_.find(placed.data(), handle, placed, owned, matrices), message, transport,
+             findings, handle);
+}
+
+void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                        const Normalization& how, Findings* findings) {
+  check_normalize(in, out, how);
+  if (empty(in)) return;
+  check_dtype("normalization: the input", in.dtype);
+  check_iterate("normalization: the output", out.dtype);
+  const DeviceGuard guard(device_.index());
+  cuda::normalize(in, out, how, findings, normalize_scratch_.data(), handle_of(stream));
+}
+
+void CudaOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                         const MatrixBatch& factors, const AolRule& rule) {
+  check_scale_rows(gram, x, factors, rule);
+  if (empty(gram)) return;
+  check_iterate("row factors: the Gram matrix", gram.dtype);
+  const DeviceGuard guard(device_.index());
+  cuda::scale_rows(gram, x, factors, rule, handle_of(stream));
+}
+
+bool CudaOps::vendor_computes(const Product& p) const {
+  const bool one_dtype = p.a.dtype == p.b.dtype && p.a.dtype == p.c.dtype &&
+                         (p.d.data == nullptr || p.beta == 0.0f || p.d.dtype == p.a.dtype);
+  return vendor_ && one_dtype && p.gamma == 0.0f;
+}
+
+bool CudaOps::own_computes(const Product& p) const {
+  return symmetric_ && symmetric_takes(p) && !nothing_to_multiply(p);
+}
+
+void CudaOps::multiply(Stream& stream, std::span<const Product> products) {
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  std::vector<Product> own;
+  for (const Product& product : products) {
+    check_product(product);
+    if (empty(product.c)) continue;
+    if (own_computes(product)) {
+      own.push_back(product);
+    } else {
+      multiply_alone(product, handle);
+    }
+  }
+  if (!own.empty()) symmetric_->multiply(own, handle);
+}
+
+void CudaOps::multiply_alone(const Product& product, cudaStream_t stream) {
+  // A symmetric D gives a symmetric sum; another one is read above the diagonal only.
+  if (nothing_to_multiply(product)) {
+    scale_add_identity(product, stream);
+    if (product.symmetric) mirror(product.c, stream);
+    return;
+  }
+  if (!vendor_computes(product)) return naive_gemm(product, stream);
+  vendor_->multiply(product, stream);
+  if (product.symmetric) mirror(product.c, stream);
+}
+
+void CudaOps::add_identity(Stream& stream, const MatrixBatch& x, float gamma) {
+  check_add_identity(x);
+  if (empty(x)) return;
+  check_iterate("adding the identity", x.dtype);
+  const DeviceGuard guard(device_.index());
+  cuda::add_identity(x, gamma, handle_of(stream));
+}
+
+void CudaOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
+                          int64_t orthogonalized, bool local_ok) {
+  const DeviceGuard guard(device_.index());
+  cuda::cast_ballot(ballot, findings, stamp, orthogonalized, local_ok, handle_of(stream));
+}
+
+void CudaOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                          const MuonScalars* groups, const void* message, DType transport,
+                          const Ballot* sum, int64_t world, int64_t stamp) {
+  if (pieces.empty()) return;
+  check_dtype("commit: the message", transport);
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  cuda::commit_muon(pieces_.find(pieces.data(), handle, pieces), params, groups, message, transport,
+                    sum, world, stamp, handle);
+}
+
+void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
+                           std::span<const Piece> pieces, const ParamView* params,
+                           const AdamScalars* scalars, const Ballot* sum, int64_t world,
+                           int64_t stamp) {
+  if (list.empty() && pieces.empty()) return;
+  const DeviceGuard guard(device_.index());
+  const cudaStream_t handle = handle_of(stream);
+  if (!list.empty())
+    cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), params,
+                       scalars, sum, world, stamp, device_.resident_blocks(), handle);
+  if (!pieces.empty())
+    cuda::commit_adamw_pieces(pieces_.find(pieces.data(), handle, pieces), params, scalars, sum,
+                              world, stamp, handle);
+}
+
+}  // namespace muonrt::cuda

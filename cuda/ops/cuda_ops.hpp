@@ -1,0 +1,97 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/ops.hpp"
+#include "cuda/ops/list_cache.hpp"
+#include "cuda/ops/list_sources.hpp"
+#include "cuda/products/vendor_products.hpp"
+#include "cuda/symmetric/symmetric_products.hpp"
+
+namespace muonrt::cuda {
+
+class CudaDevice;
+
+/// The verbs of a step on a GPU: each enqueues kernels on the stream and returns. The elementwise
+/// ones and the normalization give the host's bits, products do not.
+/// dtypes f32 and bf16, f16 for iterates; others are refused with NOT_SUPPORTED.
+class CudaOps final : public Ops {
+ public:
+  /// @param vendor  null: naive products.
+  CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, const CudaSettings& settings);
+
+  /// What computes products: names and versions.
+  std::string product_identity() const;
+
+  int64_t leading_dimension(int64_t cols, DType dtype) const override {
+    return CudaRules().leading_dimension(cols, dtype);
+  }
+  Together together() const override { return CudaRules(symmetric_ != nullptr).together(); }
+  void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
+
+  void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
+  /// From host memory that is not shared, at most a few hundred bytes go without a wait; they are
+  /// read before this returns. Errors: INTERNAL if `to` is such memory.
+  void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
+  void pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                      const MuonScalars* groups, void* message, DType transport,
+                      Findings* findings) override;
+  void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums, const void* message,
+                  DType wire, bool first) override;
+  void pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                  const AdamScalars* scalars, void* message, DType wire,
+                  Findings* findings) override;
+  void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+            Findings* findings) override;
+  void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+              const MatrixBatch* matrices, const void* message, DType transport) override;
+  void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+            const MatrixBatch* matrices, void* message, DType transport,
+            Findings* findings) override;
+  void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
+                 const Normalization& how, Findings* findings) override;
+  void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
+                  const MatrixBatch& factors, const AolRule& rule) override;
+  void multiply(Stream& stream, std::span<const Product> products) override;
+  void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
+  void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
+                   int64_t orthogonalized, bool local_ok) override;
+  void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                   const MuonScalars* groups, const void* message, DType transport,
+                   const Ballot* sum, int64_t world, int64_t stamp) override;
+  void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                     const void* message, DType wire, const Ballot* sum, int64_t world,
+                     int64_t stamp) override;
+  void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
+                    const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
+                    int64_t world, int64_t stamp) override;
+  void normuon(Stream& stream, const MatrixBatch& matrices, std::span<const NormuonState> states,
+               const ParamView* params, const MuonScalars* groups) override;
+  void commit_normuon(Stream& stream, std::span<const NormuonState> states, const ParamView* params,
+                      const Ballot* sum, int64_t world, int64_t stamp) override;
+  void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
+                   int64_t* sums) override;
+  void scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
+                       const int64_t* sums, const GradientTables& tables, Findings* findings,
+                       double* norm) override;
+  void take_logits(Stream& stream, const float* from, float* to, int64_t count) override;
+  void clip_heads(Stream& stream, const QkClip& clip, Findings* findings) override;
+  void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) override;
+  void lanczos(Stream& stream, const MatrixBatch& x, float* workspace, Lanczos* out) override;
+  void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) override;
+
+ private:
+  bool vendor_computes(const Product& product) const;
+  bool own_computes(const Product& product) const;
+  void multiply_alone(const Product& product, cudaStream_t stream);
+
+  CudaDevice& device_;
+  std::unique_ptr<VendorProducts> vendor_;
+  std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_, or naive
+  Buffer normalize_scratch_;
+  ListCache<PieceSource> pieces_;
+  ListCache<PlacedSource> unpacked_, packed_;
+  ListCache<ParamSource> params_;
+};
+
+}  // namespace muonrt::cuda

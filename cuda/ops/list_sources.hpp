@@ -1,0 +1,83 @@
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "cuda/kernels/items.hpp"
+
+namespace muonrt::cuda {
+
+// What an op's lists looked like when they were copied to the device. Compared field by field:
+// the bytes between the fields are nobody's.
+
+inline bool same(const Piece& a, const Piece& b) {
+  return a.param == b.param && a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols &&
+         a.local_offset == b.local_offset && a.local_ld == b.local_ld &&
+         a.packed_offset == b.packed_offset && a.update_scale == b.update_scale &&
+         a.decay_scale == b.decay_scale && a.tensor_index == b.tensor_index &&
+         a.tensor_ld == b.tensor_ld;
+}
+inline bool same(const Placed& a, const Placed& b) {
+  return a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols && a.row == b.row &&
+         a.col == b.col && a.packed_offset == b.packed_offset;
+}
+inline bool same(const Owned& a, const Owned& b) { return a.rows == b.rows && a.cols == b.cols; }
+inline bool same(const MatrixBatch& a, const MatrixBatch& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
+         a.ld == b.ld && a.count == b.count;
+}
+inline bool same(int32_t a, int32_t b) { return a == b; }
+
+template <class T>
+bool same_list(const std::vector<T>& mine, std::span<const T> given) {
+  return std::equal(mine.begin(), mine.end(), given.begin(), given.end(),
+                    [](const T& a, const T& b) { return same(a, b); });
+}
+
+class PieceSource {
+ public:
+  using Item = PieceItem;
+  explicit PieceSource(std::span<const Piece> pieces) : pieces_(pieces.begin(), pieces.end()) {}
+  bool is(std::span<const Piece> pieces) const { return same_list(pieces_, pieces); }
+  ItemList<Item> lists() const { return items_of(pieces_); }
+
+ private:
+  std::vector<Piece> pieces_;
+};
+
+/// Placed lists with the matrices they are placed in, one for each Owned.
+class PlacedSource {
+ public:
+  using Item = PlacedItem;
+  PlacedSource(std::span<const Placed> placed, std::span<const Owned> owned,
+               const MatrixBatch* matrices)
+      : placed_(placed.begin(), placed.end()),
+        owned_(owned.begin(), owned.end()),
+        matrices_(matrices, matrices + owned.size()) {}
+  bool is(std::span<const Placed> placed, std::span<const Owned> owned,
+          const MatrixBatch* matrices) const {
+    return same_list(placed_, placed) && same_list(owned_, owned) &&
+           same_list(matrices_, std::span(matrices, owned.size()));
+  }
+  ItemList<Item> lists() const { return items_of(placed_, owned_, matrices_.data()); }
+
+ private:
+  std::vector<Placed> placed_;
+  std::vector<Owned> owned_;
+  std::vector<MatrixBatch> matrices_;
+};
+
+/// Indices of parameters; their sizes are read on the device.
+class ParamSource {
+ public:
+  using Item = int32_t;
+  explicit ParamSource(std::span<const int32_t> list) : list_(list.begin(), list.end()) {}
+  bool is(std::span<const int32_t> list) const { return same_list(list_, list); }
+  ItemList<Item> lists() const { return {list_, {}}; }
+
+ private:
+  std::vector<int32_t> list_;
+};
+
+}  // namespace muonrt::cuda
