@@ -15,19 +15,18 @@ namespace {
 
 struct MuonArguments {
   Table<PieceItem> table;
-  const ParamView* params;
-  const MuonScalars* groups;
-  const void* message;
-  DType transport;
+  StepTables tables;
+  ConstWire message;
   Verdict verdict;
 };
 
+template <bool kMomentum, bool kWeights>
 struct MuonBody {
   Weights weights;
   const void* grad;
   void* momentum;
-  const void* message;
-  DType grad_dtype, momentum_dtype, transport;
+  ConstWire message;
+  DType grad_dtype, momentum_dtype;
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // element of the item that the first is
   Places places;
@@ -39,8 +38,8 @@ struct MuonBody {
   __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     // One after the other: together they need more registers than leave two blocks on a processor.
-    if (momentum) run_momentum<N>(here, lanes);
-    if (weights.param)
+    if constexpr (kMomentum) run_momentum<N>(here, lanes);
+    if constexpr (kWeights)
       run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col, lanes);
   }
 
@@ -57,9 +56,9 @@ struct MuonBody {
 
   template <int N>
   __device__ void run_weights(int64_t here, int64_t there, int64_t first, Lanes lanes) {
-    const Raw<N> raw_o = load<N>(message, transport, there);
+    const Raw<N> raw_o = load<N>(message.data, message.dtype, there);
     Values<N> w = weights.read<N>(here);
-    const Values<N> o = widen(raw_o, transport);
+    const Values<N> o = widen(raw_o, message.dtype);
     for (int i = 0; i < N; ++i) w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
     if (row_factors) {
       Places::Place place = places.at(first);
@@ -69,49 +68,51 @@ struct MuonBody {
   }
 };
 
+template <bool kMomentum, bool kWeights>
 __global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) {
-  if (!a.verdict.consents()) return;
+  if (!a.verdict.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];
-  const ParamView& view = a.params[item.param];
+  const ParamView& view = a.tables.params[item.param];
   if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t inside = job.row * item.packed_ld + job.col;
   const int64_t packed = item.packed_offset + inside;
   const Weights weights = Weights::of(view, item.param);
-  const bool rows_fit = job.rows == 1 || (aligned_stride(a.transport, item.packed_ld) &&
+  const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld) &&
                                           aligned_stride(view.momentum_dtype, item.local_ld) &&
                                           aligned_stride(view.grad_dtype, item.local_ld) &&
                                           aligned_stride(view.param_dtype, item.local_ld));
-  const bool fits =
-      rows_fit && weights.vectors_fit(local) && aligned(view.grad, view.grad_dtype, local) &&
-      aligned(view.momentum, view.momentum_dtype, local) && aligned(a.message, a.transport, packed);
-  MuonBody body{weights,
-                view.grad,
-                view.momentum,
-                a.message,
-                view.grad_dtype,
-                view.momentum_dtype,
-                a.transport,
-                local,
-                item.local_ld,
-                packed,
-                item.packed_ld,
-                inside,
-                {item.packed_ld, item.tensor_index, item.tensor_ld},
-                view.row_factors ? view.row_factors + item.tensor_index / item.tensor_ld : nullptr,
-                item.update_scale,
-                item.decay_scale,
-                a.groups[view.group]};
+  const bool fits = rows_fit && weights.vectors_fit(local) &&
+                    aligned(view.grad, view.grad_dtype, local) &&
+                    aligned(view.momentum, view.momentum_dtype, local) &&
+                    aligned(a.message.data, a.message.dtype, packed);
+  MuonBody<kMomentum, kWeights> body{
+      .weights = weights,
+      .grad = view.grad,
+      .momentum = view.momentum,
+      .message = a.message,
+      .grad_dtype = view.grad_dtype,
+      .momentum_dtype = view.momentum_dtype,
+      .local = local,
+      .local_ld = item.local_ld,
+      .packed = packed,
+      .packed_ld = item.packed_ld,
+      .inside = inside,
+      .places = {item.packed_ld, item.tensor_index, item.tensor_ld},
+      .row_factors =
+          view.row_factors ? view.row_factors + item.tensor_index / item.tensor_ld : nullptr,
+      .scale = item.update_scale,
+      .decay_scale = item.decay_scale,
+      .scalars = a.tables.groups[view.group]};
   for_elements(job.rows, job.cols, fits, body);
 }
 
 struct AdamArguments {
   const int32_t* list;
   int64_t count;
-  const ParamView* params;
-  const AdamScalars* scalars;
+  StepTables tables;
   Verdict verdict;
 };
 
@@ -176,52 +177,63 @@ struct AdamPart {
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
-  if (!a.verdict.consents()) return;
-  for_each_part<false>(a.list, a.count, a.params, AdamPart{a.scalars});
+  if (!a.verdict.passes()) return;
+  for_each_part<false>(a.list, a.count, a.tables.params, AdamPart{a.tables.adam});
 }
 
 struct AdamPieceArguments {
   Table<PieceItem> table;
-  const ParamView* params;
-  const AdamScalars* scalars;
+  StepTables tables;
   Verdict verdict;
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPieceArguments a) {
-  if (!a.verdict.consents()) return;
+  if (!a.verdict.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];
-  const ParamView& view = a.params[item.param];
+  const ParamView& view = a.tables.params[item.param];
   if (!view.active) return;
   run_adam(view, item.param, item.local_offset + job.row * item.local_ld + job.col, item.local_ld,
            job.rows, job.cols, job.row * item.packed_ld + job.col,
-           {item.packed_ld, item.tensor_index, item.tensor_ld}, a.scalars[view.scalars]);
+           {item.packed_ld, item.tensor_index, item.tensor_ld}, a.tables.adam[view.scalars]);
+}
+
+template <bool kMomentum, bool kWeights>
+void launch_muon(const char* name, const MuonArguments& arguments, cudaStream_t stream) {
+  const int64_t jobs = arguments.table.job_count;
+  if (jobs == 0) return;
+  launch(name, commit_muon_kernel<kMomentum, kWeights>, grid_of(jobs), kThreads, arguments, stream);
 }
 
 }  // namespace
 
-void commit_muon(const Table<PieceItem>& table, const ParamView* params, const MuonScalars* groups,
-                 const void* message, DType transport, const Ballot* sum, int64_t world,
-                 int64_t stamp, cudaStream_t stream) {
-  if (table.job_count == 0) return;
-  launch("commit_muon", commit_muon_kernel, grid_of(table.job_count), kThreads,
-         MuonArguments{table, params, groups, message, transport, {sum, world, stamp}}, stream);
+void commit_muon(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
+                 const Verdict& verdict, cudaStream_t stream) {
+  launch_muon<true, true>("commit_muon", {pieces, tables, message, verdict}, stream);
 }
 
-void commit_adamw(const int32_t* list, int64_t count, const ParamView* params,
-                  const AdamScalars* scalars, const Ballot* sum, int64_t world, int64_t stamp,
-                  int blocks, cudaStream_t stream) {
+void commit_update(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
+                   const Verdict& verdict, cudaStream_t stream) {
+  launch_muon<false, true>("commit_update", {pieces, tables, message, verdict}, stream);
+}
+
+void commit_momentum(const Table<PieceItem>& pieces, const StepTables& tables,
+                     const Verdict& verdict, cudaStream_t stream) {
+  launch_muon<true, false>("commit_momentum", {pieces, tables, {}, verdict}, stream);
+}
+
+void commit_adamw(const int32_t* list, int64_t count, const StepTables& tables,
+                  const Verdict& verdict, int blocks, cudaStream_t stream) {
   if (count == 0) return;
   launch("commit_adamw", commit_adamw_kernel, grid_of(blocks), kThreads,
-         AdamArguments{list, count, params, scalars, {sum, world, stamp}}, stream);
+         AdamArguments{list, count, tables, verdict}, stream);
 }
 
-void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
-                         const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                         int64_t stamp, cudaStream_t stream) {
-  if (table.job_count == 0) return;
-  launch("commit_adamw_pieces", commit_adamw_pieces_kernel, grid_of(table.job_count), kThreads,
-         AdamPieceArguments{table, params, scalars, {sum, world, stamp}}, stream);
+void commit_adamw_pieces(const Table<PieceItem>& pieces, const StepTables& tables,
+                         const Verdict& verdict, cudaStream_t stream) {
+  if (pieces.job_count == 0) return;
+  launch("commit_adamw_pieces", commit_adamw_pieces_kernel, grid_of(pieces.job_count), kThreads,
+         AdamPieceArguments{pieces, tables, verdict}, stream);
 }
 
 }  // namespace muonrt::cuda

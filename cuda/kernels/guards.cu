@@ -162,8 +162,7 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(SquaresArguments 
 
 struct ScaleArguments {
   GradientFactors factors;
-  double clip_norm;
-  const int64_t* sums;
+  NormClip clip;
   GradientTables tables;
   Findings* findings;
   double* norm;
@@ -172,7 +171,7 @@ struct ScaleArguments {
 __global__ void __launch_bounds__(kThreads) scale_gradients_kernel(ScaleArguments a) {
   __shared__ GradientScale shared;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) shared = gradient_scale(a.factors, a.clip_norm, a.sums);
+  if (thread == 0) shared = gradient_scale(a.factors, a.clip);
   __syncthreads();
   const GradientScale scale = shared;
   for (int64_t i = thread; i < a.tables.param_count; i += kThreads)
@@ -221,11 +220,11 @@ void sum_squares(const int32_t* list, int64_t count, const ParamView* params, in
          SquaresArguments{list, count, params, sums}, stream);
 }
 
-void scale_gradients(const GradientFactors& factors, double clip_norm, const int64_t* sums,
+void scale_gradients(const GradientFactors& factors, const NormClip& clip,
                      const GradientTables& tables, Findings* findings, double* norm,
                      cudaStream_t stream) {
   launch("scale_gradients", scale_gradients_kernel, grid_of(1), kThreads,
-         ScaleArguments{factors, clip_norm, sums, tables, findings, norm}, stream);
+         ScaleArguments{factors, clip, tables, findings, norm}, stream);
 }
 
 void take_logits(const float* from, float* to, int64_t count, cudaStream_t stream) {

@@ -21,27 +21,25 @@ struct Table {
 };
 
 // pack.cu
-void pack_direction(const Table<PieceItem>& table, const ParamView* params,
-                    const MuonScalars* groups, void* message, DType transport, Findings* findings,
-                    cudaStream_t stream);
+void pack_direction(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
+                    Findings* findings, cudaStream_t stream);
+void pack_addend(const Table<PieceItem>& pieces, const ParamView* params, Wire message,
+                 Findings* findings, cudaStream_t stream);
 /// @param blocks  how many share the list; changes no result.
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
           int blocks, cudaStream_t stream);
 
 // place.cu
-void unpack(const Table<PlacedItem>& table, const void* message, DType transport,
-            cudaStream_t stream);
-void pack(const Table<PlacedItem>& table, void* message, DType transport, Findings* findings,
-          cudaStream_t stream);
+void unpack(const Table<PlacedItem>& table, ConstWire message, cudaStream_t stream);
+void pack(const Table<PlacedItem>& table, Wire message, Findings* findings, cudaStream_t stream);
 
 // sum.cu
-void accumulate(const Table<PieceItem>& table, float* sums, const void* message, DType wire,
-                bool first, cudaStream_t stream);
-void pack_adamw(const Table<PieceItem>& table, const ParamView* params, const AdamScalars* scalars,
-                void* message, DType wire, Findings* findings, cudaStream_t stream);
-void commit_values(const Table<PieceItem>& table, const ParamView* params, const void* message,
-                   DType wire, const Ballot* sum, int64_t world, int64_t stamp,
-                   cudaStream_t stream);
+void accumulate(const Table<PieceItem>& pieces, float* sums, ConstWire message, bool first,
+                cudaStream_t stream);
+void pack_adamw(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
+                Findings* findings, cudaStream_t stream);
+void commit_values(const Table<PieceItem>& pieces, const ParamView* params, ConstWire message,
+                   const Verdict& verdict, cudaStream_t stream);
 
 // normalize.cu
 /// Matrices that one launch normalizes at most; larger batches take several.
@@ -56,27 +54,28 @@ void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch
                 const AolRule& rule, cudaStream_t stream);
 
 // commit.cu
-void commit_muon(const Table<PieceItem>& table, const ParamView* params, const MuonScalars* groups,
-                 const void* message, DType transport, const Ballot* sum, int64_t world,
-                 int64_t stamp, cudaStream_t stream);
-void commit_adamw(const int32_t* list, int64_t count, const ParamView* params,
-                  const AdamScalars* scalars, const Ballot* sum, int64_t world, int64_t stamp,
-                  int blocks, cudaStream_t stream);
-void commit_adamw_pieces(const Table<PieceItem>& table, const ParamView* params,
-                         const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                         int64_t stamp, cudaStream_t stream);
+void commit_muon(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
+                 const Verdict& verdict, cudaStream_t stream);
+void commit_update(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
+                   const Verdict& verdict, cudaStream_t stream);
+void commit_momentum(const Table<PieceItem>& pieces, const StepTables& tables,
+                     const Verdict& verdict, cudaStream_t stream);
+void commit_adamw(const int32_t* list, int64_t count, const StepTables& tables,
+                  const Verdict& verdict, int blocks, cudaStream_t stream);
+void commit_adamw_pieces(const Table<PieceItem>& pieces, const StepTables& tables,
+                         const Verdict& verdict, cudaStream_t stream);
 
 // normuon.cu
 void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
-             const ParamView* params, const MuonScalars* groups, cudaStream_t stream);
+             const StepTables& tables, cudaStream_t stream);
 void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
-                    const Ballot* sum, int64_t world, int64_t stamp, cudaStream_t stream);
+                    const Verdict& verdict, cudaStream_t stream);
 
 // guards.cu
 /// @param blocks  how many share the list; changes no result.
 void sum_squares(const int32_t* list, int64_t count, const ParamView* params, int64_t* sums,
                  int blocks, cudaStream_t stream);
-void scale_gradients(const GradientFactors& factors, double clip_norm, const int64_t* sums,
+void scale_gradients(const GradientFactors& factors, const NormClip& clip,
                      const GradientTables& tables, Findings* findings, double* norm,
                      cudaStream_t stream);
 void take_logits(const float* from, float* to, int64_t count, cudaStream_t stream);

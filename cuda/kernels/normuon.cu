@@ -20,12 +20,11 @@ constexpr int64_t kStates = 64;
 
 struct NormuonArguments {
   MatrixBatch matrices;
-  const ParamView* params;
-  const MuonScalars* groups;
+  StepTables tables;
   NormuonState states[kStates];
 
   __device__ bool active(int64_t i) const {
-    return states[i].lines > 0 && params[states[i].param].active != 0;
+    return states[i].lines > 0 && tables.params[states[i].param].active != 0;
   }
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
@@ -176,7 +175,7 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   const NormuonState& s = a.states[blockIdx.x];
   if (!a.active(blockIdx.x)) return;
   const int thread = static_cast<int>(threadIdx.x);
-  const float beta2 = a.groups[s.group].normuon_beta2;
+  const float beta2 = a.tables.groups[s.group].normuon_beta2;
   double sum = 0.0;
   for (int64_t begin = 0; begin < s.lines; begin += kWindow) {
     const int count = static_cast<int>(s.lines - begin < kWindow ? s.lines - begin : kWindow);
@@ -249,8 +248,7 @@ __global__ void __launch_bounds__(kThreads) normuon_scale_kernel(ScaleArguments 
 
 struct CommitArguments {
   const ParamView* params;
-  const Ballot* sum;
-  int64_t world, stamp;
+  Verdict verdict;
   NormuonState states[kStates];
 };
 static_assert(sizeof(CommitArguments) <= 4096 && sizeof(ScaleArguments) <= 4096);
@@ -258,7 +256,7 @@ static_assert(sizeof(CommitArguments) <= 4096 && sizeof(ScaleArguments) <= 4096)
 __global__ void __launch_bounds__(kThreads) commit_normuon_kernel(CommitArguments a) {
   const NormuonState& s = a.states[blockIdx.y];
   const int64_t line = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (line >= s.lines || !passes(*a.sum, a.world, a.stamp) || !a.params[s.param].active) return;
+  if (line >= s.lines || !a.verdict.passes() || !a.params[s.param].active) return;
   s.moments[line] = s.staged[line];
 }
 
@@ -302,9 +300,9 @@ void by_launches(std::span<const NormuonState> states, const Work& work) {
 }  // namespace
 
 void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
-             const ParamView* params, const MuonScalars* groups, cudaStream_t stream) {
+             const StepTables& tables, cudaStream_t stream) {
   by_launches(states, [&](int64_t first, std::span<const NormuonState> part) {
-    NormuonArguments a{matrices, params, groups, {}};
+    NormuonArguments a{matrices, tables, {}};
     a.matrices.data =
         static_cast<char*>(matrices.data) + first * matrices.stride * size_of(matrices.dtype);
     a.matrices.count = std::ssize(part);
@@ -313,9 +311,9 @@ void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
 }
 
 void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
-                    const Ballot* sum, int64_t world, int64_t stamp, cudaStream_t stream) {
+                    const Verdict& verdict, cudaStream_t stream) {
   by_launches(states, [&](int64_t, std::span<const NormuonState> part) {
-    CommitArguments a{params, sum, world, stamp, {}};
+    CommitArguments a{params, verdict, {}};
     const int64_t lines = take(part, a.states);
     if (lines > 0)
       launch("commit_normuon", commit_normuon_kernel,

@@ -15,18 +15,16 @@ namespace {
 
 struct PackArguments {
   Table<PieceItem> table;
-  const ParamView* params;
-  const MuonScalars* groups;
-  void* message;
-  DType transport;
+  StepTables tables;
+  Wire message;
   Findings* findings;
 };
 
 struct DirectionBody {
   const void* grad;
   const void* momentum;
-  void* message;
-  DType grad_dtype, momentum_dtype, transport;
+  Wire message;
+  DType grad_dtype, momentum_dtype;
   int64_t local, local_ld, packed, packed_ld;
   MuonScalars scalars;
   Largest gradient, sent;
@@ -44,18 +42,18 @@ struct DirectionBody {
       gradient.take(scaled);
       sent.take(out.x[i]);
     }
-    store(message, transport, packed + row * packed_ld + col, out, lanes);
+    store(message.data, message.dtype, packed + row * packed_ld + col, out, lanes);
   }
   __device__ bool bad() const {
-    return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(transport);
+    return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(message.dtype);
   }
 };
 
 /// A gradient that is an addend of another rank's sum: as it is.
 struct AddendBody {
   const void* grad;
-  void* message;
-  DType grad_dtype, transport;
+  Wire message;
+  DType grad_dtype;
   int64_t local, local_ld, packed, packed_ld;
   Largest sent;
 
@@ -63,54 +61,74 @@ struct AddendBody {
   __device__ void run(int row, int col, Lanes lanes) {
     const Values<N> g = widen(load<N>(grad, grad_dtype, local + row * local_ld + col), grad_dtype);
     for (int i = 0; i < N; ++i) sent.take(g.x[i]);
-    store(message, transport, packed + row * packed_ld + col, g, lanes);
+    store(message.data, message.dtype, packed + row * packed_ld + col, g, lanes);
   }
-  __device__ bool bad() const { return sent.not_finite_as(transport); }
+  __device__ bool bad() const { return sent.not_finite_as(message.dtype); }
 };
 
 /// Zeros for a parameter without a gradient.
 struct ZeroBody {
-  void* message;
-  DType transport;
+  Wire message;
   int64_t packed, packed_ld;
 
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
-    store(message, transport, packed + row * packed_ld + col, Values<N>{}, lanes);
+    store(message.data, message.dtype, packed + row * packed_ld + col, Values<N>{}, lanes);
   }
 };
 
-__global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments a) {
+template <class Body>
+__device__ inline void pack_elements(const Job& job, bool vectors, Body& body, int32_t param,
+                                     Findings* findings) {
+  for_elements(job.rows, job.cols, vectors, body);
+  if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*findings, param);
+}
+
+template <bool kAddend>
+__device__ inline void pack_gradients(const PackArguments& a) {
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];
-  const ParamView& view = a.params[item.param];
+  const ParamView& view = a.tables.params[item.param];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
   const bool one_row = job.rows == 1;
-  const bool packed_fits = aligned(a.message, a.transport, packed) &&
-                           (one_row || aligned_stride(a.transport, item.packed_ld));
+  const bool packed_fits = aligned(a.message.data, a.message.dtype, packed) &&
+                           (one_row || aligned_stride(a.message.dtype, item.packed_ld));
   if (!view.active) {
-    ZeroBody body{a.message, a.transport, packed, item.packed_ld};
+    ZeroBody body{a.message, packed, item.packed_ld};
     for_elements(job.rows, job.cols, packed_fits, body);
     return;
   }
   const bool grad_fits = packed_fits && aligned(view.grad, view.grad_dtype, local) &&
                          (one_row || aligned_stride(view.grad_dtype, item.local_ld));
-  if (!view.momentum) {
-    AddendBody body{view.grad,     a.message, view.grad_dtype, a.transport, local,
+  if constexpr (kAddend) {
+    AddendBody body{view.grad,     a.message, view.grad_dtype, local,
                     item.local_ld, packed,    item.packed_ld,  {}};
-    for_elements(job.rows, job.cols, grad_fits, body);
-    if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
-    return;
+    pack_elements(job, grad_fits, body, item.param, a.findings);
+  } else {
+    const bool fits = grad_fits && aligned(view.momentum, view.momentum_dtype, local) &&
+                      (one_row || aligned_stride(view.momentum_dtype, item.local_ld));
+    DirectionBody body{.grad = view.grad,
+                       .momentum = view.momentum,
+                       .message = a.message,
+                       .grad_dtype = view.grad_dtype,
+                       .momentum_dtype = view.momentum_dtype,
+                       .local = local,
+                       .local_ld = item.local_ld,
+                       .packed = packed,
+                       .packed_ld = item.packed_ld,
+                       .scalars = a.tables.groups[view.group],
+                       .gradient = {},
+                       .sent = {}};
+    pack_elements(job, fits, body, item.param, a.findings);
   }
-  const bool fits = grad_fits && aligned(view.momentum, view.momentum_dtype, local) &&
-                    (one_row || aligned_stride(view.momentum_dtype, item.local_ld));
-  DirectionBody body{
-      view.grad, view.momentum, a.message, view.grad_dtype, view.momentum_dtype,  a.transport,
-      local,     item.local_ld, packed,    item.packed_ld,  a.groups[view.group], {},
-      {}};
-  for_elements(job.rows, job.cols, fits, body);
-  if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
+}
+
+__global__ void __launch_bounds__(kThreads) pack_direction_kernel(PackArguments a) {
+  pack_gradients<false>(a);
+}
+__global__ void __launch_bounds__(kThreads) pack_addend_kernel(PackArguments a) {
+  pack_gradients<true>(a);
 }
 
 struct ScanArguments {
@@ -156,12 +174,18 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(ScanArguments a) {
 
 }  // namespace
 
-void pack_direction(const Table<PieceItem>& table, const ParamView* params,
-                    const MuonScalars* groups, void* message, DType transport, Findings* findings,
-                    cudaStream_t stream) {
-  if (table.job_count == 0) return;
-  launch("pack_direction", pack_direction_kernel, grid_of(table.job_count), kThreads,
-         PackArguments{table, params, groups, message, transport, findings}, stream);
+void pack_direction(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
+                    Findings* findings, cudaStream_t stream) {
+  if (pieces.job_count == 0) return;
+  launch("pack_direction", pack_direction_kernel, grid_of(pieces.job_count), kThreads,
+         PackArguments{pieces, tables, message, findings}, stream);
+}
+
+void pack_addend(const Table<PieceItem>& pieces, const ParamView* params, Wire message,
+                 Findings* findings, cudaStream_t stream) {
+  if (pieces.job_count == 0) return;
+  launch("pack_addend", pack_addend_kernel, grid_of(pieces.job_count), kThreads,
+         PackArguments{pieces, {.params = params}, message, findings}, stream);
 }
 
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,

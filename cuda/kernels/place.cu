@@ -22,8 +22,7 @@ constexpr int kBlocks = 5;
 
 struct PlaceArguments {
   Table<PlacedItem> table;
-  void* message;  // read only by unpack
-  DType transport;
+  Wire message;        // read only by unpack
   Findings* findings;  // of pack
 };
 
@@ -90,11 +89,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks) place_kernel(PlaceArguments
   __shared__ Tile tile;
   const Job job = a.table.jobs[blockIdx.x];
   const PlacedItem item = a.table.items[job.item];
-  const Rows message{a.message, a.transport,
+  const Rows message{a.message.data, a.message.dtype,
                      item.packed_offset + job.row * item.packed_ld + job.col, item.packed_ld};
   const int64_t row = item.transposed ? job.col : job.row,
                 col = item.transposed ? job.row : job.col;
-  const Rows matrix{item.data, kUnpack ? a.transport : item.dtype,
+  const Rows matrix{item.data, kUnpack ? a.message.dtype : item.dtype,
                     item.offset + row * item.ld + col, item.ld};
   if constexpr (kUnpack) {
     if (item.transposed) {
@@ -119,14 +118,12 @@ void place(const PlaceArguments& arguments, cudaStream_t stream) {
 
 }  // namespace
 
-void unpack(const Table<PlacedItem>& table, const void* message, DType transport,
-            cudaStream_t stream) {
-  place<true>({table, const_cast<void*>(message), transport, nullptr}, stream);
+void unpack(const Table<PlacedItem>& table, ConstWire message, cudaStream_t stream) {
+  place<true>({table, {const_cast<void*>(message.data), message.dtype}, nullptr}, stream);
 }
 
-void pack(const Table<PlacedItem>& table, void* message, DType transport, Findings* findings,
-          cudaStream_t stream) {
-  place<false>({table, message, transport, findings}, stream);
+void pack(const Table<PlacedItem>& table, Wire message, Findings* findings, cudaStream_t stream) {
+  place<false>({table, message, findings}, stream);
 }
 
 }  // namespace muonrt::cuda

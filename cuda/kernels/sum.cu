@@ -16,22 +16,21 @@ namespace {
 struct SumArguments {
   Table<PieceItem> table;
   float* sums;
-  const void* message;
-  DType wire;
+  ConstWire message;
   bool first;
 };
 
 struct SumBody {
   float* sums;
-  const void* message;
-  DType wire;
+  ConstWire message;
   int64_t local, local_ld, packed, packed_ld;
   bool first;
 
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
-    Values<N> x = widen(load<N>(message, wire, packed + row * packed_ld + col), wire);
+    Values<N> x =
+        widen(load<N>(message.data, message.dtype, packed + row * packed_ld + col), message.dtype);
     if (!first) {
       const Values<N> sum = widen(load<N>(sums, DType::kF32, here), DType::kF32);
       for (int i = 0; i < N; ++i) x.x[i] = sum.x[i] + x.x[i];
@@ -45,20 +44,19 @@ __global__ void __launch_bounds__(kThreads) accumulate_kernel(SumArguments a) {
   const PieceItem item = a.table.items[job.item];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
-  const bool rows_fit = job.rows == 1 || (aligned_stride(a.wire, item.packed_ld) &&
+  const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld));
-  SumBody body{a.sums, a.message, a.wire, local, item.local_ld, packed, item.packed_ld, a.first};
-  for_elements(
-      job.rows, job.cols,
-      rows_fit && aligned(a.message, a.wire, packed) && aligned(a.sums, DType::kF32, local), body);
+  SumBody body{a.sums, a.message, local, item.local_ld, packed, item.packed_ld, a.first};
+  for_elements(job.rows, job.cols,
+               rows_fit && aligned(a.message.data, a.message.dtype, packed) &&
+                   aligned(a.sums, DType::kF32, local),
+               body);
 }
 
 struct AdamValueArguments {
   Table<PieceItem> table;
-  const ParamView* params;
-  const AdamScalars* scalars;
-  void* message;
-  DType wire;
+  StepTables tables;
+  Wire message;
   Findings* findings;
 };
 
@@ -66,8 +64,8 @@ struct AdamValueBody {
   Weights weights;
   const void* grad;
   const float *first_moment, *second_moment;
-  void* message;
-  DType grad_dtype, wire;
+  Wire message;
+  DType grad_dtype;
   int64_t local, local_ld, packed, packed_ld;
   AdamScalars scalars;
   bool active, bad;
@@ -76,7 +74,7 @@ struct AdamValueBody {
   __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     const int64_t there = packed + row * packed_ld + col;
-    if (!active) return store(message, wire, there, Values<N>{}, lanes);
+    if (!active) return store(message.data, message.dtype, there, Values<N>{}, lanes);
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(first_moment, DType::kF32, here);
     const Raw<N> raw_v = load<N>(second_moment, DType::kF32, here);
@@ -88,26 +86,34 @@ struct AdamValueBody {
       bad |= not_finite_as(scaled * scaled, DType::kF32);
       w.x[i] = adamw_update(w.x[i], scaled, m.x[i], v.x[i], scalars);
     }
-    store(message, wire, there, w, lanes);
+    store(message.data, message.dtype, there, w, lanes);
   }
 };
 
 __global__ void __launch_bounds__(kThreads) pack_adamw_kernel(AdamValueArguments a) {
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];
-  const ParamView& view = a.params[item.param];
+  const ParamView& view = a.tables.params[item.param];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
   const Weights weights = Weights::of(view, item.param);
   const bool fits =
       job.rows == 1 && weights.vectors_fit(local) && aligned(view.grad, view.grad_dtype, local) &&
       aligned(view.momentum, DType::kF32, local) && aligned(view.variance, DType::kF32, local) &&
-      aligned(a.message, a.wire, packed);
-  AdamValueBody body{weights,          view.grad,      static_cast<const float*>(view.momentum),
-                     view.variance,    a.message,      view.grad_dtype,
-                     a.wire,           local,          item.local_ld,
-                     packed,           item.packed_ld, a.scalars[view.scalars],
-                     view.active != 0, false};
+      aligned(a.message.data, a.message.dtype, packed);
+  AdamValueBody body{.weights = weights,
+                     .grad = view.grad,
+                     .first_moment = static_cast<const float*>(view.momentum),
+                     .second_moment = view.variance,
+                     .message = a.message,
+                     .grad_dtype = view.grad_dtype,
+                     .local = local,
+                     .local_ld = item.local_ld,
+                     .packed = packed,
+                     .packed_ld = item.packed_ld,
+                     .scalars = a.tables.adam[view.scalars],
+                     .active = view.active != 0,
+                     .bad = false};
   for_elements(job.rows, job.cols, fits, body);
   if (__syncthreads_or(body.bad) && threadIdx.x == 0) note_nonfinite(*a.findings, item.param);
 }
@@ -115,28 +121,27 @@ __global__ void __launch_bounds__(kThreads) pack_adamw_kernel(AdamValueArguments
 struct ValueArguments {
   Table<PieceItem> table;
   const ParamView* params;
-  const void* message;
-  DType wire;
+  ConstWire message;
   Verdict verdict;
 };
 
 struct ValueBody {
   Weights weights;
-  const void* message;
-  DType wire;
+  ConstWire message;
   int64_t local, local_ld, packed, packed_ld;
 
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
     constexpr Places kUnused{1, 0, 0};  // sums are not rounded at random
-    weights.write(local + row * local_ld + col,
-                  widen(load<N>(message, wire, packed + row * packed_ld + col), wire), kUnused, 0,
-                  lanes);
+    weights.write(
+        local + row * local_ld + col,
+        widen(load<N>(message.data, message.dtype, packed + row * packed_ld + col), message.dtype),
+        kUnused, 0, lanes);
   }
 };
 
 __global__ void __launch_bounds__(kThreads) commit_values_kernel(ValueArguments a) {
-  if (!a.verdict.consents()) return;
+  if (!a.verdict.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];
   const ParamView& view = a.params[item.param];
@@ -144,34 +149,34 @@ __global__ void __launch_bounds__(kThreads) commit_values_kernel(ValueArguments 
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
   const Weights weights = Weights::of(view, item.param);
-  ValueBody body{weights, a.message, a.wire, local, item.local_ld, packed, item.packed_ld};
+  ValueBody body{weights, a.message, local, item.local_ld, packed, item.packed_ld};
   for_elements(job.rows, job.cols,
-               job.rows == 1 && weights.vectors_fit(local) && aligned(a.message, a.wire, packed),
+               job.rows == 1 && weights.vectors_fit(local) &&
+                   aligned(a.message.data, a.message.dtype, packed),
                body);
 }
 
 }  // namespace
 
-void accumulate(const Table<PieceItem>& table, float* sums, const void* message, DType wire,
-                bool first, cudaStream_t stream) {
-  if (table.job_count == 0) return;
-  launch("accumulate", accumulate_kernel, grid_of(table.job_count), kThreads,
-         SumArguments{table, sums, message, wire, first}, stream);
+void accumulate(const Table<PieceItem>& pieces, float* sums, ConstWire message, bool first,
+                cudaStream_t stream) {
+  if (pieces.job_count == 0) return;
+  launch("accumulate", accumulate_kernel, grid_of(pieces.job_count), kThreads,
+         SumArguments{pieces, sums, message, first}, stream);
 }
 
-void pack_adamw(const Table<PieceItem>& table, const ParamView* params, const AdamScalars* scalars,
-                void* message, DType wire, Findings* findings, cudaStream_t stream) {
-  if (table.job_count == 0) return;
-  launch("pack_adamw", pack_adamw_kernel, grid_of(table.job_count), kThreads,
-         AdamValueArguments{table, params, scalars, message, wire, findings}, stream);
+void pack_adamw(const Table<PieceItem>& pieces, const StepTables& tables, Wire message,
+                Findings* findings, cudaStream_t stream) {
+  if (pieces.job_count == 0) return;
+  launch("pack_adamw", pack_adamw_kernel, grid_of(pieces.job_count), kThreads,
+         AdamValueArguments{pieces, tables, message, findings}, stream);
 }
 
-void commit_values(const Table<PieceItem>& table, const ParamView* params, const void* message,
-                   DType wire, const Ballot* sum, int64_t world, int64_t stamp,
-                   cudaStream_t stream) {
-  if (table.job_count == 0) return;
-  launch("commit_values", commit_values_kernel, grid_of(table.job_count), kThreads,
-         ValueArguments{table, params, message, wire, {sum, world, stamp}}, stream);
+void commit_values(const Table<PieceItem>& pieces, const ParamView* params, ConstWire message,
+                   const Verdict& verdict, cudaStream_t stream) {
+  if (pieces.job_count == 0) return;
+  launch("commit_values", commit_values_kernel, grid_of(pieces.job_count), kThreads,
+         ValueArguments{pieces, params, message, verdict}, stream);
 }
 
 }  // namespace muonrt::cuda

@@ -5,12 +5,6 @@
 
 namespace muonrt::cuda {
 
-struct Verdict {
-  const Ballot* sum;
-  int64_t world, stamp;
-  __device__ bool consents() const { return passes(*sum, world, stamp); }
-};
-
 /// Where elements of an item lie in the whole tensor, counted row by row inside the item.
 struct Places {
   int64_t cols, tensor_index, tensor_ld;

@@ -100,46 +100,47 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle));
 }
 
-void CudaOps::pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                             const MuonScalars* groups, void* message, DType transport,
-                             Findings* findings) {
-  if (pieces.empty()) return;
-  check_dtype("pack: the message", transport);
+template <class Launcher, class... Given>
+void CudaOps::launch_on(Stream& stream, std::span<const Piece> pieces, Launcher launcher,
+                        const Given&... given) {
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::pack_direction(pieces_.find(pieces.data(), handle, pieces), params, groups, message,
-                       transport, findings, handle);
+  launcher(pieces_.find(pieces.data(), handle, pieces), given..., handle);
+}
+
+void CudaOps::pack_direction(Stream& stream, std::span<const Piece> pieces,
+                             const StepTables& tables, Wire message, Findings* findings) {
+  if (pieces.empty()) return;
+  check_dtype("pack: the message", message.dtype);
+  launch_on(stream, pieces, cuda::pack_direction, tables, message, findings);
+}
+
+void CudaOps::pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                          Wire message, Findings* findings) {
+  if (pieces.empty()) return;
+  check_dtype("pack: the message", message.dtype);
+  launch_on(stream, pieces, cuda::pack_addend, params, message, findings);
 }
 
 void CudaOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
-                         const void* message, DType wire, bool first) {
+                         ConstWire message, bool first) {
   if (pieces.empty()) return;
-  check_dtype("sum: the message", wire);
-  const DeviceGuard guard(device_.index());
-  const cudaStream_t handle = handle_of(stream);
-  cuda::accumulate(pieces_.find(pieces.data(), handle, pieces), sums, message, wire, first, handle);
+  check_dtype("sum: the message", message.dtype);
+  launch_on(stream, pieces, cuda::accumulate, sums, message, first);
 }
 
-void CudaOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                         const AdamScalars* scalars, void* message, DType wire,
-                         Findings* findings) {
+void CudaOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                         Wire message, Findings* findings) {
   if (pieces.empty()) return;
-  check_dtype("AdamW: the message", wire);
-  const DeviceGuard guard(device_.index());
-  const cudaStream_t handle = handle_of(stream);
-  cuda::pack_adamw(pieces_.find(pieces.data(), handle, pieces), params, scalars, message, wire,
-                   findings, handle);
+  check_dtype("AdamW: the message", message.dtype);
+  launch_on(stream, pieces, cuda::pack_adamw, tables, message, findings);
 }
 
 void CudaOps::commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                            const void* message, DType wire, const Ballot* sum, int64_t world,
-                            int64_t stamp) {
+                            ConstWire message, const Verdict& verdict) {
   if (pieces.empty()) return;
-  check_dtype("commit: the message", wire);
-  const DeviceGuard guard(device_.index());
-  const cudaStream_t handle = handle_of(stream);
-  cuda::commit_values(pieces_.find(pieces.data(), handle, pieces), params, message, wire, sum,
-                      world, stamp, handle);
+  check_dtype("commit: the message", message.dtype);
+  launch_on(stream, pieces, cuda::commit_values, params, message, verdict);
 }
 
 void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
@@ -152,28 +153,26 @@ void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
 }
 
 void CudaOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                     const MatrixBatch* matrices, const void* message, DType transport) {
+                     const MatrixBatch* matrices, ConstWire message) {
   if (placed.empty()) return;
-  check_dtype("unpack: the message", transport);
+  check_dtype("unpack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i)
-    MUONRT_CHECK_INTERNAL(matrices[i].dtype == transport, "unpack from ", name_of(transport),
-                          " to ", name_of(matrices[i].dtype));
+    MUONRT_CHECK_INTERNAL(matrices[i].dtype == message.dtype, "unpack from ",
+                          name_of(message.dtype), " to ", name_of(matrices[i].dtype));
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::unpack(unpacked_.find(placed.data(), handle, placed, owned, matrices), message, transport,
-               handle);
+  cuda::unpack(unpacked_.find(placed.data(), handle, placed, owned, matrices), message, handle);
 }
 
 void CudaOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                   const MatrixBatch* matrices, void* message, DType transport,
-                   Findings* findings) {
+                   const MatrixBatch* matrices, Wire message, Findings* findings) {
   if (placed.empty()) return;
-  check_dtype("pack: the message", transport);
+  check_dtype("pack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::pack(packed_.find(placed.data(), handle, placed, owned, matrices), message, transport,
-             findings, handle);
+  cuda::pack(packed_.find(placed.data(), handle, placed, owned, matrices), message, findings,
+             handle);
 }
 
 void CudaOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
@@ -247,30 +246,37 @@ void CudaOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findin
   cuda::cast_ballot(ballot, findings, stamp, orthogonalized, local_ok, handle_of(stream));
 }
 
-void CudaOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                          const MuonScalars* groups, const void* message, DType transport,
-                          const Ballot* sum, int64_t world, int64_t stamp) {
+void CudaOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                          ConstWire message, const Verdict& verdict) {
   if (pieces.empty()) return;
-  check_dtype("commit: the message", transport);
-  const DeviceGuard guard(device_.index());
-  const cudaStream_t handle = handle_of(stream);
-  cuda::commit_muon(pieces_.find(pieces.data(), handle, pieces), params, groups, message, transport,
-                    sum, world, stamp, handle);
+  check_dtype("commit: the message", message.dtype);
+  launch_on(stream, pieces, cuda::commit_muon, tables, message, verdict);
+}
+
+void CudaOps::commit_update(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                            ConstWire message, const Verdict& verdict) {
+  if (pieces.empty()) return;
+  check_dtype("commit: the message", message.dtype);
+  launch_on(stream, pieces, cuda::commit_update, tables, message, verdict);
+}
+
+void CudaOps::commit_momentum(Stream& stream, std::span<const Piece> pieces,
+                              const StepTables& tables, const Verdict& verdict) {
+  if (pieces.empty()) return;
+  launch_on(stream, pieces, cuda::commit_momentum, tables, verdict);
 }
 
 void CudaOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
-                           std::span<const Piece> pieces, const ParamView* params,
-                           const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                           int64_t stamp) {
+                           std::span<const Piece> pieces, const StepTables& tables,
+                           const Verdict& verdict) {
   if (list.empty() && pieces.empty()) return;
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
   if (!list.empty())
-    cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), params,
-                       scalars, sum, world, stamp, device_.resident_blocks(), handle);
+    cuda::commit_adamw(params_.find(list.data(), handle, list).items, std::ssize(list), tables,
+                       verdict, device_.resident_blocks(), handle);
   if (!pieces.empty())
-    cuda::commit_adamw_pieces(pieces_.find(pieces.data(), handle, pieces), params, scalars, sum,
-                              world, stamp, handle);
+    cuda::commit_adamw_pieces(pieces_.find(pieces.data(), handle, pieces), tables, verdict, handle);
 }
 
 }  // namespace muonrt::cuda

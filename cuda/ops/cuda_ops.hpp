@@ -33,21 +33,20 @@ class CudaOps final : public Ops {
   /// From host memory that is not shared, at most a few hundred bytes go without a wait; they are
   /// read before this returns. Errors: INTERNAL if `to` is such memory.
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
-  void pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                      const MuonScalars* groups, void* message, DType transport,
-                      Findings* findings) override;
-  void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums, const void* message,
-                  DType wire, bool first) override;
-  void pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                  const AdamScalars* scalars, void* message, DType wire,
-                  Findings* findings) override;
+  void pack_direction(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                      Wire message, Findings* findings) override;
+  void pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                   Wire message, Findings* findings) override;
+  void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums, ConstWire message,
+                  bool first) override;
+  void pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                  Wire message, Findings* findings) override;
   void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
             Findings* findings) override;
   void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-              const MatrixBatch* matrices, const void* message, DType transport) override;
+              const MatrixBatch* matrices, ConstWire message) override;
   void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-            const MatrixBatch* matrices, void* message, DType transport,
-            Findings* findings) override;
+            const MatrixBatch* matrices, Wire message, Findings* findings) override;
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
@@ -56,24 +55,24 @@ class CudaOps final : public Ops {
   void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
   void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                    int64_t orthogonalized, bool local_ok) override;
-  void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                   const MuonScalars* groups, const void* message, DType transport,
-                   const Ballot* sum, int64_t world, int64_t stamp) override;
+  void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                   ConstWire message, const Verdict& verdict) override;
+  void commit_update(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                     ConstWire message, const Verdict& verdict) override;
+  void commit_momentum(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                       const Verdict& verdict) override;
   void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                     const void* message, DType wire, const Ballot* sum, int64_t world,
-                     int64_t stamp) override;
+                     ConstWire message, const Verdict& verdict) override;
   void commit_adamw(Stream& stream, std::span<const int32_t> list, std::span<const Piece> pieces,
-                    const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
-                    int64_t world, int64_t stamp) override;
+                    const StepTables& tables, const Verdict& verdict) override;
   void normuon(Stream& stream, const MatrixBatch& matrices, std::span<const NormuonState> states,
-               const ParamView* params, const MuonScalars* groups) override;
+               const StepTables& tables) override;
   void commit_normuon(Stream& stream, std::span<const NormuonState> states, const ParamView* params,
-                      const Ballot* sum, int64_t world, int64_t stamp) override;
+                      const Verdict& verdict) override;
   void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                    int64_t* sums) override;
-  void scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
-                       const int64_t* sums, const GradientTables& tables, Findings* findings,
-                       double* norm) override;
+  void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
+                       const GradientTables& tables, Findings* findings, double* norm) override;
   void take_logits(Stream& stream, const float* from, float* to, int64_t count) override;
   void clip_heads(Stream& stream, const QkClip& clip, Findings* findings) override;
   void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) override;
@@ -81,6 +80,10 @@ class CudaOps final : public Ops {
   void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) override;
 
  private:
+  /// launcher(device's table of the pieces, given..., handle of the stream).
+  template <class Launcher, class... Given>
+  void launch_on(Stream& stream, std::span<const Piece> pieces, Launcher launcher,
+                 const Given&... given);
   bool vendor_computes(const Product& product) const;
   bool own_computes(const Product& product) const;
   void multiply_alone(const Product& product, cudaStream_t stream);

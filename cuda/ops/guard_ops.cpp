@@ -7,17 +7,15 @@
 namespace muonrt::cuda {
 
 void CudaOps::normuon(Stream& stream, const MatrixBatch& matrices,
-                      std::span<const NormuonState> states, const ParamView* params,
-                      const MuonScalars* groups) {
+                      std::span<const NormuonState> states, const StepTables& tables) {
   const DeviceGuard guard(device_.index());
-  cuda::normuon(matrices, states, params, groups, handle_of(stream));
+  cuda::normuon(matrices, states, tables, handle_of(stream));
 }
 
 void CudaOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                             const ParamView* params, const Ballot* sum, int64_t world,
-                             int64_t stamp) {
+                             const ParamView* params, const Verdict& verdict) {
   const DeviceGuard guard(device_.index());
-  cuda::commit_normuon(states, params, sum, world, stamp, handle_of(stream));
+  cuda::commit_normuon(states, params, verdict, handle_of(stream));
 }
 
 void CudaOps::sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
@@ -29,11 +27,10 @@ void CudaOps::sum_squares(Stream& stream, std::span<const int32_t> list, const P
                     device_.resident_blocks(), handle);
 }
 
-void CudaOps::scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
-                              const int64_t* sums, const GradientTables& tables, Findings* findings,
-                              double* norm) {
+void CudaOps::scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
+                              const GradientTables& tables, Findings* findings, double* norm) {
   const DeviceGuard guard(device_.index());
-  cuda::scale_gradients(factors, clip_norm, sums, tables, findings, norm, handle_of(stream));
+  cuda::scale_gradients(factors, clip, tables, findings, norm, handle_of(stream));
 }
 
 void CudaOps::take_logits(Stream& stream, const float* from, float* to, int64_t count) {

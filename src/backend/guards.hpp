@@ -21,6 +21,12 @@ struct GradientFactors {
   bool on_device() const { return inverse_scale || multiplier || found_inf; }
 };
 
+/// Clipping of all gradients by their norm.
+struct NormClip {
+  double norm = 0.0;              // at most; 0: no clipping
+  const int64_t* sums = nullptr;  // kNormWords of squares; not read without clipping
+};
+
 /// The tables in which a step's factor stands.
 struct GradientTables {
   ParamView* params = nullptr;
@@ -69,15 +75,14 @@ struct GradientScale {
   bool well;     // no infinity was found, and the factor is finite
   int64_t seen;  // Findings::factor
 };
-/// @param clip_norm  0: no clipping, `words` is not read.
-MUONRT_HOST_DEVICE inline GradientScale gradient_scale(const GradientFactors& in, double clip_norm,
-                                                       const int64_t* words) {
+MUONRT_HOST_DEVICE inline GradientScale gradient_scale(const GradientFactors& in,
+                                                       const NormClip& clip) {
   double factor = static_cast<double>(in.host);
   if (in.inverse_scale) factor *= static_cast<double>(*in.inverse_scale);
   GradientScale out{0.0f, 0.0, true, 0};
-  if (clip_norm > 0.0) {
-    out.norm = norm_of(words) * (factor < 0.0 ? -factor : factor);
-    if (out.norm > clip_norm) factor *= clip_norm / out.norm;
+  if (clip.norm > 0.0) {
+    out.norm = norm_of(clip.sums) * (factor < 0.0 ? -factor : factor);
+    if (out.norm > clip.norm) factor *= clip.norm / out.norm;
   }
   if (in.multiplier) factor *= static_cast<double>(*in.multiplier);
   out.factor = static_cast<float>(factor);

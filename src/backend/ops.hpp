@@ -9,7 +9,7 @@
 #include "backend/matrix_rules.hpp"
 #include "backend/normuon.hpp"
 #include "backend/qk_clip.hpp"
-#include "backend/scalars.hpp"
+#include "backend/step.hpp"
 #include "plan/copy_list.hpp"
 
 namespace muonrt {
@@ -59,22 +59,22 @@ class Ops : public MatrixRules {
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(momentum', gradient)) for each piece of an active parameter, zeros
-  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`. A
-  /// view without momentum is that of an addend: the gradient itself goes out, not scaled.
+  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`.
   virtual void pack_direction(Stream& stream, std::span<const Piece> pieces,
-                              const ParamView* params, const MuonScalars* groups, void* message,
-                              DType transport, Findings* findings) = 0;
+                              const StepTables& tables, Wire message, Findings* findings) = 0;
+  /// As pack_direction, for the addends of a sum: message <- cast(gradient), not scaled.
+  virtual void pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                           Wire message, Findings* findings) = 0;
 
   /// Addends of gradients: sums[local place of each piece] <- the message's value (`first`), or
   /// what is there plus it, one rounding in f32. A list covers no element twice.
   virtual void accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
-                          const void* message, DType wire, bool first) = 0;
+                          ConstWire message, bool first) = 0;
 
   /// message <- cast(weight that AdamW gives), zeros for inactive parameters; reads only. Notes
   /// gradients that are not finite once scaled, or whose square is not.
-  virtual void pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                          const AdamScalars* scalars, void* message, DType wire,
-                          Findings* findings) = 0;
+  virtual void pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                          Wire message, Findings* findings) = 0;
 
   /// Notes gradients of the listed active or watched parameters that are not finite once scaled, or
   /// whose square is not (AdamW parameters, which have a variance); reads only.
@@ -83,13 +83,12 @@ class Ops : public MatrixRules {
 
   /// matrices[p.matrix] <- message (same dtype), stored short side first (see Owned::transposed).
   virtual void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                      const MatrixBatch* matrices, const void* message, DType transport) = 0;
+                      const MatrixBatch* matrices, ConstWire message) = 0;
 
   /// message <- cast(matrices[p.matrix]), the same list read the other way; notes non-finite
   /// values.
   virtual void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                    const MatrixBatch* matrices, void* message, DType transport,
-                    Findings* findings) = 0;
+                    const MatrixBatch* matrices, Wire message, Findings* findings) = 0;
 
   /// out <- in / (safety x Frobenius norm), scaled by a power of two first so that no norm over- or
   /// underflows; a zero matrix gives zero and is counted. One fixed tree per matrix: the bits
@@ -121,48 +120,47 @@ class Ops : public MatrixRules {
   virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                            int64_t orthogonalized, bool local_ok) = 0;
 
-  /// Where `sum` passes for (world, stamp): momentum, decay and update of every piece, in one pass.
-  /// What a view lacks is left out: without momentum the weights alone are updated, without weights
-  /// (an owner's sum of addends) the momentum alone, and `message` is not read.
-  virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                           const MuonScalars* groups, const void* message, DType transport,
-                           const Ballot* sum, int64_t world, int64_t stamp) = 0;
+  /// Where the verdict passes: momentum, decay and update of every piece of an active parameter, in
+  /// one pass.
+  virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                           ConstWire message, const Verdict& verdict) = 0;
+  /// The weights alone: decay and update, where an owner keeps the momentum.
+  virtual void commit_update(Stream& stream, std::span<const Piece> pieces,
+                             const StepTables& tables, ConstWire message,
+                             const Verdict& verdict) = 0;
+  /// The momentum alone, at that owner.
+  virtual void commit_momentum(Stream& stream, std::span<const Piece> pieces,
+                               const StepTables& tables, const Verdict& verdict) = 0;
 
-  /// Where `sum` passes: weights of active parameters <- the message's values, in the form that the
+  /// Where it passes: weights of active parameters <- the message's values, in the form that the
   /// parameter keeps them in. Not for kStochastic.
   virtual void commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                             const void* message, DType wire, const Ballot* sum, int64_t world,
-                             int64_t stamp) = 0;
+                             ConstWire message, const Verdict& verdict) = 0;
 
-  /// Where `sum` passes: AdamW of every listed active parameter, and of the pieces of others: those
+  /// Where it passes: AdamW of every listed active parameter, and of the pieces of others: those
   /// whose rounding asks for an element's place in the whole tensor (kStochastic). packed_offset
   /// and the scales of a piece are not read.
   virtual void commit_adamw(Stream& stream, std::span<const int32_t> list,
-                            std::span<const Piece> pieces, const ParamView* params,
-                            const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                            int64_t stamp) = 0;
+                            std::span<const Piece> pieces, const StepTables& tables,
+                            const Verdict& verdict) = 0;
 
   /// matrix <- NorMuon(matrix) for whole matrices as they are stored, unless a matrix's parameter
   /// sits out; the new second moments are staged.
   /// @param states  one for each matrix; with no lines: it is left alone.
   virtual void normuon(Stream& stream, const MatrixBatch& matrices,
-                       std::span<const NormuonState> states, const ParamView* params,
-                       const MuonScalars* groups) = 0;
-  /// Where `sum` passes and a state's parameter took part: moments <- staged.
+                       std::span<const NormuonState> states, const StepTables& tables) = 0;
+  /// Where the verdict passes and a state's parameter took part: moments <- staged.
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                              const ParamView* params, const Ballot* sum, int64_t world,
-                              int64_t stamp) = 0;
+                              const ParamView* params, const Verdict& verdict) = 0;
 
   /// sums (kNormWords) += squares of the unscaled gradients of the listed active or watched
   /// parameters, exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
-  /// The tables' grad_scale <- the factor that `factors` and clipping to `clip_norm` give. A factor
-  /// that is not finite, or an infinity found, is noted; findings->factor <- how it differs from
-  /// factors.host.
-  virtual void scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
-                               const int64_t* sums, const GradientTables& tables,
-                               Findings* findings, double* norm) = 0;
+  /// The tables' grad_scale <- the factor that `factors` and clipping give. A factor that is not
+  /// finite, or an infinity found, is noted; findings->factor <- how it differs from factors.host.
+  virtual void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
+                               const GradientTables& tables, Findings* findings, double* norm) = 0;
 
   /// to <- from, or -inf where `from` is null.
   virtual void take_logits(Stream& stream, const float* from, float* to, int64_t count) = 0;

@@ -24,47 +24,40 @@ void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body
   }
 }
 
-/// At the rank that keeps the momentum for those who hold the weights.
-void commit_momentum(Isa isa, const ParamView& view, int64_t at, int64_t n,
-                     const MuonScalars& scalars) {
-  float grads[kBlock], momenta[kBlock];
-  const float* grad = read_block(isa, view.grad, view.grad_dtype, at, n, grads);
-  auto* momentum =
-      const_cast<float*>(read_block(isa, view.momentum, view.momentum_dtype, at, n, momenta));
-  run_pass<MomentumPass>(isa, momentum, grad, n, &scalars);
-  if (view.momentum_dtype != DType::kF32)
-    run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
-                                    static_cast<bf16*>(view.momentum) + at, n);
-}
-
+/// The momentum of rows [first, last), their weights, or both in one pass.
+template <bool kMomentum, bool kWeights>
 void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                 const MuonScalars& scalars, const void* message, DType transport) {
+                 const MuonScalars& scalars, ConstWire message) {
   const bool apart = view.form == WeightForm::kStochastic || view.row_factors;
   for_blocks(
       piece, first, last, apart, [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
-        const float factor = view.row_factors ? view.row_factors[element / piece.tensor_ld] : 1.0f;
-        if (!view.param) return commit_momentum(isa, view, local, n, scalars);
-        if (!view.momentum) {
-          float updates[kBlock];
-          WeightBlock weights(isa, view, local, n);
-          run_pass<UpdatePass>(isa, weights.values(),
-                               read_block(isa, message, transport, packed, n, updates), n,
-                               piece.update_scale, piece.decay_scale, factor, &scalars);
-          return weights.write(piece.param, element);
-        }
         float grads[kBlock], updates[kBlock], momenta[kBlock];
-        WeightBlock weights(isa, view, local, n);
-        const float* grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);
-        const float* update = read_block(isa, message, transport, packed, n, updates);
-        const bool in_place = view.momentum_dtype == DType::kF32;
-        auto* momentum = const_cast<float*>(
-            read_block(isa, view.momentum, view.momentum_dtype, local, n, momenta));
-        run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n, piece.update_scale,
-                           piece.decay_scale, factor, &scalars);
-        if (!in_place)
+        const float* grad = nullptr;
+        float* momentum = nullptr;
+        if constexpr (kMomentum) {
+          grad = read_block(isa, view.grad, view.grad_dtype, local, n, grads);
+          momentum = const_cast<float*>(
+              read_block(isa, view.momentum, view.momentum_dtype, local, n, momenta));
+        }
+        if constexpr (kWeights) {
+          WeightBlock weights(isa, view, local, n);
+          const float* update = read_block(isa, message.data, message.dtype, packed, n, updates);
+          const float factor =
+              view.row_factors ? view.row_factors[element / piece.tensor_ld] : 1.0f;
+          if constexpr (kMomentum) {
+            run_pass<MuonPass>(isa, weights.values(), momentum, grad, update, n, piece.update_scale,
+                               piece.decay_scale, factor, &scalars);
+          } else {
+            run_pass<UpdatePass>(isa, weights.values(), update, n, piece.update_scale,
+                                 piece.decay_scale, factor, &scalars);
+          }
+          weights.write(piece.param, element);
+        } else {
+          run_pass<MomentumPass>(isa, momentum, grad, n, &scalars);
+        }
+        if (kMomentum && view.momentum_dtype != DType::kF32)
           run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
                                           static_cast<bf16*>(view.momentum) + local, n);
-        weights.write(piece.param, element);
       });
 }
 
@@ -84,41 +77,56 @@ void adam_range(Isa isa, const ParamView& view, int32_t param, int64_t begin, in
 
 }  // namespace
 
-void HostOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                          const MuonScalars* groups, const void* message, DType transport,
-                          const Ballot* sum, int64_t world, int64_t stamp) {
+template <bool kMomentum, bool kWeights>
+void HostOps::commit(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                     ConstWire message, const Verdict& verdict) {
   if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!passes(*sum, world, stamp)) return;
+    if (!verdict.passes()) return;
     const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = params[piece.param];
+      const ParamView& view = tables.params[piece.param];
       if (view.active)
-        commit_rows(isa_, piece, first, last, view, groups[view.group], message, transport);
+        commit_rows<kMomentum, kWeights>(isa_, piece, first, last, view, tables.groups[view.group],
+                                         message);
     };
     spread_range(count_elements(pieces),
                  [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, commit_piece); });
   }));
 }
 
+void HostOps::commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                          ConstWire message, const Verdict& verdict) {
+  commit<true, true>(stream, pieces, tables, message, verdict);
+}
+
+void HostOps::commit_update(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                            ConstWire message, const Verdict& verdict) {
+  commit<false, true>(stream, pieces, tables, message, verdict);
+}
+
+void HostOps::commit_momentum(Stream& stream, std::span<const Piece> pieces,
+                              const StepTables& tables, const Verdict& verdict) {
+  commit<true, false>(stream, pieces, tables, {}, verdict);
+}
+
 void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
-                           std::span<const Piece> pieces, const ParamView* params,
-                           const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                           int64_t stamp) {
+                           std::span<const Piece> pieces, const StepTables& tables,
+                           const Verdict& verdict) {
   if (list.empty() && pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!passes(*sum, world, stamp)) return;
+    if (!verdict.passes()) return;
     for (const int32_t index : list) {
-      const ParamView& view = params[index];
+      const ParamView& view = tables.params[index];
       if (!view.active) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
-        adam_range(isa_, view, index, begin, end - begin, begin, scalars[view.scalars]);
+        adam_range(isa_, view, index, begin, end - begin, begin, tables.adam[view.scalars]);
       });
     }
     const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = params[piece.param];
+      const ParamView& view = tables.params[piece.param];
       if (!view.active) return;
       for_blocks(piece, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
-        adam_range(isa_, view, piece.param, local, n, element, scalars[view.scalars]);
+        adam_range(isa_, view, piece.param, local, n, element, tables.adam[view.scalars]);
       });
     };
     spread_range(count_elements(pieces),

@@ -45,11 +45,10 @@ void HostOps::sum_squares(Stream& stream, std::span<const int32_t> list, const P
   }));
 }
 
-void HostOps::scale_gradients(Stream& stream, const GradientFactors& factors, double clip_norm,
-                              const int64_t* sums, const GradientTables& tables, Findings* findings,
-                              double* norm) {
+void HostOps::scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
+                              const GradientTables& tables, Findings* findings, double* norm) {
   host_stream(stream).enqueue(Task([=] {
-    const GradientScale scale = gradient_scale(factors, clip_norm, sums);
+    const GradientScale scale = gradient_scale(factors, clip);
     for (int64_t i = 0; i < tables.param_count; ++i) tables.params[i].grad_scale = scale.factor;
     for (int64_t i = 0; i < tables.adam_count; ++i) tables.adam[i].grad_scale = scale.factor;
     for (int64_t i = 0; i < tables.group_count; ++i) tables.groups[i].grad_scale = scale.factor;

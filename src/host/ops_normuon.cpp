@@ -125,23 +125,21 @@ void HostOps::normuon_of(const MatrixBatch& matrix, const NormuonState& state, f
 }
 
 void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
-                      std::span<const NormuonState> states, const ParamView* params,
-                      const MuonScalars* groups) {
+                      std::span<const NormuonState> states, const StepTables& tables) {
   host_stream(stream).enqueue(Task([=, this] {
     MatrixBatch one = matrices;
     for (const NormuonState& state : states) {
-      if (state.lines > 0 && params[state.param].active)
-        normuon_of(one, state, groups[state.group].normuon_beta2);
+      if (state.lines > 0 && tables.params[state.param].active)
+        normuon_of(one, state, tables.groups[state.group].normuon_beta2);
       one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);
     }
   }));
 }
 
 void HostOps::commit_normuon(Stream& stream, std::span<const NormuonState> states,
-                             const ParamView* params, const Ballot* sum, int64_t world,
-                             int64_t stamp) {
+                             const ParamView* params, const Verdict& verdict) {
   host_stream(stream).enqueue(Task([=] {
-    if (!passes(*sum, world, stamp)) return;
+    if (!verdict.passes()) return;
     for (const NormuonState& state : states)
       if (params[state.param].active) std::copy_n(state.staged, state.lines, state.moments);
   }));

@@ -11,20 +11,25 @@ namespace muonrt::host {
 
 namespace {
 
-template <class Grad, class Momentum, class Wire>
-bool pack_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-               const MuonScalars& scalars, Wire* message) {
+template <class Grad, class Sent>
+bool addend_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
+                 Sent* message) {
+  const auto* grad = static_cast<const Grad*>(view.grad);
+  uint32_t bad = 0;
+  for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
+    bad |= run_pass<CastPass<Grad, Sent>>(isa, grad + local, message + packed, n);
+  });
+  return bad != 0;
+}
+
+template <class Grad, class Momentum, class Sent>
+bool direction_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
+                    const MuonScalars& scalars, Sent* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
   const auto* momentum = static_cast<const Momentum*>(view.momentum);
   uint32_t bad = 0;
-  if (!view.momentum) {
-    for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
-      bad |= run_pass<CastPass<Grad, Wire>>(isa, grad + local, message + packed, n);
-    });
-    return bad != 0;
-  }
   for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
-    bad |= run_pass<DirectionPass<Grad, Momentum, Wire>>(isa, grad + local, momentum + local,
+    bad |= run_pass<DirectionPass<Grad, Momentum, Sent>>(isa, grad + local, momentum + local,
                                                          message + packed, n, &scalars);
   });
   return bad != 0;
@@ -32,26 +37,31 @@ bool pack_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const P
 
 }  // namespace
 
-void HostOps::pack_direction(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                             const MuonScalars* groups, void* message, DType transport,
-                             Findings* findings) {
+template <bool kAddend>
+void HostOps::pack_gradients(Stream& stream, std::span<const Piece> pieces,
+                             const StepTables& tables, Wire message, Findings* findings) {
   if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
     const auto pack_piece = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = params[piece.param];
-      with_dtype(transport, [&](auto wire) {
-        using Wire = decltype(wire);
-        auto* out = static_cast<Wire*>(message);
+      const ParamView& view = tables.params[piece.param];
+      with_dtype(message.dtype, [&](auto sent) {
+        using Sent = decltype(sent);
+        auto* out = static_cast<Sent*>(message.data);
         if (!view.active) {
           std::memset(static_cast<void*>(out + piece.packed_offset + first * piece.cols), 0,
-                      sizeof(Wire) * static_cast<size_t>((last - first) * piece.cols));
+                      sizeof(Sent) * static_cast<size_t>((last - first) * piece.cols));
           return;
         }
         const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
-          return with_dtype(view.momentum_dtype, [&](auto momentum) {
-            return pack_rows<decltype(grad), decltype(momentum)>(isa_, piece, first, last, view,
-                                                                 groups[view.group], out);
-          });
+          using Grad = decltype(grad);
+          if constexpr (kAddend) {
+            return addend_rows<Grad>(isa_, piece, first, last, view, out);
+          } else {
+            return with_dtype(view.momentum_dtype, [&](auto momentum) {
+              return direction_rows<Grad, decltype(momentum)>(isa_, piece, first, last, view,
+                                                              tables.groups[view.group], out);
+            });
+          }
         });
         if (bad) note_nonfinite(*findings, piece.param);
       });
@@ -59,6 +69,16 @@ void HostOps::pack_direction(Stream& stream, std::span<const Piece> pieces, cons
     spread_range(count_elements(pieces),
                  [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, pack_piece); });
   }));
+}
+
+void HostOps::pack_direction(Stream& stream, std::span<const Piece> pieces,
+                             const StepTables& tables, Wire message, Findings* findings) {
+  pack_gradients<false>(stream, pieces, tables, message, findings);
+}
+
+void HostOps::pack_addend(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
+                          Wire message, Findings* findings) {
+  pack_gradients<true>(stream, pieces, {.params = params}, message, findings);
 }
 
 void HostOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,

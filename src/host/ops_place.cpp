@@ -56,18 +56,18 @@ uint32_t pack_rows(Isa isa, const Placed& placed, int64_t first, int64_t last, c
 }  // namespace
 
 void HostOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                     const MatrixBatch* matrices, const void* message, DType transport) {
+                     const MatrixBatch* matrices, ConstWire message) {
   if (placed.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
     const auto unpack_one = [&](const Placed& each, int64_t first, int64_t last) {
       const Owned& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
-      MUONRT_CHECK_INTERNAL(matrix.dtype == transport, "unpack from ", name_of(transport), " to ",
-                            name_of(matrix.dtype));
-      with_dtype(transport, [&](auto wire) {
-        using Wire = decltype(wire);
-        unpack_rows(isa_, each, first, last, whole, matrix, static_cast<const Wire*>(message));
+      MUONRT_CHECK_INTERNAL(matrix.dtype == message.dtype, "unpack from ", name_of(message.dtype),
+                            " to ", name_of(matrix.dtype));
+      with_dtype(message.dtype, [&](auto sent) {
+        unpack_rows(isa_, each, first, last, whole, matrix,
+                    static_cast<const decltype(sent)*>(message.data));
       });
     };
     spread_range(count_elements(placed),
@@ -76,19 +76,18 @@ void HostOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<c
 }
 
 void HostOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                   const MatrixBatch* matrices, void* message, DType transport,
-                   Findings* findings) {
+                   const MatrixBatch* matrices, Wire message, Findings* findings) {
   if (placed.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
     const auto pack_one = [&](const Placed& each, int64_t first, int64_t last) {
       const Owned& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
-      const uint32_t bad = with_dtype(transport, [&](auto wire) {
-        using Wire = decltype(wire);
+      const uint32_t bad = with_dtype(message.dtype, [&](auto sent) {
+        using Sent = decltype(sent);
         return with_iterate(matrix.dtype, [&](auto stored) {
           return pack_rows<decltype(stored)>(isa_, each, first, last, whole, matrix,
-                                             static_cast<Wire*>(message));
+                                             static_cast<Sent*>(message.data));
         });
       });
       if (bad) note_nonfinite(*findings);

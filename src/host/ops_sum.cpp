@@ -15,14 +15,14 @@ namespace muonrt::host {
 
 namespace {
 
-template <class Wire>
+template <class Sent>
 void accumulate_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, float* sums,
-                     const Wire* message, bool assign) {
+                     const Sent* message, bool assign) {
   for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     if (assign) {
-      run_pass<AccumulatePass<Wire, true>>(isa, sums + local, message + packed, n);
+      run_pass<AccumulatePass<Sent, true>>(isa, sums + local, message + packed, n);
     } else {
-      run_pass<AccumulatePass<Wire, false>>(isa, sums + local, message + packed, n);
+      run_pass<AccumulatePass<Sent, false>>(isa, sums + local, message + packed, n);
     }
   });
 }
@@ -36,9 +36,9 @@ void for_blocks(const Piece& piece, int64_t first, int64_t last, Body body) {
   });
 }
 
-template <class Wire>
+template <class Sent>
 uint32_t value_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                    const AdamScalars& scalars, Wire* message) {
+                    const AdamScalars& scalars, Sent* message) {
   uint32_t bad = 0;
   for_blocks(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     float grads[kBlock];
@@ -46,7 +46,7 @@ uint32_t value_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, co
     const float* weight = weights.values();
     const float* moment = static_cast<const float*>(view.momentum) + local;
     const float* variance = view.variance + local;
-    bad |= run_pass<AdamValuePass<Wire>>(
+    bad |= run_pass<AdamValuePass<Sent>>(
         isa, weight, moment, variance, read_block(isa, view.grad, view.grad_dtype, local, n, grads),
         message + packed, n, &scalars);
   });
@@ -54,11 +54,11 @@ uint32_t value_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, co
 }
 
 void take_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-               const void* message, DType wire) {
+               ConstWire message) {
   for_blocks(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     float copy[kBlock];
     WeightBlock weights(isa, view, local, n);
-    const float* values = read_block(isa, message, wire, packed, n, copy);
+    const float* values = read_block(isa, message.data, message.dtype, packed, n, copy);
     std::memcpy(weights.values(), values, sizeof(float) * static_cast<size_t>(n));
     weights.write(piece.param, 0);
   });
@@ -67,13 +67,13 @@ void take_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const P
 }  // namespace
 
 void HostOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* sums,
-                         const void* message, DType wire, bool first) {
+                         ConstWire message, bool first) {
   if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
     const auto add = [&](const Piece& piece, int64_t begin, int64_t end) {
-      with_dtype(wire, [&](auto type) {
-        using Wire = decltype(type);
-        accumulate_rows(isa_, piece, begin, end, sums, static_cast<const Wire*>(message), first);
+      with_dtype(message.dtype, [&](auto sent) {
+        accumulate_rows(isa_, piece, begin, end, sums,
+                        static_cast<const decltype(sent)*>(message.data), first);
       });
     };
     spread_range(count_elements(pieces),
@@ -81,22 +81,21 @@ void HostOps::accumulate(Stream& stream, std::span<const Piece> pieces, float* s
   }));
 }
 
-void HostOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                         const AdamScalars* scalars, void* message, DType wire,
-                         Findings* findings) {
+void HostOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
+                         Wire message, Findings* findings) {
   if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
     const auto pack = [&](const Piece& piece, int64_t first, int64_t last) {
-      const ParamView& view = params[piece.param];
-      const uint32_t bad = with_dtype(wire, [&](auto type) -> uint32_t {
-        using Wire = decltype(type);
-        auto* out = static_cast<Wire*>(message);
+      const ParamView& view = tables.params[piece.param];
+      const uint32_t bad = with_dtype(message.dtype, [&](auto sent) -> uint32_t {
+        using Sent = decltype(sent);
+        auto* out = static_cast<Sent*>(message.data);
         if (!view.active) {
           std::memset(static_cast<void*>(out + piece.packed_offset + first * piece.cols), 0,
-                      sizeof(Wire) * static_cast<size_t>((last - first) * piece.cols));
+                      sizeof(Sent) * static_cast<size_t>((last - first) * piece.cols));
           return 0;
         }
-        return value_rows(isa_, piece, first, last, view, scalars[view.scalars], out);
+        return value_rows(isa_, piece, first, last, view, tables.adam[view.scalars], out);
       });
       if (bad) note_nonfinite(*findings, piece.param);
     };
@@ -106,15 +105,14 @@ void HostOps::pack_adamw(Stream& stream, std::span<const Piece> pieces, const Pa
 }
 
 void HostOps::commit_values(Stream& stream, std::span<const Piece> pieces, const ParamView* params,
-                            const void* message, DType wire, const Ballot* sum, int64_t world,
-                            int64_t stamp) {
+                            ConstWire message, const Verdict& verdict) {
   if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    if (!passes(*sum, world, stamp)) return;
+    if (!verdict.passes()) return;
     const auto take = [&](const Piece& piece, int64_t first, int64_t last) {
       const ParamView& view = params[piece.param];
       if (!view.active) return;
-      take_rows(isa_, piece, first, last, view, message, wire);
+      take_rows(isa_, piece, first, last, view, message);
     };
     spread_range(count_elements(pieces),
                  [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, take); });

@@ -103,13 +103,11 @@ Context Optimizer::make_context(int64_t views) {
     copy_of(tables.params);
     copy_of(tables.groups);
     copy_of(tables.adam);
-    context.tables = there;
+    context.device_tables = there;
     context.host_tables = here;
     context.table_bytes = tables_.bytes();
   }
-  context.params = tables.params;
-  context.muon = tables.groups;
-  context.adam = tables.adam;
+  context.tables = {.params = tables.params, .groups = tables.groups, .adam = tables.adam};
   context.gradient_tables = tables;
   context.newton_schulz = &newton_schulz_;
   context.functions = settings_.functions;

@@ -163,7 +163,7 @@ void State::start(Device& device, const OptimizerSettings& settings) {
   Ops& ops = device.ops();
   ops.fill(*stream, memory_.data(), 0, memory_.bytes());
   ops.fill(*stream, findings.data(), 0, findings.bytes());
-  ops.pack(*stream, placed, owned, sources.data(), memory_.data(), DType::kF32,
+  ops.pack(*stream, placed, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
            findings.as<Findings>());
   device.record(*done, *stream);
   device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));

@@ -148,8 +148,12 @@ void Chunk::pack_gather() {
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
   if (!plan_->gather_pieces.empty()) {
     begin(kPack, *c.compute);
-    c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.params, c.muon, lane_.gather_send,
-                           plan_->gather_dtype, c.findings);
+    const Wire message{.data = lane_.gather_send, .dtype = plan_->gather_dtype};
+    if (plan_->kind == SlotKind::kDirections) {
+      c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.tables, message, c.findings);
+    } else {
+      c.ops().pack_addend(*c.compute, plan_->gather_pieces, c.tables.params, message, c.findings);
+    }
     end(kPack, *c.compute);
   }
   // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
@@ -168,14 +172,14 @@ void Chunk::sum() {
   const Context& c = *context_;
   begin(kSum, *c.compute);
   for (size_t a = 0; a < plan_->addends.size(); ++a)
-    c.ops().accumulate(*c.compute, plan_->addends[a], lane_.sums, lane_.gather_receive,
-                       plan_->gather_dtype, a == 0);
+    c.ops().accumulate(*c.compute, plan_->addends[a], lane_.sums,
+                       {.data = lane_.gather_receive, .dtype = plan_->gather_dtype}, a == 0);
   if (plan_->kind == SlotKind::kSlices) {
-    c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.params, c.adam, lane_.return_send,
-                       plan_->return_dtype, c.findings);
+    c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.tables,
+                       {.data = lane_.return_send, .dtype = plan_->return_dtype}, c.findings);
   } else {
-    c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.params, c.muon, lane_.directions,
-                           plan_->return_dtype, c.findings);
+    c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.tables,
+                           {.data = lane_.directions, .dtype = plan_->return_dtype}, c.findings);
   }
   end(kSum, *c.compute);
 }
@@ -221,19 +225,18 @@ void Chunk::finish(Batch& batch) {
     one.count = 1;
     batch.result_each[i] = one;
   }
-  if (!batch.normuon.empty())
-    c.ops().normuon(*c.compute, batch.result, batch.normuon, c.params, c.muon);
+  if (!batch.normuon.empty()) c.ops().normuon(*c.compute, batch.result, batch.normuon, c.tables);
   if (health.updates) c.ops().tally(*c.compute, batch.result, nullptr, health.updates);
 }
 
 void Chunk::run(Team& team) {
   const Context& c = *context_;
-  const void* const message =
-      plan_->kind == SlotKind::kAddends ? lane_.directions : lane_.gather_receive;
+  const ConstWire message{
+      .data = plan_->kind == SlotKind::kAddends ? lane_.directions : lane_.gather_receive,
+      .dtype = c.transport()};
   begin(team.span, *c.compute);
   for (const Batch& batch : team.batches)
-    c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(), message,
-                   c.transport());
+    c.ops().unpack(*c.compute, batch.unpack, batch.owned, batch.raw_each.data(), message);
   end(team.span, *c.compute);
   begin(team.span + 1, *c.compute);
   run_newton_schulz(team);
@@ -241,8 +244,8 @@ void Chunk::run(Team& team) {
   for (Batch& batch : team.batches) finish(batch);
   begin(team.span + 2, *c.compute);
   for (const Batch& batch : team.batches)
-    c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
-                 c.transport(), c.findings);
+    c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(),
+                 {.data = lane_.return_send, .dtype = c.transport()}, c.findings);
   end(team.span + 2, *c.compute);
 }
 
@@ -268,21 +271,24 @@ void Chunk::orthogonalize() {
 void Chunk::commit(const StepRun& run) {
   const Context& c = *context_;
   const SlotPlan& p = *plan_;
-  if (!normuon_.empty())
-    c.ops().commit_normuon(*c.compute, normuon_, c.params, c.verdict, c.world, run.stamp);
+  const Verdict verdict = c.verdict(run.stamp);
+  if (!normuon_.empty()) c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, verdict);
   if (p.return_pieces.empty() && p.kept.empty()) return;
   c.device->wait(*c.compute, *returned_);
+  const ConstWire message{.data = return_receive_, .dtype = p.return_dtype};
   begin(kCommit, *c.compute);
-  if (p.kind == SlotKind::kSlices) {
-    c.ops().commit_values(*c.compute, p.return_pieces, c.params, return_receive_, p.return_dtype,
-                          c.verdict, c.world, run.stamp);
-    c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.params, c.adam, c.verdict, c.world,
-                         run.stamp);
-  } else {
-    c.ops().commit_muon(*c.compute, p.kept_pieces, c.params, c.muon, nullptr, p.return_dtype,
-                        c.verdict, c.world, run.stamp);
-    c.ops().commit_muon(*c.compute, p.return_pieces, c.params, c.muon, return_receive_,
-                        p.return_dtype, c.verdict, c.world, run.stamp);
+  switch (p.kind) {
+    case SlotKind::kDirections:
+      c.ops().commit_muon(*c.compute, p.return_pieces, c.tables, message, verdict);
+      break;
+    case SlotKind::kAddends:
+      c.ops().commit_momentum(*c.compute, p.kept_pieces, c.tables, verdict);
+      c.ops().commit_update(*c.compute, p.return_pieces, c.tables, message, verdict);
+      break;
+    case SlotKind::kSlices:
+      c.ops().commit_values(*c.compute, p.return_pieces, c.tables.params, message, verdict);
+      c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.tables, verdict);
+      break;
   }
   end(kCommit, *c.compute);
 }

@@ -7,7 +7,6 @@
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
-#include "backend/scalars.hpp"
 #include "pipeline/functions.hpp"
 #include "plan/plan.hpp"
 
@@ -22,14 +21,12 @@ struct Context {
   Comm* comm = nullptr;
   const Plan* plan = nullptr;
   Stream* compute = nullptr;
-  Stream* exchange = nullptr;                          // the comm stream
-  const ParamView* params = nullptr;                   // by parameter
-  const MuonScalars* muon = nullptr;                   // by group
-  const AdamScalars* adam = nullptr;                   // by ParamView::scalars
-  GradientTables gradient_tables;                      // the same tables
+  Stream* exchange = nullptr;  // the comm stream
+  StepTables tables;
+  GradientTables gradient_tables;                      // the same
   const std::vector<NormuonState>* normuon = nullptr;  // by matrix; null: none has NorMuon
   // Where the host cannot write those tables, it writes them here and each step copies them.
-  void* tables = nullptr;
+  void* device_tables = nullptr;
   const void* host_tables = nullptr;
   int64_t table_bytes = 0;                                   // 0: nothing to copy
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
@@ -39,10 +36,13 @@ struct Context {
   bool serial = false;                 // one stage at a time, for debugging
   bool rehearses = false;              // nothing is sent, none of the caller's functions is called
   Findings* findings = nullptr;
-  Ballot* verdict = nullptr;  // the summed ballots
+  Ballot* ballot_sum = nullptr;  // of the vote
   int64_t world = 1;
 
   Ops& ops() const { return device->ops(); }
+  Verdict verdict(int64_t stamp) const {
+    return {.sum = ballot_sum, .world = world, .stamp = stamp};
+  }
   /// Null where that matrix is not normalized here.
   const NormuonState* normuon_of(int32_t matrix) const {
     if (!normuon) return nullptr;

@@ -123,7 +123,7 @@ void Pipeline::make_chunks() {
     return static_cast<void*>(here);
   };
   context_.findings = static_cast<Findings*>(take(kMemoryAlignment));
-  context_.verdict = static_cast<Ballot*>(take(kMemoryAlignment));
+  context_.ballot_sum = static_cast<Ballot*>(take(kMemoryAlignment));
   ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
   second_ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
   second_verdict_ = static_cast<Ballot*>(take(kMemoryAlignment));
@@ -160,10 +160,10 @@ void Pipeline::prepare(const StepRun& run) {
   Ops& ops = context_.ops();
   Stream& s = *compute_;
   if (context_.table_bytes > 0) {
-    ops.copy(s, context_.tables, context_.host_tables, context_.table_bytes);
+    ops.copy(s, context_.device_tables, context_.host_tables, context_.table_bytes);
   }
   ops.copy(s, context_.findings, &kNoFindings, sizeof(Findings));
-  ops.copy(s, context_.verdict, &kReject, sizeof(Ballot));
+  ops.copy(s, context_.ballot_sum, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
   // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
   ops.copy(s, ballot_, &kReject, sizeof(Ballot));
@@ -179,7 +179,7 @@ void Pipeline::prepare(const StepRun& run) {
 void Pipeline::scan() {
   if (scanned_.empty()) return;
   times_.begin(kScanSpan, *compute_);
-  context_.ops().scan(*compute_, scanned_, context_.params, context_.findings);
+  context_.ops().scan(*compute_, scanned_, context_.tables.params, context_.findings);
   times_.end(kScanSpan, *compute_);
 }
 
@@ -217,8 +217,8 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
 void Pipeline::adamw(const StepRun& run) {
   if (adamw_.whole.empty() && adamw_.pieces.empty()) return;
   times_.begin(kAdamWSpan, *compute_);
-  context_.ops().commit_adamw(*compute_, adamw_.whole, adamw_.pieces, context_.params,
-                              context_.adam, context_.verdict, context_.world, run.stamp);
+  context_.ops().commit_adamw(*compute_, adamw_.whole, adamw_.pieces, context_.tables,
+                              context_.verdict(run.stamp));
   times_.end(kAdamWSpan, *compute_);
 }
 
@@ -239,7 +239,7 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
     case Stage::kOrthogonalize:
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
-      return vote(run, ballot_, context_.verdict, &outcome_->verdict, true);
+      return vote(run, ballot_, context_.ballot_sum, &outcome_->verdict, true);
     case Stage::kCommit:
       return chunk ? chunk->commit(run) : void();
     case Stage::kAdamW:
@@ -314,7 +314,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   StepRun run;
   run.stamp = stamp;
   outcome_->verdict = verdict;
-  context_.ops().copy(*compute_, context_.verdict, &outcome_->verdict, sizeof(Ballot));
+  context_.ops().copy(*compute_, context_.ballot_sum, &outcome_->verdict, sizeof(Ballot));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
   guards_->report();  // a step that could not be enqueued to its end has not

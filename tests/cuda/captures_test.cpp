@@ -67,8 +67,8 @@ TEST_CASE("captures: lists that are met or change beside one leave it whole", "[
     Capture capture(mode);
     for (int64_t col = 0; col < 3; ++col) {
       placed[0].col = col;
-      CHECK_NOTHROW(
-          machine.ops().pack(machine.on(), placed, owned, &matrix, message, DType::kF32, findings));
+      CHECK_NOTHROW(machine.ops().pack(machine.on(), placed, owned, &matrix,
+                                       {.data = message, .dtype = DType::kF32}, findings));
     }
     CHECK(capture.end());
   }

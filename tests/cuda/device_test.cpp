@@ -141,12 +141,14 @@ TEST_CASE("cuda lists: met again they allocate nothing, and changed ones are not
   const std::vector<Owned> owned = {{0, 8, 8}};
   std::vector<Placed> placed = {{0, 2, 4, 0, 0, 0}};
   const auto packed = [&] {
-    machine.ops().pack(machine.on(), placed, owned, &matrix, message, DType::kF32, findings);
+    machine.ops().pack(machine.on(), placed, owned, &matrix,
+                       {.data = message, .dtype = DType::kF32}, findings);
     return machine.get(reinterpret_cast<const float*>(message), 8);
   };
   packed();
   const int64_t calls = machine.device->allocations();
-  machine.ops().pack(machine.on(), placed, owned, &matrix, message, DType::kF32, findings);
+  machine.ops().pack(machine.on(), placed, owned, &matrix, {.data = message, .dtype = DType::kF32},
+                     findings);
   CHECK(machine.device->allocations() == calls);
   placed[0].col = 3;
   const auto moved = packed();

@@ -27,8 +27,9 @@ Packed packed_by(std::unique_ptr<Device> device, const Scene& scene, DType trans
   Stage stage(machine, scene);
   auto* message = machine.put(message_of(scene, transport), offset * size_of(transport));
   auto* findings = machine.put_one(Findings{});
-  machine.ops().pack_direction(machine.on(), scene.pieces, stage.views, stage.groups, message,
-                               transport, findings);
+  machine.ops().pack_direction(machine.on(), scene.pieces,
+                               {.params = stage.views, .groups = stage.groups},
+                               {.data = message, .dtype = transport}, findings);
   machine.finish();
   return {machine.get(message, scene.message_elements * size_of(transport)),
           machine.get_one(findings)};
@@ -63,11 +64,12 @@ std::vector<Bytes> committed_by(std::unique_ptr<Device> device, const Scene& sce
   auto* verdict = machine.put_one(sum);
   const auto list = all_params(scene);
   if (adamw) {
-    machine.ops().commit_adamw(machine.on(), list, {}, stage.views, stage.adam, verdict, kWorld,
-                               kStamp);
+    machine.ops().commit_adamw(machine.on(), list, {}, {.params = stage.views, .adam = stage.adam},
+                               {.sum = verdict, .world = kWorld, .stamp = kStamp});
   } else {
-    machine.ops().commit_muon(machine.on(), scene.pieces, stage.views, stage.groups, message,
-                              transport, verdict, kWorld, kStamp);
+    machine.ops().commit_muon(
+        machine.on(), scene.pieces, {.params = stage.views, .groups = stage.groups},
+        {.data = message, .dtype = transport}, {.sum = verdict, .world = kWorld, .stamp = kStamp});
   }
   machine.finish();
   return stage.state();
@@ -235,8 +237,9 @@ TEST_CASE("cuda commit: AdamW updates every element of a long list once", "[cuda
   AdamScalars scalars;
   scalars.beta1 = scalars.beta2 = scalars.eps = 0.0f;
   scalars.rate = -1.0f;
-  machine.ops().commit_adamw(machine.on(), list, {}, machine.put(views), machine.put_one(scalars),
-                             machine.put_one(consent()), kWorld, kStamp);
+  machine.ops().commit_adamw(machine.on(), list, {},
+                             {.params = machine.put(views), .adam = machine.put_one(scalars)},
+                             {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
   machine.finish();
   CHECK((machine.get(weights, total) == one));
 }

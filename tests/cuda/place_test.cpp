@@ -100,10 +100,11 @@ Placement placed_by(std::unique_ptr<Device> device, const Placing& p, const Cont
   auto* message = machine.put(content.message, move.offset * size_of(move.transport));
   auto* findings = machine.put_one(Findings{});
   if (move.unpack) {
-    machine.ops().unpack(machine.on(), p.placed, p.owned, matrices.data(), message, move.transport);
+    machine.ops().unpack(machine.on(), p.placed, p.owned, matrices.data(),
+                         {.data = message, .dtype = move.transport});
   } else {
-    machine.ops().pack(machine.on(), p.placed, p.owned, matrices.data(), message, move.transport,
-                       findings);
+    machine.ops().pack(machine.on(), p.placed, p.owned, matrices.data(),
+                       {.data = message, .dtype = move.transport}, findings);
   }
   machine.finish();
   Placement out;

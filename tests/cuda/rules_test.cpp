@@ -25,8 +25,10 @@ std::vector<Bytes> committed_by(std::unique_ptr<Device> device, const Scene& sce
   Machine machine(std::move(device));
   Stage stage(machine, scene);
   auto* message = machine.put(values(77, transport, scene.message_elements));
-  machine.ops().commit_muon(machine.on(), scene.pieces, stage.views, stage.groups, message,
-                            transport, machine.put_one(consent()), kWorld, kStamp);
+  machine.ops().commit_muon(machine.on(), scene.pieces,
+                            {.params = stage.views, .groups = stage.groups},
+                            {.data = message, .dtype = transport},
+                            {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
   machine.finish();
   return stage.state();
 }
@@ -48,8 +50,9 @@ std::vector<Bytes> adam_by(std::unique_ptr<Device> device, Scene scene) {
   for (const Piece& piece : scene.pieces) {
     if (piece.param % 2 == 0) pieces.push_back(piece);
   }
-  machine.ops().commit_adamw(machine.on(), list, pieces, stage.views, stage.adam,
-                             machine.put_one(consent()), kWorld, kStamp);
+  machine.ops().commit_adamw(machine.on(), list, pieces,
+                             {.params = stage.views, .adam = stage.adam},
+                             {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
   machine.finish();
   return stage.state();
 }
@@ -101,9 +104,10 @@ Normed normed_by(std::unique_ptr<Device> device, const NormedCase& c) {
   group.normuon_beta2 = 0.9f;
   auto* put_views = machine.put(std::vector<ParamView>(views, views + 2));
   machine.ops().normuon(machine.on(), {data, c.dtype, c.rows, c.cols, c.ld, count, stride}, states,
-                        put_views, machine.put_one(group));
-  machine.ops().commit_normuon(machine.on(), states, put_views, machine.put_one(consent()), kWorld,
-                               kStamp);
+                        {.params = put_views, .groups = machine.put_one(group)});
+  machine.ops().commit_normuon(
+      machine.on(), states, put_views,
+      {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
   machine.finish();
   Normed normed{machine.get(data, count * stride * size_of(c.dtype)), {}};
   for (const NormuonState& state : states)
@@ -170,7 +174,7 @@ TEST_CASE("cuda guards: the exact sum of squares and the factor in every table a
     factors.found_inf = machine.put_one(0.0f);
     const auto params = static_cast<int64_t>(scene.params.size());
     machine.ops().sum_squares(machine.on(), list, stage.views, sums);
-    machine.ops().scale_gradients(machine.on(), factors, 1.5, sums,
+    machine.ops().scale_gradients(machine.on(), factors, {.norm = 1.5, .sums = sums},
                                   {stage.views, params, stage.groups,
                                    static_cast<int64_t>(scene.groups.size()), stage.adam, params},
                                   findings, norm);
@@ -183,7 +187,7 @@ TEST_CASE("cuda guards: the exact sum of squares and the factor in every table a
       found.push_back(s.grad_scale);
     CHECK(machine.get_one(findings).nonfinite == 0);
     factors.found_inf = machine.put_one(1.0f);
-    machine.ops().scale_gradients(machine.on(), factors, 0.0, sums,
+    machine.ops().scale_gradients(machine.on(), factors, {.norm = 0.0, .sums = sums},
                                   {stage.views, params, stage.groups,
                                    static_cast<int64_t>(scene.groups.size()), stage.adam, params},
                                   findings, norm);

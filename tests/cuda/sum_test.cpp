@@ -39,7 +39,8 @@ Bytes summed_by(std::unique_ptr<Device> device, DType wire, int64_t offset) {
   for (uint64_t addend = 0; addend < 3; ++addend) {
     const auto* message =
         machine.put(values(50 + addend, wire, scene.message_elements), offset * size_of(wire));
-    machine.ops().accumulate(machine.on(), pieces, sums, message, wire, addend == 0);
+    machine.ops().accumulate(machine.on(), pieces, sums, {.data = message, .dtype = wire},
+                             addend == 0);
   }
   machine.finish();
   return machine.get(reinterpret_cast<unsigned char*>(sums), kNumel * 4);
@@ -56,8 +57,8 @@ Packed adamw_by(std::unique_ptr<Device> device, const Scene& scene, DType wire) 
   auto* message =
       machine.put(Bytes(static_cast<size_t>(scene.message_elements * size_of(wire)), 0x5a));
   auto* findings = machine.put_one(Findings{});
-  machine.ops().pack_adamw(machine.on(), scene.pieces, stage.views, stage.adam, message, wire,
-                           findings);
+  machine.ops().pack_adamw(machine.on(), scene.pieces, {.params = stage.views, .adam = stage.adam},
+                           {.data = message, .dtype = wire}, findings);
   machine.finish();
   return {machine.get(message, scene.message_elements * size_of(wire)), machine.get_one(findings)};
 }
@@ -68,8 +69,9 @@ std::vector<Bytes> values_by(std::unique_ptr<Device> device, const Scene& scene,
   Stage stage(machine, scene);
   auto* message = machine.put(values(78, wire, scene.message_elements));
   auto* verdict = machine.put_one(consent(yes));
-  machine.ops().commit_values(machine.on(), scene.pieces, stage.views, message, wire, verdict,
-                              kWorld, kStamp);
+  machine.ops().commit_values(machine.on(), scene.pieces, stage.views,
+                              {.data = message, .dtype = wire},
+                              {.sum = verdict, .world = kWorld, .stamp = kStamp});
   machine.finish();
   return stage.state();
 }
@@ -92,11 +94,17 @@ std::vector<Bytes> lacking_by(std::unique_ptr<Device> device, const Scene& scene
   auto* packed = machine.put(Bytes(static_cast<size_t>(scene.message_elements * 4), 0x5a));
   auto* findings = machine.put_one(Findings{});
   const auto* update = machine.put(values(79, DType::kBF16, scene.message_elements));
-  machine.ops().pack_direction(machine.on(), scene.pieces, table, stage.groups, packed, DType::kF32,
-                               findings);
-  machine.ops().commit_muon(machine.on(), scene.pieces, table, stage.groups,
-                            weights ? update : nullptr, DType::kBF16, machine.put_one(consent()),
-                            kWorld, kStamp);
+  const StepTables tables{.params = table, .groups = stage.groups};
+  const Wire message{.data = packed, .dtype = DType::kF32};
+  const Verdict verdict{.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp};
+  if (weights) {
+    machine.ops().pack_addend(machine.on(), scene.pieces, table, message, findings);
+    machine.ops().commit_update(machine.on(), scene.pieces, tables,
+                                {.data = update, .dtype = DType::kBF16}, verdict);
+  } else {
+    machine.ops().pack_direction(machine.on(), scene.pieces, tables, message, findings);
+    machine.ops().commit_momentum(machine.on(), scene.pieces, tables, verdict);
+  }
   machine.finish();
   std::vector<Bytes> out = stage.state();
   out.push_back(machine.get(packed, scene.message_elements * 4));

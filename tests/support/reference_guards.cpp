@@ -18,10 +18,9 @@ void ReferenceOps::sum_squares(Stream&, std::span<const int32_t> list, const Par
   }
 }
 
-void ReferenceOps::scale_gradients(Stream&, const GradientFactors& factors, double clip_norm,
-                                   const int64_t* sums, const GradientTables& tables,
-                                   Findings* findings, double* norm) {
-  const GradientScale scale = gradient_scale(factors, clip_norm, sums);
+void ReferenceOps::scale_gradients(Stream&, const GradientFactors& factors, const NormClip& clip,
+                                   const GradientTables& tables, Findings* findings, double* norm) {
+  const GradientScale scale = gradient_scale(factors, clip);
   for (int64_t i = 0; i < tables.param_count; ++i) tables.params[i].grad_scale = scale.factor;
   for (int64_t i = 0; i < tables.adam_count; ++i) tables.adam[i].grad_scale = scale.factor;
   for (int64_t i = 0; i < tables.group_count; ++i) tables.groups[i].grad_scale = scale.factor;

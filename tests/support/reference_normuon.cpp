@@ -40,20 +40,18 @@ void normuon_of(const MatrixBatch& m, const NormuonState& state, const MuonScala
 }  // namespace
 
 void ReferenceOps::normuon(Stream&, const MatrixBatch& matrices,
-                           std::span<const NormuonState> states, const ParamView* params,
-                           const MuonScalars* groups) {
+                           std::span<const NormuonState> states, const StepTables& tables) {
   MatrixBatch one = matrices;
   for (const NormuonState& state : states) {
-    if (state.lines > 0 && params[state.param].active) normuon_of(one, state, groups);
+    if (state.lines > 0 && tables.params[state.param].active) normuon_of(one, state, tables.groups);
     one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);
   }
 }
 
 void ReferenceOps::commit_normuon(Stream&, std::span<const NormuonState> states,
-                                  const ParamView* params, const Ballot* sum, int64_t world,
-                                  int64_t stamp) {
+                                  const ParamView* params, const Verdict& verdict) {
   for (const NormuonState& state : states)
-    if (state.lines > 0 && passes(*sum, world, stamp) && params[state.param].active)
+    if (state.lines > 0 && verdict.passes() && params[state.param].active)
       std::copy_n(state.staged, state.lines, state.moments);
 }
 

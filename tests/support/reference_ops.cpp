@@ -63,6 +63,17 @@ void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, f
   }
 }
 
+/// body(piece, i, at, element) for every element: its places in the parameter's arrays, in the
+/// message and in the whole tensor.
+template <class Body>
+void for_elements(std::span<const Piece> pieces, const Body& body) {
+  for (const Piece& p : pieces)
+    for (int64_t r = 0; r < p.rows; ++r)
+      for (int64_t c = 0; c < p.cols; ++c)
+        body(p, p.local_offset + r * p.local_ld + c, p.packed_offset + r * p.cols + c,
+             p.tensor_index + r * p.tensor_ld + c);
+}
+
 float momentum(const ParamView& p, int64_t i) { return load(p.momentum, p.momentum_dtype, i); }
 
 /// Index of element (i, j) of matrix b, which is entry (row, col) of what it holds.
@@ -86,83 +97,56 @@ void ReferenceOps::copy(Stream&, void* to, const void* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-void ReferenceOps::pack_direction(Stream&, std::span<const Piece> pieces, const ParamView* params,
-                                  const MuonScalars* groups, void* message, DType transport,
-                                  Findings* findings) {
-  for (const Piece& piece : pieces) {
+void ReferenceOps::pack_direction(Stream&, std::span<const Piece> pieces, const StepTables& tables,
+                                  Wire message, Findings* findings) {
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t) {
+    const ParamView& p = tables.params[piece.param];
+    const MuonScalars& s = tables.groups[p.group];
+    if (!p.active) return store(message.data, message.dtype, at, 0.0f);
+    const float g = gradient(p, i, s.grad_scale);
+    store(message.data, message.dtype, at, direction(next_momentum(momentum(p, i), g, s), g, s));
+    if (!std::isfinite(g) || !std::isfinite(load(message.data, message.dtype, at)))
+      note(findings, piece.param);
+  });
+}
+
+void ReferenceOps::pack_addend(Stream&, std::span<const Piece> pieces, const ParamView* params,
+                               Wire message, Findings* findings) {
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t) {
     const ParamView& p = params[piece.param];
-    const MuonScalars& s = groups[p.group];
-    for (int64_t r = 0; r < piece.rows; ++r) {
-      for (int64_t c = 0; c < piece.cols; ++c) {
-        const int64_t to = piece.packed_offset + r * piece.cols + c;
-        if (!p.active) {
-          store(message, transport, to, 0.0f);
-          continue;
-        }
-        const int64_t i = piece.local_offset + r * piece.local_ld + c;
-        if (!p.momentum) {
-          store(message, transport, to, load(p.grad, p.grad_dtype, i));
-          if (!std::isfinite(load(message, transport, to))) note(findings, piece.param);
-          continue;
-        }
-        const float g = gradient(p, i, s.grad_scale);
-        const float u = direction(next_momentum(momentum(p, i), g, s), g, s);
-        store(message, transport, to, u);
-        if (!std::isfinite(g) || !std::isfinite(load(message, transport, to)))
-          note(findings, piece.param);
-      }
-    }
-  }
+    store(message.data, message.dtype, at, p.active ? load(p.grad, p.grad_dtype, i) : 0.0f);
+    if (!std::isfinite(load(message.data, message.dtype, at))) note(findings, piece.param);
+  });
 }
 
 void ReferenceOps::accumulate(Stream&, std::span<const Piece> pieces, float* sums,
-                              const void* message, DType wire, bool first) {
-  for (const Piece& piece : pieces) {
-    for (int64_t r = 0; r < piece.rows; ++r) {
-      for (int64_t c = 0; c < piece.cols; ++c) {
-        float& sum = sums[piece.local_offset + r * piece.local_ld + c];
-        const float x = load(message, wire, piece.packed_offset + r * piece.cols + c);
-        sum = first ? x : sum + x;
-      }
-    }
-  }
+                              ConstWire message, bool first) {
+  for_elements(pieces, [&](const Piece&, int64_t i, int64_t at, int64_t) {
+    const float x = load(message.data, message.dtype, at);
+    sums[i] = first ? x : sums[i] + x;
+  });
 }
 
-void ReferenceOps::pack_adamw(Stream&, std::span<const Piece> pieces, const ParamView* params,
-                              const AdamScalars* scalars, void* message, DType wire,
-                              Findings* findings) {
-  for (const Piece& piece : pieces) {
-    const ParamView& p = params[piece.param];
-    const AdamScalars& s = scalars[p.scalars];
-    for (int64_t r = 0; r < piece.rows; ++r) {
-      for (int64_t c = 0; c < piece.cols; ++c) {
-        const int64_t i = piece.local_offset + r * piece.local_ld + c;
-        const int64_t to = piece.packed_offset + r * piece.cols + c;
-        if (!p.active) {
-          store(message, wire, to, 0.0f);
-          continue;
-        }
-        const float g = gradient(p, i, s.grad_scale);
-        if (!std::isfinite(g * g)) note(findings, piece.param);
-        float m = momentum(p, i), v = p.variance[i];
-        store(message, wire, to, adamw_update(weight(p, i), g, m, v, s));
-      }
-    }
-  }
+void ReferenceOps::pack_adamw(Stream&, std::span<const Piece> pieces, const StepTables& tables,
+                              Wire message, Findings* findings) {
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t) {
+    const ParamView& p = tables.params[piece.param];
+    const AdamScalars& s = tables.adam[p.scalars];
+    if (!p.active) return store(message.data, message.dtype, at, 0.0f);
+    const float g = gradient(p, i, s.grad_scale);
+    if (!std::isfinite(g * g)) note(findings, piece.param);
+    float m = momentum(p, i), v = p.variance[i];
+    store(message.data, message.dtype, at, adamw_update(weight(p, i), g, m, v, s));
+  });
 }
 
 void ReferenceOps::commit_values(Stream&, std::span<const Piece> pieces, const ParamView* params,
-                                 const void* message, DType wire, const Ballot* sum, int64_t world,
-                                 int64_t step) {
-  if (!passes(*sum, world, step)) return;
-  for (const Piece& piece : pieces) {
+                                 ConstWire message, const Verdict& verdict) {
+  if (!verdict.passes()) return;
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t) {
     const ParamView& p = params[piece.param];
-    for (int64_t r = 0; p.active && r < piece.rows; ++r) {
-      for (int64_t c = 0; c < piece.cols; ++c)
-        set_weight(p, piece.param, piece.local_offset + r * piece.local_ld + c, 0,
-                   load(message, wire, piece.packed_offset + r * piece.cols + c));
-    }
-  }
+    if (p.active) set_weight(p, piece.param, i, 0, load(message.data, message.dtype, at));
+  });
 }
 
 void ReferenceOps::scan(Stream&, std::span<const int32_t> list, const ParamView* params,
@@ -178,27 +162,26 @@ void ReferenceOps::scan(Stream&, std::span<const int32_t> list, const ParamView*
 }
 
 void ReferenceOps::unpack(Stream&, std::span<const Placed> placed, std::span<const Owned> owned,
-                          const MatrixBatch* matrices, const void* message, DType transport) {
+                          const MatrixBatch* matrices, ConstWire message) {
   for (const Placed& p : placed) {
     const MatrixBatch& to = matrices[p.matrix];
     const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
     for (int64_t r = 0; r < p.rows; ++r)
       for (int64_t c = 0; c < p.cols; ++c)
         store(to.data, to.dtype, place(to, transposed, p.row + r, p.col + c),
-              load(message, transport, p.packed_offset + r * p.cols + c));
+              load(message.data, message.dtype, p.packed_offset + r * p.cols + c));
   }
 }
 
 void ReferenceOps::pack(Stream&, std::span<const Placed> placed, std::span<const Owned> owned,
-                        const MatrixBatch* matrices, void* message, DType transport,
-                        Findings* findings) {
+                        const MatrixBatch* matrices, Wire message, Findings* findings) {
   for (const Placed& p : placed) {
     const MatrixBatch& from = matrices[p.matrix];
     const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
     for (int64_t r = 0; r < p.rows; ++r) {
       for (int64_t c = 0; c < p.cols; ++c) {
         const float x = load(from.data, from.dtype, place(from, transposed, p.row + r, p.col + c));
-        store(message, transport, p.packed_offset + r * p.cols + c, x);
+        store(message.data, message.dtype, p.packed_offset + r * p.cols + c, x);
         if (!std::isfinite(x)) note(findings, -1);
       }
     }
@@ -306,51 +289,55 @@ void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings
                    (findings->factor / 65536) * (findings->factor / 65536)};
 }
 
-void ReferenceOps::commit_muon(Stream&, std::span<const Piece> pieces, const ParamView* params,
-                               const MuonScalars* groups, const void* message, DType transport,
-                               const Ballot* sum, int64_t world, int64_t step) {
-  if (!passes(*sum, world, step)) return;
-  for (const Piece& piece : pieces) {
-    const ParamView& p = params[piece.param];
-    const MuonScalars& s = groups[p.group];
-    if (!p.active) continue;
-    for (int64_t r = 0; r < piece.rows; ++r) {
-      for (int64_t c = 0; c < piece.cols; ++c) {
-        const int64_t i = piece.local_offset + r * piece.local_ld + c;
-        if (p.momentum)
-          store(p.momentum, p.momentum_dtype, i,
-                next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
-        if (!p.param) continue;
-        const float o = load(message, transport, piece.packed_offset + r * piece.cols + c);
-        set_weight(
-            p, piece.param, i, piece.tensor_index + r * piece.tensor_ld + c,
-            muon_update(weight(p, i), o, piece.update_scale, piece.decay_scale, s) *
-                (p.row_factors ? p.row_factors[piece.tensor_index / piece.tensor_ld + r] : 1.0f));
-      }
-    }
-  }
+void ReferenceOps::commit_muon(Stream& stream, std::span<const Piece> pieces,
+                               const StepTables& tables, ConstWire message,
+                               const Verdict& verdict) {
+  commit_momentum(stream, pieces, tables, verdict);
+  commit_update(stream, pieces, tables, message, verdict);
+}
+
+void ReferenceOps::commit_momentum(Stream&, std::span<const Piece> pieces, const StepTables& tables,
+                                   const Verdict& verdict) {
+  if (!verdict.passes()) return;
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t, int64_t) {
+    const ParamView& p = tables.params[piece.param];
+    const MuonScalars& s = tables.groups[p.group];
+    if (p.active)
+      store(p.momentum, p.momentum_dtype, i,
+            next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
+  });
+}
+
+void ReferenceOps::commit_update(Stream&, std::span<const Piece> pieces, const StepTables& tables,
+                                 ConstWire message, const Verdict& verdict) {
+  if (!verdict.passes()) return;
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t element) {
+    const ParamView& p = tables.params[piece.param];
+    if (!p.active) return;
+    const float w = muon_update(weight(p, i), load(message.data, message.dtype, at),
+                                piece.update_scale, piece.decay_scale, tables.groups[p.group]);
+    set_weight(p, piece.param, i, element,
+               p.row_factors ? w * p.row_factors[element / piece.tensor_ld] : w);
+  });
 }
 
 void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list,
-                                std::span<const Piece> pieces, const ParamView* params,
-                                const AdamScalars* scalars, const Ballot* sum, int64_t world,
-                                int64_t step) {
-  if (!passes(*sum, world, step)) return;
+                                std::span<const Piece> pieces, const StepTables& tables,
+                                const Verdict& verdict) {
+  if (!verdict.passes()) return;
   const auto update = [&](int32_t param, int64_t i, int64_t element) {
-    const ParamView& p = params[param];
-    const AdamScalars& s = scalars[p.scalars];
+    const ParamView& p = tables.params[param];
+    const AdamScalars& s = tables.adam[p.scalars];
     if (!p.active) return;
     set_weight(p, param, i, element,
                adamw_update(weight(p, i), gradient(p, i, s.grad_scale),
                             static_cast<float*>(p.momentum)[i], p.variance[i], s));
   };
   for (const int32_t index : list)
-    for (int64_t i = 0; i < params[index].numel; ++i) update(index, i, i);
-  for (const Piece& piece : pieces)
-    for (int64_t r = 0; r < piece.rows; ++r)
-      for (int64_t c = 0; c < piece.cols; ++c)
-        update(piece.param, piece.local_offset + r * piece.local_ld + c,
-               piece.tensor_index + r * piece.tensor_ld + c);
+    for (int64_t i = 0; i < tables.params[index].numel; ++i) update(index, i, i);
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t, int64_t element) {
+    update(piece.param, i, element);
+  });
 }
 
 }  // namespace reference

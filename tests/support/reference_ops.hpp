@@ -20,21 +20,24 @@ class ReferenceOps : public muonrt::Ops {
   void fill(muonrt::Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
   void copy(muonrt::Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
-                      const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
-                      void* message, muonrt::DType transport, muonrt::Findings* findings) override;
+                      const muonrt::StepTables& tables, muonrt::Wire message,
+                      muonrt::Findings* findings) override;
+  void pack_addend(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                   const muonrt::ParamView* params, muonrt::Wire message,
+                   muonrt::Findings* findings) override;
   void accumulate(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces, float* sums,
-                  const void* message, muonrt::DType wire, bool first) override;
+                  muonrt::ConstWire message, bool first) override;
   void pack_adamw(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
-                  const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
-                  void* message, muonrt::DType wire, muonrt::Findings* findings) override;
+                  const muonrt::StepTables& tables, muonrt::Wire message,
+                  muonrt::Findings* findings) override;
   void scan(muonrt::Stream& stream, std::span<const int32_t> list, const muonrt::ParamView* params,
             muonrt::Findings* findings) override;
   void unpack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
               std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-              const void* message, muonrt::DType transport) override;
+              muonrt::ConstWire message) override;
   void pack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
             std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-            void* message, muonrt::DType transport, muonrt::Findings* findings) override;
+            muonrt::Wire message, muonrt::Findings* findings) override;
   void normalize(muonrt::Stream& stream, const muonrt::MatrixBatch& in,
                  const muonrt::MatrixBatch& out, const muonrt::Normalization& how,
                  muonrt::Findings* findings) override;
@@ -46,26 +49,28 @@ class ReferenceOps : public muonrt::Ops {
   void cast_ballot(muonrt::Stream& stream, muonrt::Ballot* ballot, const muonrt::Findings* findings,
                    int64_t step, int64_t orthogonalized, bool local_ok) override;
   void commit_muon(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
-                   const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
-                   const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
-                   int64_t world, int64_t step) override;
+                   const muonrt::StepTables& tables, muonrt::ConstWire message,
+                   const muonrt::Verdict& verdict) override;
+  void commit_update(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                     const muonrt::StepTables& tables, muonrt::ConstWire message,
+                     const muonrt::Verdict& verdict) override;
+  void commit_momentum(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
+                       const muonrt::StepTables& tables, const muonrt::Verdict& verdict) override;
   void commit_values(muonrt::Stream& stream, std::span<const muonrt::Piece> pieces,
-                     const muonrt::ParamView* params, const void* message, muonrt::DType wire,
-                     const muonrt::Ballot* sum, int64_t world, int64_t step) override;
+                     const muonrt::ParamView* params, muonrt::ConstWire message,
+                     const muonrt::Verdict& verdict) override;
   void commit_adamw(muonrt::Stream& stream, std::span<const int32_t> list,
-                    std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
-                    const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,
-                    int64_t step) override;
+                    std::span<const muonrt::Piece> pieces, const muonrt::StepTables& tables,
+                    const muonrt::Verdict& verdict) override;
   void normuon(muonrt::Stream& stream, const muonrt::MatrixBatch& matrices,
-               std::span<const muonrt::NormuonState> states, const muonrt::ParamView* params,
-               const muonrt::MuonScalars* groups) override;
+               std::span<const muonrt::NormuonState> states,
+               const muonrt::StepTables& tables) override;
   void commit_normuon(muonrt::Stream& stream, std::span<const muonrt::NormuonState> states,
-                      const muonrt::ParamView* params, const muonrt::Ballot* sum, int64_t world,
-                      int64_t stamp) override;
+                      const muonrt::ParamView* params, const muonrt::Verdict& verdict) override;
   void sum_squares(muonrt::Stream& stream, std::span<const int32_t> list,
                    const muonrt::ParamView* params, int64_t* sums) override;
   void scale_gradients(muonrt::Stream& stream, const muonrt::GradientFactors& factors,
-                       double clip_norm, const int64_t* sums, const muonrt::GradientTables& tables,
+                       const muonrt::NormClip& clip, const muonrt::GradientTables& tables,
                        muonrt::Findings* findings, double* norm) override;
   void take_logits(muonrt::Stream& stream, const float* from, float* to, int64_t count) override;
   void clip_heads(muonrt::Stream& stream, const muonrt::QkClip& clip,

@@ -29,18 +29,23 @@ class Ops : public muonrt::Ops {
     inner_.copy(s, to, from, bytes);
   }
   void pack_direction(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                      const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
-                      void* message, muonrt::DType transport, muonrt::Findings* findings) override {
-    inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
+                      const muonrt::StepTables& tables, muonrt::Wire message,
+                      muonrt::Findings* findings) override {
+    inner_.pack_direction(s, pieces, tables, message, findings);
+  }
+  void pack_addend(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                   const muonrt::ParamView* params, muonrt::Wire message,
+                   muonrt::Findings* findings) override {
+    inner_.pack_addend(s, pieces, params, message, findings);
   }
   void accumulate(muonrt::Stream& s, std::span<const muonrt::Piece> pieces, float* sums,
-                  const void* message, muonrt::DType wire, bool first) override {
-    inner_.accumulate(s, pieces, sums, message, wire, first);
+                  muonrt::ConstWire message, bool first) override {
+    inner_.accumulate(s, pieces, sums, message, first);
   }
   void pack_adamw(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                  const muonrt::ParamView* params, const muonrt::AdamScalars* scalars,
-                  void* message, muonrt::DType wire, muonrt::Findings* findings) override {
-    inner_.pack_adamw(s, pieces, params, scalars, message, wire, findings);
+                  const muonrt::StepTables& tables, muonrt::Wire message,
+                  muonrt::Findings* findings) override {
+    inner_.pack_adamw(s, pieces, tables, message, findings);
   }
   void scan(muonrt::Stream& s, std::span<const int32_t> list, const muonrt::ParamView* params,
             muonrt::Findings* findings) override {
@@ -48,13 +53,13 @@ class Ops : public muonrt::Ops {
   }
   void unpack(muonrt::Stream& s, std::span<const muonrt::Placed> placed,
               std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-              const void* message, muonrt::DType transport) override {
-    inner_.unpack(s, placed, owned, matrices, message, transport);
+              muonrt::ConstWire message) override {
+    inner_.unpack(s, placed, owned, matrices, message);
   }
   void pack(muonrt::Stream& s, std::span<const muonrt::Placed> placed,
             std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
-            void* message, muonrt::DType transport, muonrt::Findings* findings) override {
-    inner_.pack(s, placed, owned, matrices, message, transport, findings);
+            muonrt::Wire message, muonrt::Findings* findings) override {
+    inner_.pack(s, placed, owned, matrices, message, findings);
   }
   void normalize(muonrt::Stream& s, const muonrt::MatrixBatch& in, const muonrt::MatrixBatch& out,
                  const muonrt::Normalization& how, muonrt::Findings* findings) override {
@@ -75,40 +80,46 @@ class Ops : public muonrt::Ops {
     inner_.cast_ballot(s, ballot, findings, stamp, orthogonalized, local_ok);
   }
   void commit_muon(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                   const muonrt::ParamView* params, const muonrt::MuonScalars* groups,
-                   const void* message, muonrt::DType transport, const muonrt::Ballot* sum,
-                   int64_t world, int64_t stamp) override {
-    inner_.commit_muon(s, pieces, params, groups, message, transport, sum, world, stamp);
+                   const muonrt::StepTables& tables, muonrt::ConstWire message,
+                   const muonrt::Verdict& verdict) override {
+    inner_.commit_muon(s, pieces, tables, message, verdict);
+  }
+  void commit_update(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                     const muonrt::StepTables& tables, muonrt::ConstWire message,
+                     const muonrt::Verdict& verdict) override {
+    inner_.commit_update(s, pieces, tables, message, verdict);
+  }
+  void commit_momentum(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
+                       const muonrt::StepTables& tables, const muonrt::Verdict& verdict) override {
+    inner_.commit_momentum(s, pieces, tables, verdict);
   }
   void commit_values(muonrt::Stream& s, std::span<const muonrt::Piece> pieces,
-                     const muonrt::ParamView* params, const void* message, muonrt::DType wire,
-                     const muonrt::Ballot* sum, int64_t world, int64_t stamp) override {
-    inner_.commit_values(s, pieces, params, message, wire, sum, world, stamp);
+                     const muonrt::ParamView* params, muonrt::ConstWire message,
+                     const muonrt::Verdict& verdict) override {
+    inner_.commit_values(s, pieces, params, message, verdict);
   }
   void commit_adamw(muonrt::Stream& s, std::span<const int32_t> list,
-                    std::span<const muonrt::Piece> pieces, const muonrt::ParamView* params,
-                    const muonrt::AdamScalars* scalars, const muonrt::Ballot* sum, int64_t world,
-                    int64_t stamp) override {
-    inner_.commit_adamw(s, list, pieces, params, scalars, sum, world, stamp);
+                    std::span<const muonrt::Piece> pieces, const muonrt::StepTables& tables,
+                    const muonrt::Verdict& verdict) override {
+    inner_.commit_adamw(s, list, pieces, tables, verdict);
   }
   void normuon(muonrt::Stream& s, const muonrt::MatrixBatch& matrices,
-               std::span<const muonrt::NormuonState> states, const muonrt::ParamView* params,
-               const muonrt::MuonScalars* groups) override {
-    inner_.normuon(s, matrices, states, params, groups);
+               std::span<const muonrt::NormuonState> states,
+               const muonrt::StepTables& tables) override {
+    inner_.normuon(s, matrices, states, tables);
   }
   void commit_normuon(muonrt::Stream& s, std::span<const muonrt::NormuonState> states,
-                      const muonrt::ParamView* params, const muonrt::Ballot* sum, int64_t world,
-                      int64_t stamp) override {
-    inner_.commit_normuon(s, states, params, sum, world, stamp);
+                      const muonrt::ParamView* params, const muonrt::Verdict& verdict) override {
+    inner_.commit_normuon(s, states, params, verdict);
   }
   void sum_squares(muonrt::Stream& s, std::span<const int32_t> list,
                    const muonrt::ParamView* params, int64_t* sums) override {
     inner_.sum_squares(s, list, params, sums);
   }
-  void scale_gradients(muonrt::Stream& s, const muonrt::GradientFactors& factors, double clip_norm,
-                       const int64_t* sums, const muonrt::GradientTables& tables,
+  void scale_gradients(muonrt::Stream& s, const muonrt::GradientFactors& factors,
+                       const muonrt::NormClip& clip, const muonrt::GradientTables& tables,
                        muonrt::Findings* findings, double* norm) override {
-    inner_.scale_gradients(s, factors, clip_norm, sums, tables, findings, norm);
+    inner_.scale_gradients(s, factors, clip, tables, findings, norm);
   }
   void take_logits(muonrt::Stream& s, const float* from, float* to, int64_t count) override {
     inner_.take_logits(s, from, to, count);

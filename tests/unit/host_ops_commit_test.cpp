@@ -91,8 +91,9 @@ TEMPLATE_TEST_CASE("host commit_muon: momentum, decay and update are the textboo
       const auto message = values<bf16>(77, 80);
       const Ballot sum = passing(3);
       OnHost host;
-      host.ops().commit_muon(*host.stream, pieces, params, groups, message.data(), DType::kBF16,
-                             &sum, 3, kStamp);
+      host.ops().commit_muon(*host.stream, pieces, {.params = params, .groups = groups},
+                             {.data = message.data(), .dtype = DType::kBF16},
+                             {.sum = &sum, .world = 3, .stamp = kStamp});
       host.finish();
       const MuonScalars& s = groups[group];
       std::vector<bool> touched(p.param.size());
@@ -139,12 +140,38 @@ TEST_CASE("host commit_muon: momentum is the one whose direction was packed", "[
   const Ballot sum = passing(1);
   Findings findings;
   OnHost host;
-  host.ops().pack_direction(*host.stream, pieces, params, groups, direction.data(), DType::kF32,
-                            &findings);
-  host.ops().commit_muon(*host.stream, pieces, params, groups, direction.data(), DType::kF32, &sum,
-                         1, kStamp);
+  host.ops().pack_direction(*host.stream, pieces, {.params = params, .groups = groups},
+                            {.data = direction.data(), .dtype = DType::kF32}, &findings);
+  host.ops().commit_muon(*host.stream, pieces, {.params = params, .groups = groups},
+                         {.data = direction.data(), .dtype = DType::kF32},
+                         {.sum = &sum, .world = 1, .stamp = kStamp});
   host.finish();
   REQUIRE(same_bits(p.momentum, direction));
+}
+
+TEST_CASE("host commit: momentum and update alone move nothing else, and both are commit_muon",
+          "[unit][host]") {
+  const Parameter<bf16, float> before(25, 700, true);
+  auto whole = before, halves = before;
+  const MuonScalars groups[1] = {{.rate = 0.1f, .decay = 0.01f}};
+  const std::vector<Piece> pieces = {piece(0, 7, 90, 3, 100, 0, 0.5f)};
+  const auto update = values<bf16>(26, 7 * 90);
+  const ConstWire message{.data = update.data(), .dtype = DType::kBF16};
+  const Ballot sum = passing(2);
+  const Verdict verdict{.sum = &sum, .world = 2, .stamp = kStamp};
+  OnHost host;
+  const ParamView view = whole.view(), of_halves = halves.view();
+  host.ops().commit_muon(*host.stream, pieces, {.params = &view, .groups = groups}, message,
+                         verdict);
+  host.ops().commit_momentum(*host.stream, pieces, {.params = &of_halves, .groups = groups},
+                             verdict);
+  host.finish();
+  REQUIRE(same_bits(halves.momentum, whole.momentum));
+  REQUIRE((same_bits(halves.param, before.param) && same_bits(halves.master, before.master)));
+  host.ops().commit_update(*host.stream, pieces, {.params = &of_halves, .groups = groups}, message,
+                           verdict);
+  host.finish();
+  REQUIRE(halves.same_as(whole));
 }
 
 TEST_CASE("host commit: nothing moves unless every rank consented to this very stamp",
@@ -164,9 +191,11 @@ TEST_CASE("host commit: nothing moves unless every rank consented to this very s
     const std::vector<int32_t> list = {0};
     const auto message = values<float>(31, 60);
     OnHost host;
-    host.ops().commit_muon(*host.stream, pieces, params, groups, message.data(), DType::kF32, &sum,
-                           world, kStamp);
-    host.ops().commit_adamw(*host.stream, list, {}, params, adam, &sum, world, kStamp);
+    host.ops().commit_muon(*host.stream, pieces, {.params = params, .groups = groups},
+                           {.data = message.data(), .dtype = DType::kF32},
+                           {.sum = &sum, .world = world, .stamp = kStamp});
+    host.ops().commit_adamw(*host.stream, list, {}, {.params = params, .adam = adam},
+                            {.sum = &sum, .world = world, .stamp = kStamp});
     host.finish();
     REQUIRE(p.same_as(before));
   }
@@ -187,9 +216,11 @@ TEST_CASE("host commit: an inactive parameter is left untouched and unread", "[u
   const Ballot sum = passing(1);
   const auto started = on;
   OnHost host;
-  host.ops().commit_muon(*host.stream, pieces, params, groups, message.data(), DType::kF32, &sum, 1,
-                         kStamp);
-  host.ops().commit_adamw(*host.stream, list, {}, params, adam, &sum, 1, kStamp);
+  host.ops().commit_muon(*host.stream, pieces, {.params = params, .groups = groups},
+                         {.data = message.data(), .dtype = DType::kF32},
+                         {.sum = &sum, .world = 1, .stamp = kStamp});
+  host.ops().commit_adamw(*host.stream, list, {}, {.params = params, .adam = adam},
+                          {.sum = &sum, .world = 1, .stamp = kStamp});
   host.finish();
   REQUIRE(off.same_as(before));
   REQUIRE_FALSE(on.same_as(started));
@@ -218,9 +249,11 @@ TEST_CASE("host commit: bits do not depend on cuts or threads", "[unit][host][ts
           std::copy_n(message.begin() + r * cols + begin, width, packed.begin() + at);
       }
       OnHost host(threads);
-      host.ops().commit_muon(*host.stream, pieces, params, groups, packed.data(), DType::kBF16,
-                             &sum, 2, kStamp);
-      host.ops().commit_adamw(*host.stream, list, {}, params, adam, &sum, 2, kStamp);
+      host.ops().commit_muon(*host.stream, pieces, {.params = params, .groups = groups},
+                             {.data = packed.data(), .dtype = DType::kBF16},
+                             {.sum = &sum, .world = 2, .stamp = kStamp});
+      host.ops().commit_adamw(*host.stream, list, {}, {.params = params, .adam = adam},
+                              {.sum = &sum, .world = 2, .stamp = kStamp});
       host.finish();
       results.push_back(p);
       REQUIRE(p.same_as(results.front()));
@@ -250,7 +283,8 @@ TEMPLATE_TEST_CASE("host commit_adamw: moments and weight are the textbook's", "
       const std::vector<int32_t> list = {1};
       const Ballot sum = passing(1);
       OnHost host;
-      host.ops().commit_adamw(*host.stream, list, {}, params, scalars, &sum, 1, kStamp);
+      host.ops().commit_adamw(*host.stream, list, {}, {.params = params, .adam = scalars},
+                              {.sum = &sum, .world = 1, .stamp = kStamp});
       host.finish();
       const AdamScalars& s = scalars[1];
       const double b1 = s.beta1, b2 = s.beta2;
@@ -288,7 +322,8 @@ TEST_CASE("host commit_adamw: eps stands outside the root", "[unit][host]") {
   const std::vector<int32_t> list = {0};
   const Ballot sum = passing(1);
   OnHost host;
-  host.ops().commit_adamw(*host.stream, list, {}, params, scalars, &sum, 1, kStamp);
+  host.ops().commit_adamw(*host.stream, list, {}, {.params = params, .adam = scalars},
+                          {.sum = &sum, .world = 1, .stamp = kStamp});
   host.finish();
   REQUIRE(p.param[0] == 1.0f - 0.25f * 0.25f);
 }

@@ -73,8 +73,8 @@ TEMPLATE_TEST_CASE(
     auto message = empty;
     Findings findings;
     OnHost host;
-    host.ops().pack_direction(*host.stream, pieces, params, groups, message.data(),
-                              dtype_of<Wire>(), &findings);
+    host.ops().pack_direction(*host.stream, pieces, {.params = params, .groups = groups},
+                              {.data = message.data(), .dtype = dtype_of<Wire>()}, &findings);
     host.finish();
     std::vector<bool> written(220);
     for (const Piece& p : pieces) {
@@ -113,8 +113,8 @@ TEST_CASE("host pack_direction: bits follow from the element, not from cuts, ld 
     Findings findings;
     std::vector<bf16> out(whole.size());
     const std::vector<Piece> one = {piece(0, rows, cols, 0, cols, 0)};
-    host.ops().pack_direction(*host.stream, one, params, groups, out.data(), DType::kBF16,
-                              &findings);
+    host.ops().pack_direction(*host.stream, one, {.params = params, .groups = groups},
+                              {.data = out.data(), .dtype = DType::kBF16}, &findings);
     host.finish();
     if (threads == 1) whole = out;
     REQUIRE(same_bits(out, whole));
@@ -126,8 +126,8 @@ TEST_CASE("host pack_direction: bits follow from the element, not from cuts, ld 
       shards.push_back(piece(0, rows, n, begin, cols, packed));
       packed += rows * n;
     }
-    host.ops().pack_direction(*host.stream, shards, params, groups, out.data(), DType::kBF16,
-                              &findings);
+    host.ops().pack_direction(*host.stream, shards, {.params = params, .groups = groups},
+                              {.data = out.data(), .dtype = DType::kBF16}, &findings);
     host.finish();
     for (const Piece& p : shards)
       for (int64_t r = 0; r < rows; ++r)
@@ -148,8 +148,8 @@ TEST_CASE("host pack_direction: an inactive parameter packs zeros and is not rea
   Findings findings;
   OnHost host;
   const std::vector<Piece> pieces = {piece(0, 3, 4, 0, 4, 1), piece(1, 2, 1, 0, 1, 13)};
-  host.ops().pack_direction(*host.stream, pieces, params, groups, message.data(), DType::kBF16,
-                            &findings);
+  host.ops().pack_direction(*host.stream, pieces, {.params = params, .groups = groups},
+                            {.data = message.data(), .dtype = DType::kBF16}, &findings);
   host.finish();
   for (size_t i = 0; i < 16; ++i) REQUIRE(f32(message[i]) == (i == 0 || i == 15 ? 5.0f : 0.0f));
   REQUIRE(findings.nonfinite == 0);
@@ -172,8 +172,8 @@ TEST_CASE("host pack_direction: a value that is not finite is found wherever it 
   std::vector<bf16> message(100);
   const auto pack = [&] {
     Findings findings;
-    host.ops().pack_direction(*host.stream, pieces, params, groups, message.data(), DType::kBF16,
-                              &findings);
+    host.ops().pack_direction(*host.stream, pieces, {.params = params, .groups = groups},
+                              {.data = message.data(), .dtype = DType::kBF16}, &findings);
     host.finish();
     return findings;
   };
@@ -206,8 +206,8 @@ TEST_CASE("host pack_direction: a gradient that overflows by its scale is found"
   const std::vector<Piece> pieces = {piece(0, 1, 1, 0, 1, 0)};
   Findings findings;
   OnHost host;
-  host.ops().pack_direction(*host.stream, pieces, params, groups, message.data(), DType::kF32,
-                            &findings);
+  host.ops().pack_direction(*host.stream, pieces, {.params = params, .groups = groups},
+                            {.data = message.data(), .dtype = DType::kF32}, &findings);
   host.finish();
   REQUIRE(findings.nonfinite == 1);
 }
@@ -220,8 +220,8 @@ TEST_CASE("host pack_direction: an unknown dtype is an error, not a crash", "[un
   const std::vector<Piece> pieces = {piece(0, 2, 2, 0, 2, 0)};
   Findings findings;
   OnHost host;
-  host.ops().pack_direction(*host.stream, pieces, params, groups, message.data(), DType::kF32,
-                            &findings);
+  host.ops().pack_direction(*host.stream, pieces, {.params = params, .groups = groups},
+                            {.data = message.data(), .dtype = DType::kF32}, &findings);
   REQUIRE_THROWS_AS(host.finish(), Error);
   REQUIRE(host.device->error()->status() == Status::kNotSupported);
 }

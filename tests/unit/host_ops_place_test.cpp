@@ -85,8 +85,8 @@ TEMPLATE_TEST_CASE("host unpack: every element arrives at its place, padding is 
   for (const int threads : {1, 3}) {
     Stored<Wire> stored(c);
     OnHost host(threads);
-    host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(), message.data(),
-                      dtype_of<Wire>());
+    host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(),
+                      {.data = message.data(), .dtype = dtype_of<Wire>()});
     host.finish();
     for (size_t i = 0; i < c.owned.size(); ++i) {
       for (int64_t row = 0; row < c.owned[i].rows; ++row)
@@ -118,8 +118,8 @@ TEMPLATE_TEST_CASE("host pack: every element is rounded once into its place of t
     std::vector<Wire> message(static_cast<size_t>(c.message_size + 1), from_f32<Wire>(kPoison));
     Findings findings;
     OnHost host(threads);
-    host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(), message.data(),
-                    dtype_of<Wire>(), &findings);
+    host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(),
+                    {.data = message.data(), .dtype = dtype_of<Wire>()}, &findings);
     host.finish();
     for (const Placed& p : c.placed)
       for (int64_t i = 0; i < p.rows * p.cols; ++i)
@@ -141,8 +141,8 @@ TEST_CASE("host pack: a value that is not finite is found in every place, transp
     OnHost host;
     const auto found = [&] {
       Findings findings;
-      host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(), message.data(),
-                      DType::kBF16, &findings);
+      host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(),
+                      {.data = message.data(), .dtype = DType::kBF16}, &findings);
       host.finish();
       REQUIRE(findings.first_param == -1);  // which parameter it is, the ranks that hold it know
       return findings.nonfinite;
@@ -170,10 +170,10 @@ TEST_CASE("host pack: reads back what unpack wrote, bit for bit", "[unit][host]"
   Stored<bf16> stored(c);
   Findings findings;
   OnHost host;
-  host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(), message.data(),
-                    DType::kBF16);
-  host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(), back.data(), DType::kBF16,
-                  &findings);
+  host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(),
+                    {.data = message.data(), .dtype = DType::kBF16});
+  host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(),
+                  {.data = back.data(), .dtype = DType::kBF16}, &findings);
   host.finish();
   REQUIRE(same_bits(message, back));
 }
@@ -181,15 +181,16 @@ TEST_CASE("host pack: reads back what unpack wrote, bit for bit", "[unit][host]"
 TEST_CASE("host pack and unpack: empty lists and matrices stored otherwise", "[unit][host]") {
   OnHost host;
   Findings findings;
-  host.ops().unpack(*host.stream, {}, {}, nullptr, nullptr, DType::kBF16);
-  host.ops().pack(*host.stream, {}, {}, nullptr, nullptr, DType::kBF16, &findings);
+  host.ops().unpack(*host.stream, {}, {}, nullptr, {.data = nullptr, .dtype = DType::kBF16});
+  host.ops().pack(*host.stream, {}, {}, nullptr, {.data = nullptr, .dtype = DType::kBF16},
+                  &findings);
   host.finish();
   Case c;
   c.add(4, 2);
   Stored<float> stored(c);
   std::swap(stored.batches[0].rows, stored.batches[0].cols);
   std::vector<float> message(8);
-  host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(), message.data(),
-                    DType::kF32);
+  host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(),
+                    {.data = message.data(), .dtype = DType::kF32});
   REQUIRE_THROWS_AS(host.finish(), Error);
 }

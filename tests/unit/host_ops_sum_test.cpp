@@ -72,8 +72,8 @@ TEMPLATE_TEST_CASE("host sum: addends are added one after the other in f32, for 
     const std::vector<Piece> pieces = {piece()};
     bool first = true;
     for (const auto* message : {&a, &b, &c}) {
-      host.ops().accumulate(*host.stream, pieces, sums.data(), message->data(),
-                            dtype_of<TestType>(), first);
+      host.ops().accumulate(*host.stream, pieces, sums.data(),
+                            {.data = message->data(), .dtype = dtype_of<TestType>()}, first);
       first = false;
     }
     host.finish();
@@ -111,8 +111,8 @@ TEMPLATE_TEST_CASE("host sum: AdamW's values are what its commit would write, an
     Findings findings;
     const std::vector<Piece> pieces = {piece()};
     const auto pack = [&] {
-      host.ops().pack_adamw(*host.stream, pieces, &view, &s, message.data(), DType::kF32,
-                            &findings);
+      host.ops().pack_adamw(*host.stream, pieces, {.params = &view, .adam = &s},
+                            {.data = message.data(), .dtype = DType::kF32}, &findings);
       host.finish();
     };
     pack();
@@ -143,7 +143,8 @@ TEST_CASE("host sum: AdamW's values note a sum whose square is beyond f32", "[un
     grad[at] = 1e25f;
     OnHost host;
     Findings findings;
-    host.ops().pack_adamw(*host.stream, pieces, &view, &s, message.data(), DType::kF32, &findings);
+    host.ops().pack_adamw(*host.stream, pieces, {.params = &view, .adam = &s},
+                          {.data = message.data(), .dtype = DType::kF32}, &findings);
     host.finish();
     return findings.first_param;
   };
@@ -169,8 +170,9 @@ TEMPLATE_TEST_CASE("host sum: values are taken over by master and parameter, whe
     auto expected_master = master;
     OnHost host(2);
     const auto commit = [&](const Ballot& sum) {
-      host.ops().commit_values(*host.stream, pieces, &view, message.data(), DType::kF32, &sum, 1,
-                               9);
+      host.ops().commit_values(*host.stream, pieces, &view,
+                               {.data = message.data(), .dtype = DType::kF32},
+                               {.sum = &sum, .world = 1, .stamp = 9});
       host.finish();
     };
     commit(reject_preset());
@@ -209,9 +211,11 @@ TEST_CASE("host sum: a view without momentum sends its gradient as it is and upd
   OnHost host;
   Findings findings;
   const Ballot sum = consent();
-  host.ops().pack_direction(*host.stream, pieces, &view, &s, message.data(), DType::kBF16,
-                            &findings);
-  host.ops().commit_muon(*host.stream, pieces, &view, &s, update.data(), DType::kF32, &sum, 1, 9);
+  host.ops().pack_addend(*host.stream, pieces, &view,
+                         {.data = message.data(), .dtype = DType::kBF16}, &findings);
+  host.ops().commit_update(*host.stream, pieces, {.params = &view, .groups = &s},
+                           {.data = update.data(), .dtype = DType::kF32},
+                           {.sum = &sum, .world = 1, .stamp = 9});
   host.finish();
   CHECK(same_bits(message, sent));
   CHECK(same_bits(param, expected));
@@ -233,7 +237,8 @@ TEST_CASE("host sum: a view without weights takes in the momentum alone", "[unit
   const std::vector<Piece> pieces = {piece()};
   const Ballot sum = consent();
   OnHost host;
-  host.ops().commit_muon(*host.stream, pieces, &view, &s, nullptr, DType::kBF16, &sum, 1, 9);
+  host.ops().commit_momentum(*host.stream, pieces, {.params = &view, .groups = &s},
+                             {.sum = &sum, .world = 1, .stamp = 9});
   host.finish();
   CHECK(same_bits(momentum, expected));
 }

@@ -108,15 +108,15 @@ void covering_array(bool half) {
 class RankOrder : public wrapped::Ops {
  public:
   RankOrder(muonrt::Ops& inner, size_t addends) : wrapped::Ops(inner), addends_(addends) {}
-  void accumulate(Stream& s, std::span<const Piece> pieces, float* sums, const void* message,
-                  DType wire, bool) override {
+  void accumulate(Stream& s, std::span<const Piece> pieces, float* sums, ConstWire message,
+                  bool) override {
     lists_.push_back(pieces);
     if (lists_.size() < addends_) return;
     std::sort(lists_.begin(), lists_.end(), [](const auto& a, const auto& b) {
       return a.front().packed_offset < b.front().packed_offset;
     });
     for (size_t i = 0; i < lists_.size(); ++i)
-      inner_.accumulate(s, lists_[i], sums, message, wire, i == 0);
+      inner_.accumulate(s, lists_[i], sums, message, i == 0);
     lists_.clear();
   }
 

@@ -132,15 +132,14 @@ class TwoThreads : public BlockedProducts {
 class CastSkipped : public wrapped::Ops {
  public:
   CastSkipped(muonrt::Ops& inner, bool here) : wrapped::Ops(inner), here_(here) {}
-  void pack_direction(Stream& s, std::span<const Piece> pieces, const ParamView* params,
-                      const MuonScalars* groups, void* message, DType transport,
-                      Findings* findings) override {
-    inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
+  void pack_direction(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
+                      Wire message, Findings* findings) override {
+    inner_.pack_direction(s, pieces, tables, message, findings);
     if (!here_) return;
-    enqueue(s, host::Task([pieces, params, groups, message] {
+    enqueue(s, host::Task([pieces, tables, message] {
               for (const Piece& piece : pieces) {
-                const ParamView& p = params[piece.param];
-                const MuonScalars& scalars = groups[p.group];
+                const ParamView& p = tables.params[piece.param];
+                const MuonScalars& scalars = tables.groups[p.group];
                 if (!p.active) continue;
                 for (int64_t r = 0; r < piece.rows; ++r) {
                   for (int64_t c = 0; c < piece.cols; ++c) {
@@ -151,7 +150,7 @@ class CastSkipped : public wrapped::Ops {
                         scalars);
                     uint32_t bits;
                     std::memcpy(&bits, &u, 4);
-                    static_cast<bf16*>(message)[piece.packed_offset + r * piece.cols + c] = {
+                    static_cast<bf16*>(message.data)[piece.packed_offset + r * piece.cols + c] = {
                         static_cast<uint16_t>(bits >> 16)};
                   }
                 }

@@ -193,14 +193,15 @@ struct World {
 };
 
 void step(backends::Backend& backend, World& w, DType transport, bool pass) {
-  backend.ops->pack_direction(*backend.stream, w.pieces, w.params, w.groups, w.message.data(),
-                              transport, &w.findings);
+  backend.ops->pack_direction(*backend.stream, w.pieces, {.params = w.params, .groups = w.groups},
+                              {.data = w.message.data(), .dtype = transport}, &w.findings);
   const int32_t list[] = {0, 1};
   backend.ops->scan(*backend.stream, list, w.params, &w.findings);
   Ballot ballot;
   backend.ops->cast_ballot(*backend.stream, &ballot, &w.findings, 7, 2, pass);
-  backend.ops->commit_muon(*backend.stream, w.pieces, w.params, w.groups, w.message.data(),
-                           transport, &ballot, 1, 7);
+  backend.ops->commit_muon(*backend.stream, w.pieces, {.params = w.params, .groups = w.groups},
+                           {.data = w.message.data(), .dtype = transport},
+                           {.sum = &ballot, .world = 1, .stamp = 7});
   backend.wait();
 }
 
@@ -252,8 +253,10 @@ TEST_CASE("ops: unpack and pack are inverse and equal on every backend", "[unit]
       for (int64_t i = 0; i < 216; ++i)
         reference::store(in.data(), transport, i, static_cast<float>(i - 100));
       Findings findings;
-      backend.ops->unpack(*backend.stream, placed, owned, matrices, in.data(), transport);
-      backend.ops->pack(*backend.stream, placed, owned, matrices, out.data(), transport, &findings);
+      backend.ops->unpack(*backend.stream, placed, owned, matrices,
+                          {.data = in.data(), .dtype = transport});
+      backend.ops->pack(*backend.stream, placed, owned, matrices,
+                        {.data = out.data(), .dtype = transport}, &findings);
       backend.wait();
       CHECK(in == out);
       CHECK(findings.nonfinite == 0);
@@ -297,7 +300,8 @@ TEST_CASE("ops: AdamW has equal bits on every backend and the textbook's value",
         view.momentum = first.data();
         view.variance = second.data();
         view.numel = n;
-        b.ops->commit_adamw(*b.stream, list, {}, &view, &s, &yes, 1, t);
+        b.ops->commit_adamw(*b.stream, list, {}, {.params = &view, .adam = &s},
+                            {.sum = &yes, .world = 1, .stamp = t});
         b.wait();
       };
       run(backend, w, m, v);

@@ -204,14 +204,13 @@ namespace {
 class FailingOps : public wrapped::Ops {
  public:
   FailingOps(muonrt::Ops& inner, const bool& fails) : wrapped::Ops(inner), fails_(fails) {}
-  void pack_direction(Stream& s, std::span<const Piece> pieces, const ParamView* params,
-                      const MuonScalars* groups, void* message, DType transport,
-                      Findings* findings) override {
+  void pack_direction(Stream& s, std::span<const Piece> pieces, const StepTables& tables,
+                      Wire message, Findings* findings) override {
     if (fails_) {
       dynamic_cast<host::HostStream&>(s).enqueue(
           host::Task([] { throw Error(Status::kOutOfMemory, "planted; nothing"); }));
     }
-    inner_.pack_direction(s, pieces, params, groups, message, transport, findings);
+    inner_.pack_direction(s, pieces, tables, message, findings);
   }
 
  private:
@@ -266,10 +265,9 @@ class EndingOps : public wrapped::Ops {
   EndingOps(muonrt::Ops& inner, const Where& where, const std::function<void()>& end)
       : wrapped::Ops(inner), where_(where), end_(end) {}
   void commit_adamw(Stream& s, std::span<const int32_t> whole, std::span<const Piece> pieces,
-                    const ParamView* params, const AdamScalars* scalars, const Ballot* sum,
-                    int64_t world, int64_t step) override {
+                    const StepTables& tables, const Verdict& verdict) override {
     end_at(Where::kCommit, s);
-    inner_.commit_adamw(s, whole, pieces, params, scalars, sum, world, step);
+    inner_.commit_adamw(s, whole, pieces, tables, verdict);
   }
   void hash_memory(Stream& s, const void* memory, int64_t bytes, uint64_t* sum) override {
     end_at(Where::kHash, s);

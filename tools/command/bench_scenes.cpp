@@ -124,22 +124,26 @@ void ElementwiseScene::copy() {
   bench_->ops().copy(bench_->stream(), other_, message_, 2 * elements());
 }
 void ElementwiseScene::pack_direction() {
-  bench_->ops().pack_direction(bench_->stream(), pieces_, params_, groups_, other_, DType::kBF16,
-                               findings_);
+  bench_->ops().pack_direction(bench_->stream(), pieces_, {.params = params_, .groups = groups_},
+                               {.data = other_, .dtype = DType::kBF16}, findings_);
 }
 void ElementwiseScene::scan() { bench_->ops().scan(bench_->stream(), list_, params_, findings_); }
 void ElementwiseScene::commit_muon() {
-  bench_->ops().commit_muon(bench_->stream(), pieces_, params_, groups_, message_, DType::kBF16,
-                            sum_, 1, kStamp);
+  bench_->ops().commit_muon(bench_->stream(), pieces_, {.params = params_, .groups = groups_},
+                            {.data = message_, .dtype = DType::kBF16},
+                            {.sum = sum_, .world = 1, .stamp = kStamp});
 }
 void ElementwiseScene::commit_adamw() {
-  bench_->ops().commit_adamw(bench_->stream(), list_, {}, params_, adam_, sum_, 1, kStamp);
+  bench_->ops().commit_adamw(bench_->stream(), list_, {}, {.params = params_, .adam = adam_},
+                             {.sum = sum_, .world = 1, .stamp = kStamp});
 }
 void ElementwiseScene::unpack() {
-  bench_->ops().unpack(bench_->stream(), placed_, owned_, &matrix_, message_, DType::kBF16);
+  bench_->ops().unpack(bench_->stream(), placed_, owned_, &matrix_,
+                       {.data = message_, .dtype = DType::kBF16});
 }
 void ElementwiseScene::pack() {
-  bench_->ops().pack(bench_->stream(), placed_, owned_, &matrix_, other_, DType::kBF16, findings_);
+  bench_->ops().pack(bench_->stream(), placed_, owned_, &matrix_,
+                     {.data = other_, .dtype = DType::kBF16}, findings_);
 }
 void ElementwiseScene::normalize() {
   bench_->ops().normalize(bench_->stream(), matrix_, normal_, {}, findings_);
