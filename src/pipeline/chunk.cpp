@@ -21,13 +21,14 @@ std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
 
 }  // namespace
 
-Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
-             void* scratch)
+Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan, const Lane& lane,
+             void* return_receive, void* scratch)
     : context_(&context),
+      work_(&work),
       plan_(&plan),
       lane_(lane),
       return_receive_(return_receive),
-      teams_(make_teams(context, plan)),
+      teams_(make_teams(context, work, plan)),
       packed_(context.device->create_event()),
       arrived_(context.device->create_event()),
       produced_(context.device->create_event()),
@@ -58,7 +59,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
 void Chunk::bind(Batch& batch, void* scratch) {
   batch.raw.data = scratch;
   batch.workspace = static_cast<char*>(scratch) + batch.bytes.raw;
-  if (context_->health)
+  if (work_->health)
     batch.lanczos =
         reinterpret_cast<float*>(static_cast<char*>(batch.workspace) + batch.bytes.work);
   for (int64_t i = 0; i < batch.raw.count; ++i) {
@@ -75,9 +76,10 @@ std::vector<NormuonState> Chunk::normuon_of(const std::vector<Owned>& owned) con
   std::vector<NormuonState> states;
   bool any = false;
   for (const Owned& one : owned) {
-    const NormuonState* state = context_->normuon_of(one.matrix);
-    states.push_back(state ? *state : NormuonState{});
-    any = any || state;
+    const auto matrix = static_cast<size_t>(one.matrix);
+    const bool here = work_->normuon && (*work_->normuon)[matrix].lines > 0;
+    states.push_back(here ? (*work_->normuon)[matrix] : NormuonState{});
+    any = any || here;
   }
   return any ? states : std::vector<NormuonState>{};
 }
@@ -98,7 +100,7 @@ void Chunk::bind_functions() {
           ->matrices()[static_cast<size_t>(
               context_->plan->slots()[static_cast<size_t>(plan.slot)].matrices.front())]
           .owner;
-  FunctionCall call{&context_->functions, context_->failure, true, plan.carried, owner};
+  FunctionCall call{&work_->functions, work_->failure, true, plan.carried, owner};
   call.local = plan.gather_send_bytes ? lane_.gather_send : nullptr;
   call.full = plan.gather_receive_bytes ? lane_.gather_receive : nullptr;
   gather_call_ = call;
@@ -123,7 +125,7 @@ void Chunk::call(int32_t span, FunctionCall& function) {
   const Context& c = *context_;
   if (c.rehearses) return;
   begin(span, *c.exchange);
-  c.device->call(*c.exchange, &FunctionCall::run, &function, &c.findings->failed);
+  c.device->call(*c.exchange, &FunctionCall::run, &function, &c.results.findings->failed);
   end(span, *c.exchange);
 }
 
@@ -148,8 +150,8 @@ void Chunk::pack_gather() {
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
   if (!plan_->gather_pieces.empty()) {
     begin(kPack, *c.compute);
-    c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.params, c.muon, lane_.gather_send,
-                           plan_->gather_dtype, c.findings);
+    c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.tables.params, c.tables.groups,
+                           lane_.gather_send, plan_->gather_dtype, c.results.findings);
     end(kPack, *c.compute);
   }
   // Recorded by ranks that only receive, too: the unpack that last read the buffer lies before it.
@@ -171,17 +173,17 @@ void Chunk::sum() {
     c.ops().accumulate(*c.compute, plan_->addends[a], lane_.sums, lane_.gather_receive,
                        plan_->gather_dtype, a == 0);
   if (plan_->kind == SlotKind::kSlices) {
-    c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.params, c.adam, lane_.return_send,
-                       plan_->return_dtype, c.findings);
+    c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.tables.params, c.tables.adam,
+                       lane_.return_send, plan_->return_dtype, c.results.findings);
   } else {
-    c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.params, c.muon, lane_.directions,
-                           plan_->return_dtype, c.findings);
+    c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.tables.params, c.tables.groups,
+                           lane_.directions, plan_->return_dtype, c.results.findings);
   }
   end(kSum, *c.compute);
 }
 
 Health::Records Chunk::records(const Batch& batch) const {
-  const Health* health = context_->health;
+  const Health* health = work_->health;
   return health ? health->records(batch.owned.front().matrix) : Health::Records{};
 }
 
@@ -197,7 +199,7 @@ void Chunk::run_newton_schulz(Team& team) {
     batches.push_back({batch.settings, &batch.method, batch.raw, batch.workspace, q});
   }
   const auto enqueue = [&] {
-    const auto results = muonrt::orthogonalize(c.ops(), *c.compute, batches, c.findings);
+    const auto results = muonrt::orthogonalize(c.ops(), *c.compute, batches, c.results.findings);
     for (size_t i = 0; i < results.size(); ++i) team.batches[i].result = results[i];
   };
   Recorder* const recorder = recorder_of(*c.device);
@@ -222,7 +224,7 @@ void Chunk::finish(Batch& batch) {
     batch.result_each[i] = one;
   }
   if (!batch.normuon.empty())
-    c.ops().normuon(*c.compute, batch.result, batch.normuon, c.params, c.muon);
+    c.ops().normuon(*c.compute, batch.result, batch.normuon, c.tables.params, c.tables.groups);
   if (health.updates) c.ops().tally(*c.compute, batch.result, nullptr, health.updates);
 }
 
@@ -242,7 +244,7 @@ void Chunk::run(Team& team) {
   begin(team.span + 2, *c.compute);
   for (const Batch& batch : team.batches)
     c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(), lane_.return_send,
-                 c.transport(), c.findings);
+                 c.transport(), c.results.findings);
   end(team.span + 2, *c.compute);
 }
 
@@ -269,20 +271,21 @@ void Chunk::commit(const StepRun& run) {
   const Context& c = *context_;
   const SlotPlan& p = *plan_;
   if (!normuon_.empty())
-    c.ops().commit_normuon(*c.compute, normuon_, c.params, c.verdict, c.world, run.stamp);
+    c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, c.results.verdict, c.world(),
+                           run.stamp);
   if (p.return_pieces.empty() && p.kept.empty()) return;
   c.device->wait(*c.compute, *returned_);
   begin(kCommit, *c.compute);
   if (p.kind == SlotKind::kSlices) {
-    c.ops().commit_values(*c.compute, p.return_pieces, c.params, return_receive_, p.return_dtype,
-                          c.verdict, c.world, run.stamp);
-    c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.params, c.adam, c.verdict, c.world,
-                         run.stamp);
+    c.ops().commit_values(*c.compute, p.return_pieces, c.tables.params, return_receive_,
+                          p.return_dtype, c.results.verdict, c.world(), run.stamp);
+    c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.tables.params, c.tables.adam,
+                         c.results.verdict, c.world(), run.stamp);
   } else {
-    c.ops().commit_muon(*c.compute, p.kept_pieces, c.params, c.muon, nullptr, p.return_dtype,
-                        c.verdict, c.world, run.stamp);
-    c.ops().commit_muon(*c.compute, p.return_pieces, c.params, c.muon, return_receive_,
-                        p.return_dtype, c.verdict, c.world, run.stamp);
+    c.ops().commit_muon(*c.compute, p.kept_pieces, c.tables.params, c.tables.groups, nullptr,
+                        p.return_dtype, c.results.verdict, c.world(), run.stamp);
+    c.ops().commit_muon(*c.compute, p.return_pieces, c.tables.params, c.tables.groups,
+                        return_receive_, p.return_dtype, c.results.verdict, c.world(), run.stamp);
   }
   end(kCommit, *c.compute);
 }

@@ -1,54 +1,35 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include "algo/newton_schulz.hpp"
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
 #include "backend/scalars.hpp"
-#include "pipeline/functions.hpp"
+#include "backend/step.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {
 
-class Health;
+/// Where stages leave what they find, in memory of the device.
+struct StepResults {
+  Findings* findings = nullptr;  // of this rank
+  Ballot* verdict = nullptr;     // the summed ballots
+};
 
-/// What every stage of every chunk works with; fixed when the optimizer is created. Tables are in
-/// memory that the device reads.
+/// What every stage of every chunk works with; fixed when the optimizer is created.
 struct Context {
   Device* device = nullptr;
   Comm* comm = nullptr;
   const Plan* plan = nullptr;
   Stream* compute = nullptr;
-  Stream* exchange = nullptr;                          // the comm stream
-  const ParamView* params = nullptr;                   // by parameter
-  const MuonScalars* muon = nullptr;                   // by group
-  const AdamScalars* adam = nullptr;                   // by ParamView::scalars
-  GradientTables gradient_tables;                      // the same tables
-  const std::vector<NormuonState>* normuon = nullptr;  // by matrix; null: none has NorMuon
-  // Where the host cannot write those tables, it writes them here and each step copies them.
-  void* tables = nullptr;
-  const void* host_tables = nullptr;
-  int64_t table_bytes = 0;                                   // 0: nothing to copy
-  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
-  Functions functions;                 // the caller's, for slots that they carry
-  FunctionFailure* failure = nullptr;  // where those report
-  Health* health = nullptr;            // null: no step measures
-  bool serial = false;                 // one stage at a time, for debugging
-  bool rehearses = false;              // nothing is sent, none of the caller's functions is called
-  Findings* findings = nullptr;
-  Ballot* verdict = nullptr;  // the summed ballots
-  int64_t world = 1;
+  Stream* exchange = nullptr;  // the comm stream
+  StepTables tables;
+  StepResults results;
+  bool rehearses = false;  // nothing is sent, none of the caller's functions is called
 
   Ops& ops() const { return device->ops(); }
-  /// Null where that matrix is not normalized here.
-  const NormuonState* normuon_of(int32_t matrix) const {
-    if (!normuon) return nullptr;
-    const NormuonState& state = (*normuon)[static_cast<size_t>(matrix)];
-    return state.lines > 0 ? &state : nullptr;
-  }
+  int64_t world() const { return comm->size(); }
   DType transport() const { return plan->problem().options.transport; }
 };
 

@@ -49,14 +49,15 @@ void Guards::enqueue(const StepRun& run) {
   c.ops().fill(s, norm_, 0, sizeof(double));
   if (clips) {
     c.ops().fill(s, mine_, 0, kWordBytes);
-    c.ops().sum_squares(s, work_.counted, c.params, mine_);
+    c.ops().sum_squares(s, work_.counted, c.tables.params, mine_);
   }
   if (work_.logits > 0) c.ops().take_logits(s, run.qk_logits, my_logits_, work_.logits);
   if (clips || work_.logits > 0) exchange();
   if (clips || run.factors.on_device() || c.rehearses)
-    c.ops().scale_gradients(s, run.factors, work_.clip_norm, all_, c.gradient_tables, c.findings,
+    c.ops().scale_gradients(s, run.factors, work_.clip_norm, all_, work_.tables, c.results.findings,
                             norm_);
-  for (const ClippedWeight& weight : work_.clipped) c.ops().clip_heads(s, weight.clip, c.findings);
+  for (const ClippedWeight& weight : work_.clipped)
+    c.ops().clip_heads(s, weight.clip, c.results.findings);
 }
 
 void Guards::report() {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "backend/scalars.hpp"
+
+// What the ops of a step share.
+
+namespace muonrt {
+
+/// The tables that a step reads, where the device reads them.
+struct StepTables {
+  const ParamView* params = nullptr;    // by parameter
+  const MuonScalars* groups = nullptr;  // by group
+  const AdamScalars* adam = nullptr;    // by ParamView::scalars
+};
+
+/// The vote that a commit waits for: nothing is written unless it passes.
+struct Verdict {
+  const Ballot* sum = nullptr;  // of all ranks, where the device reads it
+  int64_t world = 0, stamp = 0;
+  MUONRT_HOST_DEVICE bool passes() const { return muonrt::passes(*sum, world, stamp); }
+};
+
+/// A message and the dtype that it has on the wire.
+struct Wire {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+struct ConstWire {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
+}  // namespace muonrt
