@@ -271,21 +271,22 @@ void Chunk::commit(const StepRun& run) {
   const Context& c = *context_;
   const SlotPlan& p = *plan_;
   if (!normuon_.empty())
-    c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, c.results.verdict, c.world(),
+    c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, c.results.ballot_sum, c.world(),
                            run.stamp);
   if (p.return_pieces.empty() && p.kept.empty()) return;
   c.device->wait(*c.compute, *returned_);
   begin(kCommit, *c.compute);
   if (p.kind == SlotKind::kSlices) {
     c.ops().commit_values(*c.compute, p.return_pieces, c.tables.params, return_receive_,
-                          p.return_dtype, c.results.verdict, c.world(), run.stamp);
+                          p.return_dtype, c.results.ballot_sum, c.world(), run.stamp);
     c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.tables.params, c.tables.adam,
-                         c.results.verdict, c.world(), run.stamp);
+                         c.results.ballot_sum, c.world(), run.stamp);
   } else {
     c.ops().commit_muon(*c.compute, p.kept_pieces, c.tables.params, c.tables.groups, nullptr,
-                        p.return_dtype, c.results.verdict, c.world(), run.stamp);
+                        p.return_dtype, c.results.ballot_sum, c.world(), run.stamp);
     c.ops().commit_muon(*c.compute, p.return_pieces, c.tables.params, c.tables.groups,
-                        return_receive_, p.return_dtype, c.results.verdict, c.world(), run.stamp);
+                        return_receive_, p.return_dtype, c.results.ballot_sum, c.world(),
+                        run.stamp);
   }
   end(kCommit, *c.compute);
 }

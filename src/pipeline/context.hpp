@@ -14,7 +14,7 @@ namespace muonrt {
 /// Where stages leave what they find, in memory of the device.
 struct StepResults {
   Findings* findings = nullptr;  // of this rank
-  Ballot* verdict = nullptr;     // the summed ballots
+  Ballot* ballot_sum = nullptr;  // of the vote
 };
 
 /// What every stage of every chunk works with; fixed when the optimizer is created.

@@ -120,7 +120,7 @@ void Pipeline::make_chunks() {
     return static_cast<void*>(here);
   };
   context_.results.findings = static_cast<Findings*>(take(kMemoryAlignment));
-  context_.results.verdict = static_cast<Ballot*>(take(kMemoryAlignment));
+  context_.results.ballot_sum = static_cast<Ballot*>(take(kMemoryAlignment));
   ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
   second_ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
   second_verdict_ = static_cast<Ballot*>(take(kMemoryAlignment));
@@ -159,7 +159,7 @@ void Pipeline::prepare(const StepRun& run) {
   const TableCopy& tables = work_.copy;
   if (tables.bytes > 0) ops.copy(s, tables.to, tables.from, tables.bytes);
   ops.copy(s, context_.results.findings, &kNoFindings, sizeof(Findings));
-  ops.copy(s, context_.results.verdict, &kReject, sizeof(Ballot));
+  ops.copy(s, context_.results.ballot_sum, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
   // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
   ops.copy(s, ballot_, &kReject, sizeof(Ballot));
@@ -216,7 +216,7 @@ void Pipeline::adamw(const StepRun& run) {
   if (work.whole.empty() && work.pieces.empty()) return;
   times_.begin(kAdamWSpan, *compute_);
   context_.ops().commit_adamw(*compute_, work.whole, work.pieces, context_.tables.params,
-                              context_.tables.adam, context_.results.verdict, context_.world(),
+                              context_.tables.adam, context_.results.ballot_sum, context_.world(),
                               run.stamp);
   times_.end(kAdamWSpan, *compute_);
 }
@@ -238,7 +238,7 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
     case Stage::kOrthogonalize:
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
-      return vote(run, ballot_, context_.results.verdict, &outcome_->verdict, true);
+      return vote(run, ballot_, context_.results.ballot_sum, &outcome_->verdict, true);
     case Stage::kCommit:
       return chunk ? chunk->commit(run) : void();
     case Stage::kAdamW:
@@ -314,7 +314,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   StepRun run;
   run.stamp = stamp;
   outcome_->verdict = verdict;
-  context_.ops().copy(*compute_, context_.results.verdict, &outcome_->verdict, sizeof(Ballot));
+  context_.ops().copy(*compute_, context_.results.ballot_sum, &outcome_->verdict, sizeof(Ballot));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
   guards_->report();  // a step that could not be enqueued to its end has not
