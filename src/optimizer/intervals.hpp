@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/device.hpp"
 #include "base/dtype.hpp"
 #include "base/error.hpp"
 
@@ -33,6 +34,14 @@ inline void require_apart(const Interval& given, const Interval& other) {
   MUONRT_REQUIRE(begin >= end, Status::kInvalidArgument, "param '", *given.name, "': ", given.what,
                  " overlaps the ", other.what, " of param '", *other.name, "' by ", end - begin,
                  " bytes; give every buffer memory of its own");
+}
+
+/// Errors: INVALID_ARGUMENT naming `what` of the parameter.
+inline void require_reach(const Device& device, const std::string& name, const char* what,
+                          const void* memory) {
+  MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,
+                 " is not in memory that the device reaches (", device.describe(),
+                 "); pass a buffer of that device");
 }
 
 }  // namespace muonrt

@@ -1,25 +1,11 @@
 #include "optimizer/optimizer.hpp"
 
-#include <random>
-
+#include "optimizer/agreement.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/settings/describe.hpp"
-#include "pipeline/batches.hpp"
+#include "optimizer/work.hpp"
 
 namespace muonrt {
-
-namespace {
-
-/// A number that no other optimizer has: rank 0's draw.
-uint64_t agreed_identity(Comm& comm) {
-  std::random_device draw;
-  const uint64_t mine = uint64_t{draw()} << 32 | draw();
-  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
-  return all[0];
-}
-
-}  // namespace
 
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
                                              const std::function<OptimizerSettings()>& read,
@@ -27,6 +13,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   std::unique_ptr<Optimizer> out(new Optimizer());
   Optimizer& self = *out;
   Fingerprint fingerprint;
+  std::vector<NewtonSchulz> methods;
   together(comm, [&] {
     self.settings_ = read();
     validate(self.settings_, comm.rank(), comm.size());
@@ -38,64 +25,37 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
                    ") works on host memory; use MUONRT_DEVICE_HOST, or a "
                    "communicator for that device");
     fingerprint = make_fingerprint(self.settings_, self.device_->describe());
-    self.newton_schulz_ = make_newton_schulz(self.settings_);
+    methods = make_newton_schulz(self.settings_);
   });
   fingerprint.compare(comm);
-  together(comm, [&] {
-    const auto plan = [&](bool in_blocks) {
-      return std::make_unique<Plan>(
-          make_problem(self.settings_, self.newton_schulz_, comm.size(), in_blocks));
-    };
-    self.plan_ = plan(false);
-    if (block_period(self.settings_) > 1) self.block_plan_ = plan(true);
-  });
+  together(comm, [&] { self.plans_ = StepPlans(self.settings_, std::move(methods), comm.size()); });
   self.comm_ = comm.duplicate();
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
-  self.identity_ = agreed_identity(*self.comm_);
-  together(*self.comm_, [&] { self.take_memory(), self.list_written(), self.rehearse(); });
+  self.record_ = VoteRecord(*self.comm_, self.settings_.commit);
+  together(*self.comm_, [&] { self.take_memory(), self.plans_.rehearse(*self.device_); });
   return out;
 }
 
-// Streams go before the communicator that their tasks use, and both before the memory.
-Optimizer::~Optimizer() {
-  pipeline_.reset();
-  block_pipeline_.reset();
-  comm_.reset();
-}
-
-const GroupSettings& Optimizer::group_of(int64_t param) const {
-  return settings_.groups[settings_.params[static_cast<size_t>(param)].group];
+// What the pipelines take comes last, for all of it is told where the rest lies.
+void Optimizer::take_memory() {
+  std::vector<SlotPlan> slots = plans_.whole().rank_slots(rank());
+  state_ = State(*device_, settings_, plans_.whole(), slots, rank());
+  tables_ = Tables(*device_, settings_, state_, slots, rank());
+  state_.start(*device_, settings_);
+  clipper_ = QkClipper(*device_, settings_, tables_.params());
+  tables_.take_copy(*device_);
+  Context context;
+  context.device = device_.get();
+  context.comm = comm_.get();
+  context.tables = tables_.on_device();
+  plans_.take_pipelines(context, rank(), std::move(slots),
+                        make_work(settings_, tables_, state_, clipper_, rank()));
+  tables_.bind_sums(plans_.whole_pipeline());
+  written_ = WrittenMemory(settings_, tables_.params(), state_);
 }
 
 std::string Optimizer::describe(bool json) const {
-  const auto of = [&](const Plan& plan) {
-    const std::vector<int64_t> scratch =
-        scratch_bytes(plan, newton_schulz_, device_->ops(), settings_.health_every > 0);
-    return json ? plan.json(scratch) : plan.describe(0, scratch);
-  };
-  std::string out = of(*plan_);
-  if (!block_plan_) return out;
-  const std::string blocks = of(*block_plan_);
-  if (!json) {
-    return out + cat("\nSteps 0, ", block_period(settings_),
-                     ", ... take whole matrices, as above; those between take blocks:\n\n", blocks);
-  }
-  out.resize(out.find_last_of('}'));
-  return out +
-         cat(", \"block_period\": ", block_period(settings_), ", \"block_plan\": ", blocks, "}");
-}
-
-void Optimizer::require_reach(int64_t param, const char* what, const void* memory) const {
-  MUONRT_REQUIRE(device_->reaches(memory), Status::kInvalidArgument, "param '",
-                 settings_.params[static_cast<size_t>(param)].name, "': ", what,
-                 " is not in memory that the device reaches (", device_->describe(),
-                 "); pass a buffer of that device");
-}
-
-void Optimizer::check_param(int64_t param, const char* where) const {
-  MUONRT_REQUIRE(param >= 0 && param < static_cast<int64_t>(settings_.params.size()),
-                 Status::kInvalidArgument, where, "param index is ", param, " (there are ",
-                 settings_.params.size(), " parameters); use an index below that");
+  return plans_.describe(device_->ops(), settings_.health_every > 0, json);
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {
@@ -118,10 +78,32 @@ int64_t Optimizer::find(const std::string& name) const {
 void Optimizer::set_steps(int64_t steps) {
   MUONRT_REQUIRE(steps >= 0 && steps <= int64_t{1} << 53, Status::kInvalidArgument, "step is ",
                  steps, " (it counts committed steps, up to 2^53); correct it");
-  steps_ = steps;
-  for (size_t i = 0; i < adam_steps_.size(); ++i) {
-    adam_steps_[i] = steps / group_of(static_cast<int64_t>(i)).update_every;
-  }
+  record_.set_steps(steps);
+  tables_.set_steps(settings_, steps);
+}
+
+void Optimizer::check_grad(int64_t param, const void* grad) const {
+  require_param(settings_, param);
+  const ParamView& view = tables_.params()[param];
+  const std::string& name = settings_.params[static_cast<size_t>(param)].name;
+  const Interval given = interval_of(grad, view.grads(), view.grad_dtype, "grad", name);
+  if (grad) written_.require_apart_from(given);
+  require_reach(*device_, name, "grad", grad);
+}
+
+void Optimizer::set_grad(int64_t param, const void* grad) {
+  check_grad(param, grad);
+  tables_.params()[param].grad = grad;
+}
+
+StateView Optimizer::state(int64_t param, StateKind kind) const {
+  require_param(settings_, param);
+  return view_of(state_.at(param, kind, settings_.params[static_cast<size_t>(param)].name));
+}
+
+std::vector<StatePiece> Optimizer::state_pieces(int64_t param, StateKind kind) const {
+  require_param(settings_, param);
+  return state_.at(param, kind, settings_.params[static_cast<size_t>(param)].name).pieces;
 }
 
 }  // namespace muonrt

@@ -1,6 +1,5 @@
 #include "optimizer/qk_clip.hpp"
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -29,10 +28,6 @@ int64_t rows_of(const QkClipSettings& c) {
       break;
   }
   return -1;
-}
-
-bool may_clip(const QkClipSettings& c, int32_t head) {
-  return !c.selects || std::find(c.select.begin(), c.select.end(), head) != c.select.end();
 }
 
 }  // namespace
@@ -120,23 +115,6 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                    ": select holds head ", head, " (0 to ", c.heads - 1,
                    ", each once); correct it");
   }
-}
-
-std::vector<std::pair<int32_t, int32_t>> clipped_heads(const OptimizerSettings& settings,
-                                                       const ParamView* params,
-                                                       const float* logits) {
-  std::map<int32_t, int64_t> begin;
-  for (const QkLogits& layer : qk_layers(settings)) begin[layer.layer] = layer.logits_at;
-  std::set<std::pair<int32_t, int32_t>> out;
-  for (size_t i = 0; i < settings.params.size(); ++i) {
-    const QkClipSettings& c = settings.params[i].qk_clip;
-    if (c.kind == QkKind::kNone || !params[i].active) continue;
-    for (int32_t head = 0; head < c.heads; ++head) {
-      const float logit = logits[begin[c.layer] + head];
-      if (may_clip(c, head) && logit > static_cast<float>(c.threshold)) out.insert({c.layer, head});
-    }
-  }
-  return {out.begin(), out.end()};
 }
 
 std::string describe(const QkClipSettings& c) {

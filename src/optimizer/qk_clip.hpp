@@ -1,10 +1,8 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "backend/scalars.hpp"
 #include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
@@ -25,12 +23,6 @@ int64_t logit_count(const std::vector<QkLogits>& layers);
 
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, naming the parameter and field.
 void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& param);
-
-/// Heads whose logits went beyond a threshold of a parameter that may clip them and took part:
-/// (layer, head), ascending. @param params  as many as the settings have; `active` is read.
-std::vector<std::pair<int32_t, int32_t>> clipped_heads(const OptimizerSettings& settings,
-                                                       const ParamView* params,
-                                                       const float* logits);
 
 /// One line for the comparison between ranks.
 std::string describe(const QkClipSettings& clip);

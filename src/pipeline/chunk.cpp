@@ -21,13 +21,14 @@ std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
 
 }  // namespace
 
-Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
-             void* scratch)
+Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan, const Lane& lane,
+             void* return_receive, void* scratch)
     : context_(&context),
+      work_(&work),
       plan_(&plan),
       lane_(lane),
       return_receive_(return_receive),
-      teams_(make_teams(context, plan)),
+      teams_(make_teams(context, work, plan)),
       packed_(context.device->create_event()),
       arrived_(context.device->create_event()),
       produced_(context.device->create_event()),
@@ -58,7 +59,7 @@ Chunk::Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, voi
 void Chunk::bind(Batch& batch, void* scratch) {
   batch.raw.data = scratch;
   batch.workspace = static_cast<char*>(scratch) + batch.bytes.raw;
-  if (context_->health)
+  if (work_->health)
     batch.lanczos =
         reinterpret_cast<float*>(static_cast<char*>(batch.workspace) + batch.bytes.work);
   for (int64_t i = 0; i < batch.raw.count; ++i) {
@@ -75,9 +76,10 @@ std::vector<NormuonState> Chunk::normuon_of(const std::vector<Owned>& owned) con
   std::vector<NormuonState> states;
   bool any = false;
   for (const Owned& one : owned) {
-    const NormuonState* state = context_->normuon_of(one.matrix);
-    states.push_back(state ? *state : NormuonState{});
-    any = any || state;
+    const auto matrix = static_cast<size_t>(one.matrix);
+    const bool here = work_->normuon && (*work_->normuon)[matrix].lines > 0;
+    states.push_back(here ? (*work_->normuon)[matrix] : NormuonState{});
+    any = any || here;
   }
   return any ? states : std::vector<NormuonState>{};
 }
@@ -98,7 +100,7 @@ void Chunk::bind_functions() {
           ->matrices()[static_cast<size_t>(
               context_->plan->slots()[static_cast<size_t>(plan.slot)].matrices.front())]
           .owner;
-  FunctionCall call{&context_->functions, context_->failure, true, plan.carried, owner};
+  FunctionCall call{&work_->functions, work_->failure, true, plan.carried, owner};
   call.local = plan.gather_send_bytes ? lane_.gather_send : nullptr;
   call.full = plan.gather_receive_bytes ? lane_.gather_receive : nullptr;
   gather_call_ = call;
@@ -123,7 +125,7 @@ void Chunk::call(int32_t span, FunctionCall& function) {
   const Context& c = *context_;
   if (c.rehearses) return;
   begin(span, *c.exchange);
-  c.device->call(*c.exchange, &FunctionCall::run, &function, &c.findings->failed);
+  c.device->call(*c.exchange, &FunctionCall::run, &function, &c.results.findings->failed);
   end(span, *c.exchange);
 }
 
@@ -150,9 +152,11 @@ void Chunk::pack_gather() {
     begin(kPack, *c.compute);
     const Wire message{.data = lane_.gather_send, .dtype = plan_->gather_dtype};
     if (plan_->kind == SlotKind::kDirections) {
-      c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.tables, message, c.findings);
+      c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.tables, message,
+                             c.results.findings);
     } else {
-      c.ops().pack_addend(*c.compute, plan_->gather_pieces, c.tables.params, message, c.findings);
+      c.ops().pack_addend(*c.compute, plan_->gather_pieces, c.tables.params, message,
+                          c.results.findings);
     }
     end(kPack, *c.compute);
   }
@@ -176,16 +180,18 @@ void Chunk::sum() {
                        {.data = lane_.gather_receive, .dtype = plan_->gather_dtype}, a == 0);
   if (plan_->kind == SlotKind::kSlices) {
     c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.tables,
-                       {.data = lane_.return_send, .dtype = plan_->return_dtype}, c.findings);
+                       {.data = lane_.return_send, .dtype = plan_->return_dtype},
+                       c.results.findings);
   } else {
     c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.tables,
-                           {.data = lane_.directions, .dtype = plan_->return_dtype}, c.findings);
+                           {.data = lane_.directions, .dtype = plan_->return_dtype},
+                           c.results.findings);
   }
   end(kSum, *c.compute);
 }
 
 Health::Records Chunk::records(const Batch& batch) const {
-  const Health* health = context_->health;
+  const Health* health = work_->health;
   return health ? health->records(batch.owned.front().matrix) : Health::Records{};
 }
 
@@ -201,7 +207,7 @@ void Chunk::run_newton_schulz(Team& team) {
     batches.push_back({batch.settings, &batch.method, batch.raw, batch.workspace, q});
   }
   const auto enqueue = [&] {
-    const auto results = muonrt::orthogonalize(c.ops(), *c.compute, batches, c.findings);
+    const auto results = muonrt::orthogonalize(c.ops(), *c.compute, batches, c.results.findings);
     for (size_t i = 0; i < results.size(); ++i) team.batches[i].result = results[i];
   };
   Recorder* const recorder = recorder_of(*c.device);
@@ -245,7 +251,7 @@ void Chunk::run(Team& team) {
   begin(team.span + 2, *c.compute);
   for (const Batch& batch : team.batches)
     c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(),
-                 {.data = lane_.return_send, .dtype = c.transport()}, c.findings);
+                 {.data = lane_.return_send, .dtype = c.transport()}, c.results.findings);
   end(team.span + 2, *c.compute);
 }
 

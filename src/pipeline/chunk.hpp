@@ -4,9 +4,12 @@
 #include <memory>
 #include <vector>
 
+#include "algo/newton_schulz.hpp"
+#include "backend/normuon.hpp"
 #include "backend/recorder.hpp"
 #include "pipeline/batches.hpp"
 #include "pipeline/context.hpp"
+#include "pipeline/functions.hpp"
 #include "pipeline/health.hpp"
 #include "pipeline/span.hpp"
 #include "pipeline/span_times.hpp"
@@ -22,17 +25,26 @@ struct Lane {
   void* directions = nullptr;  // formed of the sums
 };
 
+/// What chunks have beside what every stage has; fixed when the optimizer is created.
+struct ChunkWork {
+  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
+  const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: none has NorMuon
+  Functions functions;                 // the caller's, for slots that they carry
+  FunctionFailure* failure = nullptr;  // where those report
+  Health* health = nullptr;            // null: no step measures
+};
+
 /// A chunk slot on its way through one rank: gather, orthogonalize, commit. Each stage enqueues and
 /// returns; the order of stages is the scheduler's.
 class Chunk {
  public:
   /// @param return_receive  where the update lands; alive until `commit` has run.
   /// @param scratch         scratch_bytes of memory for products, shared by all chunks.
-  Chunk(const Context& context, const SlotPlan& plan, const Lane& lane, void* return_receive,
-        void* scratch);
+  Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan, const Lane& lane,
+        void* return_receive, void* scratch);
 
   /// Bytes of product scratch that `plan` needs; reserves its products.
-  static int64_t scratch_bytes(const Context& context, const SlotPlan& plan);
+  static int64_t scratch_bytes(const Context& context, const ChunkWork& work, const SlotPlan& plan);
 
   /// The chunk that used this lane before; its messages must be gone before they are overwritten.
   void set_previous_in_lane(const Chunk* previous) { previous_ = previous; }
@@ -77,7 +89,8 @@ class Chunk {
     std::unique_ptr<Recording> recording;  // of its Newton-Schulz, where the device records
   };
 
-  static std::vector<Team> make_teams(const Context& context, const SlotPlan& plan);
+  static std::vector<Team> make_teams(const Context& context, const ChunkWork& work,
+                                      const SlotPlan& plan);
   void bind(Batch& batch, void* scratch);
   /// One for each; none at all where no matrix has NorMuon.
   std::vector<NormuonState> normuon_of(const std::vector<Owned>& owned) const;
@@ -102,6 +115,7 @@ class Chunk {
   void end(int32_t span, Stream& stream) { times_.end(span, stream); }
 
   const Context* context_;
+  const ChunkWork* work_;
   const SlotPlan* plan_;
   Lane lane_;
   void* return_receive_;

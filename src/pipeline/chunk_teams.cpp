@@ -17,19 +17,20 @@ std::vector<BatchShape> shapes_of(const Context& context, const SlotPlan& plan) 
 
 }  // namespace
 
-std::vector<Chunk::Team> Chunk::make_teams(const Context& context, const SlotPlan& plan) {
+std::vector<Chunk::Team> Chunk::make_teams(const Context& context, const ChunkWork& work,
+                                           const SlotPlan& plan) {
   const DType transport = context.transport();
   std::vector<Team> teams;
   std::vector<std::pair<size_t, size_t>> place;  // of each matrix: team, batch in it
   std::vector<int32_t> index_in;
   for (const BatchShape& shape : shapes_of(context, plan)) {
     Batch batch;
-    batch.settings = &(*context.newton_schulz)[static_cast<size_t>(shape.group)];
+    batch.settings = &(*work.newton_schulz)[static_cast<size_t>(shape.group)];
     batch.method = shape.method;
     batch.raw = MatrixBatch{nullptr,  transport,   shape.m,           shape.n,
                             shape.ld, shape.count, shape.m * shape.ld};
     batch.bytes =
-        batch_bytes(shape, *batch.settings, transport, context.ops(), context.health != nullptr);
+        batch_bytes(shape, *batch.settings, transport, context.ops(), work.health != nullptr);
     teams.resize(static_cast<size_t>(shape.team) + 1);
     std::vector<Batch>& batches = teams.back().batches;
     for (int32_t i = 0; i < shape.count; ++i) {
@@ -51,13 +52,12 @@ std::vector<Chunk::Team> Chunk::make_teams(const Context& context, const SlotPla
   return teams;
 }
 
-int64_t Chunk::scratch_bytes(const Context& context, const SlotPlan& plan) {
+int64_t Chunk::scratch_bytes(const Context& context, const ChunkWork& work, const SlotPlan& plan) {
   const std::vector<BatchShape> shapes = shapes_of(context, plan);
   for (const BatchShape& s : shapes)
-    reserve(context.ops(), (*context.newton_schulz)[static_cast<size_t>(s.group)], s.method, s.m,
-            s.n);
-  return largest_team(shapes, *context.newton_schulz, context.transport(), context.ops(),
-                      context.health != nullptr);
+    reserve(context.ops(), (*work.newton_schulz)[static_cast<size_t>(s.group)], s.method, s.m, s.n);
+  return largest_team(shapes, *work.newton_schulz, context.transport(), context.ops(),
+                      work.health != nullptr);
 }
 
 }  // namespace muonrt

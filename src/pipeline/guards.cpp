@@ -54,9 +54,10 @@ void Guards::enqueue(const StepRun& run) {
   if (work_.logits > 0) c.ops().take_logits(s, run.qk_logits, my_logits_, work_.logits);
   if (clips || work_.logits > 0) exchange();
   if (clips || run.factors.on_device() || c.rehearses)
-    c.ops().scale_gradients(s, run.factors, {.norm = work_.clip_norm, .sums = all_},
-                            c.gradient_tables, c.findings, norm_);
-  for (const ClippedWeight& weight : work_.clipped) c.ops().clip_heads(s, weight.clip, c.findings);
+    c.ops().scale_gradients(s, run.factors, {.norm = work_.clip_norm, .sums = all_}, work_.tables,
+                            c.results.findings, norm_);
+  for (const ClippedWeight& weight : work_.clipped)
+    c.ops().clip_heads(s, weight.clip, c.results.findings);
 }
 
 void Guards::report() {

@@ -22,6 +22,7 @@ struct GuardWork {
   std::vector<int32_t> watched;        // packed, but not in every step: scanned then, too
   int64_t logits = 0;                  // of all layers
   std::vector<ClippedWeight> clipped;  // all, of other ranks' too
+  GradientTables tables;               // in which the factor on the gradients is written
 };
 
 /// The work ahead of the gathers: the norm of all gradients, the factor on them, QK-clip's row

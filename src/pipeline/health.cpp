@@ -299,10 +299,10 @@ ReplicaDifference Health::find_difference(int64_t param) const {
   std::vector<int64_t> mine(kReplicated);
   for (int64_t kind = 0; kind < kReplicated; ++kind)
     mine[static_cast<size_t>(kind)] = hash_at(param, kind);
-  std::vector<int64_t> all(static_cast<size_t>(context_->world * kReplicated));
+  std::vector<int64_t> all(static_cast<size_t>(context_->world() * kReplicated));
   context_->comm->allgather(mine.data(), all.data(), kReplicated * 8);
   const Layout& layout = context_->plan->problem().params[static_cast<size_t>(param)].layout;
-  for (int32_t rank = 0; rank < context_->world; ++rank) {
+  for (int32_t rank = 0; rank < context_->world(); ++rank) {
     if (!layout.holds_mesh_rank(rank)) continue;
     const int reference = layout.rank_of(0, layout.shard_slot(rank));
     for (int32_t kind = 0; kind < kReplicated; ++kind) {

@@ -36,22 +36,18 @@ struct Sizes {
 
 }  // namespace
 
-Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
-                   std::vector<int32_t> all, GuardWork guards, bool health, bool poison)
-    : context_(context),
-      rank_(rank),
-      poison_(poison),
-      adamw_(std::move(adamw)),
-      slots_(std::move(slots)) {
+Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, StepWork work)
+    : context_(context), rank_(rank), work_(std::move(work)), slots_(std::move(slots)) {
   Device& device = *context_.device;
   const PlanOptions& options = context_.plan->problem().options;
   const auto slot_count = static_cast<int32_t>(context_.plan->slots().size());
   order_ = schedule(slot_count, options.window, options.commit);
   if (options.commit == CommitMode::kAtomic) {
-    scanned_ = unpacked(all);
-    scanned_.insert(scanned_.end(), guards.watched.begin(), guards.watched.end());
+    scanned_ = unpacked();
+    const std::vector<int32_t>& watched = work_.guards.watched;
+    scanned_.insert(scanned_.end(), watched.begin(), watched.end());
   } else {
-    scanned_ = std::move(all);
+    scanned_ = work_.held;
   }
   compute_ = device.create_stream(StreamKind::kCompute);
   exchange_ = device.create_stream(context_.comm->stream_kind());
@@ -68,21 +64,22 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamW
   times_ = SpanTimes(device, spans_.size());
   mirror_ = Buffer::shared(device, sizeof(Outcome));
   outcome_ = new (mirror_.data()) Outcome{kReject, kReject, kNoFindings, 0, 0};
-  if (health) health_ = std::make_unique<Health>(context_, rank_, slots_);
-  context_.health = health_.get();
+  if (work_.health) health_ = std::make_unique<Health>(context_, rank_, slots_);
+  work_.chunks.health = health_.get();
+  work_.chunks.failure = &function_failure_;
   make_chunks();
-  guards_ = std::make_unique<Guards>(context_, std::move(guards));
+  guards_ = std::make_unique<Guards>(context_, std::move(work_.guards));
 }
 
 // Those of which not all is packed here (AdamW's, replicas that are not gathered): nobody else
 // reads these gradients before the vote.
-std::vector<int32_t> Pipeline::unpacked(const std::vector<int32_t>& all) const {
+std::vector<int32_t> Pipeline::unpacked() const {
   std::map<int32_t, int64_t> packed;  // elements by parameter
   for (const SlotPlan& slot : slots_) {
     for (const Piece& p : slot.gather_pieces) packed[p.param] += p.rows * p.cols;
   }
   std::vector<int32_t> out;
-  for (const int32_t param : all) {
+  for (const int32_t param : work_.held) {
     const ParamSpec& spec = context_.plan->problem().params[static_cast<size_t>(param)];
     if (packed[param] != grad_layout(spec).local_numel(rank_)) out.push_back(param);
   }
@@ -103,7 +100,7 @@ void Pipeline::make_chunks() {
   int64_t scratch = 0, staged = 0;
   for (const SlotPlan& s : slots_) {
     lane_sizes[static_cast<size_t>(s.slot) % window].cover(s);
-    scratch = std::max(scratch, Chunk::scratch_bytes(context_, s));
+    scratch = std::max(scratch, Chunk::scratch_bytes(context_, work_.chunks, s));
     staged += round_up(s.return_receive_bytes, kMemoryAlignment) +
               round_up(s.sum_bytes, kMemoryAlignment);
     owned_ += static_cast<int64_t>(s.owned.size());
@@ -122,8 +119,8 @@ void Pipeline::make_chunks() {
     at += bytes;
     return static_cast<void*>(here);
   };
-  context_.findings = static_cast<Findings*>(take(kMemoryAlignment));
-  context_.ballot_sum = static_cast<Ballot*>(take(kMemoryAlignment));
+  context_.results.findings = static_cast<Findings*>(take(kMemoryAlignment));
+  context_.results.ballot_sum = static_cast<Ballot*>(take(kMemoryAlignment));
   ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
   second_ballot_ = static_cast<Ballot*>(take(kMemoryAlignment));
   second_verdict_ = static_cast<Ballot*>(take(kMemoryAlignment));
@@ -148,7 +145,7 @@ void Pipeline::make_chunks() {
         atomic ? take(round_up(s.return_receive_bytes, kMemoryAlignment)) : lane_return[lane];
     Lane buffers = lanes_[lane];
     if (atomic) buffers.sums = static_cast<float*>(take(round_up(s.sum_bytes, kMemoryAlignment)));
-    auto chunk = std::make_unique<Chunk>(context_, s, buffers, receive, scratch_);
+    auto chunk = std::make_unique<Chunk>(context_, work_.chunks, s, buffers, receive, scratch_);
     chunk->set_previous_in_lane(last[lane]);
     last[lane] = chunk.get();
     chunks_[static_cast<size_t>(s.slot)] = std::move(chunk);
@@ -159,16 +156,15 @@ void Pipeline::prepare(const StepRun& run) {
   *outcome_ = Outcome{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
-  if (context_.table_bytes > 0) {
-    ops.copy(s, context_.device_tables, context_.host_tables, context_.table_bytes);
-  }
-  ops.copy(s, context_.findings, &kNoFindings, sizeof(Findings));
-  ops.copy(s, context_.ballot_sum, &kReject, sizeof(Ballot));
+  const TableCopy& tables = work_.copy;
+  if (tables.bytes > 0) ops.copy(s, tables.to, tables.from, tables.bytes);
+  ops.copy(s, context_.results.findings, &kNoFindings, sizeof(Findings));
+  ops.copy(s, context_.results.ballot_sum, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
   // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
   ops.copy(s, ballot_, &kReject, sizeof(Ballot));
   ops.copy(s, second_ballot_, &kReject, sizeof(Ballot));
-  if (poison_) {
+  if (work_.poison) {
     constexpr unsigned char kNan = 0xff;  // of every float and bf16
     ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
@@ -179,7 +175,7 @@ void Pipeline::prepare(const StepRun& run) {
 void Pipeline::scan() {
   if (scanned_.empty()) return;
   times_.begin(kScanSpan, *compute_);
-  context_.ops().scan(*compute_, scanned_, context_.tables.params, context_.findings);
+  context_.ops().scan(*compute_, scanned_, context_.tables.params, context_.results.findings);
   times_.end(kScanSpan, *compute_);
 }
 
@@ -188,12 +184,13 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
   Ops& ops = context_.ops();
   const bool last = context_.plan->problem().options.commit == CommitMode::kAtomic || !binding;
   const int32_t span = binding ? kVoteSpan : kOutcomeSpan;
-  if (context_.functions) {
+  if (work_.chunks.functions) {
     // What they report counts in this ballot.
     device.record(*called_, *exchange_);
     device.wait(*compute_, *called_);
   }
-  ops.cast_ballot(*compute_, mine, context_.findings, run.stamp, last ? owned_ : 0, run.local_ok);
+  ops.cast_ballot(*compute_, mine, context_.results.findings, run.stamp, last ? owned_ : 0,
+                  run.local_ok);
   device.record(*voted_, *compute_);
   device.wait(*exchange_, *voted_);
   times_.begin(span, *exchange_);
@@ -215,9 +212,10 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
 }
 
 void Pipeline::adamw(const StepRun& run) {
-  if (adamw_.whole.empty() && adamw_.pieces.empty()) return;
+  const AdamWork& work = work_.adamw;
+  if (work.whole.empty() && work.pieces.empty()) return;
   times_.begin(kAdamWSpan, *compute_);
-  context_.ops().commit_adamw(*compute_, adamw_.whole, adamw_.pieces, context_.tables,
+  context_.ops().commit_adamw(*compute_, work.whole, work.pieces, context_.tables,
                               context_.verdict(run.stamp));
   times_.end(kAdamWSpan, *compute_);
 }
@@ -239,7 +237,7 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
     case Stage::kOrthogonalize:
       return chunk ? chunk->orthogonalize() : void();
     case Stage::kVote:
-      return vote(run, ballot_, context_.ballot_sum, &outcome_->verdict, true);
+      return vote(run, ballot_, context_.results.ballot_sum, &outcome_->verdict, true);
     case Stage::kCommit:
       return chunk ? chunk->commit(run) : void();
     case Stage::kAdamW:
@@ -251,16 +249,17 @@ void Pipeline::perform(const Action& action, const StepRun& run) {
 
 void Pipeline::enqueue(const StepRun& run) {
   const ProfilerRange range(*context_.device, context_.rehearses ? "rehearsal" : "step");
+  function_failure_ = {};
   prepare(run);
   resident_ = 0;
   const int ahead = recorder_of(*context_.device) ? kAhead : kAheadOfLaunches;
   int enqueued = 0;
   for (const Action& action : order_) {
     perform(action, run);
-    if (context_.serial) drain();
+    if (work_.serial) drain();
     if (++enqueued == ahead) context_.device->synchronize_joined(join_deadline_);
   }
-  context_.ops().copy(*compute_, &outcome_->findings, context_.findings, sizeof(Findings));
+  context_.ops().copy(*compute_, &outcome_->findings, context_.results.findings, sizeof(Findings));
   guards_->report();
   context_.device->record(*finished_, *compute_);
 }
@@ -314,7 +313,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   StepRun run;
   run.stamp = stamp;
   outcome_->verdict = verdict;
-  context_.ops().copy(*compute_, context_.ballot_sum, &outcome_->verdict, sizeof(Ballot));
+  context_.ops().copy(*compute_, context_.results.ballot_sum, &outcome_->verdict, sizeof(Ballot));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
   guards_->report();  // a step that could not be enqueued to its end has not

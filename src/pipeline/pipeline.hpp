@@ -28,24 +28,39 @@ struct AdamWork {
   std::vector<Piece> pieces;
 };
 
+/// Tables that the host writes where the device cannot read them, and the device's copy.
+struct TableCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  int64_t bytes = 0;  // 0: nothing to copy
+};
+
+/// What this rank does in each step beside its slots, and how; fixed when the optimizer is created.
+struct StepWork {
+  ChunkWork chunks;  // without health and the functions' failures, which are the pipeline's own
+  AdamWork adamw;
+  std::vector<int32_t> held;  // every parameter of which something lies here
+  GuardWork guards;
+  TableCopy copy;       // at the beginning of every step
+  bool serial = false;  // one stage at a time, for debugging
+  bool health = false;  // steps may measure
+  bool poison = false;  // messages and scratch are NaN before every step, to find what is read
+                        // without having been written
+};
+
 /// The driver: chunks, their buffers, the order of stages. One for host and CUDA, for every layout.
 class Pipeline {
  public:
-  /// Takes all memory of the step. `context` is completed here (findings, verdict, streams).
+  /// Takes all memory of the step. `context` is completed here (results, streams).
   /// @param slots  what this rank does in each, of the context's plan.
-  /// @param all  every parameter of which something lies here.
-  /// @param health  steps may measure.
-  /// @param poison  fill messages and scratch with NaN before every step, to find what is read
-  ///     without having been written.
-  Pipeline(Context context, int rank, std::vector<SlotPlan> slots, AdamWork adamw,
-           std::vector<int32_t> all, GuardWork guards, bool health, bool poison);
+  Pipeline(Context context, int rank, std::vector<SlotPlan> slots, StepWork work);
   ~Pipeline();
 
   /// A step, or two where the device records, that sends nothing and commits nothing: a device
   /// makes what work needs where it meets it first. Every parameter sits out in the tables. Blocks.
   void rehearse();
   /// Enqueues a whole step; blocks until what `join` waits for has ended, once it is some actions
-  /// ahead of that. The tables of the context must not change until `wait` returns. Errors: those
+  /// ahead of that. The tables must not change until `wait` returns. Errors: those
   /// of the passes and exchanges, and of `late`.
   void enqueue(const StepRun& run);
   /// Work of the coming step starts after what the caller has enqueued on a stream of its own.
@@ -68,6 +83,8 @@ class Pipeline {
   const Guards& guards() const { return *guards_; }
   /// Null where no step measures.
   Health* health() const { return health_.get(); }
+  /// Of a function of the caller's, in the last step.
+  const FunctionFailure& function_failure() const { return function_failure_; }
   const std::vector<Action>& order() const { return order_; }
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
@@ -79,7 +96,7 @@ class Pipeline {
   int64_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
-  std::vector<int32_t> unpacked(const std::vector<int32_t>& all) const;
+  std::vector<int32_t> unpacked() const;
   void make_chunks();
   void prepare(const StepRun& run);
   void scan();
@@ -91,9 +108,9 @@ class Pipeline {
 
   Context context_;
   int rank_;
-  bool poison_;
+  StepWork work_;
+  FunctionFailure function_failure_;
   char* transient_ = nullptr;  // what a step writes before it reads
-  AdamWork adamw_;
   std::unique_ptr<Guards> guards_;
   std::unique_ptr<Health> health_;
   std::vector<int32_t> scanned_;

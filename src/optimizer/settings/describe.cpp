@@ -42,6 +42,11 @@ constexpr auto is_listed = [](const auto& row) {
   return true;
 };
 
+constexpr auto is_changeable = [](const auto& row) {
+  if constexpr (requires { row.place; }) return !row.has(kFixed);
+  return false;
+};
+
 void describe_param(Fingerprint& table, const std::string& who, const ParamSettings& p) {
   table.add(who + ": shape", cat(p.layout.shape()));
   table.add(who + ": dtype", name_of(p.dtype));
@@ -81,10 +86,20 @@ std::string listed(const std::vector<Coefficients>& list) {
 }
 
 void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& g) {
-  visit_group_fields(lines_of(table, who, g, [](const auto& row) {
-    if constexpr (requires { row.place; }) return !row.has(kFixed);
-    return false;
-  }));
+  visit_group_fields(lines_of(table, who, g, is_changeable));
+}
+
+// Numbers by their bits, for those that differ may have one text.
+void hash_scalars(Hash& hash, const GroupSettings& g) {
+  visit_group_fields([&](const auto& row) {
+    if constexpr (requires { row.place; }) {
+      if (!is_changeable(row)) return;
+      if constexpr (std::is_same_v<decltype(row.place(g)), const double&>)
+        hash.value(row.place(g));
+      else
+        hash.bytes(listed(row.place(g)));
+    }
+  });
 }
 
 Fingerprint make_fingerprint(const OptimizerSettings& s, const std::string& device) {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/settings/settings.hpp"
 
@@ -11,7 +12,8 @@ namespace muonrt {
 /// it.
 Fingerprint make_fingerprint(const OptimizerSettings& settings, const std::string& device);
 
-/// The settings of a group that may change between steps, as lines of a table.
+/// The settings of a group that may change between steps: as lines of a table, and hashed.
 void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& group);
+void hash_scalars(Hash& hash, const GroupSettings& group);
 
 }  // namespace muonrt

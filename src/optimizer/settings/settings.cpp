@@ -43,6 +43,12 @@ void change(GroupSettings& mine, const GroupSettings& given, const std::string& 
   });
 }
 
+void require_param(const OptimizerSettings& settings, int64_t param, const char* where) {
+  MUONRT_REQUIRE(param >= 0 && param < std::ssize(settings.params), kBad, where, "param index is ",
+                 param, " (there are ", settings.params.size(),
+                 " parameters); use an index below that");
+}
+
 double decay_scale(WeightDecayKind kind, double lr_factor) {
   if (kind == WeightDecayKind::kIndependent) return 1.0;
   return kind == WeightDecayKind::kLrSquared ? lr_factor * lr_factor : lr_factor;

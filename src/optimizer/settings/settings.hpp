@@ -199,6 +199,13 @@ void validate(const GroupSettings& group, const std::string& who);
 /// differs; nothing is taken then.
 void change(GroupSettings& mine, const GroupSettings& given, const std::string& who);
 
+/// Errors: INVALID_ARGUMENT, beginning with `where`, unless there is such a parameter.
+void require_param(const OptimizerSettings& settings, int64_t param, const char* where = "");
+
+inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t param) {
+  return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
+}
+
 /// Where the gradient lies.
 inline const Layout& grad_layout(const ParamSettings& p) {
   return p.grad_layout ? *p.grad_layout : p.layout;

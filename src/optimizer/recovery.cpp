@@ -1,8 +1,11 @@
+#include "optimizer/recovery.hpp"
+
 #include <algorithm>
 #include <map>
+#include <random>
+#include <vector>
 
 #include "optimizer/agreement.hpp"
-#include "optimizer/optimizer.hpp"
 
 // How a step that failed is told, and how the ranks that are left settle it. The vote's sum does
 // not arrive everywhere at once: where a rank dies inside it, some may have committed and others
@@ -70,16 +73,79 @@ const Standing& check_steps(const std::vector<Standing>& all) {
   return last;
 }
 
+/// A number that no other optimizer has: rank 0's draw.
+uint64_t agreed_identity(Comm& comm) {
+  std::random_device draw;
+  const uint64_t mine = uint64_t{draw()} << 32 | draw();
+  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&mine, all.data(), sizeof mine);
+  return all[0];
+}
+
+// What else says "voted down, still usable" is not what a communicator ends with.
+Error as_end(const Error& error) {
+  return leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
+}
+
 }  // namespace
+
+VoteRecord::VoteRecord(Comm& comm, CommitMode commit)
+    : identity_(agreed_identity(comm)), rank_(comm.rank()), world_(comm.size()), commit_(commit) {}
+
+void VoteRecord::require_usable() const {
+  if (!poison_) return;
+  throw Error(Status::kInvalidState,
+              cat("this optimizer is unusable since an earlier step failed (",
+                  status_name(poison_->status()), ": ", poison_->message(), "); ",
+                  settled_ ? cat(steps_,
+                                 " steps are committed, as the ranks have settled: make another "
+                                 "over the ranks that are left, from this one's state")
+                           : "destroy it and resume from a checkpoint"));
+}
+
+void VoteRecord::agree_on_steps(Comm& comm, int period) {
+  std::vector<int64_t> all;
+  const auto error = error_of([&] {
+    all.resize(static_cast<size_t>(comm.size()));
+    comm.allgather(&steps_, all.data(), sizeof steps_);
+  });
+  if (error) {
+    comm.abort(error->status(), error->message());
+    poison_ = as_end(*error);
+    throw *poison_;
+  }
+  for (size_t r = 1; r < all.size(); ++r) {
+    MUONRT_REQUIRE(all[r] == all[0], Status::kMismatch, "step: number of committed steps is ",
+                   all[r], " on rank ", r, ", but ", all[0], " on rank 0 (with block_period ",
+                   period, " it says which steps take blocks); set the same on every rank");
+  }
+}
+
+StepEnd VoteRecord::end_of(const Outcome& outcome) const {
+  // Flags first, as a stream that is late writes them: a verdict is then no older than they are.
+  const bool entered = outcome.vote_entered != 0, passed = outcome.vote_passed != 0;
+  return {.verdict = outcome.verdict,
+          .outcome = outcome.outcome,
+          .world = world_,
+          .stamp = stamp_,
+          .commit = commit_,
+          .vote_entered = entered,
+          .vote_passed = passed};
+}
+
+void VoteRecord::note_commit(const Ballot& verdict) {
+  ++steps_;
+  passed_ = verdict;
+  passed_stamp_ = stamp_;
+}
 
 // "Not entered" has to be certain, for nobody waits for this rank then. The stream sets the flag
 // before it hands the ballot on, and takes it back only where it finds the communicator closed;
 // that stays so, what it hands on is zeros, and no sum passes without every rank's consent. The
-// communicator is closed here before the flag is read: a stream that comes to the vote later, from
+// communicator is closed before the flag is read: a stream that comes to the vote later, from
 // behind a caller's that was late, finds it closed.
-void Optimizer::fail(const Error& error) {
-  comm_->abort(error.status(), error.message());
-  StepEnd end = step_end();
+Error VoteRecord::note_failure(const Error& error, const Outcome& outcome) {
+  StepEnd end = end_of(outcome);
   end.failed = true;
   const StepResult result = judge(end);
   Error final_error = as_end(error);
@@ -96,32 +162,27 @@ void Optimizer::fail(const Error& error) {
     open_ = true;
   }
   poison_ = final_error;
-  throw final_error;
+  return final_error;
 }
 
-// What else says "voted down, still usable" is not what a communicator ends with.
-Error Optimizer::as_end(const Error& error) {
-  return leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
-}
-
-Standing Optimizer::standing() const {
+Standing VoteRecord::standing() const {
   Standing out;
   out.kind = !poison_ ? Standing::kWell
              : torn_  ? Standing::kTorn
              : open_  ? Standing::kOpen
                       : Standing::kFailed;
   out.identity = identity_;
-  out.rank = comm_->rank();
-  out.world = comm_->size();
+  out.rank = rank_;
+  out.world = world_;
   out.steps = steps_;
-  out.keeps = settings_.commit == CommitMode::kAtomic;
-  out.stamp = last_stamp_;
+  out.keeps = commit_ == CommitMode::kAtomic;
+  out.stamp = stamp_;
   out.passed_stamp = passed_stamp_;
   out.passed = passed_;
   return out;
 }
 
-Recovery Optimizer::recover(Comm& survivors) {
+Recovery VoteRecord::settle(Comm& survivors, const RollForward& roll_forward) {
   const Standing mine = standing();
   std::vector<Standing> all(static_cast<size_t>(survivors.size()));
   survivors.allgather(&mine, all.data(), sizeof mine);
@@ -137,9 +198,8 @@ Recovery Optimizer::recover(Comm& survivors) {
   std::optional<Error> error;
   if (steps_ < last.steps) {
     error = error_of([&] {
-      device_->clear_error();
-      current_->roll_forward(last_stamp_, last.passed);
-      count_commit();
+      roll_forward(stamp_, last.passed);
+      note_commit(last.passed);
       open_ = false;
     });
     torn_ = error.has_value();

@@ -1,0 +1,50 @@
+#include "optimizer/explain.hpp"
+
+#include <bit>
+#include <vector>
+
+#include "optimizer/settings/describe.hpp"
+
+namespace muonrt {
+
+void explain_skip(Comm& comm, const Findings& mine, StepReport& report) {
+  std::vector<Findings> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&mine, all.data(), sizeof mine);
+  // An owner finds what its peers have sent it; the rank where it came from names the parameter.
+  for (size_t r = 0; r < all.size(); ++r) {
+    const bool first = report.nonfinite_rank < 0;
+    const bool names = all[r].first_param >= 0 && report.nonfinite_param < 0;
+    if (!all[r].nonfinite || !(first || names)) continue;
+    report.nonfinite_rank = static_cast<int32_t>(r);
+    report.nonfinite_param = all[r].first_param;
+  }
+}
+
+Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
+                           const Tables& tables, const Findings& findings, int64_t committed) {
+  Fingerprint table;
+  table.add("step: number of committed steps", cat(committed));
+  table.add("step: lr", cat(step.lr));
+  table.add("step: grad_scale_inv", cat(step.grad_scale_inv));
+  const auto seen = static_cast<uint32_t>(findings.factor);
+  const auto host = std::bit_cast<uint32_t>(static_cast<float>(step.grad_scale_inv));
+  table.add("step: factor of the gradients (device_grad_scale_inv, grad_multiplier)",
+            cat(double{std::bit_cast<float>(seen ^ host)}));
+  for (size_t i = 0; i < settings.params.size(); ++i) {
+    const std::string who = cat("step: param '", settings.params[i].name, "'");
+    table.add(who + " takes part", cat(tables.params()[i].active));
+    table.add(who + " has steps of AdamW", cat(tables.adam_count(static_cast<int64_t>(i))));
+  }
+  for (size_t i = 0; i < settings.groups.size(); ++i)
+    describe_scalars(table, cat("group ", i), settings.groups[i]);
+  return table;
+}
+
+void explain_rejection(Comm& comm, const std::optional<Error>& mine, const Fingerprint& arguments) {
+  agree(comm, mine);
+  // Nobody's arguments were bad, so they differ.
+  arguments.compare(comm);
+  throw Error(Status::kInternal, "internal: a step was voted down without a reason");
+}
+
+}  // namespace muonrt

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+
+#include "backend/comm.hpp"
+#include "optimizer/agreement.hpp"
+#include "optimizer/report.hpp"
+#include "optimizer/settings/settings.hpp"
+#include "optimizer/tables.hpp"
+
+namespace muonrt {
+
+/// Who found what was not finite, in a step that was skipped. Collective.
+/// @param mine  this rank's; its parameter is the settings'.
+void explain_skip(Comm& comm, const Findings& mine, StepReport& report);
+
+/// The arguments of a step, in which ranks may differ.
+/// @param committed  steps so far.
+Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
+                           const Tables& tables, const Findings& findings, int64_t committed);
+
+/// Of a step that was voted down: throws the error of the lowest rank that has one, else how the
+/// arguments differ; the same on every rank. Collective.
+[[noreturn]] void explain_rejection(Comm& comm, const std::optional<Error>& mine,
+                                    const Fingerprint& arguments);
+
+}  // namespace muonrt

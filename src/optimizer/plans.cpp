@@ -1,0 +1,59 @@
+#include "optimizer/plans.hpp"
+
+#include "optimizer/problem.hpp"
+#include "pipeline/batches.hpp"
+
+namespace muonrt {
+
+StepPlans::StepPlans(const OptimizerSettings& settings, std::vector<NewtonSchulz> methods,
+                     int world)
+    : methods_(std::move(methods)), period_(block_period(settings)) {
+  const auto plan = [&](bool in_blocks) {
+    return std::make_unique<Plan>(make_problem(settings, methods_, world, in_blocks));
+  };
+  whole_.plan = plan(false);
+  if (period_ > 1) blocks_.plan = plan(true);
+}
+
+void StepPlans::take_pipelines(Context context, int rank, std::vector<SlotPlan> slots,
+                               StepWork work) {
+  work.chunks.newton_schulz = &methods_;
+  context.plan = whole_.plan.get();
+  whole_.pipeline = std::make_unique<Pipeline>(context, rank, std::move(slots), work);
+  if (!blocks_.plan) return;
+  // NorMuon and blocks exclude each other.
+  work.chunks.normuon = nullptr;
+  context.plan = blocks_.plan.get();
+  blocks_.pipeline =
+      std::make_unique<Pipeline>(context, rank, blocks_.plan->rank_slots(rank), std::move(work));
+}
+
+// The agreement that ends the creation is what no rank's first exchange overtakes.
+void StepPlans::rehearse(const Device& device) {
+  if (!device.wants_rehearsal()) return;
+  whole_.pipeline->rehearse();
+  if (blocks_.pipeline) blocks_.pipeline->rehearse();
+}
+
+void StepPlans::choose(int64_t committed) {
+  in_blocks_ = blocks_.pipeline && committed % period_ != 0;
+}
+
+std::string StepPlans::describe(const MatrixRules& rules, bool health, bool json) const {
+  const auto of = [&](const Plan& plan) {
+    const std::vector<int64_t> scratch = scratch_bytes(plan, methods_, rules, health);
+    return json ? plan.json(scratch) : plan.describe(0, scratch);
+  };
+  std::string out = of(whole());
+  if (!blocks()) return out;
+  const std::string in_blocks = of(*blocks());
+  if (!json) {
+    return out + cat("\nSteps 0, ", period_,
+                     ", ... take whole matrices, as above; those between take blocks:\n\n",
+                     in_blocks);
+  }
+  out.resize(out.find_last_of('}'));
+  return out + cat(", \"block_period\": ", period_, ", \"block_plan\": ", in_blocks, "}");
+}
+
+}  // namespace muonrt

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algo/newton_schulz.hpp"
+#include "optimizer/settings/settings.hpp"
+#include "pipeline/pipeline.hpp"
+#include "plan/plan.hpp"
+
+namespace muonrt {
+
+/// The plan and the pipeline of the steps that take whole matrices; where there is a block period,
+/// also those of the steps between, which take blocks. One step is the current one.
+class StepPlans {
+ public:
+  StepPlans() = default;
+  /// @param methods  of each group.
+  StepPlans(const OptimizerSettings& settings, std::vector<NewtonSchulz> methods, int world);
+  /// Takes the memory of both.
+  /// @param context  device, communicator and tables.
+  /// @param slots    what `rank` does in each, of the plan of whole matrices.
+  /// @param work     without methods; `normuon` is of the matrices of that plan.
+  void take_pipelines(Context context, int rank, std::vector<SlotPlan> slots, StepWork work);
+  /// Where the device wants it. Nothing of the caller's is read. Every parameter sits out.
+  void rehearse(const Device& device);
+
+  const Plan& whole() const { return *whole_.plan; }
+  const Pipeline& whole_pipeline() const { return *whole_.pipeline; }
+  /// Null where there are none.
+  const Plan* blocks() const { return blocks_.plan.get(); }
+  /// Steps 0, period, 2 period, ... take whole matrices.
+  int period() const { return period_; }
+
+  /// The step behind so many committed ones becomes the current one.
+  void choose(int64_t committed);
+  bool in_blocks() const { return in_blocks_; }
+  const Plan& plan() const { return *current().plan; }
+  Pipeline& pipeline() { return *current().pipeline; }
+  const Pipeline& pipeline() const { return *current().pipeline; }
+
+  /// Both plans, with the scratch that their products take; text or JSON.
+  std::string describe(const MatrixRules& rules, bool health, bool json) const;
+
+ private:
+  struct Kind {
+    std::unique_ptr<Plan> plan;
+    std::unique_ptr<Pipeline> pipeline;
+  };
+  const Kind& current() const { return in_blocks_ ? blocks_ : whole_; }
+
+  std::vector<NewtonSchulz> methods_;  // by group
+  Kind whole_, blocks_;
+  int period_ = 1;
+  bool in_blocks_ = false;
+};
+
+}  // namespace muonrt

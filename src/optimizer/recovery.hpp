@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "backend/comm.hpp"
+#include "backend/scalars.hpp"
+#include "optimizer/verdict.hpp"
+#include "pipeline/pipeline.hpp"
+
+namespace muonrt {
+
+/// Of a step: it was voted down, nothing has changed, and the optimizer can go on.
+constexpr bool leaves_usable(Status status) {
+  return status == Status::kInvalidArgument || status == Status::kMismatch ||
+         status == Status::kCallback;
+}
+
+/// What the ranks that are left have settled.
+struct Recovery {
+  enum class Outcome : int32_t { kNothing = 0, kForward = 1, kDiscarded = 2 };
+  Outcome outcome = Outcome::kNothing;
+  int64_t steps = 0;  // committed, on each of them
+};
+
+struct Standing;
+
+/// How many steps a rank has committed, what it remembers of the last vote, and whether it can go
+/// on: what the ranks that are left need to settle a step that failed.
+class VoteRecord {
+ public:
+  /// Commits on this rank, as its peers have, the step with this stamp; `verdict` is its vote's
+  /// sum.
+  using RollForward = std::function<void(int64_t stamp, const Ballot& verdict)>;
+
+  VoteRecord() = default;
+  /// Collective: draws a number that no other optimizer has.
+  VoteRecord(Comm& comm, CommitMode commit);
+
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+  /// Errors: INVALID_STATE where an earlier step has ended the optimizer.
+  void require_usable() const;
+  /// Collective, before a step that may take one of two plans: another number of steps may mean the
+  /// other plan, whose exchanges would not meet those of the peers; so it cannot wait for the vote.
+  /// Errors: MISMATCH naming ranks and numbers; those of the communicator, which end the optimizer.
+  void agree_on_steps(Comm& comm, int period);
+
+  /// A step begins whose ballot has this stamp.
+  void begin(int64_t stamp) { stamp_ = stamp; }
+  /// What this rank knows of it, but for what errors of streams and the communicator say.
+  StepEnd end_of(const Outcome& outcome) const;
+  void note_commit(const Ballot& verdict);
+  /// It has failed, and the communicator has been aborted: only then may `outcome` be read.
+  /// @return  what the caller is told.
+  Error note_failure(const Error& error, const Outcome& outcome);
+  /// The optimizer ends, whatever the step was.
+  void end(const Error& error) { poison_ = error; }
+
+  /// Collective over the ranks that are left, behind a step that failed. Errors: as
+  /// muonrt_optimizer_recover.
+  Recovery settle(Comm& survivors, const RollForward& roll_forward);
+
+ private:
+  Standing standing() const;
+
+  uint64_t identity_ = 0;  // of all ranks of this optimizer
+  int64_t rank_ = 0, world_ = 1;
+  CommitMode commit_ = CommitMode::kAtomic;
+  int64_t steps_ = 0;         // committed
+  int64_t stamp_ = 0;         // of the step in progress, or the last
+  Ballot passed_;             // the vote of the last committed step,
+  int64_t passed_stamp_ = 0;  // and its stamp
+  bool open_ = false;         // a step has failed inside its vote
+  bool torn_ = false;         // behind it
+  bool settled_ = false;      // and the ranks have agreed what becomes of it
+  std::optional<Error> poison_;
+};
+
+}  // namespace muonrt

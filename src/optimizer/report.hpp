@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/health.hpp"
+
+namespace muonrt {
+
+/// What a step did on this rank.
+struct StepReport {
+  bool skipped = false;
+  int64_t step = 0;                                            // committed steps so far
+  int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // summed over ranks
+  int32_t nonfinite_rank = -1;
+  int64_t nonfinite_param = -1;
+  int64_t bytes_sent = 0;
+  double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
+  double exposed_seconds = 0, enqueue_seconds = 0;
+  double grad_norm = 0;
+  int64_t clipped_heads = 0;
+  bool health = false;  // measured in this step
+};
+
+/// What the last step that measured found.
+struct HealthReport {
+  int64_t step = -1;  // committed steps then; -1: none has measured yet
+  bool skipped = false;
+  std::vector<MatrixHealth> matrices;
+  ReplicaDifference difference;
+};
+
+}  // namespace muonrt

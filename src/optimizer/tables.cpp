@@ -1,0 +1,246 @@
+#include "optimizer/tables.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked.hpp"
+#include "base/fits_f32.hpp"
+#include "base/hash.hpp"
+#include "optimizer/intervals.hpp"
+#include "optimizer/settings/describe.hpp"
+#include "optimizer/views.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// A setting as the kernels take it. Errors: INVALID_ARGUMENT if it overflows or vanishes there.
+float as_float(const char* what, double value) {
+  MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+  return static_cast<float>(value);
+}
+
+/// A group's rate or decay times a matrix's factors, as kernels multiply them. Errors:
+/// INVALID_ARGUMENT if the product overflows or vanishes there.
+void check_product(const std::string& param, const char* what, double product) {
+  MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
+                 " is ", product,
+                 " (not representable in f32); use 0 or a number from 1e-37 to 1e38");
+}
+
+void check_products(const ParamSpec& spec, const MuonScalars& scalars) {
+  const auto check = [&](double update_scale, double decay_scale) {
+    check_product(spec.name, "lr x all factors and scales", scalars.rate * update_scale);
+    check_product(spec.name, "weight decay of a step", scalars.decay * decay_scale);
+  };
+  if (spec.parts.empty()) check(spec.update_scale, spec.decay_scale);
+  for (const MatrixPart& part : spec.parts) check(part.update_scale, part.decay_scale);
+}
+
+/// What a weight loses to decay, as a share of itself, at this rate.
+float decay_of(const GroupSettings& group, double rate) {
+  const char* const what = "step: weight decay of a step";
+  switch (group.weight_decay_kind) {
+    case WeightDecayKind::kIndependent:
+      return as_float(what, group.weight_decay);
+    case WeightDecayKind::kLrSquared:
+      return as_float(what, rate * rate * group.weight_decay);
+    case WeightDecayKind::kDecoupled:
+    case WeightDecayKind::kCautious:
+      break;
+  }
+  return as_float(what, rate * group.weight_decay);
+}
+
+void check_step(const OptimizerSettings& settings, const StepSettings& step) {
+  MUONRT_REQUIRE(std::isfinite(step.lr) && step.lr >= 0, Status::kInvalidArgument, "step: lr is ",
+                 step.lr, " (it has no default; finite and >= 0); set it for every step");
+  MUONRT_REQUIRE(fits_f32(step.grad_scale_inv) && step.grad_scale_inv > 0, Status::kInvalidArgument,
+                 "step: grad_scale_inv is ", step.grad_scale_inv,
+                 " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
+                 "number from 1e-37 to 1e38");
+  for (const int64_t p : step.without_grad) require_param(settings, p, "step: without_grad: ");
+}
+
+}  // namespace
+
+Tables::Tables(Device& device, const OptimizerSettings& settings, const State& state,
+               const std::vector<SlotPlan>& slots, int rank)
+    : group_count_(std::ssize(settings.groups)), adam_counts_(settings.params.size(), 0) {
+  std::vector<Kept> kept;
+  for (const SlotPlan& slot : slots) kept.insert(kept.end(), slot.kept.begin(), slot.kept.end());
+  for (const Kept& k : kept) kept_.push_back(k.param);
+  const auto bytes_of = [](int64_t count, size_t size) {
+    return round_up(count * static_cast<int64_t>(size), 64);
+  };
+  const int64_t params = param_count();
+  const int64_t param_bytes = bytes_of(params + std::ssize(kept), sizeof(ParamView));
+  const int64_t group_bytes = bytes_of(group_count_, sizeof(MuonScalars));
+  host_ = Buffer::shared(device, param_bytes + group_bytes + bytes_of(params, sizeof(AdamScalars)));
+  params_ = host_.as<ParamView>();
+  groups_ = reinterpret_cast<MuonScalars*>(host_.as<char>() + param_bytes);
+  adam_ = reinterpret_cast<AdamScalars*>(host_.as<char>() + param_bytes + group_bytes);
+  std::fill_n(groups_, group_count_, MuonScalars{});
+  std::fill_n(adam_, params, AdamScalars{});
+  for (int32_t i = 0; i < params; ++i) {
+    const ParamView& view = params_[i] = param_view(settings, state, i, rank);
+    const std::string& name = settings.params[static_cast<size_t>(i)].name;
+    require_reach(device, name, "data", view.param);
+    require_reach(device, name, "grad", view.grad);
+    require_reach(device, name, "master", view.master);
+  }
+  const std::vector<ParamView> views = kept_views(settings, state, params_, kept);
+  std::copy(views.begin(), views.end(), params_ + params);
+  sit_out();
+}
+
+void Tables::take_copy(Device& device) {
+  if (!device.host_reaches_memory()) device_ = Buffer(device, host_.bytes());
+}
+
+void Tables::bind_sums(const Pipeline& whole) {
+  ParamView* view = params_ + param_count();
+  for (const SlotPlan& slot : whole.slots()) {
+    for (const Kept& kept : slot.kept) (view++)->grad = whole.sums(slot.slot) + kept.sum_offset;
+  }
+}
+
+int64_t Tables::fill(const OptimizerSettings& settings, const Plan& plan, const StepSettings& step,
+                     int64_t committed, bool in_blocks) {
+  check_step(settings, step);
+  choose_active(settings, step, committed);
+  fill_groups(settings, step, in_blocks);
+  for (int64_t i = 0; i < param_count(); ++i) {
+    params_[i].grad_scale = static_cast<float>(step.grad_scale_inv);
+    params_[i].step = static_cast<uint64_t>(committed);
+    if (group_of(settings, i).role == Role::kAdamW)
+      adam_[i] = adam_scalars(settings, i, step.lr, params_[i].grad_scale);
+    else
+      check_products(plan.problem().params[static_cast<size_t>(i)], groups_[params_[i].group]);
+  }
+  follow_params();
+  return stamp(settings, step, committed);
+}
+
+void Tables::choose_active(const OptimizerSettings& settings, const StepSettings& step,
+                           int64_t committed) {
+  for (int64_t i = 0; i < param_count(); ++i) params_[i].active = 1;
+  for (const int64_t p : step.without_grad) params_[p].active = 0;
+  for (int64_t i = 0; i < param_count(); ++i) {
+    ParamView& view = params_[i];
+    const int64_t every = group_of(settings, i).update_every;
+    view.watched = 0;
+    if (committed % every != every - 1) {
+      view.watched = view.active != 0 && view.grad != nullptr;
+      view.active = 0;
+    }
+    MUONRT_REQUIRE(view.grad || view.grads() == 0 || !view.active, Status::kInvalidArgument,
+                   "param '", settings.params[static_cast<size_t>(i)].name,
+                   "': grad is null (it was not announced in without_grad, and this rank holds ",
+                   view.grads(), " elements); bind a gradient or announce it on every rank");
+  }
+}
+
+void Tables::fill_groups(const OptimizerSettings& settings, const StepSettings& step,
+                         bool in_blocks) {
+  for (int64_t g = 0; g < group_count_; ++g) {
+    const GroupSettings& group = settings.groups[static_cast<size_t>(g)];
+    MuonScalars s;
+    s.momentum = static_cast<float>(group.momentum);
+    s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
+    s.nesterov = group.nesterov;
+    const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
+    s.rate = as_float("step: lr x lr_factor", step.lr * group.lr_factor * block);
+    // Decay does not know of blocks: its rate is that of every step.
+    s.decay = decay_of(group, step.lr * group.lr_factor);
+    s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
+    s.grad_scale = static_cast<float>(step.grad_scale_inv);
+    s.normuon_beta2 = static_cast<float>(group.normuon_beta2);
+    groups_[g] = s;
+  }
+}
+
+AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t param, double lr,
+                                 float grad_scale) const {
+  const GroupSettings& group = group_of(settings, param);
+  const double rate = lr * group.lr_factor * settings.params[static_cast<size_t>(param)].lr_factor;
+  const auto t = static_cast<double>(adam_count(param) + 1);
+  AdamScalars s;
+  s.beta1 = static_cast<float>(group.beta1);
+  s.beta2 = static_cast<float>(group.beta2);
+  s.eps = static_cast<float>(group.eps);
+  s.rate = as_float("step: lr x all lr_factors", rate);
+  s.decay = decay_of(group, rate);
+  s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
+  // From the rounded betas, which are those that the moments are made with.
+  const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
+  const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
+  const bool folded = group.adam_form == AdamForm::kFolded;
+  s.correction1 = static_cast<float>((folded ? std::sqrt(rest2) : 1.0) / rest1);
+  s.correction2 = static_cast<float>(folded ? 1.0 : 1.0 / rest2);
+  s.grad_scale = grad_scale;
+  return s;
+}
+
+void Tables::sit_out() {
+  for (int64_t i = 0; i < param_count(); ++i) params_[i].active = params_[i].watched = 0;
+  follow_params();
+}
+
+/// What is kept takes part in a step where its parameter does.
+void Tables::follow_params() {
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
+    view.active = params_[kept_[i]].active;
+    view.grad_scale = params_[kept_[i]].grad_scale;
+  }
+}
+
+int64_t Tables::stamp(const OptimizerSettings& settings, const StepSettings& step,
+                      int64_t committed) const {
+  Hash hash;
+  hash.value(committed);
+  hash.value(step.lr);
+  hash.value(step.grad_scale_inv);
+  for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
+  for (const int64_t count : adam_counts_) hash.value(count);
+  for (const GroupSettings& group : settings.groups) hash_scalars(hash, group);
+  return static_cast<int64_t>(hash.digest());
+}
+
+void Tables::count_commit() {
+  for (int64_t i = 0; i < param_count(); ++i)
+    adam_counts_[static_cast<size_t>(i)] += params_[i].active;
+}
+
+void Tables::set_steps(const OptimizerSettings& settings, int64_t steps) {
+  for (int64_t i = 0; i < param_count(); ++i)
+    adam_counts_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
+}
+
+int64_t Tables::param_of(int64_t view) const {
+  return view < param_count() ? view : kept_[static_cast<size_t>(view - param_count())];
+}
+
+GradientTables Tables::gradient_tables() const {
+  char* const here = host_.as<char>();
+  char* const read = device_.data() ? device_.as<char>() : here;
+  const auto there = [&](auto* table) {
+    return reinterpret_cast<decltype(table)>(read + (reinterpret_cast<char*>(table) - here));
+  };
+  const int64_t views = param_count() + std::ssize(kept_);
+  return {there(params_), views, there(groups_), group_count_, there(adam_), param_count()};
+}
+
+StepTables Tables::on_device() const {
+  const GradientTables t = gradient_tables();
+  return {t.params, t.groups, t.adam};
+}
+
+TableCopy Tables::copy() const {
+  if (!device_.data()) return {};
+  return {device_.data(), host_.data(), host_.bytes()};
+}
+
+}  // namespace muonrt

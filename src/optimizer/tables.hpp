@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/device.hpp"
+#include "backend/scalars.hpp"
+#include "optimizer/settings/settings.hpp"
+#include "optimizer/state.hpp"
+#include "pipeline/pipeline.hpp"
+#include "plan/plan.hpp"
+
+namespace muonrt {
+
+/// What the ops read in a step: the views of the parameters and behind them of what this rank keeps
+/// of addends (Kept), the scalars of the groups, those of AdamW. The host writes them between
+/// steps. Where the device does not read the host's, a step begins with a copy.
+class Tables {
+ public:
+  Tables() = default;
+  /// Takes the host's memory and fills the views. Nobody takes part yet.
+  /// @param slots  what `rank` does in each, of the plan that `state` was made for.
+  /// Errors: INVALID_ARGUMENT, naming the parameter, for a buffer that the device does not reach.
+  Tables(Device& device, const OptimizerSettings& settings, const State& state,
+         const std::vector<SlotPlan>& slots, int rank);
+  /// Takes the device's memory, where it needs some.
+  void take_copy(Device& device);
+  /// What is kept of addends finds the sums there. @param whole  of the same slots.
+  void bind_sums(const Pipeline& whole);
+
+  /// Who takes part in a step, and every number of it.
+  /// @param plan       of the step.
+  /// @param committed  steps so far.
+  /// @return  the stamp: a hash of everything here in which ranks may differ.
+  /// Errors: INVALID_ARGUMENT for a number that f32 does not hold, a parameter that is none, or one
+  /// whose gradient is missing; `sit_out` has to follow.
+  int64_t fill(const OptimizerSettings& settings, const Plan& plan, const StepSettings& step,
+               int64_t committed, bool in_blocks);
+  /// Nobody takes part in the step, and no gradient is read.
+  void sit_out();
+  /// The step of the last `fill` was committed.
+  void count_commit();
+
+  /// Updates of AdamW that a parameter has had.
+  int64_t adam_count(int64_t param) const { return adam_counts_[static_cast<size_t>(param)]; }
+  /// As if so many steps had been committed, with all gradients there.
+  void set_steps(const OptimizerSettings& settings, int64_t steps);
+
+  /// The views of the parameters, as the host reads them. Ops may have their addresses.
+  ParamView* params() { return params_; }
+  const ParamView* params() const { return params_; }
+  /// The parameter of a view, be it of one or of what is kept.
+  int64_t param_of(int64_t view) const;
+
+  /// Where the device reads them.
+  StepTables on_device() const;
+  GradientTables gradient_tables() const;
+  TableCopy copy() const;
+
+ private:
+  int64_t param_count() const { return static_cast<int64_t>(adam_counts_.size()); }
+  void choose_active(const OptimizerSettings& settings, const StepSettings& step,
+                     int64_t committed);
+  void fill_groups(const OptimizerSettings& settings, const StepSettings& step, bool in_blocks);
+  AdamScalars adam_scalars(const OptimizerSettings& settings, int64_t param, double lr,
+                           float grad_scale) const;
+  void follow_params();
+  int64_t stamp(const OptimizerSettings& settings, const StepSettings& step,
+                int64_t committed) const;
+
+  Buffer host_;
+  Buffer device_;                  // empty where the device reads the host's
+  ParamView* params_ = nullptr;    // these three in host_
+  MuonScalars* groups_ = nullptr;  // by group
+  AdamScalars* adam_ = nullptr;    // by parameter
+  int64_t group_count_ = 0;
+  std::vector<int64_t> adam_counts_;  // by parameter
+  std::vector<int32_t> kept_;         // the parameter of each view behind the parameters'
+};
+
+}  // namespace muonrt
