@@ -315,7 +315,9 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
     if (slot.kind == SlotKind::kSlices) {
       add_slices(*this, slots_[s], rank, slot);
     } else {
-      add_matrices_of(rank, context, slots_[s], slot);
+      const RankParts parts = parts_of(*this, blocks, slots_[s], rank);
+      add_holder_side(context, parts, slots_[s], rank, slot);
+      add_owner_side(context, parts, slot);
     }
     if (slot.owned.empty() && !slot.takes_part()) continue;
     for (Piece& piece : slot.kept_pieces) {
@@ -325,25 +327,6 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
     out.push_back(std::move(slot));
   }
   return out;
-}
-
-void Plan::add_matrices_of(int rank, const ExchangeContext& context, const Slot& of,
-                           SlotPlan& slot) const {
-  const auto by_owner = [](const Part& a, const Part& b) {
-    return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
-  };
-  std::vector<Part> gather;
-  std::vector<int32_t> owned;
-  for (const int32_t id : of.matrices) {
-    const Matrix& m = matrices_[static_cast<size_t>(id)];
-    if (m.owner == rank) owned.push_back(id);
-    const HolderPlace* place = holders_.grad_group(m.param, m.index).find(rank);
-    if (place == nullptr || place->replica != m.grad_replica) continue;
-    if (!context.grad_blocks_of(id, *place).empty()) gather.push_back({m.owner, id, *place});
-  }
-  std::sort(gather.begin(), gather.end(), by_owner);
-  add_holder_side(context, gather, back_of(context, rank, of), slot);
-  add_owner_side(context, owned, of, slot);
 }
 
 MemoryPlan Plan::memory(int rank) const {

@@ -58,8 +58,6 @@ inline int64_t local_state_bytes(const ParamSpec& spec) {
   return spec.weight_bytes + (sums_gradients(spec) ? 0 : moment_bytes(spec));
 }
 
-struct ExchangeContext;
-
 /// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
 class Plan {
  public:
@@ -112,8 +110,6 @@ class Plan {
   void add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_name);
   void add_carried_slots(const Slot& proto, std::vector<int32_t> ids);
   void add_segment_slots(const Slot& proto, const std::vector<int32_t>& params_by_name);
-  void add_matrices_of(int rank, const ExchangeContext& context, const Slot& of,
-                       SlotPlan& slot) const;
 
   Problem problem_;
   HolderTable holders_;
