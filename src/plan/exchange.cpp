@@ -121,15 +121,8 @@ class OwnerSide {
 
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, SlotPlan& slot) {
-  std::vector<std::pair<BatchKey, int32_t>> order;
-  for (const int32_t id : ids) {
-    const Matrix& m = context.matrix(id);
-    const auto param = static_cast<size_t>(m.param);
-    order.emplace_back(batch_key(m, context.plan.problem().params[param].group), id);
-  }
-  std::sort(order.begin(), order.end());
   std::map<int32_t, int32_t> index_of;
-  for (const auto& [key, id] : order) {
+  for (const int32_t id : in_batches(context.plan, ids)) {
     index_of[id] = static_cast<int32_t>(slot.owned.size());
     slot.owned.push_back({id, context.matrix(id).rows, context.matrix(id).cols});
   }

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
+#include "plan/buffers.hpp"
 #include "plan/carried.hpp"
 #include "plan/cost.hpp"
 #include "plan/exchange.hpp"
@@ -330,20 +331,16 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
 }
 
 MemoryPlan Plan::memory(int rank) const {
-  const PlanOptions& options = problem_.options;
-  const bool staged = options.commit == CommitMode::kAtomic;
-  SlotBytes most;
+  RankBuffers buffers(problem_.options);
   MemoryPlan out;
-  const std::vector<SlotPlan> slots = rank_slots(rank);
-  for (const SlotPlan& slot : slots) {
-    const SlotBytes bytes = bytes_of(slot);
-    most.cover(bytes);
-    if (staged) out.staged_bytes += bytes[kReturnReceive] + bytes[kSums];
+  for (const SlotPlan& slot : rank_slots(rank)) {
+    buffers.add(slot.slot, bytes_of(slot));
     for (const Kept& kept : slot.kept)
       out.state_bytes +=
           kept.numel * moment_bytes(problem_.params[static_cast<size_t>(kept.param)]);
   }
-  out.message_bytes = most.in_flight(options, std::ssize(slots));
+  out.message_bytes = buffers.message_bytes();
+  out.staged_bytes = buffers.staged_bytes();
   for (const ParamSpec& spec : problem_.params) {
     out.state_bytes += spec.layout.local_numel(rank) * local_state_bytes(spec);
   }

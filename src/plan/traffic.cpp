@@ -5,9 +5,9 @@
 
 #include "base/checked.hpp"
 #include "base/hash.hpp"
+#include "plan/buffers.hpp"
 #include "plan/carried.hpp"
 #include "plan/messages.hpp"
-#include "plan/slots.hpp"
 #include "plan/state_memory.hpp"
 
 namespace muonrt {
@@ -31,14 +31,17 @@ class Measurement {
       : plan_(plan),
         blocks_(plan.problem().params, plan.holders()),
         buffers_(ranks()),
-        largest_(ranks()),
+        taken_(ranks(), RankBuffers(plan.problem().options)),
         gather_(ranks()),
         back_(ranks()),
         returns_(ranks()),
         direct_(ranks()) {
     out_.ranks.resize(ranks());
     out_.moved.assign(plan.problem().params.size(), 0);
-    for (const Slot& slot : plan.slots()) add_slot(slot);
+    for (const Slot& slot : plan.slots()) {
+      add_slot(slot);
+      ++number_;
+    }
     add_memory();
     for (const int64_t bytes : out_.moved) out_.moved_total += bytes;
   }
@@ -69,8 +72,7 @@ class Measurement {
   void end_slot(size_t rank, const SlotBytes& now) {
     send_to(rank, returns_[rank]);
     returns_[rank] = 0;
-    largest_[rank].cover(now);
-    out_.ranks[rank].memory.staged_bytes += now[kReturnReceive] + now[kSums];
+    taken_[rank].add(number_, now);
     ++out_.ranks[rank].slots;
   }
 
@@ -258,26 +260,26 @@ class Measurement {
   }
 
   void add_memory() {
-    const PlanOptions& options = plan_.problem().options;
-    const bool staged = options.commit == CommitMode::kAtomic;
     const std::vector<int64_t> state = local_state_bytes(plan_);
     for (size_t r = 0; r < ranks(); ++r) {
       MemoryPlan& memory = out_.ranks[r].memory;
-      if (!staged) memory.staged_bytes = 0;
-      memory.message_bytes = largest_[r].in_flight(options, out_.ranks[r].slots);
+      memory.message_bytes = taken_[r].message_bytes();
+      memory.staged_bytes = taken_[r].staged_bytes();
       memory.state_bytes += state[r];
     }
   }
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<SlotBytes> buffers_, largest_;  // of each rank: in this slot, in any slot
-  std::vector<Message> gather_, back_;        // of each peer, with the owner at hand
-  std::vector<int64_t> returns_;              // other ranks that each owner returns to in this slot
-  std::vector<int64_t> direct_;               // bytes of the return that owners sent to each rank
-  std::vector<size_t> relaying_;              // ranks that forward in this slot
-  std::vector<size_t> peers_, touched_;       // ranks met for this owner, in this slot
+  std::vector<SlotBytes> buffers_;       // of each rank in this slot
+  std::vector<RankBuffers> taken_;       // of each rank
+  std::vector<Message> gather_, back_;   // of each peer, with the owner at hand
+  std::vector<int64_t> returns_;         // other ranks that each owner returns to in this slot
+  std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
+  std::vector<size_t> relaying_;         // ranks that forward in this slot
+  std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot
   const Slot* slot_ = nullptr;
+  int32_t number_ = 0;  // of that slot
   PlanTraffic out_;
 };
 
