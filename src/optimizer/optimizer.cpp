@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "base/json.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/settings/describe.hpp"
 #include "pipeline/batches.hpp"
@@ -68,21 +69,25 @@ const GroupSettings& Optimizer::group_of(int64_t param) const {
 }
 
 std::string Optimizer::describe(bool json) const {
-  const auto of = [&](const Plan& plan) {
-    const std::vector<int64_t> scratch =
-        scratch_bytes(plan, newton_schulz_, device_->ops(), settings_.health_every > 0);
-    return json ? plan.json(scratch) : plan.describe(0, scratch);
+  const auto scratch = [&](const Plan& plan) {
+    return scratch_bytes(plan, newton_schulz_, device_->ops(), settings_.health_every > 0);
   };
-  std::string out = of(*plan_);
-  if (!block_plan_) return out;
-  const std::string blocks = of(*block_plan_);
   if (!json) {
-    return out + cat("\nSteps 0, ", block_period(settings_),
-                     ", ... take whole matrices, as above; those between take blocks:\n\n", blocks);
+    const std::string whole = plan_->describe(0, scratch(*plan_));
+    if (!block_plan_) return whole;
+    return cat(whole, "\nSteps 0, ", block_period(settings_),
+               ", ... take whole matrices, as above; those between take blocks:\n\n",
+               block_plan_->describe(0, scratch(*block_plan_)));
   }
-  out.resize(out.find_last_of('}'));
-  return out +
-         cat(", \"block_period\": ", block_period(settings_), ", \"block_plan\": ", blocks, "}");
+  JsonWriter out;
+  out.object([&] {
+    plan_->write(out, scratch(*plan_));
+    if (!block_plan_) return;
+    out.field("block_period", block_period(settings_));
+    out.key("block_plan");
+    out.object([&] { block_plan_->write(out, scratch(*block_plan_)); });
+  });
+  return out.take();
 }
 
 void Optimizer::require_reach(int64_t param, const char* what, const void* memory) const {

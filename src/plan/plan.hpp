@@ -12,6 +12,8 @@
 
 namespace muonrt {
 
+class JsonWriter;
+
 /// One matrix of the world: a 2-D parameter, or one expert of a stack.
 struct Matrix {
   int32_t param;
@@ -96,8 +98,9 @@ class Plan {
   /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
   /// @param scratch  bytes of each rank (pipeline/batches); empty: not said.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {}) const;
-  /// The same facts, every row, for a program.
+  /// The same facts, every row, for a program; the second as members of an open object.
   std::string json(std::span<const int64_t> scratch = {}) const;
+  void write(JsonWriter& json, std::span<const int64_t> scratch = {}) const;
   /// Digest of the problem (names, options, layouts) and of what was decided.
   uint64_t hash() const;
 
