@@ -3,6 +3,13 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
+# Headers alone, for one file of the library; what is installed does not ask for them.
+find_package(nlohmann_json QUIET)
+if(NOT nlohmann_json_FOUND)
+  message(FATAL_ERROR "muonrt is built with nlohmann-json, which was not found (headers alone; "
+    "nothing of it is needed to use the library); install nlohmann-json3-dev, or run tools/deps")
+endif()
+
 # Left out for `reason`: an error where it was asked for.
 macro(muonrt_leave_out name reason remedy)
   set(MUONRT_WITH_${name} OFF)

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "api/guard.hpp"
 #include "backend/cuda_device.hpp"
+#include "base/json.hpp"
 #include "build_info.hpp"
 #include "host/host_device.hpp"
 
@@ -68,19 +70,25 @@ muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* neede
   return api::guard([&] {
     namespace b = build_info;
     const auto host = host::make_host_device({});
-    const std::string text =
-        cat("{\"version\": ", json_quote(b::kVersion), ", \"abi\": ", b::kAbi,
-            ", \"compiler\": ", json_quote(b::kCompiler),
-            ", \"architecture\": ", json_quote(b::kArchitecture),
-            ", \"build_type\": ", json_quote(b::kBuildType),
-            ", \"sanitizer\": ", json_quote(b::kSanitizer),
-            ", \"host\": ", json_quote(host->describe()), ", \"cuda\": ", b::kCuda,
-            ", \"cuda_devices\": ", cuda_device_count(), ", \"mpi\": ", b::kMpi,
-            ", \"onednn\": ", b::kOneDnn,
-            ", \"transports\": [\"self\", \"thread\", \"callback\", "
-            "\"tcp\", \"folder\"",
-            b::kMpi ? ", \"mpi\"" : "", b::kCuda ? ", \"staged\", \"nccl\"" : "", "]}");
-    api::write_text(text, buffer, capacity, needed);
+    JsonWriter json;
+    json.object([&] {
+      json.field("version", b::kVersion);
+      json.field("abi", b::kAbi);
+      json.field("compiler", b::kCompiler);
+      json.field("architecture", b::kArchitecture);
+      json.field("build_type", b::kBuildType);
+      json.field("sanitizer", b::kSanitizer);
+      json.field("host", host->describe());
+      json.field("cuda", b::kCuda);
+      json.field("cuda_devices", cuda_device_count());
+      json.field("mpi", b::kMpi);
+      json.field("onednn", b::kOneDnn);
+      std::vector<const char*> transports = {"self", "thread", "callback", "tcp", "folder"};
+      if (b::kMpi) transports.push_back("mpi");
+      if (b::kCuda) transports.insert(transports.end(), {"staged", "nccl"});
+      json.field("transports", transports);
+    });
+    api::write_text(json.take(), buffer, capacity, needed);
     return Status::kOk;
   });
 }

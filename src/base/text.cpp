@@ -8,23 +8,6 @@ namespace {
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-/// Bytes of the UTF-8 character that `text` begins with; 0 if it is none.
-/// Source: RFC 3629, section 4.
-size_t character_bytes(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  if (first < 0x80) return 1;
-  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if (!continues(text[i])) return 0;
-  }
-  const auto second = static_cast<unsigned char>(text[1]);
-  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
-  const bool surrogate = first == 0xed && second >= 0xa0;
-  const bool too_large = first == 0xf4 && second >= 0x90;
-  return overlong || surrogate || too_large ? 0 : bytes;
-}
-
 bool word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
@@ -57,30 +40,6 @@ std::string shorten_names(std::string text) {
     at += shown + 1;
   }
   return text;
-}
-
-std::string json_quote(std::string_view text) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string out = "\"";
-  for (size_t at = 0; at < text.size();) {
-    const char c = text[at];
-    const auto u = static_cast<unsigned char>(c);
-    const size_t bytes = character_bytes(text.substr(at));
-    if (bytes == 0) {
-      out += "\\ufffd";
-    } else if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (u < 0x20) {
-      out += "\\u00";
-      out += kHex[u >> 4];
-      out += kHex[u & 15];
-    } else {
-      out += text.substr(at, bytes);
-    }
-    at += std::max<size_t>(bytes, 1);
-  }
-  return out + '"';
 }
 
 std::string fixed(double value, int decimals) {

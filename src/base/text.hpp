@@ -63,9 +63,6 @@ constexpr bool is_control(char c) {
 /// is: so a message keeps its end where a name is long.
 std::string shorten_names(std::string text);
 
-/// `text` as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD.
-std::string json_quote(std::string_view text);
-
 /// Number with a fixed count of decimals, independent of locale.
 std::string fixed(double value, int decimals);
 

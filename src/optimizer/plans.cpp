@@ -1,5 +1,6 @@
 #include "optimizer/plans.hpp"
 
+#include "base/json.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
 
@@ -40,20 +41,25 @@ void StepPlans::choose(int64_t committed) {
 }
 
 std::string StepPlans::describe(const MatrixRules& rules, bool health, bool json) const {
-  const auto of = [&](const Plan& plan) {
-    const std::vector<int64_t> scratch = scratch_bytes(plan, methods_, rules, health);
-    return json ? plan.json(scratch) : plan.describe(0, scratch);
+  const auto scratch = [&](const Plan& plan) {
+    return scratch_bytes(plan, methods_, rules, health);
   };
-  std::string out = of(whole());
-  if (!blocks()) return out;
-  const std::string in_blocks = of(*blocks());
   if (!json) {
-    return out + cat("\nSteps 0, ", period_,
-                     ", ... take whole matrices, as above; those between take blocks:\n\n",
-                     in_blocks);
+    const std::string out = whole().describe(0, scratch(whole()));
+    if (!blocks()) return out;
+    return cat(out, "\nSteps 0, ", period_,
+               ", ... take whole matrices, as above; those between take blocks:\n\n",
+               blocks()->describe(0, scratch(*blocks())));
   }
-  out.resize(out.find_last_of('}'));
-  return out + cat(", \"block_period\": ", period_, ", \"block_plan\": ", in_blocks, "}");
+  JsonWriter out;
+  out.object([&] {
+    whole().write(out, scratch(whole()));
+    if (!blocks()) return;
+    out.field("block_period", period_);
+    out.key("block_plan");
+    out.object([&] { blocks()->write(out, scratch(*blocks())); });
+  });
+  return out.take();
 }
 
 }  // namespace muonrt

@@ -5,6 +5,7 @@
 
 #include "backend/health.hpp"
 #include "base/checked.hpp"
+#include "plan/batch.hpp"
 
 namespace muonrt {
 
@@ -83,7 +84,7 @@ std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchul
       owned[plan.matrices()[static_cast<size_t>(id)].owner].push_back(id);
     for (const auto& [owner, ids] : owned) {
       int64_t& most = out[static_cast<size_t>(owner)];
-      most = std::max(most, largest_team(batch_shapes(plan, ids, rules), methods,
+      most = std::max(most, largest_team(batch_shapes(plan, in_batches(plan, ids), rules), methods,
                                          plan.problem().options.transport, rules, health));
     }
   }

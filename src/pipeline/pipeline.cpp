@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/checked.hpp"
+#include "plan/buffers.hpp"
 
 namespace muonrt {
 
@@ -21,18 +22,7 @@ constexpr int64_t kOne = 1;
 // and the next one would then wait without a deadline.
 constexpr int kAhead = 64, kAheadOfLaunches = 8;
 
-struct Sizes {
-  int64_t gather_send = 0, gather_receive = 0, return_send = 0, return_receive = 0;
-  int64_t sums = 0, directions = 0;
-  void cover(const SlotPlan& s) {
-    gather_send = std::max(gather_send, round_up(s.gather_send_bytes, kMemoryAlignment));
-    gather_receive = std::max(gather_receive, round_up(s.gather_receive_bytes, kMemoryAlignment));
-    return_send = std::max(return_send, round_up(s.return_send_bytes, kMemoryAlignment));
-    return_receive = std::max(return_receive, round_up(s.return_receive_bytes, kMemoryAlignment));
-    sums = std::max(sums, round_up(s.sum_bytes, kMemoryAlignment));
-    directions = std::max(directions, round_up(s.direction_bytes, kMemoryAlignment));
-  }
-};
+int64_t aligned(int64_t bytes) { return round_up(bytes, kMemoryAlignment); }
 
 }  // namespace
 
@@ -96,27 +86,23 @@ void Pipeline::make_chunks() {
   const PlanOptions& options = context_.plan->problem().options;
   const bool atomic = options.commit == CommitMode::kAtomic;
   const auto window = static_cast<size_t>(options.window);
-  std::vector<Sizes> lane_sizes(window);
-  int64_t scratch = 0, staged = 0;
+  RankBuffers sizes(options);
+  int64_t scratch = 0, total = 6 * kMemoryAlignment;
   for (const SlotPlan& s : slots_) {
-    lane_sizes[static_cast<size_t>(s.slot) % window].cover(s);
+    sizes.add(s.slot, bytes_of(s));
     scratch = std::max(scratch, Chunk::scratch_bytes(context_, work_.chunks, s));
-    staged += round_up(s.return_receive_bytes, kMemoryAlignment) +
-              round_up(s.sum_bytes, kMemoryAlignment);
+    if (atomic) total += aligned(s.return_receive_bytes) + aligned(s.sum_bytes);
     owned_ += static_cast<int64_t>(s.owned.size());
   }
-  scratch = round_up(scratch, kMemoryAlignment);
-  int64_t total = scratch + 6 * kMemoryAlignment + (atomic ? staged : 0);
-  for (const Sizes& s : lane_sizes) {
-    total += s.gather_send + s.gather_receive + s.return_send + s.directions;
-    if (!atomic) total += s.return_receive + s.sums;
-  }
+  total += aligned(scratch);
+  for (const SlotBytes& lane : sizes.lanes())
+    for (const int64_t bytes : lane) total += aligned(bytes);
   workspace_ = Buffer(*context_.device, total);
 
   char* at = workspace_.as<char>();
   const auto take = [&at](int64_t bytes) {
     char* here = at;
-    at += bytes;
+    at += aligned(bytes);
     return static_cast<void*>(here);
   };
   context_.results.findings = static_cast<Findings*>(take(kMemoryAlignment));
@@ -127,24 +113,23 @@ void Pipeline::make_chunks() {
   transient_ = at;
   scratch_ = take(scratch);
   std::vector<void*> lane_return;
-  for (const Sizes& s : lane_sizes) {
+  for (const SlotBytes& bytes : sizes.lanes()) {
     Lane lane;
-    lane.gather_send = take(s.gather_send);
-    lane.gather_receive = take(s.gather_receive);
-    lane.return_send = take(s.return_send);
-    lane.directions = take(s.directions);
-    if (!atomic) lane.sums = static_cast<float*>(take(s.sums));
+    lane.gather_send = take(bytes[kGatherSend]);
+    lane.gather_receive = take(bytes[kGatherReceive]);
+    lane.return_send = take(bytes[kReturnSend]);
+    lane.directions = take(bytes[kDirectionBytes]);
+    lane.sums = static_cast<float*>(take(bytes[kSums]));
     lanes_.push_back(lane);
-    lane_return.push_back(atomic ? nullptr : take(s.return_receive));
+    lane_return.push_back(take(bytes[kReturnReceive]));
   }
   chunks_.resize(context_.plan->slots().size());
   std::vector<const Chunk*> last(window, nullptr);
   for (const SlotPlan& s : slots_) {
     const size_t lane = static_cast<size_t>(s.slot) % window;
-    void* receive =
-        atomic ? take(round_up(s.return_receive_bytes, kMemoryAlignment)) : lane_return[lane];
+    void* receive = atomic ? take(s.return_receive_bytes) : lane_return[lane];
     Lane buffers = lanes_[lane];
-    if (atomic) buffers.sums = static_cast<float*>(take(round_up(s.sum_bytes, kMemoryAlignment)));
+    if (atomic) buffers.sums = static_cast<float*>(take(s.sum_bytes));
     auto chunk = std::make_unique<Chunk>(context_, work_.chunks, s, buffers, receive, scratch_);
     chunk->set_previous_in_lane(last[lane]);
     last[lane] = chunk.get();

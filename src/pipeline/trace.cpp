@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json.hpp"
 #include "base/text.hpp"
 
 namespace muonrt {
@@ -12,22 +13,33 @@ std::string chrome_trace(const std::vector<Span>& spans, int rank) {
                [](const Span& s) { return s.end > 0; });
   std::sort(ran.begin(), ran.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   const int64_t origin = ran.empty() ? 0 : ran.front().begin;
-  std::string out = "[";
-  const auto name_thread = [&](int thread, const char* name) {
-    out += cat("{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": ", rank, ", \"tid\": ", thread,
-               ", \"args\": {\"name\": \"", name, "\"}}");
+  JsonWriter out;
+  const auto event = [&](std::string_view name, const char* kind, int thread, const auto& more) {
+    out.object([&] {
+      out.field("name", name);
+      out.field("ph", kind);
+      out.field("pid", rank);
+      out.field("tid", thread);
+      more();
+    });
   };
-  name_thread(0, "compute");
-  out += ",\n";
-  name_thread(1, "comm");
-  for (const Span& s : ran) {
-    const std::string name = s.slot < 0 ? s.name : cat(s.name, " ", s.slot);
-    out += cat(",\n{\"name\": ", json_quote(name), ", \"ph\": \"X\", \"pid\": ", rank,
-               ", \"tid\": ", s.on_comm() ? 1 : 0,
-               ", \"ts\": ", fixed(static_cast<double>(s.begin - origin) * 1e-3, 3),
-               ", \"dur\": ", fixed(static_cast<double>(s.end - s.begin) * 1e-3, 3), "}");
-  }
-  return out + "]\n";
+  const auto name_thread = [&](int thread, const char* name) {
+    event("thread_name", "M", thread, [&] {
+      out.key("args");
+      out.object([&] { out.field("name", name); });
+    });
+  };
+  out.list([&] {
+    name_thread(0, "compute");
+    name_thread(1, "comm");
+    for (const Span& s : ran) {
+      event(s.slot < 0 ? s.name : cat(s.name, " ", s.slot), "X", s.on_comm() ? 1 : 0, [&] {
+        out.field("ts", static_cast<double>(s.begin - origin) / 1e3);
+        out.field("dur", static_cast<double>(s.end - s.begin) / 1e3);
+      });
+    }
+  });
+  return out.take() + '\n';
 }
 
 }  // namespace muonrt

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.hpp"
@@ -25,6 +27,19 @@ inline BatchKey batch_key(const Matrix& m, int32_t group) {
           m.method.steps,
           group,
           m.method.restarts};
+}
+
+/// An owner's matrices of a slot as it orthogonalizes them: equal keys adjacent.
+inline std::vector<int32_t> in_batches(const Plan& plan, std::span<const int32_t> ids) {
+  std::vector<std::pair<BatchKey, int32_t>> order;
+  for (const int32_t id : ids) {
+    const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
+    order.emplace_back(batch_key(m, plan.problem().params[static_cast<size_t>(m.param)].group), id);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<int32_t> out;
+  for (const auto& [key, id] : order) out.push_back(id);
+  return out;
 }
 
 }  // namespace muonrt

@@ -1,8 +1,4 @@
-#include <algorithm>
-#include <cstddef>
-
 #include "plan/exchange.hpp"
-#include "plan/relay.hpp"
 
 namespace muonrt {
 
@@ -29,44 +25,19 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
   return (matrix / parts * rows + row) * cols + col;
 }
 
-/// One list for both directions: the gather packs it, the commit unpacks it.
-/// @param gradients  the parts are of gradients, wherever those lie.
-void add_pieces(const ExchangeContext& context, const std::vector<Part>& parts, bool gradients,
-                MessageCursor& cursor, std::vector<Piece>& pieces, std::vector<Region>& regions) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Part& part = parts[i];
-    if (i == 0 || part.peer != parts[i - 1].peer) cursor.begin_message();
-    const auto& blocks = gradients ? context.grad_blocks_of(part.matrix, part.place)
-                                   : context.blocks_of(part.matrix, part.place);
+/// One list for both directions: the gather packs it, the commit unpacks it. A message of
+/// gradients holds them wherever those lie.
+Region add_message(const ExchangeContext& context, const Part* first, const Part* last,
+                   int32_t peer, MessageCursor& cursor, std::vector<Piece>& pieces) {
+  cursor.begin_message();
+  for (; first != last; ++first) {
+    const auto& blocks = first->exchange == Exchange::kGather
+                             ? context.grad_blocks_of(first->matrix, first->place)
+                             : context.blocks_of(first->matrix, first->place);
     for (const Block& b : blocks)
-      pieces.push_back(context.piece(part.matrix, b, cursor.take(b.numel())));
-    if (i + 1 == parts.size() || parts[i + 1].peer != part.peer)
-      regions.push_back(cursor.region(part.peer));
+      pieces.push_back(context.piece(first->matrix, b, cursor.take(b.numel())));
   }
-}
-
-int64_t end_of(const std::vector<Region>& regions) {
-  return regions.empty() ? 0 : regions.back().offset + regions.back().bytes;
-}
-
-/// Behind what owners send. A rank that forwards sends all that they sent it, as it lies there.
-void add_relay(const ExchangeContext& context, const Back& back, MessageCursor& cursor,
-               SlotPlan& slot) {
-  const int64_t received = end_of(slot.return_receives);
-  for (const int32_t rank : back.forward_to) {
-    if (received > 0) slot.relay_sends.push_back({rank, 0, received});
-  }
-  for (size_t i = 0; i < back.relayed.size();) {
-    size_t end = i;
-    while (end < back.relayed.size() && back.head[end] == back.head[i]) ++end;
-    const std::vector<Part> parts(back.relayed.begin() + static_cast<std::ptrdiff_t>(i),
-                                  back.relayed.begin() + static_cast<std::ptrdiff_t>(end));
-    const int64_t begin = cursor.total();
-    std::vector<Region> as_forwarded;
-    add_pieces(context, parts, false, cursor, slot.return_pieces, as_forwarded);
-    slot.relay_receives.push_back({back.head[i], begin, end_of(as_forwarded) - begin});
-    i = end;
-  }
+  return cursor.region(peer);
 }
 
 }  // namespace
@@ -86,54 +57,37 @@ Piece ExchangeContext::piece(int32_t id, const Block& b, int64_t packed_offset) 
   return out;
 }
 
-Back back_of(const ExchangeContext& context, int rank, const Slot& slot) {
-  Back out;
-  std::vector<std::pair<int32_t, Part>> relayed;  // with their heads
-  std::vector<int> equal;                         // of this rank, by replica; the same for all here
-  const HolderPlace* mine = nullptr;
-  for (const int32_t id : slot.matrices) {
-    const Matrix& m = context.matrix(id);
-    const HolderGroup& group = context.holders.group(m.param, m.index);
-    const HolderPlace* place = group.find(rank);
-    if (place == nullptr || context.blocks_of(id, *place).empty()) continue;
-    if (context.plan.each_replica() && place->replica != m.replica) continue;
-    const Part part{m.owner, id, *place};
-    if (slot.relay > 0 && equal.empty()) {
-      mine = place;
-      equal =
-          context.plan.problem().params[static_cast<size_t>(m.param)].layout.equal_holders(rank);
-    }
-    const int32_t head = slot.relay > 0
-                             ? head_replica(place->replica, m.replica, slot.relay, group.replicas)
-                             : place->replica;
-    if (head == place->replica) {
-      out.direct.push_back(part);
-    } else {
-      relayed.emplace_back(equal[static_cast<size_t>(head)], part);
-    }
-  }
-  const auto key = [](const Part& p) { return std::pair(p.peer, p.matrix); };
-  std::sort(out.direct.begin(), out.direct.end(),
-            [&](const Part& a, const Part& b) { return key(a) < key(b); });
-  std::sort(relayed.begin(), relayed.end(), [&](const auto& a, const auto& b) {
-    return std::pair(a.first, key(a.second)) < std::pair(b.first, key(b.second));
+void add_holder_side(const ExchangeContext& context, const RankParts& parts, const Slot& of,
+                     int32_t rank, SlotPlan& slot) {
+  MessageCursor sends(size_of(slot.gather_dtype)), receives(size_of(slot.return_dtype));
+  for_each_message(parts.gather_sends, [&](const Part* first, const Part* last) {
+    slot.gather_sends.push_back(
+        add_message(context, first, last, first->to, sends, slot.gather_pieces));
   });
-  for (const auto& [head, part] : relayed) {
-    out.head.push_back(head);
-    out.relayed.push_back(part);
-  }
-  if (mine != nullptr) out.forward_to = block_mates(equal, rank, mine->replica, slot.relay);
-  return out;
+  slot.gather_send_bytes = sends.total();
+  for_each_message(parts.return_receives, [&](const Part* first, const Part* last) {
+    slot.return_receives.push_back(
+        add_message(context, first, last, first->from, receives, slot.return_pieces));
+  });
+  if (of.relay > 0) add_relay_sends(front_layout(context.plan, of), rank, of.relay, slot);
+  // Behind what owners send: what others forward, as it lies there.
+  for_each_message(parts.relay_receives, [&](const Part* first, const Part* last) {
+    add_relayed(add_message(context, first, last, first->from, receives, slot.return_pieces),
+                slot.relay_receives);
+  });
+  slot.return_receive_bytes = receives.total();
 }
 
-void add_holder_side(const ExchangeContext& context, const std::vector<Part>& gather,
-                     const Back& back, SlotPlan& slot) {
-  MessageCursor sends(size_of(slot.gather_dtype)), receives(size_of(slot.return_dtype));
-  add_pieces(context, gather, true, sends, slot.gather_pieces, slot.gather_sends);
-  slot.gather_send_bytes = sends.total();
-  add_pieces(context, back.direct, false, receives, slot.return_pieces, slot.return_receives);
-  add_relay(context, back, receives, slot);
-  slot.return_receive_bytes = receives.total();
+void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, SlotPlan& slot) {
+  if (slot.return_receives.empty()) return;
+  const Region& last = slot.return_receives.back();
+  for (const int32_t to : forwards_to(layout, rank, block))
+    slot.relay_sends.push_back({to, 0, last.offset + last.bytes});
+}
+
+void add_relayed(const Region& message, std::vector<Region>& regions) {
+  if (regions.empty() || regions.back().peer != message.peer) return regions.push_back(message);
+  regions.back().bytes = message.offset + message.bytes - regions.back().offset;
 }
 
 }  // namespace muonrt

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "plan/batch.hpp"
-#include "plan/relay.hpp"
 
 namespace muonrt {
 
@@ -18,77 +17,26 @@ using Content = std::vector<std::pair<int32_t, int32_t>>;
 /// The owner's side of one slot.
 class OwnerSide {
  public:
-  OwnerSide(const ExchangeContext& context, const std::vector<int32_t>& owned, const Slot& of,
-            SlotPlan& slot)
-      : context_(context), of_(of), slot_(slot), cursor_(size_of(slot.return_dtype)) {
-    index_of_ = add_owned(context, owned, slot);
+  OwnerSide(const ExchangeContext& context, const RankParts& parts, SlotPlan& slot)
+      : context_(context), slot_(slot), cursor_(size_of(slot.return_dtype)) {
+    index_of_ = add_owned(context, parts.owned, slot);
     if (slot.kind == SlotKind::kAddends) {
       add_kept();
-      add_addends(gathered(owned));
+      add_addends(parts.gather_receives);
     } else {
-      add_gather(gathered(owned));
+      add_gather(parts.gather_receives);
     }
-    add_return(returned(owned));
+    add_return(parts.return_sends);
   }
 
  private:
-  /// What peers hold of the matrices' gradients in the replicas that are gathered, by (peer,
-  /// matrix).
-  std::vector<Part> gathered(const std::vector<int32_t>& ids) const {
-    std::vector<Part> out;
-    for (const int32_t id : ids) {
-      const Matrix& m = context_.matrix(id);
-      for (const HolderPlace& place : context_.holders.grad_group(m.param, m.index).places) {
-        if (place.replica == m.grad_replica && !context_.grad_blocks_of(id, place).empty())
-          out.push_back({place.rank, id, place});
-      }
-    }
-    return sorted(std::move(out));
-  }
-
-  /// What peers hold of the matrices, of those to whom this owner returns.
-  std::vector<Part> returned(const std::vector<int32_t>& ids) const {
-    std::vector<Part> out;
-    for (const int32_t id : ids) {
-      const Matrix& m = context_.matrix(id);
-      const HolderGroup& group = context_.holders.group(m.param, m.index);
-      for (const HolderPlace& place : group.places) {
-        if (context_.plan.each_replica() && place.replica != m.replica) continue;
-        if (of_.relay > 0 &&
-            place.replica != head_replica(place.replica, m.replica, of_.relay, group.replicas))
-          continue;
-        if (!context_.blocks_of(id, place).empty()) out.push_back({place.rank, id, place});
-      }
-    }
-    return sorted(std::move(out));
-  }
-
-  static std::vector<Part> sorted(std::vector<Part> parts) {
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-      return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
-    });
-    return parts;
-  }
-
-  /// Calls `use(first, last)` for the parts of each peer.
-  template <class Use>
-  static void for_each_peer(const std::vector<Part>& parts, const Use& use) {
-    for (size_t i = 0; i < parts.size();) {
-      size_t end = i;
-      while (end < parts.size() && parts[end].peer == parts[i].peer) ++end;
-      use(parts.data() + i, parts.data() + end);
-      i = end;
-    }
-  }
-
   static Content content_of(const Part* first, const Part* last) {
     Content out;
     for (; first != last; ++first) out.emplace_back(first->matrix, first->place.slot);
     return out;
   }
 
-  Region add_message(const Part* first, const Part* last) {
-    const int32_t peer = first->peer;
+  Region add_message(const Part* first, const Part* last, int32_t peer) {
     cursor_.begin_message();
     for (; first != last; ++first) {
       for (const Block& b : context_.blocks_of(first->matrix, first->place)) {
@@ -100,8 +48,8 @@ class OwnerSide {
   }
 
   void add_gather(const std::vector<Part>& parts) {
-    for_each_peer(parts, [&](const Part* first, const Part* last) {
-      const Region region = add_message(first, last);
+    for_each_message(parts, [&](const Part* first, const Part* last) {
+      const Region region = add_message(first, last, first->from);
       slot_.gather_receives.push_back(region);
       messages_.emplace(content_of(first, last), region);
     });
@@ -131,8 +79,8 @@ class OwnerSide {
   /// holds them and whenever they arrive.
   void add_addends(const std::vector<Part>& parts) {
     MessageCursor cursor(size_of(slot_.gather_dtype));
-    for_each_peer(parts, [&](const Part* first, const Part* last) {
-      const int32_t peer = first->peer;
+    for_each_message(parts, [&](const Part* first, const Part* last) {
+      const int32_t peer = first->from;
       cursor.begin_message();
       for (; first != last; ++first) {
         const int32_t i = index_of_.at(first->matrix);
@@ -154,16 +102,15 @@ class OwnerSide {
   /// The send buffer begins as the gather's receive buffer; peers that want what is already there
   /// share it.
   void add_return(const std::vector<Part>& parts) {
-    for_each_peer(parts, [&](const Part* first, const Part* last) {
+    for_each_message(parts, [&](const Part* first, const Part* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));
-      if (is_new) at->second = add_message(first, last);
-      slot_.return_sends.push_back({first->peer, at->second.offset, at->second.bytes});
+      if (is_new) at->second = add_message(first, last, first->to);
+      slot_.return_sends.push_back({first->to, at->second.offset, at->second.bytes});
     });
     slot_.return_send_bytes = cursor_.total();
   }
 
   const ExchangeContext& context_;
-  const Slot& of_;
   SlotPlan& slot_;
   MessageCursor cursor_;
   std::map<int32_t, int32_t> index_of_;  // matrix id -> index into slot_.owned
@@ -174,24 +121,16 @@ class OwnerSide {
 
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, SlotPlan& slot) {
-  std::vector<std::pair<BatchKey, int32_t>> order;
-  for (const int32_t id : ids) {
-    const Matrix& m = context.matrix(id);
-    const auto param = static_cast<size_t>(m.param);
-    order.emplace_back(batch_key(m, context.plan.problem().params[param].group), id);
-  }
-  std::sort(order.begin(), order.end());
   std::map<int32_t, int32_t> index_of;
-  for (const auto& [key, id] : order) {
+  for (const int32_t id : in_batches(context.plan, ids)) {
     index_of[id] = static_cast<int32_t>(slot.owned.size());
     slot.owned.push_back({id, context.matrix(id).rows, context.matrix(id).cols});
   }
   return index_of;
 }
 
-void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
-                    const Slot& of, SlotPlan& slot) {
-  OwnerSide(context, owned, of, slot);
+void add_owner_side(const ExchangeContext& context, const RankParts& parts, SlotPlan& slot) {
+  OwnerSide(context, parts, slot);
 }
 
 }  // namespace muonrt

@@ -7,27 +7,13 @@
 #include "base/checked.hpp"
 #include "plan/copy_list.hpp"
 #include "plan/holder_table.hpp"
+#include "plan/messages.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {
 
 /// Messages begin at this boundary inside their buffer.
 constexpr int64_t kMessageAlignment = 64;
-
-/// What a rank and a peer exchange of one matrix.
-struct Part {
-  int32_t peer, matrix;
-  HolderPlace place;  // of the rank that holds it, which may be either of the two
-};
-
-/// What a rank gets back in a slot, and from whom.
-struct Back {
-  std::vector<Part> direct;         // from owners
-  std::vector<Part> relayed;        // with the owner as peer; `head` says who forwards it
-  std::vector<int32_t> forward_to;  // ranks that get all of `direct`, ascending
-  /// Of relayed[i]: the rank that forwards it. `relayed` is sorted by (head, owner, matrix).
-  std::vector<int32_t> head;
-};
 
 /// Lays messages out in a buffer, one after the other.
 class MessageCursor {
@@ -65,23 +51,36 @@ struct ExchangeContext {
   Piece piece(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
-/// The holder's side of a slot: parts it sends to owners, and gets back.
-/// @param gather  parts of gradients that are gathered from this rank.
-/// @param back    parts of all matrices that it holds. Lists by (peer, matrix), none empty.
-void add_holder_side(const ExchangeContext& context, const std::vector<Part>& gather,
-                     const Back& back, SlotPlan& slot);
+/// Calls `use(first, last)` for the parts of each message in turn.
+template <class Use>
+void for_each_message(const std::vector<Part>& parts, const Use& use) {
+  for (size_t i = 0; i < parts.size();) {
+    const auto same = [&](const Part& p) {
+      return p.from == parts[i].from && p.to == parts[i].to && p.owner == parts[i].owner;
+    };
+    size_t end = i;
+    while (end < parts.size() && same(parts[end])) ++end;
+    use(parts.data() + i, parts.data() + end);
+    i = end;
+  }
+}
 
-/// What `rank` gets back of the matrices of `slot`.
-Back back_of(const ExchangeContext& context, int rank, const Slot& slot);
+/// The holder's side of a slot: parts it sends to owners, gets back, and forwards.
+void add_holder_side(const ExchangeContext& context, const RankParts& parts, const Slot& of,
+                     int32_t rank, SlotPlan& slot);
 
 /// Fills SlotPlan::owned with `ids` (ascending), equal shapes adjacent.
 /// @return  for each matrix its index there.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, SlotPlan& slot);
 
-/// The owner's side: where the parts lie in the matrices of `owned` (ascending ids) and in the
-/// messages. Fills SlotPlan::owned, and what is kept of them where the slot's kind is kAddends.
-void add_owner_side(const ExchangeContext& context, const std::vector<int32_t>& owned,
-                    const Slot& of, SlotPlan& slot);
+/// A rank that forwards sends all that owners sent to it, as it lies at the head of its buffer.
+void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, SlotPlan& slot);
+/// One more of the messages that a rank forwards, which arrive as one.
+void add_relayed(const Region& message, std::vector<Region>& regions);
+
+/// The owner's side: where the parts lie in the matrices that it owns and in the messages. Fills
+/// SlotPlan::owned, and what is kept of them where the slot's kind is kAddends.
+void add_owner_side(const ExchangeContext& context, const RankParts& parts, SlotPlan& slot);
 
 }  // namespace muonrt

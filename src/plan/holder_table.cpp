@@ -254,10 +254,26 @@ const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
   return at->second;
 }
 
+template <class Blocks>
+int64_t BlockTable::count(int32_t kind, const HolderPlace& place, const Blocks& blocks) {
+  std::vector<int64_t>& known = numel_[static_cast<size_t>(kind)];
+  const auto slot = static_cast<size_t>(place.slot);
+  if (known.size() <= slot) known.resize(slot + 1, -1);
+  if (known[slot] < 0) {
+    known[slot] = 0;
+    for (const Block& block : blocks()) known[slot] += block.numel();
+  }
+  return known[slot];
+}
+
 int64_t BlockTable::numel(int32_t param, int64_t index, const HolderPlace& place) {
-  int64_t out = 0;
-  for (const Block& block : blocks(param, index, place)) out += block.numel();
-  return out;
+  return count(holders_.kind(param, index), place,
+               [&]() -> const std::vector<Block>& { return blocks(param, index, place); });
+}
+
+int64_t BlockTable::grad_numel(int32_t param, int64_t index, const HolderPlace& place) {
+  return count(holders_.grad_kind(param, index), place,
+               [&]() -> const std::vector<Block>& { return grad_blocks(param, index, place); });
 }
 
 }  // namespace muonrt

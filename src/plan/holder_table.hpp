@@ -78,20 +78,24 @@ class HolderTable {
 class BlockTable {
  public:
   BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
-      : params_(params), holders_(holders) {}
+      : params_(params), holders_(holders), numel_(static_cast<size_t>(holders.kinds())) {}
   const std::vector<Block>& blocks(int32_t param, int64_t index, const HolderPlace& place);
   /// The same of the gradient; `place` is one of its holders.
   const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const HolderPlace& place);
-  /// Elements of the matrix that the rank holds.
+  /// Elements of the matrix that the rank holds; of its gradient.
   int64_t numel(int32_t param, int64_t index, const HolderPlace& place);
+  int64_t grad_numel(int32_t param, int64_t index, const HolderPlace& place);
 
  private:
+  template <class Blocks>
+  int64_t count(int32_t kind, const HolderPlace& place, const Blocks& blocks);
   const std::vector<Block>& find(int32_t kind, const ParamSpec& spec, const Layout& layout,
                                  int64_t index, const HolderPlace& place);
 
   const std::vector<ParamSpec>& params_;
   const HolderTable& holders_;
   std::unordered_map<uint64_t, std::vector<Block>> known_;  // by kind and slot
+  std::vector<std::vector<int64_t>> numel_;                 // likewise; -1: not known
 };
 
 }  // namespace muonrt

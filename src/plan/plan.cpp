@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
+#include "plan/buffers.hpp"
 #include "plan/carried.hpp"
 #include "plan/cost.hpp"
 #include "plan/exchange.hpp"
@@ -315,7 +316,9 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
     if (slot.kind == SlotKind::kSlices) {
       add_slices(*this, slots_[s], rank, slot);
     } else {
-      add_matrices_of(rank, context, slots_[s], slot);
+      const RankParts parts = parts_of(*this, blocks, slots_[s], rank);
+      add_holder_side(context, parts, slots_[s], rank, slot);
+      add_owner_side(context, parts, slot);
     }
     if (slot.owned.empty() && !slot.takes_part()) continue;
     for (Piece& piece : slot.kept_pieces) {
@@ -327,40 +330,17 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
   return out;
 }
 
-void Plan::add_matrices_of(int rank, const ExchangeContext& context, const Slot& of,
-                           SlotPlan& slot) const {
-  const auto by_owner = [](const Part& a, const Part& b) {
-    return std::pair(a.peer, a.matrix) < std::pair(b.peer, b.matrix);
-  };
-  std::vector<Part> gather;
-  std::vector<int32_t> owned;
-  for (const int32_t id : of.matrices) {
-    const Matrix& m = matrices_[static_cast<size_t>(id)];
-    if (m.owner == rank) owned.push_back(id);
-    const HolderPlace* place = holders_.grad_group(m.param, m.index).find(rank);
-    if (place == nullptr || place->replica != m.grad_replica) continue;
-    if (!context.grad_blocks_of(id, *place).empty()) gather.push_back({m.owner, id, *place});
-  }
-  std::sort(gather.begin(), gather.end(), by_owner);
-  add_holder_side(context, gather, back_of(context, rank, of), slot);
-  add_owner_side(context, owned, of, slot);
-}
-
 MemoryPlan Plan::memory(int rank) const {
-  const PlanOptions& options = problem_.options;
-  const bool staged = options.commit == CommitMode::kAtomic;
-  SlotBytes most;
+  RankBuffers buffers(problem_.options);
   MemoryPlan out;
-  const std::vector<SlotPlan> slots = rank_slots(rank);
-  for (const SlotPlan& slot : slots) {
-    const SlotBytes bytes = bytes_of(slot);
-    most.cover(bytes);
-    if (staged) out.staged_bytes += bytes[kReturnReceive] + bytes[kSums];
+  for (const SlotPlan& slot : rank_slots(rank)) {
+    buffers.add(slot.slot, bytes_of(slot));
     for (const Kept& kept : slot.kept)
       out.state_bytes +=
           kept.numel * moment_bytes(problem_.params[static_cast<size_t>(kept.param)]);
   }
-  out.message_bytes = most.in_flight(options, std::ssize(slots));
+  out.message_bytes = buffers.message_bytes();
+  out.staged_bytes = buffers.staged_bytes();
   for (const ParamSpec& spec : problem_.params) {
     out.state_bytes += spec.layout.local_numel(rank) * local_state_bytes(spec);
   }

@@ -12,6 +12,8 @@
 
 namespace muonrt {
 
+class JsonWriter;
+
 /// One matrix of the world: a 2-D parameter, or one expert of a stack.
 struct Matrix {
   int32_t param;
@@ -58,8 +60,6 @@ inline int64_t local_state_bytes(const ParamSpec& spec) {
   return spec.weight_bytes + (sums_gradients(spec) ? 0 : moment_bytes(spec));
 }
 
-struct ExchangeContext;
-
 /// Who owns which matrix, in which chunk slot it travels. Immutable; equal on every rank.
 class Plan {
  public:
@@ -98,8 +98,9 @@ class Plan {
   /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
   /// @param scratch  bytes of each rank (pipeline/batches); empty: not said.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {}) const;
-  /// The same facts, every row, for a program.
+  /// The same facts, every row, for a program; the second as members of an open object.
   std::string json(std::span<const int64_t> scratch = {}) const;
+  void write(JsonWriter& json, std::span<const int64_t> scratch = {}) const;
   /// Digest of the problem (names, options, layouts) and of what was decided.
   uint64_t hash() const;
 
@@ -112,8 +113,6 @@ class Plan {
   void add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_name);
   void add_carried_slots(const Slot& proto, std::vector<int32_t> ids);
   void add_segment_slots(const Slot& proto, const std::vector<int32_t>& params_by_name);
-  void add_matrices_of(int rank, const ExchangeContext& context, const Slot& of,
-                       SlotPlan& slot) const;
 
   Problem problem_;
   HolderTable holders_;

@@ -1,63 +1,20 @@
+#include "base/json.hpp"
 #include "plan/report.hpp"
 
 namespace muonrt {
 
 namespace {
 
-/// Writes objects and lists; puts the commas.
-class JsonWriter {
- public:
-  void open(char bracket) {
-    comma();
-    out_ += bracket;
-    first_ = true;
-  }
-  void close(char bracket) {
-    out_ += bracket;
-    first_ = false;
-  }
-  void key(const char* name) {
-    comma();
-    out_ += cat(json_quote(name), ":");
-    first_ = true;
-  }
-  template <class T>
-  void value(const T& v) {
-    comma();
-    if constexpr (std::is_convertible_v<T, std::string_view>) {
-      out_ += json_quote(v);
-    } else {
-      append(out_, v);
-    }
-  }
-  template <class T>
-  void field(const char* name, const T& v) {
-    key(name);
-    value(v);
-  }
-  std::string take() { return std::move(out_); }
-
- private:
-  void comma() {
-    if (!first_) out_ += ',';
-    first_ = false;
-  }
-  std::string out_;
-  bool first_ = true;
-};
-
 void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
   json.key(name);
-  json.open('{');
-  json.field("max", spread.largest);
-  json.field("mean", spread.mean);
-  json.close('}');
+  json.object([&] {
+    json.field("max", spread.largest);
+    json.field("mean", spread.mean);
+  });
 }
 
 void write_options(JsonWriter& json, const Plan& plan) {
   const PlanOptions& o = plan.problem().options;
-  json.key("options");
-  json.open('{');
   json.field("world", o.world);
   json.field("transport", name_of(o.transport));
   json.field("chunk_bytes", o.chunk_bytes);
@@ -65,22 +22,19 @@ void write_options(JsonWriter& json, const Plan& plan) {
   json.field("replicas", plan.each_replica() ? "each" : "once");
   json.field("max_peers", max_peers(o));
   json.key("machine");
-  json.open('{');
-  json.field("flops_per_second", o.rates.flops);
-  json.field("bytes_per_second", o.rates.bytes);
-  json.field("message_seconds", o.rates.message_seconds);
-  json.close('}');
+  json.object([&] {
+    json.field("flops_per_second", o.rates.flops);
+    json.field("bytes_per_second", o.rates.bytes);
+    json.field("message_seconds", o.rates.message_seconds);
+  });
   if (o.replicas == Replicas::kAuto) {
     json.field("once_seconds", plan.once_seconds());
     json.field("each_seconds", plan.each_seconds());
   }
   json.field("commit", o.commit == CommitMode::kAtomic ? "atomic" : "eager");
-  json.close('}');
 }
 
 void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
-  json.key("total");
-  json.open('{');
   json.field("params", plan.problem().params.size());
   json.field("matrices", plan.matrices().size());
   json.field("slots", plan.slots().size());
@@ -98,13 +52,11 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   write_spread(json, "staged_bytes", report.staged_bytes);
   if (!report.scratch.empty()) write_spread(json, "scratch_bytes", report.scratch_bytes);
   write_spread(json, "state_bytes", report.state_bytes);
-  json.close('}');
 }
 
 void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t p) {
   const ParamSpec& spec = plan.problem().params[p];
   const ParamReport& row = report.params[p];
-  json.open('{');
   json.field("name", spec.name);
   json.field("shape", spec.layout.shape());
   json.field("layout", spec.layout.describe());
@@ -124,11 +76,9 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("bytes", row.bytes);
   json.field("moved_bytes", report.traffic.moved[p]);
   json.field("flops", row.flops);
-  json.close('}');
 }
 
 void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t s) {
-  json.open('{');
   json.field("slot", s);
   json.field("carries", carries(plan.slots()[s]));
   json.field("matrices", plan.slots()[s].matrices.size());
@@ -137,12 +87,10 @@ void write_slot(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("bytes", plan.slots()[s].bytes);
   json.field("cost", report.slots[s].cost);
   json.field("busiest_owner_cost", report.slots[s].largest_cost);
-  json.close('}');
 }
 
 void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, size_t r) {
   const RankTraffic& row = report.traffic.ranks[r];
-  json.open('{');
   json.field("rank", r);
   json.field("matrices", row.owned);
   json.field("cost", plan.load()[r]);
@@ -154,32 +102,32 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("staged_bytes", row.memory.staged_bytes);
   if (!report.scratch.empty()) json.field("scratch_bytes", report.scratch[r]);
   json.field("state_bytes", row.memory.state_bytes);
-  json.close('}');
 }
 
 }  // namespace
 
-std::string Plan::json(std::span<const int64_t> scratch) const {
+void Plan::write(JsonWriter& json, std::span<const int64_t> scratch) const {
   const PlanReport report = report_on(*this, scratch);
-  JsonWriter json;
-  const auto list = [&](const char* name, size_t rows, const auto& write) {
+  const auto rows = [&](const char* name, size_t count, const auto& write) {
     json.key(name);
-    json.open('[');
-    for (size_t i = 0; i < rows; ++i) write(json, *this, report, i);
-    json.close(']');
+    json.list([&] {
+      for (size_t i = 0; i < count; ++i) json.object([&] { write(json, *this, report, i); });
+    });
   };
-  json.open('{');
   json.field("hash", hash_text(*this));
-  write_options(json, *this);
-  write_total(json, *this, report);
-  list("params", report.params.size(), write_param);
-  list("slots", report.slots.size(), write_slot);
-  list("ranks", report.traffic.ranks.size(), write_rank);
-  list("warnings", report.warnings.size(),
-       [](JsonWriter& to, const Plan&, const PlanReport& from, size_t i) {
-         to.value(from.warnings[i]);
-       });
-  json.close('}');
+  json.key("options");
+  json.object([&] { write_options(json, *this); });
+  json.key("total");
+  json.object([&] { write_total(json, *this, report); });
+  rows("params", report.params.size(), write_param);
+  rows("slots", report.slots.size(), write_slot);
+  rows("ranks", report.traffic.ranks.size(), write_rank);
+  json.field("warnings", report.warnings);
+}
+
+std::string Plan::json(std::span<const int64_t> scratch) const {
+  JsonWriter json;
+  json.object([&] { write(json, scratch); });
   return json.take();
 }
 

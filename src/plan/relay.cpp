@@ -19,11 +19,11 @@ int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t 
   return static_cast<int32_t>(best);
 }
 
-std::vector<int32_t> block_mates(const std::vector<int>& equal, int32_t rank, int32_t replica,
-                                 int32_t block) {
-  std::vector<int32_t> out;
-  const auto first = static_cast<size_t>(replica / block * block);
+std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block) {
+  const std::vector<int> equal = layout.equal_holders(rank);
+  const auto first = static_cast<size_t>(layout.full_replica_index(rank) / block * block);
   const size_t end = std::min(equal.size(), first + static_cast<size_t>(block));
+  std::vector<int32_t> out;
   for (size_t r = first; r < end; ++r) {
     if (equal[r] != rank) out.push_back(equal[r]);
   }

@@ -27,10 +27,9 @@ inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) 
   return shares * replicas - (owner_holds ? 1 : 0);
 }
 
-/// Ranks of `equal` (by replica) in the block of `replica`, but for `rank`, which stands there;
-/// ascending.
-std::vector<int32_t> block_mates(const std::vector<int>& equal, int32_t rank, int32_t replica,
-                                 int32_t block);
+/// Ranks to which `rank` forwards all that owners sent to it: its equal holders in the other
+/// replicas of its block, ascending.
+std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
 /// Replicas of a block: all of them where both levels then keep to `max_peers`, else the number
 /// for which the level with more peers has the fewest. 0 where owners return to all by themselves:

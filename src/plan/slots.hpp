@@ -1,13 +1,10 @@
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
 
 #include "base/error.hpp"
-#include "plan/copy_list.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {
@@ -30,45 +27,6 @@ inline int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
                  " x ", m.cols, " takes ", m.cost,
                  " FLOPs (more than the planner can count); use AdamW for it");
   return std::llround(m.cost);
-}
-
-/// Buffers of a slot on one rank.
-enum SlotBuffer : size_t {
-  kGatherSend,
-  kGatherReceive,
-  kReturnSend,
-  kReturnReceive,
-  kSums,
-  kDirectionBytes,
-  kSlotBuffers
-};
-
-/// Their sizes, or the largest over several slots.
-struct SlotBytes : std::array<int64_t, kSlotBuffers> {
-  SlotBytes() : std::array<int64_t, kSlotBuffers>{} {}
-  void cover(const SlotBytes& other) {
-    for (size_t k = 0; k < kSlotBuffers; ++k) (*this)[k] = std::max((*this)[k], other[k]);
-  }
-  /// What the chunks in flight need at once; what is staged until the vote (atomic) not included.
-  int64_t in_flight(const PlanOptions& options, int64_t slots) const {
-    int64_t sum = 0;
-    for (size_t k = 0; k < kSlotBuffers; ++k) {
-      const bool staged = k == kReturnReceive || k == kSums;
-      if (!staged || options.commit == CommitMode::kEager) sum += (*this)[k];
-    }
-    return sum * std::min<int64_t>(options.window, slots);
-  }
-};
-
-inline SlotBytes bytes_of(const SlotPlan& slot) {
-  SlotBytes out;
-  out[kGatherSend] = slot.gather_send_bytes;
-  out[kGatherReceive] = slot.gather_receive_bytes;
-  out[kReturnSend] = slot.return_send_bytes;
-  out[kReturnReceive] = slot.return_receive_bytes;
-  out[kSums] = slot.sum_bytes;
-  out[kDirectionBytes] = slot.direction_bytes;
-  return out;
 }
 
 }  // namespace muonrt

@@ -74,6 +74,9 @@ TEST_CASE("scratch: what a device takes at once, and no more", "[unit][plan]") {
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules()) ==
         2 * kGpu32x48 + kGpu32x64);
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules(false)) == 2 * kGpu32x48);
+  // Equal shapes run together wherever they stand among the parameters.
+  CHECK(one_rank({{{32, 48}, 1}, {{16, 16}, 1}, {{48, 32}, 1}}, DType::kF32, HostRules()) ==
+        2 * kHost32x48);
 }
 
 namespace {

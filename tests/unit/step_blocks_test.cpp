@@ -123,7 +123,7 @@ TEST_CASE("step: blocks that are shards move nothing between ranks", "[unit][opt
     RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
     const std::string text = rank.optimizer().describe(false);
     RANK_CHECK(text.find("those between take blocks") != std::string::npos);
-    RANK_CHECK(rank.optimizer().describe(true).find("\"block_plan\": {") != std::string::npos);
+    RANK_CHECK(rank.optimizer().describe(true).find("\"block_plan\":{") != std::string::npos);
   });
 }
 

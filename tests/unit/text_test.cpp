@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 using muonrt::cat;
-using muonrt::json_quote;
 using muonrt::shorten_names;
 
 TEST_CASE("text: long quotations are cut, with their length, and nothing else", "[unit][base]") {
@@ -27,16 +26,4 @@ TEST_CASE("text: a pointer is an address, never true", "[unit][base]") {
   CHECK(text.substr(0, 2) == "0x");
   CHECK(std::stoull(text, nullptr, 16) == reinterpret_cast<uintptr_t>(&value));
   CHECK(muonrt::cat(static_cast<void*>(nullptr), " ", true) == "0x0 true");
-}
-
-TEST_CASE("text: JSON strings hold UTF-8 alone", "[unit][base]") {
-  CHECK(json_quote("a\"b\\\n") == R"("a\"b\\\u000a")");
-  for (const char* good : {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\x7f"})
-    CHECK(json_quote(good) == std::string("\"") + good + '"');
-  CHECK(json_quote("\xff") == R"("\ufffd")");
-  CHECK(json_quote("w\xe4g") == R"("w\ufffdg")");                            // Latin-1
-  CHECK(json_quote("\xc0\xaf") == R"("\ufffd\ufffd")");                      // overlong
-  CHECK(json_quote("\xed\xa0\x80") == R"("\ufffd\ufffd\ufffd")");            // a surrogate
-  CHECK(json_quote("\xf4\x90\x80\x80") == R"("\ufffd\ufffd\ufffd\ufffd")");  // too large
-  CHECK(json_quote("\xe2\x82") == R"("\ufffd\ufffd")");                      // cut off
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/text.hpp"
 #include "plan/text_table.hpp"
@@ -32,7 +33,7 @@ std::string line(const std::vector<Table::Column>& columns, TextOf text_of) {
 
 namespace cell {
 
-Cell word(const std::string& value) { return {value, json_quote(value)}; }
+Cell word(const std::string& value) { return {value, json_text(value)}; }
 
 Cell count(int64_t value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
@@ -109,11 +110,13 @@ std::string Table::json() const {
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields) {
   std::string out = "{";
   for (size_t i = 0; i < fields.size(); ++i) {
-    out += (i > 0 ? "," : "") + json_quote(fields[i].first) + ":" + fields[i].second;
+    out += (i > 0 ? "," : "") + json_text(fields[i].first) + ":" + fields[i].second;
   }
   return out + "}";
 }
 
-std::string json_text(const std::string& text) { return json_quote(text); }
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 }  // namespace muonrt::tool

@@ -125,7 +125,7 @@ class Checks:
                 return verdict(status, text)
             on[lost] = "OFF"
             said.append("no Catch2 or rapidcheck: no tests" if lost == "MUONRT_TESTS" else
-                        "no CLI11, fmt or nlohmann-json: no benchmarks")
+                        "no CLI11 or fmt: no benchmarks")
         wanted = [t for t, needs in targets.items() if all(on[n] == "ON" for n in needs)]
         status, text = self.run.run("cmake", "--build", self.folder, "--parallel", os.cpu_count(),
                                     "--target", *(wanted or ["muonrt"]),

@@ -1,0 +1,130 @@
+#include "plan/messages.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "plan/slices.hpp"
+
+namespace muonrt {
+
+namespace {
+
+const ParamSpec& spec_of(const Plan& plan, const Segment& s) {
+  return plan.problem().params[static_cast<size_t>(s.param)];
+}
+
+}  // namespace
+
+const Layout& front_layout(const Plan& plan, const Slot& slot) {
+  const int32_t param = slot.kind == SlotKind::kSlices
+                            ? slot.segments.front().param
+                            : plan.matrices()[static_cast<size_t>(slot.matrices.front())].param;
+  return plan.problem().params[static_cast<size_t>(param)].layout;
+}
+
+/// Where the holder is not in the replica that gets it from the owner.
+void MatrixParts::route(Part& part, int32_t head) {
+  if (head == part.place.replica) return;
+  equal_.resize(static_cast<size_t>(plan_.problem().options.world));
+  std::vector<int>& equal = equal_[static_cast<size_t>(part.to)];
+  if (equal.empty()) equal = front_layout(plan_, slot_).equal_holders(part.to);
+  part.exchange = Exchange::kRelay;
+  part.from = equal[static_cast<size_t>(head)];
+}
+
+RankParts parts_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank) {
+  RankParts out;
+  MatrixParts parts(plan, blocks, slot);
+  const auto add = [&](const Part& part, std::vector<Part>* sends, std::vector<Part>& receives) {
+    if (sends != nullptr && part.from == rank) sends->push_back(part);
+    if (part.to == rank) receives.push_back(part);
+  };
+  for (const int32_t id : slot.matrices) {
+    if (plan.matrices()[static_cast<size_t>(id)].owner == rank) out.owned.push_back(id);
+    parts.for_each(id, rank, [&](const Part& part) {
+      switch (part.exchange) {
+        case Exchange::kGather:
+          return add(part, &out.gather_sends, out.gather_receives);
+        case Exchange::kReturn:
+          return add(part, &out.return_sends, out.return_receives);
+        case Exchange::kRelay:
+          return add(part, nullptr, out.relay_receives);
+      }
+    });
+  }
+  for (auto* list : {&out.gather_sends, &out.gather_receives, &out.return_sends,
+                     &out.return_receives, &out.relay_receives}) {
+    std::sort(list->begin(), list->end(), [](const Part& a, const Part& b) {
+      return std::tie(a.from, a.to, a.owner, a.matrix) < std::tie(b.from, b.to, b.owner, b.matrix);
+    });
+  }
+  return out;
+}
+
+SliceGroup::SliceGroup(const Plan& plan, const Slot& slot, int32_t rank) : slot_(slot) {
+  const Layout& layout = front_layout(plan, slot);
+  for (const int one : layout.replica_group(rank)) {
+    members_.push_back(
+        {one, static_cast<int32_t>(layout.full_replica_index(one)), std::ssize(members_)});
+    replicas_ = std::max(replicas_, members_.back().replica + 1);
+  }
+  if (members_.empty()) return;
+  gathers_ = !spec_of(plan, slot.segments.front()).grad_layout;
+  for (const Segment& s : slot.segments)
+    local_.push_back(spec_of(plan, s).layout.local_numel(rank));
+  for (Member& member : members_) {
+    for (size_t s = 0; s < local_.size(); ++s) {
+      const auto [begin, end] = range(s, member);
+      member.numel += end - begin;
+    }
+  }
+  std::sort(members_.begin(), members_.end(),
+            [](const Member& a, const Member& b) { return a.rank < b.rank; });
+}
+
+const SliceGroup::Member& SliceGroup::member(int32_t rank) const {
+  return *std::lower_bound(members_.begin(), members_.end(), rank,
+                           [](const Member& m, int32_t r) { return m.rank < r; });
+}
+
+std::pair<int64_t, int64_t> SliceGroup::range(size_t s, const Member& owner) const {
+  return slice_of(local_[s], slot_.segments[s], owner.number, std::ssize(members_));
+}
+
+bool SliceGroup::returns(const Member& owner, const Member& to) const {
+  if (slot_.relay == 0) return owner.rank != to.rank;
+  return to.replica == head_replica(to.replica, owner.replica, slot_.relay, replicas_);
+}
+
+SplitGather::SplitGather(const Plan& plan, const Slot& slot)
+    : plan_(plan), slot_(slot), owners_(front_layout(plan, slot).mesh().ranks()) {
+  std::sort(owners_.begin(), owners_.end());
+  for (const Segment& s : slot.segments) sources_.emplace_back(spec_of(plan, s));
+}
+
+std::vector<int32_t> SplitGather::holders_of(int32_t owner) const {
+  std::vector<int32_t> out;
+  for (const SliceSources& source : sources_) {
+    const std::vector<int>& more = source.holders(source.replica_for(owner));
+    out.insert(out.end(), more.begin(), more.end());
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+std::vector<SplitGather::Share> SplitGather::shares_of(int32_t owner, int32_t holder) {
+  std::vector<Share> out;
+  for (size_t s = 0; s < sources_.size(); ++s) {
+    SliceSources& source = sources_[s];
+    const std::vector<int>& holders = source.holders(source.replica_for(owner));
+    if (!std::binary_search(holders.begin(), holders.end(), holder)) continue;
+    const Segment& segment = slot_.segments[s];
+    const auto [begin, end] = slice_at(spec_of(plan_, segment).layout, segment, owner);
+    std::vector<SharedBlock> blocks = source.shared(owner, begin, end, holder);
+    if (!blocks.empty()) out.push_back({s, std::move(blocks)});
+  }
+  return out;
+}
+
+}  // namespace muonrt
