@@ -1,16 +1,21 @@
-#include "command/table.hpp"
+#include "show/table.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-
-#include "base/text.hpp"
-#include "plan/text_table.hpp"
+#include <nlohmann/json.hpp>
 
 namespace muonrt::tool {
 
 namespace {
+
+/// Of UTF-8.
+size_t columns_of(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
 
 std::string aligned(const std::string& text, const Table::Column& column) {
   const std::string blanks(column.width - std::min(column.width, columns_of(text)), ' ');
@@ -32,7 +37,7 @@ std::string line(const std::vector<Table::Column>& columns, TextOf text_of) {
 
 namespace cell {
 
-Cell word(const std::string& value) { return {value, json_quote(value)}; }
+Cell word(const std::string& value) { return {value, json_text(value)}; }
 
 Cell count(int64_t value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
@@ -47,8 +52,6 @@ Cell scientific(double value) {
   if (!std::isfinite(value)) return {fmt::format("{}", value), "null"};
   return {fmt::format("{:.1e}", value), fmt::format("{}", value)};
 }
-
-Cell bytes(int64_t value) { return {human_bytes(value), fmt::format("{}", value)}; }
 
 Cell grouped(int64_t value) {
   std::string text = fmt::format("{}", value);
@@ -109,11 +112,13 @@ std::string Table::json() const {
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields) {
   std::string out = "{";
   for (size_t i = 0; i < fields.size(); ++i) {
-    out += (i > 0 ? "," : "") + json_quote(fields[i].first) + ":" + fields[i].second;
+    out += (i > 0 ? "," : "") + json_text(fields[i].first) + ":" + fields[i].second;
   }
   return out + "}";
 }
 
-std::string json_text(const std::string& text) { return json_quote(text); }
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 }  // namespace muonrt::tool
