@@ -118,9 +118,9 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
   joined_ = std::make_unique<CudaEvent>(index_);
   ops_ =
       std::make_unique<CudaOps>(*this,
-                                settings_.naive_products     ? nullptr
-                                : settings_.fastest_products ? make_fastest_products(*this, index_)
-                                                             : make_vendor_products(*this, index_),
+                                settings_.naive_products  ? nullptr
+                                : settings_.make_products ? settings_.make_products(*this, index_)
+                                                          : make_vendor_products(*this, index_),
                                 settings_);
   load_deliveries();
   load_tallies();

@@ -29,11 +29,4 @@ class VendorProducts {
 /// Errors: NOT_SUPPORTED if the library is not there.
 std::unique_ptr<VendorProducts> make_vendor_products(Device& device, int index);
 
-/// What the library can do, for others to be measured against: of each batch, where it is first
-/// met, the algorithms that are proposed for just that one, its depth in parts if they like, are
-/// timed on its operands, out of L2, and the fastest is taken from then on. Bits follow from what
-/// was fastest. Its `multiply` waits there, each time for 20 s at most.
-/// Errors of that: NOT_SUPPORTED if no algorithm computes a batch, TIMEOUT.
-std::unique_ptr<VendorProducts> make_fastest_products(Device& device, int index);
-
 }  // namespace muonrt::cuda

@@ -20,6 +20,10 @@ int cuda_device_count() noexcept;
 /// puts the thread's first one back (0) would leave a context there.
 void use_cuda_device(int index) noexcept;
 
+namespace cuda {
+class VendorProducts;
+}
+
 /// What computes symmetric products in half precision; all others are the vendor's, or naive.
 /// Public values.
 enum class SymmetricProvider : int32_t {
@@ -47,9 +51,8 @@ constexpr const char* name_of(SymmetricProvider provider) {
 /// bits.
 struct CudaSettings {
   bool naive_products = false;  // plain loops in place of the vendor's products: slow
-  /// The vendor's at their best, for benchmarks: each batch waits where it is first met while
-  /// algorithms are timed on it, and the fastest one's bits are what comes out.
-  bool fastest_products = false;
+  /// For benchmarks alone: makes what is used in place of the vendor's products.
+  std::unique_ptr<cuda::VendorProducts> (*make_products)(Device& device, int index) = nullptr;
   /// With naive products kDefault and kVendor are naive too.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   /// Newton-Schulz is captured at its second run and replayed from then on; not the default until a

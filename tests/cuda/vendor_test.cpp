@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "command/fastest_products.hpp"
 #include "cuda/fake_cublas.hpp"
 #include "cuda/machine.hpp"
 
@@ -99,7 +100,8 @@ TEST_CASE("vendor: an algorithm that takes no single matrix is passed over", "[e
 
 TEST_CASE("vendor: the fastest algorithm of a batch is found by timing those that are proposed",
           "[emulated]") {
-  Machine plain(make_device()), machine(make_cuda_device(0, {.fastest_products = true}));
+  Machine plain(make_device()),
+      machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
   CHECK(machine.device->describe() != plain.device->describe());
   fake_cublas::asked();
   const Bytes expected = product(plain, kShape, 5);
@@ -125,7 +127,7 @@ TEST_CASE("vendor: without an algorithm for a batch the fastest is one for singl
   Machine plain(make_device());
   const Bytes expected = product(plain, kShape, 3);
   const Refused refused({.batches = true});
-  Machine machine(make_cuda_device(0, {.fastest_products = true}));
+  Machine machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
   product(machine, kShape, 3);
   fake_cublas::launches();
   CHECK(difference(product(machine, kShape, 3), expected) == -1);
@@ -142,7 +144,7 @@ TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no
                             Expected{{.candidates = true}, "it proposes none"},
                             Expected{{.launches = true}, "a launch that is refused"}}) {
     const Refused refused(e.what);
-    Machine machine(make_cuda_device(0, {.fastest_products = true}));
+    Machine machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
     try {
       product(machine, kShape, 3);
       FAIL("no error");

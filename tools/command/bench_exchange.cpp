@@ -38,7 +38,7 @@ bool reference_is_mpi(const Arguments& a) { return under_launcher() && !a.where.
 
 Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
   ExchangeScene scene(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
-  const auto mpi = a.where.cuda() ? nullptr : MpiReference::of(comm.rank(), sizes);
+  const auto mpi = a.where.cuda() ? nullptr : MpiReference::of(comm.rank(), sizes, a.where.timeout);
   Measured out;
   int64_t wrong = 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
@@ -152,7 +152,7 @@ int run(const Arguments& a) {
                                          a.min_bytes, a.max_bytes));
   if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
-  return launch(ranks, [&](Comm& comm) {
+  return launch(ranks, a.where.timeout, [&](Comm& comm) {
     return on_device(comm, a.where, [&](Comm& between) { return bench(comm, between, a); });
   });
 }

@@ -4,6 +4,7 @@
 #include "backend/cuda_device.hpp"
 #include "command/bench_device.hpp"
 #include "command/bench_tune.hpp"
+#include "command/fastest_products.hpp"
 #include "host/host_device.hpp"
 
 namespace muonrt::tool {
@@ -26,7 +27,7 @@ std::vector<Provider> all_providers(const DeviceArguments& where, bool best) {
         {"sm90", with({.symmetric = SymmetricProvider::kSm90, .sm90 = read_tuning(where.tune)})},
         {"naive", with({.naive_products = true}), true}};
     if (best) {
-      const CudaSettings settings{.fastest_products = true,
+      const CudaSettings settings{.make_products = make_fastest_products,
                                   .symmetric = SymmetricProvider::kVendor};
       out.insert(out.begin() + 1, Provider{"cublaslt-best", with(settings), false, true});
     }

@@ -301,7 +301,7 @@ int run(const Arguments& a) {
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
-  return launch(ranks, [&](Comm& comm) {
+  return launch(ranks, a.where.timeout, [&](Comm& comm) {
     return on_device(comm, a.where,
                      [&](Comm& between) { return bench(between, a, groups, truth); });
   });

@@ -5,7 +5,11 @@
 #include <array>
 #include <cmath>
 
+#include "show/svg.hpp"
+
 namespace muonrt::tool {
+
+using svg::line, svg::text;
 
 namespace {
 
@@ -36,25 +40,15 @@ constexpr Panel kWhole = {
 constexpr Panel kAbove = {"near 1: what rounding can reach", 672, 936, 0.95, 1.4, false};
 
 std::string stroke_of(size_t list, double width) {
-  return fmt::format("{}\" stroke-width=\"{}{}", kColours[list % kColours.size()], width,
-                     list < kColours.size() ? "" : "\" stroke-dasharray=\"6 3");
+  return fmt::format("stroke=\"{}\" stroke-width=\"{}\"{}", kColours[list % kColours.size()], width,
+                     list < kColours.size() ? "" : " stroke-dasharray=\"6 3\"");
 }
 
 double y_of(double value) { return kBottom - (kBottom - kTop) * (value - kLow) / (kHigh - kLow); }
 
-std::string text(double x, double y, const char* attributes, const std::string& content) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, content);
-}
-
-std::string segment(double x1, double y1, double x2, double y2, const std::string& stroke) {
-  return fmt::format(
-      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2,
-      y2, stroke);
-}
-
 std::string tick(const Panel& panel, double sigma, bool labelled) {
   const double x = panel.x(sigma);
-  std::string out = segment(x, kBottom, x, kBottom + (labelled ? 8 : 4), "#555555");
+  std::string out = line(x, kBottom, x, kBottom + (labelled ? 8 : 4), "stroke=\"#555555\"");
   if (labelled) {
     out += text(x, kBottom + 24, "text-anchor=\"middle\"", fmt::format("{:.4g}", sigma));
   }
@@ -65,7 +59,8 @@ std::string axes(const Panel& panel) {
   std::string out;
   for (double value = -0.25; value < 1.8; value += 0.25) {
     const bool one = std::fabs(value - 1) < 1e-9;
-    out += segment(panel.left, y_of(value), panel.right, y_of(value), one ? "#777777" : "#e3e3e3");
+    out += line(panel.left, y_of(value), panel.right, y_of(value),
+                one ? "stroke=\"#777777\"" : "stroke=\"#e3e3e3\"");
     out += text(panel.left - 8, y_of(value) + 4, "text-anchor=\"end\" font-size=\"12\"",
                 fmt::format("{:.2f}", value));
   }
@@ -75,10 +70,10 @@ std::string axes(const Panel& panel) {
     }
     out += tick(panel, panel.high, true);
   } else {
-    out += segment(panel.x(1), kTop, panel.x(1), kBottom, "#777777");
+    out += line(panel.x(1), kTop, panel.x(1), kBottom, "stroke=\"#777777\"");
     for (int i = 10; i <= 14; ++i) out += tick(panel, i * 0.1, true);
   }
-  out += segment(panel.left, kBottom, panel.right, kBottom, "#555555");
+  out += line(panel.left, kBottom, panel.right, kBottom, "stroke=\"#555555\"");
   return out +
          text((panel.left + panel.right) / 2, kBottom + 46, "text-anchor=\"middle\"", panel.name);
 }
@@ -92,21 +87,19 @@ std::string curve(const Panel& panel, const CoefficientList& list, const std::st
     points +=
         fmt::format("{:.2f},{:.1f} ", panel.x(sigma), y_of(std::fmax(-9, std::fmin(9, value))));
   }
-  return fmt::format(
-      "<polyline fill=\"none\" clip-path=\"url(#plot)\" stroke=\"{}\" "
-      "stroke-opacity=\"0.85\" stroke-linejoin=\"round\" points=\"{}\"/>\n",
-      stroke, points);
+  return svg::polyline(points,
+                       "clip-path=\"url(#plot)\" stroke-opacity=\"0.85\" "
+                       "stroke-linejoin=\"round\" " +
+                           stroke);
 }
 
 }  // namespace
 
 std::string coefficients_picture(const std::vector<NamedList>& lists) {
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
-      "viewBox=\"0 0 {0} {1}\" font-family=\"DejaVu Sans, Helvetica, sans-serif\" font-size=\"13\" "
-      "fill=\"#222222\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-      "<clipPath id=\"plot\"><rect x=\"{2}\" y=\"{3}\" width=\"{4}\" height=\"{5}\"/></clipPath>\n",
-      kWidth, kHeight, kWhole.left, kTop, kAbove.right - kWhole.left, kBottom - kTop);
+  std::string out = svg::begin(kWidth, kHeight, 13, "#222222");
+  out += fmt::format(
+      "<clipPath id=\"plot\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n",
+      kWhole.left, kTop, kAbove.right - kWhole.left, kBottom - kTop);
   out += text(24, 32, "font-size=\"17\" font-weight=\"600\"",
               "What Newton-Schulz lists make of a singular value");
   out += text(24, 53, "fill=\"#666666\"",
@@ -117,11 +110,11 @@ std::string coefficients_picture(const std::vector<NamedList>& lists) {
     out += curve(kWhole, lists[i].list, thin) + curve(kAbove, lists[i].list, thin);
     const double x = 24 + 286.0 * static_cast<double>(i % 3),
                  y = 80 + 20.0 * static_cast<double>(i / 3);
-    out += segment(x, y - 4, x + 22, y - 4, stroke_of(i, 3));
+    out += line(x, y - 4, x + 22, y - 4, stroke_of(i, 3));
     out += text(x + 30, y, "",
                 fmt::format("{} ({} steps)", lists[i].name, lists[i].list.steps.size()));
   }
-  return out + "</svg>\n";
+  return out + svg::kEnd;
 }
 
 }  // namespace muonrt::tool

@@ -1,8 +1,12 @@
 #include "command/launch.hpp"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -12,6 +16,7 @@
 #if MUONRT_TOOL_MPI
 #include <mpi.h>
 
+#include "command/mpi_alarm.hpp"
 #include "muonrt/mpi.h"
 #endif
 
@@ -26,22 +31,32 @@ const char* variable(std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-// Runs one rank; what it throws is printed, and its peers are told.
-int run_rank(Comm& comm, const std::function<int(Comm&)>& work) {
+/// Beside the exit code of a rank that threw.
+constexpr int kFailed = 1 << 8;
+
+/// One rank; what it throws is printed, and its peers are told.
+/// @param join  makes the rank's communicator.
+int run_rank(int rank, double timeout, const std::function<Comm()>& join,
+             const std::function<int(Comm&)>& work) {
+  std::optional<Comm> comm;
+  std::string what;
   try {
-    return work(comm);
+    comm.emplace(join());
+    comm->set_timeout(milliseconds(timeout));
+    return work(*comm);
   } catch (const Error& e) {
-    std::fprintf(stderr, "muonrt: rank %d: %s\n", comm.rank(), e.what());
-    muonrt_comm_abort(comm.get(), MUONRT_ERROR_ABORTED, e.what());
+    what = e.what();
+    std::fprintf(stderr, "muonrt: rank %d: %s\n", rank, e.what());
   } catch (const std::exception& e) {
+    what = e.what();
     // A wrong option fails alike on every rank; once is enough.
-    if (comm.rank() == 0) std::fprintf(stderr, "muonrt: %s\n", e.what());
-    muonrt_comm_abort(comm.get(), MUONRT_ERROR_ABORTED, e.what());
+    if (rank == 0) std::fprintf(stderr, "muonrt: %s\n", e.what());
   }
-  return 1;
+  if (comm) muonrt_comm_abort(comm->get(), MUONRT_ERROR_ABORTED, what.c_str());
+  return kFailed + 1;
 }
 
-int run_threads(int ranks, const std::function<int(Comm&)>& work) {
+int run_threads(int ranks, double timeout, const std::function<int(Comm&)>& work) {
   ThreadGroup group(ranks);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
@@ -53,12 +68,8 @@ int run_threads(int ranks, const std::function<int(Comm&)>& work) {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         if (!begins.get()) return;
-        try {
-          Comm comm = group.comm(rank);
-          codes[static_cast<size_t>(rank)] = run_rank(comm, work);
-        } catch (const std::exception& e) {
-          std::fprintf(stderr, "muonrt: rank %d: %s\n", rank, e.what());
-        }
+        codes[static_cast<size_t>(rank)] = run_rank(
+            rank, timeout, [&] { return group.comm(rank); }, work);
       });
     }
   } catch (const std::system_error& e) {
@@ -73,32 +84,71 @@ int run_threads(int ranks, const std::function<int(Comm&)>& work) {
   }
   int worst = 0;
   for (const int code : codes) worst = std::max(worst, code);
-  return worst;
+  return worst % kFailed;
 }
 
 #if MUONRT_TOOL_MPI
-int run_mpi(int ranks, const std::function<int(Comm&)>& work) {
+/// More seconds than ranks need, one after another, to give up an exchange that has failed (6).
+constexpr double kGrace = 8;
+
+/// Tells all ranks this one's code and hears theirs; a collective would wait for ever for a rank
+/// that never comes. @return  the largest. Where a rank says nothing until the timeout is over, or
+/// for a while since another one has failed, all are ended.
+int end_together(int rank, int mine, double timeout) {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  std::vector<int> codes(static_cast<size_t>(size));
+  std::vector<MPI_Request> requests(2 * codes.size());
+  for (int peer = 0; peer < size; ++peer) {
+    const auto at = static_cast<size_t>(peer);
+    MPI_Irecv(&codes[at], 1, MPI_INT, peer, 0, MPI_COMM_WORLD, &requests[at]);
+    MPI_Isend(&mine, 1, MPI_INT, peer, 0, MPI_COMM_WORLD, &requests[codes.size() + at]);
+  }
+  double end = MPI_Wtime() + timeout;
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    int worst = mine, waits = 0;
+    std::string silent;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      int done = 0;
+      MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE);
+      waits += !done;
+      if (i >= codes.size()) continue;
+      if (done) worst = std::max(worst, codes[i]);
+      if (!done) silent += " " + std::to_string(i);
+    }
+    if (waits == 0) return worst;
+    if (worst >= kFailed) end = std::min(end, MPI_Wtime() + kGrace);
+    if (MPI_Wtime() < end) continue;
+    std::fprintf(stderr, "muonrt: rank %d: no word from rank%s; all ranks are ended\n", rank,
+                 silent.c_str());
+    std::fflush(nullptr);
+    const MpiAlarm alarm(kGrace);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+}
+
+int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-  int size = 0, code = 1, worst = 1;
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (ranks != 0 && ranks != size) {
     MPI_Finalize();
     throw std::runtime_error("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
                              std::to_string(size) + "; leave --ranks out");
   }
-  {
+  const auto join = [&] {
     MPI_Comm world = MPI_COMM_WORLD;
     muonrt_comm_t* handle = nullptr;
-    constexpr int64_t kTimeoutMs = 60000;
-    check(muonrt_comm_create_mpi(&handle, &world, kTimeoutMs));
-    Comm comm(handle);
-    code = run_rank(comm, work);
-  }
+    check(muonrt_comm_create_mpi(&handle, &world, milliseconds(timeout)));
+    return Comm(handle);
+  };
   // A rank that leaves with an error while others wait would be killed together with them.
-  MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  const int worst = end_together(rank, run_rank(rank, timeout, join, work), timeout);
+  const MpiAlarm alarm(timeout + kGrace);
   MPI_Finalize();
-  return worst;
+  return worst % kFailed;
 }
 #endif
 
@@ -113,9 +163,9 @@ int launcher_rank() {
   return rank ? std::atoi(rank) : 0;
 }
 
-int launch(int ranks, const std::function<int(Comm&)>& work) {
+int launch(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 #if MUONRT_TOOL_MPI
-  if (under_launcher()) return run_mpi(ranks, work);
+  if (under_launcher()) return run_mpi(ranks, timeout, work);
 #else
   if (under_launcher()) {
     throw std::runtime_error(
@@ -123,7 +173,7 @@ int launch(int ranks, const std::function<int(Comm&)>& work) {
         "-DMUONRT_MPI=ON");
   }
 #endif
-  return run_threads(ranks == 0 ? 1 : ranks, work);
+  return run_threads(ranks == 0 ? 1 : ranks, timeout, work);
 }
 
 }  // namespace muonrt::tool

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "command/table.hpp"
 #include "layout/blocks.hpp"
+#include "show/svg.hpp"
 
 namespace muonrt::tool {
 
@@ -77,25 +78,6 @@ std::string colour(size_t slot, size_t slots) {
   return fmt::format("hsl({:.0f},58%,{}%)", hue, kLight[slot % kLight.size()]);
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string text_at(double x, double y, const std::string& attributes, const std::string& text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes,
-                     escaped(text));
-}
-
 /// "0, 4" or "0, 4, 8, ... (16)"; addends of one tensor with + between them.
 std::string names(const Picture& p, const std::vector<int>& ranks, size_t most) {
   const char* between = p.layout.addends() > 1 ? "+" : ",";
@@ -116,12 +98,11 @@ std::string draw_blocks(const Picture& p) {
     for (const Block& b : slot.blocks) {
       const double x = p.x(b.col), y = p.y(b.row), w = p.x(b.col + b.cols) - x,
                    h = p.y(b.row + b.rows) - y;
-      out += fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\"/>\n",
-                         x, y, w, h);
+      out += svg::rect(x, y, w, h);
       for (const size_t most : {size_t{4}, size_t{1}}) {
         const std::string name = names(p, slot.ranks, most);
         if (kDigit * static_cast<double>(name.size()) + 4 > w || h < 13) continue;
-        labels += text_at(x + w / 2, y + h / 2 + 4.2, "text-anchor=\"middle\"", name);
+        labels += svg::text(x + w / 2, y + h / 2 + 4.2, "text-anchor=\"middle\"", name);
         break;
       }
     }
@@ -169,7 +150,7 @@ std::string draw_indices(const Picture& p) {
   for (const int64_t r : rows) {
     const double y = p.y(r) + into_cell(p.cell_height);
     if (y < free_from) continue;
-    out += text_at(kLeft - 8, y, "text-anchor=\"end\" class=\"i\"", fmt::format("{}", r));
+    out += svg::text(kLeft - 8, y, "text-anchor=\"end\" class=\"i\"", fmt::format("{}", r));
     free_from = y + 13;
   }
   free_from = 0;
@@ -178,7 +159,7 @@ std::string draw_indices(const Picture& p) {
     const double half = kDigit * static_cast<double>(name.size()) / 2;
     const double x = p.x(c) + (p.cell_width >= 20 ? p.cell_width / 2 : half);
     if (x - half < free_from) continue;
-    out += text_at(x, kTop - 8, "text-anchor=\"middle\" class=\"i\"", name);
+    out += svg::text(x, kTop - 8, "text-anchor=\"middle\" class=\"i\"", name);
     free_from = x + half + 6;
   }
   return out;
@@ -200,10 +181,8 @@ std::string draw_legend(const Picture& p, double left) {
     ++holding;
     if (shown == kLegendRows) continue;
     ++shown;
-    out += fmt::format(
-        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\" fill=\"{}\" "
-        "stroke=\"#33415c\"/>\n",
-        left, y - 11, colour(s, p.slots.size()));
+    out += svg::rect(left, y - 11, 14, 14,
+                     fmt::format("fill=\"{}\" stroke=\"#33415c\"", colour(s, p.slots.size())));
     const std::string size =
         fmt::format(": {} element{}", cell::grouped(slot.numel).text, slot.numel == 1 ? "" : "s");
     const std::string head = slot.ranks.size() == 1 ? "rank " : addends ? "addends " : "ranks ";
@@ -211,11 +190,11 @@ std::string draw_legend(const Picture& p, double left) {
     while (most > 1 &&
            static_cast<double>((head + names(p, slot.ranks, most) + size).size()) > room)
       --most;
-    out += text_at(left + 22, y, "", head + names(p, slot.ranks, most) + size);
+    out += svg::text(left + 22, y, "", head + names(p, slot.ranks, most) + size);
     y += 20;
   }
   if (shown < holding) {
-    out += text_at(left + 22, y, "", fmt::format("and {} more", holding - shown));
+    out += svg::text(left + 22, y, "", fmt::format("and {} more", holding - shown));
     y += 20;
   }
   if (!empty.empty()) {
@@ -224,7 +203,7 @@ std::string draw_legend(const Picture& p, double left) {
     const std::string head = empty.size() == 1 ? "nothing on rank " : "nothing on ranks ";
     while (most > 1 && static_cast<double>((head + names(p, empty, most)).size()) > room + 3)
       --most;
-    out += text_at(left, y + 4, "class=\"i\"", head + names(p, empty, most));
+    out += svg::text(left, y + 4, "class=\"i\"", head + names(p, empty, most));
   }
   return out;
 }
@@ -242,17 +221,12 @@ std::string layout_picture(const Layout& layout) {
                height = kTop + std::max(p.height(), 20.0 * static_cast<double>(rows)) + 28;
   const std::string shape =
       layout.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(layout.shape(), " x "));
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-             "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, sans-serif\" "
-             "font-size=\"12\" "
-             "fill=\"#1b263b\">\n<style>.i{{fill:#5c677d;font-size:11px}}</style>\n"
-             "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-             width, height) +
-         text_at(24, 30, "font-size=\"16\" font-weight=\"600\"",
-                 shape + " over " + layout.mesh().describe()) +
-         text_at(24, 50, "class=\"i\"", subtitle) + draw_blocks(p) + draw_grid(p) +
-         draw_indices(p) + draw_legend(p, left) + "</svg>\n";
+  return svg::begin(width, height, 12, "#1b263b") +
+         "<style>.i{fill:#5c677d;font-size:11px}</style>\n" +
+         svg::text(24, 30, "font-size=\"16\" font-weight=\"600\"",
+                   shape + " over " + layout.mesh().describe()) +
+         svg::text(24, 50, "class=\"i\"", subtitle) + draw_blocks(p) + draw_grid(p) +
+         draw_indices(p) + draw_legend(p, left) + svg::kEnd;
 }
 
 }  // namespace muonrt::tool

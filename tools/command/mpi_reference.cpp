@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "command/launch.hpp"
+#include "command/mpi_alarm.hpp"
 #endif
 
 namespace muonrt::tool {
@@ -32,10 +33,12 @@ struct Side {
 
 class AllToAll final : public MpiReference {
  public:
-  AllToAll(Side out, Side in) : out_(std::move(out)), in_(std::move(in)) {
+  AllToAll(Side out, Side in, double timeout)
+      : out_(std::move(out)), in_(std::move(in)), timeout_(timeout) {
     for (Side* side : {&out_, &in_}) side->memory.resize(static_cast<size_t>(side->end));
   }
   double run() override {
+    const MpiAlarm alarm(timeout_);
     const double start = MPI_Wtime();
     const int code = MPI_Alltoallv(out_.memory.data(), out_.counts.data(), out_.begins.data(),
                                    MPI_BYTE, in_.memory.data(), in_.counts.data(),
@@ -46,11 +49,13 @@ class AllToAll final : public MpiReference {
 
  private:
   Side out_, in_;
+  double timeout_;
 };
 
 }  // namespace
 
-std::unique_ptr<MpiReference> MpiReference::of(int rank, const ExchangeSizes& sizes) {
+std::unique_ptr<MpiReference> MpiReference::of(int rank, const ExchangeSizes& sizes,
+                                               double timeout) {
   if (!under_launcher()) return nullptr;
   const auto me = static_cast<size_t>(rank);
   Side out, in;
@@ -64,12 +69,14 @@ std::unique_ptr<MpiReference> MpiReference::of(int rank, const ExchangeSizes& si
       in = std::move(received);
     }
   }
-  return std::make_unique<AllToAll>(std::move(out), std::move(in));
+  return std::make_unique<AllToAll>(std::move(out), std::move(in), timeout);
 }
 
 #else
 
-std::unique_ptr<MpiReference> MpiReference::of(int, const ExchangeSizes&) { return nullptr; }
+std::unique_ptr<MpiReference> MpiReference::of(int, const ExchangeSizes&, double) {
+  return nullptr;
+}
 
 #endif
 

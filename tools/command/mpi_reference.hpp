@@ -10,7 +10,8 @@ namespace muonrt::tool {
 class MpiReference {
  public:
   /// Null where this process is no rank of mpirun, or a rank moves more than MPI counts (2 GiB).
-  static std::unique_ptr<MpiReference> of(int rank, const ExchangeSizes& sizes);
+  /// @param timeout  seconds of one exchange; then the process ends.
+  static std::unique_ptr<MpiReference> of(int rank, const ExchangeSizes& sizes, double timeout);
   virtual ~MpiReference() = default;
   /// Milliseconds on this rank. Collective.
   virtual double run() = 0;

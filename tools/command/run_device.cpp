@@ -5,6 +5,8 @@
 #include <array>
 
 #include "command/gpu.hpp"
+#include "command/launch.hpp"
+#include "command/validators.hpp"
 #include "muonrt/nccl.h"
 
 namespace muonrt::tool {
@@ -35,6 +37,11 @@ void add_link_options(CLI::App& command, RunDevice& where) {
                   "may share a GPU) or nccl")
       ->check(CLI::IsMember({"staged", "nccl"}))
       ->capture_default_str();
+  command
+      .add_option("--timeout", where.timeout,
+                  "seconds that a rank may keep others waiting; then all end with an error")
+      ->check(number_between(1e-3, 1e6))
+      ->capture_default_str();
 }
 
 void add_run_device_options(CLI::App& command, RunDevice& where) {
@@ -64,6 +71,7 @@ void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int
   options.symmetric = index_of(kSymmetric, where.symmetric);
   options.reserved_sms = where.reserved_sms;
   options.stream_ordered = where.stream_ordered;
+  options.timeout_ms = milliseconds(where.timeout);
 }
 
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work) {

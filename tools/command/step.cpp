@@ -43,7 +43,7 @@ void add_step(CLI::App& app, Work& work) {
       "opt.json --mesh fsdp=2,tp=2 --out out.safetensors");
   command->callback([=, &work] {
     work = [=] {
-      return launch(a->ranks, [&](Comm& comm) {
+      return launch(a->ranks, a->where.timeout, [&](Comm& comm) {
         return on_device(comm, a->where, [&](Comm& between) { return run_step(between, *a); });
       });
     };

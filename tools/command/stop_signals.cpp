@@ -6,9 +6,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// As if nobody had asked for the signal.
+/// As if nobody had waited for the signal.
 void end_by(int number) {
-  std::signal(number, SIG_DFL);
   sigset_t one;
   sigemptyset(&one);
   sigaddset(&one, number);

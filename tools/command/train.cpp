@@ -53,7 +53,8 @@ int run(const train::Options& options, int ranks, const RunDevice& where) {
   // An end behind the step, with its results.
   const StopSignals signals(train::request_stop);
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
-  return launch(ranks, [&](Comm& comm) { return run_on(comm, where, options, corpus); });
+  return launch(ranks, where.timeout,
+                [&](Comm& comm) { return run_on(comm, where, options, corpus); });
 }
 
 }  // namespace

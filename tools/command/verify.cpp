@@ -254,7 +254,7 @@ int run(const Arguments& a) {
     }
   }
   const int ranks = a.ranks == 0 && !under_launcher() ? 4 : a.ranks;
-  return launch(ranks, [&](Comm& comm) {
+  return launch(ranks, a.where.timeout, [&](Comm& comm) {
     const auto cases = verify_cases(comm.size(), a.catalogue == "full");
     return on_device(comm, a.where,
                      [&](Comm& between) { return verify(between, a, tensors, cases, truths); });

@@ -1,6 +1,21 @@
-"""What programs print, as tools/gpu-check reads it."""
+"""What programs print, as tools/gpu-check reads it, and the files that it writes."""
 import ctypes
 import json
+import os
+import secrets
+
+
+def write_whole(path, text):
+    """The file is the old one or all of the new one; what was planted in its folder is left alone."""
+    target = os.path.realpath(path)
+    temporary = os.path.join(os.path.dirname(target), "muonrt.tmp." + secrets.token_hex(8))
+    try:
+        with open(temporary, "x", encoding="utf-8") as out:  # as with O_EXCL: follows no link
+            out.write(text)
+        os.replace(temporary, target)
+    finally:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
 
 
 def last(text):

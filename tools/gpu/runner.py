@@ -9,7 +9,7 @@ from pathlib import Path
 import children
 from clocks import Clocks
 from libraries import add_libraries, wheel_folders
-from outputs import ends, last
+from outputs import ends, last, write_whole
 from reading import Reading
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -132,10 +132,8 @@ class Runner:
         print(line, flush=True)
 
     def write(self):
-        whole = self.json_file.with_name(self.json_file.name + ".new")
-        whole.write_text(as_json({"date": time.strftime("%Y-%m-%d"), "rows": self.rows,
-                                  "kernels": self.kernels.told() if self.kernels else {}}), encoding="utf-8")
-        os.replace(whole, self.json_file)
+        write_whole(self.json_file, as_json({"date": time.strftime("%Y-%m-%d"), "rows": self.rows,
+                                             "kernels": self.kernels.told() if self.kernels else {}}))
 
     def amend(self, status, text):
         """Of the last part."""

@@ -5,13 +5,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cuda/symmetric/job_list.hpp"
+#include "show/svg.hpp"
 
 using namespace muonrt::cuda;
+
+namespace svg = muonrt::tool::svg;
 
 namespace {
 
@@ -37,11 +39,8 @@ class Picture {
       : shape_(shape), list_(mixed_jobs({&shape_, 1}, blocks)) {}
 
   std::string draw() {
-    const int width = kBarsLeft + kBars + kLeft, height = kTop + kSide + 56;
-    out_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width << "\" height=\""
-         << height << "\" font-family=\"sans-serif\" font-size=\"12\">\n"
-         << "<rect width=\"" << width << "\" height=\"" << height << "\" fill=\"#ffffff\"/>\n"
-         << "<style>rect{stroke:#fff;stroke-width:.5}</style>\n";
+    out_ = svg::begin(kBarsLeft + kBars + kLeft, kTop + kSide + 56, 12, "#000000") +
+           "<style>rect{stroke:#fff;stroke-width:.5}</style>\n";
     const auto blocks = static_cast<int>(list_.first.size()) - 1;
     text(kLeft, 24,
          "C = A A^T, " + std::to_string(shape_.n) + " x " + std::to_string(shape_.n) + ", " +
@@ -51,18 +50,14 @@ class Picture {
     tiles();
     bars(blocks);
     legend();
-    out_ << "</svg>\n";
-    return out_.str();
+    return out_ + svg::kEnd;
   }
 
  private:
-  void text(double x, double y, const std::string& words) {
-    out_ << "<text x=\"" << x << "\" y=\"" << y << "\">" << words << "</text>\n";
-  }
-  void box(double x, double y, double w, double h, const char* fill, double opacity = 1) {
-    out_.precision(4);
-    out_ << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << w << "\" height=\"" << h
-         << "\" fill=\"" << fill << "\" fill-opacity=\"" << opacity << "\"/>\n";
+  void text(double x, double y, const std::string& words) { out_ += svg::text(x, y, "", words); }
+  void box(double x, double y, double w, double h, const char* fill, const char* opacity = "1") {
+    out_ += svg::rect(x, y, w, h,
+                      std::string("fill=\"") + fill + "\" fill-opacity=\"" + opacity + "\"");
   }
 
   void tiles() {
@@ -73,7 +68,7 @@ class Picture {
       box(kLeft + job.col * cell, kTop + job.row * cell, width * cell, cell, color_of(job.kind));
       for (int c = job.col; c < job.col + width; ++c)
         if (stored_as(job.row, c) == Stored::kBoth)
-          box(kLeft + job.row * cell, kTop + c * cell, cell, cell, color_of(job.kind), 0.25);
+          box(kLeft + job.row * cell, kTop + c * cell, cell, cell, color_of(job.kind), "0.25");
     }
   }
 
@@ -110,7 +105,7 @@ class Picture {
 
   SymmetricShape shape_;
   JobList list_;
-  std::ostringstream out_;
+  std::string out_;
 };
 
 }  // namespace

@@ -48,7 +48,4 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config, const std::ve
 /// MUONRT_NORMUON_... of an axis.
 int32_t bound_axis(const std::string& axis);
 
-/// MUONRT_MASTER_... that `precision` means for bf16 parameters; f32 ones are their own masters.
-int32_t bound_master(const std::string& file, const ParamConfig& config);
-
 }  // namespace muonrt::tool

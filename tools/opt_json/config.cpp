@@ -40,7 +40,7 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
     if (!own("parts")) config.parts = {};
     if (!own("qk_clip")) config.qk_clip.reset();
   }
-  if (config.method == "standard" && !own("restarts")) config.restarts.reset();
+  if (config.method == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
 }
 
 void check_layout(const ParamConfig& config, const Value& at) {
@@ -82,13 +82,11 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
 const std::vector<Key<StepConfig>>& top_keys() {
   using S = StepConfig;
   const auto later = [](S&, const Value&) {};
-  const auto choose = [](const char* name, std::optional<std::string> S::*field,
-                         std::vector<const char*> known) -> Key<S> {
-    return {name, [=](S& out, const Value& v) {
-              out.*field = known.size() == 2 ? v.choice({known[0], known[1]})
-                                             : v.choice({known[0], known[1], known[2]});
-            }};
-  };
+  static constexpr Word kCommits[] = {{"atomic", MUONRT_COMMIT_ATOMIC},
+                                      {"eager", MUONRT_COMMIT_EAGER}};
+  static constexpr Word kReplicas[] = {{"once", MUONRT_REPLICAS_ONCE},
+                                       {"each", MUONRT_REPLICAS_EACH},
+                                       {"auto", MUONRT_REPLICAS_AUTO}};
   static const std::vector<Key<S>> keys = {
       {"about",
        [](S&, const Value& v) {
@@ -112,8 +110,8 @@ const std::vector<Key<StepConfig>>& top_keys() {
        [](S& out, const Value& v) { out.grad_scale_inv = v.number(1e-30, kHuge); }},
       {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMostSize); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
-      choose("commit", &S::commit, {"atomic", "eager"}),
-      choose("replicas", &S::replicas, {"once", "each", "auto"}),
+      {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
+      {"replicas", [](S& out, const Value& v) { out.replicas = v.choice(std::span(kReplicas)); }},
       {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMostSize); }}};
   return keys;
 }

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "muonrt/muonrt.h"
 
 namespace muonrt::tool {
 
@@ -61,36 +64,31 @@ struct Triple {
   double a, b, c;
 };
 
+/// A field of the C struct, and for which rules it is set.
+struct Setting {
+  enum Use { kBoth, kMuon, kAdamW } use;
+  std::function<void(muonrt_group_t&)> set;
+};
+
 /// What opt.json says of a parameter. What it leaves out takes muonrt's default.
 struct ParamConfig {
   std::string rule;  // "rules[2]", for messages
   std::optional<std::string> role;
   LayoutConfig layout;
   PartsConfig parts;
-  std::optional<double> lr, lr_factor, weight_decay;
-  std::optional<std::string> weight_decay_kind;
-  std::optional<double> momentum;
-  std::optional<std::string> momentum_kind;
+  std::vector<Setting> plain;  // in this order: of a field the last counts
+  std::optional<double> lr, lr_factor;
   std::optional<MomentumSchedule> momentum_schedule;
-  std::optional<bool> nesterov;
-  std::optional<std::string> coefficients;
-  std::vector<Triple> custom;  // coefficients == "custom"
+  std::optional<int32_t> coefficients;
+  std::vector<Triple> custom;  // MUONRT_COEFFICIENTS_CUSTOM
   std::optional<int64_t> steps;
-  std::optional<double> lower_bound, cushion, safety;
-  std::optional<std::string> safety_mode, method, normalize, row_scaling;
   std::optional<std::vector<int64_t>> restarts;
-  std::optional<double> eps;  // of `normalize`
   std::optional<BlocksConfig> blocks;
-  std::optional<std::string> iteration_dtype, transport_dtype;
-  std::optional<std::string> scale;
-  std::optional<double> scale_factor;
   std::optional<NorMuonConfig> normuon;
-  std::optional<std::string> precision, momentum_dtype;
-  std::optional<std::pair<double, double>> betas;
-  std::optional<double> adam_eps;
-  std::optional<std::string> adam_form;
-  std::optional<int64_t> update_every;
   std::optional<QkClipConfig> qk_clip;
+  // Values of the C ABI.
+  std::optional<int32_t> momentum_kind, momentum_dtype, method, row_scaling, transport_dtype,
+      precision;
 };
 
 struct Rule {
@@ -105,7 +103,7 @@ struct StepConfig {
   uint64_t seed = 0;
   std::optional<double> clip_norm, grad_scale_inv;
   std::optional<int64_t> chunk_bytes, window;
-  std::optional<std::string> commit, replicas;
+  std::optional<int32_t> commit, replicas;  // values of the C ABI
   int64_t health_every = 0;
 
   /// Index of the first rule that matches. Throws std::runtime_error that names the parameter.

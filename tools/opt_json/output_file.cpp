@@ -33,10 +33,6 @@ fs::path target_of(const std::string& path) {
   return error ? at : whole;
 }
 
-std::string temporary_of(const fs::path& target) {
-  return target.string() + ".tmp." + std::to_string(getpid());
-}
-
 /// @return  the path of the file itself.
 fs::path regular_target(const std::string& path) {
   const fs::path target = target_of(path);
@@ -56,26 +52,17 @@ bool same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path)
-    : path_(std::move(path)), target_(regular_target(path_)), temporary_(temporary_of(target_)) {
-  file_ = std::fopen(temporary_.c_str(), "wb");
-  if (!file_) {
-    const int reason = errno;
-    temporary_.clear();
-    errno = reason;
-    fail();
-  }
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
   // Who may read what was there may read what comes in its place, and nobody else. (That of another
   // user only root can give back.)
   struct stat before;
-  if (stat(target_.c_str(), &before) != 0) return;
-  static_cast<void>(!fchown(fileno(file_), before.st_uid, before.st_gid));
-  fchmod(fileno(file_), before.st_mode & 0777);
-}
-
-OutputFile::~OutputFile() {
-  if (file_) std::fclose(file_);
-  if (!temporary_.empty()) std::remove(temporary_.c_str());
+  const bool replaces = stat(target_.c_str(), &before) == 0;
+  temporary_.emplace(target_.parent_path(), replaces ? 0600 : 0666);
+  if (!temporary_->file()) fail();
+  if (!replaces) return;
+  const int descriptor = fileno(temporary_->file());
+  static_cast<void>(!fchown(descriptor, before.st_uid, before.st_gid));
+  fchmod(descriptor, before.st_mode & 0777);
 }
 
 void OutputFile::fail() const {
@@ -83,22 +70,19 @@ void OutputFile::fail() const {
 }
 
 void OutputFile::write(const void* data, size_t bytes) {
-  if (bytes > 0 && std::fwrite(data, 1, bytes, file_) != bytes) fail();
+  if (bytes > 0 && std::fwrite(data, 1, bytes, temporary_->file()) != bytes) fail();
 }
 
 void OutputFile::finish() {
-  if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) fail();
-  std::FILE* file = file_;
-  file_ = nullptr;
-  if (std::fclose(file) != 0) fail();
+  if (!temporary_->close()) fail();
 }
 
 void OutputFile::publish() {
-  if (file_ || temporary_.empty()) {
+  if (!temporary_ || temporary_->file()) {
     refuse(path_, "internal: published before it is whole, or twice");
   }
-  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail();
-  temporary_.clear();
+  if (!temporary_->rename(target_)) fail();
+  temporary_.reset();
 }
 
 void write_text_file(const std::string& path, const std::string& content) {

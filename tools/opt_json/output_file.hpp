@@ -1,8 +1,11 @@
 #pragma once
 
-#include <cstdio>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "opt_json/temporary_file.hpp"
 
 namespace muonrt::tool {
 
@@ -14,9 +17,6 @@ class OutputFile {
  public:
   /// Throws std::runtime_error that names the file, as every function does.
   explicit OutputFile(std::string path);
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
   void write(const void* data, size_t bytes);
@@ -28,8 +28,9 @@ class OutputFile {
  private:
   [[noreturn]] void fail() const;
 
-  std::string path_, target_, temporary_;
-  std::FILE* file_ = nullptr;
+  std::string path_;
+  std::filesystem::path target_;
+  std::optional<TemporaryFile> temporary_;  // until it is published
 };
 
 /// Writes `content` to `path` through an OutputFile.

@@ -8,24 +8,87 @@ namespace {
 
 using P = ParamConfig;
 
+using G = muonrt_group_t;
+
 constexpr double kLeast = 1e-30;
 
+// The words of enums, and what the C ABI calls them.
+
+constexpr Word kMomentumKinds[] = {{"ema", MUONRT_MOMENTUM_EMA},
+                                   {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL}};
+constexpr Word kFamilies[] = {
+    {"keller_jordan", MUONRT_COEFFICIENTS_KELLER_JORDAN}, {"you", MUONRT_COEFFICIENTS_YOU_JIACHENG},
+    {"polar_express", MUONRT_COEFFICIENTS_POLAR_EXPRESS}, {"cans", MUONRT_COEFFICIENTS_CANS},
+    {"deepseek_v4", MUONRT_COEFFICIENTS_DEEPSEEK_V4},     {"cubic", MUONRT_COEFFICIENTS_CUBIC},
+    {"classical", MUONRT_COEFFICIENTS_CLASSICAL}};
+constexpr Word kSafetyModes[] = {
+    {"inner", MUONRT_SAFETY_INNER}, {"all", MUONRT_SAFETY_ALL}, {"none", MUONRT_SAFETY_NONE}};
+constexpr Word kNormalizations[] = {{"prescaled", MUONRT_NORMALIZE_PRESCALED},
+                                    {"add_eps", MUONRT_NORMALIZE_ADD_EPS},
+                                    {"max_eps", MUONRT_NORMALIZE_MAX_EPS}};
+constexpr Word kRowScalings[] = {{"none", MUONRT_ROW_SCALING_NONE},
+                                 {"aol", MUONRT_ROW_SCALING_AOL}};
+constexpr Word kScales[] = {{"original", MUONRT_SCALE_ORIGINAL},
+                            {"match_rms", MUONRT_SCALE_MATCH_RMS},
+                            {"ratio", MUONRT_SCALE_RATIO},
+                            {"max_dim", MUONRT_SCALE_MAX_DIM},
+                            {"none", MUONRT_SCALE_NONE}};
+constexpr Word kForms[] = {
+    {"standard", MUONRT_FORM_STANDARD}, {"gram", MUONRT_FORM_GRAM}, {"auto", MUONRT_FORM_AUTO}};
+constexpr Word kStorageDtypes[] = {{"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}};
+constexpr Word kDtypes[] = {
+    {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
+constexpr Word kMasters[] = {{"plain", MUONRT_MASTER_NONE},
+                             {"master", MUONRT_MASTER_OWNED},
+                             {"remainder", MUONRT_MASTER_REMAINDER},
+                             {"stochastic", MUONRT_MASTER_STOCHASTIC}};
+constexpr Word kDecays[] = {{"decoupled", MUONRT_WEIGHT_DECAY_DECOUPLED},
+                            {"independent", MUONRT_WEIGHT_DECAY_INDEPENDENT},
+                            {"lr_squared", MUONRT_WEIGHT_DECAY_LR_SQUARED},
+                            {"cautious", MUONRT_WEIGHT_DECAY_CAUTIOUS}};
+constexpr Word kAdamForms[] = {{"torch", MUONRT_ADAM_TORCH}, {"folded", MUONRT_ADAM_FOLDED}};
+
+// Readers of values.
+
+double factor(const Value& v) { return v.number(0, kHuge); }
+bool flag(const Value& v) { return v.boolean(); }
+/// What decays by this factor at each step; kept in f32.
+double decay_of(const Value& v) { return v.below_one(0, /*in_f32=*/true); }
+auto below_one(double low) {
+  return [=](const Value& v) { return v.below_one(low, /*in_f32=*/false); };
+}
+double safety(const Value& v) {
+  const double value = v.number(0, 2);
+  if (value > 0 && value < 1) {
+    v.refuse(v.shown() + " (a number from 1 to 2, or 0 for the list's own, belongs there)");
+  }
+  return value;
+}
+template <size_t n>
+auto one_of(const Word (&words)[n]) {
+  return [&words](const Value& v) { return v.choice(std::span<const Word>(words)); };
+}
+
 // Rows of the tables: which field takes the value, and which values there are.
+
+/// A setting that is one field of the C struct.
+template <class M, class Read>
+Key<P> plain(const char* name, M G::*field, Read read, Setting::Use use = Setting::kBoth) {
+  return {name, [=](P& out, const Value& v) {
+            const auto value = static_cast<M>(read(v));
+            out.plain.push_back({use, [=](G& group) { group.*field = value; }});
+          }};
+}
+constexpr auto kMuon = Setting::kMuon;
 
 template <class T, class M>
 Key<T> number(const char* name, M T::*field, double low, double high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.number(low, high); }};
 }
 
-/// What decays by this factor at each step; kept in f32.
 template <class T, class M>
 Key<T> decay(const char* name, M T::*field) {
-  return {name, [=](T& out, const Value& v) { out.*field = v.below_one(0, /*in_f32=*/true); }};
-}
-
-template <class T, class M>
-Key<T> below_one(const char* name, M T::*field, double low) {
-  return {name, [=](T& out, const Value& v) { out.*field = v.below_one(low, /*in_f32=*/false); }};
+  return {name, [=](T& out, const Value& v) { out.*field = decay_of(v); }};
 }
 
 template <class T, class M>
@@ -33,23 +96,18 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
+/// A word, as a text or by its value.
+template <class T, class M, class Words>
+Key<T> choice(const char* name, M T::*field, const Words& words) {
+  return {name, [=, &words](T& out, const Value& v) {
+            out.*field = v.choice(std::span<const Word>(words));
+          }};
+}
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::initializer_list<const char*> known) {
   return {name, [field, list = std::vector<const char*>(known)](T& out, const Value& v) {
-            std::string words;
-            for (const char* word : list) {
-              if (v.json.is_string() && v.json.get<std::string>() == word) {
-                out.*field = std::string(word);
-                return;
-              }
-              words += (words.empty() ? "" : ", ") + std::string(word);
-            }
-            v.refuse("unknown value " + v.shown() + " (known: " + words + ")");
+            out.*field = v.choice(list);
           }};
-}
-
-Key<P> boolean(const char* name, std::optional<bool> P::*field) {
-  return {name, [=](P& out, const Value& v) { out.*field = v.boolean(); }};
 }
 
 Key<P> layout_words(const char* name, std::string LayoutConfig::*field) {
@@ -84,8 +142,7 @@ void read_owner(P& out, const Value& v) {
 void read_coefficients(P& out, const Value& v) {
   out.custom.clear();
   if (!v.json.is_array()) {
-    out.coefficients = v.choice(
-        {"keller_jordan", "you", "polar_express", "cans", "deepseek_v4", "cubic", "classical"});
+    out.coefficients = v.choice(std::span<const Word>(kFamilies));
     return;
   }
   v.require_list(1);
@@ -97,21 +154,17 @@ void read_coefficients(P& out, const Value& v) {
     const auto at = [&](size_t k) { return triple.at(k).number(-1e6, 1e6); };
     out.custom.push_back({at(0), at(1), at(2)});
   }
-  out.coefficients = "custom";
-}
-
-void read_safety(P& out, const Value& v) {
-  const double value = v.number(0, 2);
-  if (value > 0 && value < 1) {
-    v.refuse(v.shown() + " (a number from 1 to 2, or 0 for the list's own, belongs there)");
-  }
-  out.safety = value;
+  out.coefficients = MUONRT_COEFFICIENTS_CUSTOM;
 }
 
 void read_betas(P& out, const Value& v) {
   v.require_list(2);
   if (v.json.size() != 2) v.refuse(v.shown() + " (two numbers belong there)");
-  out.betas = {v.at(0).below_one(0, true), v.at(1).below_one(0, true)};
+  const double first = decay_of(v.at(0)), second = decay_of(v.at(1));
+  out.plain.push_back({Setting::kBoth, [=](G& group) {
+                         group.beta1 = first;
+                         group.beta2 = second;
+                       }});
 }
 
 MomentumSchedule read_schedule(const Value& v) {
@@ -226,36 +279,37 @@ const std::vector<Key<ParamConfig>>& param_keys() {
        [](P& out, const Value& v) { out.parts = v.null() ? PartsConfig{} : read_parts(v); }},
       number("lr", &P::lr, 0, kHuge),
       number("lr_factor", &P::lr_factor, 0, kHuge),
-      number("weight_decay", &P::weight_decay, 0, kHuge),
-      choice("weight_decay_kind", &P::weight_decay_kind,
-             {"decoupled", "independent", "lr_squared", "cautious"}),
-      decay("momentum", &P::momentum),
-      choice("momentum_kind", &P::momentum_kind, {"ema", "heavy_ball"}),
+      plain("weight_decay", &G::weight_decay, factor),
+      plain("weight_decay_kind", &G::weight_decay_kind, one_of(kDecays)),
+      plain("momentum", &G::momentum, decay_of),
+      choice("momentum_kind", &P::momentum_kind, kMomentumKinds),
       object("momentum_schedule", &P::momentum_schedule, read_schedule),
-      boolean("nesterov", &P::nesterov),
+      plain("nesterov", &G::nesterov, flag),
       {"coefficients", read_coefficients},
       integer("steps", &P::steps, 0, 32),
-      below_one("lower_bound", &P::lower_bound, 1e-12),
-      below_one("cushion", &P::cushion, 0),
-      {"safety", read_safety},
-      choice("safety_mode", &P::safety_mode, {"inner", "all", "none"}),
-      choice("method", &P::method, {"standard", "gram", "auto"}),
+      plain("lower_bound", &G::lower_bound, below_one(1e-12), kMuon),
+      plain("cushion", &G::cushion, below_one(0), kMuon),
+      plain("safety", &G::safety, safety, kMuon),
+      plain("safety_mode", &G::safety_mode, one_of(kSafetyModes), kMuon),
+      choice("method", &P::method, kForms),
       {"restarts", [](P& out, const Value& v) { out.restarts = v.integers(0, 31); }},
-      choice("normalize", &P::normalize, {"prescaled", "add_eps", "max_eps"}),
-      number("eps", &P::eps, 0, kHuge),
-      choice("row_scaling", &P::row_scaling, {"none", "aol"}),
+      plain("normalize", &G::normalize, one_of(kNormalizations), kMuon),
+      plain("eps", &G::normalize_eps, factor, kMuon),
+      choice("row_scaling", &P::row_scaling, kRowScalings),
       object("blocks", &P::blocks, read_blocks),
-      choice("iteration_dtype", &P::iteration_dtype, {"f32", "bf16", "f16"}),
-      choice("transport_dtype", &P::transport_dtype, {"f32", "bf16"}),
-      choice("scale", &P::scale, {"original", "match_rms", "ratio", "max_dim", "none"}),
-      number("scale_factor", &P::scale_factor, 0, kHuge),
+      plain("iteration_dtype", &G::iteration_dtype, one_of(kDtypes), kMuon),
+      choice("transport_dtype", &P::transport_dtype, kStorageDtypes),
+      plain("scale", &G::scale_rule, one_of(kScales), kMuon),
+      plain("scale_factor", &G::scale_factor, factor, kMuon),
       object("normuon", &P::normuon, read_normuon),
-      choice("precision", &P::precision, {"plain", "master", "remainder", "stochastic"}),
-      choice("momentum_dtype", &P::momentum_dtype, {"f32", "bf16"}),
+      choice("precision", &P::precision, kMasters),
+      choice("momentum_dtype", &P::momentum_dtype, kStorageDtypes),
       {"betas", read_betas},
-      number("adam_eps", &P::adam_eps, 0, kHuge),
-      choice("adam_form", &P::adam_form, {"torch", "folded"}),
-      integer("update_every", &P::update_every, 1, 1 << 30),
+      plain("adam_eps", &G::eps, factor),
+      plain("adam_form", &G::adam_form, one_of(kAdamForms)),
+      plain(
+          "update_every", &G::update_every, [](const Value& v) { return v.integer(1, 1 << 30); },
+          Setting::kAdamW),
       object("qk_clip", &P::qk_clip, read_qk_clip),
   };
   return keys;

@@ -74,13 +74,23 @@ std::string Value::text() const {
   return out;
 }
 
-std::string Value::choice(std::initializer_list<const char*> known) const {
+std::string Value::choice(const std::vector<const char*>& known) const {
   if (json.is_string()) {
     for (const char* word : known) {
       if (json.get<std::string>() == word) return word;
     }
   }
   refuse("unknown value " + shown() + " (known: " + joined(known) + ")");
+}
+
+int32_t Value::choice(std::span<const Word> known) const {
+  std::vector<const char*> texts;
+  for (const Word& word : known) texts.push_back(word.text);
+  const std::string text = choice(texts);
+  for (const Word& word : known) {
+    if (text == word.text) return word.value;
+  }
+  refuse("internal: a word without a value");
 }
 
 void Value::require_object() const {

@@ -2,12 +2,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace muonrt::tool {
+
+struct Word {
+  const char* text;
+  int32_t value;
+};
 
 /// A value of opt.json and where it stands. Every reader throws std::runtime_error that names the
 /// path, what is there and what belongs there.
@@ -32,7 +37,9 @@ struct Value {
   int64_t integer(int64_t low, int64_t high) const;
   bool boolean() const;
   std::string text() const;
-  std::string choice(std::initializer_list<const char*> known) const;
+  std::string choice(const std::vector<const char*>& known) const;
+  /// The value of the word that is there.
+  int32_t choice(std::span<const Word> known) const;
   void require_object() const;
   /// With at least `least` items.
   void require_list(size_t least = 0) const;

@@ -2,10 +2,15 @@
 #include <cmath>
 #include <map>
 
+#include "show/svg.hpp"
 #include "train/curve.hpp"
 #include "train/format.hpp"
 
 namespace muonrt::train {
+
+namespace svg = tool::svg;
+using svg::line, svg::text;
+
 namespace {
 
 constexpr double kWidth = 900, kHeight = 560;
@@ -140,33 +145,7 @@ Axes choose_axes(const std::vector<Group>& groups) {
   return axes;
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 std::string at(double value) { return fixed(value, 1); }
-
-std::string text(double x, double y, const std::string& attributes, const std::string& content) {
-  return "<text x=\"" + at(x) + "\" y=\"" + at(y) + "\" " + attributes + ">" + escaped(content) +
-         "</text>\n";
-}
-
-std::string segment(double x1, double y1, double x2, double y2, const std::string& attributes) {
-  return "<line x1=\"" + at(x1) + "\" y1=\"" + at(y1) + "\" x2=\"" + at(x2) + "\" y2=\"" + at(y2) +
-         "\" " + attributes + "/>\n";
-}
 
 std::string draw_axes(const Axes& axes) {
   std::string out;
@@ -176,17 +155,17 @@ std::string draw_axes(const Axes& axes) {
   const auto count = std::lround((axes.y_high - axes.y_low) / axes.y_step);
   for (long i = 0; i <= count; ++i) {
     const double value = axes.y_low + static_cast<double>(i) * axes.y_step;
-    out += segment(kLeft, axes.y(value), axes.right, axes.y(value), "stroke=\"#E3E3E3\"");
+    out += line(kLeft, axes.y(value), axes.right, axes.y(value), "stroke=\"#E3E3E3\"");
     out += text(kLeft - 10, axes.y(value) + 4.5, "text-anchor=\"end\"",
                 fixed(value, quarter ? 2 : decimals));
   }
   const double step = std::max(1.0, nice_step(axes.x_high, 8));
   for (double value = 0.0; value <= axes.x_high * 1.0001; value += step) {
     const double x = axes.x(std::llround(value));
-    out += segment(x, kBottom, x, kBottom + 6, "stroke=\"#555555\"");
+    out += line(x, kBottom, x, kBottom + 6, "stroke=\"#555555\"");
     out += text(x, kBottom + 23, "text-anchor=\"middle\"", std::to_string(std::llround(value)));
   }
-  out += segment(kLeft, kBottom, axes.right, kBottom, "stroke=\"#555555\"");
+  out += line(kLeft, kBottom, axes.right, kBottom, "stroke=\"#555555\"");
   out += text((kLeft + axes.right) / 2, kBottom + 46, "text-anchor=\"middle\"", "step");
   const double middle = (kTop + kBottom) / 2;
   out += "<text transform=\"translate(24 " + at(middle) +
@@ -197,7 +176,7 @@ std::string draw_axes(const Axes& axes) {
 std::string polyline(const Axes& axes, const Line& line, const std::string& attributes) {
   std::string points;
   for (const Sample& s : line) points += at(axes.x(s.step)) + "," + at(axes.y(s.mean)) + " ";
-  return "<polyline fill=\"none\" points=\"" + points + "\" " + attributes + "/>\n";
+  return svg::polyline(points, attributes);
 }
 
 std::string band(const Axes& axes, const Group& group) {
@@ -258,13 +237,13 @@ std::string draw_legend(const Axes& axes, const std::vector<Group>& groups, size
   const std::string of_runs =
       most_runs > 1 ? ", mean of " + std::to_string(most_runs) + " runs" : "";
   const std::string of_steps = width > 1 ? ", mean of " + std::to_string(width) + " steps" : "";
-  entries.push_back({segment(0, 0, 30, 0, validation_style(grey)), "validation" + of_runs});
+  entries.push_back({line(0, 0, 30, 0, validation_style(grey)), "validation" + of_runs});
   if (most_runs > 1) {
     entries.push_back({"<rect x=\"0\" y=\"-6\" width=\"30\" height=\"12\" fill=\"" + grey.colour +
                            "\" fill-opacity=\"0.25\"/>\n",
                        "validation, lowest to highest run"});
   }
-  entries.push_back({segment(0, 0, 30, 0, train_style(grey)), "training" + of_steps});
+  entries.push_back({line(0, 0, 30, 0, train_style(grey)), "training" + of_steps});
   size_t longest = 0;
   for (const Entry& entry : entries) longest = std::max(longest, entry.label.size());
   const double x = axes.right - 44 - kCharacter * static_cast<double>(longest);
@@ -292,12 +271,7 @@ std::string curves_svg(const std::vector<Curve>& curves, const std::string& titl
   for (Group& group : groups) group.train = moving_mean(group.train, width);
   const Axes axes = choose_axes(groups);
 
-  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + fixed(kWidth, 0) +
-                    "\" height=\"" + fixed(kHeight, 0) + "\" viewBox=\"0 0 " + fixed(kWidth, 0) +
-                    " " + fixed(kHeight, 0) +
-                    "\" font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\" "
-                    "font-size=\"13.5\" fill=\"#222222\">\n";
-  out += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+  std::string out = svg::begin(kWidth, kHeight, 13.5, "#222222");
   out += text(kLeft - 48, 34, "font-size=\"20\" font-weight=\"600\"", title);
   out += text(kLeft - 48, 58, "fill=\"#555555\"", subtitle);
   out += draw_axes(axes);
@@ -312,7 +286,7 @@ std::string curves_svg(const std::vector<Curve>& curves, const std::string& titl
   out += "</g>\n";
   out += draw_legend(axes, groups, width);
   out += draw_end_labels(axes, groups);
-  return out + "</svg>\n";
+  return out + svg::kEnd;
 }
 
 }  // namespace muonrt::train

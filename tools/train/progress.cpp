@@ -1,13 +1,8 @@
 #include "train/progress.hpp"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 
 #include "train/format.hpp"
 
@@ -22,18 +17,6 @@ double steady_seconds() {
 }
 
 }  // namespace
-
-Screen detect_screen(std::FILE* out) {
-  Screen screen;
-  const int descriptor = fileno(out);
-  const char* kind = std::getenv("TERM");
-  screen.terminal = isatty(descriptor) != 0 && !(kind && std::strcmp(kind, "dumb") == 0);
-  winsize size{};
-  if (screen.terminal && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    screen.width = size.ws_col;
-  }
-  return screen;
-}
 
 std::string progress_line(const ProgressOptions& options, const ProgressReport& report,
                           double tokens_per_second, double seconds_left, int width) {
@@ -60,7 +43,7 @@ std::string progress_line(const ProgressOptions& options, const ProgressReport& 
 }
 
 Progress::Progress(std::FILE* out, Screen screen, ProgressOptions options)
-    : out_(out), screen_(screen), options_(std::move(options)), started_(steady_seconds()) {}
+    : line_(out, screen), options_(std::move(options)), started_(steady_seconds()) {}
 
 Progress::~Progress() { finish(); }
 
@@ -79,56 +62,28 @@ void Progress::update_at(const ProgressReport& report, double now) {
   if (first_step_ < 0) first_step_ = report.step;
   last_ = report;
   last_time_ = now;
-  const double interval = screen_.terminal ? kRedrawSeconds : options_.line_seconds;
+  const double interval = line_.screen().terminal ? kRedrawSeconds : options_.line_seconds;
   if (now - shown_time_ < interval) return;
   shown_time_ = now;
   shown_step_ = report.step;
-  show(line(screen_.terminal ? screen_.width : 0));
+  line_.show(line());
 }
 
-std::string Progress::line(int width) const {
+std::string Progress::line() const {
+  const int width = line_.screen().terminal ? line_.screen().width : 0;
   const double tokens = static_cast<double>(options_.tokens_per_step) / step_seconds_;
   const auto steps = static_cast<double>(options_.steps - last_.step + options_.later_steps);
   return progress_line(options_, last_, tokens, steps * step_seconds_, width);
 }
 
-void Progress::show(const std::string& line) {
-  if (!screen_.terminal) {
-    print_line(line);
-    return;
-  }
-  std::string padded = "\r" + line;
-  if (line.size() < shown_width_) padded.append(shown_width_ - line.size(), ' ');
-  shown_width_ = line.size();
-  std::fwrite(padded.data(), 1, padded.size(), out_);
-  std::fflush(out_);
-}
-
-void Progress::print_line(const std::string& line) {
-  const std::string whole = line + "\n";
-  std::fwrite(whole.data(), 1, whole.size(), out_);
-  std::fflush(out_);
-}
-
-void Progress::message(const std::string& line) {
-  if (screen_.terminal && shown_width_ > 0) {
-    show("");
-    std::fputc('\r', out_);
-  }
-  print_line(line);
-}
+void Progress::message(const std::string& line) { line_.print(line); }
 
 void Progress::finish() {
   if (finished_) return;
   finished_ = true;
   if (first_step_ < 0) return;
-  if (screen_.terminal) {
-    show(line(screen_.width));
-    std::fputc('\n', out_);
-    std::fflush(out_);
-  } else if (shown_step_ != last_.step) {
-    print_line(line(0));
-  }
+  if (line_.screen().terminal || shown_step_ != last_.step) line_.show(line());
+  line_.keep();
 }
 
 }  // namespace muonrt::train

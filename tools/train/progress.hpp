@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "show/status_line.hpp"
+
 namespace muonrt::train {
 
 /// What a run has to say after a step; NaN where there is nothing (yet).
@@ -25,14 +27,8 @@ struct ProgressOptions {
   double line_seconds = 5.0;    // in a log file: a line at most this often (and at the end)
 };
 
-/// Where the lines go.
-struct Screen {
-  bool terminal = false;  // rewrites one line with carriage returns; else prints whole lines
-  int width = 80;         // columns of the terminal
-};
-
-/// Looks at what `out` is: a terminal (unless TERM is "dumb") or a file or pipe.
-Screen detect_screen(std::FILE* out);
+using tool::detect_screen;
+using tool::Screen;
 
 /// The line without control characters: fields in the order of their weight, those that do not
 /// fit into `width` left out whole (0: no limit).
@@ -60,12 +56,9 @@ class Progress {
   void finish();
 
  private:
-  void show(const std::string& line);
-  void print_line(const std::string& line);
-  std::string line(int width) const;
+  std::string line() const;
 
-  std::FILE* out_;
-  Screen screen_;
+  tool::StatusLine line_;
   ProgressOptions options_;
   ProgressReport last_;
   double started_;
@@ -73,7 +66,6 @@ class Progress {
   double last_time_ = 0.0;
   double shown_time_ = -1e30;
   int64_t shown_step_ = -1;
-  size_t shown_width_ = 0;  // columns in use on the terminal's line
   double step_seconds_ = std::numeric_limits<double>::quiet_NaN();
   bool finished_ = false;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "show/table.hpp"
 #include "train/format.hpp"
 #include "train/optimizer.hpp"
 #include "train/sample.hpp"
@@ -39,21 +40,21 @@ std::vector<Row> rows_of(const Outcome& outcome) {
   return rows;
 }
 
-std::string pad(const std::string& text, size_t width) {
-  return text.size() >= width ? text : text + std::string(width - text.size(), ' ');
-}
-
-std::string table_line(const Row& row, size_t width) {
+std::vector<tool::Cell> cells_of(const Row& row) {
   const Spread loss = spread(row.losses);
   std::string value = fixed(loss.mean, 4);
   if (row.losses.size() > 1) {
     value +=
         " +- " + fixed(loss.deviation, 4) + " (" + std::to_string(row.losses.size()) + " runs)";
   }
-  return pad(row.optimizer, width) + pad(shortest(row.lr), 8) + pad(std::to_string(row.steps), 7) +
-         pad(value, 28) + pad(with_commas(std::llround(spread(row.rates).mean)), 10) +
-         fixed(spread(row.optimizer_ms).mean, 1) + " (" + fixed(spread(row.exposed_ms).mean, 1) +
-         ")\n";
+  const std::string ms =
+      fixed(spread(row.optimizer_ms).mean, 1) + " (" + fixed(spread(row.exposed_ms).mean, 1) + ")";
+  return {tool::cell::word(row.optimizer),
+          {shortest(row.lr), ""},
+          tool::cell::count(row.steps),
+          {value, ""},
+          tool::cell::grouped(std::llround(spread(row.rates).mean)),
+          {ms, ""}};
 }
 
 std::string comparison(const std::vector<Row>& rows) {
@@ -110,12 +111,15 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
                     outcome.mesh + "), preset " + o.preset + ": " + with_commas(elements) +
                     " parameters; a step is " + std::to_string(o.batch) + " x " +
                     std::to_string(config.context) + " bytes\n\n";
-  size_t width = 11;
-  for (const Row& row : rows) width = std::max(width, row.optimizer.size() + 2);
-  out += pad("optimizer", width) + pad("lr", 8) + pad("steps", 7) + pad("validation loss", 28) +
-         pad("tokens/s", 10) + "optimizer ms (exposed)\n";
-  for (const Row& row : rows) out += table_line(row, width);
-  out += comparison(rows) + clipping(o, outcome);
+  constexpr auto kLeft = tool::Table::Align::kLeft;
+  tool::Table table({{"", "optimizer", kLeft},
+                     {"", "lr", kLeft, 6},
+                     {"", "steps", kLeft},
+                     {"", "validation loss", kLeft, 26},
+                     {"", "tokens/s", kLeft},
+                     {"", "optimizer ms (exposed)", kLeft}});
+  for (const Row& row : rows) table.add(cells_of(row));
+  out += table.text() + comparison(rows) + clipping(o, outcome);
   for (const RunResult& r : outcome.results) out += r.health;
   if (!o.out.empty()) {
     out += "loss curve: " + o.out + "/loss.csv, " + o.out + "/loss.svg\n";

@@ -100,7 +100,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());
-  if (!a.state_in.empty()) load_state(session, tensors, config, a.state_in, comm.rank());
+  if (!a.state_in.empty()) load_state(session, tensors, a.state_in, comm.rank());
   std::vector<std::string> names;
   for (const StepTensor& t : tensors) {
     if (t.steps()) names.push_back(t.entry->name);
@@ -117,7 +117,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   std::vector<double> updates;
   const auto out = write_parameters(comm, session, params, tensors, a.out, updates);
   std::unique_ptr<TensorWriter> state;
-  if (!a.state_out.empty()) state = save_state(comm, session, tensors, config, a.state_out);
+  if (!a.state_out.empty()) state = save_state(comm, session, tensors, a.state_out);
   if (root) {
     const std::string digest = out->finish();
     std::unique_ptr<OutputFile> lines;

@@ -135,7 +135,7 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
   p.grad_layout = t.grad_layout ? t.grad_layout->c() : nullptr;
   p.data = local.data;
   p.grad = local.grad;
-  p.master_kind = t.half() ? bound_master(config_.file, *t.config) : MUONRT_MASTER_NONE;
+  p.master_kind = t.half() ? t.config->precision.value_or(MUONRT_MASTER_AUTO) : MUONRT_MASTER_NONE;
   p.view = t.stack()                                  ? MUONRT_VIEW_STACK
            : !t.adamw() && t.entry->shape.size() != 2 ? MUONRT_VIEW_MATRIX
                                                       : MUONRT_VIEW_PLAIN;

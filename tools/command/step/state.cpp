@@ -41,12 +41,12 @@ struct Piece {
 };
 
 /// In the order of the file.
-std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepConfig& config) {
+std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors) {
   std::vector<Piece> out;
   for (const StepTensor& t : tensors) {
     if (!t.steps()) continue;
     const std::string& name = t.entry->name;
-    const bool half = !t.adamw() && t.config->momentum_dtype == "bf16";
+    const bool half = !t.adamw() && t.config->momentum_dtype == MUONRT_DTYPE_BF16;
     out.push_back({&t, MUONRT_STATE_MOMENTUM, "momentum/" + name, half ? "BF16" : "F32"});
     if (t.adamw()) out.push_back({&t, MUONRT_STATE_VARIANCE, "variance/" + name});
     if (!t.adamw() && t.config->normuon) {
@@ -54,7 +54,7 @@ std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepC
       if (moments.elements() > 0) out.push_back(std::move(moments));
     }
     if (!t.half()) continue;
-    const int32_t master = bound_master(config.file, *t.config);
+    const int32_t master = t.config->precision.value_or(MUONRT_MASTER_AUTO);
     if (master == MUONRT_MASTER_AUTO || master == MUONRT_MASTER_OWNED) {
       out.push_back({&t, MUONRT_STATE_MASTER, "master/" + name});
     } else if (master == MUONRT_MASTER_REMAINDER) {
@@ -65,7 +65,8 @@ std::vector<Piece> pieces_of(const std::vector<StepTensor>& tensors, const StepC
 }
 
 std::string momentum_kind(const StepTensor& t) {
-  return t.adamw() ? "adamw" : t.config->momentum_kind.value_or("ema");
+  if (t.adamw()) return "adamw";
+  return t.config->momentum_kind == MUONRT_MOMENTUM_HEAVY_BALL ? "heavy_ball" : "ema";
 }
 
 void check_metadata(const TensorFile& file, const std::vector<StepTensor>& tensors) {
@@ -141,11 +142,11 @@ void check_masters(const TensorFile& file, const Piece& p, const Stretch& held,
 }  // namespace
 
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
-                const StepConfig& config, const std::string& path, int rank) {
+                const std::string& path, int rank) {
   const TensorFile file(path);
   check_metadata(file, tensors);
   const int64_t step = step_of(file);
-  const auto pieces = pieces_of(tensors, config);
+  const auto pieces = pieces_of(tensors);
   std::set<std::string> names = {"step"};
   for (const Piece& p : pieces) {
     names.insert(p.name);
@@ -182,8 +183,8 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
 
 std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
                                          const std::vector<StepTensor>& tensors,
-                                         const StepConfig& config, const std::string& path) {
-  const auto pieces = pieces_of(tensors, config);
+                                         const std::string& path) {
+  const auto pieces = pieces_of(tensors);
   const bool root = comm.rank() == 0;
   std::unique_ptr<TensorWriter> writer;
   if (root) {

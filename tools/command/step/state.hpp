@@ -16,11 +16,11 @@ namespace muonrt::tool {
 
 /// Collective. Throws where a tensor is missing, does not fit, or belongs to nothing.
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
-                const StepConfig& config, const std::string& path, int rank);
+                const std::string& path, int rank);
 
 /// Collective; rank 0 writes, and gets the file, whole but for its name.
 std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
                                          const std::vector<StepTensor>& tensors,
-                                         const StepConfig& config, const std::string& path);
+                                         const std::string& path);
 
 }  // namespace muonrt::tool

@@ -1,4 +1,4 @@
-#include "command/table.hpp"
+#include "show/table.hpp"
 
 #include <fmt/format.h>
 
@@ -6,12 +6,16 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/text.hpp"
-#include "plan/text_table.hpp"
-
 namespace muonrt::tool {
 
 namespace {
+
+/// Of UTF-8.
+size_t columns_of(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
 
 std::string aligned(const std::string& text, const Table::Column& column) {
   const std::string blanks(column.width - std::min(column.width, columns_of(text)), ' ');
@@ -48,8 +52,6 @@ Cell scientific(double value) {
   if (!std::isfinite(value)) return {fmt::format("{}", value), "null"};
   return {fmt::format("{:.1e}", value), fmt::format("{}", value)};
 }
-
-Cell bytes(int64_t value) { return {human_bytes(value), fmt::format("{}", value)}; }
 
 Cell grouped(int64_t value) {
   std::string text = fmt::format("{}", value);

@@ -1,3 +1,5 @@
+#include "command/fastest_products.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,7 +16,9 @@
 #include "cuda/products/cublas_library.hpp"
 #include "cuda/products/vendor_products.hpp"
 
-namespace muonrt::cuda {
+namespace muonrt::tool {
+
+using namespace cuda;
 
 namespace {
 
@@ -153,8 +157,8 @@ class FastestProducts final : public VendorProducts {
 
 }  // namespace
 
-std::unique_ptr<VendorProducts> make_fastest_products(Device& device, int index) {
+std::unique_ptr<cuda::VendorProducts> make_fastest_products(Device& device, int index) {
   return std::make_unique<FastestProducts>(device, index);
 }
 
-}  // namespace muonrt::cuda
+}  // namespace muonrt::tool

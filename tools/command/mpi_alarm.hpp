@@ -1,0 +1,27 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+
+namespace muonrt::tool {
+
+/// While it lives, a call of MPI's that takes longer ends the process: such calls have no deadline.
+class MpiAlarm {
+ public:
+  explicit MpiAlarm(double seconds) {
+    std::signal(SIGALRM, [](int) {
+      constexpr char kWhat[] =
+          "muonrt: MPI waits for a rank that does not come; all ranks are ended\n";
+      static_cast<void>(!::write(STDERR_FILENO, kWhat, sizeof kWhat - 1));
+      _exit(1);
+    });
+    alarm(static_cast<unsigned>(std::ceil(seconds)));
+  }
+  ~MpiAlarm() { alarm(0); }
+  MpiAlarm(const MpiAlarm&) = delete;
+  MpiAlarm& operator=(const MpiAlarm&) = delete;
+};
+
+}  // namespace muonrt::tool

@@ -1,0 +1,50 @@
+#include "show/status_line.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace muonrt::tool {
+
+Screen detect_screen(std::FILE* out) {
+  Screen screen;
+  const int descriptor = fileno(out);
+  const char* kind = std::getenv("TERM");
+  screen.terminal = isatty(descriptor) != 0 && !(kind && std::strcmp(kind, "dumb") == 0);
+  winsize size{};
+  if (screen.terminal && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    screen.width = size.ws_col;
+  }
+  return screen;
+}
+
+void StatusLine::write(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
+}
+
+void StatusLine::show(const std::string& text) {
+  if (!screen_.terminal) return write(text + "\n");
+  const std::string blanks(shown_ > text.size() ? shown_ - text.size() : 0, ' ');
+  write("\r" + text + blanks);
+  shown_ = text.size();
+}
+
+void StatusLine::print(const std::string& text) {
+  clear();
+  write(text + "\n");
+}
+
+void StatusLine::clear() {
+  if (shown_ > 0) write("\r" + std::string(shown_, ' ') + "\r");
+  shown_ = 0;
+}
+
+void StatusLine::keep() {
+  if (screen_.terminal) write("\n");
+  shown_ = 0;
+}
+
+}  // namespace muonrt::tool
