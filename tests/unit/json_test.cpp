@@ -31,7 +31,9 @@ TEST_CASE("json: what is opened is closed, and commas stand between", "[unit][ba
     });
     json.field("last", "x");
   });
-  CHECK(json.take() == R"({"none":[], "rows":[{}, {"n":1, "list":[[1, 2], []]}], "last":"x"})");
+  const std::string expected =
+      R"({"none":[], "rows":[{}, {"n":1, "list":[[1, 2], []]}], "last":"x"})";
+  CHECK(json.take() == expected);
 }
 
 TEST_CASE("json: numbers are whole, read back as they were, or null", "[unit][base]") {
