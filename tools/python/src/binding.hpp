@@ -1,0 +1,205 @@
+/// What the files of the module share: errors, communicators, layouts, arrays, settings.
+#ifndef MUONRT_PYTHON_BINDING_HPP
+#define MUONRT_PYTHON_BINDING_HPP
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+
+namespace nb = nanobind;
+
+namespace binding {
+
+using muonrt::check;
+
+/// Throws a status with a text of the binding's own.
+[[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
+  throw muonrt::Error(muonrt_set_last_error(status, text.c_str()));
+}
+template <class... Pieces>
+std::string cat(const Pieces&... pieces) {
+  std::ostringstream out;
+  (out << ... << pieces);
+  return out.str();
+}
+/// "(4, 3)", as Python prints a shape.
+std::string shape_text(const std::vector<int64_t>& shape);
+
+/// One user of a handle at a time: a second thread is told, not raced.
+class Busy {
+ public:
+  Busy(std::atomic<bool>& flag, const char* what) : flag_(flag) {
+    if (flag_.exchange(true))
+      refuse(MUONRT_ERROR_INVALID_STATE, cat(what, " is in use by another thread; wait for it"));
+  }
+  ~Busy() { flag_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
+
+/// All objects of a class that are there, for the end of the process; under the GIL.
+template <class T>
+std::set<T*>& alive() {
+  static std::set<T*> all;
+  return all;
+}
+
+/// A communicator. What was made from it shares the handle.
+struct Comm {
+  std::shared_ptr<muonrt_comm_t> handle;
+  std::atomic<bool> busy{false};
+
+  explicit Comm(muonrt_comm_t* raw);
+  ~Comm() { alive<Comm>().erase(this); }
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+  void close() {
+    Busy mine(busy, "the communicator");
+    handle.reset();
+  }
+  muonrt_comm_t* get() const {
+    if (!handle) refuse(MUONRT_ERROR_INVALID_STATE, "the communicator is closed");
+    return handle.get();
+  }
+};
+
+/// Runs `call` without the GIL and throws what it returns. On Python's main thread it runs beside:
+/// an exception of a signal handler (Ctrl-C) aborts `comm`, which ends the call, and is raised.
+muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);
+
+struct Mesh {
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  std::vector<int32_t> ranks;
+
+  /// A mesh dimension by its name or index.
+  int32_t dimension(nb::handle name_or_index) const;
+  /// One or several of them.
+  std::vector<int32_t> dimensions(nb::handle names_or_indices) const;
+};
+
+struct Cut {
+  std::vector<int32_t> mesh_dims;
+  int32_t dim;
+  int64_t split_factor, unit;
+};
+
+struct Layout {
+  Mesh mesh;
+  std::vector<muonrt_placement_t> placements;
+  std::vector<Cut> cuts;
+  std::vector<int32_t> flat_dims, last_dims;
+  std::vector<int64_t> values;
+  muonrt_reading_t reading = MUONRT_READING_LITERAL;
+  muonrt_layout_kind_t kind = MUONRT_LAYOUT_CUTS;
+  int32_t last_dim = 0;
+
+  std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, int32_t rank,
+                                   std::optional<int32_t> world) const;
+  int32_t world_or_mesh(std::optional<int32_t> world) const;
+};
+
+/// A layout as the C ABI takes it; points into the Layout and into itself.
+class LayoutView {
+ public:
+  explicit LayoutView(const Layout& layout);
+  LayoutView(const LayoutView&) = delete;
+  LayoutView& operator=(const LayoutView&) = delete;
+  const muonrt_layout_t* get() const { return &layout_; }
+
+ private:
+  std::vector<const char*> names_;
+  std::vector<muonrt_cut_t> cuts_;
+  muonrt_mesh_t mesh_;
+  muonrt_layout_t layout_;
+};
+
+/// An array of a framework's, held: row-major, contiguous, f32 or bf16, host memory.
+struct Array {
+  nb::ndarray<nb::ro> held;
+  void* data = nullptr;  // NULL where it has no elements
+  muonrt_dtype_t dtype = 0;
+  std::vector<int64_t> shape;
+};
+
+/// @param what      "param 'w': data", for messages.
+/// @param dtype     as the caller names it ("bfloat16" for uint16), or "".
+/// @param writable  refuse a read-only one.
+Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
+                 bool writable);
+
+/// One parameter, before it belongs to an optimizer.
+struct Param {
+  std::string name;
+  Array data, master;
+  std::optional<Array> grad;
+  std::vector<int64_t> shape;
+  std::optional<Layout> layout, grad_layout;
+  muonrt_param_t settings;
+};
+
+struct Group {
+  std::string name;
+  std::vector<double> custom;
+  std::vector<int32_t> restarts;
+  muonrt_group_t settings;
+
+  /// Lets the C struct point into this copy.
+  void point_inside() {
+    settings.name = name.empty() ? nullptr : name.c_str();
+    settings.custom = custom.empty() ? nullptr : custom.data();
+    settings.restarts = restarts.empty() ? nullptr : restarts.data();
+    settings.n_restarts = static_cast<int32_t>(restarts.size());
+  }
+};
+
+/// What a step did: muonrt_report_t, by its names.
+struct Report {
+  muonrt_report_t c;
+};
+
+nb::dict counters(const muonrt_optimizer_t* optimizer);
+nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names);
+
+/// settings <- kwargs by the names of the C fields; choices are words in lower case.
+void set_group(Group& group, const nb::kwargs& kwargs);
+void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs);
+/// "muon", "stack", "float32", ... as the C value.
+int32_t role_of(const std::string& word);
+int32_t view_of(const std::string& word);
+int32_t master_of(const std::string& word);
+int32_t state_of(const std::string& word);
+int32_t dtype_of(const std::string& word);
+
+void bind_comm(nb::module_& module);
+void bind_layout(nb::module_& module);
+void bind_param(nb::module_& module);
+void bind_settings(nb::module_& module);
+void bind_report(nb::module_& module);
+void bind_optimizer(nb::module_& module);
+/// Closes what no other thread uses: peers may have yet to hear from this rank.
+void close_optimizers();
+void close_comms();
+
+}  // namespace binding
+
+#endif  // MUONRT_PYTHON_BINDING_HPP

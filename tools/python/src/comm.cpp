@@ -1,0 +1,293 @@
+#include <nanobind/stl/function.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "binding.hpp"
+
+namespace binding {
+
+Comm::Comm(muonrt_comm_t* raw)
+    : handle(raw, [](muonrt_comm_t* comm) {
+        // Functions in Python are called, and threads that want the GIL end, before it returns.
+        nb::gil_scoped_release release;
+        muonrt_comm_destroy(comm);
+      }) {
+  alive<Comm>().insert(this);
+}
+
+void close_comms() {
+  for (Comm* comm : alive<Comm>())
+    if (!comm->busy) comm->close();
+}
+
+namespace {
+
+bool on_main_thread() {
+  nb::object main = nb::module_::import_("threading").attr("main_thread")().attr("ident");
+  return !main.is_none() && nb::cast<unsigned long>(main) == PyThread_get_thread_ident();
+}
+
+}  // namespace
+
+muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call) {
+  if (!on_main_thread()) {
+    nb::gil_scoped_release release;
+    return check(call());
+  }
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  muonrt_status_t status = MUONRT_OK;
+  std::string text;
+  std::optional<nb::python_error> interrupt;
+  {
+    nb::gil_scoped_release release;
+    std::thread worker([&] {
+      status = call();
+      if (status != MUONRT_OK && status != MUONRT_SKIPPED) text = muonrt_last_error();
+      const std::lock_guard<std::mutex> lock(mutex);
+      done = true;
+      ended.notify_one();
+    });
+    std::unique_lock<std::mutex> lock(mutex);
+    while (!ended.wait_for(lock, std::chrono::milliseconds(50), [&] { return done; })) {
+      lock.unlock();
+      {
+        nb::gil_scoped_acquire acquire;
+        if (PyErr_CheckSignals() != 0) {
+          nb::python_error raised;
+          if (!interrupt) {
+            interrupt.emplace(raised);
+            nb::gil_scoped_release again;
+            muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, "interrupted by a signal");
+          }
+        }
+      }
+      lock.lock();
+    }
+    lock.unlock();
+    worker.join();
+  }
+  if (interrupt) throw nb::python_error(*interrupt);
+  if (!text.empty()) refuse(status, text);
+  return check(status);
+}
+
+namespace {
+
+/// Functions in Python that carry a communicator; see muonrt/transport.h.
+struct Functions {
+  nb::object exchange, allgather;
+  int32_t size;
+};
+
+nb::object view_of_memory(void* data, int64_t bytes, bool writable) {
+  return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(data), bytes,
+                                           writable ? PyBUF_WRITE : PyBUF_READ));
+}
+
+nb::list views_of(const muonrt_message_t* messages, int64_t n, bool writable) {
+  nb::list out;
+  for (int64_t i = 0; i < n; ++i)
+    out.append(nb::make_tuple(messages[i].peer,
+                              view_of_memory(messages[i].data, messages[i].bytes, writable)));
+  return out;
+}
+
+/// Calls into Python; an exception becomes a status and a text.
+muonrt_status_t guarded(const char* what, char* message, int64_t capacity,
+                        const std::function<void()>& call) {
+  nb::gil_scoped_acquire acquire;
+  try {
+    call();
+    return MUONRT_OK;
+  } catch (nb::python_error& error) {
+    muonrt_status_t status = MUONRT_ERROR_COMM;
+    if (error.matches(PyExc_TimeoutError)) status = MUONRT_ERROR_TIMEOUT;
+    nb::object own = nb::getattr(error.value(), "status", nb::none());
+    if (nb::isinstance<nb::int_>(own)) status = nb::cast<int32_t>(own);
+    const std::string text = cat(what, ": ", nb::str(error.type().attr("__name__")).c_str(), ": ",
+                                 nb::str(error.value()).c_str());
+    std::snprintf(message, static_cast<size_t>(capacity), "%s", text.c_str());
+    return status;
+  } catch (const std::exception& error) {
+    std::snprintf(message, static_cast<size_t>(capacity), "%s: %s", what, error.what());
+    return MUONRT_ERROR_COMM;
+  }
+}
+
+muonrt_status_t call_exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
+                              const muonrt_message_t* receives, int64_t n_receives,
+                              int64_t timeout_ms, char* message, int64_t capacity) {
+  return guarded("exchange", message, capacity, [&] {
+    static_cast<Functions*>(state)->exchange(views_of(sends, n_sends, false),
+                                             views_of(receives, n_receives, true),
+                                             static_cast<double>(timeout_ms) / 1000.0);
+  });
+}
+
+muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t bytes,
+                               int64_t timeout_ms, char* message, int64_t capacity) {
+  return guarded("allgather", message, capacity, [&] {
+    auto* functions = static_cast<Functions*>(state);
+    functions->allgather(view_of_memory(const_cast<void*>(mine), bytes, false),
+                         view_of_memory(all, bytes * functions->size, true),
+                         static_cast<double>(timeout_ms) / 1000.0);
+  });
+}
+
+void destroy_functions(void* state) {
+  if (Py_IsInitialized() == 0) return;
+  nb::gil_scoped_acquire acquire;
+  delete static_cast<Functions*>(state);
+}
+
+std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exchange,
+                                     nb::object allgather, const std::string& name,
+                                     bool caller_thread_only) {
+  auto functions =
+      std::make_unique<Functions>(Functions{std::move(exchange), std::move(allgather), size});
+  muonrt_transport_t transport;
+  muonrt_transport_init(&transport);
+  transport.rank = rank;
+  transport.size = size;
+  transport.caller_thread_only = caller_thread_only;
+  transport.name = name.c_str();
+  transport.state = functions.get();
+  transport.exchange = call_exchange;
+  transport.allgather = call_allgather;
+  transport.destroy = destroy_functions;
+  muonrt_comm_t* handle = nullptr;
+  check(muonrt_comm_create_callbacks(&handle, &transport));
+  functions.release();
+  return std::make_unique<Comm>(handle);
+}
+
+std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& address,
+                               nb::bytes secret, double timeout,
+                               const std::optional<std::string>& interface_name) {
+  muonrt_tcp_t tcp;
+  muonrt_tcp_init(&tcp);
+  tcp.rank = rank;
+  tcp.size = size;
+  tcp.address = address.c_str();
+  tcp.secret = secret.c_str();
+  tcp.secret_bytes = static_cast<int64_t>(secret.size());
+  tcp.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
+  if (interface_name) tcp.interface_name = interface_name->c_str();
+  muonrt_comm_t* handle = nullptr;
+  {
+    nb::gil_scoped_release release;
+    check(muonrt_comm_create_tcp(&handle, &tcp));
+  }
+  return std::make_unique<Comm>(handle);
+}
+
+struct ThreadGroup {
+  std::unique_ptr<muonrt_thread_group_t, decltype(&muonrt_thread_group_destroy)> handle{
+      nullptr, muonrt_thread_group_destroy};
+  explicit ThreadGroup(int32_t size) {
+    muonrt_thread_group_t* raw = nullptr;
+    check(muonrt_thread_group_create(&raw, size));
+    handle.reset(raw);
+  }
+};
+
+nb::list allgather(Comm& comm, nb::bytes mine) {
+  Busy busy(comm.busy, "the communicator");
+  int32_t size = 0;
+  check(muonrt_comm_size(&size, comm.get()));
+  const size_t bytes = mine.size();
+  std::vector<char> all(bytes * static_cast<size_t>(size));
+  collective(comm.get(), [&, data = mine.c_str()] {
+    return muonrt_comm_allgather(comm.get(), data, all.data(), static_cast<int64_t>(bytes));
+  });
+  nb::list out;
+  for (size_t i = 0; i < static_cast<size_t>(size); ++i)
+    out.append(nb::bytes(all.data() + i * bytes, bytes));
+  return out;
+}
+
+}  // namespace
+
+void bind_comm(nb::module_& module) {
+  nb::class_<Comm>(module, "Comm", nb::is_weak_referenceable(), "A fixed set of ranks that talk")
+      .def_static(
+          "self",
+          [] {
+            muonrt_comm_t* handle = nullptr;
+            check(muonrt_comm_create_self(&handle));
+            return std::make_unique<Comm>(handle);
+          },
+          "One rank, alone")
+      .def_static("tcp", &over_tcp, nb::arg("rank"), nb::arg("size"), nb::arg("address"),
+                  nb::arg("secret"), nb::arg("timeout") = 60.0, nb::arg("interface") = nb::none(),
+                  "Ranks that meet at rank 0's `address` (\"host:port\"). `secret`: at least 8\n"
+                  "bytes, the same on all ranks, new for every run. `timeout`: seconds for all\n"
+                  "ranks to come. Collective. Rank 0 ends last.")
+      .def_static("functions", &from_functions, nb::arg("rank"), nb::arg("size"),
+                  nb::arg("exchange"), nb::arg("allgather"), nb::arg("name") = "python",
+                  nb::arg("caller_thread_only") = true,
+                  "Over functions of yours. exchange(sends, receives, timeout) moves lists of\n"
+                  "(peer, memoryview); allgather(mine, all, timeout) fills `all`, size x\n"
+                  "len(mine) bytes, in rank order. Both return when that is done, or raise.\n"
+                  "A view must not be used after the return. Optimizers of one such\n"
+                  "communicator are used in the same order on every rank.")
+      .def_prop_ro("rank",
+                   [](const Comm& comm) {
+                     int32_t rank = 0;
+                     check(muonrt_comm_rank(&rank, comm.get()));
+                     return rank;
+                   })
+      .def_prop_ro("size",
+                   [](const Comm& comm) {
+                     int32_t size = 0;
+                     check(muonrt_comm_size(&size, comm.get()));
+                     return size;
+                   })
+      .def(
+          "set_timeout",
+          [](Comm& comm, double seconds) {
+            check(muonrt_comm_set_timeout(comm.get(), static_cast<int64_t>(seconds * 1000.0)));
+          },
+          nb::arg("seconds"), "Every wait ends after so long with TimeoutError; 600 by default")
+      .def(
+          "barrier",
+          [](Comm& comm) {
+            Busy busy(comm.busy, "the communicator");
+            collective(comm.get(), [&] { return muonrt_comm_barrier(comm.get()); });
+          },
+          "Returns when every rank has called it")
+      .def("allgather", &allgather, nb::arg("mine"),
+           "A list of every rank's bytes; all of one length")
+      .def(
+          "abort",
+          [](Comm& comm, const std::string& message) {
+            nb::gil_scoped_release release;
+            check(muonrt_comm_abort(comm.get(), MUONRT_ERROR_ABORTED, message.c_str()));
+          },
+          nb::arg("message"),
+          "Pending and later calls of every rank end with AbortedError. From any thread.")
+      .def(
+          "close", [](Comm& comm) { comm.close(); },
+          "Leaves the communicator, once the optimizers made from it are closed too")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+
+  nb::class_<ThreadGroup>(module, "ThreadGroup", "The meeting place of ranks that are threads")
+      .def(nb::init<int32_t>(), nb::arg("size"))
+      .def(
+          "comm",
+          [](ThreadGroup& group, int32_t rank) {
+            muonrt_comm_t* handle = nullptr;
+            check(muonrt_comm_create_thread(&handle, group.handle.get(), rank));
+            return std::make_unique<Comm>(handle);
+          },
+          nb::arg("rank"), "The communicator of thread `rank`; each rank is taken once");
+}
+
+}  // namespace binding

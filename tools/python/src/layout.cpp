@@ -1,0 +1,222 @@
+#include <numeric>
+
+#include "binding.hpp"
+
+namespace binding {
+
+int32_t Mesh::dimension(nb::handle name_or_index) const {
+  if (nb::isinstance<nb::int_>(name_or_index)) {
+    const auto index = nb::cast<int32_t>(name_or_index);
+    if (index >= 0 && index < static_cast<int32_t>(shape.size())) return index;
+  } else if (nb::isinstance<nb::str>(name_or_index)) {
+    const auto name = nb::cast<std::string>(name_or_index);
+    for (size_t i = 0; i < names.size(); ++i)
+      if (names[i] == name) return static_cast<int32_t>(i);
+  }
+  refuse(MUONRT_ERROR_INVALID_ARGUMENT,
+         cat("mesh ", shape_text(shape), " has no dimension ", nb::repr(name_or_index).c_str()));
+}
+
+std::vector<int32_t> Mesh::dimensions(nb::handle names_or_indices) const {
+  if (nb::isinstance<nb::int_>(names_or_indices) || nb::isinstance<nb::str>(names_or_indices))
+    return {dimension(names_or_indices)};
+  std::vector<int32_t> out;
+  for (nb::handle item : names_or_indices) out.push_back(dimension(item));
+  return out;
+}
+
+LayoutView::LayoutView(const Layout& layout) {
+  muonrt_mesh_init(&mesh_);
+  for (const std::string& name : layout.mesh.names) names_.push_back(name.c_str());
+  mesh_.ndim = static_cast<int32_t>(layout.mesh.shape.size());
+  mesh_.shape = layout.mesh.shape.data();
+  mesh_.names = names_.empty() ? nullptr : names_.data();
+  mesh_.ranks = layout.mesh.ranks.empty() ? nullptr : layout.mesh.ranks.data();
+  for (const Cut& cut : layout.cuts)
+    cuts_.push_back({cut.mesh_dims.data(), static_cast<int32_t>(cut.mesh_dims.size()), cut.dim,
+                     cut.split_factor, cut.unit});
+  muonrt_layout_init(&layout_);
+  layout_.mesh = &mesh_;
+  layout_.reading = layout.reading;
+  layout_.placements = layout.placements.empty() ? nullptr : layout.placements.data();
+  layout_.flat_dims = layout.flat_dims.empty() ? nullptr : layout.flat_dims.data();
+  layout_.n_flat_dims = static_cast<int32_t>(layout.flat_dims.size());
+  layout_.cuts = cuts_.empty() ? nullptr : cuts_.data();
+  layout_.n_cuts = static_cast<int32_t>(cuts_.size());
+  layout_.kind = layout.kind;
+  layout_.last_dim = layout.last_dim;
+  layout_.last_dims = layout.last_dims.empty() ? nullptr : layout.last_dims.data();
+  layout_.n_last_dims = static_cast<int32_t>(layout.last_dims.size());
+  layout_.values = layout.values.empty() ? nullptr : layout.values.data();
+  layout_.n_values = static_cast<int64_t>(layout.values.size());
+}
+
+int32_t Layout::world_or_mesh(std::optional<int32_t> world) const {
+  if (world) return *world;
+  int64_t size = 1;
+  for (const int64_t n : mesh.shape) size *= n;
+  for (const int32_t rank : mesh.ranks) size = std::max<int64_t>(size, rank + 1);
+  return static_cast<int32_t>(size);
+}
+
+std::vector<int64_t> Layout::local_shape(const std::vector<int64_t>& shape, int32_t rank,
+                                         std::optional<int32_t> world) const {
+  std::vector<int64_t> out(shape.size());
+  check(muonrt_layout_local_shape(out.data(), LayoutView(*this).get(), world_or_mesh(world),
+                                  static_cast<int32_t>(shape.size()), shape.data(), rank));
+  return out;
+}
+
+namespace {
+
+std::vector<std::pair<int64_t, int64_t>> runs(const Layout& layout,
+                                              const std::vector<int64_t>& shape, int32_t rank,
+                                              int32_t dim, std::optional<int32_t> world) {
+  const LayoutView view(layout);
+  const int32_t ranks = layout.world_or_mesh(world);
+  const auto ndim = static_cast<int32_t>(shape.size());
+  int64_t count = 0;
+  check(muonrt_layout_runs(nullptr, 0, &count, view.get(), ranks, ndim, shape.data(), rank, dim));
+  std::vector<muonrt_run_t> found(static_cast<size_t>(count));
+  check(muonrt_layout_runs(found.data(), count, &count, view.get(), ranks, ndim, shape.data(), rank,
+                           dim));
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const muonrt_run_t& run : found) out.emplace_back(run.begin, run.end);
+  return out;
+}
+
+/// One text for muonrt_placements_parse from a text, or from the pieces as they print.
+std::string placements_text(nb::handle placements) {
+  if (nb::isinstance<nb::str>(placements)) return nb::cast<std::string>(placements);
+  std::string out;
+  for (nb::handle piece : placements) {
+    if (!out.empty()) out += ",";
+    out += nb::isinstance<nb::str>(piece) ? nb::cast<std::string>(piece) : nb::repr(piece).c_str();
+  }
+  return out;
+}
+
+std::vector<muonrt_placement_t> parse(const std::string& text) {
+  std::vector<muonrt_placement_t> out(MUONRT_MAX_DIMS);
+  int32_t count = 0;
+  check(muonrt_placements_parse(out.data(), MUONRT_MAX_DIMS, &count, text.c_str()));
+  out.resize(static_cast<size_t>(std::min(count, MUONRT_MAX_DIMS)));
+  return out;
+}
+
+Cut cut_of(const Mesh& mesh, nb::handle piece) {
+  const nb::tuple numbers = nb::cast<nb::tuple>(piece);
+  if (numbers.size() < 2 || numbers.size() > 4)
+    refuse(MUONRT_ERROR_INVALID_ARGUMENT,
+           "a cut is (mesh dimensions, dim[, split_factor[, unit]])");
+  return {mesh.dimensions(numbers[0]), nb::cast<int32_t>(numbers[1]),
+          numbers.size() > 2 ? nb::cast<int64_t>(numbers[2]) : 1,
+          numbers.size() > 3 ? nb::cast<int64_t>(numbers[3]) : 1};
+}
+
+using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+
+/// What stands behind the cuts.
+void set_last(Layout& layout, const std::optional<Pairs>& flat,
+              const std::optional<std::vector<int64_t>>& row_bounds,
+              const std::optional<int64_t>& owner) {
+  if (flat.has_value() + row_bounds.has_value() + owner.has_value() > 1)
+    refuse(MUONRT_ERROR_INVALID_ARGUMENT, "a layout has one of flat, row_bounds, owner");
+  if (flat) {
+    layout.kind = MUONRT_LAYOUT_FLAT;
+    for (const auto& [begin, end] : *flat) layout.values.insert(layout.values.end(), {begin, end});
+  } else if (row_bounds) {
+    layout.kind = MUONRT_LAYOUT_ROW_BOUNDS;
+    layout.values = *row_bounds;
+  } else if (owner) {
+    layout.kind = MUONRT_LAYOUT_OWNER;
+    layout.values = {*owner};
+  }
+}
+
+Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::object flat_dims,
+            const std::vector<nb::object>& cuts, std::optional<Pairs> flat,
+            std::optional<std::vector<int64_t>> row_bounds, std::optional<int64_t> owner,
+            int32_t dim, nb::object over) {
+  Layout out;
+  out.mesh = std::move(mesh);
+  if (!placements.is_none()) {
+    out.placements = parse(placements_text(placements));
+    if (out.placements.size() != out.mesh.shape.size())
+      refuse(MUONRT_ERROR_INVALID_ARGUMENT,
+             cat(out.placements.size(), " placements for mesh ", shape_text(out.mesh.shape),
+                 "; give one for each mesh dimension"));
+  }
+  if (reading != "literal" && reading != "ordered")
+    refuse(MUONRT_ERROR_INVALID_ARGUMENT,
+           cat("reading is '", reading, "'; use 'literal' or 'ordered'"));
+  out.reading = reading == "ordered" ? MUONRT_READING_ORDERED : MUONRT_READING_LITERAL;
+  if (!flat_dims.is_none()) out.flat_dims = out.mesh.dimensions(flat_dims);
+  if (!over.is_none()) out.last_dims = out.mesh.dimensions(over);
+  for (const nb::object& cut : cuts) out.cuts.push_back(cut_of(out.mesh, cut));
+  set_last(out, flat, row_bounds, owner);
+  out.last_dim = dim;
+  return out;
+}
+
+Mesh make_mesh(std::vector<int64_t> shape, std::vector<std::string> names,
+               std::vector<int32_t> ranks) {
+  const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  if (!names.empty() && names.size() != shape.size())
+    refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(names.size(), " names for mesh ", shape_text(shape)));
+  if (!ranks.empty() && static_cast<int64_t>(ranks.size()) != size)
+    refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(ranks.size(), " ranks for mesh ", shape_text(shape)));
+  return {std::move(shape), std::move(names), std::move(ranks)};
+}
+
+}  // namespace
+
+void bind_layout(nb::module_& module) {
+  nb::class_<Mesh>(module, "Mesh", "An array of ranks, the last dimension fastest")
+      .def(
+          "__init__",
+          [](Mesh* self, std::vector<int64_t> shape, std::vector<std::string> names,
+             std::vector<int32_t> ranks) {
+            new (self) Mesh(make_mesh(std::move(shape), std::move(names), std::move(ranks)));
+          },
+          nb::arg("shape"), nb::arg("names") = std::vector<std::string>{},
+          nb::arg("ranks") = std::vector<int32_t>{},
+          "`ranks`, row-major: 0, 1, 2, ... unless given")
+      .def_ro("shape", &Mesh::shape)
+      .def_ro("names", &Mesh::names)
+      .def_ro("ranks", &Mesh::ranks)
+      .def("__repr__", [](const Mesh& mesh) { return cat("Mesh(", shape_text(mesh.shape), ")"); });
+
+  nb::class_<Layout>(module, "Layout", "How a tensor lies over a mesh; replicated by default")
+      .def(
+          "__init__",
+          [](Layout* self, const Mesh& mesh, nb::object placements, const std::string& reading,
+             nb::object flat_dims, const std::vector<nb::object>& cuts, std::optional<Pairs> flat,
+             std::optional<std::vector<int64_t>> row_bounds, std::optional<int64_t> owner,
+             int32_t dim, nb::object over) {
+            new (self) Layout(make(mesh, placements, reading, flat_dims, cuts, std::move(flat),
+                                   std::move(row_bounds), owner, dim, over));
+          },
+          nb::arg("mesh"), nb::arg("placements").none() = nb::none(), nb::kw_only(),
+          nb::arg("reading") = "literal", nb::arg("flat_dims").none() = nb::none(),
+          nb::arg("cuts") = std::vector<nb::object>{}, nb::arg("flat") = nb::none(),
+          nb::arg("row_bounds") = nb::none(), nb::arg("owner") = nb::none(), nb::arg("dim") = 0,
+          nb::arg("over").none() = nb::none(),
+          "placements: one for each mesh dimension, as a DTensor has or prints them, or "
+          "\"S(0),R\".\n"
+          "reading: \"ordered\" for FSDP2 over TP; flat_dims: mesh dimensions FSDP2 cuts as one.\n"
+          "cuts: instead of placements, outermost first: (mesh dims, dim[, split_factor[, "
+          "unit]]).\n"
+          "Behind these one of flat: (begin, end) elements for each slot; row_bounds: slots + 1\n"
+          "bounds along `dim`; owner: the slot that holds all. `over`: the mesh dimensions whose\n"
+          "ranks are the slots; all that nothing else names.")
+      .def_ro("mesh", &Layout::mesh)
+      .def("local_shape", &Layout::local_shape, nb::arg("shape"), nb::arg("rank"),
+           nb::arg("world") = nb::none(),
+           "The shape of `rank`'s shard of a tensor of global `shape`")
+      .def("runs", &runs, nb::arg("shape"), nb::arg("rank"), nb::arg("dim"),
+           nb::arg("world") = nb::none(),
+           "[(begin, end), ...]: the global indices along `dim` that `rank` holds, in local order");
+}
+
+}  // namespace binding

@@ -1,0 +1,69 @@
+#include "binding.hpp"
+
+namespace binding {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::ostringstream out;
+  out << '(';
+  for (size_t i = 0; i < shape.size(); ++i) out << (i > 0 ? ", " : "") << shape[i];
+  out << (shape.size() == 1 ? ",)" : ")");
+  return out.str();
+}
+
+namespace {
+
+/// Raises the class of muonrt._errors that belongs to the status.
+void raise(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const muonrt::Error& error) {
+    // The class says the status already.
+    std::string text = error.what();
+    const std::string name = cat(muonrt_status_name(error.status()), ": ");
+    if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
+    nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
+    nb::object raised = make(error.status(), text);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+  }
+}
+
+std::tuple<std::string, std::string> route(const std::string& name, int32_t ndim,
+                                           const std::vector<std::string>& expert_keys) {
+  muonrt_role_t role = 0;
+  muonrt_view_t view = 0;
+  muonrt_routing_t routing;
+  muonrt_routing_init(&routing);
+  std::vector<const char*> keys;
+  for (const std::string& key : expert_keys) keys.push_back(key.c_str());
+  routing.expert_keys = keys.data();
+  routing.n_expert_keys = static_cast<int32_t>(keys.size());
+  check(muonrt_route(&role, &view, &routing, name.c_str(), ndim));
+  return {role == MUONRT_ROLE_MUON ? "muon" : "adamw",
+          view == MUONRT_VIEW_STACK ? "stack" : "plain"};
+}
+
+}  // namespace
+}  // namespace binding
+
+NB_MODULE(_core, module) {
+  using namespace binding;
+  module.doc() = "The C ABI of muonrt. Use the package muonrt.";
+  nb::register_exception_translator(raise);
+  module.def(
+      "version", [] { return muonrt_version(); }, "major * 10000 + minor * 100 + patch");
+  module.def(
+      "build_info", [] { return muonrt::build_info(); }, "Versions and abilities, as JSON");
+  module.def("status_name", [](int32_t status) { return std::string(muonrt_status_name(status)); });
+  module.def("route", &route, nb::arg("name"), nb::arg("ndim"),
+             nb::arg("expert_keys") = std::vector<std::string>{},
+             "(role, view) of a parameter by its name and number of dimensions");
+  module.def("_close_all", [] {
+    close_optimizers();
+    close_comms();
+  });
+  bind_comm(module);
+  bind_layout(module);
+  bind_settings(module);
+  bind_param(module);
+  bind_optimizer(module);
+}

@@ -1,0 +1,337 @@
+#include "binding.hpp"
+
+namespace binding {
+namespace {
+
+constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
+
+/// Everything that lives as long as the C optimizer does: views of state share it.
+struct Held {
+  std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
+  std::vector<Array> data, masters;     // borrowed by the C optimizer
+  std::vector<std::optional<Array>> grads;
+  muonrt_optimizer_t* handle = nullptr;
+
+  Held() = default;
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    nb::gil_scoped_release release;
+    muonrt_optimizer_destroy(handle);
+  }
+};
+
+class Optimizer {
+ public:
+  Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups, Comm* comm,
+            const nb::kwargs& settings);
+  ~Optimizer() { alive<Optimizer>().erase(this); }
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  Report step(double lr, const std::vector<int64_t>& without_grad, double grad_scale_inv,
+              bool found_inf);
+  void set_grad(nb::handle param, nb::handle grad) {
+    Busy busy(busy_, "the optimizer");
+    const size_t i = index(param);
+    std::optional<Array> array = take_grad(i, grad);
+    check(muonrt_optimizer_set_grad(get(), static_cast<int64_t>(i), array ? array->data : nullptr));
+    held_->grads[i] = std::move(array);
+  }
+  void set_grads(const std::vector<nb::object>& grads);
+  void set_group(int32_t index, const nb::kwargs& settings);
+  nb::object state(nb::handle param, const std::string& kind);
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> state_pieces(nb::handle param,
+                                                                  const std::string& kind);
+  std::tuple<std::string, int64_t> recover(Comm& survivors);
+  bool in_use() const { return busy_; }
+  void close() {
+    Busy busy(busy_, "the optimizer");
+    held_.reset();
+  }
+
+  muonrt_optimizer_t* get() const {
+    if (!held_) refuse(MUONRT_ERROR_INVALID_STATE, "the optimizer is closed");
+    return held_->handle;
+  }
+  size_t index(nb::handle param) const;
+  std::string text(decltype(muonrt_optimizer_describe) call, bool json) {
+    Busy busy(busy_, "the optimizer");
+    return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+      return call(get(), json ? MUONRT_JSON : MUONRT_TEXT, buffer, capacity, needed);
+    });
+  }
+  std::vector<std::string> names;
+
+ private:
+  std::optional<Array> take_grad(size_t i, nb::handle grad) const;
+
+  std::shared_ptr<Held> held_;
+  std::vector<Group> groups_;
+  std::vector<muonrt_dtype_t> grad_dtypes_;
+  std::vector<std::vector<int64_t>> grad_shapes_;
+  std::atomic<bool> busy_{false};
+};
+
+/// What the C struct of a parameter points to during the creation.
+struct ParamView {
+  muonrt_param_t c;
+  std::vector<int64_t> local;
+  std::optional<LayoutView> layout, grad_layout;
+};
+
+void fill(ParamView& view, const Param& param) {
+  view.c = param.settings;
+  view.c.name = param.name.c_str();
+  view.c.ndim = static_cast<int32_t>(param.shape.size());
+  view.c.shape = param.shape.data();
+  view.c.data = param.data.data;
+  view.c.grad = param.grad ? param.grad->data : nullptr;
+  if (param.layout) view.c.layout = view.layout.emplace(*param.layout).get();
+  if (param.grad_layout) view.c.grad_layout = view.grad_layout.emplace(*param.grad_layout).get();
+  view.local = param.data.shape;
+  if (param.layout && param.layout->kind == MUONRT_LAYOUT_FLAT) {
+    if (view.local.size() != 1)
+      refuse(kBad, cat("param '", param.name, "': data of a flat range has shape ",
+                       shape_text(view.local), "; pass it with one dimension"));
+    view.local.resize(std::max<size_t>(param.shape.size(), 1), 1);
+  }
+  if (view.local.size() != param.shape.size())
+    refuse(kBad, cat("param '", param.name, "': data has shape ", shape_text(view.local),
+                     ", the whole tensor ", shape_text(param.shape)));
+  view.c.local_shape = view.local.data();
+}
+
+Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups,
+                     Comm* comm, const nb::kwargs& settings) {
+  muonrt_optimizer_options_t options = muonrt::options();
+  set_options(options, settings);
+  Comm alone(nullptr);
+  if (comm == nullptr) {
+    muonrt_comm_t* handle = nullptr;
+    check(muonrt_comm_create_self(&handle));
+    alone.handle = Comm(handle).handle;
+    comm = &alone;
+  }
+  Busy busy(comm->busy, "the communicator");
+  int32_t rank = 0, size = 0;
+  check(muonrt_comm_rank(&rank, comm->get()));
+  check(muonrt_comm_size(&size, comm->get()));
+  auto held = std::make_shared<Held>();
+  held->comm = comm->handle;
+  std::vector<ParamView> views(params.size());
+  std::vector<muonrt_param_t> c_params;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Param& param = *params[i];
+    fill(views[i], param);
+    c_params.push_back(views[i].c);
+    names.push_back(param.name);
+    held->data.push_back(param.data);
+    held->masters.push_back(param.master);
+    held->grads.push_back(param.grad);
+    grad_dtypes_.push_back(param.settings.grad_dtype);
+    grad_shapes_.push_back(param.grad_layout
+                               ? param.grad_layout->local_shape(param.shape, rank, size)
+                               : param.data.shape);
+  }
+  std::vector<muonrt_group_t> c_groups;
+  for (const Group* group : groups) {
+    groups_.push_back(*group);
+    c_groups.push_back(group->settings);
+  }
+  collective(comm->get(), [&] {
+    return muonrt_optimizer_create(&held->handle, comm->get(), &options, c_groups.data(),
+                                   static_cast<int32_t>(c_groups.size()), c_params.data(),
+                                   static_cast<int64_t>(c_params.size()));
+  });
+  held_ = std::move(held);
+  alive<Optimizer>().insert(this);
+}
+
+size_t Optimizer::index(nb::handle param) const {
+  int64_t found = -1;
+  if (nb::isinstance<nb::str>(param))
+    check(muonrt_optimizer_find(get(), nb::cast<std::string>(param).c_str(), &found));
+  else
+    found = nb::cast<int64_t>(param);
+  if (found < 0 || found >= static_cast<int64_t>(names.size()))
+    refuse(kBad, cat("no parameter ", found, "; there are ", names.size()));
+  return static_cast<size_t>(found);
+}
+
+std::optional<Array> Optimizer::take_grad(size_t i, nb::handle grad) const {
+  if (grad.is_none()) return std::nullopt;
+  const std::string what = cat("param '", names[i], "': grad");
+  Array out =
+      take_array(what, grad, grad_dtypes_[i] == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", false);
+  if (out.shape != grad_shapes_[i])
+    refuse(kBad,
+           cat(what, " has shape ", shape_text(out.shape), ", not ", shape_text(grad_shapes_[i])));
+  return out;
+}
+
+void Optimizer::set_grads(const std::vector<nb::object>& grads) {
+  Busy busy(busy_, "the optimizer");
+  if (grads.size() != names.size())
+    refuse(kBad, cat(grads.size(), " gradients for ", names.size(), " parameters"));
+  std::vector<std::optional<Array>> arrays;
+  std::vector<const void*> pointers;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    arrays.push_back(take_grad(i, grads[i]));
+    pointers.push_back(arrays[i] ? arrays[i]->data : nullptr);
+  }
+  check(muonrt_optimizer_set_grads(get(), pointers.data(), static_cast<int64_t>(pointers.size())));
+  held_->grads = std::move(arrays);
+}
+
+void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
+  Busy busy(busy_, "the optimizer");
+  if (index < 0 || index >= static_cast<int32_t>(groups_.size()))
+    refuse(kBad, cat("no group ", index, "; there are ", groups_.size()));
+  Group changed = groups_[static_cast<size_t>(index)];
+  changed.point_inside();
+  binding::set_group(changed, settings);
+  check(muonrt_optimizer_set_group(get(), index, &changed.settings));
+  groups_[static_cast<size_t>(index)] = changed;
+}
+
+Report Optimizer::step(double lr, const std::vector<int64_t>& without_grad, double grad_scale_inv,
+                       bool found_inf) {
+  Busy busy(busy_, "the optimizer");
+  muonrt_optimizer_t* optimizer = get();
+  const std::shared_ptr<Held> held = held_;
+  const float found = 1.0f;
+  muonrt_step_t args = muonrt::step_args();
+  args.lr = lr;
+  args.grad_scale_inv = grad_scale_inv;
+  args.without_grad = without_grad.data();
+  args.n_without_grad = static_cast<int64_t>(without_grad.size());
+  args.found_inf = found_inf ? &found : nullptr;
+  Report report{muonrt::detail::filled(muonrt_report_init_sized)};
+  collective(held->comm.get(), [&] { return muonrt_optimizer_step(optimizer, &args, &report.c); });
+  return report;
+}
+
+nb::object Optimizer::state(nb::handle param, const std::string& kind) {
+  Busy busy(busy_, "the optimizer");
+  const size_t i = index(param);
+  auto view = muonrt::detail::filled(muonrt_state_view_init_sized);
+  check(muonrt_optimizer_state(get(), static_cast<int64_t>(i), state_of(kind), &view));
+  std::vector<size_t> shape{static_cast<size_t>(view.numel)};
+  if (view.place == MUONRT_PLACE_LOCAL)
+    shape.assign(held_->data[i].shape.begin(), held_->data[i].shape.end());
+  static float nothing = 0.0f;
+  void* data = view.data == nullptr ? &nothing : view.data;
+  nb::capsule owner(new std::shared_ptr<Held>(held_), [](void* pointer) noexcept {
+    delete static_cast<std::shared_ptr<Held>*>(pointer);
+  });
+  const nb::dlpack::dtype dtype =
+      view.dtype == MUONRT_DTYPE_F32 ? nb::dtype<float>() : nb::dtype<uint16_t>();
+  return nb::cast(nb::ndarray<nb::numpy>(data, shape.size(), shape.data(), owner, nullptr, dtype));
+}
+
+std::vector<std::tuple<int64_t, int64_t, int64_t>> Optimizer::state_pieces(
+    nb::handle param, const std::string& kind) {
+  Busy busy(busy_, "the optimizer");
+  const auto i = static_cast<int64_t>(index(param));
+  const int32_t wanted = state_of(kind);
+  int64_t count = 0;
+  check(muonrt_optimizer_state_pieces(get(), i, wanted, nullptr, 0, &count));
+  std::vector<muonrt_state_piece_t> pieces(static_cast<size_t>(count));
+  check(muonrt_optimizer_state_pieces(get(), i, wanted, pieces.data(), count, &count));
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> out;
+  for (const auto& piece : pieces) out.emplace_back(piece.index, piece.begin, piece.numel);
+  return out;
+}
+
+std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
+  Busy busy(busy_, "the optimizer");
+  Busy both(survivors.busy, "the communicator");
+  auto recovery = muonrt::detail::filled(muonrt_recovery_init_sized);
+  collective(survivors.get(),
+             [&] { return muonrt_optimizer_recover(get(), survivors.get(), &recovery); });
+  return {recovery.outcome == MUONRT_RECOVERY_FORWARD     ? "forward"
+          : recovery.outcome == MUONRT_RECOVERY_DISCARDED ? "discarded"
+                                                          : "nothing",
+          recovery.step};
+}
+
+}  // namespace
+
+void close_optimizers() {
+  for (Optimizer* optimizer : alive<Optimizer>())
+    if (!optimizer->in_use()) optimizer->close();
+}
+
+void bind_optimizer(nb::module_& module) {
+  bind_report(module);
+  nb::class_<Optimizer>(module, "Optimizer", nb::is_weak_referenceable(),
+                        "Muon and AdamW over sharded parameters, one step for all of them")
+      .def(nb::init<const std::vector<Param*>&, const std::vector<Group*>&, Comm*,
+                    const nb::kwargs&>(),
+           nb::arg("params"), nb::arg("groups"), nb::arg("comm").none() = nb::none(),
+           nb::arg("settings"),
+           "Collective over `comm` (none: one rank). Every rank passes the same parameters in the\n"
+           "same order, with its own arrays, which are kept. Settings by the names of\n"
+           "muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
+           "iteration_dtype=\"float32\", timeout_ms, clip_norm, health_every, trace, ...")
+      .def("step", &Optimizer::step, nb::arg("lr"),
+           nb::arg("without_grad") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
+           nb::arg("found_inf") = false,
+           "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
+           "without_grad: indices that sit out, the same list on every rank. found_inf: on any\n"
+           "rank: the step is skipped on all.")
+      .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),
+           "Rebinds and keeps the gradient of a parameter (name or index); None: none")
+      .def("set_grads", &Optimizer::set_grads, nb::arg("grads"),
+           "The same for all parameters, in their order")
+      .def("set_group", &Optimizer::set_group, nb::arg("index"), nb::arg("settings"),
+           "Changes settings of a group for the steps to come, the same on every rank")
+      .def(
+          "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
+          "A NumPy array over muonrt's own memory: \"momentum\", \"variance\", \"master\" "
+          "(float32,\n"
+          "the shard's shape), \"remainder\" (uint16), \"normuon\". bf16 momentum is uint16 bits.\n"
+          "Write to it only between steps. Where the gradient lies otherwise than the parameter\n"
+          "it has one dimension; see state_pieces.")
+      .def("state_pieces", &Optimizer::state_pieces, nb::arg("param"), nb::arg("kind"),
+           "[(matrix, begin, elements), ...] of a state that is not local; see muonrt/state.h")
+      .def("recover", &Optimizer::recover, nb::arg("survivors"),
+           "After a step that failed: (\"nothing\" | \"forward\" | \"discarded\", committed "
+           "steps).\n"
+           "Collective over `survivors`.")
+      .def("find", &Optimizer::index, nb::arg("name"), "Index of a parameter")
+      .def_ro("names", &Optimizer::names)
+      .def_prop_rw(
+          "steps",
+          [](const Optimizer& optimizer) {
+            int64_t step = 0;
+            check(muonrt_optimizer_get_step(optimizer.get(), &step));
+            return step;
+          },
+          [](Optimizer& optimizer, int64_t step) {
+            check(muonrt_optimizer_set_step(optimizer.get(), step));
+          },
+          "Committed steps; set it to resume, the same on every rank")
+      .def(
+          "describe",
+          [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_describe, json); },
+          nb::arg("json") = false, "The plan: owners, chunks, bytes, memory, balance")
+      .def(
+          "trace", [](Optimizer& o, bool json) { return o.text(muonrt_optimizer_trace, json); },
+          nb::arg("json") = false,
+          "The last step: the order of its stages, or their times as a Chrome trace (trace=True)")
+      .def(
+          "counters", [](const Optimizer& o) { return counters(o.get()); },
+          "Counts since creation, of this rank")
+      .def(
+          "health", [](const Optimizer& o) { return health(o.get(), o.names); },
+          "What the last step that measured found (health_every)")
+      .def("close", &Optimizer::close,
+           "Gives back everything, once no array of state() is left either")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+}
+
+}  // namespace binding

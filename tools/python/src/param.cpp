@@ -1,0 +1,170 @@
+#include <algorithm>
+
+#include "binding.hpp"
+
+namespace binding {
+namespace {
+
+constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
+
+std::string text_of(const nb::object& object) {
+  return nb::steal<nb::str>(PyObject_Str(object.ptr())).c_str();
+}
+
+std::string dtype_text(const nb::dlpack::dtype& dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const auto code = static_cast<Code>(dtype.code);
+  const char* kind = code == Code::Float    ? "float"
+                     : code == Code::Bfloat ? "bfloat"
+                     : code == Code::Int    ? "int"
+                     : code == Code::UInt   ? "uint"
+                                            : "a type of bits ";
+  return cat(kind, static_cast<int>(dtype.bits));
+}
+
+bool row_major(const nb::ndarray<nb::ro>& array) {
+  if (array.size() == 0) return true;
+  int64_t expected = 1;
+  for (size_t i = array.ndim(); i-- > 0;) {
+    if (array.shape(i) != 1 && array.stride(i) != expected) return false;
+    expected *= static_cast<int64_t>(array.shape(i));
+  }
+  return true;
+}
+
+muonrt_dtype_t dtype_of_array(const std::string& what, const nb::dlpack::dtype& found,
+                              const std::string& named) {
+  using Code = nb::dlpack::dtype_code;
+  const auto is = [&](Code code, int bits) {
+    return static_cast<Code>(found.code) == code && found.bits == bits && found.lanes == 1;
+  };
+  const muonrt_dtype_t wanted = named.empty() ? 0 : dtype_of(named);
+  if (is(Code::Float, 32) && (wanted == 0 || wanted == MUONRT_DTYPE_F32)) return MUONRT_DTYPE_F32;
+  if (is(Code::Bfloat, 16) && (wanted == 0 || wanted == MUONRT_DTYPE_BF16))
+    return MUONRT_DTYPE_BF16;
+  if (is(Code::UInt, 16) && wanted == MUONRT_DTYPE_BF16) return MUONRT_DTYPE_BF16;
+  refuse(kBad, cat(what, " has dtype ", dtype_text(found),
+                   named.empty() ? "" : cat(" (dtype='", named, "' was given)"),
+                   "; muonrt takes float32, bfloat16, and uint16 with dtype='bfloat16'"));
+}
+
+}  // namespace
+
+Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
+                 bool writable) {
+  nb::object source = nb::borrow(object);
+  std::string named = dtype;
+  if (nb::hasattr(source, "detach")) source = source.attr("detach")();  // torch exports no others
+  // ml_dtypes' bfloat16 has neither a buffer nor a DLPack type.
+  if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&
+      text_of(source.attr("dtype")) == "bfloat16") {
+    source = source.attr("view")("uint16");
+    named = "bfloat16";
+  }
+  Array out;
+  if (!nb::try_cast(source, out.held, false))
+    refuse(kBad, cat(what, " is no array (", nb::type_name(source.type()).c_str(),
+                     " offers neither DLPack nor a buffer)"));
+  nb::ndarray<> mutable_array;
+  if (writable && !nb::try_cast(source, mutable_array, false))
+    refuse(kBad, cat(what, " is read-only; steps write to it, so pass a writable array"));
+  for (size_t i = 0; i < out.held.ndim(); ++i)
+    out.shape.push_back(static_cast<int64_t>(out.held.shape(i)));
+  if (out.held.device_type() != nb::device::cpu::value)
+    refuse(MUONRT_ERROR_NOT_SUPPORTED,
+           cat(what, " is not in host memory; this module is built without CUDA"));
+  out.dtype = dtype_of_array(what, out.held.dtype(), named);
+  if (!row_major(out.held)) {
+    std::vector<int64_t> strides;
+    for (size_t i = 0; i < out.held.ndim(); ++i) strides.push_back(out.held.stride(i));
+    refuse(kBad,
+           cat(what, " has strides ", shape_text(strides), " for shape ", shape_text(out.shape),
+               " (not row-major and contiguous); pass a contiguous one"));
+  }
+  out.data = out.held.size() == 0 ? nullptr : const_cast<void*>(out.held.data());
+  return out;
+}
+
+namespace {
+
+Param make(const std::string& name, nb::object data, nb::object grad,
+           std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
+           const std::string& dtype, const std::string& grad_dtype, const std::string& view,
+           const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
+           const Layout* grad_layout) {
+  const std::string what = cat("param '", name, "': ");
+  Param out;
+  out.name = name;
+  out.data = take_array(what + "data", data, dtype, true);
+  if (layout != nullptr && !shape)
+    refuse(kBad, what + "has a layout and no shape; give the shape of the whole tensor");
+  out.shape = shape ? *shape : out.data.shape;
+  if (layout != nullptr) out.layout = *layout;
+  if (grad_layout != nullptr) out.grad_layout = *grad_layout;
+  muonrt_param_init(&out.settings);
+  out.settings.group = group;
+  out.settings.dtype = out.data.dtype;
+  out.settings.view = view_of(view);
+  out.settings.owner = owner;
+  out.settings.lr_factor = lr_factor;
+  out.settings.master_kind = master_of(master_kind);
+  if (!master.is_none()) {
+    out.master = take_array(what + "master", master, "", true);
+    if (out.master.dtype != MUONRT_DTYPE_F32) refuse(kBad, what + "master is not float32");
+    if (out.master.shape != out.data.shape)
+      refuse(kBad, cat(what, "master has shape ", shape_text(out.master.shape), ", data ",
+                       shape_text(out.data.shape)));
+    out.settings.master_kind = MUONRT_MASTER_CALLER;
+    out.settings.master = static_cast<float*>(out.master.data);
+  }
+  out.settings.grad_dtype = grad_dtype.empty() ? out.data.dtype : dtype_of(grad_dtype);
+  if (!grad.is_none()) {
+    out.grad =
+        take_array(what + "grad", grad,
+                   out.settings.grad_dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", false);
+    if (grad_layout == nullptr && out.grad->shape != out.data.shape)
+      refuse(kBad, cat(what, "grad has shape ", shape_text(out.grad->shape), ", data ",
+                       shape_text(out.data.shape)));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_param(nb::module_& module) {
+  nb::class_<Param>(module, "Param", "One parameter as this rank holds it")
+      .def(
+          "__init__",
+          [](Param* self, const std::string& name, nb::object data, nb::object grad,
+             std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
+             const std::string& dtype, const std::string& grad_dtype, const std::string& view,
+             const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
+             const Layout* grad_layout) {
+            new (self)
+                Param(make(name, data, grad, std::move(shape), layout, group, dtype, grad_dtype,
+                           view, master_kind, master, owner, lr_factor, grad_layout));
+          },
+          nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(), nb::kw_only(),
+          nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
+          nb::arg("group") = 0, nb::arg("dtype") = "", nb::arg("grad_dtype") = "",
+          nb::arg("view") = "plain", nb::arg("master_kind") = "auto",
+          nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
+          nb::arg("grad_layout").none() = nb::none(),
+          "data: this rank's shard, float32 or bfloat16, row-major, host memory; steps write to "
+          "it.\n"
+          "grad: its gradient, of the same shape unless `grad_layout` is given; may come later.\n"
+          "shape: of the whole tensor, needed with a layout. layout: none: replicated.\n"
+          "dtype: \"bfloat16\" where data is uint16 bits. view: \"plain\" (Muon: a matrix), "
+          "\"stack\"\n"
+          "(experts x rows x cols), \"matrix\" (n0 x the rest).\n"
+          "master_kind: \"auto\" (bf16 gets owned f32 masters), \"none\", \"owned\", "
+          "\"remainder\",\n"
+          "\"stochastic\"; or `master`, float32 of data's shape, yours.")
+      .def_ro("name", &Param::name)
+      .def_ro("shape", &Param::shape)
+      .def("__repr__", [](const Param& param) {
+        return cat("Param('", param.name, "', shape=", shape_text(param.shape), ")");
+      });
+}
+
+}  // namespace binding
