@@ -104,7 +104,7 @@ int end_together(int rank, int mine, double timeout) {
     MPI_Irecv(&codes[at], 1, MPI_INT, peer, 0, MPI_COMM_WORLD, &requests[at]);
     MPI_Isend(&mine, 1, MPI_INT, peer, 0, MPI_COMM_WORLD, &requests[codes.size() + at]);
   }
-  double end = MPI_Wtime() + timeout;
+  double end = MPI_Wtime() + std::max(timeout, kGrace);
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     int worst = mine, waits = 0;
     std::string silent;
@@ -114,12 +114,12 @@ int end_together(int rank, int mine, double timeout) {
       waits += !done;
       if (i >= codes.size()) continue;
       if (done) worst = std::max(worst, codes[i]);
-      if (!done) silent += " " + std::to_string(i);
+      if (!done) silent += (silent.empty() ? "rank " : ", rank ") + std::to_string(i);
     }
     if (waits == 0) return worst;
     if (worst >= kFailed) end = std::min(end, MPI_Wtime() + kGrace);
     if (MPI_Wtime() < end) continue;
-    std::fprintf(stderr, "muonrt: rank %d: no word from rank%s; all ranks are ended\n", rank,
+    std::fprintf(stderr, "muonrt: rank %d: no word from %s; all ranks are ended\n", rank,
                  silent.c_str());
     std::fflush(nullptr);
     const MpiAlarm alarm(kGrace);
@@ -129,7 +129,10 @@ int end_together(int rank, int mine, double timeout) {
 
 int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
   int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  {
+    const MpiAlarm alarm(timeout + kGrace);
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  }
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
