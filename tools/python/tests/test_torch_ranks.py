@@ -13,6 +13,15 @@ from muonrt._torch_ranks import local_of  # noqa: E402
 STEPS = 3
 
 
+class Experts(torch.nn.Module):
+    """Five experts x rows x cols."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.w1 = torch.nn.Parameter(torch.randn(5, 8, 6))
+
+
 class Model(torch.nn.Module):
     """Odd sizes: 13 rows over fsdp=3, tp=2 are where the two readings of placements part; the head
     has fewer rows than some meshes have ranks."""
@@ -31,11 +40,14 @@ class Model(torch.nn.Module):
         return self.head(self.norm(x + self.down(torch.tanh(self.up(x)))))
 
 
-def optimizer(m, **settings):
+def role(name, p):
     # The head by Muon too: 3 rows over more ranks leave some without any.
+    return "muon" if name == "head.weight" else ("muon", "stack") if p.ndim == 3 else None
+
+
+def optimizer(m, **settings):
     return muonrt.torch.Muon(m.named_parameters(), lr=0.02, adamw_lr=0.01,
-                             role=lambda name, p: "muon" if name == "head.weight" else None,
-                             **settings)
+                             role=role, **settings)
 
 
 def whole_gradient(p, index, step):
@@ -114,12 +126,30 @@ def ddp(m, size):
     return torch.nn.parallel.DistributedDataParallel(m)
 
 
+def expert_parallel(m, size):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("fsdp", "ep"))
+    m.w1 = torch.nn.Parameter(distribute_tensor(m.w1.detach(), mesh["ep"], [Shard(0)]))
+    return fully_shard(m, mesh=mesh["fsdp"])
+
+
+def expert_rows(m, size):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
+    m.w1 = torch.nn.Parameter(distribute_tensor(m.w1.detach(), mesh, [Shard(1)]))
+    return m
+
+
+EXPERTS = {"experts": expert_parallel, "experts by rows": expert_rows}
 WAYS = {"ddp": ddp, "fsdp2": fsdp, "hsdp": hsdp, "tp": tp, "fsdp2 x tp": fsdp_tp}
 
 
-def steps_of(rank, size, way, want, want_momentum):
+def steps_of(rank, size, way, want, momenta):
     """Compares this rank's parts with one rank's whole tensors after STEPS steps."""
-    m = WAYS[way](Model(), size)
+    m = WAYS[way](Model(), size) if way in WAYS else EXPERTS[way](Experts(), size)
     with_optimizer = optimizer(m)
     for step in range(STEPS):
         inject(m, step)
@@ -129,8 +159,9 @@ def steps_of(rank, size, way, want, want_momentum):
     for name, p in m.named_parameters():
         name = name.removeprefix("module.")
         same_part(name, p, want[name])
-        if name == "up.weight":
-            same_part(name, with_optimizer.state[p]["momentum_buffer"], want_momentum)
+        if name in momenta:
+            same_part(name, with_optimizer.state[p]["momentum_buffer"], momenta[name])
+        if name in ("up.weight", "w1"):
             sizes = list(local_of(p).shape)
     with_optimizer.close()
     return sizes
@@ -143,14 +174,16 @@ def same_part(name, tensor, whole):
     assert local_of(tensor).numpy().tobytes() == mine.numpy().tobytes(), name
 
 
-def one_rank():
-    m = Model()
+def one_rank(make=Model):
+    m = make()
     alone = optimizer(m)
     for step in range(STEPS):
         inject(m, step)
         alone.step()
     parameters = {name: full(p) for name, p in m.named_parameters()}
-    return parameters, full(alone.state[m.up.weight]["momentum_buffer"])
+    momenta = {name: full(alone.state[p]["momentum_buffer"]) for name, p in m.named_parameters()
+               if "momentum_buffer" in alone.state[p]}
+    return parameters, momenta
 
 
 @pytest.mark.parametrize("way, size", [("ddp", 2), ("fsdp2", 1), ("fsdp2", 2), ("fsdp2", 3),
@@ -161,3 +194,11 @@ def test_bits_of_one_rank(way, size):
     if (way, size) == ("fsdp2 x tp", 6):
         # TP cuts 13 rows into 7 and 6, FSDP2 these into 3, 3, 1 and 2, 2, 2.
         assert [s[0] for s in sizes] == [3, 2, 3, 2, 1, 2]
+
+
+@pytest.mark.parametrize("way, size, rows", [("experts", 4, [2, 1, 1, 1]),
+                                             ("experts", 6, [1, 1, 1, 1, 1, 0]),
+                                             ("experts by rows", 3, [5, 5, 5])])
+def test_experts(way, size, rows):
+    sizes = on_gloo(size, steps_of, way, *one_rank(Experts))
+    assert [s[0] for s in sizes] == rows
