@@ -1,0 +1,147 @@
+"""From torch's process groups, device meshes and placements to muonrt's. Imported by muonrt.torch."""
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+import muonrt
+
+
+def is_dtensor(tensor) -> bool:
+    return dist.is_available() and isinstance(tensor, dist.tensor.DTensor)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies on this rank, detached; the same memory."""
+    with torch.no_grad():
+        return (tensor.to_local() if is_dtensor(tensor) else tensor).detach()
+
+
+def comm_of(process_group=None) -> tuple[muonrt.Comm, list[int]]:
+    """A communicator over the ranks of a process group, and their global ranks in its order.
+
+    Rank 0 tells the others its address and a secret by one broadcast. Collective over the group.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return muonrt.Comm.self(), [0]
+    group = dist.group.WORLD if process_group is None else process_group
+    ranks = dist.get_process_group_ranks(group)
+    rank = dist.get_rank(group)
+    if len(ranks) == 1:
+        return muonrt.Comm.self(), ranks
+    hosts = [None] * len(ranks)
+    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    meeting = [None, None]
+    if rank == 0:
+        if len(set(hosts)) == 1:
+            host = "127.0.0.1"
+        elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
+            host = os.environ["MASTER_ADDR"]
+        else:
+            host = hosts[0]
+        meeting = [muonrt.free_address(host), secrets.token_bytes(16)]
+    dist.broadcast_object_list(meeting, src=ranks[0], group=group)
+    return muonrt.Comm.tcp(rank, len(ranks), meeting[0], meeting[1]), ranks
+
+
+def gather_objects(comm: muonrt.Comm, mine) -> list:
+    """Every rank's JSON value, in rank order. Collective."""
+    text = json.dumps(mine).encode()
+    sizes = [int.from_bytes(b, "little") for b in comm.allgather(len(text).to_bytes(8, "little"))]
+    padded = comm.allgather(text.ljust(max(sizes)))
+    return [json.loads(b[:n]) for b, n in zip(padded, sizes)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a DTensor lies: as it says itself, with ranks of the communicator."""
+
+    mesh_shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    placements: str
+
+
+def spread_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Spread | None:
+    """None for a plain tensor, which all ranks hold. `number`: communicator rank by global rank."""
+    if not is_dtensor(tensor):
+        return None
+    mesh = tensor.device_mesh.mesh
+    try:
+        ranks = tuple(number[r] for r in mesh.flatten().tolist())
+    except KeyError as rank:
+        raise muonrt.InvalidArgumentError(
+            f"param '{name}': its device mesh has rank {rank}, which is not in the process group; "
+            "pass the process_group of all ranks that hold the parameters") from None
+    if any(p.is_partial() for p in tensor.placements):
+        raise muonrt.NotSupportedError(
+            f"param '{name}': placements {tensor.placements}; a parameter cannot be partial")
+    return Spread(tuple(mesh.shape), ranks, ", ".join(repr(p) for p in tensor.placements))
+
+
+def lift(name: str, everywhere: list[Spread | None], world: int) -> Spread | None:
+    """The same over all ranks: meshes of which each rank has another one become lines of one.
+
+    `everywhere`: every rank's, in rank order.
+    """
+    if all(s is None for s in everywhere):
+        return None
+    if any(s is None for s in everywhere):
+        raise muonrt.MismatchError(f"param '{name}': a DTensor on some ranks, plain on others")
+    first = everywhere[0]
+    if any(s.placements != first.placements or s.mesh_shape != first.mesh_shape
+           for s in everywhere):
+        raise muonrt.MismatchError(f"param '{name}': ranks have other placements or mesh shapes")
+    lines = sorted({s.ranks for s in everywhere})
+    if len(lines) == 1:
+        return first
+    ranks = tuple(r for line in lines for r in line)
+    if sorted(ranks) != list(range(world)):
+        raise muonrt.NotSupportedError(
+            f"param '{name}': the ranks' meshes {lines} do not tile the {world} ranks")
+    return Spread((len(lines), *first.mesh_shape), ranks, "R, " + first.placements)
+
+
+def layout_of(name: str, tensor: torch.Tensor, spread: Spread | None, rank: int, world: int):
+    """The muonrt.Layout, compared with where torch says that the shard begins."""
+    if spread is None:
+        return None
+    mesh = muonrt.Mesh(spread.mesh_shape, ranks=spread.ranks)
+    # FSDP2 cuts what TP has cut already, and says so by a strided shard.
+    reading = "ordered" if "StridedShard" in spread.placements else "literal"
+    layout = muonrt.Layout(mesh, spread.placements, reading=reading)
+    shape = tuple(tensor.shape)
+    local = tuple(local_of(tensor).shape)
+    said = tuple(layout.local_shape(shape, rank, world))
+    if local != said:
+        raise muonrt.NotSupportedError(
+            f"param '{name}': shard of {shape} by {spread.placements} on mesh "
+            f"{spread.mesh_shape} has shape {local} on rank {rank}; muonrt expects {said}")
+    if 0 not in local:
+        _compare_offsets(name, tensor, muonrt.Layout(mesh, spread.placements), rank, world)
+    return layout
+
+
+def _compare_offsets(name, tensor, literal, rank, world) -> None:
+    """torch reports placements literally, also those of FSDP2 over TP."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape = tuple(tensor.shape)
+    reported, offset = compute_local_shape_and_global_offset(
+        shape, tensor.device_mesh, tensor.placements)
+    runs = [literal.runs(shape, rank, dim, world) for dim in range(len(shape))]
+    held = tuple(sum(end - begin for begin, end in r) for r in runs)
+    if held == tuple(reported) and 0 not in held:
+        begins = tuple(r[0][0] for r in runs)
+        if begins != tuple(offset):
+            raise muonrt.NotSupportedError(
+                f"param '{name}': by torch its shard begins at {tuple(offset)} of {shape}, by "
+                f"muonrt at {begins} ({tensor.placements}, rank {rank})")
+    elif held != tuple(reported):
+        raise muonrt.NotSupportedError(
+            f"param '{name}': by torch its shard has shape {tuple(reported)}, by muonrt {held} "
+            f"({tensor.placements}, rank {rank})")

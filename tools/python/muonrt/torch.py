@@ -1,0 +1,286 @@
+"""muonrt.torch.Muon: a torch.optim.Optimizer over plain tensors and DTensors in host memory."""
+
+import atexit
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+import muonrt
+from muonrt import _torch_ranks as ranks
+from muonrt._torch_state import State
+
+# What a param_group of each role holds that may change between steps; the rest is fixed.
+CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
+            "adamw": ("lr", "weight_decay", "betas", "eps")}
+_alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
+
+Role = Callable[[str, torch.Tensor], str | tuple[str, str] | None]
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for matrices and AdamW for the rest, sharded as the parameters are.
+
+    params: `model.named_parameters()`, or groups: dicts with "params" (named the same way) and any
+        of the settings below for them, "role" among them ("muon" or "adamw" for all of a group).
+        float32 or bfloat16 in host memory; DTensors (FSDP2, HSDP, TP) lie as they say. Parameters
+        that need no gradient are left out. Updated in place.
+    lr, weight_decay, momentum, nesterov: Muon's.
+    adamw_lr, adamw_weight_decay, betas, eps: AdamW's.
+    role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
+        ("muon", "matrix") for convolution kernels, or None: by name and dimension as muonrt.route
+        does (embeddings, heads, norms and vectors get AdamW).
+    muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
+        "keller_jordan"}; fixed.
+    process_group: the ranks that hold the parameters; None: all. One optimizer for each stage of a
+        pipeline. comm: a muonrt.Comm over the same ranks instead of one of its own.
+    options: of muonrt.Optimizer (threads: torch.get_num_threads() by default; clip_norm, ...).
+
+    Collective over the ranks: creation, step. By default muonrt iterates in f32 and sends bf16; for
+    torch.optim.Muon's own values give iteration_dtype="bfloat16", transport_dtype="float32" and
+    muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
+    """
+
+    _step_supports_amp_scaling = True  # a GradScaler hands over its scale and what it found
+
+    def __init__(self, params: Iterable, lr: float = 0.02, *, adamw_lr: float = 3e-4,
+                 weight_decay: float = 0.1, adamw_weight_decay: float = 0.01,
+                 momentum: float = 0.95, nesterov: bool = True,
+                 betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8,
+                 role: Role | None = None, muon: dict[str, Any] | None = None,
+                 adamw: dict[str, Any] | None = None, process_group=None,
+                 comm: muonrt.Comm | None = None, **options: Any):
+        given = {"muon": dict(lr=lr, weight_decay=weight_decay, momentum=momentum,
+                              nesterov=nesterov),
+                 "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
+        self._core = None
+        self._names: list[str] = []
+        self._views: list[str] = []
+        self._fixed = {"muon": dict(muon or {}), "adamw": dict(adamw or {})}
+        groups = self._split(params, role, given)
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        self._params = [p for group in self.param_groups for p in group["params"]]
+        self._comm, world = (comm, list(range(comm.size))) if comm else ranks.comm_of(process_group)
+        options.setdefault("threads", min(torch.get_num_threads(), 256))
+        self._create({r: i for i, r in enumerate(world)}, options)
+        self._state_views = State(self)
+        self.last_report: muonrt.Report | None = None
+        _alive.add(self)
+
+    def _split(self, params: Iterable, role: Role | None, given: dict) -> list[dict]:
+        """torch's groups: each of the caller's, cut by role."""
+        out = []
+        entries = list(params)
+        if not entries or not isinstance(entries[0], dict):
+            entries = [{"params": entries}]
+        for entry in entries:
+            members: dict[str, list] = {"muon": [], "adamw": []}
+            rest = {k: v for k, v in entry.items() if k not in ("params", "role")}
+            for item in entry["params"]:
+                if isinstance(item, torch.Tensor):
+                    raise muonrt.InvalidArgumentError(
+                        f"a parameter of shape {tuple(item.shape)} has no name; pass "
+                        "model.named_parameters(), or pairs of name and parameter")
+                name, p = item
+                if p.requires_grad:
+                    kind, view = self._route(name, p, entry.get("role"), role)
+                    members[kind].append((name, view, p))
+            for kind, named in members.items():
+                if named:
+                    self._names += [name for name, _, _ in named]
+                    self._views += [view for _, view, _ in named]
+                    unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
+                    if unknown:
+                        raise TypeError(f"a group has no setting {sorted(unknown)}; there are "
+                                        f"{CHANGING['muon'] + CHANGING['adamw']}")
+                    own = {k: v for k, v in rest.items() if k in CHANGING[kind]}
+                    out.append({"params": [p for _, _, p in named], "role": kind,
+                                **given[kind], **own})
+        return out
+
+    @staticmethod
+    def _route(name, p, group_role, role) -> tuple[str, str]:
+        chosen = role(name, p) if role else None
+        if chosen is None and group_role is not None:
+            chosen = group_role
+        if chosen is None:
+            try:
+                return muonrt.route(name, p.ndim)
+            except muonrt.InvalidArgumentError as error:
+                raise muonrt.InvalidArgumentError(
+                    f"{error}; tell it by role=, for instance ('muon', 'stack')") from None
+        kind, view = (chosen, "plain") if isinstance(chosen, str) else chosen
+        if kind not in CHANGING:
+            raise muonrt.InvalidArgumentError(
+                f"param '{name}': role {kind!r}; use 'muon' or 'adamw'")
+        return kind, view
+
+    def _group_settings(self, group: dict) -> dict:
+        """A param_group in muonrt's words; its rate is the group's factor of a step's rate of 1."""
+        out = {"lr_factor": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
+        if group["role"] == "muon":
+            return out | {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
+        return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
+                      "eps": float(group["eps"])}
+
+    def _create(self, number: dict[int, int], options: dict) -> None:
+        rank, world = self._comm.rank, self._comm.size
+        try:
+            mine = [self._spread(name, p, number) for name, p in zip(self._names, self._params)]
+        except Exception as error:  # told to all ranks, which would wait
+            mine = f"rank {rank}: {error}"
+        everywhere = ranks.gather_objects(self._comm, mine)
+        if texts := [e for e in everywhere if isinstance(e, str)]:
+            raise muonrt.InvalidArgumentError(texts[0])
+        if len({len(e) for e in everywhere}) > 1:
+            raise muonrt.MismatchError(
+                f"ranks have {[len(e) for e in everywhere]} parameters that need a gradient")
+        self._sent = [self._group_settings(g) for g in self.param_groups]
+        groups = [muonrt.Group(g["role"], **sent, **self._fixed[g["role"]])
+                  for g, sent in zip(self.param_groups, self._sent)]
+        params = []
+        of_group = [i for i, g in enumerate(self.param_groups) for _ in g["params"]]
+        for i, (name, p) in enumerate(zip(self._names, self._params)):
+            spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
+                       for e in everywhere]
+            layout = ranks.layout_of(name, p, ranks.lift(name, spreads, world), rank, world)
+            params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
+                                       group=of_group[i], view=self._views[i]))
+        self._core = muonrt.Optimizer(params, groups, self._comm, **options)
+        self._pointers = [ranks.local_of(p).data_ptr() for p in self._params]
+
+    @staticmethod
+    def _spread(name: str, p: torch.Tensor, number: dict[int, int]):
+        local = ranks.local_of(p)
+        if local.device.type != "cpu":
+            raise muonrt.NotSupportedError(
+                f"param '{name}' is on device '{local.device}'; this module takes host memory")
+        spread = ranks.spread_of(name, p, number)
+        return spread and (spread.mesh_shape, spread.ranks, spread.placements)
+
+    def add_param_group(self, param_group: dict) -> None:
+        if self._core is not None:
+            raise muonrt.NotSupportedError("a group cannot be added; make the optimizer anew")
+        super().add_param_group(param_group)
+
+    def step(self, closure: Callable[[], Any] | None = None):
+        """One step of every parameter, or of none; returns the closure's loss. Collective.
+
+        `last_report` says what was done. Parameters without a gradient sit out; where another rank
+        has one, the gradient here counts as zero.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            try:
+                self._check_pointers()
+                self._send_settings()
+                grads = [self._gradient(p) for p in self._params]
+                self._core.set_grads(grads)
+                scaled = self._scaler()
+            except Exception:
+                self._vote_no()
+                raise
+            self.last_report = self._step(grads, scaled)
+            if not self.last_report.skipped:
+                torch.autograd.graph.increment_version(
+                    [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
+                self._state_views.steps.fill_(self._core.steps)
+        return loss
+
+    def _check_pointers(self) -> None:
+        for name, p, pointer in zip(self._names, self._params, self._pointers):
+            if ranks.local_of(p).data_ptr() != pointer:
+                raise muonrt.InvalidStateError(
+                    f"param '{name}' lies elsewhere than at creation; make the optimizer anew")
+
+    def _send_settings(self) -> None:
+        for i, group in enumerate(self.param_groups):
+            settings = self._group_settings(group)
+            if settings != self._sent[i]:
+                self._core.set_group(i, **settings)
+                self._sent[i] = settings
+
+    @staticmethod
+    def _gradient(p: torch.Tensor) -> torch.Tensor | None:
+        grad = p.grad
+        if grad is None:
+            return None
+        if ranks.is_dtensor(p) and grad.placements != p.placements:
+            grad = grad.redistribute(placements=p.placements)
+        return ranks.local_of(grad).contiguous()
+
+    def _scaler(self) -> dict:
+        """What torch.amp.GradScaler has put here for this step."""
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        return {"grad_scale_inv": 1.0 if scale is None else 1.0 / float(scale),
+                "found_inf": found is not None and bool(float(found))}
+
+    def _step(self, grads: list, scaled: dict) -> muonrt.Report:
+        missing = [i for i, g in enumerate(grads) if g is None]
+        try:
+            return self._core.step(1.0, missing, **scaled)
+        except muonrt.MismatchError:
+            lists = ranks.gather_objects(self._comm, missing)
+            if all(other == missing for other in lists):
+                raise
+        absent = set(lists[0]).intersection(*lists[1:])
+        for i in set(missing) - absent:
+            grads[i] = torch.zeros_like(ranks.local_of(self._params[i]))
+        self._core.set_grads(grads)
+        return self._core.step(1.0, sorted(absent), **scaled)
+
+    def _vote_no(self) -> None:
+        """Takes part in the peers' step without gradients, so that it ends with an error there."""
+        if self._comm.size > 1:
+            self._core.set_grads([None] * len(self._params))
+            try:
+                self._core.step(1.0)
+            except muonrt.Error:
+                pass
+
+    @property
+    def plan(self) -> str:
+        """Owners, chunks, bytes, memory, balance, for a person."""
+        return self._core.describe()
+
+    def health(self) -> dict[str, float]:
+        """A flat dict for W&B or TensorBoard of the last step that measured (health_every=k)."""
+        found = self._core.health()
+        out = {"muonrt/step": found["step"]}
+        for matrix in found["matrices"]:
+            for key in ("update_rms", "weight_rms", "sigma_min", "sigma_max", "deviation"):
+                out[f"muonrt/{matrix['param']}/{matrix['index']}/{key}"] = matrix[key]
+        return out
+
+    def take_params(self) -> None:
+        """Reads f32 master weights from the parameters again, after a load into the model."""
+        self._state_views.take_params()
+
+    def state_dict(self) -> dict:
+        """torch's form; tensors over muonrt's memory, DTensors where parameters are."""
+        if self._fixed["muon"].get("normuon", "off") != "off":
+            raise muonrt.NotSupportedError(
+                "NorMuon's moments lie with the owners of matrices and are not in state_dict yet")
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Copies a state in place: of muonrt.torch.Muon, or of torch.optim.Muon and AdamW."""
+        self._state_views.load(state_dict)
+
+    def close(self) -> None:
+        """Gives back memory and connections; `state` is empty afterwards."""
+        self.state.clear()
+        self._state_views = None
+        if self._core is not None:
+            self._core.close()
+        self._comm.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for optimizer in list(_alive):
+        optimizer.close()

@@ -1,0 +1,163 @@
+"""muonrt.torch.Muon as trainers use it over ranks: checkpoints, clipping, faults, real training."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from test_torch_ranks import Model, fsdp, inject, one_rank, optimizer  # noqa: E402
+from torch_ranks import full, on_gloo  # noqa: E402
+
+import muonrt  # noqa: E402
+
+
+def save(rank, size, folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    for step in range(2):
+        inject(m, step)
+        one.step()
+    model_state, optimizer_state = get_state_dict(m, one)
+    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder)
+    one.close()
+
+
+def load(rank, size, folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    m = fsdp(Model(), size)
+    with torch.no_grad():
+        for p in m.parameters():
+            p.zero_()
+    one = optimizer(m)
+    model_state, optimizer_state = get_state_dict(m, one)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(m, one, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    assert one._core.steps == 2
+    inject(m, 2)
+    one.step()
+    assert one.last_report.step == 3
+    out = {name: full(p) for name, p in m.named_parameters()}
+    one.close()
+    return out
+
+
+def test_a_dcp_checkpoint_of_3_ranks_goes_on_over_2_and_4(tmp_path):
+    on_gloo(3, save, str(tmp_path))
+    want, _ = one_rank()  # 3 steps
+    for size in (2, 4):
+        for got in on_gloo(size, load, str(tmp_path)):
+            for name in want:
+                assert got[name].tobytes() == want[name].tobytes(), name
+
+
+def sit_out(rank, size):
+    m = torch.nn.parallel.DistributedDataParallel(Model())
+    one = optimizer(m)
+    inject(m, 0)
+    m.module.up.weight.grad = None  # on no rank
+    before = full(m.module.up.weight)
+    if rank == 1:
+        m.module.down.weight.grad = None  # rank 0 has one: zero here
+    one.step()
+    assert (full(m.module.up.weight) == before).all()
+    return one.last_report.step
+
+
+def fails_on_one_rank(rank, size):
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    inject(m, 0)
+    if rank == 1:
+        p = m.up.weight
+        one._pointers[[q is p for q in one._params].index(True)] = 1  # as if it had moved
+    try:
+        one.step()
+        return "no error"
+    except muonrt.Error as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def settings_differ(rank, size):
+    one = optimizer(torch.nn.parallel.DistributedDataParallel(Model()))
+    for p in one._params:
+        p.grad = torch.ones_like(p)
+    one.param_groups[0]["lr"] = 0.1 + rank
+    with pytest.raises(muonrt.MismatchError):
+        one.step()
+    one.param_groups[0]["lr"] = 0.1
+    one.step()
+    return one.last_report.step
+
+
+def refused_on_one_rank(rank, size):
+    m = Model()
+    if rank == 1:
+        with torch.device("meta"):
+            m = Model()
+    with pytest.raises(muonrt.InvalidArgumentError, match="rank 1.*meta"):
+        optimizer(m)
+    return True
+
+
+def faults(rank, size):
+    return [work(rank, size) for work in
+            (sit_out, fails_on_one_rank, settings_differ, refused_on_one_rank)]
+
+
+def test_ranks_that_differ_get_an_answer_and_never_hang():
+    sits, failed, differ, refused = zip(*on_gloo(2, faults))
+    assert sits == (1, 1) and differ == (1, 1) and refused == (True, True)
+    assert "'up.weight' lies elsewhere" in failed[1]
+    assert failed[0].startswith("InvalidArgumentError") and "rank 1" in failed[0]
+
+
+def a_rank_is_gone(rank, size):
+    m = fsdp(Model(), size)
+    one = optimizer(m, timeout_ms=20000)
+    inject(m, 0)
+    one.step()
+    if rank == 1:
+        one.close()
+        return "gone"
+    with pytest.raises(muonrt.Error, match="rank 1"):
+        one.step()
+    return "told"
+
+
+def test_a_rank_that_is_gone_is_named():
+    assert on_gloo(2, a_rank_is_gone) == ["told", "gone"]
+
+
+def train(rank, size, clip):
+    """Real training, each rank with its part of every batch; the last loss over all samples."""
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(0, 11, (48,), generator=generator)
+    labels = tokens % 3
+    mine = slice(rank * 48 // size, (rank + 1) * 48 // size)
+    for _ in range(40):
+        one.zero_grad()
+        loss = torch.nn.functional.cross_entropy(m(tokens[mine]), labels[mine])
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+        one.step()
+    total = torch.tensor([loss.item()])
+    dist.all_reduce(total)
+    one.close()
+    return total.item() / size
+
+
+def test_training_over_ranks_goes_as_over_one():
+    for clip in (False, True):
+        alone = on_gloo(1, train, clip)[0]
+        together = on_gloo(3, train, clip)
+        assert alone < 0.5 and np.allclose(together, alone, atol=0.02), (alone, together)

@@ -1,0 +1,60 @@
+"""Gloo processes for the tests of muonrt.torch."""
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+
+
+def _process(work, rank, size, store, queue, arguments):
+    try:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+        result = work(rank, size, *arguments)
+        # Bytes, not tensors: those would travel through shared memory of a process that ends.
+        queue.put((rank, result, None))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        queue.put((rank, None, traceback.format_exc()))
+
+
+def on_gloo(size, work, *arguments):
+    """[work(rank, size, *arguments) of every rank], each a process; `work` is global."""
+    # Forked from one process that has imported torch and done nothing with it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",
+                                    "torch.distributed.tensor.parallel", "muonrt.torch"])
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        processes = [context.Process(target=_process,
+                                     args=(work, rank, size, store, queue, arguments))
+                     for rank in range(size)]
+        for process in processes:
+            process.start()
+        results = [None] * size
+        try:
+            for _ in range(size):
+                rank, result, error = queue.get(timeout=240)
+                assert error is None, f"rank {rank}:\n{error}"
+                results[rank] = result
+            for process in processes:
+                process.join(60)
+                assert process.exitcode == 0
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+    return results
+
+
+def full(tensor):
+    """The whole tensor as bytes of NumPy (a DTensor's is gathered; collective)."""
+    whole = tensor.detach()
+    whole = whole.full_tensor() if isinstance(whole, dist.tensor.DTensor) else whole
+    return whole.float().numpy().copy()
