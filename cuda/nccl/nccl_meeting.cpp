@@ -11,7 +11,7 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr int64_t kPartingMs = 10'000;
-constexpr int kHeard = 3;  // a secondhand error that is another rank's error itself
+constexpr int kHeard = 3;  // another rank's error itself
 
 struct Card {
   int32_t status, secondhand, nccl_version, library_version, max_ctas, channels_per_net_peer;
@@ -55,7 +55,7 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   return all;
 }
 
-/// Of errors that are secondhand errors alike the first rank's.
+/// Of errors that are equally secondhand the first rank's.
 std::optional<Error> agreed_error(const std::vector<Card>& all) {
   const Card* cause = nullptr;
   for (const Card& c : all) {
