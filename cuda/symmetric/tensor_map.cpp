@@ -31,7 +31,7 @@ TensorMap make_tensor_map(const MatrixBatch& m, int box_rows) {
   const cuuint32_t steps[3] = {1, 1, 1};
   const auto type =
       m.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  alignas(64) CUtensorMap map;
+  CUtensorMap map;
   static_assert(sizeof map == sizeof(TensorMap));
   const CUresult result =
       encoder()(&map, type, 3, m.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
