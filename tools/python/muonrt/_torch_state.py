@@ -11,6 +11,50 @@ KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
 
+class Moments:
+    """NorMuon's, which lie with the owners of matrices: whole tensors that every rank has."""
+
+    def __init__(self, core, comm, params: list[int]):
+        self._core, self._comm = core, comm
+        mine = {i: self._lines(i) for i in params}
+        everywhere = ranks.gather_objects(comm, list(mine.values()))
+        self.tensors = {i: torch.zeros(most) for i, *lines in zip(params, *everywhere)
+                        if (most := max(lines)) > 0}
+
+    def _lines(self, i: int) -> int:
+        """On this rank; 0 where it owns none, and for a matrix of one line, which has none."""
+        try:
+            return self._core.state(i, "normuon").size
+        except muonrt.InvalidStateError:
+            return 0
+
+    def _each_piece(self):
+        """Views of what this rank keeps, and where it lies in the whole."""
+        for i, whole in self.tensors.items():
+            memory = torch.from_numpy(self._core.state(i, "normuon"))
+            for _, begin, lines in self._core.state_pieces(i, "normuon"):
+                yield memory[begin:begin + lines], whole[begin:begin + lines]
+
+    def gather(self) -> None:
+        if not self.tensors:
+            return
+        for whole in self.tensors.values():
+            whole.fill_(torch.nan)  # not of this rank
+        for memory, part in self._each_piece():
+            part.copy_(memory)
+        joined = torch.cat(list(self.tensors.values()))
+        for other in self._comm.allgather(joined.numpy().tobytes()):
+            theirs = torch.frombuffer(bytearray(other), dtype=torch.float32)
+            joined = torch.where(joined.isnan(), theirs, joined)
+        for whole, part in zip(self.tensors.values(),
+                               joined.split([w.numel() for w in self.tensors.values()])):
+            whole.copy_(part)
+
+    def scatter(self) -> None:
+        for memory, part in self._each_piece():
+            memory.copy_(part)
+
+
 class State:
     """Fills `optimizer.state`: DTensors where parameters are, each over muonrt's memory."""
 
@@ -28,6 +72,16 @@ class State:
                     state["master"] = self._view(index, "master", p)
                 optimizer.state[p] = state
                 index += 1
+        muons = [i for i, p in enumerate(optimizer._params)
+                 if "momentum_buffer" in optimizer.state[p]]
+        with_moments = optimizer._fixed["muon"].get("normuon", "off") != "off"
+        self._moments = Moments(optimizer._core, optimizer._comm, muons if with_moments else [])
+        for i, whole in self._moments.tensors.items():
+            optimizer.state[optimizer._params[i]]["normuon"] = whole
+
+    def gather(self) -> None:
+        """Brings NorMuon's moments of all owners into `state`. Collective."""
+        self._moments.gather()
 
     def _view(self, index: int, kind: str, p: torch.Tensor) -> torch.Tensor:
         array = self._optimizer._core.state(index, kind)
@@ -56,12 +110,19 @@ class State:
         steps = 0
         with torch.no_grad():
             for group, other in zip(groups, saved):
+                heavy = self._optimizer._fixed["muon"].get("momentum_kind") == "heavy_ball"
+                # torch.optim.Muon's momentum is a mean; a heavy ball is the sum that it is of.
+                factor = 1 / (1 - other["momentum"]) \
+                    if heavy and group["role"] == "muon" and "role" not in other else 1.0
                 for p, key in zip(group["params"], other["params"]):
                     found = state_dict["state"].get(key, {})
                     self._load_one(p, found)
+                    if factor != 1.0:
+                        ranks.local_of(self._optimizer.state[p]["momentum_buffer"]).mul_(factor)
                     steps = max(steps, int(found.get("step", 0)))
                 kept = {"params", "role", "param_names"}
                 group.update({k: v for k, v in other.items() if k in group and k not in kept})
+        self._moments.scatter()
         self._optimizer._core.steps = steps
         self.steps.fill_(steps)
 

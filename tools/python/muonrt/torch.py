@@ -8,12 +8,17 @@ from typing import Any
 import torch
 
 import muonrt
+from muonrt import _presets
 from muonrt import _torch_ranks as ranks
+from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_state import State
 
 # What a param_group of each role holds that may change between steps; the rest is fixed.
 CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
             "adamw": ("lr", "weight_decay", "betas", "eps")}
+# What a call and a preset leave open.
+DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True),
+            "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
 Role = Callable[[str, torch.Tensor], str | tuple[str, str] | None]
@@ -26,8 +31,10 @@ class Muon(torch.optim.Optimizer):
         of the settings below for them, "role" among them ("muon" or "adamw" for all of a group).
         float32 or bfloat16 in host memory; DTensors (FSDP2, HSDP, TP) lie as they say. Parameters
         that need no gradient are left out. Updated in place.
-    lr, weight_decay, momentum, nesterov: Muon's.
-    adamw_lr, adamw_weight_decay, betas, eps: AdamW's.
+    lr, weight_decay, momentum, nesterov: Muon's (0.02, 0.1, 0.95, True).
+    adamw_lr, adamw_weight_decay, betas, eps: AdamW's (3e-4, 0.01, (0.9, 0.95), 1e-8).
+    preset: a published optimizer by name ("moonlight"; muonrt.torch.presets() lists them): its
+        settings, but for those given here.
     role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
         ("muon", "matrix") for convolution kernels, or None: by name and dimension as muonrt.route
         does (embeddings, heads, norms and vectors get AdamW).
@@ -44,10 +51,11 @@ class Muon(torch.optim.Optimizer):
 
     _step_supports_amp_scaling = True  # a GradScaler hands over its scale and what it found
 
-    def __init__(self, params: Iterable, lr: float = 0.02, *, adamw_lr: float = 3e-4,
-                 weight_decay: float = 0.1, adamw_weight_decay: float = 0.01,
-                 momentum: float = 0.95, nesterov: bool = True,
-                 betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8,
+    def __init__(self, params: Iterable, lr: float | None = None, *,
+                 adamw_lr: float | None = None, weight_decay: float | None = None,
+                 adamw_weight_decay: float | None = None, momentum: float | None = None,
+                 nesterov: bool | None = None, betas: tuple[float, float] | None = None,
+                 eps: float | None = None, preset: str | None = None,
                  role: Role | None = None, muon: dict[str, Any] | None = None,
                  adamw: dict[str, Any] | None = None, process_group=None,
                  comm: muonrt.Comm | None = None, **options: Any):
@@ -57,9 +65,18 @@ class Muon(torch.optim.Optimizer):
         self._core = None
         self._names: list[str] = []
         self._views: list[str] = []
-        self._fixed = {"muon": dict(muon or {}), "adamw": dict(adamw or {})}
+        found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
+        if "muon" not in found:
+            found, role = found | {"muon": {}}, lambda name, p: "adamw"
+        fixed = {"muon": muon or {}, "adamw": adamw or {}}
+        self._fixed = {kind: {k: v for k, v in found[kind].items() if k not in CHANGING[kind]}
+                       | fixed[kind] for kind in CHANGING}
+        for kind in CHANGING:
+            said = {k: v for k, v in found[kind].items() if k in CHANGING[kind]}
+            own = {k: v for k, v in given[kind].items() if v is not None}
+            given[kind] = DEFAULTS[kind] | said | own
         groups = self._split(params, role, given)
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
         self._params = [p for group in self.param_groups for p in group["params"]]
         self._comm, world = (comm, list(range(comm.size))) if comm else ranks.comm_of(process_group)
         options.setdefault("threads", min(torch.get_num_threads(), 256))
@@ -261,10 +278,11 @@ class Muon(torch.optim.Optimizer):
         self._state_views.take_params()
 
     def state_dict(self) -> dict:
-        """torch's form; tensors over muonrt's memory, DTensors where parameters are."""
-        if self._fixed["muon"].get("normuon", "off") != "off":
-            raise muonrt.NotSupportedError(
-                "NorMuon's moments lie with the owners of matrices and are not in state_dict yet")
+        """torch's form; tensors over muonrt's memory, DTensors where parameters are.
+
+        Collective where NorMuon's moments are part of it: they lie with the owners of matrices.
+        """
+        self._state_views.gather()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict) -> None:

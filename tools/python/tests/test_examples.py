@@ -21,17 +21,37 @@ def test_numpy_ranks(ranks):
     assert done.stdout.startswith(f"{ranks} ranks: loss"), done.stdout
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_torch_fsdp2(ranks):
-    pytest.importorskip("torch")
-    over = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    done = run("torch_fsdp2.py", before=over if ranks > 1 else [])
+def torchrun(name, ranks, *arguments):
+    done = run(name, *arguments, before=("-m", "torch.distributed.run", "--standalone",
+                                         "--nproc-per-node", str(ranks)))
     assert done.returncode == 0, done.stderr
-    assert f"{ranks} ranks: loss" in done.stdout, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("name, module", [("torch_single.py", "torch"), ("torch_fsdp2.py", "torch"),
+                                          ("hf_model.py", "transformers")])
+def test_torch_in_one_process(name, module):
+    pytest.importorskip(module)
+    done = run(name)
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
+
+
+@pytest.mark.parametrize("name, ranks", [("torch_ddp.py", 2), ("torch_fsdp2.py", 2),
+                                         ("torch_fsdp2_tp.py", 4), ("torch_moe.py", 4)])
+def test_torch_over_ranks(name, ranks):
+    pytest.importorskip("torch")
+    assert f"{ranks} ranks: loss" in torchrun(name, ranks)
+
+
+def test_torch_resume_over_other_ranks(tmp_path):
+    pytest.importorskip("torch")
+    assert "2 ranks: steps 0 to 20" in torchrun("resume_dcp.py", 2, str(tmp_path))
+    assert "3 ranks: steps 20 to 40" in torchrun("resume_dcp.py", 3, str(tmp_path))
 
 
 @pytest.mark.parametrize("order", ["torch, muonrt", "muonrt, torch"])
-def test_both_orders_of_import(order):
+def test_torch_both_orders_of_import(order):
     pytest.importorskip("torch")
     program = f"""import {order}
 import muonrt.torch, torch

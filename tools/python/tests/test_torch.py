@@ -268,12 +268,6 @@ def test_a_state_of_torchs_own_optimizers():
         muonrt.torch.Muon(m.named_parameters()).load_state_dict(theirs.state_dict())
 
 
-def test_a_state_that_would_lose_moments_is_refused():
-    one = muonrt.torch.Muon(model().named_parameters(), muon={"normuon": "rows"})
-    with pytest.raises(muonrt.NotSupportedError, match="NorMuon"):
-        one.state_dict()
-
-
 def test_tied_weights_are_one_parameter():
     m = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False))
     m[1].weight = m[0].weight

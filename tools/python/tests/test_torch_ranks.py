@@ -174,9 +174,9 @@ def same_part(name, tensor, whole):
     assert local_of(tensor).numpy().tobytes() == mine.numpy().tobytes(), name
 
 
-def one_rank(make=Model):
+def one_rank(make=Model, **settings):
     m = make()
-    alone = optimizer(m)
+    alone = optimizer(m, **settings)
     for step in range(STEPS):
         inject(m, step)
         alone.step()

@@ -12,12 +12,12 @@ from torch_ranks import full, on_gloo  # noqa: E402
 import muonrt  # noqa: E402
 
 
-def save(rank, size, folder):
+def save(rank, size, folder, settings):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     m = fsdp(Model(), size)
-    one = optimizer(m)
+    one = optimizer(m, **settings)
     for step in range(2):
         inject(m, step)
         one.step()
@@ -26,7 +26,7 @@ def save(rank, size, folder):
     one.close()
 
 
-def load(rank, size, folder):
+def load(rank, size, folder, settings):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -34,7 +34,7 @@ def load(rank, size, folder):
     with torch.no_grad():
         for p in m.parameters():
             p.zero_()
-    one = optimizer(m)
+    one = optimizer(m, **settings)
     model_state, optimizer_state = get_state_dict(m, one)
     state = {"model": model_state, "optimizer": optimizer_state}
     dcp.load(state, checkpoint_id=folder)
@@ -48,11 +48,12 @@ def load(rank, size, folder):
     return out
 
 
-def test_a_dcp_checkpoint_of_3_ranks_goes_on_over_2_and_4(tmp_path):
-    on_gloo(3, save, str(tmp_path))
-    want, _ = one_rank()  # 3 steps
-    for size in (2, 4):
-        for got in on_gloo(size, load, str(tmp_path)):
+@pytest.mark.parametrize("settings, sizes", [({}, (2, 4)), ({"muon": {"normuon": "rows"}}, (2,))])
+def test_a_dcp_checkpoint_of_3_ranks_goes_on_over_2_and_4(tmp_path, settings, sizes):
+    on_gloo(3, save, str(tmp_path), settings)
+    want, _ = one_rank(**settings)  # 3 steps
+    for size in sizes:
+        for got in on_gloo(size, load, str(tmp_path), settings):
             for name in want:
                 assert got[name].tobytes() == want[name].tobytes(), name
 

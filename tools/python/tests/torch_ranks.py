@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 
-def _process(work, rank, size, store, queue, arguments):
+def _process(work, rank, size, store, queue, lost, arguments):
     try:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         torch.set_num_threads(1)
@@ -17,14 +17,20 @@ def _process(work, rank, size, store, queue, arguments):
         result = work(rank, size, *arguments)
         # Bytes, not tensors: those would travel through shared memory of a process that ends.
         queue.put((rank, result, None))
-        dist.barrier()
-        dist.destroy_process_group()
+        if dist.is_initialized() and lost is None:
+            dist.barrier()
+            dist.destroy_process_group()
     except BaseException:
+        if rank == lost:
+            raise
         queue.put((rank, None, traceback.format_exc()))
 
 
-def on_gloo(size, work, *arguments):
-    """[work(rank, size, *arguments) of every rank], each a process; `work` is global."""
+def on_gloo(size, work, *arguments, lost=None):
+    """[work(rank, size, *arguments) of every rank], each a process; `work` is global.
+
+    lost: a rank that ends without a result, by an exception or a signal.
+    """
     # Forked from one process that has imported torch and done nothing with it.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",
@@ -33,19 +39,19 @@ def on_gloo(size, work, *arguments):
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         processes = [context.Process(target=_process,
-                                     args=(work, rank, size, store, queue, arguments))
+                                     args=(work, rank, size, store, queue, lost, arguments))
                      for rank in range(size)]
         for process in processes:
             process.start()
         results = [None] * size
         try:
-            for _ in range(size):
+            for _ in range(size - (lost is not None)):
                 rank, result, error = queue.get(timeout=240)
                 assert error is None, f"rank {rank}:\n{error}"
                 results[rank] = result
-            for process in processes:
+            for rank, process in enumerate(processes):
                 process.join(60)
-                assert process.exitcode == 0
+                assert (process.exitcode == 0) == (rank != lost)
         finally:
             for process in processes:
                 if process.is_alive():
