@@ -176,7 +176,7 @@ inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {
     if (c.params[i].role == Role::kMuon && c.params[i].view == View::kPlain)
-      c.params[i].owner = (2 * c.world - 1 - static_cast<int>(i)) % c.world;
+      c.params[i].owner = c.world - 1 - static_cast<int>(i) % c.world;
   }
 }
 
