@@ -51,6 +51,7 @@ class Case:
             command += ["--grads", self.folder / f"{grads}{i}"]
         command += ["--mesh", mesh] if mesh else []
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        self.said = done.stderr
         found = re.search(r"^sha256: (\w+)$", done.stdout, re.M)
         return found.group(1) if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
