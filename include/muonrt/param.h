@@ -113,7 +113,7 @@ typedef struct muonrt_param {
   double lr_factor;                /* multiplies the group's, for update and decay; 1; 0 .. 1e30 */
   const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
   muonrt_normuon_t normuon_axis;   /* 0: as the group */
-  int32_t travel;     /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
+  int32_t priority; /* parameters with lower numbers priority first; equal ones as cost wants; 0 */
   int32_t transposed; /* 1: Muon's matrices are stored inputs x outputs (GPT-2's Conv1D, JAX,
                          gpt-oss). Scale rules, blocks, NorMuon and parts count outputs as rows all
                          the same; refused beside qk_clip. 0: outputs x inputs */

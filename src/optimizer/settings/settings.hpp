@@ -123,7 +123,7 @@ struct ParamSettings {
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  int32_t travel = 0;        // parameters of lower numbers travel first
+  int32_t priority = 0;      // parameters of lower numbers go first
   View view = View::kPlain;  // `layout` is of matrices (kStack: a 3-D stack of them) already
   bool transposed = false;   // stored inputs x outputs
   std::vector<PartSettings> parts;
