@@ -22,7 +22,9 @@ inline bool same(const MatrixPiece& a, const MatrixPiece& b) {
   return a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols && a.row == b.row &&
          a.col == b.col && a.packed_offset == b.packed_offset;
 }
-inline bool same(const Owned& a, const Owned& b) { return a.rows == b.rows && a.cols == b.cols; }
+inline bool same(const Owned& a, const Owned& b) {
+  return a.rows == b.rows && a.cols == b.cols && a.transposed() == b.transposed();
+}
 inline bool same(const MatrixBatch& a, const MatrixBatch& b) {
   return a.data == b.data && a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols &&
          a.ld == b.ld && a.count == b.count;

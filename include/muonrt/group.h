@@ -23,6 +23,7 @@ enum muonrt_coefficients {
   MUONRT_COEFFICIENTS_AOL = 7,           /* four triples, made for row_scaling; steps must be 4 */
   MUONRT_COEFFICIENTS_CUSTOM = 100       /* `custom`, steps x (a, b, c) */
 };
+/* Rows are outputs, columns inputs, also where the parameter is `transposed`. */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
   MUONRT_SCALE_MATCH_RMS = 0, /* 0.2 sqrt(max(rows, cols)) */

@@ -41,6 +41,7 @@ typedef struct muonrt_matrix_health {
   int32_t updated; /* 0: the step was skipped, or its parameter sat out: no update was made */
   int64_t param;
   int64_t index; /* among its parameter's matrices: expert by expert, part by part */
+  /* As stored. */
   int64_t rows, cols;
   double update_rms; /* root mean square of what the group's rate (the step's lr x the group's
                         lr_factor) multiplies: scale and the lr_factors of parameter and part are in

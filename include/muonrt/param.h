@@ -41,7 +41,7 @@ enum muonrt_qk_clip_kind {
   MUONRT_QK_CLIP_QKV = 5
 };
 
-/* How a tensor's dimensions are read; never inferred. */
+/* How a tensor's dimensions are read; never inferred. For more of them: batch_dims, row_dims. */
 typedef int32_t muonrt_view_t;
 enum muonrt_view {
   MUONRT_VIEW_PLAIN = 0, /* as it is; Muon: a matrix */
@@ -51,7 +51,8 @@ enum muonrt_view {
 
 /* A block of rows and columns of each of a parameter's matrices that is orthogonalized by itself,
  * with a scale from its own shape: the query rows of a fused QKV, a head, a half of gate_up. The
- * parts of a parameter tile its matrix. Fill with muonrt_part_init first. */
+ * parts of a parameter tile its matrix. Rows are outputs, also where the parameter is `transposed`.
+ * Fill with muonrt_part_init first. */
 typedef struct muonrt_part {
   uint32_t struct_size;
   int32_t reserved;
@@ -112,12 +113,17 @@ typedef struct muonrt_param {
   double lr_factor;                /* multiplies the group's, for update and decay; 1; 0 .. 1e30 */
   const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
   muonrt_normuon_t normuon_axis;   /* 0: as the group */
-  int32_t
-      priority; /* parameters with lower numbers are exchanged first; equal ones as cost wants; 0 */
-  int32_t reserved;
+  int32_t priority; /* parameters with lower numbers priority first; equal ones as cost wants; 0 */
+  int32_t transposed; /* 1: Muon's matrices are stored inputs x outputs (GPT-2's Conv1D, JAX,
+                         gpt-oss). Scale rules, blocks, NorMuon and parts count outputs as rows all
+                         the same; refused beside qk_clip. 0: outputs x inputs */
   const muonrt_layout_t* grad_layout; /* where the gradient lies, if not as the parameter: cut in
                                          another way, replicated, or with partial dimensions; then
                                          its state lies with owners; NULL: as `layout` */
+  /* In place of `view`, where one of them is not 0: the first batch_dims dimensions are a stack of
+     matrices (2: layers x experts x m x n), the next row_dims (0: 1) the rows as they are stored
+     (2: heads x head_dim x out), the rest, at least one, the columns. Layouts cut any of them. */
+  int32_t batch_dims, row_dims;
 } muonrt_param_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */

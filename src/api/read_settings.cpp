@@ -103,6 +103,36 @@ Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std:
   return out;
 }
 
+/// How the dimensions are read: `view`, or batch_dims and row_dims in its place.
+void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
+  to.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
+  to.transposed = read_bool(who, "transposed", p.transposed);
+  const bool given = p.batch_dims != 0 || p.row_dims != 0;
+  if (!given && (to.view != View::kMatrix || p.ndim <= 2)) return;
+  for (const auto& [field, value] :
+       {std::pair{"batch_dims", p.batch_dims}, {"row_dims", p.row_dims}})
+    MUONRT_REQUIRE(value >= 0 && value < MUONRT_MAX_DIMS, kBad, who, ": ", field, " is ", value,
+                   " (must lie in [0, ", MUONRT_MAX_DIMS - 1, "]); correct it");
+  MUONRT_REQUIRE(!given || to.view == View::kPlain, kBad, who, ": view is ", p.view,
+                 ", and batch_dims is ", p.batch_dims, ", row_dims ", p.row_dims,
+                 " (they say what a view says); leave view at MUONRT_VIEW_PLAIN");
+  const int32_t rows = p.row_dims ? p.row_dims : 1;
+  MUONRT_REQUIRE(p.batch_dims + rows < p.ndim, kBad, who, ": batch_dims is ", p.batch_dims,
+                 " and row_dims ", rows, ", but shape is ", to.layout.shape(),
+                 " (the columns need a dimension after those); correct them");
+  if (given) to.view = p.batch_dims ? View::kStack : View::kMatrix;
+  to.layout = to.layout.viewed(p.batch_dims, rows);
+  if (to.grad_layout) to.grad_layout = to.grad_layout->viewed(p.batch_dims, rows);
+  if (std::ssize(to.local_shape) != p.ndim) return;  // flat: a number of elements
+  std::vector<int64_t> sizes(static_cast<size_t>(to.layout.dims()), 1);
+  for (int d = 0; d < to.layout.dims(); ++d) {
+    int64_t& size = sizes[static_cast<size_t>(d)];
+    for (int t = to.layout.first_dim(d); t < to.layout.first_dim(d + 1); ++t)
+      size = checked_mul(size, to.local_shape[static_cast<size_t>(t)]);
+  }
+  to.local_shape = std::move(sizes);
+}
+
 void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
   MUONRT_REQUIRE(p.n_parts >= 0 && (p.parts || p.n_parts == 0), kBad, who, ": n_parts is ",
                  p.n_parts, " with a null list or below 0; pass parts or 0");
@@ -110,6 +140,7 @@ void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& w
   const auto& shape = to.layout.shape();
   MUONRT_REQUIRE(shape.size() >= 2, kBad, who, ": shape is ", shape,
                  " (only a matrix has parts); leave them out");
+  const auto [rows, cols] = outputs_and_inputs(to);
   muonrt_part_t defaults;
   muonrt_part_init(&defaults);
   const uint32_t stride = struct_size_of(p.parts, cat(who, ": part 0").c_str(), sizeof *p.parts);
@@ -118,8 +149,8 @@ void read_parts(ParamSettings& to, const muonrt_param_t& p, const std::string& w
     const auto part = read_struct(element(p.parts, i, stride, where), defaults, where.c_str());
     PartSettings out;
     out.name = part.name ? read_name(part.name, where) : cat(i);
-    out.rows = read_runs(part.rows, part.n_rows, shape[shape.size() - 2], where + ": rows");
-    out.cols = read_runs(part.cols, part.n_cols, shape.back(), where + ": cols");
+    out.rows = read_runs(part.rows, part.n_rows, rows, where + ": rows");
+    out.cols = read_runs(part.cols, part.n_cols, cols, where + ": cols");
     out.scale_factor = part.scale_factor;
     out.lr_factor = part.lr_factor;
     out.normuon_axis =
@@ -163,7 +194,6 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.layout = layouts.read(p.layout, p.ndim, p.shape, who);
   if (p.grad_layout)
     take_grad_layout(out, layouts.read(p.grad_layout, p.ndim, p.shape, who + ": grad_layout"));
-  out.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   if (p.local_shape) {
     out.local_shape_given = true;
     out.local_shape.assign(p.local_shape, p.local_shape + p.ndim);
@@ -184,15 +214,7 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   if (p.qk_clip) out.qk_clip = read_qk_clip(p.qk_clip, who + ": qk_clip");
   out.owner = p.owner;
   out.priority = p.priority;
-  if (out.view == View::kMatrix) {
-    out.layout = out.layout.as_matrix();
-    if (out.grad_layout) out.grad_layout = out.grad_layout->as_matrix();
-    while (out.local_shape.size() > 2) {
-      const int64_t last = out.local_shape.back();
-      out.local_shape.pop_back();
-      out.local_shape.back() = checked_mul(out.local_shape.back(), last);
-    }
-  }
+  read_view(out, p, who);
   read_parts(out, p, who);
   return out;
 }

@@ -119,24 +119,30 @@ Layout matrix_layout(const Layout& stack, int64_t e) {
     return dims;
   };
   auto submesh = std::make_shared<const Mesh>(sizes, names, ranks);
-  const std::vector<int64_t> shape = {stack.shape()[1], stack.shape()[2]};
+  const int first = stack.first_dim(1);  // of the matrix's own
+  const std::vector<int64_t> shape(stack.tensor_shape().begin() + first,
+                                   stack.tensor_shape().end());
+  const auto viewed = [&](const Layout& matrix) {
+    return matrix.viewed(0, stack.first_dim(2) - first);
+  };
   std::vector<Cut> cuts;
   for (const Cut& c : stack.cuts()) {
-    if (c.tensor_dim == 0) continue;
-    cuts.push_back({moved(c.mesh_dims), c.tensor_dim - 1, c.split_factor, c.unit});
+    if (c.tensor_dim < first) continue;
+    cuts.push_back({moved(c.mesh_dims), c.tensor_dim - first, c.split_factor, c.unit});
   }
   const std::vector<int> partial = moved(stack.partial_dims());
-  if (stack.kind() == Layout::Kind::kRowBounds && stack.row_bounds().tensor_dim > 0) {
+  if (stack.kind() == Layout::Kind::kRowBounds && stack.row_bounds().tensor_dim >= first) {
     const RowBounds& r = stack.row_bounds();
-    return Layout::with_row_bounds(submesh, shape, cuts, moved(r.mesh_dims), r.tensor_dim - 1,
-                                   r.bounds, partial);
+    return viewed(Layout::with_row_bounds(submesh, shape, cuts, moved(r.mesh_dims),
+                                          r.tensor_dim - first, r.bounds, partial));
   }
   if (stack.kind() == Layout::Kind::kFlat) {
     std::vector<int> dims = moved(stack.flat().mesh_dims);
     std::sort(dims.begin(), dims.end());  // as matrix_ranges numbers the shards
-    return Layout::with_flat(submesh, shape, cuts, dims, matrix_ranges(stack, sub), partial);
+    return viewed(
+        Layout::with_flat(submesh, shape, cuts, dims, matrix_ranges(stack, sub), partial));
   }
-  return Layout::from_cuts(submesh, shape, cuts, partial);
+  return viewed(Layout::from_cuts(submesh, shape, cuts, partial));
 }
 
 }  // namespace muonrt

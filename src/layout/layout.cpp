@@ -1,6 +1,7 @@
 #include "layout/layout.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -33,12 +34,14 @@ Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std
     : mesh_(std::move(mesh)),
       shape_(std::move(shape)),
       tensor_shape_(shape_),
+      first_(shape_.size() + 1),
       cuts_(std::move(cuts)),
       last_(std::move(last)),
       partial_dims_(std::move(partial_mesh_dims)) {
   MUONRT_REQUIRE(mesh_ != nullptr, Status::kInvalidArgument,
                  "layout: no mesh given; pass a mesh (one rank: a mesh with no dims)");
   numel_ = checked_numel(shape_);
+  std::iota(first_.begin(), first_.end(), 0);
   std::vector<bool> used(static_cast<size_t>(mesh_->dims()));
   for (const Cut& c : cuts_) take_mesh_dims(c.mesh_dims, "a cut", used);
   if (const auto* r = std::get_if<RowBounds>(&last_)) {
@@ -104,13 +107,29 @@ Layout Layout::from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int
                    muonrt::partial_dims(placements));
 }
 
+Layout Layout::viewed(int batch_dims, int row_dims) const {
+  const int dims = static_cast<int>(tensor_shape_.size());
+  MUONRT_REQUIRE(
+      batch_dims >= 0 && row_dims >= 1 && batch_dims < dims && row_dims < dims - batch_dims,
+      Status::kInvalidArgument, "layout of shape ", tensor_shape_, ": ", batch_dims,
+      " dims of a stack and ", row_dims, " of rows leave no columns; give smaller numbers");
+  std::vector<int> first = {0, batch_dims + row_dims, dims};
+  if (batch_dims > 0) first.insert(first.begin() + 1, batch_dims);
+  return with_dims(std::move(first));
+}
+
 Layout Layout::as_matrix() const {
+  return dims() > 2 ? with_dims({0, first_[1], first_.back()}) : *this;
+}
+
+Layout Layout::with_dims(std::vector<int> first) const {
   Layout out = *this;
-  if (shape_.size() > 2) {
-    int64_t cols = 1;
-    for (size_t d = 1; d < shape_.size(); ++d) cols *= shape_[d];
-    out.shape_ = {shape_[0], cols};
+  out.shape_.assign(first.size() - 1, 1);
+  for (size_t d = 0; d < out.shape_.size(); ++d) {
+    for (int t = first[d]; t < first[d + 1]; ++t)
+      out.shape_[d] *= tensor_shape_[static_cast<size_t>(t)];
   }
+  out.first_ = std::move(first);
   return out;
 }
 

@@ -86,14 +86,21 @@ class Layout {
   /// Errors: INVALID_ARGUMENT for a dim that cuts or does not exist.
   Layout with_partial(std::vector<int> partial_mesh_dims) const;
 
-  /// An N-d tensor (N > 2) as its row-major matrix n_0 x (n_1 * n_2 * ...), for convolution
-  /// weights. The buffers are the same; shape, runs and local_shape become 2-D.
+  /// The same tensor with neighbouring dims taken as one: the first `batch_dims` are a stack, the
+  /// next `row_dims` the rows of its matrices, the rest their columns. The buffers are the same;
+  /// shape, runs and local_shape become 3-D, without a stack 2-D.
+  /// Errors: INVALID_ARGUMENT unless rows and columns have a dim each.
+  Layout viewed(int batch_dims, int row_dims) const;
+  /// All dims but the first taken as one, where there are more than two.
   Layout as_matrix() const;
 
   const Mesh& mesh() const { return *mesh_; }
   const std::shared_ptr<const Mesh>& shared_mesh() const { return mesh_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int dims() const { return static_cast<int>(shape_.size()); }
+  /// The tensor's own, which cuts count by; and which of them a dim of the view begins with.
+  const std::vector<int64_t>& tensor_shape() const { return tensor_shape_; }
+  int first_dim(int dim) const { return first_[static_cast<size_t>(dim)]; }
   int64_t numel() const { return numel_; }
 
   Kind kind() const { return static_cast<Kind>(last_.index()); }
@@ -127,7 +134,7 @@ class Layout {
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
   /// Where an index of a dim lies: coordinates on the mesh dims that cut it (-1 on the others), and
-  /// the position in the list of the ranks there. Of the tensor's own dims, not as_matrix's.
+  /// the position in the list of the ranks there.
   struct Spot {
     std::vector<int64_t> coords;
     int64_t position;
@@ -173,7 +180,8 @@ class Layout {
   void check_flat() const;
   void take_mesh_dims(const std::vector<int>& dims, const char* what,
                       std::vector<bool>& used) const;
-  bool viewed_as_matrix() const { return shape_.size() != tensor_shape_.size(); }
+  Layout with_dims(std::vector<int> first) const;
+  int64_t locate_in(int tensor_dim, Spot& spot) const;
   bool owned_at(int64_t position) const;
   std::pair<int64_t, int64_t> flat_range_at(int64_t position) const;
   Runs tensor_runs(int64_t position, int dim) const;
@@ -184,8 +192,9 @@ class Layout {
   std::vector<int> dims_of_cuts() const;
 
   std::shared_ptr<const Mesh> mesh_;
-  std::vector<int64_t> shape_;         // as shown: 2-D after as_matrix
+  std::vector<int64_t> shape_;         // as viewed
   std::vector<int64_t> tensor_shape_;  // as cut
+  std::vector<int> first_;  // tensor dim that each dim of the view begins with, and their number
   int64_t numel_ = 0;
   std::vector<Cut> cuts_;
   Last last_;

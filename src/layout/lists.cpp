@@ -22,11 +22,11 @@ Runs Layout::tensor_runs(int64_t position, int dim) const {
 }
 
 Runs Layout::runs_at(int64_t position, int dim) const {
-  if (!viewed_as_matrix() || dim == 0) return tensor_runs(position, dim);
-  int last = static_cast<int>(tensor_shape_.size()) - 1;
+  const int first = first_dim(dim);
+  int last = first_dim(dim + 1) - 1;
   Runs out = tensor_runs(position, last);
   int64_t size = tensor_shape_[static_cast<size_t>(last)];
-  while (--last >= 1) {
+  while (--last >= first) {
     out = flatten(tensor_runs(position, last), out, size);
     size *= tensor_shape_[static_cast<size_t>(last)];
   }
@@ -93,9 +93,10 @@ std::vector<int64_t> Layout::local_shape(int rank) const {
   if (!product_form()) return {local_numel(rank)};
   std::vector<int64_t> out(shape_.size(), 0);
   if (position < 0) return out;
-  for (size_t d = 0; d < out.size(); ++d) out[d] = list_length(position, static_cast<int>(d));
-  for (size_t d = out.size(); d < tensor_shape_.size(); ++d) {
-    out.back() *= list_length(position, static_cast<int>(d));
+  for (int d = 0; d < dims(); ++d) {
+    int64_t& size = out[static_cast<size_t>(d)];
+    size = 1;
+    for (int t = first_dim(d); t < first_dim(d + 1); ++t) size *= list_length(position, t);
   }
   return out;
 }
@@ -112,34 +113,52 @@ std::pair<int64_t, int64_t> Layout::flat_range(int rank) const {
 }
 
 Layout::Spot Layout::locate(int dim, int64_t index) const {
-  MUONRT_REQUIRE(dim >= 0 && dim < static_cast<int>(tensor_shape_.size()), Status::kInvalidArgument,
-                 "layout of shape ", tensor_shape_, ": tensor dim ", dim, " does not exist");
+  MUONRT_REQUIRE(dim >= 0 && dim < dims(), Status::kInvalidArgument, "layout of shape ", shape_,
+                 ": tensor dim ", dim, " does not exist");
+  int64_t inner = shape_[static_cast<size_t>(dim)];
+  MUONRT_REQUIRE(index >= 0 && index < inner, Status::kInvalidArgument, "index ", index,
+                 " is outside tensor dim ", dim, " of size ", inner, "; give 0 to ", inner - 1);
+  Spot out{std::vector<int64_t>(static_cast<size_t>(mesh_->dims()), -1), 0};
+  int64_t position = 0;  // among the indices before
+  for (int t = first_dim(dim); t < first_dim(dim + 1); ++t) {
+    inner /= tensor_shape_[static_cast<size_t>(t)];
+    out.position = index / inner;
+    index %= inner;
+    const int64_t size = locate_in(t, out);
+    position = position * size + out.position;
+  }
+  out.position = position;
+  return out;
+}
+
+/// Index `spot.position` of a dim of the tensor: adds where it lies.
+/// @return  the length of the list there.
+int64_t Layout::locate_in(int dim, Spot& spot) const {
   int64_t size = tensor_shape_[static_cast<size_t>(dim)];
-  MUONRT_REQUIRE(index >= 0 && index < size, Status::kInvalidArgument, "index ", index,
-                 " is outside tensor dim ", dim, " of size ", size, "; give 0 to ", size - 1);
-  Spot out{std::vector<int64_t>(static_cast<size_t>(mesh_->dims()), -1), index};
   const auto put = [&](const std::vector<int>& mesh_dims, int64_t shard) {
     const int64_t position = mesh_->offset_over(mesh_dims, shard);
-    for (const int k : mesh_dims) out.coords[static_cast<size_t>(k)] = mesh_->coord(position, k);
+    for (const int k : mesh_dims) spot.coords[static_cast<size_t>(k)] = mesh_->coord(position, k);
   };
   for (const Cut& c : cuts_) {
     if (c.tensor_dim != dim) continue;
     const int64_t parts = mesh_->count_over(c.mesh_dims);
-    const CutSpot spot = locate_in_cut(size, out.position, parts, c.split_factor, c.unit);
-    size = cut_length(size, parts, spot.part, c.split_factor, c.unit);
-    out.position = spot.position;
-    put(c.mesh_dims, spot.part);
+    const CutSpot at = locate_in_cut(size, spot.position, parts, c.split_factor, c.unit);
+    size = cut_length(size, parts, at.part, c.split_factor, c.unit);
+    spot.position = at.position;
+    put(c.mesh_dims, at.part);
   }
   if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
     const auto& b = r->bounds;
-    const auto shard = std::upper_bound(b.begin(), b.end(), out.position) - b.begin() - 1;
-    out.position -= b[static_cast<size_t>(shard)];
-    put(r->mesh_dims, shard);
+    const auto shard =
+        static_cast<size_t>(std::upper_bound(b.begin(), b.end(), spot.position) - b.begin() - 1);
+    spot.position -= b[shard];
+    size = b[shard + 1] - b[shard];
+    put(r->mesh_dims, static_cast<int64_t>(shard));
   }
   if (const auto* o = std::get_if<Owner>(&last_); o != nullptr && dim == 0) {
     put(o->mesh_dims, o->shard);
   }
-  return out;
+  return size;
 }
 
 }  // namespace muonrt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
@@ -10,6 +11,12 @@
 namespace muonrt {
 
 namespace {
+
+/// The matrix as settings see it: rows are outputs.
+Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
+  if (settings.params[static_cast<size_t>(m.param)].transposed) std::swap(m.rows, m.cols);
+  return m;
+}
 
 /// What is normalized in a matrix: its rows, its columns, or nothing.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
@@ -41,19 +48,18 @@ int64_t padded(int64_t lines) { return round_up(lines, 64); }
 int64_t normuon_lines(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   if (settings.groups[static_cast<size_t>(p.group)].normuon == NormuonAxis::kOff) return 0;
-  const auto& shape = p.layout.shape();
+  const auto [rows, cols] = outputs_and_inputs(p);
   const int64_t parts = std::max<int64_t>(1, std::ssize(p.parts));
   int64_t lines = 0;
   for (int64_t i = 0; i < parts; ++i) {
     Matrix m{};
     m.param = param;
     m.index = i;
-    m.rows =
-        p.parts.empty() ? shape[shape.size() - 2] : length(p.parts[static_cast<size_t>(i)].rows);
-    m.cols = p.parts.empty() ? shape.back() : length(p.parts[static_cast<size_t>(i)].cols);
+    m.rows = p.parts.empty() ? rows : length(p.parts[static_cast<size_t>(i)].rows);
+    m.cols = p.parts.empty() ? cols : length(p.parts[static_cast<size_t>(i)].cols);
     lines += lines_of(axis_of(settings, m), m);
   }
-  return p.view == View::kStack ? checked_mul(lines, shape[0]) : lines;
+  return p.view == View::kStack ? checked_mul(lines, p.layout.shape()[0]) : lines;
 }
 
 int64_t normuon_bytes(int64_t lines) { return checked_mul(3 * padded(lines), 4); }
@@ -73,11 +79,12 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
   }
   std::vector<int64_t> first(states_.size());
   for (size_t i = 0; i < states_.size(); ++i) {
-    const Matrix& m = plan.matrices()[i];
+    const Matrix m = outputs_first(settings, plan.matrices()[i]);
     const NormuonAxis axis = axis_of(settings, m);
     NormuonState& state = states_[i];
     state.lines = lines_of(axis, m);
-    // Stored short side first: the rows of a tall matrix are columns there.
+    // Stored short side first, outputs first where it is square (Owned::transposed): the rows of a
+    // tall matrix are columns there.
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
     state.param = m.param;
     state.group = settings.params[static_cast<size_t>(m.param)].group;

@@ -47,12 +47,14 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
 
 namespace {
 
-/// Rows and columns of `part` as a matrix of its own, with the scale of its shape.
+/// Rows and columns of `part` (outputs x inputs) as a matrix of its own, with the scale of its
+/// shape; as it is stored.
 MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
                        const ParamSettings& p, const GroupSettings& g) {
   const double rate = p.lr_factor * part.lr_factor;
   const double factor = g.scale_factor * part.scale_factor * rate;
   const double scale = update_scale(g.scale_rule, factor, length(rows), length(cols));
+  if (p.transposed) std::swap(rows, cols);
   return {std::move(name), std::move(rows), std::move(cols), scale,
           decay_scale(g.weight_decay_kind, rate)};
 }
@@ -74,10 +76,10 @@ void add_blocks(std::vector<MatrixPart>& to, const PartSettings& part, const Par
 std::vector<MatrixPart> parts_of(const ParamSettings& p, const GroupSettings& g, bool in_blocks) {
   std::vector<MatrixPart> out;
   if (in_blocks && g.blocks.rows * g.blocks.cols > 1) {
-    const auto& shape = p.layout.shape();
+    const auto [rows, cols] = outputs_and_inputs(p);
     PartSettings all;
-    all.rows = whole(shape[shape.size() - 2]);
-    all.cols = whole(shape.back());
+    all.rows = whole(rows);
+    all.cols = whole(cols);
     if (p.parts.empty()) add_blocks(out, all, p, g);
     for (const PartSettings& part : p.parts) add_blocks(out, part, p, g);
     return out;
@@ -146,11 +148,11 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       spec.master = spec.master || weight;
     }
     if (g.role == Role::kMuon) {
-      const auto& shape = p.layout.shape();
+      const auto [rows, cols] = outputs_and_inputs(p);
       spec.form = form_of(methods[p.group], p, g);
       spec.gram_restarts = methods[p.group].gram_restarts;
-      spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor,
-                                       shape[shape.size() - 2], shape.back());
+      spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor, rows, cols);
+      spec.transposed = p.transposed;
       spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);
       spec.stack = p.view == View::kStack;
       spec.parts = parts_of(p, g, in_blocks && g.blocks.period > 1);

@@ -80,6 +80,9 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
   const bool muon = settings.groups[static_cast<size_t>(p.group)].role == Role::kMuon;
   MUONRT_REQUIRE(muon && p.layout.dims() == 2, Status::kNotSupported, who, " is '", name_of(c.kind),
                  "' (only a Muon matrix is clipped); leave it out");
+  MUONRT_REQUIRE(!p.transposed, Status::kNotSupported, who, " is '", name_of(c.kind),
+                 "', and transposed is 1 (its heads would be columns of what is stored, and rows "
+                 "alone are clipped); store it outputs x inputs, or leave one of them out");
   for (const auto& [field, value, low] : {std::tuple{"layer", c.layer, 0},
                                           {"heads", c.heads, 1},
                                           {"kv_heads", c.kv_heads, 1},

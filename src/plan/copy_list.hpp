@@ -39,9 +39,11 @@ struct Region {
 
 /// A matrix that this rank orthogonalizes in a slot.
 struct Owned {
-  int32_t matrix;                                  // index into Plan::matrices()
-  int64_t rows, cols;                              // of the whole matrix
-  bool transposed() const { return rows > cols; }  // it is stored short side first
+  int32_t matrix;             // index into Plan::matrices()
+  int64_t rows, cols;         // of the whole matrix
+  bool inputs_first = false;  // its rows are inputs
+  /// It is stored short side first, a square one outputs first.
+  bool transposed() const { return rows > cols || (rows == cols && inputs_first); }
   int64_t short_side() const { return rows < cols ? rows : cols; }
   int64_t long_side() const { return rows < cols ? cols : rows; }
 };

@@ -45,7 +45,7 @@ Region add_message(const ExchangeContext& context, const MessagePiece* first,
 
 Piece ExchangeContext::piece(int32_t id, const Block& b, int64_t packed_offset) const {
   const Matrix& m = matrix(id);
-  const ParamSpec& spec = plan.problem().params[static_cast<size_t>(m.param)];
+  const ParamSpec& spec = this->spec(m);
   const auto parts = static_cast<size_t>(parts_of(spec));
   const MatrixPart* part =
       spec.parts.empty() ? nullptr : &spec.parts[static_cast<size_t>(m.index) % parts];

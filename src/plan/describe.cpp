@@ -138,8 +138,8 @@ std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_
     const ParamSpec& spec = plan.problem().params[p];
     const ParamReport& row = report.params[p];
     const bool travels = row.matrices > 0;
-    table.add({spec.name, shape_text(spec.layout.shape()), layout_text(spec),
-               method_text(plan, p, row),
+    table.add({spec.name, shape_text(spec.layout.shape()) + (spec.transposed ? " (in x out)" : ""),
+               layout_text(spec), method_text(plan, p, row),
                ranges(row.sliced ? spec.layout.mesh().ranks() : row.owners, "ranks"),
                ranges(row.slots, "slots"), travels ? human_bytes(row.bytes) : "-",
                travels || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",

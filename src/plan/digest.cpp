@@ -43,6 +43,7 @@ void feed(Hash& hash, const ParamSpec& spec) {
     hash.value(part.decay_scale);
   }
   feed(hash, spec.gram_restarts);
+  if (spec.transposed) hash.bytes("transposed");
 }
 
 void feed(Hash& hash, const Matrix& m) {

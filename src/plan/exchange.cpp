@@ -124,7 +124,8 @@ std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
   std::map<int32_t, int32_t> index_of;
   for (const int32_t id : in_batches(context.plan, ids)) {
     index_of[id] = static_cast<int32_t>(slot.owned.size());
-    slot.owned.push_back({id, context.matrix(id).rows, context.matrix(id).cols});
+    const Matrix& m = context.matrix(id);
+    slot.owned.push_back({id, m.rows, m.cols, context.spec(m).transposed});
   }
   return index_of;
 }

@@ -41,6 +41,9 @@ struct ExchangeContext {
   BlockTable& blocks;
 
   const Matrix& matrix(int32_t id) const { return plan.matrices()[static_cast<size_t>(id)]; }
+  const ParamSpec& spec(const Matrix& m) const {
+    return plan.problem().params[static_cast<size_t>(m.param)];
+  }
   const std::vector<Block>& blocks_of(int32_t id, const Holder& holder) const {
     return blocks.blocks(matrix(id).param, matrix(id).index, holder);
   }

@@ -66,6 +66,7 @@ void write_param(JsonWriter& json, const Plan& plan, const PlanReport& report, s
   json.field("group", spec.group);
   json.field("form", form_name(plan, p, row));
   json.field("update_scale", spec.update_scale);
+  if (spec.transposed) json.field("transposed", true);
   json.field("experts", spec.stack ? spec.layout.shape()[0] : int64_t{0});
   json.field("parts", spec.parts.size());
   json.field("matrices", row.matrices);

@@ -36,7 +36,8 @@ struct ParamSpec {
   DType dtype = DType::kF32;
   DType grad_dtype = DType::kF32;
   int32_t group = 0;
-  bool stack = false;  // 3-D (E, rows, cols): E matrices
+  bool stack = false;       // 3-D (E, rows, cols): E matrices
+  bool transposed = false;  // rows are inputs: the rules of scales and of parts were told so
   FormChoice form = FormChoice::kAuto;
   int newton_schulz_steps = 5;
   std::vector<int> gram_restarts = {2};

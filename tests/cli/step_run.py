@@ -51,30 +51,35 @@ class Case:
             command += ["--grads", self.folder / f"{grads}{i}"]
         command += ["--mesh", mesh] if mesh else []
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        self.said = done.stderr
         found = re.search(r"^sha256: (\w+)$", done.stdout, re.M)
         return found.group(1) if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
 
     def found(self):
         return {name: flat for name, (_, _, flat) in files.read(self.folder / "out")[0].items()}
 
-    def matrix(self, name, after=None, factor=1.0, blocks=None, **muon):
+    def matrix(self, name, after=None, factor=1.0, blocks=None, shape=None, transposed=False,
+               **muon):
         """A tensor of matrices after all steps. Settings that are functions of the step are asked at
-        each. after(t, rows): what happens to the weight then; blocks: (grid, period, rate factor)."""
-        rows, cols = self.shapes[name][-2:]
+        each. after(t, rows): what happens to the weight then; blocks: (grid, period, rate factor);
+        shape: of its matrices, where it is not the last two dimensions."""
+        rows, cols = shape or self.shapes[name][-2:]
+        turned = (lambda m: [list(row) for row in zip(*m)]) if transposed else (lambda m: m)
         out = []
         for at in range(0, len(self.start[name]), rows * cols):
             def cut(flat):
                 return [flat[at + i * cols:at + (i + 1) * cols] for i in range(rows)]
-            w, m, stats = cut(self.start[name]), [[0.0] * cols for _ in range(rows)], {}
+            w, stats = turned(cut(self.start[name])), {}
+            m = [[0.0] * len(row) for row in w]
             for t, grads in enumerate(self.grads):
                 now = {k: f(t) if k == "momentum" and callable(f) else f for k, f in muon.items()}
                 if blocks and t % blocks[1] != 0:
                     now.update(grid=blocks[0], grid_factor=blocks[2])
-                gradient = cut([factor * x for x in grads[name]])
+                gradient = turned(cut([factor * x for x in grads[name]]))
                 textbook.muon_step(w, m, gradient, stats=stats, **now)
                 if after:
                     after(t, w)
-            out += [x for row in w for x in row]
+            out += [x for row in turned(w) for x in row]
         return out
 
     def vector(self, name, every=1, after=None, factor=1.0, **adamw):

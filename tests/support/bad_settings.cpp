@@ -20,6 +20,29 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
 std::vector<BadCase> setting_cases() {
   using A = Arguments;
   return {
+      {"transposed 7",
+       kInvalid,
+       {"param 'wk'", "transposed is 7"},
+       [](A& a) { a.params[1].transposed = 7; }},
+      {"batch_dims below 0",
+       kInvalid,
+       {"param 'wk'", "batch_dims is -1"},
+       [](A& a) { a.params[1].batch_dims = -1; }},
+      {"row_dims above all",
+       kInvalid,
+       {"param 'wk'", "row_dims is 2147483647"},
+       [](A& a) { a.params[1].row_dims = INT32_MAX; }},
+      {"no dimension for columns",
+       kInvalid,
+       {"param 'wk'", "batch_dims is 1 and row_dims 1", "shape is [9, 5]"},
+       [](A& a) { a.params[1].batch_dims = 1; }},
+      {"batch_dims beside a view",
+       kInvalid,
+       {"param 'wk'", "view is 2", "batch_dims is 0, row_dims 1"},
+       [](A& a) {
+         a.params[1].view = MUONRT_VIEW_MATRIX;
+         a.params[1].row_dims = 1;
+       }},
       {"custom with another list",
        kInvalid,
        {"group 0", "custom is given, but coefficients is 0", "MUONRT_COEFFICIENTS_CUSTOM"},

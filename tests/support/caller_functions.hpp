@@ -18,10 +18,7 @@ class Board {
     for (int r = 0; r < of.world; ++r) mine_.push_back({this, r});
     locals_.resize(static_cast<size_t>(of.world));
     const auto mesh = std::make_shared<Mesh>(of.mesh, std::vector<std::string>{}, of.rank_array);
-    for (const Param& p : of.params) {
-      muonrt::Layout layout = layout_of(p, mesh);
-      layouts_.push_back(p.view == muonrt::View::kMatrix ? layout.as_matrix() : layout);
-    }
+    for (const Param& p : of.params) layouts_.push_back(viewed(p, layout_of(p, mesh)));
   }
 
   /// Gives a rank's settings the functions. Owners go round the ranks, holders or not.

@@ -93,6 +93,12 @@ inline std::vector<Form> all() {
        }},
       {"blocks of two rows", {3, 2}, by_cuts("d0:0:1:2,d1:0:1")},
       {"zero redundancy over replicas", {4, 2}, by_cuts("d1:0:1")},
+      {"the second dimension, strided, then the first",
+       {2, 2},
+       [](auto mesh, auto shape) {
+         const int second = shape.size() > 1 ? 1 : 0;
+         return Layout::from_cuts(mesh, shape, {Cut{{0}, second, 2, 1}, Cut{{1}, 0, 1, 1}});
+       }},
       {"last two dims over sixteen", {4, 4}, [](auto mesh, auto shape) {
          const int last = static_cast<int>(shape.size()) - 1;
          return Layout::from_cuts(mesh, shape, {Cut{{0}, 0, 1, 1}, Cut{{1}, last, 1, 1}});
@@ -141,12 +147,23 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
        {"k", rows({{4, 8}}), whole(4), 1.0},
        {"v", rows({{8, 12}}), whole(4), 1.0}});
   add("conv", {6, 3, 2}, View::kMatrix, {});
+  // Stored inputs x outputs; parts count outputs as rows.
+  add("in x out", {9, 9}, View::kPlain, {});
+  c.params.back().transposed = true;
+  add("layers x experts", {2, 3, 5, 8}, View::kStack,
+      {{"gate", rows({{0, 4}}), whole(5), 1.0}, {"up", rows({{4, 8}}), whole(5), 1.0}});
+  c.params.back().transposed = true;
+  c.params.back().batch_dims = 2;
+  c.params.back().row_dims = 1;
+  add("heads x head_dim x out", {3, 4, 7}, View::kMatrix, {});
+  c.params.back().row_dims = 2;
   add("bias", {17}, View::kPlain, {}, Role::kAdamW);
   return c;
 }
 
-// Matrices: 1, 5, 3, 2, 2, 9, 1.
-inline constexpr int64_t kMatrices = 23;
+inline constexpr int64_t kMuon = 10;
+// Matrices: 1, 5, 3, 2, 2, 9, 1, 1, 12, 1.
+inline constexpr int64_t kMatrices = 37;
 
 /// One rank that holds everything.
 inline world::Outcome reference() {
@@ -159,7 +176,7 @@ inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {
     if (c.params[i].role == Role::kMuon && c.params[i].view == View::kPlain)
-      c.params[i].owner = (2 * c.world - 1 - static_cast<int>(i)) % c.world;
+      c.params[i].owner = c.world - 1 - static_cast<int>(i) % c.world;
   }
 }
 

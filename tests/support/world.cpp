@@ -80,6 +80,11 @@ Layout layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
                        : Layout::from_placements(mesh, p.shape, placements, p.reading);
 }
 
+Layout viewed(const Param& p, const Layout& layout) {
+  if (p.row_dims > 0) return layout.viewed(p.batch_dims, p.row_dims);
+  return p.view == View::kMatrix ? layout.as_matrix() : layout;
+}
+
 Layout grad_layout_of(const Param& p, const std::shared_ptr<const Mesh>& mesh) {
   if (p.make_grad_layout) return p.make_grad_layout(mesh, p.shape);
   if (p.grad_placements.empty()) return layout_of(p, mesh);
@@ -90,10 +95,8 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mi
     : case_(&of), rank_(comm.rank()), mirror_(mirror) {
   const auto mesh = std::make_shared<Mesh>(of.mesh, std::vector<std::string>{}, of.rank_array);
   for (const Param& p : of.params) {
-    Layout layout = layout_of(p, mesh);
-    layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
-    layout = grad_layout_of(p, mesh);
-    grad_layouts_.push_back(p.view == View::kMatrix ? layout.as_matrix() : layout);
+    layouts_.push_back(viewed(p, layout_of(p, mesh)));
+    grad_layouts_.push_back(viewed(p, grad_layout_of(p, mesh)));
   }
   make_buffers();
   if (mirror_) mirror_buffers();
@@ -121,6 +124,7 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mi
           param.normuon_axis = p.normuon_axis;
           param.qk_clip = p.qk_clip;
           param.view = p.view;
+          param.transposed = p.transposed;
           param.parts = p.parts;
           settings.params.push_back(std::move(param));
         }

@@ -29,6 +29,8 @@ struct Param {
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
   muonrt::View view = muonrt::View::kPlain;
+  int batch_dims = 0, row_dims = 0;  // of a stack or matrix of more dims than its own
+  bool transposed = false;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
@@ -73,6 +75,9 @@ struct Case {
 /// A case without parameters whose ranks are those of a mesh.
 /// @param rank_array  the mesh's ranks; empty: 0, 1, 2, ...
 Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array = {});
+
+/// `layout`, as the parameter's dims are read.
+muonrt::Layout viewed(const Param& param, const muonrt::Layout& layout);
 
 /// The parameter's layout, before a view of it is taken.
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);

@@ -56,8 +56,8 @@ TEST_CASE("same bits: functions of the caller's carry every form, at every prefe
       CHECK(r.orthogonalized == kMatrices);
       if (by_callback) CHECK(r.bytes_sent == 0);
     }
-    // A gather and a redistribution for each of seven parameters, on every rank, in every step.
-    CHECK(board.calls() == (by_callback ? 2 * 7 * c.world * c.steps : 0));
+    // A gather and a redistribution for each parameter, on every rank, in every step.
+    CHECK(board.calls() == (by_callback ? 2 * forms::kMuon * c.world * c.steps : 0));
   }
 }
 

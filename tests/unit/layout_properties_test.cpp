@@ -90,24 +90,38 @@ TEST_CASE("layout: cuts of different tensor dims commute", "[unit][layout][prope
   }));
 }
 
+/// A layout of three to five dims as a stack of matrices, some dims taken as one.
+Layout random_stack(const Case& c) {
+  const int dims = c.layout.dims();
+  const int batch = static_cast<int>(pick(1, dims - 2));
+  return c.layout.viewed(batch, static_cast<int>(pick(1, dims - 1 - batch)));
+}
+
 TEST_CASE("layout: a stack splits into matrices that their holders hold exactly once",
           "[unit][layout][property]") {
   CHECK(rc::check("P4", [] {
-    const Case c = random_case(3, 3);
-    const int64_t count = c.shape[0], cols = c.shape[2], numel = c.shape[1] * c.shape[2];
-    RC_ASSERT(matrix_count(c.layout) == count);
+    const Case c = random_case(3, 5);
+    const Layout stack = random_stack(c);
+    const int64_t count = stack.shape()[0], cols = stack.shape()[2],
+                  numel = stack.shape()[1] * cols;
+    RC_ASSERT(matrix_count(stack) == count);
+    for (const auto& [rank, held] : c.held) {
+      int64_t local = 1;
+      for (const int64_t n : stack.local_shape(rank)) local *= n;
+      RC_ASSERT(local == std::ssize(held));
+    }
     std::map<int, List> got;
     for (const auto& [rank, held] : c.held) got[rank] = List(held.size(), -1);
     for (int64_t e = 0; e < count; ++e) {
-      const MatrixHolders holders = holders_of(c.layout, e);
-      const Layout alone = matrix_layout(c.layout, e);
+      const MatrixHolders holders = holders_of(stack, e);
+      const Layout alone = matrix_layout(stack, e);
       RC_ASSERT(holders.replicas == holders_of(alone, 0).replicas);
       std::set<int> named;
       for (const auto& ranks : holders.replicas) {
         int64_t sum = 0;
         for (const int rank : ranks) {
           named.insert(rank);
-          const std::vector<Block> blocks = blocks_of_matrix(c.layout, rank, e);
+          const std::vector<Block> blocks = blocks_of_matrix(stack, rank, e);
           List local(c.held.at(rank).size(), -1);
           RC_ASSERT(random_layout::read_blocks(blocks, cols, 0, local));
           for (size_t i = 0; i < local.size(); ++i) {
@@ -123,7 +137,7 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
         RC_ASSERT(sum == numel);
       }
       for (const int rank : c.layout.mesh().ranks()) {
-        if (!named.count(rank)) RC_ASSERT(blocks_of_matrix(c.layout, rank, e).empty());
+        if (!named.count(rank)) RC_ASSERT(blocks_of_matrix(stack, rank, e).empty());
       }
     }
     RC_ASSERT(got == c.held);
@@ -134,11 +148,12 @@ TEST_CASE(
     "layout: two matrices of a stack have one holder class exactly if the same ranks hold them",
     "[unit][layout][property]") {
   CHECK(rc::check("holder class", [] {
-    const Case c = random_case(3, 3);
-    for (int64_t a = 0; a < c.shape[0]; ++a) {
-      for (int64_t b = 0; b < c.shape[0]; ++b) {
-        const bool same = holders_of(c.layout, a).replicas == holders_of(c.layout, b).replicas;
-        RC_ASSERT(same == (holder_class(c.layout, a) == holder_class(c.layout, b)));
+    const Case c = random_case(3, 5);
+    const Layout stack = random_stack(c);
+    for (int64_t a = 0; a < stack.shape()[0]; ++a) {
+      for (int64_t b = 0; b < stack.shape()[0]; ++b) {
+        const bool same = holders_of(stack, a).replicas == holders_of(stack, b).replicas;
+        RC_ASSERT(same == (holder_class(stack, a) == holder_class(stack, b)));
       }
     }
   }));
@@ -147,16 +162,17 @@ TEST_CASE(
 TEST_CASE("layout: locate is the inverse of the lists", "[unit][layout][property]") {
   CHECK(rc::check("locate", [] {
     const Case c = random_case(1);
-    for (int d = 0; d < c.layout.dims(); ++d) {
-      for (int64_t i = 0; i < c.shape[static_cast<size_t>(d)]; ++i) {
-        const Layout::Spot spot = c.layout.locate(d, i);
+    const Layout layout = c.layout.dims() < 3 ? c.layout : random_stack(c);
+    for (int d = 0; d < layout.dims(); ++d) {
+      for (int64_t i = 0; i < layout.shape()[static_cast<size_t>(d)]; ++i) {
+        const Layout::Spot spot = layout.locate(d, i);
         for (const int rank : c.layout.mesh().ranks()) {
           const auto coords = *c.layout.mesh().coords(rank);
           bool there = true;
           for (size_t k = 0; k < coords.size(); ++k) {
             there = there && (spot.coords[k] < 0 || spot.coords[k] == coords[k]);
           }
-          const int64_t at = position_of(c.layout.runs_before_flat(rank, d), i);
+          const int64_t at = position_of(layout.runs_before_flat(rank, d), i);
           RC_ASSERT(at == (there ? spot.position : -1));
         }
       }

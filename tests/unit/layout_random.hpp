@@ -201,7 +201,7 @@ inline Case random_case(int64_t dims_low = 0, int64_t dims_high = 3) {
   Case out;
   out.mesh = random_mesh();
   const auto dims = static_cast<int>(pick(dims_low, dims_high));
-  for (int d = 0; d < dims; ++d) out.shape.push_back(pick(0, dims == 3 ? 6 : 10));
+  for (int d = 0; d < dims; ++d) out.shape.push_back(pick(0, dims > 3 ? 4 : dims == 3 ? 6 : 10));
   auto kind = static_cast<Layout::Kind>(pick(0, 3));
   if (dims == 0 && kind == Layout::Kind::kRowBounds) kind = Layout::Kind::kFlat;
   const Roles roles = random_roles(out.mesh, dims == 0, kind);

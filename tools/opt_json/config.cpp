@@ -1,5 +1,6 @@
 #include "opt_json/config.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -33,13 +34,15 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
 }
 
 /// What only matrices have, as defaults, is nothing to an AdamW rule; its own is refused with the
-/// parameters it applies to. So are restarts of the Gram form, to a rule of the other.
+/// parameters it applies to. So is what only stacks have, to a matrix; and so are restarts of the
+/// Gram form, to a rule of the other.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.role == "adamw") {
     if (!own("parts")) config.parts = {};
     if (!own("qk_clip")) config.qk_clip.reset();
   }
+  if (config.role == "matrix" && !own("batch_dims")) config.batch_dims.reset();
   if (config.method == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
 }
 
@@ -112,7 +115,8 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
       {"replicas", [](S& out, const Value& v) { out.replicas = v.choice(std::span(kReplicas)); }},
-      {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMostSize); }}};
+      {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMostSize); }},
+      {"allow_no_muon", [](S& out, const Value& v) { out.allow_no_muon = v.boolean(); }}};
   return keys;
 }
 
@@ -124,6 +128,20 @@ size_t StepConfig::rule_of(const std::string& param) const {
   }
   throw std::runtime_error(file + ": no rule matches the parameter " + shown(param) +
                            "; add one (with \"role\": \"frozen\" if it is to stay as it is)");
+}
+
+void StepConfig::require_muon(const std::vector<size_t>& used) const {
+  const auto muon = [](const Rule& rule) {
+    return rule.config.role == "matrix" || rule.config.role == "stack";
+  };
+  const auto first = std::find_if(rules.begin(), rules.end(), muon);
+  const bool any =
+      std::any_of(used.begin(), used.end(), [&](size_t rule) { return muon(rules[rule]); });
+  if (allow_no_muon || any || used.empty() || first == rules.end()) return;
+  throw std::runtime_error(file + ": no parameter gets Muon: " + first->config.rule + " (" +
+                           shown(first->pattern) + ") and all others of the roles matrix and " +
+                           "stack match none of the " + std::to_string(used.size()) +
+                           " that step; mend their patterns, or set \"allow_no_muon\": true");
 }
 
 StepConfig parse_config(std::string_view text, const std::string& file) {

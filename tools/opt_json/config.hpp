@@ -77,6 +77,8 @@ struct ParamConfig {
   LayoutConfig layout;
   PartsConfig parts;
   std::vector<Setting> plain;  // in this order: of a field the last counts
+  std::optional<bool> transposed;
+  std::optional<int64_t> batch_dims, row_dims;
   std::optional<double> lr, lr_factor;
   std::optional<MomentumSchedule> momentum_schedule;
   std::optional<int32_t> coefficients;
@@ -105,9 +107,14 @@ struct StepConfig {
   std::optional<int64_t> chunk_bytes, window;
   std::optional<int32_t> commit, replicas;  // values of the C ABI
   int64_t health_every = 0;
+  bool allow_no_muon = false;
 
   /// Index of the first rule that matches. Throws std::runtime_error that names the parameter.
   size_t rule_of(const std::string& param) const;
+
+  /// Throws std::runtime_error where rules are there for Muon, but every parameter has one for
+  /// AdamW: names that do not fit, most likely. @param used  the rules of the parameters that step.
+  void require_muon(const std::vector<size_t>& used) const;
 };
 
 /// Reads and checks opt.json. @param file  names it in messages.

@@ -265,6 +265,9 @@ QkClipConfig read_qk_clip(const Value& v) {
 const std::vector<Key<ParamConfig>>& param_keys() {
   static const std::vector<Key<P>> keys = {
       choice("role", &P::role, {"matrix", "stack", "adamw", "frozen"}),
+      {"transposed", [](P& out, const Value& v) { out.transposed = v.boolean(); }},
+      integer("batch_dims", &P::batch_dims, 1, MUONRT_MAX_DIMS - 2),
+      integer("row_dims", &P::row_dims, 1, MUONRT_MAX_DIMS - 1),
       layout_words("placements", &LayoutConfig::placements),
       layout_words("grad_placements", &LayoutConfig::grad_placements),
       {"reading",

@@ -29,6 +29,8 @@ void check_rule(const std::string& file, const tool::ParamConfig& c) {
     if (!words->empty()) refuse("placements", "layouts come from --mesh");
   }
   if (!c.parts.kind.empty()) refuse("parts", "no matrix is fused");
+  if (c.transposed.value_or(false)) refuse("transposed", "weights are outputs x inputs");
+  if (c.batch_dims || c.row_dims) refuse("batch_dims, row_dims", "weights have two dimensions");
   if (!(*c.lr > 0)) refuse("lr: 0", "the schedule multiplies it");
 }
 
@@ -55,6 +57,7 @@ void TrainOptimizer::take_rules(const Config& model) {
                                "' is a vector; give it a rule with the role adamw");
     }
   }
+  config_.require_muon(rule_of);
   const std::set<size_t> used(rule_of.begin(), rule_of.end());
   used_.assign(used.begin(), used.end());
   for (const size_t rule : used_) rules_.emplace_back(config_.file, config_.rules[rule].config);

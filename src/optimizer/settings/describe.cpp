@@ -61,6 +61,7 @@ void describe_param(Fingerprint& table, const std::string& who, const ParamSetti
   table.add(who + ": owner", cat(p.owner));
   table.add(who + ": priority", cat(p.priority));
   table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
+  table.add(who + ": transposed", listed(p.transposed));
   table.add(who + ": lr_factor", listed(p.lr_factor));
   table.add(who + ": normuon_axis", cat(static_cast<int32_t>(p.normuon_axis)));
   table.add(who + ": qk_clip", describe(p.qk_clip));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algo/coefficients.hpp"
@@ -123,7 +124,8 @@ struct ParamSettings {
   float* master = nullptr;
   int owner = -1;
   int32_t priority = 0;      // parameters of lower numbers go first
-  View view = View::kPlain;  // kMatrix: `layout` is that of the matrix already
+  View view = View::kPlain;  // `layout` is of matrices (kStack: a 3-D stack of them) already
+  bool transposed = false;   // stored inputs x outputs
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;
   NormuonAxis normuon_axis = NormuonAxis::kOff;
@@ -204,6 +206,14 @@ void require_param(const OptimizerSettings& settings, int64_t param, const char*
 
 inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t param) {
   return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
+}
+
+/// Rows and columns of a Muon parameter's matrices, outputs x inputs, however they are stored.
+/// Parts and all settings count by these.
+inline std::pair<int64_t, int64_t> outputs_and_inputs(const ParamSettings& p) {
+  const auto& shape = p.layout.shape();
+  const int64_t rows = shape[shape.size() - 2], cols = shape.back();
+  return p.transposed ? std::pair(cols, rows) : std::pair(rows, cols);
 }
 
 /// Where the gradient lies.

@@ -127,7 +127,8 @@ void check_matrix(const ParamSettings& p, const std::string& who) {
   MUONRT_REQUIRE(
       p.layout.dims() == (stack ? 3 : 2), kBad, who, ": shape is ", p.layout.shape(),
       stack ? " (a stack is experts x rows x cols)" : " (Muon works on matrices)",
-      "; declare a stack of matrices or a view as one (view), or give it to an AdamW group");
+      "; say what its dimensions are (view, or batch_dims and row_dims), or give it to an AdamW "
+      "group");
   MUONRT_REQUIRE(p.layout.numel() > 0, kBad, who, ": shape is ", p.layout.shape(),
                  " (an empty matrix has no polar factor); leave it out");
 }

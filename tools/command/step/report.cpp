@@ -148,7 +148,25 @@ std::string StepReporter::skip_reason(const Step& step) const {
   return fmt::format("{} (found by rank {})", what, r.nonfinite_rank);
 }
 
+/// Whether a tensor of GPT-2's names has the shape that only Conv1D, which stores inputs x outputs,
+/// gives it, and nothing says how it is stored.
+bool looks_transposed(const StepTensor& t) {
+  if (!t.steps() || t.adamw() || t.config->transposed) return false;
+  const auto [rows, cols] = t.matrix_shape();
+  const auto named = [&](const char* part) {
+    return t.entry->name.find(part) != std::string::npos;
+  };
+  return ((named("c_attn") || named("c_fc")) && rows < cols) || (named("c_proj") && rows > cols);
+}
+
 void StepReporter::print_notes() const {
+  const auto looks = std::find_if(tensors_.begin(), tensors_.end(), looks_transposed);
+  if (looks != tensors_.end()) {
+    fmt::print(stderr,
+               "muonrt: note: {}: shape {} is that of a weight stored inputs x outputs (GPT-2's "
+               "Conv1D); say \"transposed\": true for all of these, or false\n",
+               looks->where, shape_text(looks->entry->shape));
+  }
   std::set<size_t> used;
   for (const StepTensor& t : tensors_) used.insert(t.rule);
   for (size_t i = 0; i < config_.rules.size(); ++i) {

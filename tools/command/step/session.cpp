@@ -139,6 +139,12 @@ void StepSession::take_param(const TensorFile& params, Local& local) {
   p.view = t.stack()                                  ? MUONRT_VIEW_STACK
            : !t.adamw() && t.entry->shape.size() != 2 ? MUONRT_VIEW_MATRIX
                                                       : MUONRT_VIEW_PLAIN;
+  if (!t.adamw() && (t.config->batch_dims || t.config->row_dims)) {
+    p.view = MUONRT_VIEW_PLAIN;
+    p.batch_dims = t.batch_dims();
+    p.row_dims = t.row_dims();
+  }
+  p.transposed = t.transposed();
   p.parts = local.parts.empty() ? nullptr : local.parts.data();
   p.n_parts = std::ssize(local.parts);
   p.qk_clip = rules_[static_cast<size_t>(p.group)].qk_clip();

@@ -59,7 +59,20 @@ void check_kind(const StepTensor& t) {
            " (F32 and BF16 can be stepped); convert it, or give it the role frozen");
   }
   const std::string rank = std::to_string(dims) + (dims == 1 ? " dimension" : " dimensions");
-  if (t.stack() && dims != 3) refuse("role stack, but it has " + rank + " (3 belong to a stack)");
+  if (t.config->role == "matrix" && t.config->batch_dims) {
+    refuse("batch_dims is " + std::to_string(*t.config->batch_dims) +
+           ", but the role is matrix; give it the role stack");
+  }
+  const bool given = t.config->batch_dims || t.config->row_dims;
+  if (!given && t.stack() && dims != 3) {
+    refuse("role stack, but it has " + rank +
+           " (3 belong to a stack, or say batch_dims, row_dims)");
+  }
+  if (given && !t.adamw() && dims <= static_cast<size_t>(t.batch_dims() + t.row_dims())) {
+    refuse("batch_dims is " + std::to_string(t.batch_dims()) + " and row_dims " +
+           std::to_string(t.row_dims()) + ", but its shape is " + shape_text(t.entry->shape) +
+           " (the columns need a dimension after those); correct them");
+  }
   if (!t.adamw() && dims < 2) refuse("role matrix, but it has " + rank + " (2 or more are needed)");
   if (dims > 8) refuse("it has " + rank + " (at most 8)");
   if (t.adamw() && !t.config->parts.kind.empty()) {
@@ -69,11 +82,8 @@ void check_kind(const StepTensor& t) {
 
 void take_parts(StepTensor& t) {
   if (t.adamw()) return;
-  const std::vector<int64_t>& shape = t.entry->shape;
-  const size_t first = t.stack() ? 1 : 0;
-  int64_t cols = 1;
-  for (size_t i = first + 1; i < shape.size(); ++i) cols *= shape[i];
-  t.parts = parts_of(t.config->parts, shape[first], cols, t.where + ": parts");
+  const auto [rows, cols] = t.matrix_shape();
+  t.parts = parts_of(t.config->parts, rows, cols, t.where + ": parts");
 }
 
 void take_layouts(StepTensor& t, const std::string& given, int world) {
@@ -100,9 +110,19 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
 
 }  // namespace
 
+std::pair<int64_t, int64_t> StepTensor::matrix_shape() const {
+  const std::vector<int64_t>& shape = entry->shape;
+  std::pair<int64_t, int64_t> out = {1, 1};
+  const size_t first = static_cast<size_t>(batch_dims()), cols = first + row_dims();
+  for (size_t i = first; i < shape.size(); ++i) (i < cols ? out.first : out.second) *= shape[i];
+  if (transposed()) std::swap(out.first, out.second);
+  return out;
+}
+
 std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig& config,
                                      const std::string& mesh, int world) {
   std::vector<StepTensor> out;
+  std::vector<size_t> used;
   int64_t index = 0;
   for (const TensorEntry& entry : params.table().entries) {
     StepTensor& t = out.emplace_back();
@@ -116,7 +136,9 @@ std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig&
     if (entry.bytes() == 0) continue;  // nothing that could move
     take_parts(t);
     t.index = index++;
+    used.push_back(t.rule);
   }
+  config.require_muon(used);
   return out;
 }
 

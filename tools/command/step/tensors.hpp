@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "command/step/parts.hpp"
@@ -29,6 +30,12 @@ struct StepTensor {
   bool steps() const { return index >= 0; }
   bool adamw() const { return *config->role == "adamw"; }
   bool stack() const { return *config->role == "stack"; }
+  /// Dimensions that make the stack, and the rows; see muonrt_param_t.
+  int batch_dims() const { return stack() ? static_cast<int>(config->batch_dims.value_or(1)) : 0; }
+  int row_dims() const { return static_cast<int>(config->row_dims.value_or(1)); }
+  bool transposed() const { return !adamw() && config->transposed.value_or(false); }
+  /// Rows and columns of the matrices, outputs x inputs.
+  std::pair<int64_t, int64_t> matrix_shape() const;
   bool half() const { return entry->dtype == "BF16"; }
 };
 

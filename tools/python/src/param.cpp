@@ -91,7 +91,7 @@ Param make(const std::string& name, nb::object data, nb::object grad,
            std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
            const std::string& dtype, const std::string& grad_dtype, const std::string& view,
            const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
-           const Layout* grad_layout) {
+           const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims) {
   const std::string what = cat("param '", name, "': ");
   Param out;
   out.name = name;
@@ -105,6 +105,9 @@ Param make(const std::string& name, nb::object data, nb::object grad,
   out.settings.group = group;
   out.settings.dtype = out.data.dtype;
   out.settings.view = view_of(view);
+  out.settings.transposed = transposed;
+  out.settings.batch_dims = batch_dims;
+  out.settings.row_dims = row_dims;
   out.settings.owner = owner;
   out.settings.lr_factor = lr_factor;
   out.settings.master_kind = master_of(master_kind);
@@ -139,24 +142,27 @@ void bind_param(nb::module_& module) {
              std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
              const std::string& dtype, const std::string& grad_dtype, const std::string& view,
              const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
-             const Layout* grad_layout) {
-            new (self)
-                Param(make(name, data, grad, std::move(shape), layout, group, dtype, grad_dtype,
-                           view, master_kind, master, owner, lr_factor, grad_layout));
+             const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims) {
+            new (self) Param(make(name, data, grad, std::move(shape), layout, group, dtype,
+                                  grad_dtype, view, master_kind, master, owner, lr_factor,
+                                  grad_layout, transposed, batch_dims, row_dims));
           },
           nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(), nb::kw_only(),
           nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
           nb::arg("group") = 0, nb::arg("dtype") = "", nb::arg("grad_dtype") = "",
           nb::arg("view") = "plain", nb::arg("master_kind") = "auto",
           nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
-          nb::arg("grad_layout").none() = nb::none(),
+          nb::arg("grad_layout").none() = nb::none(), nb::arg("transposed") = false,
+          nb::arg("batch_dims") = 0, nb::arg("row_dims") = 0,
           "data: this rank's shard, float32 or bfloat16, row-major, host memory; steps write to "
           "it.\n"
           "grad: its gradient, of the same shape unless `grad_layout` is given; may come later.\n"
           "shape: of the whole tensor, needed with a layout. layout: none: replicated.\n"
           "dtype: \"bfloat16\" where data is uint16 bits. view: \"plain\" (Muon: a matrix), "
           "\"stack\"\n"
-          "(experts x rows x cols), \"matrix\" (n0 x the rest).\n"
+          "(experts x rows x cols), \"matrix\" (n0 x the rest); or batch_dims and row_dims: how "
+          "many\n"
+          "dimensions make the stack, and the rows. transposed: stored inputs x outputs.\n"
           "master_kind: \"auto\" (bf16 gets owned f32 masters), \"none\", \"owned\", "
           "\"remainder\",\n"
           "\"stochastic\"; or `master`, float32 of data's shape, yours.")

@@ -52,6 +52,18 @@ def test_muon_and_adamw_match_the_textbook():
     np.testing.assert_allclose(got_v, adamw.weight, atol=1e-6)
 
 
+def test_inputs_by_outputs_move_as_the_transpose():
+    (w, _), (g, _) = weights(), gradients(0)
+    there, back = w.copy(), np.ascontiguousarray(w.T).reshape(2, COLS // 2, ROWS)
+    grad = np.ascontiguousarray(g.T).reshape(back.shape)
+    optimizer = muonrt.Optimizer(
+        [muonrt.Param("out_in", there, g),
+         muonrt.Param("in_out", back, grad, transposed=True, row_dims=2)],
+        [muonrt.Group("muon", scale_rule="ratio")])
+    optimizer.step(0.02)
+    assert (there != w).all() and (back.reshape(COLS, ROWS).T == there).all()
+
+
 def cut(layout, whole, rank, size):
     """What `rank` holds of `whole`, by the layout's own lists of indices."""
     lists = []

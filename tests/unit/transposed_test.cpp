@@ -1,0 +1,271 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "muonrt/muonrt.h"
+#include "support/world.hpp"
+#include "textbook/textbook.hpp"
+
+// Matrices that are stored inputs x outputs: they move as the transpose of what is stored the other
+// way does, bit for bit, and as the textbook says.
+
+using namespace muonrt;
+
+namespace {
+
+struct Twin {
+  const char* name;
+  int64_t stacked, outputs, inputs;
+  std::vector<PartSettings> parts;
+};
+
+std::vector<Twin> twins() {
+  return {{"tall", 1, 24, 6, {}},
+          {"wide", 1, 6, 24, {}},
+          {"square", 1, 8, 8, {}},
+          {"one output", 1, 1, 9, {}},
+          {"stack", 3, 5, 7, {}},
+          {"fused",
+           1,
+           12,
+           5,
+           {{"q", {{0, 5}}, whole(5), 1.0, 0.5},
+            {"k", {{5, 9}}, {{0, 3}}, 3.0},
+            {"the rest of k", {{5, 9}}, {{3, 5}}, 1.0, 1.0, NormuonAxis::kColumns},
+            {"v", {{9, 12}}, whole(5), 1.0}}}};
+}
+
+/// Each twin as it is, then stored inputs x outputs.
+world::Case make_case() {
+  world::Case c;
+  c.settings.groups = world::default_groups();
+  for (const Twin& t : twins()) {
+    for (const bool transposed : {false, true}) {
+      world::Param p;
+      p.name = cat(t.name, transposed ? " in x out" : " out x in");
+      p.shape = {t.outputs, t.inputs};
+      if (transposed) std::swap(p.shape[0], p.shape[1]);
+      if (t.stacked > 1) {
+        p.shape.insert(p.shape.begin(), t.stacked);
+        p.view = View::kStack;
+      }
+      p.transposed = transposed;
+      p.parts = t.parts;
+      c.params.push_back(std::move(p));
+    }
+  }
+  return c;
+}
+
+/// Matrices one after the other, each transposed.
+std::vector<float> transposed(const std::vector<unsigned char>& bytes, const Twin& t) {
+  std::vector<float> from(bytes.size() / 4), to(from.size());
+  std::memcpy(from.data(), bytes.data(), bytes.size());
+  for (int64_t e = 0; e < t.stacked; ++e) {
+    const int64_t first = e * t.outputs * t.inputs;
+    for (int64_t r = 0; r < t.outputs; ++r) {
+      for (int64_t k = 0; k < t.inputs; ++k)
+        to[static_cast<size_t>(first + k * t.outputs + r)] =
+            from[static_cast<size_t>(first + r * t.inputs + k)];
+    }
+  }
+  return to;
+}
+
+void put(std::vector<unsigned char>& to, const std::vector<float>& from) {
+  REQUIRE(to.size() == from.size() * 4);
+  std::memcpy(to.data(), from.data(), to.size());
+}
+
+/// Steps of a case on one rank, in which the second of each pair is given the transposes of the
+/// first's values.
+void check_twins(const world::Case& c) {
+  const std::vector<Twin> all = twins();
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    const auto first = [](size_t pair) { return static_cast<int64_t>(2 * pair); };
+    for (size_t i = 0; i < all.size(); ++i)
+      put(rank.data(first(i) + 1), transposed(rank.data(first(i)), all[i]));
+    const std::vector<unsigned char> before = rank.data(0);
+    for (int64_t step = 0; step < 3; ++step) {
+      rank.fill_gradients(step);
+      for (size_t i = 0; i < all.size(); ++i)
+        put(rank.grad(first(i) + 1), transposed(rank.grad(first(i)), all[i]));
+      StepReport report;
+      REQUIRE(rank.step_only(step, report) == Status::kOk);
+      for (size_t i = 0; i < all.size(); ++i) {
+        INFO(all[i].name << ", step " << step);
+        const std::vector<float> expected = transposed(rank.data(first(i)), all[i]);
+        CHECK(std::memcmp(rank.data(first(i) + 1).data(), expected.data(), expected.size() * 4) ==
+              0);
+      }
+    }
+    CHECK(rank.data(0) != before);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("transposed: in x out moves as the transpose of out x in, under every rule of scales",
+          "[unit][optimizer]") {
+  for (const ScaleRule rule : {ScaleRule::kMatchRms, ScaleRule::kOriginal, ScaleRule::kRatio,
+                               ScaleRule::kMaxDim, ScaleRule::kNone}) {
+    INFO(name_of(rule));
+    world::Case c = make_case();
+    c.settings.groups[0].scale_rule = rule;
+    for (world::Param& p : c.params)  // an axis of its own wants a group's
+      for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
+    check_twins(c);
+  }
+}
+
+TEST_CASE("transposed: NorMuon's axes, row scaling and blocks count outputs as rows",
+          "[unit][optimizer][normuon]") {
+  for (const NormuonAxis axis : {NormuonAxis::kRows, NormuonAxis::kColumns, NormuonAxis::kLonger}) {
+    INFO("axis " << static_cast<int>(axis));
+    world::Case c = make_case();
+    c.settings.groups[0].normuon = axis;
+    check_twins(c);
+  }
+  for (const bool blocks : {false, true}) {
+    INFO((blocks ? "blocks" : "row scaling"));
+    world::Case c = make_case();
+    GroupSettings& g = c.settings.groups[0];
+    if (blocks) {
+      g.blocks = {2, 3, 2};
+      g.scale_rule = ScaleRule::kOriginal;
+    } else {
+      g.row_scaling = RowScaling::kAol;
+      g.coefficients = CoefficientFamily::kAol;
+      g.steps = 4;
+    }
+    for (world::Param& p : c.params)
+      for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
+    check_twins(c);
+  }
+}
+
+TEST_CASE("transposed: the scale is that of outputs over inputs", "[unit][optimizer]") {
+  // 64 outputs of 4 inputs: sqrt(16); stored the other way it would be 1, or a quarter.
+  for (const auto& [rule, outputs, inputs, scale] : {std::tuple{ScaleRule::kOriginal, 64, 4, 4.0},
+                                                     {ScaleRule::kRatio, 64, 4, 4.0},
+                                                     {ScaleRule::kOriginal, 4, 64, 1.0},
+                                                     {ScaleRule::kRatio, 4, 64, 0.25}}) {
+    world::Case c;
+    c.settings.groups = world::default_groups();
+    c.settings.groups[0].scale_rule = rule;
+    c.params = {world::matrix("w", {inputs, outputs}, {})};
+    c.params[0].transposed = true;
+    world::on_ranks(1, [&, scale = scale](Comm& comm) {
+      world::Rank rank(c, comm);
+      CHECK(rank.optimizer().plan().problem().params[0].update_scale == scale);
+    });
+  }
+}
+
+TEST_CASE("transposed: matrices cut over four ranks follow the float64 textbook",
+          "[unit][optimizer]") {
+  world::Case c = world::on_mesh({2, 2});
+  c.settings.transport = DType::kF32;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].scale_rule = ScaleRule::kOriginal;
+  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  const Placement s0{PlacementKind::kShard, 0, 1}, s1{PlacementKind::kShard, 1, 1};
+  // Stored: 24 inputs x 60 outputs, cut both ways, and so on.
+  c.params = {world::matrix("c_fc", {24, 60}, {s0, s1}),
+              world::matrix("c_proj", {60, 24}, {s1, s1}),
+              world::matrix("square", {31, 31}, {s1, s0})};
+  for (world::Param& p : c.params) p.transposed = true;
+  const world::Outcome outcome = world::run(c);
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    INFO(c.params[i].name);
+    const int64_t rows = c.params[i].shape[0], cols = c.params[i].shape[1];
+    const auto values = [&](int64_t step) {
+      textbook::Matrix stored(rows, cols);
+      for (int64_t e = 0; e < rows * cols; ++e)
+        stored.v[static_cast<size_t>(e)] =
+            static_cast<double>(world::value(static_cast<int64_t>(i), e, step));
+      return textbook::transpose(stored);
+    };
+    textbook::Muon how;
+    how.lr = c.lr;
+    how.scale = textbook::Scale::kOriginal;
+    how.list = textbook::lists::kPolarModded;
+    how.safety = 1.02;
+    how.normuon = true;
+    textbook::Matrix w = values(-1), m(cols, rows);
+    std::vector<double> v;
+    for (int step = 0; step < c.steps; ++step) textbook::muon_step(how, w, m, values(step), &v);
+    const textbook::Matrix expected = textbook::transpose(w);
+    double worst = 0;
+    for (size_t e = 0; e < expected.v.size(); ++e) {
+      float x;
+      std::memcpy(&x, outcome.tensors.params[i].data() + 4 * e, 4);
+      worst = std::max(worst, std::abs(static_cast<double>(x) - expected.v[e]));
+    }
+    // As in step_textbook_test: the weights are of size 1.
+    CHECK(worst < 2e-5);
+  }
+}
+
+TEST_CASE("transposed: the C ABI takes stacks of any dims, and refuses heads in columns",
+          "[unit][abi]") {
+  // 2 layers x 3 experts x (2 x 2 inputs) x 4 outputs.
+  const int64_t shape[5] = {2, 3, 2, 2, 4}, flat_shape[3] = {6, 4, 4};
+  std::vector<float> data(96), grad(96);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = world::value(0, static_cast<int64_t>(i), -1);
+    grad[i] = world::value(0, static_cast<int64_t>(i), 0);
+  }
+  std::vector<float> flat = data, flat_grad = grad;
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  muonrt_group_t group;
+  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  muonrt_param_t params[2];
+  for (muonrt_param_t& p : params) {
+    muonrt_param_init(&p);
+    p.transposed = 1;
+  }
+  params[0].name = "experts";
+  params[0].ndim = 5;
+  params[0].shape = params[0].local_shape = shape;
+  params[0].batch_dims = params[0].row_dims = 2;
+  params[0].data = data.data();
+  params[0].grad = grad.data();
+  params[1].name = "the same as a stack";
+  params[1].ndim = 3;
+  params[1].shape = flat_shape;
+  params[1].view = MUONRT_VIEW_STACK;
+  params[1].data = flat.data();
+  params[1].grad = flat_grad.data();
+  muonrt_optimizer_t* optimizer = nullptr;
+  REQUIRE(muonrt_optimizer_create(&optimizer, comm, nullptr, &group, 1, params, 2) == MUONRT_OK);
+  muonrt_step_t step;
+  muonrt_step_init(&step);
+  step.lr = 0.1;
+  muonrt_report_t report;
+  muonrt_report_init(&report);
+  REQUIRE(muonrt_optimizer_step(optimizer, &step, &report) == MUONRT_OK);
+  CHECK(report.orthogonalized == 12);
+  CHECK(data == flat);
+  CHECK(data[0] != world::value(0, 0, -1));
+  muonrt_optimizer_destroy(optimizer);
+
+  muonrt_qk_clip_t clip;
+  muonrt_qk_clip_init(&clip);
+  clip.kind = MUONRT_QK_CLIP_Q;
+  clip.heads = 2;
+  clip.head_dim = 8;
+  params[0].ndim = 2;
+  params[0].shape = flat_shape + 1;
+  params[0].local_shape = nullptr;
+  params[0].batch_dims = params[0].row_dims = 0;
+  params[0].qk_clip = &clip;
+  CHECK(muonrt_optimizer_create(&optimizer, comm, nullptr, &group, 1, params, 1) ==
+        MUONRT_ERROR_NOT_SUPPORTED);
+  const std::string message = muonrt_last_error();
+  CHECK_THAT(message, Catch::Contains("param 'experts'") && Catch::Contains("transposed is 1") &&
+                          Catch::Contains("columns"));
+  muonrt_comm_destroy(comm);
+}
