@@ -117,6 +117,11 @@ typedef struct muonrt_param {
   const muonrt_layout_t* grad_layout; /* where the gradient lies, if not as the parameter: cut in
                                          another way, replicated, or with partial dimensions; then
                                          its state lies with owners; NULL: as `layout` */
+  /* What the caller believes of its buffers, in elements, ndim numbers each: of data (and master),
+     and of grad. Compared with row-major and contiguous (INVALID_ARGUMENT); those of dimensions of
+     one index here, and of empty shards, mean nothing. A flat range has one dimension here, the
+     first. NULL: not compared. */
+  const int64_t *strides, *grad_strides;
 } muonrt_param_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */

@@ -83,7 +83,8 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
         comm->for_optimizer(),
         [&] {
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
-          return api::read_settings(options, groups, n_groups, params, n_params, comm->host.size());
+          return api::read_settings(options, groups, n_groups, params, n_params, comm->host.rank(),
+                                    comm->host.size());
         },
         make_device);
     *optimizer = handle.release();
