@@ -36,17 +36,35 @@ def comm_of(process_group=None) -> tuple[muonrt.Comm, list[int]]:
         return muonrt.Comm.self(), ranks
     hosts = [None] * len(ranks)
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
-    meeting = [None, None]
-    if rank == 0:
-        if len(set(hosts)) == 1:
-            host = "127.0.0.1"
-        elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
-            host = os.environ["MASTER_ADDR"]
-        else:
-            host = hosts[0]
-        meeting = [muonrt.free_address(host), secrets.token_bytes(16)]
-    dist.broadcast_object_list(meeting, src=ranks[0], group=group)
-    return muonrt.Comm.tcp(rank, len(ranks), meeting[0], meeting[1]), ranks
+    told = False
+
+    def tell(address, secret):
+        nonlocal told
+        told = True
+        meeting = [address, secret]
+        dist.broadcast_object_list(meeting, src=ranks[0], group=group)
+        return meeting
+
+    if rank > 0:
+        address, secret = tell(None, None)
+        if address is None:
+            raise muonrt.CommError(secret)
+        return muonrt.Comm.tcp(rank, len(ranks), address, secret), ranks
+    if len(set(hosts)) == 1:
+        host = "127.0.0.1"
+    elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
+        host = os.environ["MASTER_ADDR"]
+    else:
+        host = hosts[0]
+    place = f"[{host}]:0" if ":" in host else f"{host}:0"
+    secret = secrets.token_bytes(16)
+    try:
+        return muonrt.Comm.tcp(0, len(ranks), place, secret,
+                               listening=lambda address: tell(address, secret)), ranks
+    except Exception as error:
+        if not told:  # the others wait for it
+            tell(None, f"rank 0: {error}")
+        raise
 
 
 def gather_objects(comm: muonrt.Comm, mine) -> list:

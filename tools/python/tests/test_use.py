@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -310,3 +312,25 @@ def test_what_can_be_asked():
     assert "plan" in one.describe() and one.names == ["w1"] and one.find("w1") == 0
     assert one.counters()["orthogonalized"] == 1
     assert muonrt.version().count(".") == 2 and isinstance(muonrt.build_info(), dict)
+
+
+def test_rank_0_takes_a_free_port_and_tells_where():
+    told = queue.Queue()
+
+    def rank(number):
+        if number == 0:
+            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=told.put)
+        return muonrt.Comm.tcp(1, 2, told.get(timeout=60), b"12345678")
+
+    with ThreadPoolExecutor(2) as pool:
+        comms = list(pool.map(rank, range(2)))
+        assert list(pool.map(lambda c: c.allgather(b"x"), comms)) == [[b"x", b"x"]] * 2
+        list(pool.map(lambda c: c.close(), reversed(comms)))
+
+    def refuse(address):
+        raise RuntimeError(f"no way to tell {address}")
+
+    with pytest.raises(RuntimeError, match="no way to tell 127.0.0.1:[1-9]"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=refuse)
+    with pytest.raises(muonrt.InvalidArgumentError, match="nobody is told"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678")
