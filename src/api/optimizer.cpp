@@ -139,7 +139,8 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
     const Status status = o.step(
         [&] {
           if (report) api::struct_size_of(report, "report", sizeof *report);
-          return api::read_step(step, static_cast<int64_t>(o.settings().params.size()));
+          return api::read_step(step, static_cast<int64_t>(o.settings().params.size()),
+                                static_cast<int32_t>(o.settings().groups.size()));
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");

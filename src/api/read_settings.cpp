@@ -337,7 +337,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   return out;
 }
 
-StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
+StepSettings read_step(const muonrt_step_t* given, int64_t n_params, int32_t n_groups) {
   MUONRT_REQUIRE(given, kBad,
                  "muonrt_optimizer_step: step is null; fill one with muonrt_step_init");
   muonrt_step_t defaults;
@@ -347,8 +347,12 @@ StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
                      (s.without_grad || s.n_without_grad == 0),
                  kBad, "step: n_without_grad is ", s.n_without_grad, " (0 to ", n_params,
                  ", with a list that is not null); correct it");
+  MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kBad, "step: n_group_lrs is ",
+                 s.n_group_lrs, " with ", s.group_lrs ? "a" : "no", " list (there are ", n_groups,
+                 " groups); pass one rate for each, or neither");
   StepSettings out;
   out.lr = s.lr;
+  if (s.group_lrs) out.group_lrs.assign(s.group_lrs, s.group_lrs + n_groups);
   out.grad_scale_inv = s.grad_scale_inv;
   out.device_grad_scale_inv = s.device_grad_scale_inv;
   out.grad_multiplier = s.grad_multiplier;

@@ -45,6 +45,7 @@ struct Arguments {
   bool out_given = true;
   muonrt_step_t step;
   int64_t without[1] = {0};
+  double rates[2] = {0.01, 0.01};
   const muonrt_step_t* step_given = &step;
   muonrt_report_t report;
   const void* grad_of_1 = nullptr;

@@ -20,6 +20,33 @@ std::vector<BadCase> step_cases() {
       {"negative lr", kInvalid, {"lr is -0.5"}, [](A& a) { a.step.lr = -0.5; }, true},
       {"infinite lr", kInvalid, {"lr is inf"}, [](A& a) { a.step.lr = HUGE_VAL; }, true},
       {"lr beyond f32", kInvalid, {"lr", "1e+39"}, [](A& a) { a.step.lr = 1e39; }, true},
+      {"rates without their number",
+       kInvalid,
+       {"n_group_lrs is 0", "2 groups"},
+       [](A& a) { a.step.group_lrs = a.rates; },
+       true},
+      {"more rates than groups",
+       kInvalid,
+       {"n_group_lrs is 3"},
+       [](A& a) {
+         a.step.group_lrs = a.rates;
+         a.step.n_group_lrs = 3;
+       },
+       true},
+      {"number of rates that are null",
+       kInvalid,
+       {"n_group_lrs is 2 with no list"},
+       [](A& a) { a.step.n_group_lrs = 2; },
+       true},
+      {"negative rate of a group",
+       kInvalid,
+       {"lr of group 1 is -0.5"},
+       [](A& a) {
+         a.rates[1] = -0.5;
+         a.step.group_lrs = a.rates;
+         a.step.n_group_lrs = 2;
+       },
+       true},
       {"gradient scale that vanishes",
        kInvalid,
        {"grad_scale_inv"},
@@ -71,6 +98,15 @@ std::vector<BadCase> step_cases() {
        [](A& a) { a.step.stream = a.without; },
        true},
       {"other lr", kMismatch, {"lr", "0.01", "0.02"}, [](A& a) { a.step.lr = 0.02; }, true},
+      {"other rate of a group",
+       kMismatch,
+       {"lr of group 1", "0.01", "0.02"},
+       [](A& a) {
+         a.rates[1] = 0.02;
+         a.step.group_lrs = a.rates;
+         a.step.n_group_lrs = 2;
+       },
+       true},
       {"announced on one rank alone",
        kMismatch,
        {"param 'wq'", "takes part", "1", "0"},

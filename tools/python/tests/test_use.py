@@ -334,3 +334,18 @@ def test_rank_0_takes_a_free_port_and_tells_where():
         muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=refuse)
     with pytest.raises(muonrt.InvalidArgumentError, match="nobody is told"):
         muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678")
+
+
+def test_rates_of_groups_are_those_of_the_step():
+    results = []
+    for by_group in (True, False):
+        w, b = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones(3, np.float32)
+        one = muonrt.Optimizer(
+            [muonrt.Param("w", w, w[::-1].copy()), muonrt.Param("b", b, b.copy(), group=1)],
+            [muonrt.Group("muon", lr_factor=1.0 if by_group else 0.25),
+             muonrt.Group("adamw", lr_factor=1.0 if by_group else 0.03)])
+        one.step([0.25, 0.03] if by_group else 1.0)
+        results.append(w.tobytes() + b.tobytes())
+    assert results[0] == results[1]
+    with pytest.raises(muonrt.InvalidArgumentError, match="n_group_lrs is 1"):
+        one.step([0.25])
