@@ -144,7 +144,7 @@ class Muon(torch.optim.Optimizer):
         for i, (name, p) in enumerate(zip(self._names, self._params)):
             spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                        for e in everywhere]
-            layout = ranks.layout_of(name, p, ranks.lift(name, spreads, world), rank, world)
+            layout = ranks.layout_of(name, p, spreads, rank)
             params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
                                        group=of_group[i], view=self._views[i]))
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)

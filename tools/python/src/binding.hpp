@@ -117,6 +117,7 @@ struct Layout {
 
   std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, int32_t rank,
                                    std::optional<int32_t> world) const;
+  Layout lift(const std::vector<std::vector<int32_t>>& submeshes) const;
   int32_t world_or_mesh(std::optional<int32_t> world) const;
 };
 

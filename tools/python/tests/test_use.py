@@ -349,3 +349,16 @@ def test_rates_of_groups_are_those_of_the_step():
     assert results[0] == results[1]
     with pytest.raises(muonrt.InvalidArgumentError, match="n_group_lrs is 1"):
         one.step([0.25])
+
+
+def test_a_layout_on_a_submesh_is_lifted_over_all_ranks():
+    # Ranks 0 to 3 as "dp, tp" of 2 x 2: a layout on "dp" alone.
+    own = [(0, 2), (1, 3), (0, 2), (1, 3)]
+    for ranks in own:
+        layout = muonrt.Layout(muonrt.Mesh((2,), ["dp"], list(ranks)), "S(0)").lift(own)
+        assert (layout.mesh.shape, layout.mesh.names) == ([2, 2], ["dp", "lines"])
+        assert layout.mesh.ranks == [0, 1, 2, 3]
+        rows = [layout.runs((5, 2), rank, 0) for rank in range(4)]
+        assert rows == [[(0, 3)], [(0, 3)], [(3, 5)], [(3, 5)]]
+    with pytest.raises(muonrt.InvalidArgumentError, match="rank 1 is not in its own submesh"):
+        muonrt.Layout(muonrt.Mesh((2,), ranks=[0, 2]), "S(0)").lift([(0, 2)] * 3 + [(1, 3)])
