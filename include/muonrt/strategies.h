@@ -58,8 +58,8 @@ MUONRT_API void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups
 /* *mesh <- ranks 0, 1, 2, ... as an array of the sizes above 1, named pp, dp, fsdp, cp, ep, tp;
  * where none is above 1 (here, and in the functions below) one dimension of one rank, named "one".
  * Here and below `storage` has been filled by its _init function, and *mesh may hold anything: it
- * is written at the size that muonrt_mesh_t has in version 0.1 (*lifted alike). Local. Errors: INVALID_ARGUMENT
- * unless the sizes multiply to `world`. */
+ * is written at the size that muonrt_mesh_t has in version 0.1 (*lifted alike). Local. Errors:
+ * INVALID_ARGUMENT unless the sizes multiply to `world`. */
 MUONRT_API muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh,
                                                   muonrt_mesh_storage_t* storage,
                                                   const muonrt_process_sizes_t* sizes,
