@@ -76,6 +76,7 @@ TEST_CASE("dlpack: a shard keeps the whole tensor's shape", "[unit][abi]") {
   REQUIRE(muonrt_param_set_data_dlpack(&p, &w.tensor, MUONRT_DEVICE_HOST, 0) == MUONRT_OK);
   CHECK((p.shape == whole && p.local_shape == w.shape));
   w.tensor.ndim = 1;
+  w.tensor.strides = w.strides + 1;
   CHECK(muonrt_param_set_data_dlpack(&p, &w.tensor, MUONRT_DEVICE_HOST, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("'w' has 1 dimensions (2 expected)"));
