@@ -59,8 +59,8 @@ std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addres
     std::vector<Socket> out = listen_at(addresses, backlog);
     std::vector<SocketAddress> others;
     for (size_t i = 1; i < out.size(); ++i) {
-      others.push_back(place_of(out[i]));
-      others.back().set_port(place_of(out[0]).port());
+      others.push_back(address_of(out[i]));
+      others.back().set_port(address_of(out[0]).port());
     }
     out.resize(1);
     try {
@@ -73,7 +73,7 @@ std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addres
   }
 }
 
-SocketAddress place_of(const Socket& s) {
+SocketAddress address_of(const Socket& s) {
   SocketAddress out;
   out.length = sizeof out.storage;
   getsockname(s.fd(), reinterpret_cast<sockaddr*>(&out.storage), &out.length);
@@ -118,7 +118,7 @@ Socket try_connect(const SocketAddress& address, const SocketAddress* from, Dead
 }
 
 bool meets_itself(const Socket& s) {
-  const SocketAddress here = place_of(s);
+  const SocketAddress here = address_of(s);
   SocketAddress there;
   there.length = sizeof there.storage;
   return getpeername(s.fd(), reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&

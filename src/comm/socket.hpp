@@ -45,7 +45,7 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
 std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addresses, int backlog);
 
 /// The address at this end.
-SocketAddress place_of(const Socket& socket);
+SocketAddress address_of(const Socket& socket);
 
 /// @param from  an address of this machine to call from, or null.
 /// @return  an open connection, or none; then `why` says why. Waits no longer than the deadline.

@@ -77,9 +77,9 @@ TEST_CASE("layout abi: strides of dimensions of one index, and of an empty shard
           "[unit][abi][layout]") {
   std::vector<float> data(12, 1.0f), grad(12, 0.5f);
   muonrt_layout_t owned = muonrt::layout(), flat = muonrt::layout();
-  const int64_t slot = 0, range[] = {0, 12};
+  const int64_t shard = 0, range[] = {0, 12};
   owned.kind = MUONRT_LAYOUT_OWNER;
-  owned.values = &slot;
+  owned.values = &shard;
   owned.n_values = 1;
   flat.kind = MUONRT_LAYOUT_FLAT;
   flat.values = range;
