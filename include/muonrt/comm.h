@@ -33,6 +33,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
                                                      muonrt_thread_group_t* group, int32_t rank);
 
 /* A communicator that the caller's functions carry (see muonrt/transport.h). Not collective.
+ * *transport may be freed afterwards, `state` not before `destroy` is called.
  * Errors: INVALID_ARGUMENT for a missing function, a bad rank or size. */
 MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
                                                         const muonrt_transport_t* transport);

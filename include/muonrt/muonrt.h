@@ -1,4 +1,5 @@
-/* muonrt/muonrt.h - everything but what needs a foreign header's types (muonrt/mpi.h).
+/* muonrt/muonrt.h - everything but what needs a foreign header's types (muonrt/mpi.h), and
+ * muonrt/dlpack.h.
  *
  * After fork() the child must call no function on what its parent made, not even destroy: threads,
  * connections and locks stayed with the parent, and a call may wait for ever or speak on the

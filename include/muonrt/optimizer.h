@@ -124,18 +124,22 @@ typedef struct muonrt_step {
   const float* device_grad_scale_inv; /* multiplies every gradient, besides grad_scale_inv */
   const float* grad_multiplier;       /* the same, behind clip_norm: the caller's own clipping */
   const float* found_inf;             /* not 0 on any rank: the step is skipped on all */
-  const float* qk_logits; /* the largest logit of each query head on this rank, in memory
-                             of the device: layer by layer, ascending; -inf for a head
-                             that is not here; NULL: of none. The maximum over all ranks
-                             decides; one that is not finite skips the step. */
-  int64_t n_qk_logits;    /* heads of all layers that parameters name */
-  void* stream;           /* CUDA: the cudaStream_t on which gradients are written; the step's work
-                             waits for all that it holds now. NULL: the default stream. One that
-                             is being captured is NOT_SUPPORTED. One whose work does not end for
-                             timeout_ms ends the step with TIMEOUT: buffers must stay, and
-                             muonrt_optimizer_destroy waits, until it has, for what was enqueued
-                             behind it then still runs; on one rank alone that may be a commit.
-                             Host: NULL. */
+  const float* qk_logits;  /* the largest logit of each query head on this rank, in memory
+                              of the device: layer by layer, ascending; -inf for a head
+                              that is not here; NULL: of none. The maximum over all ranks
+                              decides; one that is not finite skips the step. */
+  int64_t n_qk_logits;     /* heads of all layers that parameters name */
+  void* stream;            /* CUDA: the cudaStream_t on which gradients are written; the step's work
+                              waits for all that it holds now. NULL: the default stream. One that
+                              is being captured is NOT_SUPPORTED. One whose work does not end for
+                              timeout_ms ends the step with TIMEOUT: buffers must stay, and
+                              muonrt_optimizer_destroy waits, until it has, for what was enqueued
+                              behind it then still runs; on one rank alone that may be a commit.
+                              Host: NULL. */
+  const double* group_lrs; /* a rate for each group, in their order, each as `lr`, which is then
+                              not read; NULL: `lr` for all */
+  int32_t n_group_lrs;     /* their number, where it is not NULL; 0 */
+  int32_t reserved_2;
 } muonrt_step_t;
 
 /* What a step did. Times in seconds, of this rank. */
@@ -197,12 +201,21 @@ MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t
  * blocking stream is under capture, which the default stream would wait for, creation is
  * NOT_SUPPORTED. Collective over `comm`; every rank passes the same parameters in the same order,
  * with its own buffers. `groups` and `params` are arrays; the first element's struct_size is the
- * stride of all. Blocking. `comm` may be used again, or destroyed, afterwards. On a GPU a step is
- * rehearsed, which takes about as long as one: it loads kernels and makes tables; no gradient is
- * read, no parameter written, nothing sent, no function of the caller's called. Errors, the same on
- * every rank and naming the rank, parameter, field and values: INVALID_ARGUMENT, NOT_SUPPORTED,
- * MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing is changed then, and *optimizer
- * is NULL. A null `comm` can only be reported to its own rank. */
+ * stride of all. Blocking.
+ *
+ * Kept until muonrt_optimizer_destroy are the buffers that params name (data, master, and grad
+ * until another one is bound), and of `distributed` and `allocator` the functions and their state.
+ * All else may be freed or used again once the call has returned: `comm`, options, groups, params
+ * and what these point to (names, shapes, strides, layouts, meshes, parts, lists).
+ *
+ * On a GPU a step is rehearsed, which takes about as long as one: it loads kernels and makes
+ * tables; no gradient is read, no parameter written, nothing sent, no function of the caller's
+ * called.
+ *
+ * Errors, the same on every rank and naming the rank, parameter, field and values:
+ * INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing
+ * is changed or kept then, and *optimizer is NULL. A null `comm` can only be reported to its own
+ * rank. */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
                                                    const muonrt_optimizer_options_t* options,

@@ -113,7 +113,7 @@ typedef struct muonrt_param {
   double lr_factor;                /* multiplies the group's, for update and decay; 1; 0 .. 1e30 */
   const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
   muonrt_normuon_t normuon_axis;   /* 0: as the group */
-  int32_t priority; /* parameters with lower numbers priority first; equal ones as cost wants; 0 */
+  int32_t priority;   /* parameters with lower numbers go first; equal ones as cost wants; 0 */
   int32_t transposed; /* 1: Muon's matrices are stored inputs x outputs (GPT-2's Conv1D, JAX,
                          gpt-oss). Scale rules, blocks, NorMuon and parts count outputs as rows all
                          the same; refused beside qk_clip. 0: outputs x inputs */
@@ -124,6 +124,11 @@ typedef struct muonrt_param {
      matrices (2: layers x experts x m x n), the next row_dims (0: 1) the rows as they are stored
      (2: heads x head_dim x out), the rest, at least one, the columns. Layouts cut any of them. */
   int32_t batch_dims, row_dims;
+  /* What the caller believes of its buffers, in elements, ndim numbers each: of data (and master),
+     and of grad. Compared with row-major and contiguous (INVALID_ARGUMENT); those of dimensions of
+     one index here, and of empty shards, mean nothing. A flat range has one dimension here, the
+     first. NULL: not compared. */
+  const int64_t *strides, *grad_strides;
 } muonrt_param_t;
 
 /* Each sets every field to its default; see muonrt/base.h. */

@@ -22,7 +22,8 @@ typedef struct muonrt_tcp {
   int32_t rank;               /* 0 <= rank < size; no default: -1 until set */
   int32_t size;               /* >= 1; no default: 0 until set */
   int32_t reserved;           /* 0 */
-  const char* address;        /* "host:port" or "[IPv6 address]:port" of rank 0; no default */
+  const char* address;        /* "host:port" or "[IPv6 address]:port" of rank 0; no default. Port 0
+                                 on rank 0, with `listening`: one that is free */
   const char* interface_name; /* use this interface alone, by name ("eth0") or address. Rank 0
                                 listens at those addresses of `address` that lie on it, else at
                                 its first of the same family; NULL: at all that are its machine's.
@@ -31,21 +32,27 @@ typedef struct muonrt_tcp {
                                  runs at one address meet), not to be guessed; no default */
   int64_t secret_bytes;       /* >= 8; no default: 0 until set */
   int64_t timeout_ms; /* for all ranks to come; 60000; later waits: muonrt_comm_set_timeout */
+  /* Rank 0: called by its thread once it listens, before it waits: `address` with the port that it
+     has, to be told to the others (by MPI_Bcast, say), which come to that; not where it cannot
+     listen. Anything but 0 ends the call with CALLBACK. NULL: not called. */
+  int32_t (*listening)(void* state, const char* address);
+  void* state;
 } muonrt_tcp_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
 MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
 #define muonrt_tcp_init(tcp) muonrt_tcp_init_sized((tcp), sizeof(muonrt_tcp_t))
 
-/* Collective over all ranks, blocking. The ends prove that they know the secret without telling it;
- * those who do not, port scanners included, are turned away and disturb nobody. What is said
- * afterwards is neither encrypted nor signed: use a network that you trust. No environment variable
- * is read. The ranks end when rank 0 does; destroy its communicator last.
- * Errors: INVALID_ARGUMENT; COMM if this rank's secret is not rank 0's (which waits for it and
- * gets TIMEOUT), the address is taken, something else answers there, or rank 0 may not have a file
- * open for each rank; MISMATCH, on all ranks, for unequal sizes or versions, a rank out of range,
- * or two ranks of one number; TIMEOUT naming the ranks that are missing, or, on the others, what
- * came of the last try to reach rank 0.
+/* Collective over all ranks, blocking. Nothing that *tcp points to is kept.
+ * The ends prove that they know the secret without telling it; those who do not, port scanners
+ * included, are turned away and disturb nobody. What is said afterwards is neither encrypted nor
+ * signed: use a network that you trust. No environment variable is read. The ranks end when rank
+ * 0 does; destroy its communicator last.
+ * Errors: INVALID_ARGUMENT; CALLBACK; COMM if this rank's secret is not rank 0's (which waits for
+ * it and gets TIMEOUT), the address is taken, something else answers there, or rank 0 may not have
+ * a file open for each rank; MISMATCH, on all ranks, for unequal sizes or versions, a rank out of
+ * range, or two ranks of one number; TIMEOUT naming the ranks that are missing, or, on the others,
+ * what came of the last try to reach rank 0.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp);
 

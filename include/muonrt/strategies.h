@@ -58,8 +58,8 @@ MUONRT_API void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups
 /* *mesh <- ranks 0, 1, 2, ... as an array of the sizes above 1, named pp, dp, fsdp, cp, ep, tp;
  * where none is above 1 (here, and in the functions below) one dimension of one rank, named "one".
  * Here and below `storage` has been filled by its _init function, and *mesh may hold anything: it
- * is written at the size that muonrt_mesh_t has in version 0.1. Local. Errors: INVALID_ARGUMENT
- * unless the sizes multiply to `world`. */
+ * is written at the size that muonrt_mesh_t has in version 0.1 (*lifted alike). Local. Errors:
+ * INVALID_ARGUMENT unless the sizes multiply to `world`. */
 MUONRT_API muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh,
                                                   muonrt_mesh_storage_t* storage,
                                                   const muonrt_process_sizes_t* sizes,
@@ -81,6 +81,23 @@ MUONRT_API muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh,
 MUONRT_API muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* storage,
                                               const muonrt_mesh_t* mesh, int32_t world,
                                               const char* name, int64_t index);
+
+/* *lifted <- the layout over all ranks of a tensor that `layout` has on this rank's submesh, of
+ * which each rank has another one: a norm's weight on the "dp" of "dp, tp", experts on "ep", on
+ * "efsdp, ep". It lies so on every one of them: *mesh is the submesh and behind its dimensions one
+ * named "lines", which replicates. The same on every rank. Where all have the same submesh nothing
+ * is added. Row bounds, owners and flat ranges name their last_dims.
+ * @param placements  receives MUONRT_MAX_DIMS; *lifted points to these, *mesh and what `layout`
+ *                    points to.
+ * @param submeshes   world x (ranks of the submesh): by rank, what each has as its mesh's ranks;
+ *                    muonrt_comm_allgather collects them.
+ * Local. Errors: INVALID_ARGUMENT, naming the rank, for a null pointer or mesh, a rank outside its
+ * own submesh, submeshes that are neither equal nor disjoint. */
+MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
+                                              muonrt_mesh_storage_t* storage,
+                                              muonrt_placement_t* placements,
+                                              const muonrt_layout_t* layout,
+                                              const int32_t* submeshes, int32_t world);
 
 /* placements[0 .. mesh->ndim) <- by the customary names of mesh dimensions: fsdp, dp_shard, zero,
  * hsdp_shard, dp_shard_cp, efsdp cut tensor dimension 0; tp cuts `tp_dim`, -1: replicates; ep cuts

@@ -83,7 +83,8 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
         comm->for_optimizer(),
         [&] {
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
-          return api::read_settings(options, groups, n_groups, params, n_params, comm->host.size());
+          return api::read_settings(options, groups, n_groups, params, n_params, comm->host.rank(),
+                                    comm->host.size());
         },
         make_device);
     *optimizer = handle.release();
@@ -138,7 +139,8 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
     const Status status = o.step(
         [&] {
           if (report) api::struct_size_of(report, "report", sizeof *report);
-          return api::read_step(step, static_cast<int64_t>(o.settings().params.size()));
+          return api::read_step(step, static_cast<int64_t>(o.settings().params.size()),
+                                static_cast<int32_t>(o.settings().groups.size()));
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");

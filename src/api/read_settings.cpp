@@ -181,7 +181,25 @@ QkClipSettings read_qk_clip(const muonrt_qk_clip_t* given, const std::string& wh
   return out;
 }
 
-ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts) {
+/// What the caller believes of a buffer of this rank's. Errors: INVALID_ARGUMENT unless that is
+/// row-major and contiguous.
+void check_strides(const std::string& who, const char* field, const int64_t* strides,
+                   const Layout& layout, int rank) {
+  if (!strides || layout.local_numel(rank) == 0) return;
+  std::vector<int64_t> shape = layout.local_shape(rank);
+  shape.resize(layout.shape().size(), 1);  // flat ranges: one number
+  const std::vector<int64_t> given(strides, strides + shape.size());
+  int64_t expected = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    MUONRT_REQUIRE(shape[d] == 1 || given[d] == expected, kBad, who, ": ", field, " is ", given,
+                   " for ", shape, " on rank ", rank, " (not row-major and contiguous: dimension ",
+                   d, " needs ", expected, "); pass a contiguous buffer, or null strides");
+    expected *= shape[d];
+  }
+}
+
+ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReader& layouts,
+                         int rank) {
   muonrt_param_t defaults;
   muonrt_param_init(&defaults);
   const muonrt_param_t p = read_struct(given, defaults, cat("param ", index).c_str());
@@ -207,6 +225,8 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   }
   out.data = p.data;
   out.grad = p.grad;
+  check_strides(who, "strides", p.strides, out.layout, rank);
+  check_strides(who, "grad_strides", p.grad_strides, grad_layout(out), rank);
   out.master_kind = read_enum<MasterKind>(who, "master_kind", p.master_kind, {0, 1, 2, 3, 4, 5});
   out.master = p.master;
   out.lr_factor = p.lr_factor;
@@ -307,7 +327,8 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
 
 OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
                                 const muonrt_group_t* groups, int32_t n_groups,
-                                const muonrt_param_t* params, int64_t n_params, int world) {
+                                const muonrt_param_t* params, int64_t n_params, int rank,
+                                int world) {
   muonrt_optimizer_options_t defaults;
   muonrt_optimizer_options_init(&defaults);
   const auto o = options ? read_struct(options, defaults, "options") : defaults;
@@ -333,12 +354,12 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
   const uint32_t param_stride = struct_size_of(params, "param 0", sizeof *params);
   for (int64_t i = 0; i < n_params; ++i) {
     out.params.push_back(
-        read_param(element(params, i, param_stride, cat("param ", i)), i, layouts));
+        read_param(element(params, i, param_stride, cat("param ", i)), i, layouts, rank));
   }
   return out;
 }
 
-StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
+StepSettings read_step(const muonrt_step_t* given, int64_t n_params, int32_t n_groups) {
   MUONRT_REQUIRE(given, kBad,
                  "muonrt_optimizer_step: step is null; fill one with muonrt_step_init");
   muonrt_step_t defaults;
@@ -348,8 +369,12 @@ StepSettings read_step(const muonrt_step_t* given, int64_t n_params) {
                      (s.without_grad || s.n_without_grad == 0),
                  kBad, "step: n_without_grad is ", s.n_without_grad, " (0 to ", n_params,
                  ", with a list that is not null); correct it");
+  MUONRT_REQUIRE(s.n_group_lrs == (s.group_lrs ? n_groups : 0), kBad, "step: n_group_lrs is ",
+                 s.n_group_lrs, " with ", s.group_lrs ? "a" : "no", " list (there are ", n_groups,
+                 " groups); pass one rate for each, or neither");
   StepSettings out;
   out.lr = s.lr;
+  if (s.group_lrs) out.group_lrs.assign(s.group_lrs, s.group_lrs + n_groups);
   out.grad_scale_inv = s.grad_scale_inv;
   out.device_grad_scale_inv = s.device_grad_scale_inv;
   out.grad_multiplier = s.grad_multiplier;

@@ -11,7 +11,8 @@ GroupSettings read_group(const muonrt_group_t* group, const std::string& who,
                          bool with_lists = true);
 OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
                                 const muonrt_group_t* groups, int32_t n_groups,
-                                const muonrt_param_t* params, int64_t n_params, int world);
-StepSettings read_step(const muonrt_step_t* step, int64_t n_params);
+                                const muonrt_param_t* params, int64_t n_params, int rank,
+                                int world);
+StepSettings read_step(const muonrt_step_t* step, int64_t n_params, int32_t n_groups);
 
 }  // namespace muonrt::api

@@ -57,6 +57,13 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
     meeting.interface = given.interface_name ? given.interface_name : "";
     meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     meeting.version = muonrt_version();
+    if (given.listening) {
+      meeting.listening = [&](const std::string& address) {
+        const int32_t code = given.listening(given.state, address.c_str());
+        MUONRT_REQUIRE(code == 0, Status::kCallback, kName, ": tcp.listening returned ", code,
+                       " for ", address, " (0 is success); nobody was let in");
+      };
+    }
     *comm = new muonrt_comm(make_post_transport(make_tcp_post(meeting, given.timeout_ms)));
     return Status::kOk;
   });

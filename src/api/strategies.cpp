@@ -197,6 +197,48 @@ muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* st
   });
 }
 
+muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_mesh_t* mesh,
+                                   muonrt_mesh_storage_t* storage, muonrt_placement_t* placements,
+                                   const muonrt_layout_t* layout, const int32_t* submeshes,
+                                   int32_t world) {
+  constexpr const char* kName = "muonrt_layout_lift";
+  return as_status([&] {
+    check_storage(kName, mesh, storage);
+    require_pointer(lifted, kName, "lifted");
+    require_pointer(placements, kName, "placements");
+    require_pointer(layout, kName, "layout");
+    require_pointer(submeshes, kName, "submeshes");
+    muonrt_layout_t out;
+    muonrt_layout_init(&out);
+    out = api::read_struct(layout, out, "layout");
+    require_pointer(out.mesh, kName, "layout->mesh");
+    MUONRT_REQUIRE(world >= 1, kBad, "layout: world is ", world,
+                   " (a number of ranks); pass 1 or more");
+    MUONRT_REQUIRE(out.kind == MUONRT_LAYOUT_CUTS || out.last_dims, kBad,
+                   "layout: last_dims is null for kind ", out.kind,
+                   " (another mesh dimension would join them); name them");
+    const auto sub = api::LayoutReader(world).mesh(out.mesh, "layout");
+    std::vector<std::vector<int32_t>> all;
+    for (int32_t r = 0; r < world; ++r) {
+      const int32_t* row = submeshes + r * sub->size();
+      all.emplace_back(row, row + sub->size());
+    }
+    const Mesh made = lift(*sub, all);
+    MUONRT_REQUIRE(made.dims() <= MUONRT_MAX_DIMS, kBad, "layout: the submesh has ", sub->dims(),
+                   " dimensions (", MUONRT_MAX_DIMS, " with the one of the lines); join some");
+    if (out.placements) {
+      std::copy(out.placements, out.placements + sub->dims(), placements);
+      std::fill(placements + sub->dims(), placements + made.dims(),
+                muonrt_placement_t{MUONRT_PLACEMENT_REPLICATE, 0, 0});
+      out.placements = placements;
+    }
+    store(made, mesh, storage);
+    out.mesh = mesh;
+    *lifted = out;
+    return Status::kOk;
+  });
+}
+
 muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements, const muonrt_mesh_t* mesh,
                                           int32_t world, int32_t tp_dim, int32_t expert) {
   return as_status([&] {

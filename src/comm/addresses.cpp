@@ -126,7 +126,7 @@ HostAndPort taken_apart(const std::string& text) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const std::string& port = out.port;
   MUONRT_REQUIRE(std::all_of(port.begin(), port.end(), is_digit) && port.size() <= 5 &&
-                     std::stoi(port) <= 65535 && std::stoi(port) > 0,
+                     std::stoi(port) <= 65535,
                  Status::kInvalidArgument, "rendezvous: port is '", port,
                  "' (1 to 65535); correct the address '", text, "'");
   std::string& host = out.host;
@@ -177,6 +177,14 @@ bool same_host(const SocketAddress& a, const SocketAddress& b) {
   if (a.family() == AF_INET) return v4(a).sin_addr.s_addr == v4(b).sin_addr.s_addr;
   return std::memcmp(&v6(a).sin6_addr, &v6(b).sin6_addr, sizeof(in6_addr)) == 0 &&
          v6(a).sin6_scope_id == v6(b).sin6_scope_id;
+}
+
+uint16_t port_of(const std::string& host_and_port) {
+  return static_cast<uint16_t>(std::stoi(taken_apart(host_and_port).port));
+}
+
+std::string with_port(const std::string& host_and_port, uint16_t port) {
+  return cat(host_and_port.substr(0, host_and_port.rfind(':') + 1), port);
 }
 
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why) {

@@ -28,6 +28,11 @@ struct SocketAddress {
 /// Whether both are of one host, whatever their ports.
 bool same_host(const SocketAddress& a, const SocketAddress& b);
 
+/// The port of "host:port" or "[::1]:port", 0 for one that is free; and the same place with
+/// another. Errors: INVALID_ARGUMENT if it is no such text.
+uint16_t port_of(const std::string& host_and_port);
+std::string with_port(const std::string& host_and_port, uint16_t port);
+
 /// The addresses of "host:port" or "[::1]:port", each once; none if the name is not known, perhaps
 /// not yet; then `why` says so. The system's resolver has timeouts of its own.
 /// Errors: INVALID_ARGUMENT if it is no such text.

@@ -274,7 +274,16 @@ std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline) {
   check_meeting(meeting);
   auto addresses = resolve(meeting.address);
   if (!meeting.interface.empty()) addresses = addresses_on(meeting.interface, addresses);
-  return meet_all(meeting, listen_at(addresses, std::max(64, meeting.size)), deadline);
+  const bool any_port = port_of(meeting.address) == 0;
+  MUONRT_REQUIRE(!any_port || meeting.listening || meeting.size == 1, Status::kInvalidArgument,
+                 "rendezvous: address is '", meeting.address,
+                 "' and nobody is told which port that is; pass `listening`, or a port");
+  const int backlog = std::max(64, meeting.size);
+  auto doors = any_port ? listen_at_free_port(addresses, backlog) : listen_at(addresses, backlog);
+  TcpMeeting here = meeting;
+  here.address = with_port(meeting.address, address_of(doors.front()).port());
+  if (here.listening) here.listening(here.address);
+  return meet_all(here, std::move(doors), deadline);
 }
 
 std::vector<Socket> meet_all(const TcpMeeting& meeting, std::vector<Socket> doors,

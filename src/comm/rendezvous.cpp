@@ -133,6 +133,10 @@ void check_meeting(const TcpMeeting& m) {
 
 Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline) {
   check_meeting(meeting);
+  MUONRT_REQUIRE(port_of(meeting.address) != 0, Status::kInvalidArgument,
+                 "rendezvous: address is '", meeting.address, "' on rank ", meeting.rank,
+                 " (rank 0 alone may have port 0); pass the address that rank 0's `listening` is "
+                 "told");
   Whereabouts whereabouts;
   const auto search = [&](std::string& why) {
     return Lead{whereabouts.of(meeting.address, why), meeting.secret};

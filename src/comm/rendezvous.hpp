@@ -13,11 +13,13 @@ namespace muonrt {
 /// How ranks of one run find each other over TCP: rank 0 listens, the others come to it.
 struct TcpMeeting {
   int rank = 0, size = 1;
-  std::string address;    // "host:port" of rank 0
+  std::string address;    // "host:port" of rank 0, which may have port 0: one that is free
   std::string interface;  // name or address of the one to use on this machine; empty: any that fits
                           // (rank 0: all of its addresses that `address` stands for)
   std::string secret;     // the same on all ranks, at least kSecretBytes
   int32_t version = 0;    // of the library; must be equal
+  /// Rank 0, if not empty: is given `address` with its port once it listens, before it waits.
+  std::function<void(const std::string& address)> listening = {};
 };
 
 /// Errors of both: INVALID_ARGUMENT.

@@ -53,6 +53,26 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
   return out;
 }
 
+std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addresses, int backlog) {
+  constexpr int kTries = 20;
+  for (int tries = 1;; ++tries) {
+    std::vector<Socket> out = listen_at(addresses, backlog);
+    std::vector<SocketAddress> others;
+    for (size_t i = 1; i < out.size(); ++i) {
+      others.push_back(address_of(out[i]));
+      others.back().set_port(address_of(out[0]).port());
+    }
+    out.resize(1);
+    try {
+      if (others.empty()) return out;
+      for (Socket& other : listen_at(others, backlog)) out.push_back(std::move(other));
+      return out;
+    } catch (const Error&) {  // another program has that port at one of the others
+      if (tries == kTries) throw;
+    }
+  }
+}
+
 SocketAddress address_of(const Socket& s) {
   SocketAddress out;
   out.length = sizeof out.storage;

@@ -41,6 +41,9 @@ std::string errno_text(int error);
 /// Errors: COMM if none is, or another program listens at one.
 std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog);
 
+/// The same at one port for all of them that is free; theirs is 0.
+std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addresses, int backlog);
+
 /// The address at this end.
 SocketAddress address_of(const Socket& socket);
 

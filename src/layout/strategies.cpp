@@ -127,6 +127,45 @@ Mesh select(const Mesh& mesh, int dim, int64_t index) {
   return Mesh(shape, names, ranks);
 }
 
+Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all) {
+  std::vector<std::vector<int32_t>> lines = all;
+  std::sort(lines.begin(), lines.end());
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+  MUONRT_REQUIRE(std::binary_search(lines.begin(), lines.end(), submesh.ranks()), kBad,
+                 "lift: the submesh has ranks ", submesh.ranks(),
+                 ", which is no rank's; pass the submeshes of all ranks, by rank");
+  if (lines.size() == 1) return submesh;
+  std::vector<int32_t> holder(all.size(), -1);  // the lowest rank whose submesh holds it
+  for (size_t r = 0; r < all.size(); ++r) {
+    MUONRT_REQUIRE(std::ssize(all[r]) == submesh.size(), kBad, "lift: the submesh of rank ", r,
+                   " has ", all[r].size(), " ranks, another one ", submesh.size(),
+                   "; they are of one shape");
+    MUONRT_REQUIRE(std::find(all[r].begin(), all[r].end(), static_cast<int32_t>(r)) != all[r].end(),
+                   kBad, "lift: rank ", r, " is not in its own submesh, ", all[r],
+                   "; pass the submeshes of all ranks, by rank");
+    for (const int32_t member : all[r]) {
+      MUONRT_REQUIRE(member >= 0 && member < std::ssize(all), kBad, "lift: the submesh of rank ", r,
+                     " holds rank ", member, " (the world has 0 to ", all.size() - 1,
+                     "); use its ranks");
+      int32_t& seen = holder[static_cast<size_t>(member)];
+      if (seen < 0) seen = static_cast<int32_t>(r);
+      const auto& other = all[static_cast<size_t>(seen)];
+      MUONRT_REQUIRE(other == all[r], kBad, "lift: rank ", member, " is in the submesh ", other,
+                     " of rank ", seen, " and in ", all[r], " of rank ", r,
+                     "; submeshes are lines of one mesh");
+    }
+  }
+  std::vector<int64_t> shape = submesh.shape();
+  std::vector<std::string> names = submesh.names();
+  shape.push_back(std::ssize(lines));
+  names.emplace_back("lines");
+  std::vector<int32_t> ranks;
+  for (size_t i = 0; i < submesh.ranks().size(); ++i) {
+    for (const auto& line : lines) ranks.push_back(line[i]);
+  }
+  return Mesh(shape, names, ranks);
+}
+
 std::vector<Placement> placements_by_name(const Mesh& mesh, int tp_dim, bool expert) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   int64_t model_cuts = 1;  // of tensor dim 0, by the mesh dims right of this one

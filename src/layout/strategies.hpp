@@ -32,6 +32,14 @@ Mesh mesh_from_groups(const std::vector<std::string>& names, const std::vector<G
 /// of one pipeline stage. Errors: INVALID_ARGUMENT for an index out of range.
 Mesh select(const Mesh& mesh, int dim, int64_t index);
 
+/// The mesh of all ranks of which every rank knows a line, its own submesh: that submesh, and
+/// behind its dims one named "lines", over which a tensor of the submesh is replicated. Where all
+/// ranks have the same line, that mesh.
+/// @param submesh  of any rank.  @param all  the ranks of every rank's, by rank.
+/// Errors: INVALID_ARGUMENT, naming the rank, unless every submesh has that size, holds its rank
+/// (but where all are the same), and they are equal or disjoint.
+Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all);
+
 /// Placements by the customary names of mesh dims, "." and "_" being alike: fsdp, dp_shard, zero,
 /// hsdp_shard, dp_shard_cp and efsdp cut tensor dim 0, strided by what tp and ep right of them cut
 /// of it before, as FSDP2 records it; tp cuts `tp_dim`, or replicates where that is -1; ep cuts dim

@@ -24,7 +24,8 @@ Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings
                            const Tables& tables, const Findings& findings, int64_t committed) {
   Fingerprint table;
   table.add("step: number of committed steps", cat(committed));
-  table.add("step: lr", cat(step.lr));
+  for (size_t g = 0; g < settings.groups.size(); ++g)
+    table.add(cat("step: lr of group ", g), cat(step.lr_of(static_cast<int64_t>(g))));
   table.add("step: grad_scale_inv", cat(step.grad_scale_inv));
   const auto seen = static_cast<uint32_t>(findings.factor);
   const auto host = std::bit_cast<uint32_t>(static_cast<float>(step.grad_scale_inv));

@@ -54,8 +54,12 @@ float decay_of(const GroupSettings& group, double rate) {
 }
 
 void check_step(const OptimizerSettings& settings, const StepSettings& step) {
-  MUONRT_REQUIRE(std::isfinite(step.lr) && step.lr >= 0, Status::kInvalidArgument, "step: lr is ",
-                 step.lr, " (it has no default; finite and >= 0); set it for every step");
+  for (int64_t g = 0; g < std::ssize(settings.groups); ++g) {
+    const double lr = step.lr_of(g);
+    MUONRT_REQUIRE(std::isfinite(lr) && lr >= 0, Status::kInvalidArgument, "step: lr",
+                   step.group_lrs.empty() ? "" : cat(" of group ", g), " is ", lr,
+                   " (it has no default; finite and >= 0); set it for every step");
+  }
   MUONRT_REQUIRE(fits_f32(step.grad_scale_inv) && step.grad_scale_inv > 0, Status::kInvalidArgument,
                  "step: grad_scale_inv is ", step.grad_scale_inv,
                  " (> 0 and representable in f32); use 1 where gradients are not scaled, else a "
@@ -117,7 +121,7 @@ int64_t Tables::fill(const OptimizerSettings& settings, const Plan& plan, const 
     params_[i].grad_scale = static_cast<float>(step.grad_scale_inv);
     params_[i].step = static_cast<uint64_t>(committed);
     if (group_of(settings, i).role == Role::kAdamW)
-      adam_[i] = adam_scalars(settings, i, step.lr, params_[i].grad_scale);
+      adam_[i] = adam_scalars(settings, i, step, params_[i].grad_scale);
     else
       check_products(plan.problem().params[static_cast<size_t>(i)], groups_[params_[i].group]);
   }
@@ -153,9 +157,10 @@ void Tables::fill_groups(const OptimizerSettings& settings, const StepSettings& 
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
     const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
-    s.rate = as_float("step: lr x lr_factor", step.lr * group.lr_factor * block);
+    const double rate = step.lr_of(g) * group.lr_factor;
+    s.rate = as_float("step: lr x lr_factor", rate * block);
     // Decay does not know of blocks: its rate is that of every step.
-    s.decay = decay_of(group, step.lr * group.lr_factor);
+    s.decay = decay_of(group, rate);
     s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     s.grad_scale = static_cast<float>(step.grad_scale_inv);
     s.normuon_beta2 = static_cast<float>(group.normuon_beta2);
@@ -163,10 +168,11 @@ void Tables::fill_groups(const OptimizerSettings& settings, const StepSettings& 
   }
 }
 
-AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t param, double lr,
-                                 float grad_scale) const {
+AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t param,
+                                 const StepSettings& step, float grad_scale) const {
   const GroupSettings& group = group_of(settings, param);
-  const double rate = lr * group.lr_factor * settings.params[static_cast<size_t>(param)].lr_factor;
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  const double rate = step.lr_of(p.group) * group.lr_factor * p.lr_factor;
   const auto t = static_cast<double>(adam_count(param) + 1);
   AdamScalars s;
   s.beta1 = static_cast<float>(group.beta1);
@@ -203,7 +209,7 @@ int64_t Tables::stamp(const OptimizerSettings& settings, const StepSettings& ste
                       int64_t committed) const {
   Hash hash;
   hash.value(committed);
-  hash.value(step.lr);
+  for (int64_t g = 0; g < group_count_; ++g) hash.value(step.lr_of(g));
   hash.value(step.grad_scale_inv);
   for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
   for (const int64_t count : adam_counts_) hash.value(count);

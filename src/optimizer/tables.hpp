@@ -62,8 +62,8 @@ class Tables {
   void choose_active(const OptimizerSettings& settings, const StepSettings& step,
                      int64_t committed);
   void fill_groups(const OptimizerSettings& settings, const StepSettings& step, bool in_blocks);
-  AdamScalars adam_scalars(const OptimizerSettings& settings, int64_t param, double lr,
-                           float grad_scale) const;
+  AdamScalars adam_scalars(const OptimizerSettings& settings, int64_t param,
+                           const StepSettings& step, float grad_scale) const;
   void follow_params();
   int64_t stamp(const OptimizerSettings& settings, const StepSettings& step,
                 int64_t committed) const;

@@ -201,6 +201,21 @@ std::vector<BadCase> create_cases() {
        kInvalid,
        {"param 'wk'", "local_shape is [4, 5]", "[3, 5]"},
        [](A& a) { a.local[1][0] = 4; }},
+      {"rows with a gap",
+       kInvalid,
+       {"param 'wq'", "strides is [5, 1]", "[2, 4]", "dimension 0 needs 4"},
+       [](A& a) {
+         a.strides[0] = 5;
+         a.params[0].strides = a.strides;
+       }},
+      {"column-major gradient",
+       kInvalid,
+       {"param 'wq'", "grad_strides is [1, 2]", "dimension 1 needs 1"},
+       [](A& a) {
+         a.strides[0] = 1;
+         a.strides[1] = 2;
+         a.params[0].grad_strides = a.strides;
+       }},
       {"unknown tensor dim", kInvalid, {"param 'wq'"}, [](A& a) { a.rows[0].dim = 5; }},
       {"split factor of a plain shard",
        kInvalid,
@@ -312,87 +327,6 @@ std::vector<BadCase> create_cases() {
        [](A& a) { a.options.commit = MUONRT_COMMIT_EAGER; }},
   };
   return c;
-}
-
-std::vector<BadCase> step_cases() {
-  using A = Arguments;
-  return {
-      {"null step", kInvalid, {"step is null"}, [](A& a) { a.step_given = nullptr; }, true},
-      {"step size 0",
-       kInvalid,
-       {"step", "struct_size is 0"},
-       [](A& a) { a.step.struct_size = 0; },
-       true},
-      {"report size 2",
-       kInvalid,
-       {"report", "struct_size is 2"},
-       [](A& a) { a.report.struct_size = 2; },
-       true},
-      {"lr not set", kInvalid, {"lr is nan"}, [](A& a) { a.step.lr = kNan; }, true},
-      {"negative lr", kInvalid, {"lr is -0.5"}, [](A& a) { a.step.lr = -0.5; }, true},
-      {"infinite lr", kInvalid, {"lr is inf"}, [](A& a) { a.step.lr = HUGE_VAL; }, true},
-      {"lr beyond f32", kInvalid, {"lr", "1e+39"}, [](A& a) { a.step.lr = 1e39; }, true},
-      {"gradient scale that vanishes",
-       kInvalid,
-       {"grad_scale_inv"},
-       [](A& a) { a.step.grad_scale_inv = 1e-50; },
-       true},
-      {"gradient scale beyond f32",
-       kInvalid,
-       {"grad_scale_inv is 1e+300", "use 1"},
-       [](A& a) { a.step.grad_scale_inv = 1e300; },
-       true},
-      {"absurd length of the list",
-       kInvalid,
-       {"n_without_grad"},
-       [](A& a) {
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = int64_t{1} << 58;
-       },
-       true},
-      {"gradient scale 0",
-       kInvalid,
-       {"grad_scale_inv is 0"},
-       [](A& a) { a.step.grad_scale_inv = 0; },
-       true},
-      {"null list",
-       kInvalid,
-       {"n_without_grad is 2"},
-       [](A& a) { a.step.n_without_grad = 2; },
-       true},
-      {"unknown parameter in the list",
-       kInvalid,
-       {"param index is 3"},
-       [](A& a) {
-         a.without[0] = 3;
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = 1;
-       },
-       true},
-      {"null gradient that was not announced",
-       kInvalid,
-       {"param 'wk'", "grad is null"},
-       [](A& a) {
-         a.rebind = true;
-         a.grad_of_1 = nullptr;
-       },
-       true},
-      {"a stream on the host",
-       kInvalid,
-       {"stream is given on the host"},
-       [](A& a) { a.step.stream = a.without; },
-       true},
-      {"other lr", kMismatch, {"lr", "0.01", "0.02"}, [](A& a) { a.step.lr = 0.02; }, true},
-      {"announced on one rank alone",
-       kMismatch,
-       {"param 'wq'", "takes part", "1", "0"},
-       [](A& a) {
-         a.without[0] = 0;
-         a.step.without_grad = a.without;
-         a.step.n_without_grad = 1;
-       },
-       true},
-  };
 }
 
 }  // namespace bad_input

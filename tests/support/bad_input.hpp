@@ -28,6 +28,7 @@ struct Arguments {
   int64_t shapes[3][2] = {{6, 4}, {9, 5}, {7, 0}};
   int64_t local[3][2] = {{2, 4}, {3, 5}, {0, 0}};
   std::vector<float> data[3], grad[3];
+  int64_t strides[2] = {4, 1};
   double custom[15];
   muonrt_optimizer_options_t options;
   struct Padded {  // a group or param from a newer header: more bytes behind
@@ -44,6 +45,7 @@ struct Arguments {
   bool out_given = true;
   muonrt_step_t step;
   int64_t without[1] = {0};
+  double rates[2] = {0.01, 0.01};
   const muonrt_step_t* step_given = &step;
   muonrt_report_t report;
   const void* grad_of_1 = nullptr;

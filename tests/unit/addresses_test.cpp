@@ -72,6 +72,15 @@ TEST_CASE("addresses: it listens at all that are this machine's", "[unit][comm][
                     Catch::Contains("cannot listen at 198.51.100.7"));
 }
 
+TEST_CASE("addresses: a free port is the same at all of them", "[unit][comm][rendezvous]") {
+  const auto doors = listen_at_free_port(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), 4);
+  const std::string port = cat(':', address_of(doors.at(0)).port());
+  CHECK(port != ":0");
+  CHECK(texts(doors) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  CHECK((port_of("127.0.0.1" + port) == address_of(doors[0]).port() && port_of("[::1]:0") == 0));
+  CHECK(with_port("[::1]:0", 80) == "[::1]:80");
+}
+
 TEST_CASE("addresses: ranks meet at an address of an interface that is not its first",
           "[unit][comm][rendezvous]") {
   const std::string address = cat("127.0.0.9:", loopback::free_port());

@@ -72,3 +72,40 @@ TEST_CASE("layout abi: values without a kind that they belong to are refused",
   CHECK(muonrt_layout_local_shape(local, &layout, 1, 2, shape, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("2 values (kind is MUONRT_LAYOUT_CUTS"));
 }
+
+TEST_CASE("layout abi: strides of dimensions of one index, and of an empty shard, mean nothing",
+          "[unit][abi][layout]") {
+  std::vector<float> data(12, 1.0f), grad(12, 0.5f);
+  muonrt_layout_t owned = muonrt::layout(), flat = muonrt::layout();
+  const int64_t shard = 0, range[] = {0, 12};
+  owned.kind = MUONRT_LAYOUT_OWNER;
+  owned.values = &shard;
+  owned.n_values = 1;
+  flat.kind = MUONRT_LAYOUT_FLAT;
+  flat.values = range;
+  flat.n_values = 2;
+  const auto text = [&](std::array<int64_t, 2> shape, std::array<int64_t, 2> strides,
+                        const muonrt_layout_t* layout) -> std::string {
+    muonrt_param_t p = muonrt::param();
+    p.name = "w";
+    p.ndim = 2;
+    p.shape = shape.data();
+    p.strides = p.grad_strides = strides.data();
+    p.layout = layout;
+    p.data = data.data();
+    p.grad = grad.data();
+    try {
+      muonrt::Optimizer(muonrt::Comm::self(), muonrt::options(), {muonrt::adamw_group()}, {p});
+    } catch (const muonrt::Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(text({3, 4}, {4, 1}, nullptr) == "");
+  CHECK(text({12, 1}, {1, 99}, nullptr) == "");
+  CHECK(text({1, 12}, {99, 1}, &owned) == "");
+  CHECK(text({0, 12}, {99, 99}, nullptr) == "");
+  CHECK(text({3, 4}, {1, 99}, &flat) == "");
+  CHECK_THAT(text({3, 4}, {4, 1}, &flat), Contains("strides is [4, 1] for [12, 1] on rank 0"));
+  CHECK_THAT(text({3, 4}, {1, 3}, nullptr), Contains("param 'w': strides is [1, 3]"));
+}

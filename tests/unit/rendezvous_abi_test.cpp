@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <future>
 #include <string>
 
 #include "muonrt/rendezvous.h"
@@ -91,4 +92,49 @@ TEST_CASE("rendezvous abi: what is not set is refused by name", "[unit][comm][re
   CHECK(muonrt_comm_create_folder(&comm, &folder) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(says("secret_bytes is 7 (8 to 4096)"));
   CHECK(comm == nullptr);
+}
+
+TEST_CASE("rendezvous abi: rank 0 takes a free port and tells where", "[unit][comm][rendezvous]") {
+  std::promise<std::string> told;
+  const std::shared_future<std::string> address = told.get_future().share();
+  CHECK(gathered(3, [&](muonrt_comm_t** comm, int rank) {
+          muonrt_tcp_t tcp;
+          muonrt_tcp_init(&tcp);
+          tcp.rank = rank;
+          tcp.size = 3;
+          const std::string where = rank == 0 ? "127.0.0.1:0" : address.get();
+          tcp.address = where.c_str();
+          tcp.secret = "12345678";
+          tcp.secret_bytes = 8;
+          tcp.state = &told;
+          tcp.listening = [](void* state, const char* text) {
+            static_cast<std::promise<std::string>*>(state)->set_value(text);
+            return int32_t{0};
+          };
+          return muonrt_comm_create_tcp(comm, &tcp);
+        }) == "");
+  CHECK(address.get().find("127.0.0.1:") == 0);
+  CHECK(address.get() != "127.0.0.1:0");
+}
+
+TEST_CASE("rendezvous abi: port 0 that nobody hears of is refused", "[unit][comm][rendezvous]") {
+  muonrt_tcp_t tcp;
+  muonrt_tcp_init(&tcp);
+  tcp.rank = 0;
+  tcp.size = 2;
+  tcp.address = "127.0.0.1:0";
+  tcp.secret = "12345678";
+  tcp.secret_bytes = 8;
+  const auto ends = [&](muonrt_status_t status, const char* words) {
+    muonrt_comm_t* comm = nullptr;
+    CHECK(muonrt_comm_create_tcp(&comm, &tcp) == status);
+    CHECK(comm == nullptr);
+    const std::string said = muonrt_last_error();
+    CHECK_THAT(said, Catch::Contains(words));
+  };
+  ends(MUONRT_ERROR_INVALID_ARGUMENT, "nobody is told which port");
+  tcp.listening = [](void*, const char*) { return int32_t{7}; };
+  ends(MUONRT_ERROR_CALLBACK, "tcp.listening returned 7 for 127.0.0.1:");
+  tcp.rank = 1;
+  ends(MUONRT_ERROR_INVALID_ARGUMENT, "'127.0.0.1:0' on rank 1");
 }

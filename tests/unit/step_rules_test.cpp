@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
@@ -88,6 +89,14 @@ TEST_CASE("step rules: every kind of decay, with rates of their own, follows the
       g.weight_decay_kind = kind.kind;
       g.weight_decay = kind.weight_decay;
     }
+    // Each group has a schedule of its own.
+    const auto lr_of = [](Role role, int64_t step) {
+      return role == Role::kMuon ? 0.02 / static_cast<double>(step + 1) : 0.05;
+    };
+    c.lr = std::numeric_limits<double>::quiet_NaN();
+    c.arguments = [&](StepSettings& s, int64_t step, int) {
+      s.group_lrs = {lr_of(Role::kMuon, step), lr_of(Role::kAdamW, step)};
+    };
     const world::Outcome outcome = world::run(c);
     for (size_t i = 0; i < c.params.size(); ++i) {
       const world::Param& p = c.params[i];
@@ -99,7 +108,7 @@ TEST_CASE("step rules: every kind of decay, with rates of their own, follows the
         const textbook::Matrix g = values(index, rows, cols, step);
         if (p.role == Role::kMuon) {
           textbook::Muon how;
-          how.lr = c.lr * p.lr_factor;
+          how.lr = lr_of(p.role, step) * p.lr_factor;
           how.weight_decay = kind.weight_decay;
           how.decay = kind.decay;
           how.list = textbook::lists::kPolarModded;
@@ -107,7 +116,7 @@ TEST_CASE("step rules: every kind of decay, with rates of their own, follows the
           textbook::muon_step(how, w, m, g);
         } else {
           textbook::AdamW how;
-          how.lr = c.lr * p.lr_factor;
+          how.lr = lr_of(p.role, step) * p.lr_factor;
           how.weight_decay = kind.weight_decay;
           how.decay = kind.decay;
           textbook::adamw_step(how, step + 1, w.v, m.v, v.v, g.v);

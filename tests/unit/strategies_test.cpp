@@ -272,6 +272,76 @@ TEST_CASE("strategies: groups through the C ABI, the same mesh on every rank",
   }
 }
 
+TEST_CASE("strategies: a layout on each rank's submesh becomes one over all",
+          "[unit][strategies]") {
+  // 3 x 2 ranks; dim 0 is "dp", of which each rank has its column.
+  const int32_t array[3][2] = {{4, 0}, {2, 5}, {3, 1}};
+  std::array<std::array<int32_t, 3>, 6> columns;
+  std::array<int64_t, 6> place;
+  for (int64_t i = 0; i < 3; ++i) {
+    for (const auto j : {0, 1}) {
+      columns[static_cast<size_t>(array[i][j])] = {array[0][j], array[1][j], array[2][j]};
+      place[static_cast<size_t>(array[i][j])] = i;
+    }
+  }
+  const int64_t three = 3, shape[1] = {7};
+  const char* const name = "dp";
+  const muonrt_placement_t shard = {MUONRT_PLACEMENT_SHARD, 0, 0};
+  for (int32_t r = 0; r < 6; ++r) {
+    muonrt_mesh_t mesh;
+    muonrt_mesh_init(&mesh);
+    mesh.ndim = 1;
+    mesh.shape = &three;
+    mesh.names = &name;
+    mesh.ranks = columns[static_cast<size_t>(r)].data();
+    muonrt_layout_t layout;
+    muonrt_layout_init(&layout);
+    layout.mesh = &mesh;
+    layout.placements = &shard;
+    int32_t ranks[6];
+    muonrt_mesh_storage_t storage;
+    muonrt_mesh_storage_init(&storage);
+    storage.ranks = ranks;
+    storage.capacity = 6;
+    muonrt_placement_t placements[MUONRT_MAX_DIMS];
+    muonrt_layout_t all;
+    muonrt_mesh_t whole;
+    REQUIRE(muonrt_layout_lift(&all, &whole, &storage, placements, &layout, columns[0].data(), 6) ==
+            MUONRT_OK);
+    CHECK(names_of(*all.mesh) == "dp=3 lines=2 ");
+    CHECK(ranks_of(*all.mesh) == std::vector<int32_t>{0, 4, 5, 2, 1, 3});
+    for (int32_t other = 0; other < 6; ++other) {
+      muonrt_run_t run;
+      int64_t n = 0;
+      REQUIRE(muonrt_layout_runs(&run, 1, &n, &all, 6, 1, shape, other, 0) == MUONRT_OK);
+      const auto rows = rows_of_cuts(7, {{3, place[static_cast<size_t>(other)]}});
+      CHECK((n == 1 && run.begin == rows.front() && run.end == rows.back() + 1));
+    }
+    // Where all have one submesh, it is the mesh, whether it holds all ranks or not.
+    std::array<std::array<int32_t, 3>, 6> same;
+    same.fill(columns[static_cast<size_t>(r)]);
+    REQUIRE(muonrt_layout_lift(&all, &whole, &storage, placements, &layout, same[0].data(), 6) ==
+            MUONRT_OK);
+    CHECK(names_of(*all.mesh) == "dp=3 ");
+    layout.kind = MUONRT_LAYOUT_OWNER;
+    CHECK(muonrt_layout_lift(&all, &whole, &storage, placements, &layout, same[0].data(), 6) ==
+          MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(), Contains("last_dims is null for kind 2"));
+  }
+}
+
+TEST_CASE("strategies: submeshes that are no lines of one mesh are refused", "[unit][strategies]") {
+  const Mesh pair({2}, {"ep"}, {0, 2});
+  CHECK(lift(pair, {{0, 2}, {1, 3}, {0, 2}, {1, 3}}).ranks() == std::vector<int32_t>{0, 1, 2, 3});
+  CHECK_THROWS_WITH(lift(pair, {{0, 2}, {1, 3}, {2, 0}, {1, 3}}),
+                    Contains("rank 2 is in the submesh [0, 2] of rank 0 and in [2, 0] of rank 2"));
+  CHECK_THROWS_WITH(lift(pair, {{0, 2}, {0, 2}, {1, 3}, {1, 3}}),
+                    Contains("rank 1 is not in its own submesh, [0, 2]"));
+  CHECK_THROWS_WITH(lift(pair, {{0, 2}, {1, 4}, {0, 2}, {1, 4}}), Contains("holds rank 4"));
+  CHECK_THROWS_WITH(lift(pair, {{0, 1}, {0, 1}, {2, 3}, {2, 3}}), Contains("which is no rank's"));
+  CHECK_THROWS_WITH(lift(pair, {{0, 2}, {1}, {0, 2}, {3}}), Contains("rank 1 has 1 ranks"));
+}
+
 TEST_CASE("strategies: what a DTensor prints is read", "[unit][strategies]") {
   const auto same = [](const char* printed, const char* text) {
     INFO(printed);

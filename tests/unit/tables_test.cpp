@@ -78,6 +78,11 @@ TEST_CASE("tables: the stamp tells any two steps apart whose arguments differ in
   rig.step.lr = other(rig.step.lr);
   CHECK(rig.fill() != stamp);
   rig.step.lr = 0.1;
+  rig.step.group_lrs = {0.1, 0.1, other(0.1)};
+  CHECK(rig.fill() != stamp);
+  rig.step.group_lrs = {0.1, 0.1, 0.1};
+  CHECK(rig.fill() == stamp);
+  rig.step.group_lrs.clear();
   rig.step.grad_scale_inv = other(1.0);
   CHECK(rig.fill() != stamp);
   rig.step.grad_scale_inv = 1.0;

@@ -177,6 +177,7 @@ struct OptimizerSettings {
 /// Arguments of one step.
 struct StepSettings {
   double lr = 0.0;
+  std::vector<double> group_lrs;  // by group, in place of `lr`; empty: `lr` for all
   double grad_scale_inv = 1.0;
   std::vector<int64_t> without_grad;
   // Where the device reads them; null: absent.
@@ -186,6 +187,10 @@ struct StepSettings {
   const float* qk_logits = nullptr;  // largest of each query head, layer by layer
   int64_t n_qk_logits = 0;
   void* stream = nullptr;  // the caller's, on which gradients are written; as Device::join
+
+  double lr_of(int64_t group) const {
+    return group_lrs.empty() ? lr : group_lrs[static_cast<size_t>(group)];
+  }
 };
 
 /// Asks `assign` for every Muon parameter's owner. Errors: CALLBACK if it returns one;

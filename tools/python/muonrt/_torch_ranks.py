@@ -36,17 +36,35 @@ def comm_of(process_group=None) -> tuple[muonrt.Comm, list[int]]:
         return muonrt.Comm.self(), ranks
     hosts = [None] * len(ranks)
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
-    meeting = [None, None]
-    if rank == 0:
-        if len(set(hosts)) == 1:
-            host = "127.0.0.1"
-        elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
-            host = os.environ["MASTER_ADDR"]
-        else:
-            host = hosts[0]
-        meeting = [muonrt.free_address(host), secrets.token_bytes(16)]
-    dist.broadcast_object_list(meeting, src=ranks[0], group=group)
-    return muonrt.Comm.tcp(rank, len(ranks), meeting[0], meeting[1]), ranks
+    told = False
+
+    def tell(address, secret):
+        nonlocal told
+        told = True
+        meeting = [address, secret]
+        dist.broadcast_object_list(meeting, src=ranks[0], group=group)
+        return meeting
+
+    if rank > 0:
+        address, secret = tell(None, None)
+        if address is None:
+            raise muonrt.CommError(secret)
+        return muonrt.Comm.tcp(rank, len(ranks), address, secret), ranks
+    if len(set(hosts)) == 1:
+        host = "127.0.0.1"
+    elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
+        host = os.environ["MASTER_ADDR"]
+    else:
+        host = hosts[0]
+    place = f"[{host}]:0" if ":" in host else f"{host}:0"
+    secret = secrets.token_bytes(16)
+    try:
+        return muonrt.Comm.tcp(0, len(ranks), place, secret,
+                               listening=lambda address: tell(address, secret)), ranks
+    except Exception as error:
+        if not told:  # the others wait for it
+            tell(None, f"rank 0: {error}")
+        raise
 
 
 def gather_objects(comm: muonrt.Comm, mine) -> list:
@@ -83,46 +101,44 @@ def spread_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Spread
     return Spread(tuple(mesh.shape), ranks, ", ".join(repr(p) for p in tensor.placements))
 
 
-def lift(name: str, everywhere: list[Spread | None], world: int) -> Spread | None:
-    """The same over all ranks: meshes of which each rank has another one become lines of one.
+def lift(name: str, everywhere: list[Spread | None], reading: str) -> "muonrt.Layout | None":
+    """The layout over all ranks, each of which may have another submesh.
 
     `everywhere`: every rank's, in rank order.
     """
+    first = everywhere[0]
     if all(s is None for s in everywhere):
         return None
     if any(s is None for s in everywhere):
         raise muonrt.MismatchError(f"param '{name}': a DTensor on some ranks, plain on others")
-    first = everywhere[0]
     if any(s.placements != first.placements or s.mesh_shape != first.mesh_shape
            for s in everywhere):
         raise muonrt.MismatchError(f"param '{name}': ranks have other placements or mesh shapes")
-    lines = sorted({s.ranks for s in everywhere})
-    if len(lines) == 1:
-        return first
-    ranks = tuple(r for line in lines for r in line)
-    if sorted(ranks) != list(range(world)):
-        raise muonrt.NotSupportedError(
-            f"param '{name}': the ranks' meshes {lines} do not tile the {world} ranks")
-    return Spread((len(lines), *first.mesh_shape), ranks, "R, " + first.placements)
+    mesh = muonrt.Mesh(first.mesh_shape, ranks=first.ranks)
+    try:
+        return muonrt.Layout(mesh, first.placements, reading=reading).lift(
+            [s.ranks for s in everywhere])
+    except muonrt.InvalidArgumentError as error:
+        raise muonrt.NotSupportedError(f"param '{name}': {error}") from None
 
 
-def layout_of(name: str, tensor: torch.Tensor, spread: Spread | None, rank: int, world: int):
+def layout_of(name: str, tensor: torch.Tensor, everywhere: list[Spread | None], rank: int):
     """The muonrt.Layout, compared with where torch says that the shard begins."""
-    if spread is None:
+    literal = lift(name, everywhere, "literal")
+    if literal is None:
         return None
-    mesh = muonrt.Mesh(spread.mesh_shape, ranks=spread.ranks)
+    world, placements = len(everywhere), everywhere[0].placements
     # FSDP2 cuts what TP has cut already, and says so by a strided shard.
-    reading = "ordered" if "StridedShard" in spread.placements else "literal"
-    layout = muonrt.Layout(mesh, spread.placements, reading=reading)
+    layout = lift(name, everywhere, "ordered") if "StridedShard" in placements else literal
     shape = tuple(tensor.shape)
     local = tuple(local_of(tensor).shape)
     said = tuple(layout.local_shape(shape, rank, world))
     if local != said:
         raise muonrt.NotSupportedError(
-            f"param '{name}': shard of {shape} by {spread.placements} on mesh "
-            f"{spread.mesh_shape} has shape {local} on rank {rank}; muonrt expects {said}")
+            f"param '{name}': shard of {shape} by {placements} on mesh "
+            f"{everywhere[0].mesh_shape} has shape {local} on rank {rank}; muonrt expects {said}")
     if 0 not in local:
-        _compare_offsets(name, tensor, muonrt.Layout(mesh, spread.placements), rank, world)
+        _compare_offsets(name, tensor, literal, rank, world)
     return layout
 
 

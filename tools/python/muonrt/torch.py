@@ -134,8 +134,8 @@ class Muon(torch.optim.Optimizer):
         return kind, view
 
     def _group_settings(self, group: dict) -> dict:
-        """A param_group in muonrt's words; its rate is the group's factor of a step's rate of 1."""
-        out = {"lr_factor": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
+        """A param_group in muonrt's words, but its rate, which each step is given."""
+        out = {"weight_decay": float(group["weight_decay"])}
         if group["role"] == "muon":
             return out | {"momentum": float(group["momentum"]), "nesterov": bool(group["nesterov"])}
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
@@ -161,7 +161,7 @@ class Muon(torch.optim.Optimizer):
         for i, (name, p) in enumerate(zip(self._names, self._params)):
             spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                        for e in everywhere]
-            layout = ranks.layout_of(name, p, ranks.lift(name, spreads, world), rank, world)
+            layout = ranks.layout_of(name, p, spreads, rank)
             params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
                                        group=of_group[i], view=self._views[i]))
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
@@ -238,8 +238,9 @@ class Muon(torch.optim.Optimizer):
 
     def _step(self, grads: list, scaled: dict) -> muonrt.Report:
         missing = [i for i, g in enumerate(grads) if g is None]
+        rates = [float(group["lr"]) for group in self.param_groups]
         try:
-            return self._core.step(1.0, missing, **scaled)
+            return self._core.step(rates, missing, **scaled)
         except muonrt.MismatchError:
             lists = ranks.gather_objects(self._comm, missing)
             if all(other == missing for other in lists):
@@ -248,7 +249,7 @@ class Muon(torch.optim.Optimizer):
         for i in set(missing) - absent:
             grads[i] = torch.zeros_like(ranks.local_of(self._params[i]))
         self._core.set_grads(grads)
-        return self._core.step(1.0, sorted(absent), **scaled)
+        return self._core.step(rates, sorted(absent), **scaled)
 
     def _vote_no(self) -> None:
         """Takes part in the peers' step without gradients, so that it ends with an error there."""

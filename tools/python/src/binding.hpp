@@ -9,6 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
@@ -115,6 +117,7 @@ struct Layout {
 
   std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, int32_t rank,
                                    std::optional<int32_t> world) const;
+  Layout lift(const std::vector<std::vector<int32_t>>& submeshes) const;
   int32_t world_or_mesh(std::optional<int32_t> world) const;
 };
 

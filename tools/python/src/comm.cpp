@@ -166,9 +166,28 @@ std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exch
   return std::make_unique<Comm>(handle);
 }
 
+/// A function in Python that is told where rank 0 listens, and what it raised.
+struct Listening {
+  nb::object call;
+  std::optional<nb::python_error> raised;
+
+  static int32_t tell(void* state, const char* address) {
+    auto* self = static_cast<Listening*>(state);
+    nb::gil_scoped_acquire acquire;
+    try {
+      self->call(address);
+      return 0;
+    } catch (nb::python_error& error) {
+      self->raised.emplace(error);
+      return 1;
+    }
+  }
+};
+
 std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& address,
                                nb::bytes secret, double timeout,
-                               const std::optional<std::string>& interface_name) {
+                               const std::optional<std::string>& interface_name,
+                               nb::object listening) {
   muonrt_tcp_t tcp;
   muonrt_tcp_init(&tcp);
   tcp.rank = rank;
@@ -178,11 +197,17 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
   tcp.secret_bytes = static_cast<int64_t>(secret.size());
   tcp.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
   if (interface_name) tcp.interface_name = interface_name->c_str();
+  Listening told{std::move(listening), {}};
+  if (!told.call.is_none()) tcp.listening = Listening::tell;
+  tcp.state = &told;
   muonrt_comm_t* handle = nullptr;
+  muonrt_status_t status = MUONRT_OK;
   {
     nb::gil_scoped_release release;
-    check(muonrt_comm_create_tcp(&handle, &tcp));
+    status = muonrt_comm_create_tcp(&handle, &tcp);
   }
+  if (told.raised) throw nb::python_error(*told.raised);
+  check(status);
   return std::make_unique<Comm>(handle);
 }
 
@@ -225,9 +250,11 @@ void bind_comm(nb::module_& module) {
           "One rank, alone")
       .def_static("tcp", &over_tcp, nb::arg("rank"), nb::arg("size"), nb::arg("address"),
                   nb::arg("secret"), nb::arg("timeout") = 60.0, nb::arg("interface") = nb::none(),
+                  nb::arg("listening").none() = nb::none(),
                   "Ranks that meet at rank 0's `address` (\"host:port\"). `secret`: at least 8\n"
                   "bytes, the same on all ranks, new for every run. `timeout`: seconds for all\n"
-                  "ranks to come. Collective. Rank 0 ends last.")
+                  "ranks to come. Rank 0 may give port 0 and takes a free one: listening(address)\n"
+                  "is called with it, to tell the others. Collective. Rank 0 ends last.")
       .def_static("functions", &from_functions, nb::arg("rank"), nb::arg("size"),
                   nb::arg("exchange"), nb::arg("allgather"), nb::arg("name") = "python",
                   nb::arg("caller_thread_only") = true,

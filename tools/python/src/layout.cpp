@@ -3,6 +3,13 @@
 #include "binding.hpp"
 
 namespace binding {
+namespace {
+
+int64_t size_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+}  // namespace
 
 int32_t Mesh::dimension(nb::handle name_or_index) const {
   if (nb::isinstance<nb::int_>(name_or_index)) {
@@ -53,8 +60,7 @@ LayoutView::LayoutView(const Layout& layout) {
 
 int32_t Layout::world_or_mesh(std::optional<int32_t> world) const {
   if (world) return *world;
-  int64_t size = 1;
-  for (const int64_t n : mesh.shape) size *= n;
+  int64_t size = size_of(mesh.shape);
   for (const int32_t rank : mesh.ranks) size = std::max<int64_t>(size, rank + 1);
   return static_cast<int32_t>(size);
 }
@@ -64,6 +70,32 @@ std::vector<int64_t> Layout::local_shape(const std::vector<int64_t>& shape, int3
   std::vector<int64_t> out(shape.size());
   check(muonrt_layout_local_shape(out.data(), LayoutView(*this).get(), world_or_mesh(world),
                                   static_cast<int32_t>(shape.size()), shape.data(), rank));
+  return out;
+}
+
+Layout Layout::lift(const std::vector<std::vector<int32_t>>& submeshes) const {
+  const int64_t size = size_of(mesh.shape);
+  std::vector<int32_t> all;
+  for (const auto& ranks : submeshes) {
+    if (static_cast<int64_t>(ranks.size()) != size)
+      refuse(MUONRT_ERROR_INVALID_ARGUMENT,
+             cat("a submesh of ", ranks.size(), " ranks for mesh ", shape_text(mesh.shape)));
+    all.insert(all.end(), ranks.begin(), ranks.end());
+  }
+  std::vector<int32_t> ranks(submeshes.size());
+  auto storage = muonrt::detail::filled(muonrt_mesh_storage_init_sized);
+  storage.ranks = ranks.data();
+  storage.capacity = static_cast<int32_t>(ranks.size());
+  muonrt_mesh_t over;
+  muonrt_layout_t lifted;
+  std::vector<muonrt_placement_t> of_all(MUONRT_MAX_DIMS);
+  check(muonrt_layout_lift(&lifted, &over, &storage, of_all.data(), LayoutView(*this).get(),
+                           all.data(), static_cast<int32_t>(submeshes.size())));
+  Layout out = *this;
+  out.mesh = {{over.shape, over.shape + over.ndim}, {over.names, over.names + over.ndim}, {}};
+  out.mesh.ranks.assign(over.ranks, over.ranks + size_of(out.mesh.shape));
+  of_all.resize(static_cast<size_t>(over.ndim));
+  if (!placements.empty()) out.placements = std::move(of_all);
   return out;
 }
 
@@ -161,7 +193,7 @@ Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::ob
 
 Mesh make_mesh(std::vector<int64_t> shape, std::vector<std::string> names,
                std::vector<int32_t> ranks) {
-  const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  const int64_t size = size_of(shape);
   if (!names.empty() && names.size() != shape.size())
     refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(names.size(), " names for mesh ", shape_text(shape)));
   if (!ranks.empty() && static_cast<int64_t>(ranks.size()) != size)
@@ -214,6 +246,12 @@ void bind_layout(nb::module_& module) {
       .def("local_shape", &Layout::local_shape, nb::arg("shape"), nb::arg("rank"),
            nb::arg("world") = nb::none(),
            "The shape of `rank`'s shard of a tensor of global `shape`")
+      .def("lift", &Layout::lift, nb::arg("submeshes"),
+           "The layout over all ranks, of a tensor of which each rank has a submesh of its own: "
+           "this\n"
+           "layout is on one of them. `submeshes`: by rank, the ranks of each rank's. Replicated "
+           "over\n"
+           "the mesh dimension \"lines\" that comes last.")
       .def("runs", &runs, nb::arg("shape"), nb::arg("rank"), nb::arg("dim"),
            nb::arg("world") = nb::none(),
            "[(begin, end), ...]: the global indices along `dim` that `rank` holds, in local order");

@@ -29,8 +29,8 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  Report step(double lr, const std::vector<int64_t>& without_grad, double grad_scale_inv,
-              bool found_inf);
+  Report step(const std::variant<double, std::vector<double>>& lr,
+              const std::vector<int64_t>& without_grad, double grad_scale_inv, bool found_inf);
   void set_grad(nb::handle param, nb::handle grad) {
     Busy busy(busy_, "the optimizer");
     const size_t i = index(param);
@@ -195,14 +195,20 @@ void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   groups_[static_cast<size_t>(index)] = changed;
 }
 
-Report Optimizer::step(double lr, const std::vector<int64_t>& without_grad, double grad_scale_inv,
+Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
+                       const std::vector<int64_t>& without_grad, double grad_scale_inv,
                        bool found_inf) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
   const float found = 1.0f;
   muonrt_step_t args = muonrt::step_args();
-  args.lr = lr;
+  if (const auto* rates = std::get_if<std::vector<double>>(&lr)) {
+    args.group_lrs = rates->data();
+    args.n_group_lrs = static_cast<int32_t>(rates->size());
+  } else {
+    args.lr = std::get<double>(lr);
+  }
   args.grad_scale_inv = grad_scale_inv;
   args.without_grad = without_grad.data();
   args.n_without_grad = static_cast<int64_t>(without_grad.size());
@@ -279,6 +285,7 @@ void bind_optimizer(nb::module_& module) {
            nb::arg("without_grad") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
            nb::arg("found_inf") = false,
            "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
+           "lr: the rate, or a list of one for each group.\n"
            "without_grad: indices that sit out, the same list on every rank. found_inf: on any\n"
            "rank: the step is skipped on all.")
       .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -310,3 +312,53 @@ def test_what_can_be_asked():
     assert "plan" in one.describe() and one.names == ["w1"] and one.find("w1") == 0
     assert one.counters()["orthogonalized"] == 1
     assert muonrt.version().count(".") == 2 and isinstance(muonrt.build_info(), dict)
+
+
+def test_rank_0_takes_a_free_port_and_tells_where():
+    told = queue.Queue()
+
+    def rank(number):
+        if number == 0:
+            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=told.put)
+        return muonrt.Comm.tcp(1, 2, told.get(timeout=60), b"12345678")
+
+    with ThreadPoolExecutor(2) as pool:
+        comms = list(pool.map(rank, range(2)))
+        assert list(pool.map(lambda c: c.allgather(b"x"), comms)) == [[b"x", b"x"]] * 2
+        list(pool.map(lambda c: c.close(), reversed(comms)))
+
+    def refuse(address):
+        raise RuntimeError(f"no way to tell {address}")
+
+    with pytest.raises(RuntimeError, match="no way to tell 127.0.0.1:[1-9]"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=refuse)
+    with pytest.raises(muonrt.InvalidArgumentError, match="nobody is told"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678")
+
+
+def test_rates_of_groups_are_those_of_the_step():
+    results = []
+    for by_group in (True, False):
+        w, b = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones(3, np.float32)
+        one = muonrt.Optimizer(
+            [muonrt.Param("w", w, w[::-1].copy()), muonrt.Param("b", b, b.copy(), group=1)],
+            [muonrt.Group("muon", lr_factor=1.0 if by_group else 0.25),
+             muonrt.Group("adamw", lr_factor=1.0 if by_group else 0.03)])
+        one.step([0.25, 0.03] if by_group else 1.0)
+        results.append(w.tobytes() + b.tobytes())
+    assert results[0] == results[1]
+    with pytest.raises(muonrt.InvalidArgumentError, match="n_group_lrs is 1"):
+        one.step([0.25])
+
+
+def test_a_layout_on_a_submesh_is_lifted_over_all_ranks():
+    # Ranks 0 to 3 as "dp, tp" of 2 x 2: a layout on "dp" alone.
+    own = [(0, 2), (1, 3), (0, 2), (1, 3)]
+    for ranks in own:
+        layout = muonrt.Layout(muonrt.Mesh((2,), ["dp"], list(ranks)), "S(0)").lift(own)
+        assert (layout.mesh.shape, layout.mesh.names) == ([2, 2], ["dp", "lines"])
+        assert layout.mesh.ranks == [0, 1, 2, 3]
+        rows = [layout.runs((5, 2), rank, 0) for rank in range(4)]
+        assert rows == [[(0, 3)], [(0, 3)], [(3, 5)], [(3, 5)]]
+    with pytest.raises(muonrt.InvalidArgumentError, match="rank 1 is not in its own submesh"):
+        muonrt.Layout(muonrt.Mesh((2,), ranks=[0, 2]), "S(0)").lift([(0, 2)] * 3 + [(1, 3)])

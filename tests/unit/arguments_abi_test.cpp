@@ -1,0 +1,177 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+
+// What the arguments of create and step may point to: memory that is gone after the call, and a
+// rate for each group.
+
+namespace {
+
+void* take(void*, int64_t bytes, int32_t, void*) {
+  return std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256));
+}
+void give(void*, void* memory, int64_t, int32_t, void*) { std::free(memory); }
+int first(void*, int64_t, const muonrt_assignment_t*, int32_t* owner) {
+  *owner = 0;
+  return 0;
+}
+
+/// The buffers of the parameters: an attention weight of 4 x 6 that is two parts, and a vector.
+struct Buffers {
+  std::vector<float> data = std::vector<float>(30), grad = std::vector<float>(30);
+  Buffers() {
+    for (size_t i = 0; i < data.size(); ++i) {
+      data[i] = static_cast<float>(i % 7) - 3.0f;
+      grad[i] = static_cast<float>(i % 5) - 1.5f;
+    }
+  }
+};
+
+/// All that create reads besides, in one block.
+struct Arguments {
+  char names[8][8] = {"matrix", "rest", "wq", "upper", "lower", "bias", "world", ""};
+  int64_t shape[2] = {4, 6}, length = 6, strides[2] = {6, 1}, one = 1, values[2] = {0, 6};
+  const char* mesh_names[1] = {names[6]};
+  int32_t ranks[1] = {0}, mesh_dims[1] = {0}, restarts[1] = {2}, select[1] = {1};
+  double custom[15] = {};
+  muonrt_cut_t cut = {mesh_dims, 1, 0, 1, 1};
+  muonrt_run_t rows[2] = {{0, 2}, {2, 4}};
+  muonrt_mesh_t mesh;
+  muonrt_layout_t cuts = muonrt::layout(), flat = muonrt::layout();
+  muonrt_part_t parts[2] = {muonrt::part(), muonrt::part()};
+  muonrt_qk_clip_t clip = muonrt::qk_clip();
+  muonrt_allocator_t allocator = muonrt::allocator();
+  muonrt_distributed_config_t distributed = muonrt::distributed_config();
+  muonrt_optimizer_options_t options = muonrt::options();
+  muonrt_group_t groups[2] = {muonrt::muon_group(), muonrt::adamw_group()};
+  muonrt_param_t params[2] = {muonrt::param(), muonrt::param()};
+
+  explicit Arguments(Buffers& b) {
+    muonrt_mesh_init(&mesh);
+    mesh.ndim = 1;
+    mesh.shape = &one;
+    mesh.names = mesh_names;
+    mesh.ranks = ranks;
+    cuts.mesh = flat.mesh = &mesh;
+    cuts.cuts = &cut;
+    cuts.n_cuts = 1;
+    flat.kind = MUONRT_LAYOUT_FLAT;
+    flat.values = values;
+    flat.n_values = 2;
+    for (int i = 0; i < 2; ++i) {
+      parts[i].name = names[3 + i];
+      parts[i].rows = rows + i;
+      parts[i].n_rows = 1;
+    }
+    clip.kind = MUONRT_QK_CLIP_Q;
+    clip.heads = 2;
+    clip.head_dim = 2;
+    clip.select = select;
+    clip.n_select = 1;
+    allocator.allocate = take;
+    allocator.release = give;
+    distributed.assign = first;
+    options.allocator = &allocator;
+    options.distributed = &distributed;
+    for (int i = 0; i < 5; ++i) {
+      custom[3 * i] = 1.875;
+      custom[3 * i + 1] = -1.25;
+      custom[3 * i + 2] = 0.375;
+    }
+    groups[0].coefficients = MUONRT_COEFFICIENTS_CUSTOM;
+    groups[0].custom = custom;
+    groups[0].form = MUONRT_FORM_GRAM;
+    groups[0].restarts = restarts;
+    groups[0].n_restarts = 1;
+    for (int i = 0; i < 2; ++i) {
+      groups[i].name = names[i];
+      params[i].group = i;
+      params[i].name = names[i == 0 ? 2 : 5];
+      params[i].ndim = 2 - i;
+      params[i].shape = i == 0 ? shape : &length;
+      params[i].local_shape = params[i].shape;
+      params[i].layout = i == 0 ? &cuts : &flat;
+      params[i].data = b.data.data() + 24 * i;
+      params[i].grad = b.grad.data() + 24 * i;
+    }
+    params[0].grad_layout = &cuts;
+    params[0].strides = params[0].grad_strides = strides;
+    params[0].parts = parts;
+    params[0].n_parts = 2;
+    params[0].qk_clip = &clip;
+  }
+};
+
+/// What the buffers hold after two steps.
+std::vector<float> stepped(bool freed) {
+  Buffers b;
+  muonrt_comm_t* comm = nullptr;
+  REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  auto a = std::make_unique<Arguments>(b);
+  muonrt_optimizer_t* optimizer = nullptr;
+  const muonrt_status_t status =
+      muonrt_optimizer_create(&optimizer, comm, &a->options, a->groups, 2, a->params, 2);
+  INFO(muonrt_last_error());
+  REQUIRE(status == MUONRT_OK);
+  if (freed) {
+    muonrt_comm_destroy(comm);
+    std::memset(static_cast<void*>(a.get()), 0xAA, sizeof *a);
+    a.reset();
+  }
+  const float logits[2] = {50.0f, 400.0f};
+  for (int i = 0; i < 2; ++i) {
+    muonrt_step_t step = muonrt::step_args();
+    step.lr = 0.1;
+    step.qk_logits = logits;
+    step.n_qk_logits = 2;
+    CHECK(muonrt_optimizer_step(optimizer, &step, nullptr) == MUONRT_OK);
+  }
+  int64_t length = 0, found = -1;
+  CHECK(muonrt_optimizer_describe(optimizer, MUONRT_TEXT, nullptr, 0, &length) == MUONRT_OK);
+  CHECK((muonrt_optimizer_find(optimizer, "bias", &found) == MUONRT_OK && found == 1));
+  muonrt_optimizer_destroy(optimizer);
+  if (!freed) muonrt_comm_destroy(comm);
+  return b.data;
+}
+
+}  // namespace
+
+TEST_CASE("arguments: all but buffers may be gone once create has returned", "[unit][abi]") {
+  const Buffers before;
+  const std::vector<float> kept = stepped(false);
+  CHECK(kept != before.data);
+  CHECK(stepped(true) == kept);
+}
+
+TEST_CASE("arguments: rates of the groups act as factors of theirs do", "[unit][abi]") {
+  const auto run = [](bool by_group) {
+    Buffers b;
+    Arguments a(b);
+    a.options = muonrt::options();
+    a.params[0].qk_clip = nullptr;
+    muonrt::Optimizer optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
+                                {a.params[0], a.params[1]});
+    for (int i = 1; i <= 2; ++i) {
+      const double rates[2] = {0.25 / i, 0.03};
+      muonrt_step_t step = muonrt::step_args();
+      if (by_group) {
+        step.group_lrs = rates;
+        step.n_group_lrs = 2;
+      } else {
+        step.lr = 1.0;
+        for (int g = 0; g < 2; ++g) {
+          a.groups[g].lr_factor = rates[g];
+          optimizer.set_group(g, a.groups[g]);
+        }
+      }
+      optimizer.step(step);
+    }
+    return b.data;
+  };
+  CHECK(run(true) == run(false));
+}
