@@ -3,7 +3,7 @@
 #include <new>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/peer_status.hpp"
 #include "host/fp_env.hpp"
 #include "muonrt/base.h"
 
@@ -14,7 +14,8 @@ void set_last_error(const char* message) noexcept;
 
 inline muonrt_status_t report(const Error& error) noexcept {
   set_last_error(error.message().c_str());
-  return static_cast<muonrt_status_t>(error.status());
+  const auto status = static_cast<muonrt_status_t>(error.status());
+  return is_error(status) ? status : MUONRT_ERROR_INTERNAL;
 }
 
 /// Every entry point's body runs in here: nothing is thrown across, and the caller's floating-point

@@ -120,7 +120,13 @@ std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
   int64_t most = 0;
   for (size_t r = 0; r < world; ++r) {
     int64_t total = 0;
-    for (size_t i = 0; i < counts.size(); ++i) total += all_counts[r * counts.size() + i];
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const int64_t count = all_counts[r * counts.size() + i];
+      MUONRT_REQUIRE(count >= 0 && count <= Mesh::kMaxRanks, Status::kMismatch,
+                     "process groups: rank ", r, " says that ", kNames[i], " has ", count,
+                     " ranks; use one version of muonrt on all ranks");
+      total += count;
+    }
     most = std::max(most, total);
   }
   members.resize(static_cast<size_t>(most));
