@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cxxabi.h>
+
 #include <new>
 #include <string>
 
@@ -19,9 +21,10 @@ inline muonrt_status_t report(const Error& error) noexcept {
 }
 
 /// Every entry point's body runs in here: nothing is thrown across, and the caller's floating-point
-/// environment neither changes our bits nor is changed.
+/// environment neither changes our bits nor is changed. What ends the caller's thread inside a
+/// function of the caller's (pthread_exit, cancellation) passes.
 template <class Body>
-muonrt_status_t guard(Body body) noexcept {
+muonrt_status_t guard(Body body) {
   const host::FpEnvironment environment;
   try {
     return static_cast<muonrt_status_t>(body());
@@ -33,6 +36,8 @@ muonrt_status_t guard(Body body) noexcept {
   } catch (const std::exception& e) {
     set_last_error(e.what());
     return MUONRT_ERROR_INTERNAL;
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (...) {
     set_last_error("internal: an exception of unknown type");
     return MUONRT_ERROR_INTERNAL;

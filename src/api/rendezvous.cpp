@@ -57,7 +57,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
     meeting.interface = given.interface_name ? given.interface_name : "";
     meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     meeting.version = muonrt_version();
-    *comm = new muonrt_comm(make_post_transport(make_tcp_post(meeting, given.timeout_ms)));
+    *comm = api::keep(std::make_unique<muonrt_comm>(
+        make_post_transport(make_tcp_post(meeting, given.timeout_ms))));
     return Status::kOk;
   });
 }
@@ -91,7 +92,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_fol
     meeting.run_id = given.run_id;
     meeting.version = muonrt_version();
     if (given.secret) meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
-    *comm = new muonrt_comm(make_post_transport(make_folder_post(meeting, given.timeout_ms)));
+    *comm = api::keep(std::make_unique<muonrt_comm>(
+        make_post_transport(make_folder_post(meeting, given.timeout_ms))));
     return Status::kOk;
   });
 }

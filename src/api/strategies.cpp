@@ -179,14 +179,14 @@ muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage
                                         muonrt_comm_t* comm,
                                         const muonrt_process_groups_t* groups) {
   return guard([&] {
-    require_pointer(comm, "muonrt_mesh_from_groups", "comm");
+    Comm& host = api::open(comm, "muonrt_mesh_from_groups", "comm").host;
     GroupRanks mine;
-    together(comm->host, [&] {
+    together(host, [&] {
       check_storage("muonrt_mesh_from_groups", mesh, storage);
       mine = read_groups(groups);
     });
-    const auto all = exchange_groups(comm->host, mine);
-    together(comm->host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
+    const auto all = exchange_groups(host, mine);
+    together(host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
     return Status::kOk;
   });
 }

@@ -24,6 +24,12 @@ class TcpHub {
   /// Delivers what lies here, for two seconds at most.
   ~TcpHub();
 
+  /// In a child of this process: closes its copies.
+  void forsake() noexcept {
+    for (Rank& r : ranks_) r.socket = Socket();
+    for (Socket* s : {&wake_here_, &wake_there_}) *s = Socket();
+  }
+
  private:
   using Bytes = std::vector<char>;
   struct Rank {

@@ -1,6 +1,10 @@
 #include "comm/tcp_post.hpp"
 
+#include <pthread.h>
+
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/peer_status.hpp"
@@ -23,15 +27,52 @@ std::string words_in(const char* text, int64_t bytes) {
   return out;
 }
 
+class TcpPost;
+
+/// All posts of this process. A child that it forks has their connections and none of their
+/// threads: it closes its copies at once, or peers would not see that this process has ended.
+class Posts {
+ public:
+  static Posts& all() {
+    static Posts* const it = new Posts;  // for ever: a fork may come at any time
+    return *it;
+  }
+  void add(TcpPost* post) {
+    const std::lock_guard lock(mutex_);
+    posts_.insert(post);
+  }
+  void remove(TcpPost* post) {
+    const std::lock_guard lock(mutex_);
+    posts_.erase(post);
+  }
+
+ private:
+  Posts() {
+    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                   [] { all().in_child(); });
+  }
+  void in_child() noexcept;
+
+  std::mutex mutex_;
+  std::set<TcpPost*> posts_;
+};
+
 class TcpPost final : public Post {
  public:
   TcpPost(int rank, int size, Socket line, std::unique_ptr<TcpHub> hub)
       : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
-    const SignalMask mask;
-    reader_ = std::thread([this] { read_all(); });
+    Posts::all().add(this);
+    try {
+      const SignalMask mask;
+      reader_ = std::thread([this] { read_all(); });
+    } catch (...) {
+      Posts::all().remove(this);
+      throw;
+    }
   }
 
   ~TcpPost() override {
+    Posts::all().remove(this);
     line_->flush(Deadline::in_ms(kFarewellMs));
     line_->close();
     reader_.join();
@@ -39,6 +80,11 @@ class TcpPost final : public Post {
   }
 
   std::string name() const override { return "tcp"; }
+
+  void forsake() noexcept {
+    line_->forsake();
+    if (hub_) hub_->forsake();
+  }
 
   void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
             Deadline deadline) override {
@@ -160,6 +206,12 @@ class TcpPost final : public Post {
   Error ended_ = TcpLine::broken();  // made while there is memory for it
   std::thread reader_;
 };
+
+void Posts::in_child() noexcept {
+  for (TcpPost* post : posts_) post->forsake();
+  posts_.clear();
+  mutex_.unlock();
+}
 
 }  // namespace
 
