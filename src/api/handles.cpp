@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 
 namespace muonrt::api {
 

@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-// What is said at a rendezvous: rank 0's greeting, the newcomer's claim, rank 0's answer. Fixed
+// What is said at a rendezvous: rank 0's greeting, the connection's claim, rank 0's answer. Fixed
 // sizes, the machine's byte order (little on all that muonrt runs on). Shapes and magic stay as
 // they are in every version of the wire, so that ranks of different versions can refuse each other
 // by name. The proofs serve as checksums: bits that change on the way make them wrong.

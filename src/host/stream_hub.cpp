@@ -43,7 +43,7 @@ To& cast_or_throw(From& from) {
 }
 
 /// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
-std::optional<Error> run_guarded(Task& task) {
+std::optional<Error> run_catching(Task& task) {
   try {
     try {
       task();
@@ -212,7 +212,7 @@ void StreamHub::finish_front(StreamQueue& queue, Lock& lock) {
     {
       const FpEnvironment fp_environment;
       try {
-        error = run_guarded(task);
+        error = run_catching(task);
       } catch (const abi::__forced_unwind&) {
         lock.lock();
         queue.running = false;
