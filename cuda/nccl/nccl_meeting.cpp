@@ -6,6 +6,8 @@
 #include <new>
 #include <vector>
 
+#include "base/peer_status.hpp"
+
 namespace muonrt::cuda {
 
 namespace {
@@ -62,7 +64,7 @@ std::optional<Error> agreed_error(const std::vector<Card>& all) {
     if (c.status != 0 && (!cause || c.secondhand < cause->secondhand)) cause = &c;
   }
   if (!cause) return std::nullopt;
-  return Error(static_cast<Status>(cause->status), cause->message,
+  return Error(status_of_peer(cause->status), cause->message,
                static_cast<int32_t>(cause - all.data()));
 }
 

@@ -11,7 +11,11 @@ extern "C" {
 
 /* A communicator: a fixed set of ranks 0 .. size-1. Use it from one thread at a time; only
  * muonrt_comm_abort may be called from any thread at any time. An optimizer takes a duplicate of
- * its own at creation, so a communicator may be destroyed before the optimizers made from it. */
+ * its own at creation, so a communicator may be destroyed before the optimizers made from it.
+ *
+ * Of every handle of muonrt: one that was destroyed (also twice), or is of another kind, gives
+ * INVALID_ARGUMENT; in a child of fork all calls return INVALID_STATE, and destroy ends nothing
+ * that the parent has. A destroy that is refused says why in muonrt_last_error. */
 typedef struct muonrt_comm muonrt_comm_t;
 
 /* What the ranks share that are threads of one process. */

@@ -212,8 +212,10 @@ class Optimizer {
   }
 
   /// Of a step that failed, with the ranks that are left; see muonrt/recover.h.
-  muonrt_recovery_t recover(const Comm& survivors) {
+  muonrt_recovery_t recover(const Comm& survivors,
+                            muonrt_survivor_policy_t policy = MUONRT_SURVIVORS_MAJORITY) {
     auto recovery = detail::filled(muonrt_recovery_init_sized);
+    recovery.survivor_policy = policy;
     check(muonrt_optimizer_recover(get(), survivors.get(), &recovery));
     return recovery;
   }

@@ -16,10 +16,23 @@ enum muonrt_recovery_outcome {
   MUONRT_RECOVERY_DISCARDED = 2 /* ranks were in doubt, none had committed: none has */
 };
 
+/* Of which ranks it is enough that they are survivors. */
+typedef int32_t muonrt_survivor_policy_t;
+enum muonrt_survivor_policy {
+  MUONRT_SURVIVORS_MAJORITY = 0, /* more than half of the optimizer's ranks, or half of them with
+                                    rank 0 among them */
+  MUONRT_SURVIVORS_ANY = 1       /* unsafe: where a network has parted the ranks, each part may
+                                    settle the step otherwise, and both go on; only where the other
+                                    ranks are certainly lost */
+};
+
 typedef struct muonrt_recovery {
   uint32_t struct_size;
-  muonrt_recovery_outcome_t outcome; /* MUONRT_RECOVERY_... */
-  int64_t step;                      /* committed steps, now the same on all these ranks */
+  muonrt_recovery_outcome_t outcome;        /* MUONRT_RECOVERY_... */
+  int64_t step;                             /* committed steps, now the same on all these ranks */
+  muonrt_survivor_policy_t survivor_policy; /* given by the caller, equal on all survivors;
+                                               MUONRT_SURVIVORS_MAJORITY */
+  int32_t reserved;
 } muonrt_recovery_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
@@ -37,12 +50,15 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * called again, with the same or other survivors, and on ranks where nothing has failed.
  * @param survivors  a communicator made after the fault, of ranks of this optimizer, in any order;
  *     host messages alone are sent over it.
- * @param recovery   may be NULL; left as it was where an error is returned.
- * Errors: INVALID_ARGUMENT for a null handle or a wrong struct_size, on this rank alone, whose
- * peers wait. The same on every rank: TORN (a rank's parameters are partly updated, or commits were
- * eager and a rank cannot follow): reload a checkpoint; MISMATCH (not ranks of one optimizer, one
- * of them twice, or step numbers that no single fault leaves). COMM, TIMEOUT, ABORTED: of
- * `survivors`; call again with a new one. Blocking; collective over `survivors`. */
+ * @param recovery   `survivor_policy` is read, outcome and step are filled; may be NULL; left as it
+ *     was where an error is returned.
+ * Errors: INVALID_ARGUMENT for a null handle, a wrong struct_size or policy, on this rank alone,
+ * whose peers wait. The same on every rank: TORN (a rank's parameters are partly updated, or
+ * commits were eager and a rank cannot follow): reload a checkpoint; MISMATCH (not ranks of one
+ * optimizer, one of them twice, other policies, or step numbers that no single fault leaves);
+ * UNDECIDED (too few ranks for the policy; nothing has changed): call again with more. COMM,
+ * TIMEOUT, ABORTED: of `survivors`; call again with a new one. Blocking; collective over
+ * `survivors`. */
 MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,
                                                     muonrt_comm_t* survivors,
                                                     muonrt_recovery_t* recovery);

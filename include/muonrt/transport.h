@@ -32,7 +32,8 @@ typedef struct muonrt_message {
  * Errors: any muonrt_status_t but MUONRT_OK and MUONRT_SKIPPED; then `message` (`message_capacity`
  * bytes, > 0) holds a text that names the ranks concerned, ended by a zero. It is "" at the call.
  * After an error the transport is not used again but for `abort` and `destroy`.
- * No function may throw. */
+ * No function may throw. One that ends its thread (pthread_exit, cancellation) ends the
+ * communicator with ABORTED, and the thread ends. */
 typedef struct muonrt_transport {
   uint32_t struct_size;
   int32_t rank;               /* 0 <= rank < size; no default: -1 until set */

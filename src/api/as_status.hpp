@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cxxabi.h>
+
 #include <new>
 #include <string>
 
-#include "base/error.hpp"
+#include "base/peer_status.hpp"
 #include "host/fp_env.hpp"
 #include "muonrt/base.h"
 
@@ -14,13 +16,15 @@ void set_last_error(const char* message) noexcept;
 
 inline muonrt_status_t report(const Error& error) noexcept {
   set_last_error(error.message().c_str());
-  return static_cast<muonrt_status_t>(error.status());
+  const auto status = static_cast<muonrt_status_t>(error.status());
+  return is_error(status) ? status : MUONRT_ERROR_INTERNAL;
 }
 
 /// Every entry point's body runs in here: nothing is thrown across, and the caller's floating-point
-/// environment neither changes our bits nor is changed.
+/// environment neither changes our bits nor is changed. What ends the caller's thread inside a
+/// function of the caller's (pthread_exit, cancellation) passes.
 template <class Body>
-muonrt_status_t as_status(Body body) noexcept {
+muonrt_status_t as_status(Body body) {
   const host::FpEnvironment environment;
   try {
     return static_cast<muonrt_status_t>(body());
@@ -32,6 +36,8 @@ muonrt_status_t as_status(Body body) noexcept {
   } catch (const std::exception& e) {
     set_last_error(e.what());
     return MUONRT_ERROR_INTERNAL;
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (...) {
     set_last_error("internal: an exception of unknown type");
     return MUONRT_ERROR_INTERNAL;

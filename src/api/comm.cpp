@@ -17,7 +17,7 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   return as_status([&] {
     require_pointer(comm, function, "comm");
     *comm = nullptr;
-    *comm = new muonrt_comm(make());
+    *comm = api::keep(std::make_unique<muonrt_comm>(make()));
     return Status::kOk;
   });
 }
@@ -36,18 +36,22 @@ muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_
     *group = nullptr;
     MUONRT_REQUIRE(size >= 1 && size <= 4096, Status::kInvalidArgument,
                    "muonrt_thread_group_create: size is ", size, " (1 to 4096); correct it");
-    *group = new muonrt_thread_group{ThreadGroup(size)};
+    *group = api::keep(std::make_unique<muonrt_thread_group>(ThreadGroup(size)));
     return Status::kOk;
   });
 }
 
-void muonrt_thread_group_destroy(muonrt_thread_group_t* group) { delete group; }
+void muonrt_thread_group_destroy(muonrt_thread_group_t* group) {
+  as_status([&] {
+    api::close(group, "muonrt_thread_group_destroy", "group");
+    return Status::kOk;
+  });
+}
 
 muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm, muonrt_thread_group_t* group,
                                           int32_t rank) {
   return create(comm, "muonrt_comm_create_thread", [&] {
-    require_pointer(group, "muonrt_comm_create_thread", "group");
-    return group->group.transport(rank);
+    return api::open(group, "muonrt_comm_create_thread", "group").transport(rank);
   });
 }
 
@@ -61,7 +65,7 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 
 void muonrt_comm_destroy(muonrt_comm_t* comm) {
   as_status([&] {
-    delete comm;
+    api::close(comm, "muonrt_comm_destroy", "comm");
     return Status::kOk;
   });
 }
@@ -69,8 +73,8 @@ void muonrt_comm_destroy(muonrt_comm_t* comm) {
 muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
   return as_status([&] {
     require_pointer(rank, "muonrt_comm_rank", "rank");
-    require_pointer(comm, "muonrt_comm_rank", "comm");
-    *rank = comm->host.rank();
+    auto& c = api::open(comm, "muonrt_comm_rank", "comm");
+    *rank = c.host.rank();
     return Status::kOk;
   });
 }
@@ -78,17 +82,17 @@ muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
 muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
   return as_status([&] {
     require_pointer(size, "muonrt_comm_size", "size");
-    require_pointer(comm, "muonrt_comm_size", "comm");
-    *size = comm->host.size();
+    auto& c = api::open(comm, "muonrt_comm_size", "comm");
+    *size = c.host.size();
     return Status::kOk;
   });
 }
 
 muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds) {
   return as_status([&] {
-    require_pointer(comm, "muonrt_comm_set_timeout", "comm");
-    comm->host.set_timeout_ms(milliseconds);
-    if (comm->device) comm->device->set_timeout_ms(milliseconds);
+    auto& c = api::open(comm, "muonrt_comm_set_timeout", "comm");
+    c.host.set_timeout_ms(milliseconds);
+    if (c.device) c.device->set_timeout_ms(milliseconds);
     return Status::kOk;
   });
 }
@@ -96,7 +100,7 @@ muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t millisecond
 muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                   const char* message) {
   return as_status([&] {
-    require_pointer(comm, "muonrt_comm_abort", "comm");
+    auto& c = api::open(comm, "muonrt_comm_abort", "comm");
     MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT && is_status(status),
                    Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
                    " (no error of muonrt/base.h); pass MUONRT_ERROR_ABORTED");
@@ -104,17 +108,17 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
     const auto given = static_cast<Status>(status);
     const bool of_step =
         leaves_usable(given) || given == Status::kUndecided || given == Status::kTorn;
-    comm->abort(of_step ? Status::kAborted : given, text);
+    c.abort(of_step ? Status::kAborted : given, text);
     return Status::kOk;
   });
 }
 
 muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   return as_status([&] {
-    require_pointer(comm, "muonrt_comm_barrier", "comm");
+    auto& c = api::open(comm, "muonrt_comm_barrier", "comm");
     const char mine = 0;
-    std::vector<char> all(static_cast<size_t>(comm->host.size()));
-    comm->host.allgather(&mine, all.data(), 1);
+    std::vector<char> all(static_cast<size_t>(c.host.size()));
+    c.host.allgather(&mine, all.data(), 1);
     return Status::kOk;
   });
 }
@@ -122,15 +126,15 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
 muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
                                       int64_t bytes) {
   return as_status([&] {
-    require_pointer(comm, "muonrt_comm_allgather", "comm");
+    auto& c = api::open(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    " (a size); pass 0 or more");
-    checked_mul(bytes, comm->host.size());
+    checked_mul(bytes, c.host.size());
     if (bytes > 0) {
       require_pointer(mine, "muonrt_comm_allgather", "mine");
       require_pointer(all, "muonrt_comm_allgather", "all");
     }
-    comm->host.allgather(mine, all, bytes);
+    c.host.allgather(mine, all, bytes);
     return Status::kOk;
   });
 }
@@ -139,7 +143,7 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t
                                      int64_t n_sends, const muonrt_message_t* receives,
                                      int64_t n_receives) {
   return as_status([&] {
-    require_pointer(comm, "muonrt_comm_exchange", "comm");
+    auto& c = api::open(comm, "muonrt_comm_exchange", "comm");
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),
         Status::kInvalidArgument, "muonrt_comm_exchange: ", n_sends, " sends and ", n_receives,
@@ -151,7 +155,7 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t
     for (int64_t i = 0; i < n_receives; ++i) {
       in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
     }
-    comm->host.transport().exchange(out, in);
+    c.host.transport().exchange(out, in);
     return Status::kOk;
   });
 }

@@ -90,12 +90,11 @@ muonrt_status_t muonrt_optimizer_health(const muonrt_optimizer_t* optimizer,
                                         int64_t capacity) {
   return as_status([&] {
     const char* const who = "muonrt_optimizer_health";
-    require_pointer(optimizer, who, "optimizer");
+    const Optimizer& o = api::open(optimizer, who, "optimizer");
     require_pointer(health, who, "health");
     MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument, who, ": capacity is ", capacity,
                    " (a number of elements, >= 0); correct it");
     if (capacity > 0) require_pointer(matrices, who, "matrices");
-    const Optimizer& o = *optimizer->optimizer;
     MUONRT_REQUIRE(o.settings().health_every > 0, Status::kInvalidState, who,
                    ": no step measures (options: health_every is 0); create the optimizer with "
                    "health_every > 0");

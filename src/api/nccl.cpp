@@ -46,10 +46,10 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
 
 /// Two duplicates of the caller's communicator: one for host memory, one for `make`.
 template <class Make>
-std::unique_ptr<muonrt_comm> over(muonrt_comm_t* host, Make make) {
-  auto out = std::make_unique<muonrt_comm>(host->host.transport().duplicate());
-  out->device = make(make_bootstrap(out->host.transport().duplicate()));
-  return out;
+muonrt_comm_t* over(api::CommBody& host, Make make) {
+  auto out = std::make_unique<muonrt_comm>(host.host.transport().duplicate());
+  out->body->device = make(make_bootstrap(out->body->host.transport().duplicate()));
+  return api::keep(std::move(out));
 }
 
 /// A rank whose build has no CUDA says so, by `refuse`, before others wait for it in the making.
@@ -84,16 +84,16 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
                                         const muonrt_nccl_options_t* options) {
   return as_status([&] {
     if (comm) *comm = nullptr;
-    require_pointer(host, "muonrt_comm_create_nccl", "host");
+    api::CommBody& h = api::open(host, "muonrt_comm_create_nccl", "host");
     NcclOptions settings;
-    together(host->host, [&] {
+    together(h.host, [&] {
       require_pointer(comm, "muonrt_comm_create_nccl", "comm");
       settings = read_options(options);
     });
-    require_builds(host->host, [&] { make_nccl_comm(nullptr, settings); });
-    *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
-              return make_nccl_comm(std::move(bootstrap), settings);
-            }).release();
+    require_builds(h.host, [&] { make_nccl_comm(nullptr, settings); });
+    *comm = over(h, [&](std::unique_ptr<Bootstrap> bootstrap) {
+      return make_nccl_comm(std::move(bootstrap), settings);
+    });
     return Status::kOk;
   });
 }
@@ -102,12 +102,12 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
                                           int32_t device_index) {
   return as_status([&] {
     if (comm) *comm = nullptr;
-    require_pointer(host, "muonrt_comm_create_staged", "host");
-    together(host->host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
-    require_builds(host->host, [&] { make_staged_comm(nullptr, device_index); });
-    *comm = over(host, [&](std::unique_ptr<Bootstrap> bootstrap) {
-              return make_staged_comm(std::move(bootstrap), device_index);
-            }).release();
+    api::CommBody& h = api::open(host, "muonrt_comm_create_staged", "host");
+    together(h.host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
+    require_builds(h.host, [&] { make_staged_comm(nullptr, device_index); });
+    *comm = over(h, [&](std::unique_ptr<Bootstrap> bootstrap) {
+      return make_staged_comm(std::move(bootstrap), device_index);
+    });
     return Status::kOk;
   });
 }

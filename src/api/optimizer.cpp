@@ -30,13 +30,11 @@ std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
 }
 
 Optimizer& open(muonrt_optimizer_t* handle, const char* function) {
-  require_pointer(handle, function, "optimizer");
-  return *handle->optimizer;
+  return api::open(handle, function, "optimizer");
 }
 
 const Optimizer& open(const muonrt_optimizer_t* handle, const char* function) {
-  require_pointer(handle, function, "optimizer");
-  return *handle->optimizer;
+  return api::open(handle, function, "optimizer");
 }
 
 void check_format(int32_t format) {
@@ -77,24 +75,24 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
                                         const muonrt_param_t* params, int64_t n_params) {
   return as_status([&] {
     if (optimizer) *optimizer = nullptr;
-    require_pointer(comm, "muonrt_optimizer_create", "comm");
+    api::CommBody& c = api::open(comm, "muonrt_optimizer_create", "comm");
     auto handle = std::make_unique<muonrt_optimizer>();
-    handle->optimizer = Optimizer::create(
-        comm->for_optimizer(),
+    handle->body = Optimizer::create(
+        c.for_optimizer(),
         [&] {
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
-          return api::read_settings(options, groups, n_groups, params, n_params, comm->host.rank(),
-                                    comm->host.size());
+          return api::read_settings(options, groups, n_groups, params, n_params, c.host.rank(),
+                                    c.host.size());
         },
         make_device);
-    *optimizer = handle.release();
+    *optimizer = api::keep(std::move(handle));
     return Status::kOk;
   });
 }
 
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
   as_status([&] {
-    delete optimizer;
+    api::close(optimizer, "muonrt_optimizer_destroy", "optimizer");
     return Status::kOk;
   });
 }

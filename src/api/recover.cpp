@@ -17,12 +17,19 @@ muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_c
                                          muonrt_recovery_t* recovery) {
   return api::as_status([&] {
     const char* const who = "muonrt_optimizer_recover";
-    api::require_pointer(optimizer, who, "optimizer");
-    api::require_pointer(survivors, who, "survivors");
-    if (recovery) api::struct_size_of(recovery, "recovery", sizeof *recovery);
-    const Recovery done = optimizer->optimizer->recover(survivors->host);
+    Optimizer& o = api::open(optimizer, who, "optimizer");
+    Comm& left = api::open(survivors, who, "survivors").host;
     muonrt_recovery_t out;
     muonrt_recovery_init(&out);
+    if (recovery) {
+      api::struct_size_of(recovery, "recovery", sizeof *recovery);
+      out.survivor_policy = recovery->survivor_policy;
+    }
+    MUONRT_REQUIRE(out.survivor_policy == MUONRT_SURVIVORS_MAJORITY ||
+                       out.survivor_policy == MUONRT_SURVIVORS_ANY,
+                   Status::kInvalidArgument, who, ": survivor_policy is ", out.survivor_policy,
+                   " (0 majority, 1 any); use one of them");
+    const Recovery done = o.recover(left, static_cast<SurvivorPolicy>(out.survivor_policy));
     out.outcome = static_cast<int32_t>(done.outcome);
     out.step = done.steps;
     if (recovery) api::write_struct(recovery, out, "recovery");

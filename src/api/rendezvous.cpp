@@ -64,7 +64,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
                        " for ", address, " (0 is success); nobody was let in");
       };
     }
-    *comm = new muonrt_comm(make_post_transport(make_tcp_post(meeting, given.timeout_ms)));
+    *comm = api::keep(std::make_unique<muonrt_comm>(
+        make_post_transport(make_tcp_post(meeting, given.timeout_ms))));
     return Status::kOk;
   });
 }
@@ -98,7 +99,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_fol
     meeting.run_id = given.run_id;
     meeting.version = muonrt_version();
     if (given.secret) meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
-    *comm = new muonrt_comm(make_post_transport(make_folder_post(meeting, given.timeout_ms)));
+    *comm = api::keep(std::make_unique<muonrt_comm>(
+        make_post_transport(make_folder_post(meeting, given.timeout_ms))));
     return Status::kOk;
   });
 }

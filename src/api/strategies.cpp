@@ -120,7 +120,13 @@ std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
   int64_t most = 0;
   for (size_t r = 0; r < world; ++r) {
     int64_t total = 0;
-    for (size_t i = 0; i < counts.size(); ++i) total += all_counts[r * counts.size() + i];
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const int64_t count = all_counts[r * counts.size() + i];
+      MUONRT_REQUIRE(count >= 0 && count <= Mesh::kMaxRanks, Status::kMismatch,
+                     "process groups: rank ", r, " says that ", kNames[i], " has ", count,
+                     " ranks; use one version of muonrt on all ranks");
+      total += count;
+    }
     most = std::max(most, total);
   }
   members.resize(static_cast<size_t>(most));
@@ -173,14 +179,14 @@ muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage
                                         muonrt_comm_t* comm,
                                         const muonrt_process_groups_t* groups) {
   return as_status([&] {
-    require_pointer(comm, "muonrt_mesh_from_groups", "comm");
+    Comm& host = api::open(comm, "muonrt_mesh_from_groups", "comm").host;
     GroupRanks mine;
-    together(comm->host, [&] {
+    together(host, [&] {
       check_storage("muonrt_mesh_from_groups", mesh, storage);
       mine = read_groups(groups);
     });
-    const auto all = exchange_groups(comm->host, mine);
-    together(comm->host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
+    const auto all = exchange_groups(host, mine);
+    together(host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
     return Status::kOk;
   });
 }

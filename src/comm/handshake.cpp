@@ -52,6 +52,7 @@ Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce&
   Answer out{};
   out.magic = kAnswer;
   out.status = static_cast<int32_t>(status);
+  out.wire = kWireVersion;
   std::memcpy(out.message.data(), message.data(), std::min(message.size(), out.message.size() - 1));
   out.proof = proof_of(secret, greeted, claimed, out);
   return out;

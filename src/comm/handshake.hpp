@@ -6,12 +6,15 @@
 
 #include "base/error.hpp"
 #include "base/hmac.hpp"
+#include "comm/frame.hpp"
 #include "comm/socket.hpp"
 
 namespace muonrt {
 
 // What is said at a rendezvous: rank 0's greeting, the connection's claim, rank 0's answer. Fixed
-// sizes, the machine's byte order (little on all that muonrt runs on).
+// sizes, the machine's byte order (little on all that muonrt runs on). Shapes and magic stay as
+// they are in every version of the wire, so that ranks of different versions can refuse each other
+// by name. The proofs serve as checksums: bits that change on the way make them wrong.
 
 constexpr size_t kSecretBytes = 8;  // of a secret at least
 
@@ -24,13 +27,13 @@ struct Greeting {
 };
 struct Claim {
   std::array<char, 8> magic;
-  int32_t rank, size, version, reserved;
+  int32_t rank, size, version, wire;
   Nonce nonce;
   Digest proof;
 };
 struct Answer {
   std::array<char, 8> magic;
-  int32_t status, reserved;
+  int32_t status, wire;
   std::array<char, 496> message;
   Digest proof;
 };
@@ -39,6 +42,9 @@ static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 88 && sizeof(Answer) ==
 constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
 constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
+
+/// That of a rank which says this: version 1 said nothing.
+constexpr int32_t wire_version(int32_t said) { return said == 0 ? 1 : said; }
 
 /// From the system's source of random numbers. Errors: INTERNAL if it gives none.
 Nonce fresh_nonce();

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/peer_status.hpp"
 #include "base/text.hpp"
 #include "comm/mpi_check.hpp"
-#include "comm/peer_status.hpp"
 
 namespace muonrt::mpi {
 
@@ -71,7 +71,8 @@ void ErrorBox::receive() {
   letter.text[sizeof letter.text - 1] = 0;
   const std::lock_guard lock(mutex_);
   if (!error_) {
-    keep(Error(status_of_peer(letter.status), letter.text, letter.rank).told_by(status.MPI_SOURCE));
+    const int32_t rank = letter.rank >= 0 && letter.rank < size_ ? letter.rank : -1;
+    keep(Error(status_of_peer(letter.status), letter.text, rank).told_by(status.MPI_SOURCE));
   }
 }
 

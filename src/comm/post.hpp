@@ -49,9 +49,23 @@ inline Error not_in_time(int32_t from) {
                                      " came before the deadline; look for a rank that is late, or "
                                      "raise the timeout"));
 }
-inline Error gone(int32_t from) {
+/// @param why  what the last that it sent is not, if that is why it is gone; else empty.
+inline Error gone(int32_t from, const std::string& why = {}) {
   return Error(Status::kComm,
-               cat("rank ", from, " has left or its process has ended; look at its messages"));
+               why.empty()
+                   ? cat("rank ", from, " has left or its process has ended; look at its messages")
+                   : cat("what rank ", from, " sends cannot be read any more: ", why,
+                         "; look at the network and the memory between it and this rank"));
+}
+inline Error senseless(int32_t from, const std::string& what) {
+  return Error(Status::kComm, cat("rank ", from, " sent what makes no sense: ", what,
+                                  "; use one build of muonrt on all ranks"));
+}
+inline Error changed(int32_t from, const char* what) {
+  return Error(Status::kComm,
+               cat(what, " of rank ", from,
+                   " has changed on its way (its checksum is another one); look at the network and "
+                   "the memory between it and this rank"));
 }
 inline Error another_size(int32_t from, int64_t sent, int64_t expected) {
   return Error(Status::kMismatch, cat("rank ", from, " sent ", sent, " bytes, expected were ",

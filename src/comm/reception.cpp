@@ -205,6 +205,11 @@ class Reception {
       refuse(cat("rendezvous: rank ", c.rank, " runs version ", c.version, " of muonrt, rank 0 ",
                  meeting_.version, "; use one version on all ranks"));
     }
+    if (c.wire != kWireVersion) {
+      refuse(cat("rendezvous: rank ", c.rank, " speaks version ", wire_version(c.wire),
+                 " of what goes over the wire, rank 0 ", kWireVersion,
+                 "; use one version of muonrt on all ranks"));
+    }
     if (c.size != meeting_.size) {
       refuse(cat("rendezvous: rank ", c.rank, " believes in ", c.size, " ranks, rank 0 in ",
                  meeting_.size, "; start all with the same number"));

@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "base/backoff.hpp"
+#include "base/peer_status.hpp"
 #include "comm/handshake.hpp"
-#include "comm/peer_status.hpp"
 
 namespace muonrt {
 
@@ -96,7 +96,7 @@ Socket knock(const TcpMeeting& meeting, const std::vector<SocketAddress>& addres
 /// @param mine  the same in all tries of this process: another one's is a second process.
 bool ask(const Socket& socket, const TcpMeeting& meeting, const std::string& secret,
          const Greeting& greeting, const Nonce& mine, Deadline deadline) {
-  Claim claim{kClaim, meeting.rank, meeting.size, meeting.version, 0, mine, {}};
+  Claim claim{kClaim, meeting.rank, meeting.size, meeting.version, kWireVersion, mine, {}};
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
   const Heard heard = tell(socket, claim) ? hear(socket, answer, deadline) : Heard::kClosed;
@@ -109,10 +109,16 @@ bool ask(const Socket& socket, const TcpMeeting& meeting, const std::string& sec
       answer.magic == kAnswer &&
       equal_in_constant_time(answer.proof, proof_of(secret, greeting.nonce, claim.nonce, answer));
   MUONRT_REQUIRE(known, Status::kComm, "rendezvous at ", meeting.address, ": rank 0 and rank ",
-                 meeting.rank, " have different secrets; give all ranks the same");
+                 meeting.rank,
+                 " have different secrets, or what they said changed on its way; give all ranks "
+                 "the same");
   answer.message.back() = 0;
   if (answer.status != 0)
     throw Error(status_of_peer(answer.status), std::string(answer.message.data()), 0, true);
+  MUONRT_REQUIRE(answer.wire == kWireVersion, Status::kMismatch,
+                 "rendezvous: rank 0 speaks version ", wire_version(answer.wire),
+                 " of what goes over the wire, rank ", meeting.rank, " ", kWireVersion,
+                 "; use one version of muonrt on all ranks");
   return true;
 }
 

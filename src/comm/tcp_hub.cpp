@@ -91,9 +91,11 @@ bool TcpHub::cut_frame(int32_t rank) {
   if (!r.socket || r.in.size() < sizeof(FrameHead)) return false;
   FrameHead head;
   std::memcpy(&head, r.in.data(), sizeof head);
-  const bool hubs_own = head.kind > static_cast<int32_t>(FrameKind::kLeft);
-  if (!sound(head, static_cast<int>(ranks_.size())) || head.from != rank || hubs_own) {
-    drop(rank);
+  const char* fault = fault_of(head, static_cast<int>(ranks_.size()));
+  if (!fault && head.kind > static_cast<int32_t>(FrameKind::kLeft)) fault = "a frame is the hub's";
+  if (!fault && head.from != rank) fault = "a frame is another rank's";
+  if (fault) {
+    drop(rank, fault);
     return false;
   }
   const size_t size = sizeof head + static_cast<size_t>(head.piece_bytes);
@@ -118,23 +120,24 @@ void TcpHub::hand_on(int32_t from, Bytes frame) {
   }
 }
 
-void TcpHub::say(const FrameHead& head) {
+void TcpHub::say(const FrameHead& head, const std::string& content) {
   Bytes frame(sizeof head);
   std::memcpy(frame.data(), &head, sizeof head);
+  frame.insert(frame.end(), content.begin(), content.end());
   hand_on(head.from, std::move(frame));
 }
 
 void TcpHub::hold_if_behind(int32_t rank, int32_t sender) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
   if (r.waiting >= share_ && r.held.insert(sender).second)
-    say(hubs_frame(FrameKind::kFull, rank, sender));
+    say(control_frame(FrameKind::kFull, 0, rank, sender));
 }
 
 void TcpHub::let_go(int32_t rank) {
   Rank& r = ranks_[static_cast<size_t>(rank)];
   if (r.waiting > share_ / 2) return;
   for (const int32_t sender : std::exchange(r.held, {}))
-    say(hubs_frame(FrameKind::kRoom, rank, sender));
+    say(control_frame(FrameKind::kRoom, 0, rank, sender));
 }
 
 void TcpHub::write(int32_t rank) {
@@ -165,9 +168,10 @@ void TcpHub::write_out(Rank& r) {
   }
 }
 
-void TcpHub::drop(int32_t rank) {
+void TcpHub::drop(int32_t rank, const char* why) {
   ranks_[static_cast<size_t>(rank)] = Rank();
-  say(hubs_frame(FrameKind::kGone, rank, kToAll));
+  const std::string text = why;
+  say(control_frame(FrameKind::kGone, 0, rank, kToAll, text.data(), std::ssize(text)), text);
 }
 
 }  // namespace muonrt

@@ -36,8 +36,8 @@ template <class Ready>
 void TcpLine::await(Lock& lock, int32_t to, Deadline deadline, const Trouble& trouble,
                     Ready ready) {
   while (!ready()) {
-    if (broken_) throw broken();
     if (const auto error = trouble()) throw *error;
+    if (broken_) throw broken();
     MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", held_.count(to) ? to : 0,
                    " takes no more messages and the deadline has passed; look whether it still "
                    "runs");

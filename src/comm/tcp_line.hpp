@@ -37,6 +37,11 @@ class TcpLine {
   /// Ends the connection, and all waits.
   void close() noexcept;
 
+  /// In a child of this process: closes its copies, by which no connection ends.
+  void forsake() noexcept {
+    for (Socket* s : {&socket_, &wake_here_, &wake_there_}) *s = Socket();
+  }
+
   /// Waits for all of them; false when the connection has ended.
   bool read(void* data, int64_t bytes);
   /// Writes what the socket takes.
@@ -65,7 +70,7 @@ class TcpLine {
   void wait_for_input();
   void nudge();
 
-  const Socket socket_;
+  Socket socket_;
   Socket wake_here_, wake_there_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,14 +1,16 @@
 #include "comm/tcp_post.hpp"
 
-#include <algorithm>
+#include <pthread.h>
+
 #include <cstring>
-#include <map>
+#include <mutex>
+#include <set>
 #include <thread>
 
+#include "base/peer_status.hpp"
 #include "base/signal_mask.hpp"
 #include "comm/frame.hpp"
 #include "comm/inboxes.hpp"
-#include "comm/peer_status.hpp"
 #include "comm/tcp_hub.hpp"
 #include "comm/tcp_line.hpp"
 
@@ -18,15 +20,59 @@ namespace {
 
 constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
 
+/// A peer's words, without what a terminal would act on.
+std::string words_in(const char* text, int64_t bytes) {
+  std::string out(text, static_cast<size_t>(bytes));
+  for (char& c : out) c = (c >= 0 && c < ' ' && c != '\n') || c == 127 ? '?' : c;
+  return out;
+}
+
+class TcpPost;
+
+/// All posts of this process. A child that it forks has their connections and none of their
+/// threads: it closes its copies at once, or peers would not see that this process has ended.
+class Posts {
+ public:
+  static Posts& all() {
+    static Posts* const it = new Posts;  // for ever: a fork may come at any time
+    return *it;
+  }
+  void add(TcpPost* post) {
+    const std::lock_guard lock(mutex_);
+    posts_.insert(post);
+  }
+  void remove(TcpPost* post) {
+    const std::lock_guard lock(mutex_);
+    posts_.erase(post);
+  }
+
+ private:
+  Posts() {
+    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
+                   [] { all().in_child(); });
+  }
+  void in_child() noexcept;
+
+  std::mutex mutex_;
+  std::set<TcpPost*> posts_;
+};
+
 class TcpPost final : public Post {
  public:
   TcpPost(int rank, int size, Socket line, std::unique_ptr<TcpHub> hub)
       : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
-    const SignalMask mask;
-    reader_ = std::thread([this] { read_all(); });
+    Posts::all().add(this);
+    try {
+      const SignalMask mask;
+      reader_ = std::thread([this] { read_all(); });
+    } catch (...) {
+      Posts::all().remove(this);
+      throw;
+    }
   }
 
   ~TcpPost() override {
+    Posts::all().remove(this);
     line_->flush(Deadline::in_ms(kFarewellMs));
     line_->close();
     reader_.join();
@@ -35,16 +81,18 @@ class TcpPost final : public Post {
 
   std::string name() const override { return "tcp"; }
 
+  void forsake() noexcept {
+    line_->forsake();
+    if (hub_) hub_->forsake();
+  }
+
   void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
             Deadline deadline) override {
-    const auto trouble = [&] { return inboxes_.failed(channel); };
+    const auto trouble = [&] { return inboxes_.ended(channel); };
     if (const auto error = trouble()) throw *error;
     for (int64_t at = 0; at < bytes; at += kPieceLimit) {
-      const int64_t piece = std::min(kPieceLimit, bytes - at);
-      const FrameHead head{
-          kFrameMagic, static_cast<int32_t>(FrameKind::kMessage), channel, rank(), to, bytes, at,
-          piece};
-      line_->send(head, static_cast<const char*>(data) + at, deadline, trouble);
+      line_->send(message_frame(channel, rank(), to, data, bytes, at),
+                  static_cast<const char*>(data) + at, deadline, trouble);
     }
   }
 
@@ -58,7 +106,7 @@ class TcpPost final : public Post {
       fail(channel, error.told_by(rank()));
       const ErrorHead head{static_cast<int32_t>(error.status()), error.rank()};
       std::string content(reinterpret_cast<const char*>(&head), sizeof head);
-      content += error.message().substr(0, 4000);
+      content += error.message().substr(0, kTextLimit);
       tell_all(FrameKind::kError, channel, content);
     } catch (...) {  // the peers learn of it by their deadlines
     }
@@ -75,8 +123,7 @@ class TcpPost final : public Post {
 
  private:
   void tell_all(FrameKind kind, uint64_t channel, const std::string& content) {
-    const auto bytes = static_cast<int64_t>(content.size());
-    line_->post({kFrameMagic, static_cast<int32_t>(kind), channel, rank(), kToAll, bytes, 0, bytes},
+    line_->post(control_frame(kind, channel, rank(), kToAll, content.data(), std::ssize(content)),
                 content);
   }
 
@@ -88,47 +135,46 @@ class TcpPost final : public Post {
 
   void read_all() {
     FrameHead head;
-    while (line_->read(&head, sizeof head) && sound(head, size())) {
+    while (line_->read(&head, sizeof head)) {
       try {
+        if (const char* const fault = fault_of(head, size())) {
+          ended_ = muonrt::gone(0, fault);  // which carries all messages
+          break;
+        }
         if (!read_content(head)) break;
       } catch (...) {  // no memory: the peers' data cannot be kept
         break;
       }
       line_->advance();
     }
+    inboxes_.close(std::move(ended_));  // first: who waits to send is told why
     line_->close();
-    inboxes_.close(std::move(ended_));
   }
 
+  /// What is wrong in a content ends its channel; the frames behind it can still be read.
   bool read_content(const FrameHead& head) {
+    Inboxes::Piece content{std::make_unique_for_overwrite<char[]>(bytes_of(head)),
+                           head.piece_bytes};
+    if (!line_->read(content.data.get(), content.bytes)) return false;
+    const bool whole = carries(head, content.data.get());
     switch (static_cast<FrameKind>(head.kind)) {
-      case FrameKind::kMessage: {
-        auto& message = arriving_[{head.channel, head.from}];
-        if (head.offset == 0) message.resize(static_cast<size_t>(head.message_bytes));
-        if (head.offset + head.piece_bytes > static_cast<int64_t>(message.size())) return false;
-        if (!line_->read(message.data() + head.offset, head.piece_bytes)) return false;
-        if (head.offset + head.piece_bytes == head.message_bytes) {
-          inboxes_.deliver(head.channel, head.from, std::move(message));
-          arriving_.erase({head.channel, head.from});
+      case FrameKind::kMessage:
+        if (!whole) {
+          fail(head.channel, changed(head.from, "a message"));
+        } else if (!inboxes_.add(head.channel, head.from, head.message_bytes, head.offset,
+                                 std::move(content))) {
+          fail(head.channel, senseless(head.from, "a piece of a message behind another one's"));
         }
         return true;
-      }
-      case FrameKind::kError: {
-        std::string content(static_cast<size_t>(head.piece_bytes), '\0');
-        ErrorHead error;
-        if (content.size() < sizeof error || !line_->read(content.data(), head.piece_bytes))
-          return false;
-        std::memcpy(&error, content.data(), sizeof error);
+      case FrameKind::kError:
         fail(head.channel,
-             Error(status_of_peer(error.status), content.substr(sizeof error), error.rank)
-                 .told_by(head.from));
+             whole ? error_in(head, content.data.get()) : changed(head.from, "an error"));
         return true;
-      }
       case FrameKind::kLeft:
         inboxes_.left(head.channel, head.from);
         return true;
       case FrameKind::kGone:
-        inboxes_.gone(head.from);
+        inboxes_.gone(head.from, whole ? words_in(content.data.get(), content.bytes) : "");
         line_->hold(head.from, false);
         return true;
       case FrameKind::kFull:
@@ -139,16 +185,37 @@ class TcpPost final : public Post {
     return false;
   }
 
+  static size_t bytes_of(const FrameHead& head) { return static_cast<size_t>(head.piece_bytes); }
+
+  Error error_in(const FrameHead& head, const char* content) const {
+    ErrorHead error;
+    std::memcpy(&error, content, sizeof error);
+    if (!is_error(error.status) || error.rank < -1 || error.rank >= size())
+      return senseless(head.from,
+                       cat("status ", error.status, " of rank ", error.rank, " as an error"));
+    return Error(static_cast<Status>(error.status),
+                 words_in(content + sizeof error,
+                          head.piece_bytes - static_cast<int64_t>(sizeof error)),
+                 error.rank)
+        .told_by(head.from);
+  }
+
   std::unique_ptr<TcpHub> hub_;  // rank 0 alone
   std::unique_ptr<TcpLine> line_;
   Inboxes inboxes_;
-  std::map<std::pair<uint64_t, int32_t>, Inboxes::Message> arriving_;  // the reader's
   Error ended_ = TcpLine::broken();  // made while there is memory for it
   std::thread reader_;
 };
 
-/// @param connections  rank 0: of all ranks, the first empty; else the one to rank 0.
-std::shared_ptr<Post> post_over(int rank, int size, std::vector<Socket> connections) {
+void Posts::in_child() noexcept {
+  for (TcpPost* post : posts_) post->forsake();
+  posts_.clear();
+  mutex_.unlock();
+}
+
+}  // namespace
+
+std::shared_ptr<Post> make_post_over(int rank, int size, std::vector<Socket> connections) {
   if (rank > 0)
     return std::make_shared<TcpPost>(rank, size, std::move(connections.front()), nullptr);
   auto [mine, hubs] = socket_pair();
@@ -157,20 +224,18 @@ std::shared_ptr<Post> post_over(int rank, int size, std::vector<Socket> connecti
   return std::make_shared<TcpPost>(rank, size, std::move(mine), std::move(hub));
 }
 
-}  // namespace
-
 std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_ms) {
   check_meeting(meeting);
   const Deadline deadline = Deadline::in_ms(timeout_ms);
-  if (meeting.rank == 0) return post_over(0, meeting.size, meet_all(meeting, deadline));
+  if (meeting.rank == 0) return make_post_over(0, meeting.size, meet_all(meeting, deadline));
   std::vector<Socket> line;
   line.push_back(meet_rank_0(meeting, deadline));
-  return post_over(meeting.rank, meeting.size, std::move(line));
+  return make_post_over(meeting.rank, meeting.size, std::move(line));
 }
 
 std::shared_ptr<Post> make_folder_post(const FolderMeeting& meeting, int64_t timeout_ms) {
   const Deadline deadline = Deadline::in_ms(timeout_ms);
-  return post_over(meeting.rank, meeting.size, meet_in_folder(meeting, deadline));
+  return make_post_over(meeting.rank, meeting.size, meet_in_folder(meeting, deadline));
 }
 
 }  // namespace muonrt

@@ -16,4 +16,8 @@ std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_m
 /// The same for ranks that meet in a folder. Errors: those of meet_in_folder.
 std::shared_ptr<Post> make_folder_post(const FolderMeeting& meeting, int64_t timeout_ms);
 
+/// The same over connections that are there.
+/// @param connections  rank 0: of all ranks, the first empty; else the one to rank 0.
+std::shared_ptr<Post> make_post_over(int rank, int size, std::vector<Socket> connections);
+
 }  // namespace muonrt

@@ -41,7 +41,7 @@ ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadFamily> family)
 void ThreadChannel::take_rank(int rank) {
   const Lock lock(mutex_);
   Rank& mine = ranks_[static_cast<size_t>(rank)];
-  MUONRT_REQUIRE(!mine.taken, Status::kInvalidState, "thread group: rank ", rank,
+  MUONRT_REQUIRE(!mine.taken, Status::kInvalidArgument, "thread group: rank ", rank,
                  " was taken before; each rank makes one communicator");
   mine.taken = true;
 }

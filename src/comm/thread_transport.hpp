@@ -20,8 +20,8 @@ class ThreadGroup {
   int size() const;
 
   /// The transport of `rank`. A rank that destroys it while a peer waits for its message ends that
-  /// peer's operation with COMM. Errors: INVALID_ARGUMENT for a rank outside of the group,
-  /// INVALID_STATE if it was taken before.
+  /// peer's operation with COMM. Errors: INVALID_ARGUMENT for a rank outside of the group, or taken
+  /// before.
   std::unique_ptr<Transport> transport(int rank);
 
  private:

@@ -1,5 +1,7 @@
 #include "comm/transport.hpp"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -57,6 +59,10 @@ void Transport::run(OperationKind kind, const Traffic& traffic, Body body) {
   record_.begin(operation_, traffic);
   try {
     body();
+  } catch (const abi::__forced_unwind&) {
+    record_.end(true);
+    abort(Status::kAborted, "its thread was ended inside a function of the caller's");
+    throw;
   } catch (...) {
     fail();
   }
@@ -208,6 +214,9 @@ void Transport::meet_for(Transport& made) {
   std::vector<char> all(static_cast<size_t>(size_));
   try {
     do_allgather(&mine, all.data(), 1);
+  } catch (const abi::__forced_unwind&) {
+    made.abort(Status::kAborted, "its thread was ended inside a function of the caller's");
+    throw;
   } catch (...) {
     const Error error = current_error();
     made.abort(error);

@@ -1,5 +1,7 @@
 #include "host/stream_hub.hpp"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -40,8 +42,8 @@ To& cast_or_throw(From& from) {
   return *to;
 }
 
-/// What a task threw, as an Error.
-std::optional<Error> run_catching(Task& task) noexcept {
+/// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
+std::optional<Error> run_catching(Task& task) {
   try {
     try {
       task();
@@ -53,9 +55,13 @@ std::optional<Error> run_catching(Task& task) noexcept {
     } catch (const std::exception& error) {
       return Error(Status::kInternal, cat("internal: a task ended with '", error.what(),
                                           "'; please report it with this message"));
+    } catch (const abi::__forced_unwind&) {
+      throw;
     } catch (...) {
       return Error(Status::kInternal, "internal: a task ended with an unknown exception");
     }
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (...) {
     return Error(Status::kOutOfMemory, std::string());  // no memory for the text either
   }
@@ -205,7 +211,18 @@ void StreamHub::finish_front(StreamQueue& queue, Lock& lock) {
     std::optional<Error> error;
     {
       const FpEnvironment fp_environment;
-      error = run_catching(task);
+      try {
+        error = run_catching(task);
+      } catch (const abi::__forced_unwind&) {
+        lock.lock();
+        queue.running = false;
+        queue.failed = true;
+        latch(
+            Error(Status::kAborted, "a task's thread was ended inside a function of the caller's"));
+        ++queue.finished;
+        changed_.notify_all();
+        throw;
+      }
     }
     lock.lock();
     queue.running = false;

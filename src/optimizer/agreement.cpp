@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/hash.hpp"
+#include "base/peer_status.hpp"
 
 namespace muonrt {
 
@@ -65,7 +66,7 @@ void agree(Comm& comm, const std::optional<Error>& mine) {
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].status == 0) continue;
     all[r].message[sizeof report.message - 1] = 0;
-    const Error first(static_cast<Status>(all[r].status), all[r].message, static_cast<int32_t>(r));
+    const Error first(status_of_peer(all[r].status), all[r].message, static_cast<int32_t>(r));
     throw all.size() == 1 ? first : first.named(comm.rank());
   }
 }
@@ -107,7 +108,8 @@ void Fingerprint::compare(Comm& comm) const {
   sent.hash = hash.digest();
   put(sent.label, shorten_names(line.label));
   put(sent.value, shorten_names(line.value));
-  const std::vector<SentLine> all = gather(comm, sent);
+  std::vector<SentLine> all = gather(comm, sent);
+  for (SentLine& x : all) x.label[sizeof x.label - 1] = x.value[sizeof x.value - 1] = 0;
   const auto other = std::find_if(all.begin(), all.end(),
                                   [&](const SentLine& x) { return x.hash != all[0].hash; });
   MUONRT_REQUIRE(

@@ -37,7 +37,7 @@ class Optimizer {
 
   /// After a step that failed: commits it here where any of the survivors has, else nowhere.
   /// Collective over them. Errors: as muonrt_optimizer_recover.
-  Recovery recover(Comm& survivors);
+  Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
   /// Errors: INVALID_ARGUMENT for a bad index, a misaligned gradient, one that overlaps what a
   /// parameter's step writes.

@@ -25,6 +25,7 @@ struct Standing {
   int64_t stamp = 0;            // kOpen: of the step that it has not heard the vote of
   int64_t passed_stamp = 0;     // of the last committed step,
   Ballot passed;                // and its vote
+  int64_t policy = 0;           // a SurvivorPolicy
 };
 
 namespace {
@@ -71,6 +72,26 @@ const Standing& check_steps(const std::vector<Standing>& all) {
                    " keeps nothing of it (commit is eager); reload a checkpoint");
   }
   return last;
+}
+
+// Throws the same on every rank. Ranks that are not here may settle the step among themselves: only
+// those that cannot be two parts of one world may go ahead.
+void check_quorum(const std::vector<Standing>& all) {
+  for (size_t r = 1; r < all.size(); ++r) {
+    MUONRT_REQUIRE(all[r].policy == all[0].policy, Status::kMismatch,
+                   "recover: survivor_policy is ", all[r].policy, " on rank ", r, ", but ",
+                   all[0].policy, " on rank 0; pass the same on every rank");
+  }
+  const auto here = std::ssize(all);
+  const int64_t world = all[0].world;
+  const bool lowest =
+      std::any_of(all.begin(), all.end(), [](const Standing& s) { return s.rank == 0; });
+  const bool enough = 2 * here > world || (2 * here == world && lowest);
+  MUONRT_REQUIRE(enough || all[0].policy == static_cast<int64_t>(SurvivorPolicy::kAny),
+                 Status::kUndecided, "recover: ", here, " of the optimizer's ", world,
+                 " ranks are here (more than half are needed, or half with its rank 0), and the "
+                 "others may settle the step otherwise; bring more ranks, reload a checkpoint, or "
+                 "set survivor_policy if the others are certainly lost");
 }
 
 /// A number that no other optimizer has: rank 0's draw.
@@ -182,11 +203,14 @@ Standing VoteRecord::standing() const {
   return out;
 }
 
-Recovery VoteRecord::settle(Comm& survivors, const RollForward& roll_forward) {
-  const Standing mine = standing();
+Recovery VoteRecord::settle(Comm& survivors, SurvivorPolicy policy,
+                            const RollForward& roll_forward) {
+  Standing mine = standing();
+  mine.policy = static_cast<int64_t>(policy);
   std::vector<Standing> all(static_cast<size_t>(survivors.size()));
   survivors.allgather(&mine, all.data(), sizeof mine);
   check_identities(all);
+  check_quorum(all);
   const Standing& last = check_steps(all);
   Recovery out;
   out.steps = last.steps;

@@ -24,6 +24,12 @@ struct Recovery {
   int64_t steps = 0;  // committed, on each of them
 };
 
+/// Of which ranks it is enough that they are left.
+enum class SurvivorPolicy : int32_t {
+  kMajority = 0,  // more than half, or half with rank 0
+  kAny = 1,       // unsafe: two parts of a world may settle differently
+};
+
 struct Standing;
 
 /// How many steps a rank has committed, what it remembers of the last vote, and whether it can go
@@ -61,7 +67,7 @@ class VoteRecord {
 
   /// Collective over the ranks that are left, behind a step that failed. Errors: as
   /// muonrt_optimizer_recover.
-  Recovery settle(Comm& survivors, const RollForward& roll_forward);
+  Recovery settle(Comm& survivors, SurvivorPolicy policy, const RollForward& roll_forward);
 
  private:
   Standing standing() const;

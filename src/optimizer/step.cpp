@@ -180,8 +180,8 @@ void Optimizer::fail(const Error& error) {
   throw record_.note_failure(error, plans_.pipeline().outcome());
 }
 
-Recovery Optimizer::recover(Comm& survivors) {
-  return record_.settle(survivors, [&](int64_t stamp, const Ballot& verdict) {
+Recovery Optimizer::recover(Comm& survivors, SurvivorPolicy policy) {
+  return record_.settle(survivors, policy, [&](int64_t stamp, const Ballot& verdict) {
     device_->clear_error();
     plans_.pipeline().roll_forward(stamp, verdict);
     note_commit();

@@ -42,8 +42,8 @@ struct Visitor {
     setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }
   bool greeted() { return take(socket, greeting); }
-  void says(int rank, int size, const Nonce& nonce = fresh_nonce()) {
-    claim = {kClaim, rank, size, 100, 0, nonce, {}};
+  void says(int rank, int size, const Nonce& nonce = fresh_nonce(), int32_t wire = kWireVersion) {
+    claim = {kClaim, rank, size, 100, wire, nonce, {}};
     claim.proof = proof_of(kSecret, greeting.nonce, claim);
     tell(socket, claim);
   }
@@ -210,4 +210,95 @@ TEST_CASE("reception: a rank that is turned away without an answer comes again",
   rank_0.join();
   CHECK(text_of(outcome) == "");
   CHECK(claims == 3);
+}
+
+TEST_CASE("reception: a rank of an older version of the wire is refused by name, on all",
+          "[unit][comm][rendezvous]") {
+  const std::string words =
+      "rendezvous: rank 1 speaks version 1 of what goes over the wire, rank 0 2; use one version "
+      "of "
+      "muonrt on all ranks";
+  std::string answers;
+  const auto outcome = while_rank_0_waits(3, [&](int port) {
+    Visitor two(port), old(port);
+    if (two.greeted()) two.says(2, 3);
+    if (old.greeted()) old.says(1, 3, fresh_nonce(), 0);  // as version 1 said
+    answers = old.answer() + " " + two.answer();
+  });
+  REQUIRE(outcome);
+  CHECK(outcome->status() == Status::kMismatch);
+  CHECK(outcome->message() == words);
+  CHECK(answers.find("MUONRT_ERROR_MISMATCH " + words) == 0);
+  CHECK(answers.rfind(words) > words.size());  // the third rank hears it, too
+}
+
+namespace {
+
+/// What becomes of rank 1 where rank 0, for whom the test speaks, answers so.
+std::optional<Error> rank_1_hears(const std::function<void(Answer&)>& change, int32_t wire) {
+  const int port = loopback::free_port();
+  const std::vector<Socket> doors = listen_at(resolve(loopback::at_port(port)), 4);
+  std::thread rank_0([&] {
+    if (!wait_for(doors[0].fd(), POLLIN, Deadline::in_ms(kLong))) return;
+    const Socket line(accept(doors[0].fd(), nullptr, nullptr));
+    const Greeting greeting{kGreeting, fresh_nonce()};
+    Claim claim{};
+    tell(line, greeting);
+    if (!take(line, claim)) return;
+    Answer answer = make_answer(kSecret, greeting.nonce, claim.nonce, Status::kOk, "");
+    answer.wire = wire;
+    answer.proof = proof_of(kSecret, greeting.nonce, claim.nonce, answer);
+    change(answer);
+    tell(line, answer);
+  });
+  const auto outcome =
+      on_ranks(1, [&](int) { meet_rank_0(meeting(port, 1, 2), Deadline::in_ms(kLong)); });
+  rank_0.join();
+  return outcome[0];
+}
+
+template <class T>
+void flip(T& value, size_t bit) {
+  reinterpret_cast<unsigned char*>(&value)[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
+}
+
+}  // namespace
+
+TEST_CASE("reception: a rank 0 of an older version of the wire is refused by name",
+          "[unit][comm][rendezvous]") {
+  const auto nothing = [](Answer&) {};
+  CHECK(text_of({rank_1_hears(nothing, kWireVersion)}) == "");
+  const auto old = rank_1_hears(nothing, 0);
+  REQUIRE(old);
+  CHECK(old->status() == Status::kMismatch);
+  CHECK(old->message() ==
+        "rendezvous: rank 0 speaks version 1 of what goes over the wire, rank 1 2; use one version "
+        "of muonrt on all ranks");
+}
+
+TEST_CASE("reception: a bit that changes on its way lets nobody in", "[unit][comm][rendezvous]") {
+  for (size_t bit = 0; bit < 8 * sizeof(Answer); bit += 131) {
+    const auto outcome = rank_1_hears([&](Answer& a) { flip(a, bit); }, kWireVersion);
+    INFO("bit " << bit << " of the answer");
+    REQUIRE(outcome);
+    CHECK(outcome->status() == Status::kComm);
+    CHECK(outcome->message().find("rank 0") != std::string::npos);
+  }
+  int welcome = 0;
+  const auto outcome = while_rank_0_waits(2, [&](int port) {
+    for (size_t bit = 0; bit < 8 * sizeof(Claim); bit += 23) {
+      Visitor visitor(port);
+      if (!visitor.greeted()) return;
+      visitor.claim = {kClaim, 1, 2, 100, kWireVersion, fresh_nonce(), {}};
+      visitor.claim.proof = proof_of(kSecret, visitor.greeting.nonce, visitor.claim);
+      flip(visitor.claim, bit);
+      tell(visitor.socket, visitor.claim);
+      welcome += visitor.answer() == "MUONRT_OK ";
+    }
+    Visitor good(port);
+    if (good.greeted()) good.says(1, 2);
+    welcome += 100 * (good.answer() == "MUONRT_OK ");
+  });
+  CHECK(text_of({outcome}) == "");
+  CHECK(welcome == 100);
 }

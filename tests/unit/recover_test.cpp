@@ -358,6 +358,13 @@ TEST_CASE("recover: through the C ABI, and what is refused there", "[unit][abi][
   CHECK(muonrt_optimizer_recover(trainer.optimizer, nullptr, nullptr) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Catch::Contains("survivors is null"));
+  CHECK(recovery.survivor_policy == MUONRT_SURVIVORS_MAJORITY);
+  recovery.survivor_policy = 2;
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) ==
+        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Catch::Contains("survivor_policy is 2 (0 majority, 1 any)"));
+  recovery.survivor_policy = MUONRT_SURVIVORS_ANY;
+  CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) == MUONRT_OK);
   recovery.struct_size = 3;
   CHECK(muonrt_optimizer_recover(trainer.optimizer, comm, &recovery) ==
         MUONRT_ERROR_INVALID_ARGUMENT);

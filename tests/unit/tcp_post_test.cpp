@@ -55,9 +55,10 @@ std::string read_frames(const Socket& socket, std::vector<FrameHead>& heads, Las
   while (heads.empty() || !last(heads.back())) {
     FrameHead head;
     if (!read(&head, sizeof head)) return "the connection has ended";
-    if (!sound(head, 4)) return "a frame without sense";
+    if (const char* const fault = fault_of(head, 4)) return fault;
     content.resize(static_cast<size_t>(head.piece_bytes));
     if (!read(content.data(), head.piece_bytes)) return "a frame that is not whole";
+    if (!carries(head, content.data())) return "a frame that has changed";
     heads.push_back(head);
   }
   return "";

@@ -72,7 +72,7 @@ struct ExchangeScene::Inside {
 };
 
 ExchangeScene::ExchangeScene(muonrt_comm* comm, int gpu, const ExchangeSizes& sizes)
-    : inside_(new Inside(comm->for_optimizer(), gpu)) {
+    : inside_(new Inside(comm->body->for_optimizer(), gpu)) {
   Inside& i = *inside_;
   const auto me = static_cast<size_t>(i.comm.rank());
   i.stream = i.bench.device().create_stream(i.comm.stream_kind());

@@ -1,0 +1,66 @@
+#include "api/handles.hpp"
+
+#include <unistd.h>
+
+#include "api/as_status.hpp"
+
+namespace muonrt::api {
+
+namespace {
+
+constexpr HandleKind kKinds[] = {HandleKind::kComm, HandleKind::kThreadGroup,
+                                 HandleKind::kOptimizer};
+
+const char* name_of(HandleKind kind) {
+  switch (kind) {
+    case HandleKind::kComm:
+      return "a communicator";
+    case HandleKind::kThreadGroup:
+      return "a thread group";
+    case HandleKind::kOptimizer:
+      return "an optimizer";
+  }
+  return "no handle of muonrt";
+}
+
+constexpr uint64_t value_of(HandleKind kind) { return static_cast<uint64_t>(kind); }
+
+/// What is wrong with a magic word, in words.
+std::string found(uint64_t magic, HandleKind wanted) {
+  for (const HandleKind kind : kKinds) {
+    if (magic == value_of(kind)) return cat(name_of(kind), "; pass ", name_of(wanted));
+    if (magic == ~value_of(kind))
+      return cat(name_of(kind), " that was destroyed before; pass one that lives");
+  }
+  return cat("no handle of muonrt; pass ", name_of(wanted));
+}
+
+void require_kind(uint64_t magic, HandleKind kind, const char* function, const char* argument) {
+  MUONRT_REQUIRE(magic == value_of(kind), Status::kInvalidArgument, function, ": ", argument,
+                 " is ", found(magic, kind));
+}
+
+}  // namespace
+
+HandleHead::HandleHead(HandleKind kind) : magic(value_of(kind)), process(getpid()) {}
+
+void check_handle(const HandleHead* head, HandleKind kind, const char* function,
+                  const char* argument) {
+  require_pointer(head, function, argument);
+  require_kind(head->magic, kind, function, argument);
+  const pid_t here = getpid();
+  MUONRT_REQUIRE(head->process == here, Status::kInvalidState, function, ": ", argument,
+                 " was made by process ", head->process, ", and this is process ", here,
+                 " (its child, which has none of its threads and connections); make another one "
+                 "here");
+}
+
+bool close_handle(HandleHead& head, HandleKind kind, const char* function, const char* argument) {
+  uint64_t seen = value_of(kind);
+  // Of two that destroy it at once, one does.
+  if (!head.magic.compare_exchange_strong(seen, ~seen))
+    require_kind(seen, kind, function, argument);
+  return head.process == getpid();
+}
+
+}  // namespace muonrt::api

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+/// Whether it is the status of an error.
+inline bool is_error(int32_t value) noexcept {
+  const auto status = static_cast<Status>(value);
+  return is_status(value) && status != Status::kOk && status != Status::kSkipped;
+}
+
+/// What a peer says that its error is; COMM for what is none.
+inline Status status_of_peer(int32_t value) noexcept {
+  return is_error(value) ? static_cast<Status>(value) : Status::kComm;
+}
+
+}  // namespace muonrt
