@@ -162,7 +162,7 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
       "MUONRT_COMMIT_ATOMIC");
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
-  report.grad_norm = plans_.pipeline().guards().grad_norm();
+  report.grad_norm = plans_.pipeline().clipping().grad_norm();
   note_commit();
   record_.note_commit(end.verdict);
   report.step = record_.steps();
@@ -170,7 +170,7 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
 }
 
 void Optimizer::note_commit() {
-  clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().guards().logits());
+  clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
   tables_.count_commit();
 }
 

@@ -250,7 +250,7 @@ void Health::add_replica_words(int64_t* words) const {
   for (size_t i = 0; i < params.size(); ++i) {
     const Layout& layout = params[i].layout;
     if (layout.replicas() < 2 || !layout.holds_mesh_rank(rank_)) continue;
-    auto hash = static_cast<uint64_t>(layout.shard_slot(rank_));
+    auto hash = static_cast<uint64_t>(layout.shard_index(rank_));
     for (int64_t kind = 0; kind < kReplicated; ++kind)
       hash = scrambled(hash) ^ static_cast<uint64_t>(hash_at(static_cast<int64_t>(i), kind));
     hash = scrambled(hash);
@@ -304,7 +304,7 @@ ReplicaDifference Health::find_difference(int64_t param) const {
   const Layout& layout = context_->plan->problem().params[static_cast<size_t>(param)].layout;
   for (int32_t rank = 0; rank < context_->world(); ++rank) {
     if (!layout.holds_mesh_rank(rank)) continue;
-    const int reference = layout.rank_of(0, layout.shard_slot(rank));
+    const int reference = layout.rank_of(0, layout.shard_index(rank));
     for (int32_t kind = 0; kind < kReplicated; ++kind) {
       if (all[static_cast<size_t>(rank * kReplicated + kind)] !=
           all[static_cast<size_t>(reference * kReplicated + kind)])
