@@ -150,8 +150,8 @@ void Pipeline::prepare(const StepRun& run) {
   ops.copy(s, ballot_, &kReject, sizeof(Ballot));
   ops.copy(s, second_ballot_, &kReject, sizeof(Ballot));
   if (work_.poison) {
-    constexpr unsigned char kNan = 0xff;  // of every float and bf16
-    ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
+    constexpr unsigned char kNanByte = 0xff;  // of every float and bf16
+    ops.fill(s, transient_, kNanByte, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
   if (health_) health_->begin(run.health);
   clipping_->enqueue(run);
