@@ -88,10 +88,10 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   return out;
 }
 
-enum Column { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kColumns };
-constexpr const char* kColumnNames[kColumns] = {"step",    "local",    "gemm",
-                                                "exposed", "exchange", "enqueue"};
-using Sample = std::array<double, kColumns>;  // seconds
+enum Column { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kColumnCount };
+constexpr const char* kColumnNames[kColumnCount] = {"step",    "local",    "gemm",
+                                                    "exposed", "exchange", "enqueue"};
+using Sample = std::array<double, kColumnCount>;  // seconds
 
 /// Of one rank.
 struct Counts {
@@ -182,7 +182,7 @@ std::vector<double> rank_mean(const Measured& m, Column part) {
 /// Every part over iterations and over ranks, for programs.
 Cell details(const Measured& m) {
   std::vector<std::pair<std::string, std::string>> fields;
-  for (int p = 0; p < kColumns; ++p) {
+  for (int p = 0; p < kColumnCount; ++p) {
     const Column part = static_cast<Column>(p);
     const auto most = slowest(m, part);
     double least_rank = 1e300, most_rank = 0;
