@@ -23,7 +23,10 @@ constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
 /// A peer's words, without what a terminal would act on.
 std::string words_in(const char* text, int64_t bytes) {
   std::string out(text, static_cast<size_t>(bytes));
-  for (char& c : out) c = (c >= 0 && c < ' ' && c != '\n') || c == 127 ? '?' : c;
+  for (char& c : out) {
+    const auto byte = static_cast<unsigned char>(c);  // char is unsigned on arm64
+    if ((byte < ' ' && byte != '\n') || byte == 127) c = '?';
+  }
   return out;
 }
 
