@@ -38,8 +38,7 @@ set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_CXX_EXTENSIONS OFF)
 
 if(MUONRT_SANITIZE STREQUAL "address")
-  # GCC catches the unwinding of a thread that ends as a reference to null (abi::__forced_unwind).
-  set(muonrt_sanitize -fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=all)
+  set(muonrt_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all)
 elseif(MUONRT_SANITIZE STREQUAL "thread")
   set(muonrt_sanitize -fsanitize=thread)
 elseif(MUONRT_SANITIZE)

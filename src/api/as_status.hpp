@@ -24,7 +24,7 @@ inline muonrt_status_t report(const Error& error) noexcept {
 /// environment neither changes our bits nor is changed. What ends the caller's thread inside a
 /// function of the caller's (pthread_exit, cancellation) passes.
 template <class Body>
-muonrt_status_t as_status(Body body) {
+MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   const host::FpEnvironment environment;
   try {
     return static_cast<muonrt_status_t>(body());

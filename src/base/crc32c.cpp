@@ -36,16 +36,16 @@ uint64_t word_at(const unsigned char* at) {
 
 #if defined(__x86_64__)
 
-// The instruction gives a word each cycle, but each waits three for the one before: so three lanes
-// at a time, put together by what kLane zero bytes make of a CRC.
-constexpr size_t kLane = 2048;
+// The instruction gives a word each cycle, but each waits three for the one before: so three
+// stretches at a time, put together by what kStretch zero bytes make of a CRC.
+constexpr size_t kStretch = 2048;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
 constexpr Shift make_shift() {
   std::array<uint32_t, 32> of_bit{};
   for (size_t i = 0; i < of_bit.size(); ++i) {
     uint32_t crc = uint32_t{1} << i;
-    for (size_t n = 0; n < kLane; ++n) crc = kTables[0][crc & 255] ^ (crc >> 8);
+    for (size_t n = 0; n < kStretch; ++n) crc = kTables[0][crc & 255] ^ (crc >> 8);
     of_bit[i] = crc;
   }
   Shift out{};
@@ -65,12 +65,12 @@ uint64_t shifted(uint64_t crc) {
 __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t before, const unsigned char* at,
                                                           size_t bytes) {
   uint64_t crc = before;
-  for (; bytes >= 3 * kLane; bytes -= 3 * kLane, at += 3 * kLane) {
+  for (; bytes >= 3 * kStretch; bytes -= 3 * kStretch, at += 3 * kStretch) {
     uint64_t second = 0, third = 0;
-    for (size_t i = 0; i < kLane; i += 8) {
+    for (size_t i = 0; i < kStretch; i += 8) {
       crc = __builtin_ia32_crc32di(crc, word_at(at + i));
-      second = __builtin_ia32_crc32di(second, word_at(at + kLane + i));
-      third = __builtin_ia32_crc32di(third, word_at(at + 2 * kLane + i));
+      second = __builtin_ia32_crc32di(second, word_at(at + kStretch + i));
+      third = __builtin_ia32_crc32di(third, word_at(at + 2 * kStretch + i));
     }
     crc = shifted(shifted(crc) ^ second) ^ third;
   }

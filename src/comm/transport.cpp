@@ -50,7 +50,8 @@ Transport::Transport(int rank, int size) : rank_(rank), size_(size) {
 }
 
 template <class Body>
-void Transport::run(OperationKind kind, const Traffic& traffic, Body body) {
+MUONRT_CATCHES_UNWINDING void Transport::run(OperationKind kind, const Traffic& traffic,
+                                             Body body) {
   if (const auto first = error()) {
     if (from_beside_.exchange(false)) publish(*first);
     throw *first;
@@ -209,7 +210,7 @@ std::unique_ptr<Transport> Transport::duplicate() {
   return out;
 }
 
-void Transport::meet_for(Transport& made) {
+MUONRT_CATCHES_UNWINDING void Transport::meet_for(Transport& made) {
   const char mine = 0;
   std::vector<char> all(static_cast<size_t>(size_));
   try {

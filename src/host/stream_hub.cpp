@@ -43,7 +43,7 @@ To& cast_or_throw(From& from) {
 }
 
 /// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
-std::optional<Error> run_catching(Task& task) {
+MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
   try {
     try {
       task();
@@ -199,7 +199,7 @@ void StreamHub::work(StreamQueue& queue) {
 }
 
 /// Runs or skips the front item; the lock is open while a task runs.
-void StreamHub::finish_front(StreamQueue& queue, Lock& lock) {
+MUONRT_CATCHES_UNWINDING void StreamHub::finish_front(StreamQueue& queue, Lock& lock) {
   StreamQueue::Item& front = queue.front();
   if (front.after) {
     if (front.position > front.after->dropped_from) queue.failed = true;

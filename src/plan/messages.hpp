@@ -26,7 +26,7 @@ struct MessagePiece {
   Exchange exchange;
   int32_t from, to;
   int32_t owner, matrix;
-  Holder holder;  // of the holder: `from` in a gather, else `to`
+  Holder holder;  // `from` in a gather, else `to`
   int64_t numel;  // elements
 };
 

@@ -41,7 +41,7 @@ Element match_one(std::string_view pattern, size_t at, char c) {
 bool glob_matches(std::string_view pattern, std::string_view name) {
   constexpr size_t kNone = static_cast<size_t>(-1);
   size_t p = 0, n = 0;
-  size_t star = kNone, taken = 0;  // the last star, and where its text ends for now
+  size_t star = kNone, taken = 0;  // the last star, and where its text ends so far
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;
