@@ -85,7 +85,7 @@ __device__ inline bool pack_straight(const Job& job, const Rows& from, const Row
 }
 
 template <bool kUnpack>
-__global__ void __launch_bounds__(kThreads, kBlocks) copy_kernel(CopyArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocks) copy_rectangles_kernel(CopyArguments a) {
   __shared__ Tile tile;
   const Job job = a.table.jobs[blockIdx.x];
   const MatrixItem item = a.table.items[job.item];
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) copy_kernel(CopyArguments a
 template <bool kUnpack>
 void copy_rectangles(const CopyArguments& arguments, cudaStream_t stream) {
   if (arguments.table.job_count == 0) return;
-  launch(kUnpack ? "unpack" : "pack", copy_kernel<kUnpack>, grid_of(arguments.table.job_count),
-         kThreads, arguments, stream);
+  launch(kUnpack ? "unpack" : "pack", copy_rectangles_kernel<kUnpack>,
+         grid_of(arguments.table.job_count), kThreads, arguments, stream);
 }
 
 }  // namespace

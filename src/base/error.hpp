@@ -71,8 +71,9 @@ class Error : public std::exception {
 }  // namespace muonrt
 
 /// For a function that catches abi::__forced_unwind (a thread ends: pthread_exit, cancellation), of
-/// which GCC makes a reference to null that UBSan would report.
-#define MUONRT_CATCHES_UNWINDING __attribute__((no_sanitize("null")))
+/// which GCC makes a reference to null that UBSan would report. Inlined, it would be checked as its
+/// caller is.
+#define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
 /// Caller's mistake: always checked. The message parts are built only when the condition fails.
 #define MUONRT_REQUIRE(condition, status, ...)                                   \

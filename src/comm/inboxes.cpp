@@ -71,7 +71,7 @@ void Inboxes::take(uint64_t channel, int32_t from, void* data, int64_t bytes, De
   while (true) {
     if (const auto error = error_of(channel)) throw *error;
     const auto at = messages_.find({channel, from});
-    if (at != messages_.end()) {
+    if (at != messages_.end() && !at->second.empty()) {  // empty: what came first was refused
       Message& front = at->second.front();
       const int64_t size = front.bytes;
       if (front.arrived == size) {

@@ -10,6 +10,7 @@
 
 #include "api/handles.hpp"
 #include "comm/frame.hpp"
+#include "comm/inboxes.hpp"
 #include "comm/post_transport.hpp"
 #include "comm/tcp_post.hpp"
 #include "support/one_matrix.hpp"
@@ -268,6 +269,16 @@ TEST_CASE("wire: no frame of a hostile rank makes a result wrong or takes memory
     }
   }
   CHECK(peak_of_memory() - before < int64_t{1} << 20);  // 1 GiB, with the stacks of threads
+}
+
+TEST_CASE("wire: a piece that was refused leaves nothing to take", "[unit][comm][rendezvous]") {
+  Inboxes inboxes;
+  CHECK_FALSE(inboxes.add(kChannel, 1, 16, 8, {std::make_unique<char[]>(8), 8}));
+  std::array<char, 16> data{};
+  const auto outcome =
+      on_ranks(1, [&](int) { inboxes.take(kChannel, 1, data.data(), 16, Deadline::in_ms(0)); })[0];
+  REQUIRE(outcome);
+  CHECK(outcome->status() == Status::kTimeout);
 }
 
 TEST_CASE("wire: an error of status 0 creates no optimizer", "[unit][comm][rendezvous]") {
