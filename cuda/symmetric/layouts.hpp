@@ -19,7 +19,7 @@ MUONRT_HOST_DEVICE constexpr int swizzled64(int row, int chunk) {
   return row * 64 + ((chunk ^ ((row >> 1) & 3)) << 4);
 }
 
-/// The same for rows of 128 bytes, as the bulk copies and wgmma have it in their 128-byte mode. The
+/// The same for rows of 128 bytes, as the TMA copies and wgmma have it in their 128-byte mode. The
 /// memory begins at a multiple of 1024.
 MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
   return row * 128 + ((chunk ^ (row & 7)) << 4);

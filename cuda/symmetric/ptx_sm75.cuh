@@ -21,7 +21,7 @@ __device__ inline uint32_t shared_address(const void* memory) {
 __device__ inline void warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 /// Four 8 x 8 matrices; lane 8 i + r gives the address of row r of the i-th.
-__device__ inline void load_matrices(uint32_t (&words)[4], const void* row) {
+__device__ inline void ldmatrix(uint32_t (&words)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(shared_address(row))

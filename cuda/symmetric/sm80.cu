@@ -78,10 +78,10 @@ __device__ inline void multiply_stage(Sums& sums, const unsigned char* a, const 
     uint32_t rows[Config::kDown][4], cols[Config::kAcross / 2][4];
 #pragma unroll
     for (int i = 0; i < Config::kDown; ++i)
-      load_matrices(rows[i], a + swizzled64(a_row + 16 * i, 2 * step + in_a.col));
+      ldmatrix(rows[i], a + swizzled64(a_row + 16 * i, 2 * step + in_a.col));
 #pragma unroll
     for (int j = 0; j < Config::kAcross / 2; ++j)
-      load_matrices(cols[j], b + swizzled64(b_row + 16 * j, 2 * step + in_b.col));
+      ldmatrix(cols[j], b + swizzled64(b_row + 16 * j, 2 * step + in_b.col));
 #pragma unroll
     for (int i = 0; i < Config::kDown; ++i)
 #pragma unroll

@@ -1,22 +1,22 @@
 // Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, f32 sums.
 //
 // A persistent block works off its part of a list (job_list.hpp): tiles of 128 x 256 or 128 x 128,
-// of the mixed list, or of 128 x 192. Warpgroup 0 is the producer: one thread of it has the bulk
-// copy engine fill a ring of stages, 64 deep, rows of 128 bytes in the 128-byte swizzle. Warpgroups
-// 1 and 2 consume: 64 x 256 each, by wgmma from shared memory, one group of products under way
-// while the stage before is given back. Where two blocks of a cluster share the columns of a pair,
-// each copies half of them into both.
+// of the mixed list, or of 128 x 192. The kernel is warp-specialized. Warpgroup 0 is the producer:
+// one thread of it has TMA fill a ring of stages, 64 deep, rows of 128 bytes in the 128-byte
+// swizzle. Warpgroups 1 and 2 are the consumers: 64 x 256 each, by wgmma from shared memory, one
+// group of products under way while the stage before is given back. Where two blocks of a cluster
+// share the columns of a pair, each copies half of them into both (multicast).
 //
 // Epilogue: D comes through the ring behind the operands. A consumer rounds its sums to half as
 // many registers and stores them under the next tile's products (`multiply`): to shared memory
-// straight (stmatrix) and mirrored (stmatrix.trans) from the same registers, then in bulk.
+// straight (stmatrix) and mirrored (stmatrix.trans) from the same registers, then by TMA.
 //
 // A stage: 128 rows of A, then 128 to 256 rows of B. Where B is A and a tile touches the diagonal,
 // its first 128 rows of B are A's, copied once: B begins where A does. Or, after those, 128 x 128
 // of D: two boxes of 64 columns, or the one that is left.
 //
 // A launch may begin before the one before it has ended (programmatic launch): up to
-// `await_predecessors` nothing is read but arguments and lists, which no kernel writes.
+// `griddepcontrol_wait` nothing is read but arguments and lists, which no kernel writes.
 
 #include "cuda/device/check.hpp"
 #include "cuda/device/launch.hpp"
@@ -84,10 +84,10 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
 /// Waits for a free stage and announces what comes: one of the two arrivals that make it full.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
-    barrier_wait(shared.empty(fill), parity_before(fill));
-    if (pair) barrier_wait(shared.peer_empty(fill), parity_before(fill));
+    mbarrier_wait(shared.empty(fill), parity_before(fill));
+    if (pair) mbarrier_wait(shared.peer_empty(fill), parity_before(fill));
   }
-  barrier_arrive_and_expect(shared.full(fill), static_cast<uint32_t>(bytes));
+  mbarrier_arrive_expect_tx(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
 /// D of a job's tile, a cell a stage. Of a pair each producer arrives at the other block's stage,
@@ -100,11 +100,11 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
     const int boxes = kMedium && half == 1 ? 1 : 2;
     open_stage(shared, fill, pair, boxes * Config::kOperandBytes);
     uint64_t* full = shared.full(fill);
-    barrier_arrive_at(full, pair ? rank ^ 1u : rank);
+    mbarrier_arrive_remote(full, pair ? rank ^ 1u : rank);
     for (int box = 0; box < boxes; ++box)
-      bulk_load(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
-                first_col<kMedium>(job) + half * kCell + box * kSquare, job.row * kCell, job.matrix,
-                full);
+      tma_load(shared.stage(fill) + box * Config::kOperandBytes, args.d[job.shape],
+               first_col<kMedium>(job) + half * kCell + box * kSquare, job.row * kCell, job.matrix,
+               full);
   }
 }
 
@@ -126,20 +126,20 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, Config::kOperandBytes + (boxes - there) * kBoxBytes);
     uint64_t* full = shared.full(fill);
-    barrier_arrive(full);
+    mbarrier_arrive(full);
     unsigned char* stage = shared.stage(fill);
     const int k = block * Config::kDepth;
-    bulk_load(stage, a, k, row, matrix, full);
+    tma_load(stage, a, k, row, matrix, full);
     if (pair) {
       const auto half = static_cast<int>(rank);
-      bulk_load_blocks(stage + (1 + half) * Config::kOperandBytes, b, k, col + half * kCell, matrix,
-                       full, Config::kBothBlocks);
+      tma_load_multicast(stage + (1 + half) * Config::kOperandBytes, b, k, col + half * kCell,
+                         matrix, full, Config::kBothBlocks);
       continue;
     }
 #pragma unroll 1
     for (int box = there; box < boxes; ++box)
-      bulk_load(stage + Config::kOperandBytes + (box - there) * kBoxBytes, b, k, col + box * kRows,
-                matrix, full);
+      tma_load(stage + Config::kOperandBytes + (box - there) * kBoxBytes, b, k, col + box * kRows,
+               matrix, full);
   }
   if (p.d) produce_d<kMedium>(args, job, shared, width, rank, fill);
 }
@@ -147,8 +147,8 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
 /// A consumer has read a stage. Its producer hears it, and the other's that copies into it too.
 __device__ inline void release(const Shared& shared, int fill, bool pair, uint32_t rank) {
   if (threadIdx.x % 128 != 0) return;
-  barrier_arrive(shared.empty(fill));
-  if (pair) barrier_arrive_at(shared.peer_empty(fill), rank ^ 1u);
+  mbarrier_arrive(shared.empty(fill));
+  if (pair) mbarrier_arrive_remote(shared.peer_empty(fill), rank ^ 1u);
 }
 
 /// What a consumer has finished of a tile: words of squares side by side.
@@ -158,7 +158,7 @@ using TileWords = uint32_t[kMost][kStrips * kStripWords];
 constexpr int kNone = -1;
 
 /// Stores a square, unless it lies outside of the tile or the result, or is another one's mirror.
-/// Bulk stores write whole chunks: a square with a part of one at its end is stored plainly.
+/// TMA stores write whole chunks: a square with a part of one at its end is stored plainly.
 template <bool kMedium>
 __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
                                     const TileJob& job, const Shared& shared, int consumer,
@@ -173,22 +173,22 @@ __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& 
   if (how == Stored::kNot || outside) return;
   unsigned char* const straight = shared.staging(consumer);
   unsigned char* const mirrored = straight + Config::kSquareBytes;
-  if (issues) bulk_wait_read();
+  if (issues) tma_store_wait_read();
   warpgroup_sync(consumer);
   stage_strips<kStrips>(words, 0, straight, mirrored);
   if (how == Stored::kDiagonal) {
     warpgroup_sync(consumer);
     complete_diagonal(straight, mirrored);
   }
-  bulk_fence();
+  fence_proxy_async();
   warpgroup_sync(consumer);
-  const bool in_bulk = p.n % kChunk == 0 || first_col + kSquare <= p.n;
-  if (!in_bulk) store_edge(p, job.matrix, first_row, first_col, straight);
+  const bool by_tma = p.n % kChunk == 0 || first_col + kSquare <= p.n;
+  if (!by_tma) store_edge(p, job.matrix, first_row, first_col, straight);
   if (!issues) return;
-  if (in_bulk) bulk_store(args.c[job.shape], first_col, first_row, job.matrix, straight);
+  if (by_tma) tma_store(args.c[job.shape], first_col, first_row, job.matrix, straight);
   if (how == Stored::kBoth)
-    bulk_store(args.c[job.shape], first_row, first_col, job.matrix, mirrored);
-  bulk_commit();
+    tma_store(args.c[job.shape], first_row, first_col, job.matrix, mirrored);
+  tma_store_commit();
 }
 
 /// The products of the next fill, under way; those before are done then, and their stage given
@@ -200,7 +200,7 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
                                       int& fill) {
   constexpr int kRowsBytes = kSquare * Config::kDepth * 2;
   const int b_at = once ? 0 : Config::kOperandBytes;
-  barrier_wait(shared.full(fill), parity_of(fill));
+  mbarrier_wait(shared.full(fill), parity_of(fill));
   const uint32_t stage = shared_address(shared.stage(fill));
   multiply_group<kElement, kCols>(sums, stage + static_cast<uint32_t>(consumer * kRowsBytes),
                                   stage + static_cast<uint32_t>(b_at), adds);
@@ -242,7 +242,7 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
   const Scales scales = scales_of(p);
 #pragma unroll
   for (int square = 0; square < kCols / kSquare; ++square) {
-    if (kAdds && square % 2 == 0) barrier_wait(shared.full(fill), parity_of(fill));
+    if (kAdds && square % 2 == 0) mbarrier_wait(shared.full(fill), parity_of(fill));
     const unsigned char* d =
         shared.stage(fill) + square % 2 * Config::kOperandBytes + consumer * Config::kSquareBytes;
     const int below =
@@ -250,7 +250,7 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
                                                    first_col<kCols == 192>(job) + square * kSquare);
     finish_strips<kElement, kAdds, kStrips>(words[square], sums + 32 * square, scales, d, 0, below);
     if (!kAdds || (square % 2 == 0 && square + 1 < kCols / kSquare)) continue;
-    bulk_fence();  // what was read is written next by a bulk copy
+    fence_proxy_async();  // what was read is written next by a TMA copy
     warpgroup_sync(consumer);
     release(shared, fill, kCols == 256 && job.kind == JobKind::kPair, rank);
     ++fill;
@@ -268,14 +268,14 @@ __device__ inline void finish_job(TileWords<kMost>& words, const float (&sums)[1
   }
 }
 
-__device__ inline void make_barriers(const Shared& shared) {
+__device__ inline void init_mbarriers(const Shared& shared) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kRingStages; ++stage) {
-      barrier_init(shared.full(stage), 2);
-      barrier_init(shared.empty(stage), kConsumers);
-      barrier_init(shared.peer_empty(stage), kConsumers);
+      mbarrier_init(shared.full(stage), 2);
+      mbarrier_init(shared.empty(stage), kConsumers);
+      mbarrier_init(shared.peer_empty(stage), kConsumers);
     }
-    barriers_made();
+    fence_mbarrier_init();
   }
   cluster_sync();
 }
@@ -319,17 +319,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const uint32_t rank = cluster_rank();
   const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // for ptxas: equal in a warp
-  make_barriers(shared);
+  init_mbarriers(shared);
   if (threadIdx.x == 0 && first < end) {
     const int shape = args.jobs[first].shape;
     for (const TensorMap* map : {&args.a[shape], &args.b[shape], &args.c[shape]})
-      prefetch_map(*map);
+      prefetch_tensormap(*map);
   }
-  await_predecessors();
+  griddepcontrol_wait();
   int fill = 0;
   if (warp < 4) {
-    fewer_registers<Config::kProducerRegisters>();
-    if (warp == 0 && elect_lane()) {
+    setmaxnreg_dec<Config::kProducerRegisters>();
+    if (warp == 0 && elect_one()) {
       // Read under this job's copies. Then L1 has it for the consumers, which lack registers for
       // it.
       TileJob next;
@@ -340,10 +340,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         produce_job<kMedium>(args, job, shared, rank, fill);
       }
       // Not before: blocks of the next launch would sit on the SMs that are left to a communicator.
-      allow_successors();
+      griddepcontrol_launch_dependents();
     }
   } else {
-    more_registers<Config::kConsumerRegisters>();
+    setmaxnreg_inc<Config::kConsumerRegisters>();
     const int consumer = warp / 4 - 1;
     constexpr int kMost = kMedium ? 3 : kJobs == Sm90Jobs::kSliced ? 2 : 4;
     TileWords<kMost> words;
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     for (int i = 0; i < kMost; ++i)
       if (before != kNone)
         store_square<kMedium>(words[i], args, args.jobs[before], shared, consumer, i);
-    if (threadIdx.x % 128 == 0) bulk_wait();
+    if (threadIdx.x % 128 == 0) tma_store_wait();
   }
   cluster_sync();  // the other block may still copy into this one's memory, or arrive there
 }

@@ -1,10 +1,10 @@
 // Symmetric products on compute capability 9.0a, small tiles: for few and small matrices, and for
 // narrow ones of a large depth. The sums and the epilogue of sm90.cu, hence its bits.
 //
-// A block computes 64 x 64 or 64 x 128 (small_jobs.hpp): one thread of its last warp has the bulk
-// copy engine fill a ring of stages, 64 rows of A and 64 or 128 of B, 64 deep; the warpgroup of
-// the other threads multiplies. Where B is A and a tile begins on the diagonal, A's rows are copied
-// once. Two blocks share an SM.
+// A block computes 64 x 64 or 64 x 128 (small_jobs.hpp): one thread of its last warp, the
+// producer, has TMA fill a ring of stages, 64 rows of A and 64 or 128 of B, 64 deep; the other
+// threads are the consumer warpgroup. Where B is A and a tile begins on the diagonal, A's rows are
+// copied once. Two blocks share an SM.
 //
 // Where the depth is cut, the blocks of a cluster compute a slice each of one 64 x 64. They leave
 // their sums in the ring's memory, meet, and each adds up columns of its own, 16 or 32 of them,
@@ -82,8 +82,8 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
 
 /// Waits until a fill's stage is free, and announces what comes.
 __device__ inline void open_stage(const Shared& shared, int fill, int operands) {
-  if (waits(fill)) barrier_wait(shared.empty(fill), parity_before(fill));
-  barrier_arrive_and_expect(shared.full(fill),
+  if (waits(fill)) mbarrier_wait(shared.empty(fill), parity_before(fill));
+  mbarrier_arrive_expect_tx(shared.full(fill),
                             static_cast<uint32_t>(operands * Config::kOperandBytes));
 }
 
@@ -97,17 +97,17 @@ __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& jo
     uint64_t* full = shared.full(fill);
     unsigned char* stage = shared.stage(fill);
     const int k = (begin + fill) * kStageDepth;
-    bulk_load(stage, args.a[job.shape], k, job.row * kSmallCell, job.matrix, full);
+    tma_load(stage, args.a[job.shape], k, job.row * kSmallCell, job.matrix, full);
     for (int cell = once; cell < cells; ++cell)
-      bulk_load(stage + (1 + cell - once) * Config::kOperandBytes, args.b[job.shape], k,
-                (job.col + cell) * kSmallCell, job.matrix, full);
+      tma_load(stage + (1 + cell - once) * Config::kOperandBytes, args.b[job.shape], k,
+               (job.col + cell) * kSmallCell, job.matrix, full);
   }
   if (!args.problems[job.shape].d) return;
   const int fill = end - begin;
   open_stage(shared, fill, cells);
   for (int square = 0; square < cells; ++square)
-    bulk_load(shared.d(fill, square), args.d[job.shape], (job.col + square) * kSmallCell,
-              job.row * kSmallCell, job.matrix, shared.full(fill));
+    tma_load(shared.d(fill, square), args.d[job.shape], (job.col + square) * kSmallCell,
+             job.row * kSmallCell, job.matrix, shared.full(fill));
 }
 
 /// The products of a fill, under way; those of the fill before are done then, and its stage is
@@ -115,10 +115,10 @@ __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& jo
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const Shared& shared,
                                       int b_at, int fill) {
-  barrier_wait(shared.full(fill), parity_of(fill));
+  mbarrier_wait(shared.full(fill), parity_of(fill));
   const uint32_t stage = shared_address(shared.stage(fill));
   multiply_group<kElement, kCols>(sums, stage, stage + static_cast<uint32_t>(b_at), adds);
-  if (adds && threadIdx.x == 0) barrier_arrive(shared.empty(fill - 1));
+  if (adds && threadIdx.x == 0) mbarrier_arrive(shared.empty(fill - 1));
 }
 
 /// sums = the products of `stages` fills of the ring.
@@ -200,7 +200,7 @@ __device__ inline void store_square(const float* sums, const SymmetricProblem& p
 template <DType kElement, int kCount, int kSquares>
 __device__ inline void store_tile(const float* sums, const SymmetricProblem& p, const TileJob& job,
                                   int first, int fill, const Shared& shared) {
-  if (p.d) barrier_wait(shared.full(fill), parity_of(fill));
+  if (p.d) mbarrier_wait(shared.full(fill), parity_of(fill));
 #pragma unroll
   for (int square = 0; square < kSquares; ++square) {
     const unsigned char* d = shared.d(fill, square);
@@ -235,13 +235,13 @@ __device__ inline void compute(const Sm90SmallArguments& args, const TileJob& jo
   }
 }
 
-__device__ inline void make_barriers(const Shared& shared) {
+__device__ inline void init_mbarriers(const Shared& shared) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kRingStages; ++stage) {
-      barrier_init(shared.full(stage), 1);
-      barrier_init(shared.empty(stage), 1);
+      mbarrier_init(shared.full(stage), 1);
+      mbarrier_init(shared.empty(stage), 1);
     }
-    barriers_made();
+    fence_mbarrier_init();
   }
   __syncthreads();
 }
@@ -254,19 +254,19 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksOfSm)
   const TileJob job = args.jobs[blockIdx.x / kSlices];
   const int all = stages_of(args.problems[job.shape].k), slice = static_cast<int>(rank);
   const int begin = slice_begin(all, slice, kSlices), end = slice_begin(all, slice + 1, kSlices);
-  make_barriers(shared);
+  init_mbarriers(shared);
   if (threadIdx.x == 0) {
-    prefetch_map(args.a[job.shape]);
-    prefetch_map(args.b[job.shape]);
-    if (args.problems[job.shape].d) prefetch_map(args.d[job.shape]);
+    prefetch_tensormap(args.a[job.shape]);
+    prefetch_tensormap(args.b[job.shape]);
+    if (args.problems[job.shape].d) prefetch_tensormap(args.d[job.shape]);
   }
-  await_predecessors();
+  griddepcontrol_wait();
   if (threadIdx.x < Config::kConsumerThreads) {
     compute<kElement, kSlices>(args, job, shared, rank, end - begin);
   } else {
-    if (elect_lane()) {
+    if (elect_one()) {
       produce(args, job, shared, begin, end);
-      allow_successors();
+      griddepcontrol_launch_dependents();
     }
     if constexpr (kSlices > 1) cluster_sync();  // with add_slices
   }

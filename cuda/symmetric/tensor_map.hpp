@@ -6,7 +6,7 @@
 
 namespace muonrt::cuda {
 
-/// A batch of matrices as the bulk copies see it (CUtensorMap): squares of 64 columns by `box_rows`
+/// A batch of matrices as the TMA copies see it (CUtensorMap): squares of 64 columns by `box_rows`
 /// rows, in the 128-byte swizzle; zeros are read outside of a matrix. Stores write whole chunks of
 /// 16 bytes of which the first element lies inside.
 struct alignas(64) TensorMap {

@@ -61,7 +61,7 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
   uint32_t added[kStripWords] = {};
   if constexpr (kAdds) {
     warp_sync();  // without it ptxas has loads go ahead until registers are spilled
-    load_matrices(added, d + straight_at(strip));
+    ldmatrix(added, d + straight_at(strip));
   }
   // A thread has the rows r and r + 8, the columns c, c + 1, c + 8 and c + 9 of a strip: words 0
   // and 3 are on its diagonal together, words 1 and 2 never, as r and c differ by less than 8
@@ -93,8 +93,8 @@ __device__ inline void stage_strips(const uint32_t* words, int first, unsigned c
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const uint32_t* w = words + kStripWords * i;
-    store_matrices(straight + straight_at(first + i), w[0], w[1], w[2], w[3]);
-    store_matrices_transposed(mirrored + mirrored_at(first + i), w[0], w[1], w[2], w[3]);
+    stmatrix(straight + straight_at(first + i), w[0], w[1], w[2], w[3]);
+    stmatrix_trans(mirrored + mirrored_at(first + i), w[0], w[1], w[2], w[3]);
   }
 }
 

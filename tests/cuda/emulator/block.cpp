@@ -328,7 +328,7 @@ const unsigned char* meet(size_t first, size_t count, const void* brought, size_
   return machine().all_brought[running().first].data();
 }
 
-void await_predecessors() { machine().behind[machine().current] = true; }
+void griddepcontrol_wait() { machine().behind[machine().current] = true; }
 void require_predecessors() {
   if (!machine().behind[machine().current])
     throw std::logic_error("memory is touched while the launch in front may still run");

@@ -46,7 +46,7 @@ const unsigned char* meet(size_t first, size_t count, const void* brought, size_
 void meet_for(size_t first, size_t count, const void* brought, size_t bytes,
               void (*together)(const unsigned char* all));
 /// The thread waits for the launches in front of its own.
-void await_predecessors();
+void griddepcontrol_wait();
 /// Throws std::logic_error where those may still be running: nothing may be read or written that
 /// they reach.
 void require_predecessors();

@@ -246,8 +246,8 @@ void bulk_read(size_t offset, size_t bytes) {
   if (me.bulk == 0) me.bulk = cluster().ids++;
   engine_reads(offset, bytes, {static_cast<uint32_t>(me.bulk), ++me.bulk_number, true, false});
 }
-void bulk_commit() { running().bulk_committed = running().bulk_number; }
-void bulk_wait() {
+void tma_store_commit() { running().bulk_committed = running().bulk_number; }
+void tma_store_wait() {
   Thread& me = running();
   if (me.bulk != 0) me.knows.set(me.bulk, me.bulk_committed);
 }

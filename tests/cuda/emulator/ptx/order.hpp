@@ -31,10 +31,10 @@ void access(unsigned block, size_t offset, size_t bytes, Access access);
 
 /// A bulk copy of the running thread writes; who waits for the barrier's phase may look.
 void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* barrier);
-/// A bulk copy of the running thread reads, until it has been committed and `bulk_wait` comes.
+/// A bulk copy of the running thread reads, until it has been committed and `tma_store_wait` comes.
 void bulk_read(size_t offset, size_t bytes);
-void bulk_commit();
-void bulk_wait();
+void tma_store_commit();
+void tma_store_wait();
 /// Asynchronous copies of 16 bytes write for the running thread, until it waits for their group.
 void copy_write(size_t offset, size_t bytes);
 void copies_commit();

@@ -74,7 +74,7 @@ void cluster_wait(Thread&, const Instruction&) {
   muonrt::cuda::cluster_sync();
   order::depart(order::of_cluster());
 }
-void await_launches(Thread&, const Instruction&) { muonrt::cuda::await_predecessors(); }
+void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_wait(); }
 
 // Barriers in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
@@ -84,26 +84,26 @@ SharedRange barrier_at(Thread& t, const Argument& a) {
   order::require_made(place.block, place.offset);
   return place;
 }
-void barrier_init(Thread& t, const Instruction& i) {
+void mbarrier_init(Thread& t, const Instruction& i) {
   const SharedRange place = shared_range(t.address(i.at[0]), 8);
   order::access(place.block, place.offset, 8, order::Access::kWrite);
-  muonrt::cuda::barrier_init(barrier_in(place), t.get<int>(i.at[1]));
+  muonrt::cuda::mbarrier_init(barrier_in(place), t.get<int>(i.at[1]));
 }
-void barrier_arrive(Thread& t, const Instruction& i) {
+void mbarrier_arrive(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   order::arrived(barrier);
-  muonrt::cuda::barrier_arrive(barrier);
+  muonrt::cuda::mbarrier_arrive(barrier);
 }
 void barrier_expect(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   order::arrived(barrier);
-  muonrt::cuda::barrier_arrive_and_expect(barrier, t.get<uint32_t>(i.at[2]));
+  muonrt::cuda::mbarrier_arrive_expect_tx(barrier, t.get<uint32_t>(i.at[2]));
 }
 /// It may wait, so it does, until the phase has ended.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   require(t.get<uint32_t>(i.at[2]) <= 1, "a parity that is none");
-  muonrt::cuda::barrier_wait(barrier, t.get<uint32_t>(i.at[2]));
+  muonrt::cuda::mbarrier_wait(barrier, t.get<uint32_t>(i.at[2]));
   order::waited(barrier);
   t.set<bool>(i.at[0], true);
 }
@@ -148,46 +148,46 @@ void bulk_load_into(Thread& t, const Instruction& i, uint16_t blocks) {
                                  t.get<int>(i.at[4]), barrier_in(barrier));
   }
 }
-void bulk_load(Thread& t, const Instruction& i) {
+void tma_load(Thread& t, const Instruction& i) {
   bulk_load_into(t, i, static_cast<uint16_t>(1u << block_in_cluster()));
 }
-void bulk_load_blocks(Thread& t, const Instruction& i) {
+void tma_load_multicast(Thread& t, const Instruction& i) {
   bulk_load_into(t, i, t.get<uint16_t>(i.at[6]));
 }
-void bulk_store(Thread& t, const Instruction& i) {
+void tma_store(Thread& t, const Instruction& i) {
   const TensorMap& map = map_at(t, i.at[0]);
   const SharedRange box = box_at(t, i.at[4], map);
   order::bulk_read(box.offset, muonrt::cuda::bytes_of_box(map));
   note_box(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
            order::Access::kWrite);
-  muonrt::cuda::bulk_store(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
-                           box.memory);
+  muonrt::cuda::tma_store(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
+                          box.memory);
 }
-void bulk_commit(Thread&, const Instruction&) {
-  order::bulk_commit();
-  muonrt::cuda::bulk_commit();
+void tma_store_commit(Thread&, const Instruction&) {
+  order::tma_store_commit();
+  muonrt::cuda::tma_store_commit();
 }
-void bulk_wait(Thread& t, const Instruction& i) {
+void tma_store_wait(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "a wait that leaves bulk stores");
-  muonrt::cuda::bulk_wait();
-  order::bulk_wait();
+  muonrt::cuda::tma_store_wait();
+  order::tma_store_wait();
 }
-void bulk_fence(Thread&, const Instruction&) {
+void fence_proxy_async(Thread&, const Instruction&) {
   order::fence();
-  muonrt::cuda::bulk_fence();
+  muonrt::cuda::fence_proxy_async();
 }
 
 // Matrices of 8 x 8.
-void load_matrices(Thread& t, const Instruction& i) {
+void ldmatrix(Thread& t, const Instruction& i) {
   const SharedRange row = shared_range(t.address(i.at[4]), 16);
   order::access(row.block, row.offset, 16, order::Access::kRead);
   traffic::note(t, traffic::Kind::kShared, row.offset, 16);
   uint32_t words[4];
-  muonrt::cuda::load_matrices(words, row.memory);
+  muonrt::cuda::ldmatrix(words, row.memory);
   for (int w = 0; w < 4; ++w) t.set<uint32_t>(i.at[w], words[w]);
 }
 template <bool kTransposed>
-void store_matrices(Thread& t, const Instruction& i) {
+void stmatrix(Thread& t, const Instruction& i) {
   uint32_t words[4];
   for (int w = 0; w < 4; ++w) words[w] = t.get<uint32_t>(i.at[w + 1]);
   const SharedRange row = shared_range(t.address(i.at[0]), 16);
@@ -340,25 +340,25 @@ void add_together(Table& table) {
                            "fence.mbarrier_init.release.cluster", "fence.sc.sys", "membar.sys"})
     table[word] = nothing;
 
-  table["mbarrier.init.shared::cta.b64"] = barrier_init;
-  table["mbarrier.arrive.shared::cta.b64"] = barrier_arrive;
-  table["mbarrier.arrive.shared::cluster.b64"] = barrier_arrive;
+  table["mbarrier.init.shared::cta.b64"] = mbarrier_init;
+  table["mbarrier.arrive.shared::cta.b64"] = mbarrier_arrive;
+  table["mbarrier.arrive.shared::cluster.b64"] = mbarrier_arrive;
   table["mbarrier.arrive.expect_tx.shared::cta.b64"] = barrier_expect;
   table["mbarrier.try_wait.parity.shared::cta.b64"] = barrier_try;
   table["mapa.shared::cluster.u32"] = address_in_block;
 
   const std::string into_shared =
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes";
-  table[into_shared] = bulk_load;
-  table[into_shared + ".multicast::cluster"] = bulk_load_blocks;
-  table["cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"] = bulk_store;
-  table["cp.async.bulk.commit_group"] = bulk_commit;
-  table["cp.async.bulk.wait_group"] = table["cp.async.bulk.wait_group.read"] = bulk_wait;
-  table["fence.proxy.async.shared::cta"] = bulk_fence;
+  table[into_shared] = tma_load;
+  table[into_shared + ".multicast::cluster"] = tma_load_multicast;
+  table["cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"] = tma_store;
+  table["cp.async.bulk.commit_group"] = tma_store_commit;
+  table["cp.async.bulk.wait_group"] = table["cp.async.bulk.wait_group.read"] = tma_store_wait;
+  table["fence.proxy.async.shared::cta"] = fence_proxy_async;
 
-  table["ldmatrix.sync.aligned.m8n8.x4.shared.b16"] = load_matrices;
-  table["stmatrix.sync.aligned.m8n8.x4.shared.b16"] = store_matrices<false>;
-  table["stmatrix.sync.aligned.m8n8.x4.trans.shared.b16"] = store_matrices<true>;
+  table["ldmatrix.sync.aligned.m8n8.x4.shared.b16"] = ldmatrix;
+  table["stmatrix.sync.aligned.m8n8.x4.shared.b16"] = stmatrix<false>;
+  table["stmatrix.sync.aligned.m8n8.x4.trans.shared.b16"] = stmatrix<true>;
   const std::string of_warp = "mma.sync.aligned.m16n8k16.row.col.f32";
   table[of_warp + ".bf16.bf16.f32"] = multiply_of_warp<DType::kBF16>;
   table[of_warp + ".f16.f16.f32"] = multiply_of_warp<DType::kF16>;

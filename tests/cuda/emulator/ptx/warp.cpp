@@ -38,7 +38,7 @@ void shuffle(Thread& t, const Instruction& i) {
   t.set<bool>(i.at[1], true);
 }
 /// One lane of a warp, all of whose lanes are there.
-void elect_lane(Thread& t, const Instruction& i) {
+void elect_one(Thread& t, const Instruction& i) {
   require(t.get<uint32_t>(i.at[2]) == 0xffffffffu, "an election of part of a warp");
   muonrt::cuda::warp_sync();
   t.set<bool>(i.at[1], threadIdx.x % 32 == 0);
@@ -47,7 +47,7 @@ void elect_lane(Thread& t, const Instruction& i) {
 
 void add_warp(Table& table) {
   table["bar.warp.sync"] = warp_barrier;
-  table["elect.sync"] = elect_lane;
+  table["elect.sync"] = elect_one;
   table["shfl.sync.down.b32"] = shuffle_down;
   table["shfl.sync.bfly.b32"] = shuffle<__shfl_xor_sync>;
   table["shfl.sync.idx.b32"] = shuffle<__shfl_sync>;

@@ -63,7 +63,7 @@ inline size_t first_of_warp() { return threadIdx.x / kLanes * kLanes; }
 
 inline void warp_sync() { emulator::meet(first_of_warp(), kLanes, nullptr, 0); }
 
-inline void load_matrices(uint32_t (&words)[4], const void* row) {
+inline void ldmatrix(uint32_t (&words)[4], const void* row) {
   const auto* rows = reinterpret_cast<const void* const*>(
       emulator::meet(first_of_warp(), kLanes, &row, sizeof row));
   const size_t lane = threadIdx.x % kLanes;

@@ -15,15 +15,15 @@ namespace muonrt::cuda {
 inline uint32_t cluster_rank() { return emulator::block_in_cluster(); }
 inline void cluster_sync() { emulator::meet_cluster(); }
 inline void warpgroup_sync(int) { emulator::meet(threadIdx.x / 128 * 128, 128, nullptr, 0); }
-inline bool elect_lane() { return threadIdx.x % 32 == 0; }
+inline bool elect_one() { return threadIdx.x % 32 == 0; }
 template <int>
-void fewer_registers() {}
+void setmaxnreg_dec() {}
 template <int>
-void more_registers() {}
+void setmaxnreg_inc() {}
 
-inline void await_predecessors() { emulator::await_predecessors(); }
-inline void allow_successors() {}
-inline void prefetch_map(const TensorMap&) {}
+inline void griddepcontrol_wait() { emulator::griddepcontrol_wait(); }
+inline void griddepcontrol_launch_dependents() {}
+inline void prefetch_tensormap(const TensorMap&) {}
 
 /// What an mbarrier's eight bytes hold.
 struct EmulatedBarrier {
@@ -49,27 +49,27 @@ T* in_block(T* here, uint32_t block) {
   return reinterpret_cast<T*>(emulator::shared_memory(block) + shared_address(here));
 }
 
-inline void barrier_init(uint64_t* barrier, int arrivals) {
+inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   const auto count = static_cast<uint8_t>(arrivals);
   const EmulatedBarrier made{0, count, count, 0, 1};
   std::memcpy(barrier, &made, sizeof made);
 }
-inline void barriers_made() {}
-inline void barrier_arrive(uint64_t* barrier) {
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(uint64_t* barrier) {
   EmulatedBarrier& b = emulated(barrier);
   if (b.pending == 0) throw std::logic_error("an arrival too many at a barrier");
   --b.pending;
   b.settle();
 }
-inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
+inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
   if (!emulator::block_runs(rank)) throw std::logic_error("an arrival at a block that has ended");
-  barrier_arrive(in_block(barrier, rank));
+  mbarrier_arrive(in_block(barrier, rank));
 }
-inline void barrier_arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
+inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   emulated(barrier).bytes += static_cast<int32_t>(bytes);
-  barrier_arrive(barrier);
+  mbarrier_arrive(barrier);
 }
-inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   struct Wait {
     uint64_t* barrier;
     uint32_t parity;
@@ -141,12 +141,12 @@ inline void bulk_load_into(uint32_t block, void* to, const TensorMap& map, int c
     load_box(memory, at, map, col, row, matrix, counted);
   });
 }
-inline void bulk_load(void* to, const TensorMap& map, int col, int row, int matrix,
-                      uint64_t* barrier) {
+inline void tma_load(void* to, const TensorMap& map, int col, int row, int matrix,
+                     uint64_t* barrier) {
   bulk_load_into(cluster_rank(), to, map, col, row, matrix, barrier);
 }
-inline void bulk_load_blocks(void* to, const TensorMap& map, int col, int row, int matrix,
-                             uint64_t* barrier, uint16_t blocks) {
+inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row, int matrix,
+                               uint64_t* barrier, uint16_t blocks) {
   for (const uint32_t block : {0u, 1u})
     if (blocks >> block & 1u) bulk_load_into(block, to, map, col, row, matrix, barrier);
 }
@@ -157,7 +157,7 @@ inline int& stores_under_way() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
 }
-inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const void* from) {
+inline void tma_store(const TensorMap& map, int col, int row, int matrix, const void* from) {
   const uint32_t at = shared_address(from);
   emulator::require_predecessors();
   if (at % 1024 != 0) throw std::logic_error("a bulk store from where no swizzle begins");
@@ -171,13 +171,13 @@ inline void bulk_store(const TensorMap& map, int col, int row, int matrix, const
     --mine;
   });
 }
-inline void bulk_commit() {}
-inline void bulk_wait_read() {
+inline void tma_store_commit() {}
+inline void tma_store_wait_read() {
   emulator::wait_until([](void* count) { return *static_cast<int*>(count) == 0; },
                        &stores_under_way());
 }
-inline void bulk_wait() { bulk_wait_read(); }
-inline void bulk_fence() { unfenced(cluster_rank()).fence(threadIdx.x); }
+inline void tma_store_wait() { tma_store_wait_read(); }
+inline void fence_proxy_async() { unfenced(cluster_rank()).fence(threadIdx.x); }
 
 /// Words of a warp into rows that its lanes give the addresses of.
 inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
@@ -197,11 +197,10 @@ inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed)
     }
   touch_shared(row);
 }
-inline void store_matrices(void* row, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
+inline void stmatrix(void* row, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
   store_eights(row, {w0, w1, w2, w3}, false);
 }
-inline void store_matrices_transposed(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
-                                      uint32_t w3) {
+inline void stmatrix_trans(void* row, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
   store_eights(row, {w0, w1, w2, w3}, true);
 }
 
