@@ -3,6 +3,11 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
+# What tools/deps unpacked.
+if(EXISTS ${PROJECT_SOURCE_DIR}/.deps/usr AND NOT CMAKE_CROSSCOMPILING)
+  list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/usr)
+endif()
+
 # Headers alone, for one file of the library; what is installed does not ask for them.
 find_package(nlohmann_json QUIET)
 if(NOT nlohmann_json_FOUND)
@@ -23,10 +28,15 @@ endmacro()
 set(MUONRT_WITH_MPI OFF)
 set(MUONRT_WHY_MPI "turned off")
 if(NOT MUONRT_MPI STREQUAL "OFF")
+  if(NOT CMAKE_CROSSCOMPILING)
+    set(MPI_DETERMINE_LIBRARY_VERSION ON)
+  endif()
   find_package(MPI QUIET COMPONENTS C CXX)
   if(MPI_C_FOUND AND MPI_CXX_FOUND)
     set(MUONRT_WITH_MPI ON)
-    set(MUONRT_WHY_MPI "MPI ${MPI_CXX_VERSION}, ${MPIEXEC_EXECUTABLE}")
+    string(REGEX MATCH "^(Open MPI v[^, ]+|MPICH Version:[ \t]*[^ \t\n]+|[^,\n]+)" muonrt_mpi
+      "${MPI_C_LIBRARY_VERSION_STRING}")
+    set(MUONRT_WHY_MPI "MPI ${MPI_CXX_VERSION}, ${muonrt_mpi}, ${MPIEXEC_EXECUTABLE}")
   else()
     muonrt_leave_out(MPI "no MPI compiler found" "install libopenmpi-dev and openmpi-bin")
   endif()

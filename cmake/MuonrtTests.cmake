@@ -69,5 +69,5 @@ function(muonrt_add_mpi_test name ranks)
   # One mpirun at a time: Open MPI fails now and then when one makes its session folder while
   # another removes its own.
   set_tests_properties(${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} TIMEOUT 180
-    RESOURCE_LOCK mpirun ENVIRONMENT "${MUONRT_MPI_ENV}")
+    RESOURCE_LOCK mpirun ENVIRONMENT "${MUONRT_MPI_ENV};MUONRT_TEST_RANKS=${ranks}")
 endfunction()

@@ -95,6 +95,12 @@ int main(int argc, char** argv) {
     std::cerr << mpi_test::gather_texts(
         quiet ? "---- rank " + std::to_string(mpi_test::rank()) + " ----\n" + mine : "", false);
   }
+  // The launcher of another MPI starts as many worlds of one rank.
+  const char* const ranks = std::getenv("MUONRT_TEST_RANKS");
+  if (ranks && std::atoi(ranks) != mpi_test::size()) {
+    std::cerr << ranks << " ranks were asked for, MPI sees " << mpi_test::size() << std::endl;
+    code = 1;
+  }
   const std::string after_finalize = mpi_test::close();
   if (after_finalize.find("MUONRT_ERROR_INVALID_STATE") == std::string::npos) {
     std::cerr << "a transport after MPI_Finalize said: " << after_finalize << std::endl;

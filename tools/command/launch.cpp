@@ -91,6 +91,18 @@ int run_threads(int ranks, double timeout, const std::function<int(Comm&)>& work
 /// More seconds than ranks need, one after another, to give up an exchange that has failed (6).
 constexpr double kGrace = 8;
 
+/// How many ranks a launcher says that it started, where no launcher started `size`; else 0.
+int ranks_elsewhere(int size) {
+  int out = 0;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const ranks = std::getenv(name);
+    if (!ranks) continue;
+    out = std::atoi(ranks);
+    if (out == size) return 0;
+  }
+  return out;
+}
+
 /// Tells all ranks this one's code and hears theirs; a collective would wait for ever for a rank
 /// that never comes. @return  the largest. Where a rank says nothing until the timeout is over, or
 /// for a while since another one has failed, all are ended.
@@ -136,6 +148,12 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (const int launched = ranks_elsewhere(size); launched != 0) {
+    MPI_Finalize();
+    throw std::runtime_error("the launcher started " + std::to_string(launched) +
+                             " ranks, but this muonrt's MPI sees " + std::to_string(size) +
+                             "; use the mpirun of the MPI that it was built with");
+  }
   if (ranks != 0 && ranks != size) {
     MPI_Finalize();
     throw std::runtime_error("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
