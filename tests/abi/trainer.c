@@ -50,9 +50,9 @@ static double forward_backward(float* const full[MATRICES], float* const grad[MA
       y += full[1][j] * h[j];
     }
     error = y - target;
-    loss += (double)(error * error) / SAMPLES;
+    loss += (double)(error * error) / (double)SAMPLES;
     for (j = 0; j < HIDDEN; ++j) {
-      const float back = 2.0f * error / SAMPLES;
+      const float back = 2.0f * error / (float)SAMPLES;
       const float inner = back * full[1][j] * (1.0f - h[j] * h[j]);
       grad[1][j] += back * h[j];
       for (i = 0; i < IN; ++i) grad[0][j * IN + i] += inner * x[i];
@@ -147,7 +147,7 @@ static int train(muonrt_comm_t* comm) {
       memcpy(grad[m], full_grad[m] + first[m], (size_t)numel[m] * sizeof(float));
     }
     muonrt_step_init(&args);
-    args.lr = 0.05 * (1.0 - (double)step / STEPS);
+    args.lr = 0.05 * (1.0 - (double)step / (double)STEPS);
     check(muonrt_optimizer_step(optimizer, &args, NULL), "step");
   }
   if (rank == 0) printf("%d ranks: loss %.4f -> %.4f\n", (int)ranks, begin, loss);

@@ -156,9 +156,9 @@ TEST_CASE("transposed: the scale is that of outputs over inputs", "[unit][optimi
     c.settings.groups[0].scale_rule = rule;
     c.params = {world::matrix("w", {inputs, outputs}, {})};
     c.params[0].transposed = true;
-    world::on_ranks(1, [&, scale = scale](Comm& comm) {
+    world::on_ranks(1, [&, expected = scale](Comm& comm) {
       world::Rank rank(c, comm);
-      CHECK(rank.optimizer().plan().problem().params[0].update_scale == scale);
+      CHECK(rank.optimizer().plan().problem().params[0].update_scale == expected);
     });
   }
 }
