@@ -67,10 +67,11 @@ std::string random_name() {
 }  // namespace
 
 TemporaryFile::TemporaryFile(const std::filesystem::path& folder, mode_t mode) {
-  // It ends the process when it returns: meanwhile its signal is blocked.
+  // It ends the process when it returns: meanwhile its signal is blocked. A former handler is not
+  // asked: UCX, which Open MPI 5 loads, has one for SIGHUP that waits for a debugger.
   const auto handler = [](int number) {
     Name::remove_all();
-    restore_handlers();
+    std::signal(number, SIG_DFL);
     raise(number);
   };
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
