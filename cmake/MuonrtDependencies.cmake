@@ -36,7 +36,7 @@ if(NOT MUONRT_MPI STREQUAL "OFF")
     set(MUONRT_WITH_MPI ON)
     string(REGEX MATCH "^(Open MPI v[^, ]+|MPICH Version:[ \t]*[^ \t\n]+|[^,\n]+)" muonrt_mpi
       "${MPI_C_LIBRARY_VERSION_STRING}")
-    set(MUONRT_WHY_MPI "MPI ${MPI_CXX_VERSION}, ${muonrt_mpi}, ${MPIEXEC_EXECUTABLE}")
+    string(JOIN ", " MUONRT_WHY_MPI "MPI ${MPI_CXX_VERSION}" ${muonrt_mpi} ${MPIEXEC_EXECUTABLE})
   else()
     muonrt_leave_out(MPI "no MPI compiler found" "install libopenmpi-dev and openmpi-bin")
   endif()
