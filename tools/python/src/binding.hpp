@@ -70,7 +70,8 @@ struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  explicit Comm(muonrt_comm_t* raw);
+  /// @param over  the communicator that `raw` was made over; it lives as long.
+  explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -83,6 +84,9 @@ struct Comm {
     return handle.get();
   }
 };
+
+/// Over `host`, for optimizers on a CUDA device; see muonrt/nccl.h.
+std::unique_ptr<Comm> staged(Comm& host, int32_t device_index);
 
 /// Runs `call` without the GIL and throws what it returns. On Python's main thread it runs beside:
 /// an exception of a signal handler (Ctrl-C) aborts `comm`, which ends the call, and is raised.
@@ -136,12 +140,23 @@ class LayoutView {
   muonrt_layout_t layout_;
 };
 
-/// An array of a framework's, held: row-major, contiguous, f32 or bf16, host memory.
+/// The host, or a CUDA device.
+struct Place {
+  muonrt_device_t device = MUONRT_DEVICE_HOST;
+  int32_t index = 0;
+
+  bool operator==(const Place&) const = default;
+  bool on_cuda() const { return device == MUONRT_DEVICE_CUDA; }
+  std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
+};
+
+/// An array of a framework's, held: row-major, contiguous, f32 or bf16.
 struct Array {
   nb::ndarray<nb::ro> held;
   void* data = nullptr;  // NULL where it has no elements
   muonrt_dtype_t dtype = 0;
   std::vector<int64_t> shape;
+  Place place;
 };
 
 /// @param what      "param 'w': data", for messages.
@@ -149,6 +164,10 @@ struct Array {
 /// @param writable  refuse a read-only one.
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable);
+
+/// Refuses an array that lies elsewhere than `place`. @param whose  what lies there, for messages.
+void require_place(const std::string& what, const Array& array, const Place& place,
+                   const std::string& whose);
 
 /// One parameter, before it belongs to an optimizer.
 struct Param {
@@ -174,6 +193,11 @@ struct Group {
     settings.n_restarts = static_cast<int32_t>(restarts.size());
   }
 };
+
+/// Where an optimizer is: where `settings` say, else where the arrays are. Puts it into the options,
+/// and refuses arrays that lie elsewhere.
+Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& options,
+               const nb::kwargs& settings);
 
 /// What a step did: muonrt_report_t, by its names.
 struct Report {

@@ -9,8 +9,8 @@
 
 namespace binding {
 
-Comm::Comm(muonrt_comm_t* raw)
-    : handle(raw, [](muonrt_comm_t* comm) {
+Comm::Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over)
+    : handle(raw, [over = std::move(over)](muonrt_comm_t* comm) {
         // Functions in Python are called, and threads that want the GIL end, before it returns.
         nb::gil_scoped_release release;
         muonrt_comm_destroy(comm);
@@ -211,6 +211,34 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
   return std::make_unique<Comm>(handle);
 }
 
+/// A communicator of GPU memory over one of host memory.
+std::unique_ptr<Comm> over_host(
+    Comm& host, const std::function<muonrt_status_t(muonrt_comm_t**, muonrt_comm_t*)>& create) {
+  Busy busy(host.busy, "the communicator");
+  muonrt_comm_t* handle = nullptr;
+  collective(host.get(), [&] { return create(&handle, host.get()); });
+  return std::make_unique<Comm>(handle, host.handle);
+}
+
+std::unique_ptr<Comm> over_nccl(Comm& host, int32_t device_index, std::optional<int32_t> max_ctas) {
+  auto options = muonrt::detail::filled(muonrt_nccl_options_init_sized);
+  options.device_index = device_index;
+  if (max_ctas) options.max_ctas = *max_ctas;
+  return over_host(host, [&](muonrt_comm_t** out, muonrt_comm_t* comm) {
+    return muonrt_comm_create_nccl(out, comm, &options);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Comm> staged(Comm& host, int32_t device_index) {
+  return over_host(host, [&](muonrt_comm_t** out, muonrt_comm_t* comm) {
+    return muonrt_comm_create_staged(out, comm, device_index);
+  });
+}
+
+namespace {
+
 struct ThreadGroup {
   std::unique_ptr<muonrt_thread_group_t, decltype(&muonrt_thread_group_destroy)> handle{
       nullptr, muonrt_thread_group_destroy};
@@ -263,6 +291,13 @@ void bind_comm(nb::module_& module) {
                   "len(mine) bytes, in rank order. Both return when that is done, or raise.\n"
                   "A view must not be used after the return. Optimizers of one such\n"
                   "communicator are used in the same order on every rank.")
+      .def_static("nccl", &over_nccl, nb::arg("host"), nb::arg("device_index") = 0,
+                  nb::arg("max_ctas") = nb::none(),
+                  "For optimizers on CUDA, a GPU for each rank: NCCL. `host`, a communicator of host\n"
+                  "memory, brings the ranks together. Collective over it.")
+      .def_static("staged", &staged, nb::arg("host"), nb::arg("device_index") = 0,
+                  "For optimizers on CUDA: `host` carries the messages, through pinned host memory.\n"
+                  "Serves several ranks on one GPU, and one rank alone. Collective over `host`.")
       .def_prop_ro("rank",
                    [](const Comm& comm) {
                      int32_t rank = 0;

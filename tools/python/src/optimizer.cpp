@@ -10,6 +10,7 @@ struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer
   std::vector<std::optional<Array>> grads;
+  std::vector<Array> scalars;  // of a step that runs, or did not end
   muonrt_optimizer_t* handle = nullptr;
 
   Held() = default;
@@ -30,7 +31,8 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   Report step(const std::variant<double, std::vector<double>>& lr,
-              const std::vector<int64_t>& without_grad, double grad_scale_inv, bool found_inf);
+              const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
+              nb::object found_inf, std::optional<uintptr_t> stream);
   void set_grad(nb::handle param, nb::handle grad) {
     Busy busy(busy_, "the optimizer");
     const size_t i = index(param);
@@ -65,8 +67,10 @@ class Optimizer {
 
  private:
   std::optional<Array> take_grad(size_t i, nb::handle grad) const;
+  const float* take_scalar(const char* what, nb::handle object);
 
   std::shared_ptr<Held> held_;
+  Place place_;
   std::vector<Group> groups_;
   std::vector<muonrt_dtype_t> grad_dtypes_;
   std::vector<std::vector<int64_t>> grad_shapes_;
@@ -106,11 +110,13 @@ Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*
                      Comm* comm, const nb::kwargs& settings) {
   muonrt_optimizer_options_t options = muonrt::options();
   set_options(options, settings);
+  place_ = place_of(params, options, settings);
   Comm alone(nullptr);
   if (comm == nullptr) {
     muonrt_comm_t* handle = nullptr;
     check(muonrt_comm_create_self(&handle));
     alone.handle = Comm(handle).handle;
+    if (place_.on_cuda()) alone.handle = staged(alone, place_.index)->handle;
     comm = &alone;
   }
   Busy busy(comm->busy, "the communicator");
@@ -167,7 +173,19 @@ std::optional<Array> Optimizer::take_grad(size_t i, nb::handle grad) const {
   if (out.shape != grad_shapes_[i])
     refuse(kBad,
            cat(what, " has shape ", shape_text(out.shape), ", not ", shape_text(grad_shapes_[i])));
+  require_place(what, out, place_, "the optimizer");
   return out;
+}
+
+/// A number that the step reads on the device; null where it is no array.
+const float* Optimizer::take_scalar(const char* what, nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack__")) return nullptr;
+  Array array = take_array(what, object, "float32", false);
+  if (array.held.size() != 1)
+    refuse(kBad, cat(what, " has shape ", shape_text(array.shape), "; pass one element"));
+  require_place(what, array, place_, "the optimizer");
+  held_->scalars.push_back(array);
+  return static_cast<const float*>(array.data);
 }
 
 void Optimizer::set_grads(const std::vector<nb::object>& grads) {
@@ -196,8 +214,8 @@ void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
 }
 
 Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
-                       const std::vector<int64_t>& without_grad, double grad_scale_inv,
-                       bool found_inf) {
+                       const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
+                       nb::object found_inf, std::optional<uintptr_t> stream) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
@@ -209,12 +227,22 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   } else {
     args.lr = std::get<double>(lr);
   }
-  args.grad_scale_inv = grad_scale_inv;
+  args.device_grad_scale_inv = take_scalar("grad_scale_inv", grad_scale_inv);
+  if (!args.device_grad_scale_inv && !nb::try_cast(grad_scale_inv, args.grad_scale_inv))
+    refuse(kBad, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(), ", no number"));
   args.without_grad = without_grad.data();
   args.n_without_grad = static_cast<int64_t>(without_grad.size());
-  args.found_inf = found_inf ? &found : nullptr;
+  args.found_inf = take_scalar("found_inf", found_inf);
+  if (!args.found_inf && PyObject_IsTrue(found_inf.ptr()) == 1) {
+    if (place_.on_cuda())
+      refuse(kBad, cat("found_inf is ", nb::repr(found_inf).c_str(),
+                       "; pass a float32 array of one element on ", place_.text()));
+    args.found_inf = &found;
+  }
+  args.stream = reinterpret_cast<void*>(stream.value_or(0));
   Report report{muonrt::detail::filled(muonrt_report_init_sized)};
   collective(held->comm.get(), [&] { return muonrt_optimizer_step(optimizer, &args, &report.c); });
+  held->scalars.clear();
   return report;
 }
 
@@ -233,6 +261,10 @@ nb::object Optimizer::state(nb::handle param, const std::string& kind) {
   });
   const nb::dlpack::dtype dtype =
       view.dtype == MUONRT_DTYPE_F32 ? nb::dtype<float>() : nb::dtype<uint16_t>();
+  if (place_.on_cuda())
+    return nb::cast(nb::ndarray<nb::device::cuda>(view.data, shape.size(), shape.data(), owner,
+                                                  nullptr, dtype, nb::device::cuda::value,
+                                                  place_.index));
   return nb::cast(nb::ndarray<nb::numpy>(data, shape.size(), shape.data(), owner, nullptr, dtype));
 }
 
@@ -278,16 +310,22 @@ void bind_optimizer(nb::module_& module) {
            nb::arg("params"), nb::arg("groups"), nb::arg("comm").none() = nb::none(),
            nb::arg("settings"),
            "Collective over `comm` (none: one rank). Every rank passes the same parameters in the\n"
-           "same order, with its own arrays, which are kept. Settings by the names of\n"
-           "muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
-           "iteration_dtype=\"float32\", timeout_ms, clip_norm, health_every, trace, ...")
+           "same order, with its own arrays, which are kept and lie on one device. Settings by the\n"
+           "names of muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
+           "iteration_dtype=\"float32\", timeout_ms, clip_norm, health_every, trace, ...\n"
+           "device (\"host\", \"cuda\") and device_index: the arrays' where they are not given.\n"
+           "On CUDA parameters have been written, or are on the default stream; `comm` is one of\n"
+           "Comm.nccl or Comm.staged.")
       .def("step", &Optimizer::step, nb::arg("lr"),
            nb::arg("without_grad") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
-           nb::arg("found_inf") = false,
+           nb::arg("found_inf") = false, nb::arg("stream") = nb::none(),
            "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
            "lr: the rate, or a list of one for each group.\n"
            "without_grad: indices that sit out, the same list on every rank. found_inf: on any\n"
-           "rank: the step is skipped on all.")
+           "rank: the step is skipped on all. Both grad_scale_inv and found_inf may be float32 arrays\n"
+           "of one element on the optimizer's device. stream: CUDA: an integer, the cudaStream_t on\n"
+           "which gradients are written; none: the default stream. When the call returns, the step's\n"
+           "work has ended: every stream sees the new parameters.")
       .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),
            "Rebinds and keeps the gradient of a parameter (name or index); None: none")
       .def("set_grads", &Optimizer::set_grads, nb::arg("grads"),
@@ -296,8 +334,8 @@ void bind_optimizer(nb::module_& module) {
            "Changes settings of a group for the steps to come, the same on every rank")
       .def(
           "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
-          "A NumPy array over muonrt's own memory: \"momentum\", \"variance\", \"master\" "
-          "(float32,\n"
+          "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over muonrt's\n"
+          "own memory: \"momentum\", \"variance\", \"master\" (float32,\n"
           "the shard's shape), \"remainder\" (uint16), \"normuon\". bf16 momentum is uint16 bits.\n"
           "Write to it only between steps. Where the gradient lies otherwise than the parameter\n"
           "it has one dimension; see state_pieces.")

@@ -48,7 +48,23 @@ muonrt_dtype_t dtype_of_array(const std::string& what, const nb::dlpack::dtype& 
                    "; muonrt takes float32, bfloat16, and uint16 with dtype='bfloat16'"));
 }
 
+Place place_of(const std::string& what, const nb::ndarray<nb::ro>& array) {
+  const int type = array.device_type();
+  if (type == nb::device::cpu::value || type == nb::device::cuda_host::value) return {};
+  if (type == nb::device::cuda::value || type == nb::device::cuda_managed::value)
+    return {MUONRT_DEVICE_CUDA, array.device_id()};
+  refuse(MUONRT_ERROR_NOT_SUPPORTED, cat(what, " is on a device of DLPack's type ", type,
+                                         "; muonrt takes memory of the host and of CUDA devices"));
+}
+
 }  // namespace
+
+void require_place(const std::string& what, const Array& array, const Place& place,
+                   const std::string& whose) {
+  if (array.place == place) return;
+  refuse(kBad, cat(what, " is on ", array.place.text(), ", but ", whose, " on ", place.text(),
+                   "; an optimizer takes arrays of one device"));
+}
 
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable) {
@@ -70,9 +86,7 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
     refuse(kBad, cat(what, " is read-only; steps write to it, so pass a writable array"));
   for (size_t i = 0; i < out.held.ndim(); ++i)
     out.shape.push_back(static_cast<int64_t>(out.held.shape(i)));
-  if (out.held.device_type() != nb::device::cpu::value)
-    refuse(MUONRT_ERROR_NOT_SUPPORTED,
-           cat(what, " is not in host memory; this module is built without CUDA"));
+  out.place = place_of(what, out.held);
   out.dtype = dtype_of_array(what, out.held.dtype(), named);
   if (!row_major(out.held)) {
     std::vector<int64_t> strides;
@@ -134,6 +148,31 @@ Param make(const std::string& name, nb::object data, nb::object grad,
 
 }  // namespace
 
+Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& options,
+               const nb::kwargs& settings) {
+  const std::string said = "the optimizer's setting";
+  std::string whose = settings.contains("device") ? said : "";
+  Place place{options.device, options.device_index};
+  const auto look = [&](const Param& param, const char* which, const Array& array) {
+    if (!array.held.is_valid()) return;
+    const std::string what = cat("param '", param.name, "': ", which);
+    if (whose.empty()) {
+      const bool numbered = settings.contains("device_index") && array.place.on_cuda();
+      whose = numbered ? said : what;
+      place = {array.place.device, numbered ? place.index : array.place.index};
+    }
+    require_place(what, array, place, whose);
+  };
+  for (const Param* param : params) {
+    look(*param, "data", param->data);
+    look(*param, "master", param->master);
+    if (param->grad) look(*param, "grad", *param->grad);
+  }
+  options.device = place.device;
+  options.device_index = place.index;
+  return place;
+}
+
 void bind_param(nb::module_& module) {
   nb::class_<Param>(module, "Param", "One parameter as this rank holds it")
       .def(
@@ -154,8 +193,8 @@ void bind_param(nb::module_& module) {
           nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
           nb::arg("grad_layout").none() = nb::none(), nb::arg("transposed") = false,
           nb::arg("batch_dims") = 0, nb::arg("row_dims") = 0,
-          "data: this rank's shard, float32 or bfloat16, row-major, host memory; steps write to "
-          "it.\n"
+          "data: this rank's shard, float32 or bfloat16, row-major, on the host or a CUDA device;\n"
+          "steps write to it.\n"
           "grad: its gradient, of the same shape unless `grad_layout` is given; may come later.\n"
           "shape: of the whole tensor, needed with a layout. layout: none: replicated.\n"
           "dtype: \"bfloat16\" where data is uint16 bits. view: \"plain\" (Muon: a matrix), "

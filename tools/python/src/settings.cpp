@@ -72,6 +72,11 @@ const Words kNormuon = {{"off", MUONRT_NORMUON_OFF},
                         {"columns", MUONRT_NORMUON_COLUMNS},
                         {"longer", MUONRT_NORMUON_LONGER}};
 const Words kCommit = {{"atomic", MUONRT_COMMIT_ATOMIC}, {"eager", MUONRT_COMMIT_EAGER}};
+const Words kDevices = {{"host", MUONRT_DEVICE_HOST}, {"cuda", MUONRT_DEVICE_CUDA}};
+const Words kSymmetric = {{"default", MUONRT_SYMMETRIC_DEFAULT},
+                          {"vendor", MUONRT_SYMMETRIC_VENDOR},
+                          {"sm80", MUONRT_SYMMETRIC_SM80},
+                          {"sm90", MUONRT_SYMMETRIC_SM90}};
 const Words kReplicas = {
     {"once", MUONRT_REPLICAS_ONCE}, {"each", MUONRT_REPLICAS_EACH}, {"auto", MUONRT_REPLICAS_AUTO}};
 
@@ -176,6 +181,8 @@ void set_group(Group& group, const nb::kwargs& kwargs) {
 
 void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) {
   Fields fields(kwargs);
+  fields.choice("device", kDevices, options.device);
+  fields.number("device_index", options.device_index);
   fields.number("threads", options.threads);
   fields.choice("transport_dtype", kDtypes, options.transport_dtype);
   fields.choice("iteration_dtype", kDtypes, options.iteration_dtype);
@@ -191,6 +198,10 @@ void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) 
   fields.number("clip_norm", options.clip_norm);
   fields.number("health_every", options.health_every);
   fields.number("max_peers", options.max_peers);
+  fields.flag("graphs", options.graphs);
+  fields.choice("symmetric", kSymmetric, options.symmetric);
+  fields.number("reserved_sms", options.reserved_sms);
+  fields.flag("stream_ordered", options.stream_ordered);
   fields.end();
 }
 
