@@ -1,5 +1,6 @@
 """From torch's process groups, device meshes and placements to muonrt's. Imported by muonrt.torch."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -22,20 +23,62 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
         return (tensor.to_local() if is_dtensor(tensor) else tensor).detach()
 
 
-def comm_of(process_group=None) -> tuple[muonrt.Comm, list[int]]:
+def on_device(device: torch.device):
+    """A context in which `device` is the current one, as exports by DLPack want it."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def stream_of(device: torch.device) -> int | None:
+    """The current CUDA stream, as a number; None on the host."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+
+
+def settle(device: torch.device) -> None:
+    """Returns when what the current stream holds has been done."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _gpu_of(device: torch.device) -> str | None:
+    """What tells a machine's GPUs apart, also where each process sees one alone."""
+    if device.type != "cuda":
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list[int]]:
     """A communicator over the ranks of a process group, and their global ranks in its order.
 
-    Rank 0 tells the others its address and a secret by one broadcast. Collective over the group.
+    For parameters on `device`: of CUDA memory by NCCL where each rank has a GPU of its own, else
+    through host memory. Rank 0 tells the others its address and a secret by one broadcast.
+    Collective over the group.
     """
-    if not (dist.is_available() and dist.is_initialized()):
-        return muonrt.Comm.self(), [0]
-    group = dist.group.WORLD if process_group is None else process_group
-    ranks = dist.get_process_group_ranks(group)
-    rank = dist.get_rank(group)
+    group, ranks = None, [0]
+    if dist.is_available() and dist.is_initialized():
+        group = dist.group.WORLD if process_group is None else process_group
+        ranks = dist.get_process_group_ranks(group)
+    places = [None] * len(ranks)
     if len(ranks) == 1:
-        return muonrt.Comm.self(), ranks
-    hosts = [None] * len(ranks)
-    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+        places = [(socket.gethostname(), _gpu_of(device))]
+        host = muonrt.Comm.self()
+    else:
+        dist.all_gather_object(places, (socket.gethostname(), _gpu_of(device)), group=group)
+        host = _meet(group, ranks, [name for name, _ in places])
+    gpus = [place for place in places if place[1] is not None]
+    if not gpus:
+        return host, ranks
+    if len(gpus) < len(places):
+        raise muonrt.MismatchError(
+            f"parameters are on {['CUDA' if gpu else 'the host' for _, gpu in places]} by rank; "
+            "an optimizer takes arrays of one kind of device")
+    alone = len(places) > 1 and len(set(places)) == len(places)
+    make = muonrt.Comm.nccl if alone else muonrt.Comm.staged
+    return make(host, device.index), ranks
+
+
+def _meet(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
+    """A communicator of host memory over the ranks of a group."""
+    rank = dist.get_rank(group)
     told = False
 
     def tell(address, secret):
@@ -49,7 +92,7 @@ def comm_of(process_group=None) -> tuple[muonrt.Comm, list[int]]:
         address, secret = tell(None, None)
         if address is None:
             raise muonrt.CommError(secret)
-        return muonrt.Comm.tcp(rank, len(ranks), address, secret), ranks
+        return muonrt.Comm.tcp(rank, len(ranks), address, secret)
     if len(set(hosts)) == 1:
         host = "127.0.0.1"
     elif ranks[0] == 0 and "MASTER_ADDR" in os.environ:
@@ -60,7 +103,7 @@ def comm_of(process_group=None) -> tuple[muonrt.Comm, list[int]]:
     secret = secrets.token_bytes(16)
     try:
         return muonrt.Comm.tcp(0, len(ranks), place, secret,
-                               listening=lambda address: tell(address, secret)), ranks
+                               listening=lambda address: tell(address, secret))
     except Exception as error:
         if not told:  # the others wait for it
             tell(None, f"rank 0: {error}")

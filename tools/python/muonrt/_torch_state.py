@@ -1,5 +1,6 @@
 """What muonrt.torch.Muon keeps, as torch's optimizers name it, over muonrt's own memory."""
 
+import numpy as np
 import torch
 
 import muonrt
@@ -11,6 +12,14 @@ KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
 
+def memory_of(core, index: int, kind: str) -> torch.Tensor:
+    """A tensor over muonrt's own memory."""
+    array = core.state(index, kind)
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array)
+    return torch.from_dlpack(array)
+
+
 class Moments:
     """NorMuon's, which lie with the owners of matrices: whole tensors that every rank has."""
 
@@ -18,20 +27,20 @@ class Moments:
         self._core, self._comm = core, comm
         mine = {i: self._lines(i) for i in params}
         everywhere = ranks.gather_objects(comm, list(mine.values()))
-        self.tensors = {i: torch.zeros(most) for i, *lines in zip(params, *everywhere)
+        self.tensors = {i: torch.zeros(most, device="cpu") for i, *lines in zip(params, *everywhere)
                         if (most := max(lines)) > 0}
 
     def _lines(self, i: int) -> int:
         """On this rank; 0 where it owns none, and for a matrix of one line, which has none."""
         try:
-            return self._core.state(i, "normuon").size
+            return memory_of(self._core, i, "normuon").numel()
         except muonrt.InvalidStateError:
             return 0
 
     def _each_piece(self):
         """Views of what this rank keeps, and where it lies in the whole."""
         for i, whole in self.tensors.items():
-            memory = torch.from_numpy(self._core.state(i, "normuon"))
+            memory = memory_of(self._core, i, "normuon")
             for _, begin, lines in self._core.state_pieces(i, "normuon"):
                 yield memory[begin:begin + lines], whole[begin:begin + lines]
 
@@ -60,7 +69,7 @@ class State:
 
     def __init__(self, optimizer):
         self._optimizer = optimizer
-        self.steps = torch.zeros((), dtype=torch.float32)  # one number, that of all parameters
+        self.steps = torch.zeros((), dtype=torch.float32, device="cpu")  # one number, that of all parameters
         index = 0
         for group in optimizer.param_groups:
             kinds = KINDS[group["role"]]
@@ -84,8 +93,7 @@ class State:
         self._moments.gather()
 
     def _view(self, index: int, kind: str, p: torch.Tensor) -> torch.Tensor:
-        array = self._optimizer._core.state(index, kind)
-        local = torch.from_numpy(array)
+        local = memory_of(self._optimizer._core, index, kind)
         if local.dtype == torch.uint16:
             local = local.view(torch.bfloat16)
         if not ranks.is_dtensor(p):
@@ -123,6 +131,7 @@ class State:
                 kept = {"params", "role", "param_names"}
                 group.update({k: v for k, v in other.items() if k in group and k not in kept})
         self._moments.scatter()
+        ranks.settle(self._optimizer._device)  # the next step may be given another stream
         self._optimizer._core.steps = steps
         self.steps.fill_(steps)
 

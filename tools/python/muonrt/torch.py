@@ -1,4 +1,4 @@
-"""muonrt.torch.Muon: a torch.optim.Optimizer over plain tensors and DTensors in host memory."""
+"""muonrt.torch.Muon: a torch.optim.Optimizer over plain tensors and DTensors."""
 
 import atexit
 import weakref
@@ -29,8 +29,8 @@ class Muon(torch.optim.Optimizer):
 
     params: `model.named_parameters()`, or groups: dicts with "params" (named the same way) and any
         of the settings below for them, "role" among them ("muon" or "adamw" for all of a group).
-        float32 or bfloat16 in host memory; DTensors (FSDP2, HSDP, TP) lie as they say. Parameters
-        that need no gradient are left out. Updated in place.
+        float32 or bfloat16, all in host memory or on one CUDA device; DTensors (FSDP2, HSDP, TP)
+        lie as they say. Parameters that need no gradient are left out. Updated in place.
     lr, weight_decay, momentum, nesterov: Muon's (0.02, 0.1, 0.95, True).
     adamw_lr, adamw_weight_decay, betas, eps: AdamW's (3e-4, 0.01, (0.9, 0.95), 1e-8).
     preset: a published optimizer by name ("moonlight"; muonrt.torch.presets() lists them): its
@@ -41,11 +41,13 @@ class Muon(torch.optim.Optimizer):
     muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
         "keller_jordan"}; fixed.
     process_group: the ranks that hold the parameters; None: all. One optimizer for each stage of a
-        pipeline. comm: a muonrt.Comm over the same ranks instead of one of its own.
+        pipeline. comm: a muonrt.Comm over the same ranks instead of one of its own; for CUDA
+        tensors one of Comm.nccl or Comm.staged.
     options: of muonrt.Optimizer (threads: torch.get_num_threads() by default; clip_norm, ...).
 
-    Collective over the ranks: creation, step. By default muonrt iterates in f32 and sends bf16; for
-    torch.optim.Muon's own values give iteration_dtype="bfloat16", transport_dtype="float32" and
+    Collective over the ranks: creation, step. On CUDA a step waits for the current stream, which
+    need not wait for it: the step's work has ended when `step` returns. By default muonrt iterates
+    in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give iteration_dtype="bfloat16", transport_dtype="float32" and
     muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
     """
 
@@ -78,10 +80,13 @@ class Muon(torch.optim.Optimizer):
         groups = self._split(params, role, given)
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
         self._params = [p for group in self.param_groups for p in group["params"]]
-        self._comm, world = (comm, list(range(comm.size))) if comm else ranks.comm_of(process_group)
+        self._device = ranks.local_of(self._params[0]).device
         options.setdefault("threads", min(torch.get_num_threads(), 256))
-        self._create({r: i for i, r in enumerate(world)}, options)
-        self._state_views = State(self)
+        with ranks.on_device(self._device):
+            self._comm, world = (comm, list(range(comm.size))) if comm \
+                else ranks.comm_of(self._device, process_group)
+            self._create({r: i for i, r in enumerate(world)}, options)
+            self._state_views = State(self)
         self.last_report: muonrt.Report | None = None
         _alive.add(self)
 
@@ -164,15 +169,19 @@ class Muon(torch.optim.Optimizer):
             layout = ranks.layout_of(name, p, spreads, rank)
             params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
                                        group=of_group[i], view=self._views[i]))
+        ranks.settle(self._device)  # masters are made from what parameters hold
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
         self._pointers = [ranks.local_of(p).data_ptr() for p in self._params]
 
-    @staticmethod
-    def _spread(name: str, p: torch.Tensor, number: dict[int, int]):
-        local = ranks.local_of(p)
-        if local.device.type != "cpu":
-            raise muonrt.NotSupportedError(
-                f"param '{name}' is on device '{local.device}'; this module takes host memory")
+    def _spread(self, name: str, p: torch.Tensor, number: dict[int, int]):
+        device = ranks.local_of(p).device
+        if device.type not in ("cpu", "cuda"):
+            raise muonrt.NotSupportedError(f"param '{name}' is on device '{device}'; "
+                                           "muonrt takes memory of the host and of CUDA devices")
+        if device != self._device:
+            raise muonrt.InvalidArgumentError(
+                f"param '{name}' is on device '{device}', but param '{self._names[0]}' on "
+                f"'{self._device}'; an optimizer takes parameters of one device")
         spread = ranks.spread_of(name, p, number)
         return spread and (spread.mesh_shape, spread.ranks, spread.placements)
 
@@ -191,7 +200,7 @@ class Muon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with torch.no_grad():
+        with torch.no_grad(), ranks.on_device(self._device):
             try:
                 self._check_pointers()
                 self._send_settings()
@@ -233,12 +242,18 @@ class Muon(torch.optim.Optimizer):
     def _scaler(self) -> dict:
         """What torch.amp.GradScaler has put here for this step."""
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if self._device.type == "cuda":  # the host does not wait for them
+            given = {"grad_scale_inv": None if scale is None else scale.double().reciprocal(),
+                     "found_inf": found}
+            return {key: torch.as_tensor(value, dtype=torch.float32, device=self._device)
+                    for key, value in given.items() if value is not None}
         return {"grad_scale_inv": 1.0 if scale is None else 1.0 / float(scale),
                 "found_inf": found is not None and bool(float(found))}
 
     def _step(self, grads: list, scaled: dict) -> muonrt.Report:
         missing = [i for i, g in enumerate(grads) if g is None]
         rates = [float(group["lr"]) for group in self.param_groups]
+        scaled["stream"] = ranks.stream_of(self._device)
         try:
             return self._core.step(rates, missing, **scaled)
         except muonrt.MismatchError:
@@ -256,7 +271,7 @@ class Muon(torch.optim.Optimizer):
         if self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             try:
-                self._core.step(1.0)
+                self._core.step(1.0, stream=ranks.stream_of(self._device))
             except muonrt.Error:
                 pass
 

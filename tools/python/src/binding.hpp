@@ -194,8 +194,8 @@ struct Group {
   }
 };
 
-/// Where an optimizer is: where `settings` say, else where the arrays are. Puts it into the options,
-/// and refuses arrays that lie elsewhere.
+/// Where an optimizer is: where `settings` say, else where the arrays are. Puts it into the
+/// options, and refuses arrays that lie elsewhere.
 Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& options,
                const nb::kwargs& settings);
 

@@ -291,13 +291,15 @@ void bind_comm(nb::module_& module) {
                   "len(mine) bytes, in rank order. Both return when that is done, or raise.\n"
                   "A view must not be used after the return. Optimizers of one such\n"
                   "communicator are used in the same order on every rank.")
-      .def_static("nccl", &over_nccl, nb::arg("host"), nb::arg("device_index") = 0,
-                  nb::arg("max_ctas") = nb::none(),
-                  "For optimizers on CUDA, a GPU for each rank: NCCL. `host`, a communicator of host\n"
-                  "memory, brings the ranks together. Collective over it.")
-      .def_static("staged", &staged, nb::arg("host"), nb::arg("device_index") = 0,
-                  "For optimizers on CUDA: `host` carries the messages, through pinned host memory.\n"
-                  "Serves several ranks on one GPU, and one rank alone. Collective over `host`.")
+      .def_static(
+          "nccl", &over_nccl, nb::arg("host"), nb::arg("device_index") = 0,
+          nb::arg("max_ctas") = nb::none(),
+          "For optimizers on CUDA, a GPU for each rank: NCCL. `host`, a communicator of host\n"
+          "memory, brings the ranks together. Collective over it.")
+      .def_static(
+          "staged", &staged, nb::arg("host"), nb::arg("device_index") = 0,
+          "For optimizers on CUDA: `host` carries the messages, through pinned host memory.\n"
+          "Serves several ranks on one GPU, and one rank alone. Collective over `host`.")
       .def_prop_ro("rank",
                    [](const Comm& comm) {
                      int32_t rank = 0;

@@ -305,26 +305,30 @@ void bind_optimizer(nb::module_& module) {
   bind_report(module);
   nb::class_<Optimizer>(module, "Optimizer", nb::is_weak_referenceable(),
                         "Muon and AdamW over sharded parameters, one step for all of them")
-      .def(nb::init<const std::vector<Param*>&, const std::vector<Group*>&, Comm*,
-                    const nb::kwargs&>(),
-           nb::arg("params"), nb::arg("groups"), nb::arg("comm").none() = nb::none(),
-           nb::arg("settings"),
-           "Collective over `comm` (none: one rank). Every rank passes the same parameters in the\n"
-           "same order, with its own arrays, which are kept and lie on one device. Settings by the\n"
-           "names of muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
-           "iteration_dtype=\"float32\", timeout_ms, clip_norm, health_every, trace, ...\n"
-           "device (\"host\", \"cuda\") and device_index: the arrays' where they are not given.\n"
-           "On CUDA parameters have been written, or are on the default stream; `comm` is one of\n"
-           "Comm.nccl or Comm.staged.")
+      .def(
+          nb::init<const std::vector<Param*>&, const std::vector<Group*>&, Comm*,
+                   const nb::kwargs&>(),
+          nb::arg("params"), nb::arg("groups"), nb::arg("comm").none() = nb::none(),
+          nb::arg("settings"),
+          "Collective over `comm` (none: one rank). Every rank passes the same parameters in the\n"
+          "same order, with its own arrays, which are kept and lie on one device. Settings by the\n"
+          "names of muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
+          "iteration_dtype=\"float32\", timeout_ms, clip_norm, health_every, trace, ...\n"
+          "device (\"host\", \"cuda\") and device_index: the arrays' where they are not given.\n"
+          "On CUDA parameters have been written, or are on the default stream; `comm` is one of\n"
+          "Comm.nccl or Comm.staged.")
       .def("step", &Optimizer::step, nb::arg("lr"),
            nb::arg("without_grad") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
            nb::arg("found_inf") = false, nb::arg("stream") = nb::none(),
            "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
            "lr: the rate, or a list of one for each group.\n"
            "without_grad: indices that sit out, the same list on every rank. found_inf: on any\n"
-           "rank: the step is skipped on all. Both grad_scale_inv and found_inf may be float32 arrays\n"
-           "of one element on the optimizer's device. stream: CUDA: an integer, the cudaStream_t on\n"
-           "which gradients are written; none: the default stream. When the call returns, the step's\n"
+           "rank: the step is skipped on all. Both grad_scale_inv and found_inf may be float32 "
+           "arrays\n"
+           "of one element on the optimizer's device. stream: CUDA: an integer, the cudaStream_t "
+           "on\n"
+           "which gradients are written; none: the default stream. When the call returns, the "
+           "step's\n"
            "work has ended: every stream sees the new parameters.")
       .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),
            "Rebinds and keeps the gradient of a parameter (name or index); None: none")
@@ -334,7 +338,8 @@ void bind_optimizer(nb::module_& module) {
            "Changes settings of a group for the steps to come, the same on every rank")
       .def(
           "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
-          "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over muonrt's\n"
+          "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over "
+          "muonrt's\n"
           "own memory: \"momentum\", \"variance\", \"master\" (float32,\n"
           "the shard's shape), \"remainder\" (uint16), \"normuon\". bf16 momentum is uint16 bits.\n"
           "Write to it only between steps. Where the gradient lies otherwise than the parameter\n"

@@ -1,0 +1,392 @@
+"""CUDA arrays. Without a GPU: what is refused, and which stream a step is given."""
+
+import contextlib
+import copy
+import io
+import types
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import muonrt  # noqa: E402
+import muonrt.torch  # noqa: E402
+from fake_cuda import OnCuda  # noqa: E402
+from test_torch import AS_TORCH, torch_muon_in_float32  # noqa: E402
+from torch_ranks import on_gloo  # noqa: E402
+
+RUNS = torch.cuda.is_available() and muonrt.build_info()["cuda"]
+needs_gpu = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library without CUDA")
+without_gpu = pytest.mark.skipif(RUNS, reason="a CUDA device is there")
+LR = 0.02
+# A fifth of a second and more on any GPU: what does not wait is early.
+LONG = 500_000_000
+# Newton-Schulz of five steps, an entry against float64 (tests/support/tolerances.hpp): in float32
+# two roundings of 2^-24 times a gain of at most 1000; in bfloat16 0.3 / sqrt(rows). Two results:
+# twice.
+F32 = 2 * 2 * 2**-24 * 1000
+
+
+def bf16(rows):
+    return 2 * 0.3 / rows**0.5
+
+
+class Model(torch.nn.Module):
+    """Matrices of 40 x 96 and 33 x 40, vectors, an embedding (AdamW)."""
+
+    def __init__(self, dtype=torch.float32, device="cuda"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(11, 96, device="cpu")
+        self.down = torch.nn.Linear(96, 40, device="cpu")
+        self.norm = torch.nn.LayerNorm(40, device="cpu")
+        self.out = torch.nn.Linear(40, 33, device="cpu")
+        self.to(device=device, dtype=dtype)
+
+    def forward(self, tokens):
+        return self.out(torch.tanh(self.norm(self.down(self.embed(tokens)))))
+
+
+def inject(m, step):
+    """Gradients that follow from the step alone, the same on every device."""
+    generator = torch.Generator().manual_seed(step)
+    for p in m.parameters():
+        p.grad = torch.randn(p.shape, generator=generator).to(device=p.device, dtype=p.dtype)
+
+
+def optimizer(m, muon=None, **settings):
+    settings = dict(lr=LR, adamw_lr=3e-3, timeout_ms=20000) | settings
+    return muonrt.torch.Muon(m.named_parameters(), muon=muon, **settings)
+
+
+def weights(one):
+    """What a step updates, in float32 on the host: masters where there are any."""
+    return [one.state[p].get("master", p).detach().float().cpu().clone() for p in one._params]
+
+
+def on_the_gpu(m, steps=3, **settings):
+    one = optimizer(m, **settings)
+    for step in range(steps):
+        inject(m, step)
+        one.step()
+    return one
+
+
+def bits(m):
+    return [p.detach().float().cpu().numpy().tobytes() for p in m.parameters()]
+
+
+# ---- on a GPU ----
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("iteration", ["float32", "bfloat16"])
+def test_updates_are_the_hosts(dtype, iteration):
+    there, here = Model(dtype), Model(dtype, "cpu")
+    exact = {"transport_dtype": "float32", "muon": {"scale_rule": "none"}}
+    pair = [optimizer(there, iteration_dtype=iteration, **exact),
+            optimizer(here, iteration_dtype="float32", **exact)]
+    for step in range(20):
+        inject(there, step)
+        inject(here, step)
+        before = [weights(one) for one in pair]
+        for one in pair:
+            one.step()
+        after = [weights(one) for one in pair]
+        for name, a, b, c, d in zip(pair[0]._names, before[0], after[0], before[1], after[1]):
+            if name in ("down.weight", "out.weight"):
+                room = LR * (F32 if iteration == "float32" else bf16(min(a.shape)))
+                # Weights part by `room` a step, decay takes a share of that, and each is rounded.
+                room += LR * 0.1 * (step + 1) * room + 4 * 2**-24 * float(d.abs().max())
+                assert float(((b - a) - (d - c)).abs().max()) <= room, (name, step)
+                assert float((d - c).abs().max()) > 2 * room, name  # so that zeros would be seen
+            else:
+                assert torch.equal(b, d), (name, step)  # elementwise passes have the host's bits
+    assert pair[0].last_report.step == 20
+
+
+@needs_gpu
+def test_as_torch_optim_on_the_gpu(monkeypatch):
+    theirs_in_bf16 = torch.optim.Muon
+    for iteration in ("float32", "bfloat16"):
+        ours, theirs = Model(), Model()
+        matrices = [theirs.down.weight, theirs.out.weight]
+        rest = [p for p in theirs.parameters() if all(p is not q for q in matrices)]
+        muon = theirs_in_bf16 if iteration == "bfloat16" else torch_muon_in_float32(monkeypatch)
+        pair = [muon(matrices, lr=LR, weight_decay=0.1),
+                torch.optim.AdamW(rest, lr=3e-3, weight_decay=0.01)]
+        one = optimizer(ours, betas=(0.9, 0.999), iteration_dtype=iteration, **AS_TORCH)
+        for step in range(20):
+            inject(ours, step)
+            inject(theirs, step)
+            before = [[p.detach().clone() for p in m.parameters()] for m in (ours, theirs)]
+            for each in (one, *pair):
+                each.step()
+            for p, q, b, c in zip(ours.parameters(), theirs.parameters(), *before):
+                room = 1e-5
+                if iteration == "bfloat16" and p.ndim == 2 and len(p) > 11:
+                    room = LR * 1.1 * bf16(min(p.shape)) * (1 + 0.1 * LR * (step + 1))
+                assert torch.allclose(p - b, q - c, rtol=0, atol=room), (iteration, step, p.shape)
+        monkeypatch.undo()
+
+
+@needs_gpu
+def test_a_step_sees_what_the_current_stream_writes():
+    torch.cuda.synchronize()
+    results = []
+    for busy in (False, True):
+        m = Model()
+        one = optimizer(m)
+        inject(m, 0)
+        real = [p.grad for p in m.parameters()]
+        for p in m.parameters():
+            p.grad = -p.grad  # what a step that does not wait would read
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            if busy:
+                torch.cuda._sleep(LONG)
+            for p, grad in zip(m.parameters(), real):
+                p.grad.copy_(grad)
+            one.step()
+            seen = [p.detach().clone() for p in m.parameters()]
+            out = m(torch.arange(11, device="cuda")).detach().clone()
+        torch.cuda.synchronize()
+        results.append(seen + [out])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    assert all(torch.equal(p, a) for p, a in zip(m.parameters(), seen))
+
+
+@needs_gpu
+def test_masters_are_what_the_current_stream_writes():
+    m = Model(torch.bfloat16)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+        torch.cuda._sleep(LONG)
+        m.down.weight.fill_(2.0)
+        one = optimizer(m)
+    assert float(one.state[m.down.weight]["master"].min()) == 2.0
+    with torch.no_grad():
+        m.down.weight.fill_(3.0)
+    one.take_params()
+    assert float(one.state[m.down.weight]["master"].max()) == 3.0
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_state_continues_to_the_last_bit(dtype):
+    muon = {"normuon": "rows"} if dtype == torch.float32 else None
+    m = Model(dtype)
+    one = on_the_gpu(m, muon=muon)
+    state = one.state[m.down.weight]
+    assert state["momentum_buffer"].device == m.down.weight.device
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    # From the GPU, and from the host.
+    saved = [copy.deepcopy(one.state_dict()), torch.load(file, map_location="cpu")]
+    twins = [copy.deepcopy(m) for _ in saved]
+    others = [optimizer(twin, muon=muon, lr=0.7) for twin in twins]
+    for other, from_where in zip(others, saved):
+        other.load_state_dict(from_where)
+    for step in range(3, 5):
+        for x, each in zip((m, *twins), (one, *others)):
+            inject(x, step)
+            each.step()
+    assert bits(twins[0]) == bits(m) and bits(twins[1]) == bits(m)
+    assert bits(m) != bits(Model(dtype))
+    assert others[0].last_report.step == 5 and others[0].param_groups[0]["lr"] == LR
+
+
+@needs_gpu
+def test_grad_scaler():
+    m, plain = Model(), Model()
+    one, other = optimizer(m), optimizer(plain)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+    tokens = torch.arange(11, device="cuda")
+    for step in range(2):  # the second with gradients that the trainer has unscaled
+        for x in (m, plain):
+            x.zero_grad()
+        scaler.scale(m(tokens).square().mean()).backward()
+        if step == 1:
+            scaler.unscale_(one)
+        scaler.step(one)
+        scaler.update()
+        plain(tokens).square().mean().backward()
+        other.step()
+        assert bits(m) == bits(plain)  # powers of two change no bit
+    before = bits(m)
+    m.down.weight.grad[0, 0] = float("inf")
+    scaler.step(one)
+    scaler.update()
+    assert one.last_report.skipped and one.last_report.step == 2 and bits(m) == before
+    assert scaler.get_scale() == 512.0
+
+
+@needs_gpu
+def test_it_trains_and_measures():
+    m = Model()
+    one = optimizer(m, health_every=1, adamw_lr=1e-2, weight_decay=0.0, clip_norm=1.0)
+    tokens = torch.arange(11, device="cuda")
+    losses = []
+    for _ in range(60):
+        one.zero_grad()
+        loss = torch.nn.functional.cross_entropy(m(tokens), tokens)
+        loss.backward()
+        one.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 5, losses[::10]
+    assert one.health()["muonrt/down.weight/0/update_rms"] > 0 and one.last_report.grad_norm > 0
+
+
+@needs_gpu
+def test_the_core_alone():
+    """muonrt.Optimizer on CUDA arrays, without the adapter."""
+    w = torch.ones(4, 6, device="cuda")
+    grad = torch.randn(4, 6, device="cuda")
+    torch.cuda.synchronize()
+    one = muonrt.Optimizer([muonrt.Param("w", w, grad)], [muonrt.Group("muon", momentum=0.5)])
+    assert one.step(0.1).step == 1 and not torch.equal(w, torch.ones_like(w))
+    momentum = torch.from_dlpack(one.state("w", "momentum"))
+    assert momentum.device == w.device and torch.equal(momentum, grad * 0.5)
+    with pytest.raises(muonrt.InvalidArgumentError, match="found_inf is True.*on cuda:0"):
+        one.step(0.1, found_inf=True)
+    assert one.step(0.1, found_inf=torch.ones(1, device="cuda")).skipped
+    half = torch.full((), 0.5, device="cuda")
+    assert one.step(0.1, grad_scale_inv=half, found_inf=torch.zeros(1, device="cuda")).step == 2
+    assert torch.allclose(momentum, grad * 0.5)  # 0.5 * 0.5 + 0.5 * 0.5
+    with pytest.raises(muonrt.InvalidArgumentError, match="'w': grad is on the host.*cuda:0"):
+        one.set_grad("w", grad.cpu())
+    one.close()
+    assert torch.allclose(momentum, grad * 0.5)  # its memory is held
+
+
+@needs_gpu
+def test_parameters_of_two_devices_are_refused_on_the_gpu():
+    m = Model()
+    m.norm.to("cpu")
+    with pytest.raises(muonrt.InvalidArgumentError,
+                       match="'norm.weight' is on device 'cpu'.*'down.weight' on 'cuda:0'"):
+        optimizer(m)
+
+
+def replicated(rank, size):
+    torch.cuda.set_device(0)
+    m = Model()
+    one = on_the_gpu(m)
+    return bits(m), one.last_report.bytes_sent
+
+
+@needs_gpu
+def test_two_processes_on_one_gpu_have_the_bits_of_one():
+    m = Model()
+    on_the_gpu(m)
+    (first, sent), (second, _) = on_gloo(2, replicated)
+    assert first == second == bits(m) and sent > 0
+
+
+# ---- without one ----
+
+def on(index, *shape):
+    return OnCuda(np.ones(shape, np.float32), index)
+
+
+@without_gpu
+def test_without_cuda_the_library_says_so():
+    params = [muonrt.Param("w", on(0, 4, 3), on(0, 4, 3))]
+    for comm in (None, muonrt.Comm.self()):
+        with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
+            muonrt.Optimizer(params, [muonrt.Group("muon")], comm)
+    for make in (muonrt.Comm.nccl, muonrt.Comm.staged):
+        with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
+            make(muonrt.Comm.self())
+
+
+def test_arrays_of_two_devices_are_refused_by_name():
+    host = np.ones(3, np.float32)
+    for second, words in ((host, "'b': data is on the host, but param 'a': data on cuda:0"),
+                          (on(1, 3), "'b': data is on cuda:1, but param 'a': data on cuda:0")):
+        params = [muonrt.Param("a", on(0, 3)), muonrt.Param("b", second)]
+        with pytest.raises(muonrt.InvalidArgumentError, match=words):
+            muonrt.Optimizer(params, [muonrt.Group("adamw")])
+    with pytest.raises(muonrt.InvalidArgumentError, match="'a': grad is on the host.*on cuda:0"):
+        muonrt.Optimizer([muonrt.Param("a", on(0, 3), host)], [muonrt.Group("adamw")])
+    for settings, words in ((dict(device="host"), "on cuda:0, but the optimizer's .* on the host"),
+                            (dict(device_index=2), "on cuda:0, but the optimizer's .* on cuda:2")):
+        with pytest.raises(muonrt.InvalidArgumentError, match=words):
+            muonrt.Optimizer([muonrt.Param("a", on(0, 3))], [muonrt.Group("adamw")], **settings)
+    with pytest.raises(muonrt.NotSupportedError, match="'a': data is on a device .* type 7"):
+        muonrt.Param("a", OnCuda(host, 0, 7))
+    one = muonrt.Optimizer([muonrt.Param("a", host)], [muonrt.Group("adamw")])
+    with pytest.raises(muonrt.InvalidArgumentError, match="'a': grad is on cuda:0.*on the host"):
+        one.set_grad("a", on(0, 3))
+    with pytest.raises(muonrt.InvalidArgumentError, match="stream is given on the host"):
+        one.step(0.1, [0], stream=8)
+
+
+def test_scalars_may_be_arrays():
+    w, grad = np.ones(3, np.float32), np.full(3, 4.0, np.float32)
+    one = muonrt.Optimizer([muonrt.Param("a", w, grad)], [muonrt.Group("adamw")])
+    assert one.step(0.1, found_inf=np.ones(1, np.float32)).skipped
+    assert not one.step(0.1, found_inf=np.zeros((), np.float32),
+                        grad_scale_inv=np.full(1, 0.25, np.float32)).skipped
+    assert one.state("a", "momentum")[0] == pytest.approx(0.1)  # 4 / 4, times 1 - beta1
+    with pytest.raises(muonrt.InvalidArgumentError, match=r"found_inf has shape \(2,\)"):
+        one.step(0.1, found_inf=np.zeros(2, np.float32))
+    with pytest.raises(muonrt.InvalidArgumentError, match="grad_scale_inv is 'x'"):
+        one.step(0.1, grad_scale_inv="x")
+
+
+class Recorder:
+    """A core that notes how it is asked to step."""
+
+    def __init__(self, core):
+        self.core, self.asked = core, []
+
+    def __getattr__(self, name):
+        return getattr(self.core, name)
+
+    def step(self, rates, missing, **asked):
+        self.asked.append(asked)
+        return self.core.step(rates, missing)
+
+
+def test_a_step_is_given_the_current_stream(monkeypatch):
+    m = Model(device="cpu")
+    one = optimizer(m)
+    one._core = recorder = Recorder(one._core)
+    inject(m, 0)
+    one.step()
+    one._device = torch.device("cuda", 1)
+    streams = {torch.device("cuda", 1): types.SimpleNamespace(cuda_stream=77)}
+    entered = []
+    monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
+    monkeypatch.setattr(torch.cuda, "device",
+                        lambda d: entered.append(d) or contextlib.nullcontext())
+    one.step()
+    assert [asked["stream"] for asked in recorder.asked] == [None, 77]
+    assert entered == [torch.device("cuda", 1)]
+
+
+def test_which_communicator_ranks_get(monkeypatch):
+    from muonrt import _torch_ranks as ranks
+
+    device, host = torch.device("cuda", 1), object()
+    monkeypatch.setattr(ranks, "_meet", lambda group, ranks, hosts: host)
+    monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(ranks.dist, "get_process_group_ranks", lambda group: [0, 1])
+    monkeypatch.setattr(ranks, "_gpu_of", lambda device: "a")
+    made = types.SimpleNamespace(nccl=lambda *a: ("nccl", *a), staged=lambda *a: ("staged", *a))
+    monkeypatch.setattr(ranks.muonrt, "Comm", made)
+
+    def found(*places):
+        monkeypatch.setattr(ranks.dist, "all_gather_object",
+                            lambda out, mine, group: out.__setitem__(slice(None), places))
+        return ranks.comm_of(device, "group")[0]
+
+    assert found(("x", "a"), ("x", "b")) == ("nccl", host, 1)
+    assert found(("x", "a"), ("y", "a")) == ("nccl", host, 1)
+    assert found(("x", "a"), ("x", "a")) == ("staged", host, 1)
+    assert found(("x", None), ("x", None)) is host
+    with pytest.raises(muonrt.MismatchError, match=r"\['CUDA', 'the host'\]"):
+        found(("x", "a"), ("x", None))
