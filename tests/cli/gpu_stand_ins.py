@@ -134,6 +134,16 @@ echo $$ > "${0%/*}/watcher"
 while true; do echo "1980 MHz, 700.00 W, 0x0000000000000004"; sleep 0.1; done
 """
 
+# Without what STAND_IN_WITHOUT says, which no wheel is there for.
+PYTHON = """#!/bin/sh
+echo "$*" >> "${0%/*}/python_calls"
+case "$*" in
+  *"import sys"*) echo cp399 ;;
+  *"${STAND_IN_WITHOUT:-nothing}"*|*find-links*) exit 1 ;;
+  *pytest*-q*) [ "$STAND_IN_FAILS" != pytest ] || { echo "1 failed in 1s"; exit 1; }; echo "3 passed in 1s" ;;
+esac
+"""
+
 PROGRAMS = {
     "nvidia-smi": SMI,
     "nvcc": "#!/bin/sh\necho 'Cuda compilation tools, release 99.0, V99.0.1'\n",
@@ -143,7 +153,7 @@ PROGRAMS = {
     "ldconfig": "#!/bin/sh\n[ -z \"$STAND_IN_NO_LIBRARIES\" ] || exit 0\nexec /sbin/ldconfig \"$@\"\n",
     "c++": "#!/bin/sh\nexit 0\n",
     "mpiexec": '#!/bin/sh\nshift 2\nexec "$@"\n',
-    "compute-sanitizer": SANITIZER, "ncu": NCU}
+    "compute-sanitizer": SANITIZER, "ncu": NCU, "python-stand-in": PYTHON}
 
 # Tensors without values: everything about one is a tensor, every number 0 and every time 0.1 ms.
 TORCH = """

@@ -7,7 +7,7 @@ import time
 import libraries
 from entries import Entries
 from kernels import Kernels
-from outputs import asserted_nothing, counted_by_driver, ends, said_left_out
+from outputs import asserted_nothing, counted_by_driver, ends, last, said_left_out
 from runner import ROOT, Missing, verdict
 
 TESTS = ROOT / "tests/cuda"
@@ -197,6 +197,13 @@ class Checks:
         alone = all("no NCCL" in b for b in bad)
         late = all("no NCCL" in b or "no time was left" in b for b in bad)
         return "missing" if alone else "late" if late else "failed", text, dict(data, output=output)
+
+    def python(self, seconds):
+        """The tests of CUDA arrays of the Python package, over the library of the build folder."""
+        status, text = self.run.run(ROOT / "tools/gpu/python_package", self.folder, most=seconds)
+        if status == 3:
+            raise Missing(last(text).removeprefix("missing: "))
+        return verdict(status, text)
 
     def commands(self, seconds):
         """The scripts of tests/cli with the command on the GPU: bench, step, its rules, training."""

@@ -6,7 +6,7 @@ PARTS = {"env": (20, 60), "build": (168, 240), "smoke": (25, 90), "gemm": (50, 1
          "ns": (50, 130), "torch": (46, 75), "elementwise": (8, 30), "step": (12, 40), "verify": (25, 90),
          "nccl": (8, 40), "processes": (20, 70), "exchange": (5, 20), "memcheck": (28, 90),
          "synccheck": (10, 60), "profile": (0, 60), "racecheck": (10, 60), "meshes": (8, 100),
-         "mpi": (6, 60), "commands": (15, 240)}
+         "mpi": (6, 60), "python": (0, 120), "commands": (15, 240)}
 MEASURED = ("elementwise", "gemm", "ns", "step", "exchange", "torch", "profile")
 NO_GPU_NEEDED = ("env", "build")
 
