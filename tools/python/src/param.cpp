@@ -78,9 +78,12 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
     named = "bfloat16";
   }
   Array out;
-  if (!nb::try_cast(source, out.held, false))
+  if (!nb::try_cast(source, out.held, false)) {
+    if (nb::hasattr(source, "__dlpack__"))
+      source.attr("__dlpack__")();  // raises why it is not given
     refuse(kBad, cat(what, " is no array (", nb::type_name(source.type()).c_str(),
                      " offers neither DLPack nor a buffer)"));
+  }
   nb::ndarray<> mutable_array;
   if (writable && !nb::try_cast(source, mutable_array, false))
     refuse(kBad, cat(what, " is read-only; steps write to it, so pass a writable array"));
