@@ -140,7 +140,7 @@ echo "$*" >> "${0%/*}/python_calls"
 case "$*" in
   *"import sys"*) echo cp399 ;;
   *"${STAND_IN_WITHOUT:-nothing}"*|*find-links*) exit 1 ;;
-  *pytest*-q*) [ "$STAND_IN_FAILS" != pytest ] || { echo "1 failed in 1s"; exit 1; }; echo "3 passed in 1s" ;;
+  *pytest*-v*) [ "$STAND_IN_FAILS" != pytest ] || { echo "1 failed in 1s"; exit 1; }; echo "3 passed in 1s" ;;
 esac
 """
 
