@@ -145,7 +145,9 @@ struct Place {
   muonrt_device_t device = MUONRT_DEVICE_HOST;
   int32_t index = 0;
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const Place& other) const {
+    return device == other.device && index == other.index;
+  }
   bool on_cuda() const { return device == MUONRT_DEVICE_CUDA; }
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
