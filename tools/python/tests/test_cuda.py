@@ -1,24 +1,21 @@
-"""CUDA arrays. Without a GPU: what is refused, and which stream a step is given."""
+"""CUDA arrays on a GPU: values, bits, streams, how trainers use them."""
 
-import contextlib
 import copy
 import io
-import types
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+
 import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
-from fake_cuda import OnCuda  # noqa: E402
 from test_torch import AS_TORCH, torch_muon_in_float32  # noqa: E402
 from torch_ranks import on_gloo  # noqa: E402
 
 RUNS = torch.cuda.is_available() and muonrt.build_info()["cuda"]
-needs_gpu = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library without CUDA")
-without_gpu = pytest.mark.skipif(RUNS, reason="a CUDA device is there")
+pytestmark = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library without CUDA")
 LR = 0.02
 # A fifth of a second and more on any GPU: what does not wait is early.
 LONG = 500_000_000
@@ -77,9 +74,6 @@ def bits(m):
     return [p.detach().float().cpu().numpy().tobytes() for p in m.parameters()]
 
 
-# ---- on a GPU ----
-
-@needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("iteration", ["float32", "bfloat16"])
 def test_updates_are_the_hosts(dtype, iteration):
@@ -106,7 +100,6 @@ def test_updates_are_the_hosts(dtype, iteration):
     assert pair[0].last_report.step == 20
 
 
-@needs_gpu
 def test_as_torch_optim_on_the_gpu(monkeypatch):
     theirs_in_bf16 = torch.optim.Muon
     for iteration in ("float32", "bfloat16"):
@@ -131,7 +124,6 @@ def test_as_torch_optim_on_the_gpu(monkeypatch):
         monkeypatch.undo()
 
 
-@needs_gpu
 def test_a_step_sees_what_the_current_stream_writes():
     torch.cuda.synchronize()
     results = []
@@ -157,7 +149,6 @@ def test_a_step_sees_what_the_current_stream_writes():
     assert all(torch.equal(p, a) for p, a in zip(m.parameters(), seen))
 
 
-@needs_gpu
 def test_masters_are_what_the_current_stream_writes():
     m = Model(torch.bfloat16)
     torch.cuda.synchronize()
@@ -172,7 +163,6 @@ def test_masters_are_what_the_current_stream_writes():
     assert float(one.state[m.down.weight]["master"].max()) == 3.0
 
 
-@needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_state_continues_to_the_last_bit(dtype):
     muon = {"normuon": "rows"} if dtype == torch.float32 else None
@@ -198,7 +188,6 @@ def test_the_state_continues_to_the_last_bit(dtype):
     assert others[0].last_report.step == 5 and others[0].param_groups[0]["lr"] == LR
 
 
-@needs_gpu
 def test_grad_scaler():
     m, plain = Model(), Model()
     one, other = optimizer(m), optimizer(plain)
@@ -223,7 +212,6 @@ def test_grad_scaler():
     assert scaler.get_scale() == 512.0
 
 
-@needs_gpu
 def test_it_trains_and_measures():
     m = Model()
     one = optimizer(m, health_every=1, adamw_lr=1e-2, weight_decay=0.0, clip_norm=1.0)
@@ -239,7 +227,37 @@ def test_it_trains_and_measures():
     assert one.health()["muonrt/down.weight/0/update_rms"] > 0 and one.last_report.grad_norm > 0
 
 
-@needs_gpu
+def test_settings_that_change_no_bit():
+    m = Model()
+    on_the_gpu(m)
+    for settings in ({"graphs": True}, {"stream_ordered": True}, {"reserved_sms": 8}):
+        other = Model()
+        on_the_gpu(other, **settings)
+        assert bits(other) == bits(m), settings
+
+
+def test_fsdp2_over_nccl(tmp_path):
+    """One rank: FSDP2's streams and collectives around the steps."""
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        pair = [Model(), fully_shard(Model())]
+        both = [optimizer(m) for m in pair]
+        tokens = torch.arange(11, device="cuda")
+        for _ in range(5):
+            losses = [torch.nn.functional.cross_entropy(m(tokens), tokens) for m in pair]
+            for one, loss in zip(both, losses):
+                one.zero_grad()
+                loss.backward()
+                one.step()
+            assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+        buffer = both[1].state[both[1]._params[0]]["momentum_buffer"]
+        assert isinstance(buffer, dist.tensor.DTensor) and buffer.device.type == "cuda"
+    finally:
+        dist.destroy_process_group()
+
+
 def test_the_core_alone():
     """muonrt.Optimizer on CUDA arrays, without the adapter."""
     w = torch.ones(4, 6, device="cuda")
@@ -261,7 +279,6 @@ def test_the_core_alone():
     assert torch.allclose(momentum, grad * 0.5)  # its memory is held
 
 
-@needs_gpu
 def test_parameters_of_two_devices_are_refused_on_the_gpu():
     m = Model()
     m.norm.to("cpu")
@@ -277,116 +294,8 @@ def replicated(rank, size):
     return bits(m), one.last_report.bytes_sent
 
 
-@needs_gpu
 def test_two_processes_on_one_gpu_have_the_bits_of_one():
     m = Model()
     on_the_gpu(m)
     (first, sent), (second, _) = on_gloo(2, replicated)
     assert first == second == bits(m) and sent > 0
-
-
-# ---- without one ----
-
-def on(index, *shape):
-    return OnCuda(np.ones(shape, np.float32), index)
-
-
-@without_gpu
-def test_without_cuda_the_library_says_so():
-    params = [muonrt.Param("w", on(0, 4, 3), on(0, 4, 3))]
-    for comm in (None, muonrt.Comm.self()):
-        with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
-            muonrt.Optimizer(params, [muonrt.Group("muon")], comm)
-    for make in (muonrt.Comm.nccl, muonrt.Comm.staged):
-        with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
-            make(muonrt.Comm.self())
-
-
-def test_arrays_of_two_devices_are_refused_by_name():
-    host = np.ones(3, np.float32)
-    for second, words in ((host, "'b': data is on the host, but param 'a': data on cuda:0"),
-                          (on(1, 3), "'b': data is on cuda:1, but param 'a': data on cuda:0")):
-        params = [muonrt.Param("a", on(0, 3)), muonrt.Param("b", second)]
-        with pytest.raises(muonrt.InvalidArgumentError, match=words):
-            muonrt.Optimizer(params, [muonrt.Group("adamw")])
-    with pytest.raises(muonrt.InvalidArgumentError, match="'a': grad is on the host.*on cuda:0"):
-        muonrt.Optimizer([muonrt.Param("a", on(0, 3), host)], [muonrt.Group("adamw")])
-    for settings, words in ((dict(device="host"), "on cuda:0, but the optimizer's .* on the host"),
-                            (dict(device_index=2), "on cuda:0, but the optimizer's .* on cuda:2")):
-        with pytest.raises(muonrt.InvalidArgumentError, match=words):
-            muonrt.Optimizer([muonrt.Param("a", on(0, 3))], [muonrt.Group("adamw")], **settings)
-    with pytest.raises(muonrt.NotSupportedError, match="'a': data is on a device .* type 7"):
-        muonrt.Param("a", OnCuda(host, 0, 7))
-    one = muonrt.Optimizer([muonrt.Param("a", host)], [muonrt.Group("adamw")])
-    with pytest.raises(muonrt.InvalidArgumentError, match="'a': grad is on cuda:0.*on the host"):
-        one.set_grad("a", on(0, 3))
-    with pytest.raises(muonrt.InvalidArgumentError, match="stream is given on the host"):
-        one.step(0.1, [0], stream=8)
-
-
-def test_scalars_may_be_arrays():
-    w, grad = np.ones(3, np.float32), np.full(3, 4.0, np.float32)
-    one = muonrt.Optimizer([muonrt.Param("a", w, grad)], [muonrt.Group("adamw")])
-    assert one.step(0.1, found_inf=np.ones(1, np.float32)).skipped
-    assert not one.step(0.1, found_inf=np.zeros((), np.float32),
-                        grad_scale_inv=np.full(1, 0.25, np.float32)).skipped
-    assert one.state("a", "momentum")[0] == pytest.approx(0.1)  # 4 / 4, times 1 - beta1
-    with pytest.raises(muonrt.InvalidArgumentError, match=r"found_inf has shape \(2,\)"):
-        one.step(0.1, found_inf=np.zeros(2, np.float32))
-    with pytest.raises(muonrt.InvalidArgumentError, match="grad_scale_inv is 'x'"):
-        one.step(0.1, grad_scale_inv="x")
-
-
-class Recorder:
-    """A core that notes how it is asked to step."""
-
-    def __init__(self, core):
-        self.core, self.asked = core, []
-
-    def __getattr__(self, name):
-        return getattr(self.core, name)
-
-    def step(self, rates, missing, **asked):
-        self.asked.append(asked)
-        return self.core.step(rates, missing)
-
-
-def test_a_step_is_given_the_current_stream(monkeypatch):
-    m = Model(device="cpu")
-    one = optimizer(m)
-    one._core = recorder = Recorder(one._core)
-    inject(m, 0)
-    one.step()
-    one._device = torch.device("cuda", 1)
-    streams = {torch.device("cuda", 1): types.SimpleNamespace(cuda_stream=77)}
-    entered = []
-    monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
-    monkeypatch.setattr(torch.cuda, "device",
-                        lambda d: entered.append(d) or contextlib.nullcontext())
-    one.step()
-    assert [asked["stream"] for asked in recorder.asked] == [None, 77]
-    assert entered == [torch.device("cuda", 1)]
-
-
-def test_which_communicator_ranks_get(monkeypatch):
-    from muonrt import _torch_ranks as ranks
-
-    device, host = torch.device("cuda", 1), object()
-    monkeypatch.setattr(ranks, "_meet", lambda group, ranks, hosts: host)
-    monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(ranks.dist, "get_process_group_ranks", lambda group: [0, 1])
-    monkeypatch.setattr(ranks, "_gpu_of", lambda device: "a")
-    made = types.SimpleNamespace(nccl=lambda *a: ("nccl", *a), staged=lambda *a: ("staged", *a))
-    monkeypatch.setattr(ranks.muonrt, "Comm", made)
-
-    def found(*places):
-        monkeypatch.setattr(ranks.dist, "all_gather_object",
-                            lambda out, mine, group: out.__setitem__(slice(None), places))
-        return ranks.comm_of(device, "group")[0]
-
-    assert found(("x", "a"), ("x", "b")) == ("nccl", host, 1)
-    assert found(("x", "a"), ("y", "a")) == ("nccl", host, 1)
-    assert found(("x", "a"), ("x", "a")) == ("staged", host, 1)
-    assert found(("x", None), ("x", None)) is host
-    with pytest.raises(muonrt.MismatchError, match=r"\['CUDA', 'the host'\]"):
-        found(("x", "a"), ("x", None))
