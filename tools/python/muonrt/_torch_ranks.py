@@ -12,6 +12,9 @@ import torch.distributed as dist
 
 import muonrt
 
+if dist.is_available():
+    import torch.distributed.tensor  # noqa: F401 (torch itself imports it late)
+
 
 def is_dtensor(tensor) -> bool:
     return dist.is_available() and isinstance(tensor, dist.tensor.DTensor)
