@@ -29,7 +29,8 @@ TEST_CASE("cuda device: memory is aligned to 256 bytes, counted, and given back"
   CHECK_FALSE(device->host_reaches_memory());
 }
 
-TEST_CASE("cuda device: symmetric products are sm90's by default, where the GPU has them", "[cuda]") {
+TEST_CASE("cuda device: symmetric products are sm90's by default, where the GPU has them",
+          "[cuda]") {
   const auto named = [](const CudaSettings& settings) {
     return make_cuda_device(0, settings)->describe().find("symmetric sm_90a") != std::string::npos;
   };

@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "backend/cuda_comm.hpp"
-#include "cuda/busy_stream.hpp"
 #include "cuda/pinned_bootstrap.hpp"
 #include "cuda/worlds.hpp"
 #include "support/bits_cases.hpp"
@@ -96,36 +95,6 @@ TEST_CASE("staged: messages between GPUs' memories arrive, of all sizes, to ones
     if (machine.get(most, 2) != std::vector<float>{0.0f, 2.5f}) require_none("maximum");
   });
   CHECK(text_of(errors) == "");
-}
-
-TEST_CASE("staged: one rank alone enqueues behind work that has not ended", "[cuda]") {
-  ThreadGroup group(1);
-  const auto comm = make_comm(draw_pinned())(group.transport(0));
-  comm->set_timeout_ms(300);  // would end a wait
-  Machine machine(world_device());
-  const std::vector<int64_t> sent = {3, -4, 5};
-  int64_t* const from = machine.put(sent);
-  int64_t* const to = machine.put(std::vector<int64_t>(3));
-  int64_t* const sum = machine.put(std::vector<int64_t>(3));
-  const auto most = machine.put(std::vector<float>{-1.0f, 2.5f});
-  machine.finish();
-  BusyStream busy;
-  busy.work();
-  machine.device->join(machine.on(), busy.handle, "the test");
-  const SendTo out{0, from, 24};
-  const ReceiveFrom in{0, to, 24};
-  comm->exchange(machine.on(), {&out, 1}, {&in, 1});
-  comm->reduce_sum(machine.on(), to, sum, 3);
-  comm->reduce_max(machine.on(), most, most, 2);
-  CHECK_FALSE(busy.has_ended());
-  busy.end();
-  machine.finish();
-  CHECK(machine.get(to, 3) == sent);
-  CHECK(machine.get(sum, 3) == sent);
-  CHECK(machine.get(most, 2) == std::vector<float>{-1.0f, 2.5f});
-  comm->abort(Status::kAborted, "enough");
-  REQUIRE_THROWS_WITH(comm->exchange(machine.on(), {&out, 1}, {&in, 1}),
-                      Catch::Contains("enough"));
 }
 
 TEST_CASE("staged: steps of 1 to 5 ranks give the bits of one", "[cuda]") {
