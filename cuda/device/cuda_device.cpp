@@ -97,6 +97,15 @@ CudaEvent::~CudaEvent() {
 cudaStream_t handle_of(Stream& stream) { return cast_or_throw<CudaStream>(stream).handle(); }
 cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent>(event).handle(); }
 
+namespace {
+
+/// Ours where a GPU has shown them to be faster at every shape (cuda/MEASUREMENTS.md).
+SymmetricProvider default_symmetric(int major, bool naive_products) {
+  return major == 9 && !naive_products ? SymmetricProvider::kSm90 : SymmetricProvider::kVendor;
+}
+
+}  // namespace
+
 CudaDevice::CudaDevice(int index, const CudaSettings& settings)
     : index_(index), settings_(settings) {
   require_device(index_);
@@ -106,6 +115,8 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
   name_ = cat(properties.name, " sm_", properties.major, properties.minor, " ",
               properties.multiProcessorCount, " SMs");
   sms_ = properties.multiProcessorCount;
+  if (settings_.symmetric == SymmetricProvider::kDefault)
+    settings_.symmetric = default_symmetric(properties.major, settings_.naive_products);
   MUONRT_REQUIRE(settings_.symmetric != SymmetricProvider::kSm90 || properties.major == 9,
                  Status::kNotSupported, "options: symmetric products for sm_90a on ", name_,
                  " (they use instructions of compute capability 9.0 alone); choose other ones");

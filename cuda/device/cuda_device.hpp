@@ -127,7 +127,7 @@ class CudaDevice final : public Device, public Recorder {
   void latch(cudaError_t result);
 
   const int index_;
-  const CudaSettings settings_;  // `graphs`: whether it records (backend/recorder.hpp)
+  CudaSettings settings_;  // `graphs`: whether it records (backend/recorder.hpp)
   std::string name_;
   int sms_ = 0;
   int resident_blocks_ = 0;

@@ -76,6 +76,9 @@ __device__ inline float band_squares(const MatrixBatch& in, int64_t first, int64
   const int64_t blocks = blocks_of_row(in.cols);
   int height = 1;
   while (2 * height * blocks <= kRound) height *= 2;
+  if (blocks <= kRound && end - begin <= height)  // one round, as mostly
+    return round_squares(in, first + begin * in.ld, 0, static_cast<int>(end - begin),
+                         static_cast<int>(blocks), body);
   PairwiseSum sum;  // of rounds of rows
   for (int64_t row = begin; row < end; row += height) {
     const int rows = static_cast<int>(end - row < height ? end - row : height);

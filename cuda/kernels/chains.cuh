@@ -38,15 +38,16 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
   constexpr int kLoads = kIn == DType::kF32 ? 2 : 4;
   int i = lane() * kWidth;
   if (aligned(data, kIn, index)) {
-    for (; i + (kLoads - 1) * kChains + kWidth <= n; i += kLoads * kChains) {
+    const int whole = n < i + kWidth ? 0 : (n - i - kWidth) / kChains + 1;
+    for (int first = 0; first < whole; first += kLoads) {
       Raw<kWidth> raw[kLoads] = {};
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) raw[k] = load<kWidth>(data, kIn, index + i + k * kChains);
+      for (int k = 0; k < kLoads; ++k)
+        if (first + k < whole) raw[k] = load<kWidth>(data, kIn, index + i + (first + k) * kChains);
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) body.template take<kIn>(raw[k]);
     }
-    for (; i + kWidth <= n; i += kChains)
-      body.template take<kIn>(load<kWidth>(data, kIn, index + i));
+    i += whole * kChains;
   }
 #pragma unroll 1
   for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));

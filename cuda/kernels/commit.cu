@@ -68,8 +68,15 @@ struct MuonBody {
   }
 };
 
+// On a processor: with two 86% of an H200's copy rate, with three 98%. sm_100 spills with four.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kCommitBlocks = 3;
+#else
+constexpr int kCommitBlocks = 4;
+#endif
+
 template <bool kMomentum, bool kWeights>
-__global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) {
+__global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(MuonArguments a) {
   if (!a.verdict.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];

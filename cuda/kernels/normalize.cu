@@ -81,11 +81,18 @@ __device__ inline uint32_t largest_of_warp(uint32_t mine) {
 __global__ void __launch_bounds__(kSumThreads, 2) measure_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   MeasureBody body{Extremes(a.in.dtype), {}};
+  __shared__ uint32_t largest, least_negated;  // of the block: one atomic each in device memory
+  if (threadIdx.x == 0) largest = least_negated = 0;
   const float squares = band_squares(a.in, blockIdx.y * a.in.stride, blockIdx.x, body);
   if (threadIdx.x == 0) scratch.squares[blockIdx.x] = squares;
-  const uint32_t largest = largest_of_warp(body.extremes.largest(a.in.dtype));
-  const uint32_t least_negated = largest_of_warp(body.extremes.least_negated(a.in.dtype));
-  if (lane() != 0) return;
+  const uint32_t warps_largest = largest_of_warp(body.extremes.largest(a.in.dtype));
+  const uint32_t warps_least = largest_of_warp(body.extremes.least_negated(a.in.dtype));
+  if (lane() == 0) {
+    atomicMax(&largest, warps_largest);
+    atomicMax(&least_negated, warps_least);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
   atomicMax(&scratch.largest, largest);
   atomicMax(&scratch.least_negated, least_negated);
 }

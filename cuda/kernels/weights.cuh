@@ -40,12 +40,11 @@ struct Weights {
   uint16_t* remainder;
   DType dtype;
   WeightForm form;
-  int32_t index;  // of the parameter
-  uint64_t seed, step;
+  int32_t index;          // of the parameter
+  const ParamView* view;  // read where rounding is stochastic: registers are few
 
   __device__ static Weights of(const ParamView& view, int32_t index) {
-    return {view.param, view.master, view.remainder, view.param_dtype,
-            view.form,  index,       view.seed,      view.step};
+    return {view.param, view.master, view.remainder, view.param_dtype, view.form, index, &view};
   }
   __device__ bool vectors_fit(int64_t at) const {
     return aligned(param, dtype, at) &&
@@ -82,17 +81,26 @@ struct Weights {
   }
 
   /// At random: one run of the generator after the other, each for those neighbours that lie in its
-  /// block of the tensor and in one row.
+  /// block of the tensor and in one row. Mostly one block has them all.
   template <int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
                                int64_t element) const {
     Positions::Position position = positions.at(element);
     Halves<N> out;
+    const uint64_t begin = positions.index(position);
+    if (N == kRandomBlock && begin % kRandomBlock == 0 && positions.cols - position.col >= N) {
+      const RandomBlock random =
+          random_block(view->seed, view->step, static_cast<uint32_t>(index), begin / kRandomBlock);
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        out.bits[i] = round_stochastic(w.x[i], random.of(static_cast<uint32_t>(i)));
+      return out;
+    }
 #pragma unroll 1
     for (int done = 0; done < N;) {
       const uint64_t at = positions.index(position);
       const RandomBlock random =
-          random_block(seed, step, static_cast<uint32_t>(index), at / kRandomBlock);
+          random_block(view->seed, view->step, static_cast<uint32_t>(index), at / kRandomBlock);
       const int first = static_cast<int>(at % kRandomBlock);
       const int end = done + positions.go_on(position, static_cast<int>(kRandomBlock) - first);
 #pragma unroll

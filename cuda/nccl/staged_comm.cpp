@@ -9,6 +9,7 @@
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/device/graphs.hpp"
 #include "cuda/device/raw_memory.hpp"
+#include "cuda/kernels/kernels.hpp"
 #include "cuda/nccl/nccl_meeting.hpp"
 
 namespace muonrt::cuda {
@@ -22,7 +23,8 @@ constexpr int64_t kCopyGraceMs = 5000;
 /// process, straight from the sender's GPU memory to the receiver's. An operation takes its place
 /// in the stream: the enqueuing thread waits until what comes before it there has run, exchanges,
 /// and enqueues the copies back (or has copied). Products enqueued before it go on meanwhile; the
-/// order of operations is that of the enqueuing, so ranks cannot block one another.
+/// order of operations is that of the enqueuing, so ranks cannot block one another. One rank alone
+/// waits for nothing: what it sends is its own.
 class StagedComm final : public Comm {
  public:
   StagedComm(std::unique_ptr<Bootstrap> bootstrap, int device)
@@ -52,7 +54,9 @@ class StagedComm final : public Comm {
                 std::span<const ReceiveFrom> receives) override {
     run(stream, [&](cudaStream_t s) {
       const Own own = keep_remote(sends, receives);
-      if (direct_) {
+      if (size() == 1 && sends_.empty() && receives_.empty()) {
+        refuse_trouble();
+      } else if (direct_) {
         stream_ = s;
         wait(s, Heeds::kPeers);
         bootstrap_->exchange(sends_, receives_, &copy_message_);
@@ -172,10 +176,18 @@ class StagedComm final : public Comm {
     wait(stream_, Heeds::kOwnWork);
   }
 
+  void refuse_trouble() const {
+    if (const auto trouble = bootstrap_->trouble()) throw *trouble;
+  }
+
   template <class T, class Reduce>
   void reduce(Stream& stream, const T* in, T* out, int64_t n, Reduce reduction) {
     run(stream, [&](cudaStream_t s) {
       const int64_t bytes = checked_mul(n, sizeof(T));
+      if (size() == 1) {
+        refuse_trouble();
+        return copy_by_kernel(out, in, bytes, s);  // host memory, too, without a wait
+      }
       char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
       T* const result = reinterpret_cast<T*>(at + round_up(bytes, kMemoryAlignment));
       copy(at, in, bytes, s);
@@ -202,9 +214,7 @@ class StagedComm final : public Comm {
       if (result == cudaSuccess) return;
       if (result != cudaErrorNotReady) check(result, "cudaEventQuery", __func__, __LINE__);
       cudaGetLastError();
-      if (heeds == Heeds::kPeers) {
-        if (const auto trouble = bootstrap_->trouble()) throw *trouble;
-      }
+      if (heeds == Heeds::kPeers) refuse_trouble();
       MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "work on CUDA device ", device_,
                      heeds == Heeds::kPeers ? " before an exchange" : " for a message",
                      " did not end before the deadline; raise the timeout");

@@ -46,9 +46,6 @@ void check_product(const Product& p) {
 
 }  // namespace
 
-/// Until a GPU has run and timed the kernels of symmetric/: cuda/README.md, "Which products run".
-constexpr SymmetricProvider kDefaultSymmetric = SymmetricProvider::kVendor;
-
 CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
                  const CudaSettings& settings)
     : device_(device),
@@ -58,11 +55,9 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
       unpacked_(device, device.streams()),
       packed_(device, device.streams()),
       params_(device, device.streams()) {
-  const SymmetricProvider symmetric =
-      settings.symmetric == SymmetricProvider::kDefault ? kDefaultSymmetric : settings.symmetric;
-  if (symmetric != SymmetricProvider::kVendor)
+  if (settings.symmetric != SymmetricProvider::kVendor)
     symmetric_ = std::make_unique<SymmetricProducts>(
-        device, symmetric, device.sms() - settings.reserved_sms, settings.sm90);
+        device, settings.symmetric, device.sms() - settings.reserved_sms, settings.sm90);
 }
 
 std::string CudaOps::product_identity() const {

@@ -29,6 +29,22 @@ TEST_CASE("cuda device: memory is aligned to 256 bytes, counted, and given back"
   CHECK_FALSE(device->host_reaches_memory());
 }
 
+TEST_CASE("cuda device: symmetric products are sm90's by default, where the GPU has them",
+          "[cuda]") {
+  const auto named = [](const CudaSettings& settings) {
+    return make_cuda_device(0, settings)->describe().find("symmetric sm_90a") != std::string::npos;
+  };
+  bool has_them = true;
+  try {
+    make_device(SymmetricProvider::kSm90);
+  } catch (const Error&) {
+    has_them = false;
+  }
+  CHECK(named({}) == has_them);
+  CHECK_FALSE(named({.symmetric = SymmetricProvider::kVendor}));
+  CHECK_FALSE(named({.naive_products = true}));
+}
+
 TEST_CASE("cuda device: more memory than there is is refused by name", "[cuda]") {
   const auto device = make_device(true);
   try {

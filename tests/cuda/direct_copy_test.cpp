@@ -1,5 +1,5 @@
-// Messages between ranks that are threads, where the GPU does not end a copy in time. Emulated: its
-// streams can be held.
+// Messages between ranks that are threads, where the GPU does not end a copy in time, and those of
+// a rank alone. Emulated: its streams can be held.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -105,4 +105,32 @@ TEST_CASE("direct copy: one that the GPU does not end is told with the deadline"
     CHECK(error->message().find("work on CUDA device 0 for a message did not end") !=
           std::string::npos);
   }
+}
+
+TEST_CASE("direct copy: one rank alone enqueues, and waits for nothing", "[emulated]") {
+  ThreadGroup group(1);
+  const auto comm = make_staged_comm(make_bootstrap(group.transport(0)), 0);
+  comm->set_timeout_ms(kShort);  // would end a wait
+  Machine machine(world_device());
+  const std::vector<int64_t> sent = {3, -4, 5};
+  int64_t* const from = machine.put(sent);
+  int64_t* const to = machine.put(std::vector<int64_t>(3));
+  int64_t* const sum = machine.put(std::vector<int64_t>(3));
+  float* const most = machine.put(std::vector<float>{-1.0f, 2.5f});
+  machine.finish();
+  const SendTo send{0, from, 24};
+  const ReceiveFrom receive{0, to, 24};
+  emulator::hold(true);
+  comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
+  comm->reduce_sum(machine.on(), to, sum, 3);
+  comm->reduce_max(machine.on(), most, most, 2);
+  CHECK(emulator::pending() > 0);
+  emulator::hold(false);
+  machine.finish();
+  CHECK(machine.get(to, 3) == sent);
+  CHECK(machine.get(sum, 3) == sent);
+  CHECK(machine.get(most, 2) == std::vector<float>{-1.0f, 2.5f});
+  comm->abort(Status::kAborted, "enough");
+  CHECK_THROWS_WITH(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}),
+                    Catch::Contains("enough"));
 }

@@ -62,6 +62,7 @@ RunSettings settings_of(const Arguments& a) {
   out.commit = a.commit == "eager" ? MUONRT_COMMIT_EAGER : MUONRT_COMMIT_ATOMIC;
   out.threads = a.threads;
   out.chunk_bytes = a.chunk_bytes;
+  out.aligned = true;
   out.where = a.where;
   return out;
 }

@@ -25,9 +25,10 @@ void store(unsigned char* at, int32_t dtype, float value) {
   }
 }
 
-/// Red zones of different lengths, so that shards are aligned to elements and to nothing more.
-int64_t red_zone_of(size_t tensor, int32_t dtype) {
-  return (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
+/// Bytes before a shard; of different lengths, so that shards are aligned to elements alone, unless
+/// `aligned`.
+int64_t red_zone_of(size_t tensor, int32_t dtype, bool aligned) {
+  return aligned ? 256 : (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
 }
 
 std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t before) {
@@ -106,8 +107,8 @@ void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLa
     shard.addend = layout->addend(rank_);
   }
   const Numerics& n = settings_.numerics;
-  shard.data_at = red_zone_of(index, n.data);
-  shard.grad_at = red_zone_of(index + 1, n.grad);
+  shard.data_at = red_zone_of(index, n.data, settings_.aligned);
+  shard.grad_at = red_zone_of(index + 1, n.grad, settings_.aligned);
   shard.data = red_zoned(shard.elements, n.data, shard.data_at);
   shard.grad = red_zoned(shard.elements, n.grad, shard.grad_at);
   visit(index, [&](int64_t element, int64_t local) {

@@ -23,6 +23,7 @@ struct RunSettings {
   int32_t window = 3, commit = MUONRT_COMMIT_ATOMIC, threads = 1;
   int64_t chunk_bytes = 0;
   bool poison = false;
+  bool aligned = false;  // shards as trainers have them, at 256 bytes; else at elements alone
   RunDevice where;
 };
 

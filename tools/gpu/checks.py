@@ -3,7 +3,9 @@ import contextlib
 import os
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import children
 import libraries
 from entries import Entries
 from kernels import Kernels
@@ -16,6 +18,8 @@ SHORT, EVERY, MESHES = "[cuda]~[.]~[every]", "[every]", "[.gpu-only]"
 # What is looked at first, where there is no time for all: products, then what is made of them.
 FIRST_FILES = ("symmetric_test", "lockstep_test", "newton_schulz_test", "multiply_test", "elementwise_test",
                "optimizer_test", "symmetric_acceptance_test")
+# Files of tests at a time: most of their seconds is the host's.
+SIDE_BY_SIDE = max(1, min(5, (os.cpu_count() or 1) // 3))
 # Seconds of the test files that may take more than others: products of up to 8192 x 8192, the first
 # that loads NCCL, deadlines that pass.
 LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60, "gpu_nccl_test": 60,
@@ -159,7 +163,7 @@ class Checks:
             self.run.environment = whole
 
     def tests(self, seconds):
-        """File by file, so that one that hangs takes no other with it."""
+        """File by file, some at a time, so that one that hangs takes no other with it."""
         end = time.monotonic() + seconds
         runs = [(f"[#{name}]{SHORT}", LONGER.get(name, 30)) for name in self.test_files()]
         return self.tests_of(runs + [(EVERY, 90)], end - time.monotonic())
@@ -172,10 +176,17 @@ class Checks:
         """@param runs  (cases as Catch2 takes them, seconds that are plenty for them)"""
         program, ended, skipped, bad, output = self.program("muonrt_gpu"), 0, 0, [], ""
         data = {"left_out": {}}  # by cases: the reasons
-        entries = Entries(self.run, seconds, len(runs))
-        for case, own in runs:
+        entries = Entries(self.run, seconds, -(-len(runs) // SIDE_BY_SIDE))
+        pool = ThreadPoolExecutor(SIDE_BY_SIDE)
+        try:
             with self.left_out():
-                status, text = entries.run(own, program, "-#", "-d", "yes", case)
+                results = list(pool.map(lambda run: entries.run(run[1], program, "-#", "-d", "yes", run[0]), runs))
+        except children.Ended:
+            children.end_all()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        for (case, _), (status, text) in zip(runs, results):
             if status == 0 and asserted_nothing(text):
                 status = 77
             ended += status == 0
