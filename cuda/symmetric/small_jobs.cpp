@@ -1,6 +1,7 @@
 #include "cuda/symmetric/small_jobs.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.hpp"
 #include "cuda/symmetric/triangle.hpp"
@@ -9,14 +10,15 @@ namespace muonrt::cuda {
 
 namespace {
 
-// A stage is 64 deep, 16 bits an element; 4,096 FLOP a clock and SM. An SM takes in 64 bytes a
-// clock by its port, 56 of them in practice; all of L2 gave 3,942 to 4,472 (measured on an H800) or
-// 6,100 (DeepGEMM's model): 38 an SM. Between blocks of a cluster 14 (arXiv 2402.13499: 3.3 TB/s of
-// all SMs). Stores take 48 bytes a clock of an SM (32 to 64); behind a block's last job nothing
-// hides them.
-constexpr double kStageClocksOfCell = 512, kPort = 56, kL2 = 38, kBetweenBlocks = 14;
-constexpr double kMeetings = 1000;         // of a cluster, and the sums' way through shared memory
-constexpr double kStoreClocks = 4.0 / 48;  // an element, straight and mirrored
+// A stage is 64 deep, 16 bits an element; 4,096 FLOP a clock and SM. Fitted to one H200 (26
+// November 2026, tiles of each kind at 16 shapes; cuda/MEASUREMENTS.md): a stage takes a block so
+// long however little it has, an SM takes in 62 bytes a clock, all of L2 gives 38 an SM. Two blocks
+// of small tiles share an SM. Between blocks of a cluster 14 (arXiv 2402.13499: 3.3 TB/s of all
+// SMs).
+constexpr double kStageClocksOfCell = 512, kPort = 62, kL2 = 38, kBetweenBlocks = 14;
+constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // clocks of a stage
+constexpr double kMeetings = 1000;    // of a cluster, and the sums' way through shared memory
+constexpr double kStoreClocks = 0.3;  // of a block's last job, an element
 constexpr double kRowBytes = 2.0 * kStageDepth;
 constexpr int64_t kMostSmallJobs = 1 << 16;
 constexpr double kMediumSurcharge =
@@ -25,6 +27,17 @@ constexpr double kMediumSurcharge =
 const SymmetricShape& shape_of(const TileJob& job, std::span<const SymmetricShape> shapes) {
   return shapes[static_cast<size_t>(job.shape)];
 }
+
+/// What one block of small tiles takes, or two side by side on an SM.
+struct BlockClocks {
+  double least, loads, products, end;
+
+  BlockClocks beside(const BlockClocks& other) const {
+    return {std::max(least, other.least), loads + other.loads, products + other.products,
+            std::max(end, other.end)};
+  }
+  double total() const { return std::max({least, loads, products}) + end; }
+};
 
 /// Bytes of a stage: rows of A, and of B those that are not A's.
 double stage_bytes(int rows, int cols, bool diagonal) {
@@ -63,7 +76,7 @@ double clocks_of(std::span<const SymmetricShape> shapes, const JobList& large, i
       const TileJob& job = large.jobs[static_cast<size_t>(i)];
       const int cols = cols_of(job.kind), stages = stages_of(shape_of(job, shapes).k);
       const double in = stage_bytes(kCell, cols, job.row * kCell == first_col_of(job));
-      clocks += stages * std::max(kStageClocksOfCell * cols / kCell, in / kPort);
+      clocks += stages * std::max({kStageClocksOfCell * cols / kCell, in / kPort, kLeastOfLarge});
       stores = kStoreClocks * cols * kCell;
       bytes += stages * (job.kind == JobKind::kPair ? in - kRowBytes * kCell : in);
     }
@@ -74,27 +87,41 @@ double clocks_of(std::span<const SymmetricShape> shapes, const JobList& large, i
 
 double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJob>& small,
                  int sms) {
+  struct Sm {
+    double clocks = 0;
+    std::optional<BlockClocks> alone;  // a block that no second one has joined
+  };
   // Blocks go to the SMs one after the other.
-  std::vector<double> load(static_cast<size_t>(sms));
+  std::vector<Sm> all(static_cast<size_t>(sms));
   double bytes = 0;
   size_t next = 0;
   for (const TileJob& job : small) {
     const SymmetricShape& shape = shape_of(job, shapes);
     const int cols = kSmallCell * (job.kind == JobKind::kWide ? 2 : 1);
     const double in = stage_bytes(kSmallCell, cols, job.row == job.col);
-    const double of_slice = static_cast<double>(stages_of(shape.k)) / shape.slices;
+    const double stages = static_cast<double>(stages_of(shape.k)) / shape.slices;
     const double foreign = shape.slices > 1 ? 4.0 * kSmallCell * kSmallCell / shape.slices *
                                                       (shape.slices - 1) / kBetweenBlocks +
                                                   kMeetings
                                             : 0;
-    const double stores = kStoreClocks * kSmallCell * cols / shape.slices;
-    for (int slice = 0; slice < shape.slices; ++slice)
-      load[next++ % load.size()] +=
-          of_slice * std::max(kStageClocksOfCell * cols / (4.0 * kSmallCell), in / kPort) +
-          foreign + stores;
+    const BlockClocks block{stages * kLeastOfSmall, stages * in / kPort,
+                            stages * kStageClocksOfCell * cols / (4.0 * kSmallCell),
+                            foreign + kStoreClocks * kSmallCell * cols / shape.slices};
+    for (int slice = 0; slice < shape.slices; ++slice) {
+      Sm& sm = all[next++ % all.size()];
+      if (sm.alone) {
+        sm.clocks += sm.alone->beside(block).total();
+        sm.alone.reset();
+      } else {
+        sm.alone = block;
+      }
+    }
     bytes += in * stages_of(shape.k);
   }
-  return std::max(*std::max_element(load.begin(), load.end()), bytes / (kL2 * sms));
+  double longest = 0;
+  for (const Sm& sm : all)
+    longest = std::max(longest, sm.clocks + (sm.alone ? sm.alone->total() : 0));
+  return std::max(longest, bytes / (kL2 * sms));
 }
 
 Tiles tiles_of(std::span<const SymmetricShape> shapes, const JobList& large, int sms) {
