@@ -39,7 +39,7 @@ fi
 if [[ ${{STAND_IN_WRONG:-}} && ( "$*" != *"--providers "* || "$*" == *"--providers "*${{STAND_IN_KERNEL:-sm90}}* ) ]]; then
 {WRONG}
 fi
-if [[ ${{STAND_IN_QUICK:-}} && ( $1 == verify || "$*" == *,1081x1091x12,* || "$*" == *,128x300x3,* ) ]]; then
+if [[ ${{STAND_IN_QUICK:-}} && ( $1 == verify || "$*" == *,1401x1403x12,* || "$*" == *,128x300x3,* ) ]]; then
   echo '{{"ranks":1,"rows":[{{}}],"wrong":0,"wrong_bits":0}}'; exit 0
 fi
 if [[ "$*" == *"--link nccl"* ]]; then echo "NCCL cannot be loaded"; exit 1; fi
@@ -57,7 +57,7 @@ while (($# > 0)); do
     --device|--symmetric|--reserved-sms|--providers|--eager) shift ;;
     --graphs) ;;
     --ranks) shift ;;
-    *,1081x1091x12,*) words+=(33x70) ;;  # of smoke
+    *,1401x1403x12,*) words+=(33x70) ;;  # of smoke
     *,128x300x3,*) words+=(17x40) ;;
     *) words+=("$1") ;;
   esac

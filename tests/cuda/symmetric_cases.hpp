@@ -73,8 +73,8 @@ struct SymmetricCase {
   }
 };
 
-/// Cases that the op computes by the large tiles of sm_90a on 132 SMs (H100, H200) or on the 124
-/// that NCCL leaves, where smaller ones go to small tiles; as bf16, and exact in f16 too.
+/// Cases for the large tiles of sm_90a on 132 SMs (H100, H200) or on the 124 that NCCL leaves; as
+/// bf16, and exact in f16 too.
 inline std::vector<SymmetricCase> large_cases() {
   return {
       // In pairs; the last cell's right half, a box of D, lies wholly outside.
@@ -88,7 +88,7 @@ inline std::vector<SymmetricCase> large_cases() {
   };
 }
 
-/// Cases that it computes by the medium ones there.
+/// Cases for the medium ones there.
 inline std::vector<SymmetricCase> medium_cases() {
   return {
       {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},

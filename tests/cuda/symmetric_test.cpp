@@ -87,19 +87,18 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
 // symmetric_medium_test).
 TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[cuda]") {
   if (is_emulated()) return;
-  const auto kinds = symmetric_kinds();
-  auto cases = large_cases();
-  for (const SymmetricCase& c : medium_cases()) cases.push_back(c);
-  for (SymmetricCase c : cases) {
-    const SymmetricNumbers numbers(c, static_cast<uint64_t>(c.n));
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      c.dtype = dtype;
-      Machine memory(make_device(true));
-      const SymmetricTrial trial(memory, c, numbers);
-      for (const SymmetricKind& kind : kinds) {
-        INFO(c.name() << ", " << name_of(dtype) << ", " << kind.name());
-        Machine machine(kind.device());
-        CHECK(wrong(machine, c, trial) == 0);
+  for (const Tiles tiles : {Tiles::kLarge, Tiles::kMedium}) {
+    for (SymmetricCase c : tiles == Tiles::kLarge ? large_cases() : medium_cases()) {
+      const SymmetricNumbers numbers(c, static_cast<uint64_t>(c.n));
+      for (const DType dtype : {DType::kBF16, DType::kF16}) {
+        c.dtype = dtype;
+        Machine memory(make_device(true));
+        const SymmetricTrial trial(memory, c, numbers);
+        for (const SymmetricKind& kind : symmetric_kinds()) {
+          INFO(c.name() << ", " << name_of(dtype) << ", " << kind.name());
+          Machine machine(make_device(kind.provider, kind.reserved_sms, {.tiles = tiles}));
+          CHECK(wrong(machine, c, trial) == 0);
+        }
       }
     }
   }

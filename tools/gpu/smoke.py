@@ -9,7 +9,7 @@ from runner import verdict
 OWN_KERNELS = ("cublaslt", "sm80", "sm90")
 # On 132 SMs every kind of tile of `sm90` (symmetric_small_test): small ones, wide ones, medium and
 # large ones, each with rows that are no multiple of 16 bytes; then depths that are cut.
-SMOKE_SHAPES = "64x64,300x523,1350x1355,650x651x8,1081x1091x12,512x2048,256x1024,381x1090x40"
+SMOKE_SHAPES = "64x64,300x523,1350x1355,650x651x8,1401x1403x12,512x2048,256x1024,381x1090x40"
 # No larger than what plain loops take, all together; matrices that do not lie a whole number of rows
 # apart among them.
 SMOKE_NS = "33x96x4,128x300x3,128x2048,160x1100"
