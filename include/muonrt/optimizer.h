@@ -32,7 +32,7 @@ enum muonrt_device { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 /* CUDA: what computes symmetric products in half precision; equal on every rank. */
 typedef int32_t muonrt_symmetric_t;
 enum muonrt_symmetric {
-  MUONRT_SYMMETRIC_DEFAULT = 0, /* cuBLASLt; may change between versions */
+  MUONRT_SYMMETRIC_DEFAULT = 0, /* SM90 on compute capability 9.0, else VENDOR; may change */
   MUONRT_SYMMETRIC_VENDOR = 1,  /* cuBLASLt: the whole product, then a mirrored copy */
   MUONRT_SYMMETRIC_SM80 = 2,    /* muonrt's own kernels, half the work; any GPU */
   MUONRT_SYMMETRIC_SM90 = 3     /* muonrt's own for compute capability 9.0 alone */

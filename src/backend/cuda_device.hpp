@@ -55,8 +55,8 @@ struct CudaSettings {
   std::unique_ptr<cuda::VendorProducts> (*make_products)(Device& device, int index) = nullptr;
   /// With naive products kDefault and kVendor are naive too.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
-  /// Newton-Schulz is captured at its second run and replayed from then on; not the default until a
-  /// GPU has shown what it is worth.
+  /// Newton-Schulz is captured at its second run and replayed from then on; not the default, since
+  /// it saves the host time and the step none (cuda/MEASUREMENTS.md).
   bool graphs = false;
   /// SMs that persistent grids (kSm90) leave to a communicator's blocks, which would else wait for
   /// the grid's end. At least two stay with the products.
