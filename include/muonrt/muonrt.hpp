@@ -261,6 +261,15 @@ class Optimizer {
     return out;
   }
   void set_step(int64_t step) { check(muonrt_optimizer_set_step(get(), step)); }
+  /// Of a parameter; set them after set_step.
+  int64_t updates(int64_t index) const {
+    int64_t out = 0;
+    check(muonrt_optimizer_get_updates(get(), index, &out));
+    return out;
+  }
+  void set_updates(int64_t index, int64_t updates) {
+    check(muonrt_optimizer_set_updates(get(), index, updates));
+  }
   std::string describe(int32_t format = MUONRT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_optimizer_describe(get(), format, buffer, capacity, needed);

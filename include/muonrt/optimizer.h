@@ -259,9 +259,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer
                                                           int32_t* layers, int32_t* heads,
                                                           int64_t capacity, int64_t* count);
 
-/* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
- * counts the same updates for every parameter. 0 <= step <= 2^53. Local: every rank must set the
- * same number before the same step. Errors: INVALID_ARGUMENT. */
+/* Committed steps. Setting it resumes the step numbers, and AdamW's bias correction as if every
+ * parameter had taken part in all of them; muonrt_optimizer_set_updates (muonrt/state.h) gives
+ * those that sat out their own count. 0 <= step <= 2^53. Local: every rank must set the same number
+ * before the same step. Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
                                                      int64_t* step);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);

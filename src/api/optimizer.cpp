@@ -227,6 +227,24 @@ muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t
   });
 }
 
+muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
+                                             int64_t* updates) {
+  return guard([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_get_updates");
+    require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
+    *updates = o.updates(param);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
+                                             int64_t updates) {
+  return guard([&] {
+    open(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
+    return Status::kOk;
+  });
+}
+
 muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer, int32_t format,
                                           char* buffer, int64_t capacity, int64_t* needed) {
   return guard([&] {

@@ -33,7 +33,7 @@ Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings
   for (size_t i = 0; i < settings.params.size(); ++i) {
     const std::string who = cat("step: param '", settings.params[i].name, "'");
     table.add(who + " takes part", cat(tables.params()[i].active));
-    table.add(who + " has steps of AdamW", cat(tables.adam_count(static_cast<int64_t>(i))));
+    table.add(who + " has had updates", cat(tables.updates(static_cast<int64_t>(i))));
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);

@@ -7,6 +7,12 @@
 
 namespace muonrt {
 
+namespace {
+
+constexpr int64_t kMostSteps = int64_t{1} << 53;
+
+}  // namespace
+
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
                                              const std::function<OptimizerSettings()>& read,
                                              const MakeDevice& make_device) {
@@ -76,10 +82,23 @@ int64_t Optimizer::find(const std::string& name) const {
 }
 
 void Optimizer::set_steps(int64_t steps) {
-  MUONRT_REQUIRE(steps >= 0 && steps <= int64_t{1} << 53, Status::kInvalidArgument, "step is ",
-                 steps, " (it counts committed steps, up to 2^53); correct it");
+  MUONRT_REQUIRE(steps >= 0 && steps <= kMostSteps, Status::kInvalidArgument, "step is ", steps,
+                 " (it counts committed steps, up to 2^53); correct it");
   record_.set_steps(steps);
   tables_.set_steps(settings_, steps);
+}
+
+int64_t Optimizer::updates(int64_t param) const {
+  require_param(settings_, param);
+  return tables_.updates(param);
+}
+
+void Optimizer::set_updates(int64_t param, int64_t updates) {
+  require_param(settings_, param);
+  MUONRT_REQUIRE(updates >= 0 && updates <= kMostSteps, Status::kInvalidArgument, "param '",
+                 settings_.params[static_cast<size_t>(param)].name, "': updates is ", updates,
+                 " (it counts committed steps, up to 2^53); correct it");
+  tables_.set_updates(param, updates);
 }
 
 void Optimizer::check_grad(int64_t param, const void* grad) const {

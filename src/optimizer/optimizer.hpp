@@ -51,6 +51,8 @@ class Optimizer {
   /// (layer, head) that QK-clip acted on in the last committed step.
   const QkClipper::Heads& clipped_heads() const { return clipper_.clipped(); }
   void set_steps(int64_t steps);
+  int64_t updates(int64_t param) const;
+  void set_updates(int64_t param, int64_t updates);
   const HealthReport& health() const { return health_; }
 
   const Plan& plan() const { return plans_.whole(); }

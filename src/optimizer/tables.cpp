@@ -67,7 +67,7 @@ void check_step(const OptimizerSettings& settings, const StepSettings& step) {
 
 Tables::Tables(Device& device, const OptimizerSettings& settings, const State& state,
                const std::vector<SlotPlan>& slots, int rank)
-    : group_count_(std::ssize(settings.groups)), adam_counts_(settings.params.size(), 0) {
+    : group_count_(std::ssize(settings.groups)), updates_(settings.params.size(), 0) {
   std::vector<Kept> kept;
   for (const SlotPlan& slot : slots) kept.insert(kept.end(), slot.kept.begin(), slot.kept.end());
   for (const Kept& k : kept) kept_.push_back(k.param);
@@ -165,7 +165,7 @@ AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t para
                                  float grad_scale) const {
   const GroupSettings& group = group_of(settings, param);
   const double rate = lr * group.lr_factor * settings.params[static_cast<size_t>(param)].lr_factor;
-  const auto t = static_cast<double>(adam_count(param) + 1);
+  const auto t = static_cast<double>(updates(param) + 1);
   AdamScalars s;
   s.beta1 = static_cast<float>(group.beta1);
   s.beta2 = static_cast<float>(group.beta2);
@@ -204,19 +204,19 @@ int64_t Tables::stamp(const OptimizerSettings& settings, const StepSettings& ste
   hash.value(step.lr);
   hash.value(step.grad_scale_inv);
   for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
-  for (const int64_t count : adam_counts_) hash.value(count);
+  for (const int64_t count : updates_) hash.value(count);
   for (const GroupSettings& group : settings.groups) hash_scalars(hash, group);
   return static_cast<int64_t>(hash.digest());
 }
 
 void Tables::count_commit() {
   for (int64_t i = 0; i < param_count(); ++i)
-    adam_counts_[static_cast<size_t>(i)] += params_[i].active;
+    updates_[static_cast<size_t>(i)] += params_[i].active;
 }
 
 void Tables::set_steps(const OptimizerSettings& settings, int64_t steps) {
   for (int64_t i = 0; i < param_count(); ++i)
-    adam_counts_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
+    updates_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
 }
 
 int64_t Tables::param_of(int64_t view) const {
