@@ -1,6 +1,7 @@
 #include "optimizer/state.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
@@ -143,6 +144,19 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
 }
 
 void State::start(Device& device, const OptimizerSettings& settings) {
+  std::vector<int64_t> all(settings.params.size());
+  std::iota(all.begin(), all.end(), 0);
+  take(device, settings, all, true);
+}
+
+void State::take_params(Device& device, const OptimizerSettings& settings,
+                        const std::vector<int64_t>& list) {
+  take(device, settings, list, false);
+}
+
+/// @param clears  all other state, too.
+void State::take(Device& device, const OptimizerSettings& settings,
+                 const std::vector<int64_t>& list, bool clears) {
   if (!memory_.data()) return;
   const auto stream = device.create_stream(StreamKind::kCompute);
   const auto done = device.create_event();
@@ -150,18 +164,23 @@ void State::start(Device& device, const OptimizerSettings& settings) {
   std::vector<Owned> owned;
   std::vector<MatrixBatch> sources;
   std::vector<Placed> placed;
-  for (const StatePart& part : parts_) {
-    if (part.kind != StateKind::kMaster || !part.ours || part.numel == 0) continue;
-    const ParamSettings& p = settings.params[static_cast<size_t>(part.param)];
-    const int64_t numel = part.numel;
+  for (const int64_t param : list) {
+    const StatePart* const part = find(param, StateKind::kMaster);
+    if (!part || !part->ours || part->numel == 0) continue;
+    const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+    const int64_t numel = part->numel;
     const auto index = static_cast<int32_t>(owned.size());
     owned.push_back({index, 1, numel});
     sources.push_back({p.data, p.dtype, 1, numel, numel, 1, numel});
-    placed.push_back({index, 1, numel, 0, 0, static_cast<float*>(part.data) - memory_.as<float>()});
+    placed.push_back({index, 1, numel, 0, 0, static_cast<float*>(part->data) - memory_.as<float>()});
   }
   if (!owned.empty()) device.join(*stream, nullptr, "master weights");
   Ops& ops = device.ops();
-  ops.fill(*stream, memory_.data(), 0, memory_.bytes());
+  if (clears) ops.fill(*stream, memory_.data(), 0, memory_.bytes());
+  for (const int64_t param : list) {
+    const StatePart* const part = find(param, StateKind::kRemainder);
+    if (part && part->data) ops.fill(*stream, part->data, 0, part->numel * size_of(part->dtype));
+  }
   ops.fill(*stream, findings.data(), 0, findings.bytes());
   ops.pack(*stream, placed, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
            findings.as<Findings>());

@@ -183,6 +183,16 @@ AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t para
   return s;
 }
 
+void Tables::set_data(int64_t param, void* data) {
+  char* const before = static_cast<char*>(params_[param].param);
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
+    if (kept_[i] == param && view.param)
+      view.param = static_cast<char*>(data) + (static_cast<char*>(view.param) - before);
+  }
+  params_[param].param = data;
+}
+
 void Tables::sit_out() {
   for (int64_t i = 0; i < param_count(); ++i) params_[i].active = params_[i].watched = 0;
   follow_params();

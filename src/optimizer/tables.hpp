@@ -36,6 +36,8 @@ class Tables {
   /// whose gradient is missing; `sit_out` has to follow.
   int64_t fill(const OptimizerSettings& settings, const Plan& plan, const StepSettings& step,
                int64_t committed, bool in_blocks);
+  /// A parameter lies at `data` now, and so does what is kept of it.
+  void set_data(int64_t param, void* data);
   /// Nobody takes part in the step, and no gradient is read.
   void sit_out();
   /// The step of the last `fill` was committed.
