@@ -196,39 +196,39 @@ void CudaDevice::release(void* memory) noexcept {
   }
 }
 
-Place CudaDevice::place_of(const void* memory) const {
+MemoryKind CudaDevice::kind_of(const void* memory) const {
   {
     const std::lock_guard lock(mutex_);
     auto at = blocks_.upper_bound(static_cast<const char*>(memory));
     if (at != blocks_.begin()) {
       --at;
       if (static_cast<const char*>(memory) < at->first + at->second.bytes)
-        return at->second.shared ? Place::kShared : Place::kDevice;
+        return at->second.shared ? MemoryKind::kShared : MemoryKind::kDevice;
     }
   }
   cudaPointerAttributes attributes = {};
   const cudaError_t asked = cudaPointerGetAttributes(&attributes, memory);
   if (asked == cudaErrorInvalidValue) {
     cudaGetLastError();
-    return Place::kElsewhere;
+    return MemoryKind::kElsewhere;
   }
   MUONRT_CUDA(asked);  // of work before it, perhaps: a GPU that is lost
   switch (attributes.type) {
     case cudaMemoryTypeDevice:
-      return attributes.device == index_ ? Place::kDevice : Place::kElsewhere;
+      return attributes.device == index_ ? MemoryKind::kDevice : MemoryKind::kElsewhere;
     case cudaMemoryTypeHost:
     case cudaMemoryTypeManaged:
-      return attributes.devicePointer == memory ? Place::kShared : Place::kHost;
+      return attributes.devicePointer == memory ? MemoryKind::kShared : MemoryKind::kHost;
     default:
-      return Place::kHost;
+      return MemoryKind::kHost;
   }
 }
 
 bool CudaDevice::reaches(const void* memory) const {
   if (memory == nullptr) return true;
   const DeviceGuard guard(index_);
-  const Place place = place_of(memory);
-  return is_reached(place) || (place == Place::kHost && reaches_all_host_memory_);
+  const MemoryKind kind = kind_of(memory);
+  return is_reached(kind) || (kind == MemoryKind::kHost && reaches_all_host_memory_);
 }
 
 std::unique_ptr<Stream> CudaDevice::create_stream(StreamKind kind) {
@@ -281,7 +281,7 @@ void CudaDevice::call(Stream& stream, int (*function)(void*, void*), void* argum
 
 void CudaDevice::timestamp(Stream& stream, int64_t* where) {
   const DeviceGuard guard(index_);
-  MUONRT_CHECK_INTERNAL(is_reached(place_of(where)), "a time outside shared memory");
+  MUONRT_CHECK_INTERNAL(is_reached(kind_of(where)), "a time outside shared memory");
   write_clock(where, handle_of(stream));
 }
 

@@ -17,13 +17,15 @@
 namespace muonrt::cuda {
 
 /// Where a pointer points, as one device sees it.
-enum class Place {
+enum class MemoryKind {
   kDevice,     // memory of this device
   kShared,     // host memory that the device reaches: pinned or managed
   kHost,       // other host memory: where the device reaches any, it reaches this, too
   kElsewhere,  // another device's, or none
 };
-inline bool is_reached(Place place) { return place == Place::kDevice || place == Place::kShared; }
+inline bool is_reached(MemoryKind kind) {
+  return kind == MemoryKind::kDevice || kind == MemoryKind::kShared;
+}
 
 class CudaStream final : public Stream {
  public:
@@ -75,7 +77,7 @@ class CudaDevice final : public Device, public Recorder {
   int sms() const { return sms_; }
   /// Blocks of kThreads that the device holds at once at most.
   int resident_blocks() const { return resident_blocks_; }
-  Place place_of(const void* memory) const;
+  MemoryKind kind_of(const void* memory) const;
   const StreamList& streams() const { return streams_; }
 
   std::string describe() const override;

@@ -29,7 +29,7 @@ struct MuonBody {
   DType grad_dtype, momentum_dtype;
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // element of the item that the first is
-  Places places;
+  Positions positions;
   const float* row_factors;  // from the item's first row on; null for none
   float scale, decay_scale;
   MuonScalars scalars;
@@ -61,10 +61,10 @@ struct MuonBody {
     const Values<N> o = widen(raw_o, message.dtype);
     for (int i = 0; i < N; ++i) w.x[i] = muon_update(w.x[i], o.x[i], scale, decay_scale, scalars);
     if (row_factors) {
-      Places::Place place = places.at(first);
-      for (int i = 0; i < N; ++i, places.next(place)) w.x[i] *= row_factors[place.row];
+      Positions::Position position = positions.at(first);
+      for (int i = 0; i < N; ++i, positions.next(position)) w.x[i] *= row_factors[position.row];
     }
-    weights.write(here, w, places, first, lanes);
+    weights.write(here, w, positions, first, lanes);
   }
 };
 
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) commit_muon_kernel(MuonArguments a) 
       .packed = packed,
       .packed_ld = item.packed_ld,
       .inside = inside,
-      .places = {item.packed_ld, item.tensor_index, item.tensor_ld},
+      .positions = {item.packed_ld, item.tensor_index, item.tensor_ld},
       .row_factors =
           view.row_factors ? view.row_factors + item.tensor_index / item.tensor_ld : nullptr,
       .scale = item.update_scale,
@@ -123,7 +123,7 @@ struct AdamBody {
   DType grad_dtype;
   int64_t first, ld;
   int64_t inside;  // element of the item that the first is
-  Places places;
+  Positions positions;
   AdamScalars scalars;
 
   template <int N>
@@ -139,13 +139,13 @@ struct AdamBody {
       w.x[i] = adamw_update(w.x[i], g.x[i] * scalars.grad_scale, m.x[i], v.x[i], scalars);
     store(first_moment, DType::kF32, here, m, lanes);
     store(second_moment, DType::kF32, here, v, lanes);
-    weights.write(here, w, places, inside + row * places.cols + col, lanes);
+    weights.write(here, w, positions, inside + row * positions.cols + col, lanes);
   }
 };
 
 /// The AdamW of `rows` rows from element `first` on.
 __device__ inline void run_adam(const ParamView& view, int32_t param, int64_t first, int64_t ld,
-                                int rows, int cols, int64_t inside, const Places& places,
+                                int rows, int cols, int64_t inside, const Positions& positions,
                                 const AdamScalars& scalars) {
   const Weights weights = Weights::of(view, param);
   const bool rows_fit =
@@ -162,23 +162,23 @@ __device__ inline void run_adam(const ParamView& view, int32_t param, int64_t fi
                 first,
                 ld,
                 inside,
-                places,
+                positions,
                 scalars};
   for_elements(rows, cols, fits, body);
 }
 
-struct AdamPart {
+struct AdamStretch {
   const AdamScalars* scalars;
 
   __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
-    const Places whole{view.numel, 0, view.numel};
+    const Positions whole{view.numel, 0, view.numel};
     run_adam(view, param, first, n, 1, n, first, whole, scalars[view.scalars]);
   }
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
   if (!a.verdict.passes()) return;
-  for_each_part<false>(a.list, a.count, a.tables.params, AdamPart{a.tables.adam});
+  for_each_stretch<false>(a.list, a.count, a.tables.params, AdamStretch{a.tables.adam});
 }
 
 struct AdamPieceArguments {

@@ -26,13 +26,13 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(CopyArguments a) {
   for (int64_t i = words * 8 + thread; i < a.bytes; i += threads) a.to[i] = a.from[i];
 }
 
-struct Carried {
+struct InlineBytes {
   unsigned char* to;
   int64_t bytes;
-  unsigned char value[kCarriedBytes];
+  unsigned char value[kInlineBytes];
 };
 
-__global__ void __launch_bounds__(kCarriedBytes) carried_kernel(Carried a) {
+__global__ void __launch_bounds__(kInlineBytes) inline_kernel(InlineBytes a) {
   if (threadIdx.x < a.bytes) a.to[threadIdx.x] = a.value[threadIdx.x];
 }
 
@@ -49,13 +49,13 @@ void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stre
          stream);
 }
 
-void write_carried(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
+void write_inline(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0) return;
-  Carried carried = {};
-  carried.to = static_cast<unsigned char*>(to);
-  carried.bytes = bytes;
-  std::memcpy(carried.value, from, static_cast<size_t>(bytes));
-  launch("write_carried", carried_kernel, grid_of(1), static_cast<int>(kCarriedBytes), carried,
+  InlineBytes bytes_here = {};
+  bytes_here.to = static_cast<unsigned char*>(to);
+  bytes_here.bytes = bytes;
+  std::memcpy(bytes_here.value, from, static_cast<size_t>(bytes));
+  launch("write_inline", inline_kernel, grid_of(1), static_cast<int>(kInlineBytes), bytes_here,
          stream);
 }
 

@@ -31,11 +31,11 @@ ItemList<PieceItem> items_of(std::span<const Piece> pieces) {
   return out;
 }
 
-ItemList<PlacedItem> items_of(std::span<const Placed> placed, std::span<const Owned> owned,
+ItemList<MatrixItem> items_of(std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
                               const MatrixBatch* matrices) {
-  ItemList<PlacedItem> out;
-  out.items.reserve(placed.size());
-  for (const Placed& p : placed) {
+  ItemList<MatrixItem> out;
+  out.items.reserve(pieces.size());
+  for (const MatrixPiece& p : pieces) {
     const Owned& whole = owned[static_cast<size_t>(p.matrix)];
     const MatrixBatch& m = matrices[p.matrix];
     check_stored(m, whole);

@@ -22,8 +22,8 @@ struct PieceItem {
   int64_t tensor_index, tensor_ld;  // in the whole tensor
 };
 
-/// A Placed with the matrix it belongs to.
-struct PlacedItem {
+/// A MatrixPiece with the matrix it belongs to.
+struct MatrixItem {
   void* data;  // of the stored matrix
   int64_t offset, ld;
   int64_t packed_offset, packed_ld;
@@ -41,7 +41,7 @@ struct ItemList {
 ItemList<PieceItem> items_of(std::span<const Piece> pieces);
 
 /// Errors: INTERNAL if a matrix is not stored short side first.
-ItemList<PlacedItem> items_of(std::span<const Placed> placed, std::span<const Owned> owned,
+ItemList<MatrixItem> items_of(std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
                               const MatrixBatch* matrices);
 
 }  // namespace muonrt::cuda

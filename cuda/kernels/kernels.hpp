@@ -29,9 +29,9 @@ void pack_addend(const Table<PieceItem>& pieces, const ParamView* params, Wire m
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
           int blocks, cudaStream_t stream);
 
-// place.cu
-void unpack(const Table<PlacedItem>& table, ConstWire message, cudaStream_t stream);
-void pack(const Table<PlacedItem>& table, Wire message, Findings* findings, cudaStream_t stream);
+// unpack.cu
+void unpack(const Table<MatrixItem>& table, ConstWire message, cudaStream_t stream);
+void pack(const Table<MatrixItem>& table, Wire message, Findings* findings, cudaStream_t stream);
 
 // sum.cu
 void accumulate(const Table<PieceItem>& pieces, float* sums, ConstWire message, bool first,
@@ -71,7 +71,7 @@ void normuon(const MatrixBatch& matrices, std::span<const NormuonState> states,
 void commit_normuon(std::span<const NormuonState> states, const ParamView* params,
                     const Verdict& verdict, cudaStream_t stream);
 
-// guards.cu
+// clipping.cu
 /// @param blocks  how many share the list; changes no result.
 void sum_squares(const int32_t* list, int64_t count, const ParamView* params, int64_t* sums,
                  int blocks, cudaStream_t stream);
@@ -98,11 +98,11 @@ void cast_ballot(Ballot* ballot, const Findings* findings, int64_t stamp, int64_
 
 // copy.cu
 /// What fits into a kernel's arguments.
-constexpr int64_t kCarriedBytes = 256;
+constexpr int64_t kInlineBytes = 256;
 /// Copies between any two places the device reaches, host memory included.
 void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stream);
 /// Writes bytes that are read from host memory before this returns.
-void write_carried(void* to, const void* from, int64_t bytes, cudaStream_t stream);
+void write_inline(void* to, const void* from, int64_t bytes, cudaStream_t stream);
 
 // clock.cu
 void write_clock(int64_t* where, cudaStream_t stream);

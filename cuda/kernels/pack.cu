@@ -159,7 +159,7 @@ struct ScanBody {
   }
 };
 
-struct ScanPart {
+struct ScanStretch {
   Findings* findings;
   __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
     ScanBody body{view.grad, view.grad_dtype, view.grad_scale, view.variance != nullptr, first, {}};
@@ -169,7 +169,7 @@ struct ScanPart {
 };
 
 __global__ void __launch_bounds__(kThreads) scan_kernel(ScanArguments a) {
-  for_each_part<true>(a.list, a.count, a.params, ScanPart{a.findings});
+  for_each_stretch<true>(a.list, a.count, a.params, ScanStretch{a.findings});
 }
 
 }  // namespace

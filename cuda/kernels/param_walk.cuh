@@ -25,8 +25,8 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
 /// once, all threads of a block together. The sizes are read on the device; parts go to the blocks
 /// in turn.
 template <bool kWatched, class Body>
-__device__ inline void for_each_part(const int32_t* list, int64_t count, const ParamView* params,
-                                     Body&& body) {
+__device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
+                                        Body&& body) {
   __shared__ int64_t ends[kThreads];  // of each parameter of the window, in parts
   const int64_t thread = threadIdx.x;
   int64_t next = blockIdx.x;  // this block's next part, counted from the window's first

@@ -132,7 +132,7 @@ struct ValueBody {
 
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
-    constexpr Places kUnused{1, 0, 0};  // sums are not rounded at random
+    constexpr Positions kUnused{1, 0, 0};  // sums are not rounded at random
     weights.write(
         local + row * local_ld + col,
         widen(load<N>(message.data, message.dtype, packed + row * packed_ld + col), message.dtype),

@@ -6,30 +6,30 @@
 namespace muonrt::cuda {
 
 /// Where elements of an item lie in the whole tensor, counted row by row inside the item.
-struct Places {
+struct Positions {
   int64_t cols, tensor_index, tensor_ld;
 
   /// One of them, from which to go on to the next.
-  struct Place {
+  struct Position {
     int64_t row, col;
   };
-  __device__ Place at(int64_t element) const {
+  __device__ Position at(int64_t element) const {
     const int64_t row = element / cols;
     return {row, element - row * cols};
   }
-  __device__ void next(Place& place) const { go_on(place, 1); }
+  __device__ void next(Position& position) const { go_on(position, 1); }
   /// By `count` at most, and not beyond the next row's first. @return by how many.
-  __device__ int go_on(Place& place, int count) const {
-    const int64_t left = cols - place.col;
+  __device__ int go_on(Position& position, int count) const {
+    const int64_t left = cols - position.col;
     if (count < left) {
-      place.col += count;
+      position.col += count;
       return count;
     }
-    place = {place.row + 1, 0};
+    position = {position.row + 1, 0};
     return static_cast<int>(left);
   }
-  __device__ uint64_t index(const Place& place) const {
-    return static_cast<uint64_t>(tensor_index + place.row * tensor_ld + place.col);
+  __device__ uint64_t index(const Position& position) const {
+    return static_cast<uint64_t>(tensor_index + position.row * tensor_ld + position.col);
   }
 };
 
@@ -64,13 +64,13 @@ struct Weights {
   }
   /// @param element  of the item that the first is; not looked at unless rounding is stochastic.
   template <int N>
-  __device__ void write(int64_t at, const Values<N>& w, const Places& places, int64_t element,
+  __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w, lanes);
     if (form == WeightForm::kStochastic)
-      return store_halves(static_cast<uint16_t*>(param), at, rounded(w, places, element));
+      return store_halves(static_cast<uint16_t*>(param), at, rounded(w, positions, element));
     Halves<N> high, low;
     for (int i = 0; i < N; ++i) {
       const SplitWeight split = split_updated(w.x[i]);
@@ -84,16 +84,17 @@ struct Weights {
   /// At random: one run of the generator after the other, each for those neighbours that lie in its
   /// block of the tensor and in one row.
   template <int N>
-  __device__ Halves<N> rounded(const Values<N>& w, const Places& places, int64_t element) const {
-    Places::Place place = places.at(element);
+  __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
+                               int64_t element) const {
+    Positions::Position position = positions.at(element);
     Halves<N> out;
 #pragma unroll 1
     for (int done = 0; done < N;) {
-      const uint64_t at = places.index(place);
+      const uint64_t at = positions.index(position);
       const RandomBlock random =
           random_block(seed, step, static_cast<uint32_t>(index), at / kRandomBlock);
       const int first = static_cast<int>(at % kRandomBlock);
-      const int end = done + places.go_on(place, static_cast<int>(kRandomBlock) - first);
+      const int end = done + positions.go_on(position, static_cast<int>(kRandomBlock) - first);
 #pragma unroll
       for (int i = 0; i < N; ++i)
         if (i >= done && i < end)

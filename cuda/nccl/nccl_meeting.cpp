@@ -11,10 +11,10 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr int64_t kPartingMs = 10'000;
-constexpr int kHeard = 3;  // an echo that is another rank's error itself
+constexpr int kHeard = 3;  // another rank's error itself
 
 struct Card {
-  int32_t status, echo, nccl_version, library_version, max_ctas, channels_per_net_peer;
+  int32_t status, secondhand, nccl_version, library_version, max_ctas, channels_per_net_peer;
   NcclOrigin origin;
   NcclUniqueId id;
   char message[868];
@@ -45,7 +45,7 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   card.id = mine.id;
   if (mine.error) {
     card.status = static_cast<int32_t>(mine.error->status());
-    card.echo = mine.echo;
+    card.secondhand = mine.secondhand;
     const std::string& text = mine.error->message();
     std::memcpy(card.message, text.data(), std::min(text.size(), sizeof card.message - 1));
   }
@@ -55,11 +55,11 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   return all;
 }
 
-/// Of errors that are echoes alike the first rank's.
+/// Of errors that are equally secondhand the first rank's.
 std::optional<Error> agreed_error(const std::vector<Card>& all) {
   const Card* cause = nullptr;
   for (const Card& c : all) {
-    if (c.status != 0 && (!cause || c.echo < cause->echo)) cause = &c;
+    if (c.status != 0 && (!cause || c.secondhand < cause->secondhand)) cause = &c;
   }
   if (!cause) return std::nullopt;
   return Error(static_cast<Status>(cause->status), cause->message,
@@ -72,7 +72,7 @@ void require_no_error(const Bootstrap& bootstrap, const std::vector<Card>& all) 
 }
 
 /// Of a rank that has failed: how its own error looks beside those of the others.
-int echo_of(const Error& error, const Bootstrap& alarm) {
+int secondhand_of(const Error& error, const Bootstrap& alarm) {
   const auto trouble = alarm.trouble();
   if (trouble && error.is_secondhand()) return kHeard;
   if (error.status() == Status::kTimeout) return 2;
@@ -133,7 +133,7 @@ void nccl_together(Bootstrap& bootstrap, const std::function<void()>& work) {
   require_no_error(bootstrap, gather_cards(bootstrap, mine));
 }
 
-void nccl_enter(Bootstrap& bootstrap, bool deaf,
+void nccl_enter(Bootstrap& bootstrap, bool may_block,
                 const std::function<void(const Bootstrap& alarm)>& work) {
   const auto alarm = bootstrap.duplicate(), verdict = bootstrap.duplicate();
   NcclGuest mine = attempt([&] {
@@ -144,12 +144,12 @@ void nccl_enter(Bootstrap& bootstrap, bool deaf,
   if (mine.error) {
     cause = alarm->trouble();
     if (!cause) cause = mine.error;
-    mine.echo = echo_of(*mine.error, *alarm);
-    if (mine.echo < kHeard) alarm->abort(*mine.error);
+    mine.secondhand = secondhand_of(*mine.error, *alarm);
+    if (mine.secondhand < kHeard) alarm->abort(*mine.error);
     // Where nothing can be heard, the others come at their deadlines.
     const int64_t allowed = bootstrap.timeout_ms();
     bootstrap.set_timeout_ms(
-        std::min(deaf ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));
+        std::min(may_block ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));
   }
   std::vector<Card> all;
   try {

@@ -15,7 +15,7 @@ enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 /// allow, and ranks with other numbers wait for one another.
 struct NcclGuest {
   std::optional<Error> error;  // why it cannot take part
-  int echo = 0;  // how much the error looks like what another rank's has caused; the least counts
+  int secondhand = 0;          // how likely another rank's error has caused it; the least counts
   int nccl_version = 0, library_version = 0;
   int max_ctas = 0, channels_per_net_peer = 0;
   NcclOrigin origin = NcclOrigin::kNew;
@@ -35,9 +35,9 @@ void nccl_together(Bootstrap& bootstrap, const std::function<void()>& work);
 /// The same of work in which ranks wait for one another where the bootstrap does not see it. What
 /// fails on one rank is heard by the others on `alarm`, at which their waits look; then all throw
 /// what has begun it, with that rank's number. Collective.
-/// @param deaf  the waits may know neither alarm nor deadline: a rank that fails gives the others
-///              ten seconds, then throws its own error.
-void nccl_enter(Bootstrap& bootstrap, bool deaf,
+/// @param may_block  the waits may know neither alarm nor deadline: a rank that fails gives the
+///     others ten seconds, then throws its own error.
+void nccl_enter(Bootstrap& bootstrap, bool may_block,
                 const std::function<void(const Bootstrap& alarm)>& work);
 
 }  // namespace muonrt::cuda

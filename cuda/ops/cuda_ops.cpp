@@ -87,15 +87,15 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  const Place from_place = device_.place_of(from), to_place = device_.place_of(to);
-  MUONRT_CHECK_INTERNAL(is_reached(to_place), "copy of ", bytes,
+  const MemoryKind from_kind = device_.kind_of(from), to_kind = device_.kind_of(to);
+  MUONRT_CHECK_INTERNAL(is_reached(to_kind), "copy of ", bytes,
                         " bytes to memory that the device does not reach");
-  MUONRT_CHECK_INTERNAL(from_place != Place::kElsewhere, "copy of ", bytes,
+  MUONRT_CHECK_INTERNAL(from_kind != MemoryKind::kElsewhere, "copy of ", bytes,
                         " bytes from memory of another device, or of none");
-  if (from_place == Place::kHost && bytes <= kCarriedBytes)
-    return write_carried(to, from, bytes, handle);
+  if (from_kind == MemoryKind::kHost && bytes <= kInlineBytes)
+    return write_inline(to, from, bytes, handle);
   // The runtime copies between places in host memory synchronously.
-  if (from_place == Place::kShared && to_place == Place::kShared)
+  if (from_kind == MemoryKind::kShared && to_kind == MemoryKind::kShared)
     return copy_by_kernel(to, from, bytes, handle);
   MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle));
 }
@@ -152,26 +152,27 @@ void CudaOps::scan(Stream& stream, std::span<const int32_t> list, const ParamVie
              device_.resident_blocks(), handle);
 }
 
-void CudaOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                     const MatrixBatch* matrices, ConstWire message) {
-  if (placed.empty()) return;
+void CudaOps::unpack(Stream& stream, std::span<const MatrixPiece> pieces,
+                     std::span<const Owned> owned, const MatrixBatch* matrices, ConstWire message) {
+  if (pieces.empty()) return;
   check_dtype("unpack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i)
     MUONRT_CHECK_INTERNAL(matrices[i].dtype == message.dtype, "unpack from ",
                           name_of(message.dtype), " to ", name_of(matrices[i].dtype));
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::unpack(unpacked_.find(placed.data(), handle, placed, owned, matrices), message, handle);
+  cuda::unpack(unpacked_.find(pieces.data(), handle, pieces, owned, matrices), message, handle);
 }
 
-void CudaOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                   const MatrixBatch* matrices, Wire message, Findings* findings) {
-  if (placed.empty()) return;
+void CudaOps::pack(Stream& stream, std::span<const MatrixPiece> pieces,
+                   std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
+                   Findings* findings) {
+  if (pieces.empty()) return;
   check_dtype("pack: the message", message.dtype);
   for (size_t i = 0; i < owned.size(); ++i) check_iterate("pack: a matrix", matrices[i].dtype);
   const DeviceGuard guard(device_.index());
   const cudaStream_t handle = handle_of(stream);
-  cuda::pack(packed_.find(placed.data(), handle, placed, owned, matrices), message, findings,
+  cuda::pack(packed_.find(pieces.data(), handle, pieces, owned, matrices), message, findings,
              handle);
 }
 

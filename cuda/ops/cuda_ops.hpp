@@ -43,9 +43,9 @@ class CudaOps final : public Ops {
                   Wire message, Findings* findings) override;
   void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
             Findings* findings) override;
-  void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+  void unpack(Stream& stream, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
               const MatrixBatch* matrices, ConstWire message) override;
-  void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+  void pack(Stream& stream, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
             const MatrixBatch* matrices, Wire message, Findings* findings) override;
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
@@ -93,7 +93,7 @@ class CudaOps final : public Ops {
   std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_, or naive
   Buffer normalize_scratch_;
   ListCache<PieceSource> pieces_;
-  ListCache<PlacedSource> unpacked_, packed_;
+  ListCache<MatrixPieceSource> unpacked_, packed_;
   ListCache<ParamSource> params_;
 };
 

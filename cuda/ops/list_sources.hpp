@@ -18,7 +18,7 @@ inline bool same(const Piece& a, const Piece& b) {
          a.decay_scale == b.decay_scale && a.tensor_index == b.tensor_index &&
          a.tensor_ld == b.tensor_ld;
 }
-inline bool same(const Placed& a, const Placed& b) {
+inline bool same(const MatrixPiece& a, const MatrixPiece& b) {
   return a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols && a.row == b.row &&
          a.col == b.col && a.packed_offset == b.packed_offset;
 }
@@ -46,24 +46,24 @@ class PieceSource {
   std::vector<Piece> pieces_;
 };
 
-/// Placed lists with the matrices they are placed in, one for each Owned.
-class PlacedSource {
+/// MatrixPiece lists with the matrices they are placed in, one for each Owned.
+class MatrixPieceSource {
  public:
-  using Item = PlacedItem;
-  PlacedSource(std::span<const Placed> placed, std::span<const Owned> owned,
-               const MatrixBatch* matrices)
-      : placed_(placed.begin(), placed.end()),
+  using Item = MatrixItem;
+  MatrixPieceSource(std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
+                    const MatrixBatch* matrices)
+      : pieces_(pieces.begin(), pieces.end()),
         owned_(owned.begin(), owned.end()),
         matrices_(matrices, matrices + owned.size()) {}
-  bool is(std::span<const Placed> placed, std::span<const Owned> owned,
+  bool is(std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
           const MatrixBatch* matrices) const {
-    return same_list(placed_, placed) && same_list(owned_, owned) &&
+    return same_list(pieces_, pieces) && same_list(owned_, owned) &&
            same_list(matrices_, std::span(matrices, owned.size()));
   }
-  ItemList<Item> lists() const { return items_of(placed_, owned_, matrices_.data()); }
+  ItemList<Item> lists() const { return items_of(pieces_, owned_, matrices_.data()); }
 
  private:
-  std::vector<Placed> placed_;
+  std::vector<MatrixPiece> pieces_;
   std::vector<Owned> owned_;
   std::vector<MatrixBatch> matrices_;
 };

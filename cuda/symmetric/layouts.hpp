@@ -25,34 +25,34 @@ MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
   return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
-struct Place2 {
+struct Offset2 {
   int row, col;
 };
 
 /// mma.m16n8k16. A word holds two neighbours: along k for A and B, along a row for C.
 /// A: word w of a lane begins at (row, k).
-MUONRT_HOST_DEVICE constexpr Place2 mma_a(int lane, int word) {
+MUONRT_HOST_DEVICE constexpr Offset2 mma_a(int lane, int word) {
   return {lane / 4 + 8 * (word & 1), 2 * (lane % 4) + 8 * (word >> 1)};
 }
 /// B: word w begins at (column of C, k).
-MUONRT_HOST_DEVICE constexpr Place2 mma_b(int lane, int word) {
+MUONRT_HOST_DEVICE constexpr Offset2 mma_b(int lane, int word) {
   return {lane / 4, 2 * (lane % 4) + 8 * word};
 }
 /// C: value v of a lane.
-MUONRT_HOST_DEVICE constexpr Place2 mma_c(int lane, int value) {
+MUONRT_HOST_DEVICE constexpr Offset2 mma_c(int lane, int value) {
   return {lane / 4 + 8 * (value >> 1), 2 * (lane % 4) + (value & 1)};
 }
 
 /// ldmatrix.x4: the row and chunk (from the first of a k16 step) whose address a lane gives, so
 /// that the four words are those of A for 16 rows,
-MUONRT_HOST_DEVICE constexpr Place2 ldmatrix_a(int lane) { return {lane % 16, lane / 16}; }
+MUONRT_HOST_DEVICE constexpr Offset2 ldmatrix_a(int lane) { return {lane % 16, lane / 16}; }
 /// and of B for 16 columns of C: words 0 and 1 for the first eight, 2 and 3 for the others.
-MUONRT_HOST_DEVICE constexpr Place2 ldmatrix_b(int lane) {
+MUONRT_HOST_DEVICE constexpr Offset2 ldmatrix_b(int lane) {
   return {lane % 8 + 8 * (lane / 16), lane / 8 % 2};
 }
 
 /// wgmma.m64nNk16: value v of thread t of the warpgroup, for any N.
-MUONRT_HOST_DEVICE constexpr Place2 wgmma_c(int thread, int value) {
+MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
   return {thread / 32 * 16 + thread % 32 / 4 + 8 * (value / 2 % 2),
           value / 4 * 8 + 2 * (thread % 4) + value % 2};
 }
@@ -60,11 +60,11 @@ MUONRT_HOST_DEVICE constexpr Place2 wgmma_c(int thread, int value) {
 /// stmatrix.x4 of a warp of a warpgroup, 16 rows by 16 columns of C at column 16 q of a chunk of 64
 /// x 64: the row and chunk of 16 bytes whose address a lane gives. Words in the order of wgmma_c:
 /// (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
-MUONRT_HOST_DEVICE constexpr Place2 stmatrix_straight(int warp, int lane, int q) {
+MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
 }
 /// The same registers with .trans, into the mirrored square.
-MUONRT_HOST_DEVICE constexpr Place2 stmatrix_mirrored(int warp, int lane, int q) {
+MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q) {
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }
 

@@ -70,7 +70,7 @@ class Loader {
 /// sums += A B^T over one stage.
 template <DType kElement>
 __device__ inline void multiply_stage(Sums& sums, const unsigned char* a, const unsigned char* b) {
-  const Place2 in_a = ldmatrix_a(lane()), in_b = ldmatrix_b(lane());
+  const Offset2 in_a = ldmatrix_a(lane()), in_b = ldmatrix_b(lane());
   const int a_row = warp_row() * Config::kWarpRows + in_a.row;
   const int b_row = warp_col() * Config::kWarpCols + in_b.row;
 #pragma unroll
@@ -131,7 +131,7 @@ __device__ inline void for_pairs(const Visit& visit) {
     for (int j = 0; j < Config::kAcross; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Place2 at = mma_c(lane(), 2 * half);
+        const Offset2 at = mma_c(lane(), 2 * half);
         visit(i, j, half, warp_row() * Config::kWarpRows + 16 * i + at.row,
               warp_col() * Config::kWarpCols + 8 * j + at.col);
       }

@@ -281,9 +281,9 @@ __device__ inline void make_barriers(const Shared& shared) {
 }
 
 template <DType kElement, int kCols, int kMost>
-__device__ inline void work_off(TileWords<kMost>& words, int before, const Sm90Arguments& args,
-                                const TileJob& job, const Shared& shared, int consumer,
-                                uint32_t rank, int& fill) {
+__device__ inline void process_tile(TileWords<kMost>& words, int before, const Sm90Arguments& args,
+                                    const TileJob& job, const Shared& shared, int consumer,
+                                    uint32_t rank, int& fill) {
   const SymmetricProblem& p = args.problems[job.shape];
   float sums[128];
   multiply<kElement, kCols>(sums, words, before, args, job, stages_of(p.k), shared, consumer, rank,
@@ -293,9 +293,9 @@ __device__ inline void work_off(TileWords<kMost>& words, int before, const Sm90A
 
 /// A square whose depth is cut: each slice has sums of its own, which are added up in order.
 template <DType kElement>
-__device__ inline void work_off_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
-                                       const TileJob& job, const Shared& shared, int consumer,
-                                       uint32_t rank, int& fill) {
+__device__ inline void process_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
+                                      const TileJob& job, const Shared& shared, int consumer,
+                                      uint32_t rank, int& fill) {
   const SymmetricProblem& p = args.problems[job.shape];
   const int stages = stages_of(p.k);
   float totals[128];
@@ -351,13 +351,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     for (int i = first; i < end; ++i) {
       const TileJob job = args.jobs[i];
       if constexpr (kJobs == Sm90Jobs::kSliced) {
-        work_off_slices<kElement>(words, before, args, job, shared, consumer, rank, fill);
+        process_slices<kElement>(words, before, args, job, shared, consumer, rank, fill);
       } else if constexpr (kMedium) {
-        work_off<kElement, 192>(words, before, args, job, shared, consumer, rank, fill);
+        process_tile<kElement, 192>(words, before, args, job, shared, consumer, rank, fill);
       } else if (job.kind == JobKind::kSquare) {
-        work_off<kElement, 128>(words, before, args, job, shared, consumer, rank, fill);
+        process_tile<kElement, 128>(words, before, args, job, shared, consumer, rank, fill);
       } else {
-        work_off<kElement, 256>(words, before, args, job, shared, consumer, rank, fill);
+        process_tile<kElement, 256>(words, before, args, job, shared, consumer, rank, fill);
       }
       before = i;
     }

@@ -35,12 +35,12 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
 /// of the swizzle's exclusive or, and 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const Place2 first = stmatrix_straight(thread / 32, thread % 32, 0);
+  const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
   return swizzled128(first.row, first.col) ^ (strip << 5);
 }
 __device__ inline int mirrored_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const Place2 first = stmatrix_mirrored(thread / 32, thread % 32, 0);
+  const Offset2 first = stmatrix_mirrored(thread / 32, thread % 32, 0);
   return swizzled128(first.row, first.col) + strip * 16 * 128;
 }
 
@@ -48,7 +48,7 @@ constexpr int kNoDiagonal = -kSquare;
 /// By how much the row of this thread's first sum of a square lies below its column, if gamma is
 /// added on the square's diagonal; else kNoDiagonal.
 __device__ inline int below_diagonal(bool diagonal) {
-  const Place2 at = wgmma_c(static_cast<int>(threadIdx.x) % 128, 0);
+  const Offset2 at = wgmma_c(static_cast<int>(threadIdx.x) % 128, 0);
   return diagonal ? at.row - at.col : kNoDiagonal;
 }
 

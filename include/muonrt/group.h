@@ -126,7 +126,7 @@ typedef struct muonrt_group {
   muonrt_adam_form_t adam_form;                 /* AdamW: TORCH; fixed */
   int32_t update_every; /* AdamW: acts at every so many-th committed step, on the gradient of
                            that step, without decay in between; 1; 1 .. 2^30; fixed. Gradients of
-                           the other steps may be NULL; else the guards alone read them: one
+                           the other steps may be NULL; else clipping alone reads them: one
                            that is not finite skips the step, and clip_norm counts them. */
   muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
   muonrt_normuon_t normuon; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is

@@ -53,13 +53,13 @@ typedef struct muonrt_cut {
 } muonrt_cut_t;
 
 /* What stands behind the cuts of a layout. It acts over `last_dims` of the mesh,
- * whose slots are counted row-major. */
+ * whose shards are counted row-major. */
 typedef int32_t muonrt_layout_kind_t;
 enum muonrt_layout_kind {
   MUONRT_LAYOUT_CUTS = 0,       /* nothing; `values` must be empty */
-  MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: slots + 1 bounds along tensor dimension `last_dim` */
-  MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the slot that holds all; others nothing */
-  MUONRT_LAYOUT_FLAT = 3 /* `values`: a pair begin, end for each slot: elements of the row-major
+  MUONRT_LAYOUT_ROW_BOUNDS = 1, /* `values`: shards + 1 bounds along tensor dimension `last_dim` */
+  MUONRT_LAYOUT_OWNER = 2,      /* `values`: one number, the shard that holds all; others nothing */
+  MUONRT_LAYOUT_FLAT = 3 /* `values`: a pair begin, end for each shard: elements of the row-major
                             local tensor that the cuts leave (ZeRO, FSDP1, llm.c) */
 };
 

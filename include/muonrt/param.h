@@ -112,7 +112,8 @@ typedef struct muonrt_param {
   double lr_factor;                /* multiplies the group's, for update and decay; 1; 0 .. 1e30 */
   const muonrt_qk_clip_t* qk_clip; /* Muon matrices; read at creation alone; NULL: none */
   muonrt_normuon_t normuon_axis;   /* 0: as the group */
-  int32_t travel; /* parameters with lower numbers travel first; equal ones as cost wants; 0 */
+  int32_t
+      priority; /* parameters with lower numbers are exchanged first; equal ones as cost wants; 0 */
   int32_t reserved;
   const muonrt_layout_t* grad_layout; /* where the gradient lies, if not as the parameter: cut in
                                          another way, replicated, or with partial dimensions; then

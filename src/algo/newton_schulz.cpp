@@ -139,7 +139,7 @@ Scaled polynomial(Products& products, const Space& s, const Coefficients& step) 
 }
 
 /// X <- q(X X^T) X for some steps, R being X X^T; on the small side where there is more than one.
-void put_down_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
+void append_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
   if (steps.size() == 1) {
     const Scaled z = polynomial(products, s, steps[0]);
     products.apply(s.x_next, z.factor, z.matrix, steps[0].a, s.x);
@@ -302,8 +302,8 @@ int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& se
 namespace {
 
 /// The products of a batch whose X is normalized.
-void put_down(Products& products, Space& space, const NewtonSchulz& settings,
-              const Method& method) {
+void append_steps(Products& products, Space& space, const NewtonSchulz& settings,
+                  const Method& method) {
   const CoefficientList& list = settings.list_of(method.form);
   const std::span<const Coefficients> steps = list.steps;
   for (size_t begin = 0; begin < steps.size();) {
@@ -312,7 +312,7 @@ void put_down(Products& products, Space& space, const NewtonSchulz& settings,
     if (begin == 0 && settings.row_scaling == RowScaling::kAol)
       products.scale_rows(space.r, space.x, space.factors,
                           aol_rule(settings, method.form, space.x.rows));
-    put_down_segment(products, space, steps.subspan(begin, end - begin));
+    append_segment(products, space, steps.subspan(begin, end - begin));
     begin = end;
   }
 }
@@ -335,7 +335,7 @@ std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
       ops.normalize(stream, raw, space.x, normalization_of(*batch.settings, batch.method->form),
                     findings);
       Products products(ops, stream, batch.q);
-      put_down(products, space, *batch.settings, *batch.method);
+      append_steps(products, space, *batch.settings, *batch.method);
       iterations.push_back(std::move(products.rounds));
     }
     results.push_back(space.x);

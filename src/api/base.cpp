@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "backend/cuda_device.hpp"
 #include "base/json.hpp"
 #include "build_info.hpp"
@@ -55,7 +55,7 @@ const char* muonrt_status_name(muonrt_status_t status) {
 const char* muonrt_last_error(void) { return api::last_error; }
 
 muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message) {
-  return api::guard([&] {
+  return api::as_status([&] {
     api::set_last_error(message ? message : "");
     return static_cast<Status>(status);
   });
@@ -67,7 +67,7 @@ int32_t muonrt_version(void) {
 }
 
 muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed) {
-  return api::guard([&] {
+  return api::as_status([&] {
     namespace b = build_info;
     const auto host = host::make_host_device({});
     JsonWriter json;

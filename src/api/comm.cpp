@@ -1,20 +1,20 @@
 #include "muonrt/comm.h"
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "base/checked.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
 
 template <class Make>
 muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, function, "comm");
     *comm = nullptr;
     *comm = new muonrt_comm(make());
@@ -31,7 +31,7 @@ muonrt_status_t muonrt_comm_create_self(muonrt_comm_t** comm) {
 }
 
 muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** group, int32_t size) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(group, "muonrt_thread_group_create", "group");
     *group = nullptr;
     MUONRT_REQUIRE(size >= 1 && size <= 4096, Status::kInvalidArgument,
@@ -60,14 +60,14 @@ muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 }
 
 void muonrt_comm_destroy(muonrt_comm_t* comm) {
-  guard([&] {
+  as_status([&] {
     delete comm;
     return Status::kOk;
   });
 }
 
 muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(rank, "muonrt_comm_rank", "rank");
     require_pointer(comm, "muonrt_comm_rank", "comm");
     *rank = comm->host.rank();
@@ -76,7 +76,7 @@ muonrt_status_t muonrt_comm_rank(int32_t* rank, const muonrt_comm_t* comm) {
 }
 
 muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(size, "muonrt_comm_size", "size");
     require_pointer(comm, "muonrt_comm_size", "comm");
     *size = comm->host.size();
@@ -85,7 +85,7 @@ muonrt_status_t muonrt_comm_size(int32_t* size, const muonrt_comm_t* comm) {
 }
 
 muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, "muonrt_comm_set_timeout", "comm");
     comm->host.set_timeout_ms(milliseconds);
     if (comm->device) comm->device->set_timeout_ms(milliseconds);
@@ -95,7 +95,7 @@ muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t millisecond
 
 muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                   const char* message) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, "muonrt_comm_abort", "comm");
     MUONRT_REQUIRE(status >= MUONRT_ERROR_INVALID_ARGUMENT && is_status(status),
                    Status::kInvalidArgument, "muonrt_comm_abort: status is ", status,
@@ -110,7 +110,7 @@ muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
 }
 
 muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, "muonrt_comm_barrier", "comm");
     const char mine = 0;
     std::vector<char> all(static_cast<size_t>(comm->host.size()));
@@ -121,7 +121,7 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
 
 muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
                                       int64_t bytes) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, "muonrt_comm_allgather", "comm");
     MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "muonrt_comm_allgather: bytes is ", bytes,
                    " (a size); pass 0 or more");
@@ -138,7 +138,7 @@ muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, voi
 muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t* sends,
                                      int64_t n_sends, const muonrt_message_t* receives,
                                      int64_t n_receives) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, "muonrt_comm_exchange", "comm");
     MUONRT_REQUIRE(
         n_sends >= 0 && n_receives >= 0 && (sends || !n_sends) && (receives || !n_receives),

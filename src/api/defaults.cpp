@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "base/sized_struct.hpp"
 #include "muonrt/optimizer.h"
 #include "muonrt/state.h"
@@ -18,11 +18,11 @@ namespace {
 template <class C, class Settings>
 auto fills(C& to, const Settings& defaults) {
   return [&](const auto& row) {
-    if constexpr (requires { row.c_place; }) {
-      auto& out = row.c_place(to);
+    if constexpr (requires { row.c_member; }) {
+      auto& out = row.c_member(to);
       using Value = std::remove_reference_t<decltype(out)>;
-      if constexpr (!requires { row.place(defaults).has_value(); }) {
-        if (!row.has(muonrt::kZeroIsAbsent)) out = static_cast<Value>(row.place(defaults));
+      if constexpr (!requires { row.member(defaults).has_value(); }) {
+        if (!row.has(muonrt::kZeroIsAbsent)) out = static_cast<Value>(row.member(defaults));
       }
     }
   };

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
@@ -90,7 +90,7 @@ void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, uint32_t si
 muonrt_status_t muonrt_optimizer_health(const muonrt_optimizer_t* optimizer,
                                         muonrt_health_t* health, muonrt_matrix_health_t* matrices,
                                         int64_t capacity) {
-  return guard([&] {
+  return as_status([&] {
     const char* const who = "muonrt_optimizer_health";
     require_pointer(optimizer, who, "optimizer");
     require_pointer(health, who, "health");

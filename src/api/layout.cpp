@@ -1,6 +1,6 @@
 #include "muonrt/layout.h"
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/read_layout.hpp"
 #include "base/sized_struct.hpp"
 
@@ -28,7 +28,7 @@ void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size) {
 muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_layout_t* layout,
                                           int32_t world, int32_t ndim, const int64_t* shape,
                                           int32_t rank) {
-  return api::guard([&] {
+  return api::as_status([&] {
     check_world(world, rank);
     const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
     if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_local_shape", "local_shape");
@@ -42,7 +42,7 @@ muonrt_status_t muonrt_layout_local_shape(int64_t* local_shape, const muonrt_lay
 muonrt_status_t muonrt_layout_runs(muonrt_run_t* runs, int64_t capacity, int64_t* n_runs,
                                    const muonrt_layout_t* layout, int32_t world, int32_t ndim,
                                    const int64_t* shape, int32_t rank, int32_t dim) {
-  return api::guard([&] {
+  return api::as_status([&] {
     check_world(world, rank);
     api::require_pointer(n_runs, "muonrt_layout_runs", "n_runs");
     MUONRT_REQUIRE(capacity >= 0 && (runs || capacity == 0), Status::kInvalidArgument,

@@ -1,6 +1,6 @@
 #include "muonrt/nccl.h"
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
 #include "backend/cuda_comm.hpp"
@@ -10,7 +10,7 @@
 #include "optimizer/agreement.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
@@ -72,7 +72,7 @@ void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t siz
 }
 
 muonrt_status_t muonrt_nccl_version(int32_t* version) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(version, "muonrt_nccl_version", "version");
     *version = 0;
     *version = nccl_version();
@@ -82,7 +82,7 @@ muonrt_status_t muonrt_nccl_version(int32_t* version) {
 
 muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* host,
                                         const muonrt_nccl_options_t* options) {
-  return guard([&] {
+  return as_status([&] {
     if (comm) *comm = nullptr;
     require_pointer(host, "muonrt_comm_create_nccl", "host");
     NcclOptions settings;
@@ -100,7 +100,7 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
 
 muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
                                           int32_t device_index) {
-  return guard([&] {
+  return as_status([&] {
     if (comm) *comm = nullptr;
     require_pointer(host, "muonrt_comm_create_staged", "host");
     together(host->host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/read_settings.hpp"
 #include "api/structs.hpp"
@@ -12,7 +12,7 @@
 #include "pipeline/trace.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
@@ -75,7 +75,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
                                         const muonrt_optimizer_options_t* options,
                                         const muonrt_group_t* groups, int32_t n_groups,
                                         const muonrt_param_t* params, int64_t n_params) {
-  return guard([&] {
+  return as_status([&] {
     if (optimizer) *optimizer = nullptr;
     require_pointer(comm, "muonrt_optimizer_create", "comm");
     auto handle = std::make_unique<muonrt_optimizer>();
@@ -92,7 +92,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
 }
 
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
-  guard([&] {
+  as_status([&] {
     delete optimizer;
     return Status::kOk;
   });
@@ -100,7 +100,7 @@ void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
 
 muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                           const void* grad) {
-  return guard([&] {
+  return as_status([&] {
     open(optimizer, "muonrt_optimizer_set_grad").set_grad(param, grad);
     return Status::kOk;
   });
@@ -108,7 +108,7 @@ muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t
 
 muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const void* const* grads,
                                            int64_t n) {
-  return guard([&] {
+  return as_status([&] {
     Optimizer& o = open(optimizer, "muonrt_optimizer_set_grads");
     const auto count = static_cast<int64_t>(o.settings().params.size());
     require_pointer(grads, "muonrt_optimizer_set_grads", "grads");
@@ -122,7 +122,7 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
 
 muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                           void* data) {
-  return guard([&] {
+  return as_status([&] {
     open(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
     return Status::kOk;
   });
@@ -130,7 +130,7 @@ muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t
 
 muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer, const int64_t* params,
                                              int64_t n) {
-  return guard([&] {
+  return as_status([&] {
     Optimizer& o = open(optimizer, "muonrt_optimizer_take_params");
     MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
                    "muonrt_optimizer_take_params: n is ", n,
@@ -145,7 +145,7 @@ muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer, cons
 
 muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                            const muonrt_group_t* group) {
-  return guard([&] {
+  return as_status([&] {
     Optimizer& o = open(optimizer, "muonrt_optimizer_set_group");
     require_pointer(group, "muonrt_optimizer_set_group", "group");
     o.set_group(index, api::read_group(group, cat("group ", index), false));
@@ -155,7 +155,7 @@ muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_
 
 muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonrt_step_t* step,
                                       muonrt_report_t* report) {
-  return guard([&] {
+  return as_status([&] {
     Optimizer& o = open(optimizer, "muonrt_optimizer_step");
     StepReport done;
     const Status status = o.step(
@@ -171,7 +171,7 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
 
 muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer, const char* name,
                                       int64_t* index) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_find");
     require_pointer(name, "muonrt_optimizer_find", "name");
     require_pointer(index, "muonrt_optimizer_find", "index");
@@ -182,7 +182,7 @@ muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer, const
 
 muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
                                        muonrt_state_view_t* view) {
-  return guard([&] {
+  return as_status([&] {
     Optimizer& o = open(optimizer, "muonrt_optimizer_state");
     require_pointer(view, "muonrt_optimizer_state", "view");
     const StateView found = o.state(param, static_cast<StateKind>(kind));
@@ -200,7 +200,7 @@ muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t pa
 muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int64_t param,
                                               int32_t kind, muonrt_state_piece_t* pieces,
                                               int64_t capacity, int64_t* n_pieces) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_state_pieces");
     require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
     MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument,
@@ -218,7 +218,7 @@ muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int
 
 muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer, int32_t* layers,
                                                int32_t* heads, int64_t capacity, int64_t* count) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_clipped_heads");
     require_pointer(count, "muonrt_optimizer_clipped_heads", "count");
     MUONRT_REQUIRE(capacity >= 0 && (capacity == 0 || (layers && heads)), Status::kInvalidArgument,
@@ -235,7 +235,7 @@ muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimiz
 }
 
 muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, int64_t* step) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_get_step");
     require_pointer(step, "muonrt_optimizer_get_step", "step");
     *step = o.steps();
@@ -244,7 +244,7 @@ muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, i
 }
 
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
-  return guard([&] {
+  return as_status([&] {
     open(optimizer, "muonrt_optimizer_set_step").set_steps(step);
     return Status::kOk;
   });
@@ -252,7 +252,7 @@ muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t
 
 muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
                                              int64_t* updates) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_get_updates");
     require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
     *updates = o.updates(param);
@@ -262,7 +262,7 @@ muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer
 
 muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
                                              int64_t updates) {
-  return guard([&] {
+  return as_status([&] {
     open(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
     return Status::kOk;
   });
@@ -270,7 +270,7 @@ muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int6
 
 muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer, int32_t format,
                                           char* buffer, int64_t capacity, int64_t* needed) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_describe");
     check_format(format);
     const std::string text = o.describe(format == MUONRT_JSON);
@@ -281,7 +281,7 @@ muonrt_status_t muonrt_optimizer_describe(const muonrt_optimizer_t* optimizer, i
 
 muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer, int32_t format,
                                        char* buffer, int64_t capacity, int64_t* needed) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_trace");
     check_format(format);
     MUONRT_REQUIRE(format == MUONRT_TEXT || o.settings().trace, Status::kInvalidState,
@@ -296,7 +296,7 @@ muonrt_status_t muonrt_optimizer_trace(const muonrt_optimizer_t* optimizer, int3
 
 muonrt_status_t muonrt_optimizer_counters(const muonrt_optimizer_t* optimizer,
                                           muonrt_counters_t* counters) {
-  return guard([&] {
+  return as_status([&] {
     const Optimizer& o = open(optimizer, "muonrt_optimizer_counters");
     require_pointer(counters, "muonrt_optimizer_counters", "counters");
     muonrt_counters_t out;

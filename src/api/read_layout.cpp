@@ -92,12 +92,12 @@ Layout make(const std::shared_ptr<const Mesh>& mesh, const std::vector<int64_t>&
       });
     case MUONRT_LAYOUT_OWNER:
       MUONRT_REQUIRE(values.size() == 1, kBad, who, ": layout has ", values.size(),
-                     " values (an owner is one slot); pass one");
+                     " values (an owner is one shard); pass one");
       return named(who,
                    [&] { return Layout::with_owner(mesh, shape, dims, values[0], cuts, partial); });
     case MUONRT_LAYOUT_FLAT: {
       MUONRT_REQUIRE(values.size() % 2 == 0, kBad, who, ": layout has ", values.size(),
-                     " values (flat ranges are pairs); pass begin and end for each slot");
+                     " values (flat ranges are pairs); pass begin and end for each shard");
       std::vector<std::pair<int64_t, int64_t>> ranges;
       for (size_t i = 0; i < values.size(); i += 2) ranges.emplace_back(values[i], values[i + 1]);
       return named(who,

@@ -47,9 +47,9 @@ std::vector<int32_t> known_values(const Rule& rule) {
 template <class Settings, class C>
 auto reads(const std::string& who, Settings& to, const C& from) {
   return [&](const auto& row) {
-    if constexpr (requires { row.place; }) {
-      auto& out = row.place(to);
-      const auto given = row.c_place(from);
+    if constexpr (requires { row.member; }) {
+      auto& out = row.member(to);
+      const auto given = row.c_member(from);
       using Value = typename ValueOf<std::remove_reference_t<decltype(out)>>::type;
       if (row.has(kZeroIsAbsent) && given == 0) return;
       if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>) {
@@ -183,7 +183,7 @@ ParamSettings read_param(const muonrt_param_t* given, int64_t index, LayoutReade
   out.normuon_axis = read_enum<NormuonAxis>(who, "normuon_axis", p.normuon_axis, {0, 1, 2, 3});
   if (p.qk_clip) out.qk_clip = read_qk_clip(p.qk_clip, who + ": qk_clip");
   out.owner = p.owner;
-  out.travel = p.travel;
+  out.priority = p.priority;
   if (out.view == View::kMatrix) {
     out.layout = out.layout.as_matrix();
     if (out.grad_layout) out.grad_layout = out.grad_layout->as_matrix();
@@ -247,10 +247,10 @@ void check_host(const muonrt_optimizer_options_t& o, const muonrt_optimizer_opti
   MUONRT_REQUIRE(o.device_index == 0, kBad, "options: device_index is ", o.device_index,
                  " on the host (only GPUs have numbers); leave it 0");
   visit_option_fields([&](const auto& row) {
-    if constexpr (requires { row.c_place; }) {
-      MUONRT_REQUIRE(!row.has(kGpuOnly) || row.c_place(o) == row.c_place(defaults), kBad,
-                     "options: ", row.name, " is ", row.c_place(o),
-                     " on the host (it tells how a GPU works); leave it ", row.c_place(defaults));
+    if constexpr (requires { row.c_member; }) {
+      MUONRT_REQUIRE(!row.has(kGpuOnly) || row.c_member(o) == row.c_member(defaults), kBad,
+                     "options: ", row.name, " is ", row.c_member(o),
+                     " on the host (it tells how a GPU works); leave it ", row.c_member(defaults));
     }
   });
 }

@@ -1,6 +1,6 @@
 #include "muonrt/recover.h"
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
@@ -15,7 +15,7 @@ void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t size) {
 
 muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer, muonrt_comm_t* survivors,
                                          muonrt_recovery_t* recovery) {
-  return api::guard([&] {
+  return api::as_status([&] {
     const char* const who = "muonrt_optimizer_recover";
     api::require_pointer(optimizer, who, "optimizer");
     api::require_pointer(survivors, who, "survivors");

@@ -1,6 +1,6 @@
 #include "muonrt/rendezvous.h"
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
@@ -8,7 +8,7 @@
 #include "comm/tcp_post.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
@@ -39,7 +39,7 @@ void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size) {
 
 muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp) {
   constexpr const char* kName = "muonrt_comm_create_tcp";
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, kName, "comm");
     *comm = nullptr;
     require_pointer(tcp, kName, "tcp");
@@ -71,7 +71,7 @@ void muonrt_folder_init_sized(muonrt_folder_t* folder, uint32_t size) {
 
 muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_folder_t* folder) {
   constexpr const char* kName = "muonrt_comm_create_folder";
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, kName, "comm");
     *comm = nullptr;
     require_pointer(folder, kName, "folder");

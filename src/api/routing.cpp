@@ -1,13 +1,13 @@
 #include "muonrt/routing.h"
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/structs.hpp"
 #include "base/sized_struct.hpp"
 #include "muonrt/optimizer.h"
 #include "optimizer/routing.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
@@ -43,7 +43,7 @@ extern "C" {
 
 void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size) {
   muonrt::fill_sized(routing, size, [](muonrt_routing_t& out) {
-    guard([&] {
+    as_status([&] {
       out.adamw_keys = default_keys().data();
       out.n_adamw_keys = static_cast<int32_t>(default_keys().size());
       return Status::kOk;
@@ -53,7 +53,7 @@ void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t size) {
 
 muonrt_status_t muonrt_route(int32_t* role, int32_t* view, const muonrt_routing_t* routing,
                              const char* name, int32_t ndim) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(role, "muonrt_route", "role");
     require_pointer(view, "muonrt_route", "view");
     require_pointer(name, "muonrt_route", "name");
@@ -74,7 +74,7 @@ muonrt_status_t muonrt_route(int32_t* role, int32_t* view, const muonrt_routing_
 
 muonrt_status_t muonrt_normalize_name(const char* name, char* buffer, int64_t capacity,
                                       int64_t* needed) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(name, "muonrt_normalize_name", "name");
     api::write_text(normalize_name(name), buffer, capacity, needed);
     return Status::kOk;
@@ -82,7 +82,7 @@ muonrt_status_t muonrt_normalize_name(const char* name, char* buffer, int64_t ca
 }
 
 muonrt_status_t muonrt_parse_qk_layer(int32_t* kind, int64_t* layer, const char* name) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(kind, "muonrt_parse_qk_layer", "kind");
     require_pointer(layer, "muonrt_parse_qk_layer", "layer");
     require_pointer(name, "muonrt_parse_qk_layer", "name");

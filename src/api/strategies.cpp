@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "api/guard.hpp"
+#include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/read_layout.hpp"
 #include "api/structs.hpp"
@@ -12,7 +12,7 @@
 #include "optimizer/agreement.hpp"
 
 using namespace muonrt;
-using api::guard;
+using api::as_status;
 using api::require_pointer;
 
 namespace {
@@ -158,7 +158,7 @@ void muonrt_process_groups_init_sized(muonrt_process_groups_t* groups, uint32_t 
 
 muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,
                                        const muonrt_process_sizes_t* sizes, int32_t world) {
-  return guard([&] {
+  return as_status([&] {
     check_storage("muonrt_mesh_from_sizes", mesh, storage);
     require_pointer(sizes, "muonrt_mesh_from_sizes", "sizes");
     muonrt_process_sizes_t defaults;
@@ -172,7 +172,7 @@ muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh, muonrt_mesh_storage_
 muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage_t* storage,
                                         muonrt_comm_t* comm,
                                         const muonrt_process_groups_t* groups) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(comm, "muonrt_mesh_from_groups", "comm");
     GroupRanks mine;
     together(comm->host, [&] {
@@ -188,7 +188,7 @@ muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage
 muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* storage,
                                    const muonrt_mesh_t* mesh, int32_t world, const char* name,
                                    int64_t index) {
-  return guard([&] {
+  return as_status([&] {
     check_storage("muonrt_mesh_select", out, storage);
     require_pointer(name, "muonrt_mesh_select", "name");
     const auto m = api::LayoutReader(world).mesh(mesh, "mesh");
@@ -199,7 +199,7 @@ muonrt_status_t muonrt_mesh_select(muonrt_mesh_t* out, muonrt_mesh_storage_t* st
 
 muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements, const muonrt_mesh_t* mesh,
                                           int32_t world, int32_t tp_dim, int32_t expert) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(placements, "muonrt_placements_by_name", "placements");
     require_pointer(mesh, "muonrt_placements_by_name", "mesh");
     MUONRT_REQUIRE(tp_dim >= -1 && tp_dim < MUONRT_MAX_DIMS, kBad, "placements: tp_dim is ", tp_dim,
@@ -216,7 +216,7 @@ muonrt_status_t muonrt_placements_by_name(muonrt_placement_t* placements, const 
 
 muonrt_status_t muonrt_placements_parse(muonrt_placement_t* placements, int32_t capacity,
                                         int32_t* count, const char* text) {
-  return guard([&] {
+  return as_status([&] {
     require_pointer(count, "muonrt_placements_parse", "count");
     require_pointer(text, "muonrt_placements_parse", "text");
     MUONRT_REQUIRE(capacity >= 0 && (placements || capacity == 0), kBad,

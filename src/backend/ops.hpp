@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/clipping.hpp"
 #include "backend/device.hpp"
-#include "backend/guards.hpp"
 #include "backend/health.hpp"
 #include "backend/matrix_rules.hpp"
 #include "backend/normuon.hpp"
@@ -82,13 +82,15 @@ class Ops : public MatrixRules {
                     Findings* findings) = 0;
 
   /// matrices[p.matrix] <- message (same dtype), stored short side first (see Owned::transposed).
-  virtual void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                      const MatrixBatch* matrices, ConstWire message) = 0;
+  virtual void unpack(Stream& stream, std::span<const MatrixPiece> pieces,
+                      std::span<const Owned> owned, const MatrixBatch* matrices,
+                      ConstWire message) = 0;
 
   /// message <- cast(matrices[p.matrix]), the same list read the other way; notes non-finite
   /// values.
-  virtual void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                    const MatrixBatch* matrices, Wire message, Findings* findings) = 0;
+  virtual void pack(Stream& stream, std::span<const MatrixPiece> pieces,
+                    std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
+                    Findings* findings) = 0;
 
   /// out <- in / (safety x Frobenius norm), scaled by a power of two first so that no norm over- or
   /// underflows; a zero matrix gives zero and is counted. One fixed tree per matrix: the bits

@@ -17,8 +17,9 @@ enum class WeightForm : int32_t {
 };
 
 /// One parameter on this rank, as the elementwise ops see it; or what the rank keeps of one for all
-/// holders (Kept), whose gradient is a sum of addends. The table lives in memory the device reads;
-/// the optimizer rewrites `grad`, `active` and `watched` before a step, never while one is running.
+/// holders (OwnerState), whose gradient is a sum of addends. The table lives in memory the device
+/// reads; the optimizer rewrites `grad`, `active` and `watched` before a step, never while one is
+/// running.
 struct ParamView {
   void* param = nullptr;          // local_numel elements of param_dtype
   const void* grad = nullptr;     // grads() elements of grad_dtype
@@ -36,7 +37,7 @@ struct ParamView {
   WeightForm form = WeightForm::kPlain;
   int32_t group = 0;
   int32_t active = 1;           // 0: does not act in this step
-  int32_t watched = 0;          // 1: nor does it, but the guards read its gradient
+  int32_t watched = 0;          // 1: nor does it, but clipping reads its gradient
   float grad_scale = 1.0f;      // multiplies the gradient on reading, in this step
   int32_t scalars = 0;          // index into the step's AdamScalars (AdamW only)
   uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from

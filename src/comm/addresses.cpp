@@ -218,8 +218,8 @@ std::vector<SocketAddress> own_places() {
   return out;
 }
 
-std::vector<SocketAddress> places_on(const std::string& interface,
-                                     const std::vector<SocketAddress>& addresses) {
+std::vector<SocketAddress> addresses_on(const std::string& interface,
+                                        const std::vector<SocketAddress>& addresses) {
   const std::vector<Own> mine = own_of(interface);
   std::vector<SocketAddress> out;
   for (const SocketAddress& a : addresses) {

@@ -46,8 +46,8 @@ std::vector<SocketAddress> own_places();
 
 /// Where rank 0 listens on `interface`: at those of `addresses` that lie on it, else, as behind an
 /// address that is translated, at the first of its own addresses that is of their family.
-std::vector<SocketAddress> places_on(const std::string& interface,
-                                     const std::vector<SocketAddress>& addresses);
+std::vector<SocketAddress> addresses_on(const std::string& interface,
+                                        const std::vector<SocketAddress>& addresses);
 
 /// A way to call from an interface.
 struct SocketRoute {

@@ -51,9 +51,9 @@ std::string machine_name() {
 
 /// The note's place. The folder stays open, so that it is the same whatever directory the process
 /// changes to.
-class Place {
+class NoteFile {
  public:
-  explicit Place(const FolderMeeting& meeting)
+  explicit NoteFile(const FolderMeeting& meeting)
       : name_(meeting.run_id),
         path_(meeting.path + '/' + name_),
         folder_(open(meeting.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
@@ -158,42 +158,42 @@ class Place {
 /// Rank 0's note, there as long as this.
 class Note {
  public:
-  Note(const Place& place, const std::string& content) : place_(place) { place.write(content); }
-  ~Note() { place_.remove(); }
+  Note(const NoteFile& file, const std::string& content) : file_(file) { file.write(content); }
+  ~Note() { file_.remove(); }
   Note(const Note&) = delete;
   Note& operator=(const Note&) = delete;
 
  private:
-  const Place& place_;
+  const NoteFile& file_;
 };
 
-TcpMeeting over_tcp(const FolderMeeting& m, const Place& place) {
-  return {m.rank, m.size, place.path(), "", "", m.version};
+TcpMeeting over_tcp(const FolderMeeting& m, const NoteFile& file) {
+  return {m.rank, m.size, file.path(), "", "", m.version};
 }
 
-std::vector<Socket> receive_all(const FolderMeeting& meeting, const Place& place,
+std::vector<Socket> receive_all(const FolderMeeting& meeting, const NoteFile& file,
                                 Deadline deadline) {
   std::vector<Socket> doors = listen_at(own_places(), std::max(64, meeting.size));
   std::string rest = machine_name() + '\n';
-  for (const Socket& door : doors) rest += place_of(door).text() + '\n';
+  for (const Socket& door : doors) rest += address_of(door).text() + '\n';
   NoteHead head{kNote, fresh_nonce(), {}};
   head.proof = proof_of(meeting, head, rest);
-  TcpMeeting tcp = over_tcp(meeting, place);
+  TcpMeeting tcp = over_tcp(meeting, file);
   tcp.secret = common_secret(meeting, head.drawn);
-  const Note note(place, std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+  const Note note(file, std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
   return meet_all(tcp, std::move(doors), deadline);
 }
 
-Lead lead_of(const FolderMeeting& meeting, const Place& place, const std::string& note) {
+Lead lead_of(const FolderMeeting& meeting, const NoteFile& file, const std::string& note) {
   NoteHead head{};
   if (note.size() >= sizeof head) std::memcpy(&head, note.data(), sizeof head);
-  MUONRT_REQUIRE(head.magic == kNote, Status::kCorrupt, "shared folder: ", place.path(),
+  MUONRT_REQUIRE(head.magic == kNote, Status::kCorrupt, "shared folder: ", file.path(),
                  " is no file of rank 0; look who writes to the folder, and use one version of "
                  "muonrt on all ranks");
   const std::string rest = note.substr(sizeof head);
   MUONRT_REQUIRE(equal_in_constant_time(head.proof, proof_of(meeting, head, rest)), Status::kComm,
                  "shared folder: rank 0 and rank ", meeting.rank,
-                 " have different secrets, or one has none, or ", place.path(),
+                 " have different secrets, or one has none, or ", file.path(),
                  " is an earlier run's; give all ranks the same, and every run an id of its own");
   std::istringstream lines(rest);
   std::string line, why;
@@ -208,28 +208,28 @@ Lead lead_of(const FolderMeeting& meeting, const Place& place, const std::string
   return out;
 }
 
-std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const Place& place,
+std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const NoteFile& file,
                                  Deadline deadline) {
-  const uid_t user = meeting.secret.empty() ? place.my_user() : 0;
+  const uid_t user = meeting.secret.empty() ? file.my_user() : 0;
   bool seen = false;
   const auto search = [&](std::string& why) -> Lead {
     std::string note;
     uid_t owner = user;
-    if (!place.read(note, owner)) {
+    if (!file.read(note, owner)) {
       why = "rank 0 has not made that file";
       return {};
     }
     seen = true;
     MUONRT_REQUIRE(!meeting.secret.empty() || owner == user, Status::kInvalidState,
-                   "shared folder: ", place.path(), " belongs to user ", owner,
+                   "shared folder: ", file.path(), " belongs to user ", owner,
                    " (this process's files to user ", user,
                    "), who could pose as rank 0; run all ranks as one user");
     why = "it names no address that is reached from here";
-    return lead_of(meeting, place, note);
+    return lead_of(meeting, file, note);
   };
   std::vector<Socket> out;
   try {
-    out.push_back(meet_rank_0(over_tcp(meeting, place), search, deadline));
+    out.push_back(meet_rank_0(over_tcp(meeting, file), search, deadline));
   } catch (const Error& error) {
     if (error.status() != Status::kTimeout || !seen) throw;
     throw error.between("", ", or remove that file where an earlier run has left it");
@@ -259,9 +259,9 @@ void check(const FolderMeeting& m) {
 
 std::vector<Socket> meet_in_folder(const FolderMeeting& meeting, Deadline deadline) {
   check(meeting);
-  const Place place(meeting);
-  return meeting.rank == 0 ? receive_all(meeting, place, deadline)
-                           : go_to_rank_0(meeting, place, deadline);
+  const NoteFile file(meeting);
+  return meeting.rank == 0 ? receive_all(meeting, file, deadline)
+                           : go_to_rank_0(meeting, file, deadline);
 }
 
 }  // namespace muonrt

@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-// What is said at a rendezvous: rank 0's greeting, the newcomer's claim, rank 0's answer. Fixed
+// What is said at a rendezvous: rank 0's greeting, the connection's claim, rank 0's answer. Fixed
 // sizes, the machine's byte order (little on all that muonrt runs on).
 
 constexpr size_t kSecretBytes = 8;  // of a secret at least

@@ -19,7 +19,7 @@ Channel& channel(void* state) { return *static_cast<Channel*>(state); }
 
 /// Runs `body`; its exception becomes a status and a text.
 template <class Body>
-muonrt_status_t guard(char* message, int64_t capacity, Body body) noexcept {
+muonrt_status_t as_status(char* message, int64_t capacity, Body body) noexcept {
   const auto say = [&](Status status, const char* text) {
     const size_t length = std::min(std::strlen(text), static_cast<size_t>(capacity) - 1);
     std::memcpy(message, text, length);
@@ -41,7 +41,7 @@ muonrt_status_t guard(char* message, int64_t capacity, Body body) noexcept {
 muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
                          const muonrt_message_t* receives, int64_t n_receives, int64_t timeout_ms,
                          char* message, int64_t capacity) {
-  return guard(message, capacity, [&] {
+  return as_status(message, capacity, [&] {
     channel(state).exchange({sends, static_cast<size_t>(n_sends)},
                             {receives, static_cast<size_t>(n_receives)},
                             Deadline::in_ms(timeout_ms));
@@ -50,20 +50,21 @@ muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int64_t n_s
 
 muonrt_status_t allgather(void* state, const void* mine, void* all, int64_t bytes,
                           int64_t timeout_ms, char* message, int64_t capacity) {
-  return guard(message, capacity,
-               [&] { channel(state).allgather(mine, all, bytes, Deadline::in_ms(timeout_ms)); });
+  return as_status(message, capacity, [&] {
+    channel(state).allgather(mine, all, bytes, Deadline::in_ms(timeout_ms));
+  });
 }
 
 muonrt_status_t reduce_max(void* state, const float* in, float* out, int64_t n, int64_t timeout_ms,
                            char* message, int64_t capacity) {
-  return guard(message, capacity,
-               [&] { channel(state).reduce_max(in, out, n, Deadline::in_ms(timeout_ms)); });
+  return as_status(message, capacity,
+                   [&] { channel(state).reduce_max(in, out, n, Deadline::in_ms(timeout_ms)); });
 }
 
 muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t n,
                            int64_t timeout_ms, char* message, int64_t capacity) {
-  return guard(message, capacity,
-               [&] { channel(state).reduce_sum(in, out, n, Deadline::in_ms(timeout_ms)); });
+  return as_status(message, capacity,
+                   [&] { channel(state).reduce_sum(in, out, n, Deadline::in_ms(timeout_ms)); });
 }
 
 void abort_all(void* state, muonrt_status_t status, const char* message) {
@@ -71,7 +72,7 @@ void abort_all(void* state, muonrt_status_t status, const char* message) {
 }
 
 muonrt_status_t published(void* state, char* message, int64_t capacity) {
-  return guard(message, capacity, [&] {
+  return as_status(message, capacity, [&] {
     if (const auto error = channel(state).posted()) throw *error;
   });
 }
@@ -84,8 +85,8 @@ muonrt_transport_t table_of(std::unique_ptr<Channel> channel);
 
 muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms, char* message,
                           int64_t capacity) {
-  return guard(message, capacity,
-               [&] { *out = table_of(channel(state).duplicate(Deadline::in_ms(timeout_ms))); });
+  return as_status(message, capacity,
+                   [&] { *out = table_of(channel(state).duplicate(Deadline::in_ms(timeout_ms))); });
 }
 
 muonrt_transport_t table_of(std::unique_ptr<Channel> channel) {

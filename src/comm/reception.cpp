@@ -16,28 +16,28 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kPatienceMs = 5000;   // for one newcomer's claim
+constexpr int kPatienceMs = 5000;   // for one connection's claim
 constexpr size_t kStrangers = 256;  // that may wait at once beside all ranks; the oldest then goes
 constexpr int kAtOnce = 256;        // connections taken between two looks at the others
 constexpr int kLateMs = 5000;       // in which ranks still hear what was not agreed on
 
 /// Someone who has come and not been let in yet.
-struct Newcomer {
+struct PendingConnection {
   Socket socket;
   Nonce greeted = fresh_nonce();
   Claim claim{};
   size_t got = 0;
   Deadline patience = Deadline::in_ms(kPatienceMs);
-  enum class State { kWaits, kClaimed, kHopeless };
+  enum class State { kWaits, kClaimed, kRejected };
 
   State read() {
     auto* const at = reinterpret_cast<char*>(&claim);
     const ssize_t n = recv(socket.fd(), at + got, sizeof claim - got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kWaits;
-    if (n <= 0) return State::kHopeless;
+    if (n <= 0) return State::kRejected;
     got += static_cast<size_t>(n);
     const size_t compare = std::min(got, claim.magic.size());
-    if (std::memcmp(claim.magic.data(), kClaim.data(), compare) != 0) return State::kHopeless;
+    if (std::memcmp(claim.magic.data(), kClaim.data(), compare) != 0) return State::kRejected;
     return got == sizeof claim ? State::kClaimed : State::kWaits;
   }
 };
@@ -88,7 +88,7 @@ class Reception {
     }
     std::string text = cat("rendezvous at ", meeting_.address, ", where rank 0 listens at ");
     for (const Socket& door : doors_)
-      text += cat(&door == &doors_[0] ? "" : ", ", place_of(door).text());
+      text += cat(&door == &doors_[0] ? "" : ", ", address_of(door).text());
     text += ": ";
     if (!names.empty()) {
       text += cat(name_ranks(names), " of ", meeting_.size, " did not come before the deadline");
@@ -100,7 +100,7 @@ class Reception {
     }
     // As where its /etc/hosts has this machine's own name as 127.0.1.1.
     const bool local = std::all_of(doors_.begin(), doors_.end(),
-                                   [](const Socket& s) { return place_of(s).is_loopback(); });
+                                   [](const Socket& s) { return address_of(s).is_loopback(); });
     if (local)
       text +=
           "; only this machine reaches that: for ranks on others use another of its addresses, "
@@ -111,11 +111,11 @@ class Reception {
   void look() {
     std::vector<pollfd> fds;
     for (const Socket& door : doors_) fds.push_back({door.fd(), POLLIN, 0});
-    for (const Newcomer& n : newcomers_) fds.push_back({n.socket.fd(), POLLIN, 0});
+    for (const PendingConnection& n : pending_) fds.push_back({n.socket.fd(), POLLIN, 0});
     poll(fds.data(), fds.size(), poll_ms(deadline_, 200));
     size_t at = doors_.size();
-    for (auto n = newcomers_.begin(); n != newcomers_.end(); ++at) {
-      n = attend(*n, fds[at].revents != 0) ? std::next(n) : newcomers_.erase(n);
+    for (auto n = pending_.begin(); n != pending_.end(); ++at) {
+      n = attend(*n, fds[at].revents != 0) ? std::next(n) : pending_.erase(n);
     }
     for (size_t i = 0; i < doors_.size(); ++i) {
       if (fds[i].revents) admit(doors_[i]);
@@ -141,40 +141,40 @@ class Reception {
           std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the door calls on
         return;
       }
-      if (newcomers_.size() >= kStrangers + members_.size()) make_room();
-      newcomers_.emplace_back();
-      newcomers_.back().socket = std::move(socket);
-      prepare(newcomers_.back().socket);
-      if (!tell(newcomers_.back().socket, Greeting{kGreeting, newcomers_.back().greeted}))
-        newcomers_.pop_back();
+      if (pending_.size() >= kStrangers + members_.size()) make_room();
+      pending_.emplace_back();
+      pending_.back().socket = std::move(socket);
+      prepare(pending_.back().socket);
+      if (!tell(pending_.back().socket, Greeting{kGreeting, pending_.back().greeted}))
+        pending_.pop_back();
     }
   }
 
   /// The one who came first goes, unless it has said by now who it is.
   void make_room() {
-    if (attend(newcomers_.front(), true)) turn_away("too many came at once");
-    newcomers_.pop_front();
+    if (attend(pending_.front(), true)) turn_away("too many came at once");
+    pending_.pop_front();
   }
 
   void make_room_for_file(int error) {
-    if (newcomers_.empty() && failed_) throw *failed_;
-    MUONRT_REQUIRE(!newcomers_.empty(), Status::kComm, "rendezvous at ", meeting_.address,
+    if (pending_.empty() && failed_) throw *failed_;
+    MUONRT_REQUIRE(!pending_.empty(), Status::kComm, "rendezvous at ", meeting_.address,
                    ": no connection can be taken (", errno_text(error),
                    "); raise the limit of open files (ulimit -n) above the number of ranks");
     make_room();
   }
 
-  /// Whether the newcomer stays in the waiting room.
-  bool attend(Newcomer& n, bool ready) {
+  /// Whether the connection stays in the waiting room.
+  bool attend(PendingConnection& n, bool ready) {
     if (ready) {
       switch (n.read()) {
-        case Newcomer::State::kClaimed:
+        case PendingConnection::State::kClaimed:
           examine(n);
           return false;
-        case Newcomer::State::kHopeless:
+        case PendingConnection::State::kRejected:
           turn_away("it did not speak as a rank of muonrt does");
           return false;
-        case Newcomer::State::kWaits:
+        case PendingConnection::State::kWaits:
           break;
       }
     }
@@ -183,7 +183,7 @@ class Reception {
     return false;
   }
 
-  void examine(Newcomer& n) {
+  void examine(PendingConnection& n) {
     const Claim& c = n.claim;
     if (!equal_in_constant_time(c.proof, proof_of(meeting_.secret, n.greeted, c))) {
       turn_away("its secret is another one");
@@ -263,7 +263,7 @@ class Reception {
   const std::vector<Socket> doors_;
   std::vector<Member> members_;
   std::vector<bool> heard_;  // ranks that have rank 0's answer
-  std::list<Newcomer> newcomers_;
+  std::list<PendingConnection> pending_;
   int64_t turned_away_ = 0;
   std::string last_reason_;
 };
@@ -273,7 +273,7 @@ class Reception {
 std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline) {
   check_meeting(meeting);
   auto addresses = resolve(meeting.address);
-  if (!meeting.interface.empty()) addresses = places_on(meeting.interface, addresses);
+  if (!meeting.interface.empty()) addresses = addresses_on(meeting.interface, addresses);
   return meet_all(meeting, listen_at(addresses, std::max(64, meeting.size)), deadline);
 }
 

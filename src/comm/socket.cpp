@@ -53,7 +53,7 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
   return out;
 }
 
-SocketAddress place_of(const Socket& s) {
+SocketAddress address_of(const Socket& s) {
   SocketAddress out;
   out.length = sizeof out.storage;
   getsockname(s.fd(), reinterpret_cast<sockaddr*>(&out.storage), &out.length);
@@ -98,7 +98,7 @@ Socket try_connect(const SocketAddress& address, const SocketAddress* from, Dead
 }
 
 bool meets_itself(const Socket& s) {
-  const SocketAddress here = place_of(s);
+  const SocketAddress here = address_of(s);
   SocketAddress there;
   there.length = sizeof there.storage;
   return getpeername(s.fd(), reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&

@@ -42,7 +42,7 @@ std::string errno_text(int error);
 std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog);
 
 /// The address at this end.
-SocketAddress place_of(const Socket& socket);
+SocketAddress address_of(const Socket& socket);
 
 /// @param from  an address of this machine to call from, or null.
 /// @return  an open connection, or none; then `why` says why. Waits no longer than the deadline.

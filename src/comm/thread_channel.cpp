@@ -195,18 +195,18 @@ void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
 }
 
 void ThreadChannel::throw_timeout(const Exchange& x) const {
-  std::vector<int32_t> silent, deaf, busy;
+  std::vector<int32_t> silent, not_taking, busy;
   for (int32_t peer = 0; peer < size(); ++peer) {
     if (x.scratch.wanted[static_cast<size_t>(peer)] >= 0) silent.push_back(peer);
   }
   for (const ThreadOffer& o : x.scratch.offers) {
-    if (o.state == ThreadOffer::State::kOffered) deaf.push_back(o.to);
+    if (o.state == ThreadOffer::State::kOffered) not_taking.push_back(o.to);
     if (o.state == ThreadOffer::State::kCopying) busy.push_back(o.to);
   }
   std::string who;
   if (!silent.empty()) who = cat("no message from ", name_ranks(silent));
-  if (!deaf.empty()) {
-    who += cat(who.empty() ? "" : ", ", name_ranks(deaf), " did not take what was sent");
+  if (!not_taking.empty()) {
+    who += cat(who.empty() ? "" : ", ", name_ranks(not_taking), " did not take what was sent");
   }
   if (!busy.empty()) {
     who += cat(who.empty() ? "" : ", ", name_ranks(busy), " still copied what was sent");

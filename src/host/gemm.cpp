@@ -219,18 +219,18 @@ class TiledProduct {
 
   void multiply(int64_t row, int64_t col, const void* panel, int thread) const {
     const auto &rows = prepared_.rows, &cols = prepared_.cols;
-    const TilePlace place{.row = row * rows.size,
-                          .col = col * cols.size,
-                          .rows = row + 1 == rows.count ? rows.last : rows.size,
-                          .cols = col + 1 == cols.count ? cols.last : cols.size};
+    const TilePosition position{.row = row * rows.size,
+                                .col = col * cols.size,
+                                .rows = row + 1 == rows.count ? rows.last : rows.size,
+                                .cols = col + 1 == cols.count ? cols.last : cols.size};
     float* tile = tile_of(thread);
     if (prepared_.depth == 0) {
-      std::fill(tile, tile + place.rows * place.cols, 0.0f);
+      std::fill(tile, tile + position.rows * position.cols, 0.0f);
     } else {
-      const int64_t skip = place.row * prepared_.depth * size_of(operands_.dtype);
-      prepared_.panel_of(col).run(place.rows, a_ + skip, panel, tile, scratch_of(thread));
+      const int64_t skip = position.row * prepared_.depth * size_of(operands_.dtype);
+      prepared_.panel_of(col).run(position.rows, a_ + skip, panel, tile, scratch_of(thread));
     }
-    store_tile(args_, place, tile);
+    store_tile(args_, position, tile);
   }
 
   const GemmArgs& args_;

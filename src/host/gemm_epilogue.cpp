@@ -90,14 +90,15 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
 
 /// Stores rows [begin, end) of a tile, at most kSide of them, and what mirrors them.
 template <class C, class D>
-MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePlace& place, float* tile,
-                                     int64_t begin, int64_t end) {
-  const bool on_diagonal = args.symmetric && place.row == place.col;
+MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
+                                     float* tile, int64_t begin, int64_t end) {
+  const bool on_diagonal = args.symmetric && position.row == position.col;
   const bool add = args.d.data != nullptr && args.beta != 0.0f;
-  const int64_t first = on_diagonal ? begin : 0, n = place.cols - first, col = place.col + first;
+  const int64_t first = on_diagonal ? begin : 0, n = position.cols - first,
+                col = position.col + first;
   for (int64_t r = begin; r < end; ++r) {
-    const int64_t row = place.row + r;
-    float* values = tile + r * place.cols + first;
+    const int64_t row = position.row + r;
+    float* values = tile + r * position.cols + first;
     if (add) {
       const D* d = element<D>(args.d.data, args.d.ld, row, col);
       scale_add_row(values, args.alpha, d, args.beta, n);
@@ -106,45 +107,48 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePlace& plac
     }
     if (args.gamma != 0.0f && row >= col && row < col + n) values[row - col] += args.gamma;
     // Rows of a block on the diagonal begin left of it; there they take over from the rows above.
-    for (int64_t i = first; on_diagonal && i < r; ++i) values[i - first] = tile[i * place.cols + r];
+    for (int64_t i = first; on_diagonal && i < r; ++i)
+      values[i - first] = tile[i * position.cols + r];
     round_row(values, n, element<C>(args.c.data, args.c.ld, row, col));
   }
   if (!args.symmetric) return;
-  for (int64_t j = on_diagonal ? end : 0; j < place.cols; j += kSide) {
-    C* mirrored = element<C>(args.c.data, args.c.ld, place.col + j, place.row + begin);
-    mirror_block(tile + begin * place.cols + j, place.cols, end - begin,
-                 std::min(kSide, place.cols - j), mirrored, args.c.ld);
+  for (int64_t j = on_diagonal ? end : 0; j < position.cols; j += kSide) {
+    C* mirrored = element<C>(args.c.data, args.c.ld, position.col + j, position.row + begin);
+    mirror_block(tile + begin * position.cols + j, position.cols, end - begin,
+                 std::min(kSide, position.cols - j), mirrored, args.c.ld);
   }
 }
 
 template <class C, class D>
-MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePlace& place, float* tile) {
-  for (int64_t r = 0; r < place.rows; r += kSide) {
-    store_rows<C, D>(args, place, tile, r, std::min(r + kSide, place.rows));
+MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePosition& position,
+                                      float* tile) {
+  for (int64_t r = 0; r < position.rows; r += kSide) {
+    store_rows<C, D>(args, position, tile, r, std::min(r + kSide, position.rows));
   }
 }
 
 struct StoreTile {
-  static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePlace* place, float* tile) {
+  static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePosition* position,
+                                       float* tile) {
     if (args->c.dtype == DType::kBF16) {
-      store_as<bf16>(*args, *place, tile);
+      store_as<bf16>(*args, *position, tile);
     } else if (args->c.dtype == DType::kF16) {
-      store_as<f16>(*args, *place, tile);
+      store_as<f16>(*args, *position, tile);
     } else {
-      store_as<float>(*args, *place, tile);
+      store_as<float>(*args, *position, tile);
     }
   }
 
  private:
   template <class C>
-  static MUONRT_ALWAYS_INLINE void store_as(const GemmArgs& args, const TilePlace& place,
+  static MUONRT_ALWAYS_INLINE void store_as(const GemmArgs& args, const TilePosition& position,
                                             float* tile) {
     if (args.d.dtype == DType::kBF16) {
-      store_typed<C, bf16>(args, place, tile);
+      store_typed<C, bf16>(args, position, tile);
     } else if (args.d.dtype == DType::kF16) {
-      store_typed<C, f16>(args, place, tile);
+      store_typed<C, f16>(args, position, tile);
     } else {
-      store_typed<C, float>(args, place, tile);
+      store_typed<C, float>(args, position, tile);
     }
   }
 };
@@ -159,8 +163,8 @@ struct WidenPass {
 
 }  // namespace
 
-void store_tile(const GemmArgs& args, const TilePlace& place, float* tile) {
-  run_pass<StoreTile>(best_isa(), &args, &place, tile);
+void store_tile(const GemmArgs& args, const TilePosition& position, float* tile) {
+  run_pass<StoreTile>(best_isa(), &args, &position, tile);
 }
 
 void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t begin,

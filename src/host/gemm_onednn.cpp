@@ -36,7 +36,7 @@ class OneThread {
 
 /// Runs `body` and turns the library's exception into ours.
 template <class F>
-auto guarded(const char* what, const PanelShape& shape, F&& body) {
+auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   try {
     const OneThread one_thread;
     return body();
@@ -101,7 +101,7 @@ class OnednnPanel final : public PanelProduct {
   }
 
   void pack(const void* b, void* packed, void* scratch) const override {
-    guarded("pack", shape_, [&] {
+    with_reason("pack", shape_, [&] {
       pack_.execute(dnnl::stream(engine_), {{DNNL_ARG_FROM, view(stored_, b)},
                                             {DNNL_ARG_TO, view(pack_to_, packed)},
                                             {DNNL_ARG_SCRATCHPAD, view(pack_scratch_, scratch)}});
@@ -111,7 +111,7 @@ class OnednnPanel final : public PanelProduct {
   void run(int64_t rows, const void* a, const void* packed, float* c,
            void* scratch) const override {
     const Height& height = heights_[rows == heights_[0].rows ? 0 : 1];
-    guarded("run", shape_, [&] {
+    with_reason("run", shape_, [&] {
       height.product.execute(dnnl::stream(engine_),
                              {{DNNL_ARG_SRC, view(height.a, a)},
                               {DNNL_ARG_WEIGHTS, view(packed_, packed)},
@@ -188,8 +188,8 @@ class OnednnKernel final : public TileKernel {
   bool supports_bf16() const override { return bf16_; }
 
   std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const override {
-    return guarded("make", shape,
-                   [&] { return std::make_unique<const OnednnPanel>(engine_, shape); });
+    return with_reason("make", shape,
+                       [&] { return std::make_unique<const OnednnPanel>(engine_, shape); });
   }
 
   /// True if f32 products can be made; finds out about bf16.

@@ -41,9 +41,9 @@ class HostOps final : public Ops {
                   Wire message, Findings* findings) override;
   void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
             Findings* findings) override;
-  void unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+  void unpack(Stream& stream, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
               const MatrixBatch* matrices, ConstWire message) override;
-  void pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
+  void pack(Stream& stream, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
             const MatrixBatch* matrices, Wire message, Findings* findings) override;
   void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                  const Normalization& how, Findings* findings) override;
@@ -104,8 +104,8 @@ class HostOps final : public Ops {
     Buffer memory;
   };
   /// One thread's own, for batches of small products.
-  struct Lane {
-    explicit Lane(const TileKernel& kernel) : products(kernel) {}
+  struct Worker {
+    explicit Worker(const TileKernel& kernel) : products(kernel) {}
     ThreadPool pool{1};
     Products products;
   };
@@ -117,7 +117,7 @@ class HostOps final : public Ops {
   std::mutex pool_mutex_;  // the pool and what products reuse serve one task at a time
   ThreadPool pool_;
   Products shared_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // one for each thread, made where needed
+  std::vector<std::unique_ptr<Worker>> workers_;  // one for each thread, made where needed
 };
 
 }  // namespace muonrt::host

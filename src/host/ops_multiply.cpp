@@ -90,9 +90,9 @@ void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   const std::lock_guard lock(pool_mutex_);
   shared_.reserve(device_, pool_.threads(), m, n, k, dtype);
   if (pool_.threads() == 1 || !is_small(m, n, k)) return;
-  while (std::ssize(lanes_) < pool_.threads())
-    lanes_.push_back(std::make_unique<Lane>(shared_.scratch.kernel()));
-  for (const auto& lane : lanes_) lane->products.reserve(device_, 1, m, n, k, dtype);
+  while (std::ssize(workers_) < pool_.threads())
+    workers_.push_back(std::make_unique<Worker>(shared_.scratch.kernel()));
+  for (const auto& worker : workers_) worker->products.reserve(device_, 1, m, n, k, dtype);
 }
 
 void HostOps::multiply(Stream& stream, std::span<const Product> products) {
@@ -109,10 +109,10 @@ void HostOps::multiply(Stream& stream, std::span<const Product> products) {
 void HostOps::multiply_now(const Product& product) {
   const std::lock_guard lock(pool_mutex_);
   const int64_t count = product.c.count;
-  if (count > 1 && !lanes_.empty() && is_small(product.c.rows, product.c.cols, product.a.cols)) {
+  if (count > 1 && !workers_.empty() && is_small(product.c.rows, product.c.cols, product.a.cols)) {
     pool_.parallel_for(count, [&](int64_t index, int thread) {
-      Lane& lane = *lanes_[static_cast<size_t>(thread)];
-      gemm(one_of(product, index), lane.pool, lane.products.scratch);
+      Worker& worker = *workers_[static_cast<size_t>(thread)];
+      gemm(one_of(product, index), worker.pool, worker.products.scratch);
     });
     return;
   }

@@ -41,7 +41,7 @@ To& cast_or_throw(From& from) {
 }
 
 /// What a task threw, as an Error.
-std::optional<Error> run_guarded(Task& task) noexcept {
+std::optional<Error> run_catching(Task& task) noexcept {
   try {
     try {
       task();
@@ -205,7 +205,7 @@ void StreamHub::finish_front(StreamQueue& queue, Lock& lock) {
     std::optional<Error> error;
     {
       const FpEnvironment fp_environment;
-      error = run_guarded(task);
+      error = run_catching(task);
     }
     lock.lock();
     queue.running = false;

@@ -9,8 +9,8 @@
 
 namespace muonrt::host {
 
-// A list of rectangles (Piece, Placed: anything with rows and cols) seen as one run of elements,
-// cut into ranges for threads.
+// A list of rectangles (Piece, MatrixPiece: anything with rows and cols) seen as one run of
+// elements, cut into ranges for threads.
 
 template <class Rectangle>
 int64_t count_elements(std::span<const Rectangle> list) {

@@ -73,7 +73,7 @@ uint64_t Layout::hash() const {
     feed(hash, row_bounds().bounds);
   } else if (kind() == Kind::kOwner) {
     feed_dims(hash, *mesh_, owner().mesh_dims);
-    hash.value(owner().slot);
+    hash.value(owner().shard);
   } else if (kind() == Kind::kFlat) {
     feed_dims(hash, *mesh_, flat().mesh_dims);
     for (const auto& [begin, end] : flat().ranges) feed(hash, {begin, end});

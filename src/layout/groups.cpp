@@ -7,23 +7,23 @@
 
 namespace muonrt {
 
-int64_t Layout::shard_slots() const { return mesh_->count_over(shard_dims_); }
+int64_t Layout::shard_count() const { return mesh_->count_over(shard_dims_); }
 int64_t Layout::replicas() const { return mesh_->count_over(replica_dims_); }
 int64_t Layout::addends() const { return mesh_->count_over(partial_dims_); }
 
-int64_t Layout::shard_slot(int rank) const {
+int64_t Layout::shard_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->slot_over(shard_dims_, position);
+  return position < 0 ? -1 : mesh_->index_over(shard_dims_, position);
 }
 
 int64_t Layout::replica_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->slot_over(replica_dims_, position);
+  return position < 0 ? -1 : mesh_->index_over(replica_dims_, position);
 }
 
 int64_t Layout::addend_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->slot_over(partial_dims_, position);
+  return position < 0 ? -1 : mesh_->index_over(partial_dims_, position);
 }
 
 Layout Layout::with_partial(std::vector<int> partial_mesh_dims) const {
@@ -47,7 +47,7 @@ std::vector<int> Layout::full_replica_dims() const {
 
 int64_t Layout::full_replica_index(int rank) const {
   const int64_t position = mesh_->position_of(rank);
-  return position < 0 ? -1 : mesh_->slot_over(full_replica_dims(), position);
+  return position < 0 ? -1 : mesh_->index_over(full_replica_dims(), position);
 }
 
 std::vector<int> Layout::equal_holders(int rank) const {
@@ -56,19 +56,19 @@ std::vector<int> Layout::equal_holders(int rank) const {
   if (position < 0) return out;
   const std::vector<int> full = full_replica_dims();
   const int64_t count = mesh_->count_over(full);
-  const int64_t first = position - mesh_->offset_over(full, mesh_->slot_over(full, position));
+  const int64_t first = position - mesh_->offset_over(full, mesh_->index_over(full, position));
   for (int64_t i = 0; i < count; ++i)
     out.push_back(mesh_->ranks()[static_cast<size_t>(first + mesh_->offset_over(full, i))]);
   return out;
 }
 
-int Layout::rank_of(int64_t replica, int64_t slot) const {
-  MUONRT_REQUIRE(replica >= 0 && replica < replicas() && slot >= 0 && slot < shard_slots(),
-                 Status::kInvalidArgument, "layout: replica ", replica, ", slot ", slot,
-                 " does not exist; there are ", replicas(), " replicas of ", shard_slots(),
-                 " slots");
+int Layout::rank_of(int64_t replica, int64_t shard) const {
+  MUONRT_REQUIRE(replica >= 0 && replica < replicas() && shard >= 0 && shard < shard_count(),
+                 Status::kInvalidArgument, "layout: replica ", replica, ", shard ", shard,
+                 " does not exist; there are ", replicas(), " replicas of ", shard_count(),
+                 " shards");
   const int64_t position =
-      mesh_->offset_over(replica_dims_, replica) + mesh_->offset_over(shard_dims_, slot);
+      mesh_->offset_over(replica_dims_, replica) + mesh_->offset_over(shard_dims_, shard);
   return mesh_->ranks()[static_cast<size_t>(position)];
 }
 
@@ -76,19 +76,19 @@ std::vector<int> Layout::shard_group(int rank) const {
   std::vector<int> out;
   const int64_t replica = replica_index(rank);
   if (replica < 0) return out;
-  const int64_t slots = shard_slots();
-  out.reserve(static_cast<size_t>(slots));
-  for (int64_t slot = 0; slot < slots; ++slot) out.push_back(rank_of(replica, slot));
+  const int64_t shards = shard_count();
+  out.reserve(static_cast<size_t>(shards));
+  for (int64_t shard = 0; shard < shards; ++shard) out.push_back(rank_of(replica, shard));
   return out;
 }
 
 std::vector<int> Layout::replica_group(int rank) const {
   std::vector<int> out;
-  const int64_t slot = shard_slot(rank);
-  if (slot < 0) return out;
+  const int64_t shard = shard_index(rank);
+  if (shard < 0) return out;
   const int64_t n = replicas();
   out.reserve(static_cast<size_t>(n));
-  for (int64_t replica = 0; replica < n; ++replica) out.push_back(rank_of(replica, slot));
+  for (int64_t replica = 0; replica < n; ++replica) out.push_back(rank_of(replica, shard));
   return out;
 }
 
@@ -123,7 +123,7 @@ std::string Layout::describe() const {
     say(cat(then, "bounds ", bounds, " of dim ", r.tensor_dim, " over ",
             over(*mesh_, r.mesh_dims)));
   } else if (kind() == Kind::kOwner) {
-    say(cat(then, "whole on slot ", owner().slot, " of ", over(*mesh_, owner().mesh_dims)));
+    say(cat(then, "whole on shard ", owner().shard, " of ", over(*mesh_, owner().mesh_dims)));
   } else if (kind() == Kind::kFlat) {
     say(cat(then, "flat ranges over ", over(*mesh_, flat().mesh_dims)));
   }

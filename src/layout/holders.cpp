@@ -13,7 +13,7 @@ struct Submesh {
   int64_t base = 0;         // position of the fixed coordinates
   std::vector<bool> fixed;  // per mesh dim
   int64_t index_there = 0;  // position of the matrix in the dim-0 list of its holders
-  std::vector<int> slots;   // sharding dims that are not fixed, ascending
+  std::vector<int> shards;  // sharding dims that are not fixed, ascending
 };
 
 Submesh submesh_of(const Layout& layout, int64_t index) {
@@ -33,12 +33,12 @@ Submesh submesh_of(const Layout& layout, int64_t index) {
     }
   }
   for (const int k : layout.shard_dims()) {
-    if (!out.fixed[static_cast<size_t>(k)]) out.slots.push_back(k);
+    if (!out.fixed[static_cast<size_t>(k)]) out.shards.push_back(k);
   }
   return out;
 }
 
-/// Mesh::offset_over for every slot over `dims`.
+/// Mesh::offset_over for every shard over `dims`.
 std::vector<int64_t> offsets(const Mesh& mesh, const std::vector<int>& dims) {
   std::vector<int64_t> out = {0}, next;
   for (const int k : dims) {
@@ -53,10 +53,10 @@ std::vector<int64_t> offsets(const Mesh& mesh, const std::vector<int>& dims) {
   return out;
 }
 
-/// Flat ranges of one matrix of the stack, one for each slot of its shard group.
+/// Flat ranges of one matrix of the stack, one for each shard of its shard group.
 std::vector<std::pair<int64_t, int64_t>> matrix_ranges(const Layout& stack, const Submesh& sub) {
   std::vector<std::pair<int64_t, int64_t>> out;
-  for (const int64_t offset : offsets(stack.mesh(), sub.slots)) {
+  for (const int64_t offset : offsets(stack.mesh(), sub.shards)) {
     const int rank = stack.mesh().ranks()[static_cast<size_t>(sub.base + offset)];
     const int64_t numel =
         length(stack.runs_before_flat(rank, 1)) * length(stack.runs_before_flat(rank, 2));
@@ -78,14 +78,14 @@ int64_t matrix_count(const Layout& layout) {
 
 MatrixHolders holders_of(const Layout& layout, int64_t matrix_index) {
   const Submesh sub = submesh_of(layout, matrix_index);
-  const std::vector<int64_t> slots = offsets(layout.mesh(), sub.slots);
+  const std::vector<int64_t> shards = offsets(layout.mesh(), sub.shards);
   MatrixHolders out;
   out.replicas.reserve(static_cast<size_t>(layout.replicas()));
   for (const int64_t replica : offsets(layout.mesh(), layout.replica_dims())) {
     std::vector<int>& ranks = out.replicas.emplace_back();
-    ranks.reserve(slots.size());
-    for (const int64_t slot : slots) {
-      ranks.push_back(layout.mesh().ranks()[static_cast<size_t>(sub.base + replica + slot)]);
+    ranks.reserve(shards.size());
+    for (const int64_t shard : shards) {
+      ranks.push_back(layout.mesh().ranks()[static_cast<size_t>(sub.base + replica + shard)]);
     }
   }
   return out;
@@ -133,7 +133,7 @@ Layout matrix_layout(const Layout& stack, int64_t e) {
   }
   if (stack.kind() == Layout::Kind::kFlat) {
     std::vector<int> dims = moved(stack.flat().mesh_dims);
-    std::sort(dims.begin(), dims.end());  // as matrix_ranges numbers the slots
+    std::sort(dims.begin(), dims.end());  // as matrix_ranges numbers the shards
     return Layout::with_flat(submesh, shape, cuts, dims, matrix_ranges(stack, sub), partial);
   }
   return Layout::from_cuts(submesh, shape, cuts, partial);

@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// Who holds one matrix. replicas[k] = ranks, in slot order, that together hold it exactly once.
+/// Who holds one matrix. replicas[k] = ranks, in shard order, that together hold it exactly once.
 struct MatrixHolders {
   std::vector<std::vector<int>> replicas;
 };

@@ -56,9 +56,9 @@ Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std
   check_cuts();
   check_row_bounds();
   if (const auto* o = std::get_if<Owner>(&last_)) {
-    const int64_t slots = mesh_->count_over(o->mesh_dims);
-    MUONRT_REQUIRE(o->slot >= 0 && o->slot < slots, Status::kInvalidArgument, "owner: slot ",
-                   o->slot, " does not exist; give 0 to ", slots - 1);
+    const int64_t shards = mesh_->count_over(o->mesh_dims);
+    MUONRT_REQUIRE(o->shard >= 0 && o->shard < shards, Status::kInvalidArgument, "owner: shard ",
+                   o->shard, " does not exist; give 0 to ", shards - 1);
   }
   check_flat();
 }
@@ -79,10 +79,10 @@ Layout Layout::with_row_bounds(std::shared_ptr<const Mesh> mesh, std::vector<int
 }
 
 Layout Layout::with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
-                          std::vector<int> mesh_dims, int64_t slot, std::vector<Cut> cuts_before,
+                          std::vector<int> mesh_dims, int64_t shard, std::vector<Cut> cuts_before,
                           std::vector<int> partial_mesh_dims) {
   return {std::move(mesh), std::move(shape), std::move(cuts_before),
-          Owner{std::move(mesh_dims), slot}, std::move(partial_mesh_dims)};
+          Owner{std::move(mesh_dims), shard}, std::move(partial_mesh_dims)};
 }
 
 Layout Layout::with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
@@ -155,12 +155,12 @@ void Layout::check_row_bounds() {
   if (r == nullptr) return;
   r->tensor_dim = normalized_dim(r->tensor_dim, static_cast<int>(tensor_shape_.size()));
   const std::vector<int64_t>& b = r->bounds;
-  const int64_t slots = mesh_->count_over(r->mesh_dims);
-  MUONRT_REQUIRE(std::ssize(b) == slots + 1, Status::kInvalidArgument, "row bounds: ", b.size(),
-                 " values for ", slots, " slots; give ", slots + 1,
-                 " (slot i holds [bounds[i], bounds[i + 1]))");
+  const int64_t shards = mesh_->count_over(r->mesh_dims);
+  MUONRT_REQUIRE(std::ssize(b) == shards + 1, Status::kInvalidArgument, "row bounds: ", b.size(),
+                 " values for ", shards, " shards; give ", shards + 1,
+                 " (shard i holds [bounds[i], bounds[i + 1]))");
   MUONRT_REQUIRE(b.front() == 0 && std::is_sorted(b.begin(), b.end()), Status::kInvalidArgument,
-                 "row bounds do not ascend from 0; give the start of every slot's rows, then the "
+                 "row bounds do not ascend from 0; give the start of every shard's rows, then the "
                  "number of rows");
   const std::vector<int> dims = dims_of_cuts();
   for (int64_t i = 0; i < mesh_->count_over(dims); ++i) {
@@ -174,19 +174,19 @@ void Layout::check_row_bounds() {
 void Layout::check_flat() const {
   const auto* f = std::get_if<FlatRanges>(&last_);
   if (f == nullptr) return;
-  const int64_t slots = mesh_->count_over(f->mesh_dims), all = shard_slots();
-  MUONRT_REQUIRE(std::ssize(f->ranges) == slots || std::ssize(f->ranges) == all,
-                 Status::kInvalidArgument, "flat ranges: ", f->ranges.size(), " ranges for ", slots,
-                 " slots; give one for each slot",
-                 slots == all ? "" : " (or for each slot of the shard group)");
+  const int64_t shards = mesh_->count_over(f->mesh_dims), all = shard_count();
+  MUONRT_REQUIRE(std::ssize(f->ranges) == shards || std::ssize(f->ranges) == all,
+                 Status::kInvalidArgument, "flat ranges: ", f->ranges.size(), " ranges for ",
+                 shards, " shards; give one for each shard",
+                 shards == all ? "" : " (or for each shard of the shard group)");
   const std::vector<int> outer = dims_of_cuts();
   for (int64_t i = 0; i < mesh_->count_over(outer); ++i) {
     const int64_t base = mesh_->offset_over(outer, i);
     std::vector<std::pair<int64_t, int64_t>> held;
-    for (int64_t s = 0; s < slots; ++s) {
+    for (int64_t s = 0; s < shards; ++s) {
       const auto range = flat_range_at(base + mesh_->offset_over(f->mesh_dims, s));
       MUONRT_REQUIRE(range.first >= 0 && range.first <= range.second, Status::kInvalidArgument,
-                     "flat ranges: [", range.first, ", ", range.second, ") of slot ", s,
+                     "flat ranges: [", range.first, ", ", range.second, ") of shard ", s,
                      " is no range; give 0 <= begin <= end");
       if (range.first < range.second) held.push_back(range);
     }

@@ -13,7 +13,7 @@
 
 namespace muonrt {
 
-/// Indices [bounds[i], bounds[i + 1]) of a tensor dim on slot i over `mesh_dims`.
+/// Indices [bounds[i], bounds[i + 1]) of a tensor dim on shard i over `mesh_dims`.
 struct RowBounds {
   std::vector<int> mesh_dims;
   int tensor_dim = 0;
@@ -21,15 +21,15 @@ struct RowBounds {
   friend bool operator==(const RowBounds&, const RowBounds&) = default;
 };
 
-/// The whole tensor on one slot over `mesh_dims`, nothing on the others.
+/// The whole tensor on one shard over `mesh_dims`, nothing on the others.
 struct Owner {
   std::vector<int> mesh_dims;
-  int64_t slot = 0;
+  int64_t shard = 0;
   friend bool operator==(const Owner&, const Owner&) = default;
 };
 
 /// Elements [first, second) of the row-major local tensor that the cuts leave: one range for each
-/// slot over `mesh_dims`, or one for each slot of the shard group.
+/// shard over `mesh_dims`, or one for each shard of the shard group.
 struct FlatRanges {
   std::vector<int> mesh_dims;
   std::vector<std::pair<int64_t, int64_t>> ranges;
@@ -39,7 +39,7 @@ struct FlatRanges {
 /// Which elements of a tensor every rank holds, and in which order: a global shape, a mesh, and
 /// cuts from the outermost in, the last of which may be row bounds, an owner or flat ranges.
 /// Immutable; nothing in it grows with the number of elements or of ranks (but the given bounds and
-/// ranges). A rank outside the mesh holds nothing; asking about it is no error. Lists are slots in
+/// ranges). A rank outside the mesh holds nothing; asking about it is no error. Lists are shards in
 /// row-major order over mesh dims given in their order; a mesh dim that nothing names replicates.
 class Layout {
  public:
@@ -55,22 +55,22 @@ class Layout {
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
 
-  /// @param bounds  slots + 1 values, ascending from 0 to the size that `cuts_before` leave of
+  /// @param bounds  shards + 1 values, ascending from 0 to the size that `cuts_before` leave of
   ///     `tensor_dim`, which must be the same on every rank.
   static Layout with_row_bounds(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                                 int tensor_dim, std::vector<int64_t> bounds,
                                 std::vector<int> partial_mesh_dims = {});
 
-  /// Other slots hold an empty dim 0.
+  /// Other shards hold an empty dim 0.
   static Layout with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
-                           std::vector<int> mesh_dims, int64_t slot,
+                           std::vector<int> mesh_dims, int64_t shard,
                            std::vector<Cut> cuts_before = {},
                            std::vector<int> partial_mesh_dims = {});
 
-  /// @param ranges  one for each slot over `mesh_dims`, tiling the local tensor that `cuts_before`
-  ///     leave, in any order of slots, some perhaps empty. Where those local tensors differ in
-  ///     size, one for each slot of the shard group.
+  /// @param ranges  one for each shard over `mesh_dims`, tiling the local tensor that `cuts_before`
+  ///     leave, in any order of shards, some perhaps empty. Where those local tensors differ in
+  ///     size, one for each shard of the shard group.
   static Layout with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                           std::vector<std::pair<int64_t, int64_t>> ranges,
@@ -134,15 +134,15 @@ class Layout {
   };
   Spot locate(int dim, int64_t index) const;
 
-  /// Slot = row-major combination of the coordinates on shard_dims, replica = on replica_dims.
-  /// A shard group (one replica, all slots) holds the tensor once; the ranks of a replica group
+  /// Shard = row-major combination of the coordinates on shard_dims, replica = on replica_dims.
+  /// A shard group (one replica, all shards) holds the tensor once; the ranks of a replica group
   /// hold equal lists. -1 or empty outside the mesh.
-  int64_t shard_slots() const;
+  int64_t shard_count() const;
   int64_t replicas() const;
-  int64_t shard_slot(int rank) const;
+  int64_t shard_index(int rank) const;
   int64_t replica_index(int rank) const;
-  int rank_of(int64_t replica, int64_t slot) const;
-  std::vector<int> shard_group(int rank) const;    // in slot order
+  int rank_of(int64_t replica, int64_t shard) const;
+  std::vector<int> shard_group(int rank) const;    // in shard order
   std::vector<int> replica_group(int rank) const;  // in replica order
   /// Number of addends, and which one `rank` holds: the combination over partial_dims.
   int64_t addends() const;

@@ -10,12 +10,12 @@ Runs Layout::tensor_runs(int64_t position, int dim) const {
   Runs out = whole(tensor_shape_[static_cast<size_t>(dim)]);
   for (const Cut& c : cuts_) {
     if (c.tensor_dim != dim) continue;
-    out = cut(out, mesh_->count_over(c.mesh_dims), mesh_->slot_over(c.mesh_dims, position),
+    out = cut(out, mesh_->count_over(c.mesh_dims), mesh_->index_over(c.mesh_dims, position),
               c.split_factor, c.unit);
   }
   if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
-    const auto slot = static_cast<size_t>(mesh_->slot_over(r->mesh_dims, position));
-    out = slice(out, r->bounds[slot], r->bounds[slot + 1]);
+    const auto shard = static_cast<size_t>(mesh_->index_over(r->mesh_dims, position));
+    out = slice(out, r->bounds[shard], r->bounds[shard + 1]);
   }
   if (dim == 0 && !owned_at(position)) out.clear();
   return out;
@@ -37,8 +37,8 @@ int64_t Layout::list_length_after_cuts(int64_t position, int dim) const {
   int64_t size = tensor_shape_[static_cast<size_t>(dim)];
   for (const Cut& c : cuts_) {
     if (c.tensor_dim != dim) continue;
-    size = cut_length(size, mesh_->count_over(c.mesh_dims), mesh_->slot_over(c.mesh_dims, position),
-                      c.split_factor, c.unit);
+    size = cut_length(size, mesh_->count_over(c.mesh_dims),
+                      mesh_->index_over(c.mesh_dims, position), c.split_factor, c.unit);
   }
   return size;
 }
@@ -46,15 +46,15 @@ int64_t Layout::list_length_after_cuts(int64_t position, int dim) const {
 int64_t Layout::list_length(int64_t position, int dim) const {
   if (dim == 0 && !owned_at(position)) return 0;
   if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
-    const auto slot = static_cast<size_t>(mesh_->slot_over(r->mesh_dims, position));
-    return r->bounds[slot + 1] - r->bounds[slot];
+    const auto shard = static_cast<size_t>(mesh_->index_over(r->mesh_dims, position));
+    return r->bounds[shard + 1] - r->bounds[shard];
   }
   return list_length_after_cuts(position, dim);
 }
 
 bool Layout::owned_at(int64_t position) const {
   const auto* o = std::get_if<Owner>(&last_);
-  return o == nullptr || mesh_->slot_over(o->mesh_dims, position) == o->slot;
+  return o == nullptr || mesh_->index_over(o->mesh_dims, position) == o->shard;
 }
 
 int64_t Layout::numel_before_flat(int64_t position) const {
@@ -69,9 +69,9 @@ int64_t Layout::numel_before_flat(int64_t position) const {
 std::pair<int64_t, int64_t> Layout::flat_range_at(int64_t position) const {
   const auto* f = std::get_if<FlatRanges>(&last_);
   if (f == nullptr) return {0, numel_before_flat(position)};
-  const bool by_slot = std::ssize(f->ranges) == mesh_->count_over(f->mesh_dims);
-  const int64_t slot = mesh_->slot_over(by_slot ? f->mesh_dims : shard_dims_, position);
-  return f->ranges[static_cast<size_t>(slot)];
+  const bool by_shard = std::ssize(f->ranges) == mesh_->count_over(f->mesh_dims);
+  const int64_t shard = mesh_->index_over(by_shard ? f->mesh_dims : shard_dims_, position);
+  return f->ranges[static_cast<size_t>(shard)];
 }
 
 Runs Layout::runs_before_flat(int rank, int dim) const {
@@ -118,8 +118,8 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   MUONRT_REQUIRE(index >= 0 && index < size, Status::kInvalidArgument, "index ", index,
                  " is outside tensor dim ", dim, " of size ", size, "; give 0 to ", size - 1);
   Spot out{std::vector<int64_t>(static_cast<size_t>(mesh_->dims()), -1), index};
-  const auto put = [&](const std::vector<int>& mesh_dims, int64_t slot) {
-    const int64_t position = mesh_->offset_over(mesh_dims, slot);
+  const auto put = [&](const std::vector<int>& mesh_dims, int64_t shard) {
+    const int64_t position = mesh_->offset_over(mesh_dims, shard);
     for (const int k : mesh_dims) out.coords[static_cast<size_t>(k)] = mesh_->coord(position, k);
   };
   for (const Cut& c : cuts_) {
@@ -132,12 +132,12 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   }
   if (const auto* r = std::get_if<RowBounds>(&last_); r != nullptr && r->tensor_dim == dim) {
     const auto& b = r->bounds;
-    const auto slot = std::upper_bound(b.begin(), b.end(), out.position) - b.begin() - 1;
-    out.position -= b[static_cast<size_t>(slot)];
-    put(r->mesh_dims, slot);
+    const auto shard = std::upper_bound(b.begin(), b.end(), out.position) - b.begin() - 1;
+    out.position -= b[static_cast<size_t>(shard)];
+    put(r->mesh_dims, shard);
   }
   if (const auto* o = std::get_if<Owner>(&last_); o != nullptr && dim == 0) {
-    put(o->mesh_dims, o->slot);
+    put(o->mesh_dims, o->shard);
   }
   return out;
 }

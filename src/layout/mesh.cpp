@@ -119,18 +119,18 @@ int64_t Mesh::count_over(const std::vector<int>& dims) const {
   return out;
 }
 
-int64_t Mesh::slot_over(const std::vector<int>& dims, int64_t position) const {
+int64_t Mesh::index_over(const std::vector<int>& dims, int64_t position) const {
   int64_t out = 0;
   for (const int k : dims) out = out * shape_[static_cast<size_t>(k)] + coord(position, k);
   return out;
 }
 
-int64_t Mesh::offset_over(const std::vector<int>& dims, int64_t slot) const {
+int64_t Mesh::offset_over(const std::vector<int>& dims, int64_t shard) const {
   int64_t out = 0;
   for (size_t i = dims.size(); i-- > 0;) {
     const auto k = static_cast<size_t>(dims[i]);
-    out += slot % shape_[k] * strides_[k];
-    slot /= shape_[k];
+    out += shard % shape_[k] * strides_[k];
+    shard /= shape_[k];
   }
   return out;
 }

@@ -49,9 +49,9 @@ class Mesh {
   /// Product of the sizes of `dims`.
   int64_t count_over(const std::vector<int>& dims) const;
   /// Row-major combination of the position's coordinates on `dims`, in the order given.
-  int64_t slot_over(const std::vector<int>& dims, int64_t position) const;
-  /// What slot `slot` over `dims` adds to a position whose coordinates on them are 0.
-  int64_t offset_over(const std::vector<int>& dims, int64_t slot) const;
+  int64_t index_over(const std::vector<int>& dims, int64_t position) const;
+  /// What shard `shard` over `dims` adds to a position whose coordinates on them are 0.
+  int64_t offset_over(const std::vector<int>& dims, int64_t shard) const;
 
   /// "dp=3, tp=2"; "one rank" if there are no dims.
   std::string describe() const;

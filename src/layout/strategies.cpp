@@ -14,9 +14,9 @@ bool any_of(std::string_view name, std::initializer_list<std::string_view> known
   return std::find(known.begin(), known.end(), name) != known.end();
 }
 
-/// Place of `rank` in its group on `dim`. Errors: as mesh_from_groups.
-int64_t place_of(const std::vector<std::string>& names, const std::vector<GroupRanks>& all,
-                 size_t dim, int32_t rank) {
+/// Index of `rank` in its group on `dim`. Errors: as mesh_from_groups.
+int64_t index_in_group(const std::vector<std::string>& names, const std::vector<GroupRanks>& all,
+                       size_t dim, int32_t rank) {
   const std::vector<int32_t>& group = all[static_cast<size_t>(rank)][dim];
   const auto at = std::find(group.begin(), group.end(), rank);
   MUONRT_REQUIRE(at != group.end(), kBad, "groups: rank ", rank, " is not in its own ", names[dim],
@@ -84,7 +84,7 @@ Mesh mesh_from_groups(const std::vector<std::string>& names, const std::vector<G
   for (int32_t r = 0; r < world; ++r) {
     int64_t position = 0;
     for (size_t i = 0; i < dims.size(); ++i) {
-      position = position * shape[i] + place_of(names, all, dims[i], r);
+      position = position * shape[i] + index_in_group(names, all, dims[i], r);
     }
     int32_t& at = ranks[static_cast<size_t>(position)];
     MUONRT_REQUIRE(at < 0, kBad, "groups: ranks ", at, " and ", r,

@@ -135,13 +135,13 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
     spec.group = p.group;
     spec.newton_schulz_steps = g.steps;
     spec.owner = p.owner;
-    spec.carried = g.role == Role::kMuon && settings.functions;
-    spec.travel = p.travel;
-    for (const StatePart& part : state_of(settings, index)) {
-      const bool weight = part.kind == StateKind::kMaster || part.kind == StateKind::kRemainder;
-      if (part.kind == StateKind::kMomentum) spec.momentum_bytes = size_of(part.dtype);
-      if (weight && part.ours) spec.weight_bytes = size_of(part.dtype);
-      if (part.place == StatePlace::kLines)
+    spec.by_callback = g.role == Role::kMuon && settings.functions;
+    spec.priority = p.priority;
+    for (const StateEntry& entry : state_of(settings, index)) {
+      const bool weight = entry.kind == StateKind::kMaster || entry.kind == StateKind::kRemainder;
+      if (entry.kind == StateKind::kMomentum) spec.momentum_bytes = size_of(entry.dtype);
+      if (weight && entry.ours) spec.weight_bytes = size_of(entry.dtype);
+      if (entry.place == StatePlace::kLines)
         spec.owner_bytes = normuon_bytes(normuon_lines(settings, index));
       spec.master = spec.master || weight;
     }

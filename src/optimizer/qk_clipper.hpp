@@ -7,7 +7,7 @@
 #include "backend/device.hpp"
 #include "backend/scalars.hpp"
 #include "optimizer/settings/settings.hpp"
-#include "pipeline/guards.hpp"
+#include "pipeline/clipping.hpp"
 
 namespace muonrt {
 

@@ -11,33 +11,35 @@ namespace muonrt {
 namespace {
 
 /// The parts of sums that this rank keeps: matrices by number, slices by place.
-void add_pieces(std::vector<StatePart>& parts, const std::vector<size_t>& first, const Plan& plan,
-                const std::vector<SlotPlan>& slots) {
+void add_pieces(std::vector<StateEntry>& entries, const std::vector<size_t>& first,
+                const Plan& plan, const std::vector<SlotPlan>& slots) {
   for (const SlotPlan& slot : slots) {
-    for (const Kept& kept : slot.kept) {
-      const auto p = static_cast<size_t>(kept.param);
+    for (const OwnerState& owner_state : slot.owner_state) {
+      const auto p = static_cast<size_t>(owner_state.param);
       for (size_t i = first[p]; i < first[p + 1]; ++i) {
-        StatePart& part = parts[i];
-        if (part.place == StatePlace::kSlices) part.pieces.push_back({-1, kept.first, kept.numel});
-        if (part.place == StatePlace::kMatrices)
-          part.pieces.push_back(
-              {plan.matrices()[static_cast<size_t>(kept.first)].index, 0, kept.numel});
+        StateEntry& entry = entries[i];
+        if (entry.place == StatePlace::kSlices)
+          entry.pieces.push_back({-1, owner_state.first, owner_state.numel});
+        if (entry.place == StatePlace::kMatrices)
+          entry.pieces.push_back({plan.matrices()[static_cast<size_t>(owner_state.first)].index, 0,
+                                  owner_state.numel});
       }
     }
   }
-  for (StatePart& part : parts) {
-    std::sort(part.pieces.begin(), part.pieces.end(), [](const StatePiece& a, const StatePiece& b) {
-      return std::pair(a.index, a.begin) < std::pair(b.index, b.begin);
-    });
-    for (const StatePiece& piece : part.pieces) part.numel += piece.numel;
+  for (StateEntry& entry : entries) {
+    std::sort(entry.pieces.begin(), entry.pieces.end(),
+              [](const StatePiece& a, const StatePiece& b) {
+                return std::pair(a.index, a.begin) < std::pair(b.index, b.begin);
+              });
+    for (const StatePiece& piece : entry.pieces) entry.numel += piece.numel;
   }
 }
 
 /// What is taken for it in the one buffer; the caller's masters and NorMuon's moments are not
 /// there.
-int64_t bytes_of(const StatePart& part) {
-  if (!part.ours || part.place == StatePlace::kLines) return 0;
-  return padded_bytes(part.numel, size_of(part.dtype));
+int64_t bytes_of(const StateEntry& entry) {
+  if (!entry.ours || entry.place == StatePlace::kLines) return 0;
+  return padded_bytes(entry.numel, size_of(entry.dtype));
 }
 
 [[noreturn]] void throw_absent(StateKind kind, const std::string& name) {
@@ -86,12 +88,12 @@ const char* name_of(StateKind kind) {
   return "unknown";
 }
 
-StateView view_of(const StatePart& part) {
-  const bool words = part.kind == StateKind::kRemainder;
-  return {part.data, part.numel, words ? 0 : static_cast<int32_t>(part.dtype), part.place};
+StateView view_of(const StateEntry& entry) {
+  const bool words = entry.kind == StateKind::kRemainder;
+  return {entry.data, entry.numel, words ? 0 : static_cast<int32_t>(entry.dtype), entry.place};
 }
 
-std::vector<StatePart> state_of(const OptimizerSettings& settings, int32_t param) {
+std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   const GroupSettings& group = settings.groups[static_cast<size_t>(p.group)];
   const bool adamw = group.role == Role::kAdamW;
@@ -99,7 +101,7 @@ std::vector<StatePart> state_of(const OptimizerSettings& settings, int32_t param
   const StatePlace place = !sums   ? StatePlace::kLocal
                            : adamw ? StatePlace::kSlices
                                    : StatePlace::kMatrices;
-  std::vector<StatePart> out = {{param, StateKind::kMomentum, place, group.momentum_dtype}};
+  std::vector<StateEntry> out = {{param, StateKind::kMomentum, place, group.momentum_dtype}};
   if (adamw) out.push_back({param, StateKind::kVariance, place, DType::kF32});
   if (owns_master(p) || p.master_kind == MasterKind::kCaller)
     out.push_back({param, StateKind::kMaster, StatePlace::kLocal, DType::kF32, owns_master(p)});
@@ -114,32 +116,33 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
              const std::vector<SlotPlan>& slots, int rank)
     : first_{0} {
   for (size_t p = 0; p < settings.params.size(); ++p) {
-    for (StatePart& part : state_of(settings, static_cast<int32_t>(p))) {
-      if (part.place == StatePlace::kLocal)
-        part.numel = settings.params[p].layout.local_numel(rank);
-      parts_.push_back(std::move(part));
+    for (StateEntry& entry : state_of(settings, static_cast<int32_t>(p))) {
+      if (entry.place == StatePlace::kLocal)
+        entry.numel = settings.params[p].layout.local_numel(rank);
+      entries_.push_back(std::move(entry));
     }
-    first_.push_back(parts_.size());
+    first_.push_back(entries_.size());
   }
-  add_pieces(parts_, first_, plan, slots);
+  add_pieces(entries_, first_, plan, slots);
   int64_t total = 0;
-  for (const StatePart& part : parts_) total = checked_add(total, bytes_of(part));
+  for (const StateEntry& entry : entries_) total = checked_add(total, bytes_of(entry));
   memory_ = Buffer(device, total);
   normuon_ = NormuonMemory(device, settings, plan, rank);
   char* at = memory_.as<char>();
   for (const bool local : {true, false}) {  // what lies with owners follows all that is local
-    for (StatePart& part : parts_) {
-      if ((part.place == StatePlace::kLocal) != local || part.place == StatePlace::kLines) continue;
-      if (!part.ours) part.data = settings.params[static_cast<size_t>(part.param)].master;
-      if (part.ours && part.numel > 0) part.data = at;
-      at += bytes_of(part);
+    for (StateEntry& entry : entries_) {
+      if ((entry.place == StatePlace::kLocal) != local || entry.place == StatePlace::kLines)
+        continue;
+      if (!entry.ours) entry.data = settings.params[static_cast<size_t>(entry.param)].master;
+      if (entry.ours && entry.numel > 0) entry.data = at;
+      at += bytes_of(entry);
     }
   }
-  for (StatePart& part : parts_) {
-    if (part.place != StatePlace::kLines) continue;
-    part.data = normuon_.moments(part.param);
-    part.numel = part.data ? normuon_.lines(part.param) : 0;
-    part.pieces = normuon_.pieces(plan, part.param);
+  for (StateEntry& entry : entries_) {
+    if (entry.place != StatePlace::kLines) continue;
+    entry.data = normuon_.moments(entry.param);
+    entry.numel = entry.data ? normuon_.lines(entry.param) : 0;
+    entry.pieces = normuon_.pieces(plan, entry.param);
   }
 }
 
@@ -163,42 +166,44 @@ void State::take(Device& device, const OptimizerSettings& settings,
   const Buffer findings(device, sizeof(Findings));  // a non-finite weight is no error here
   std::vector<Owned> owned;
   std::vector<MatrixBatch> sources;
-  std::vector<Placed> placed;
+  std::vector<MatrixPiece> pieces;
   for (const int64_t param : list) {
-    const StatePart* const part = find(param, StateKind::kMaster);
-    if (!part || !part->ours || part->numel == 0) continue;
+    const StateEntry* const entry = find(param, StateKind::kMaster);
+    if (!entry || !entry->ours || entry->numel == 0) continue;
     const ParamSettings& p = settings.params[static_cast<size_t>(param)];
-    const int64_t numel = part->numel;
+    const int64_t numel = entry->numel;
     const auto index = static_cast<int32_t>(owned.size());
     owned.push_back({index, 1, numel});
     sources.push_back({p.data, p.dtype, 1, numel, numel, 1, numel});
-    placed.push_back({index, 1, numel, 0, 0, static_cast<float*>(part->data) - memory_.as<float>()});
+    pieces.push_back(
+        {index, 1, numel, 0, 0, static_cast<float*>(entry->data) - memory_.as<float>()});
   }
   if (!owned.empty()) device.join(*stream, nullptr, "master weights");
   Ops& ops = device.ops();
   if (clears) ops.fill(*stream, memory_.data(), 0, memory_.bytes());
   for (const int64_t param : list) {
-    const StatePart* const part = find(param, StateKind::kRemainder);
-    if (part && part->data) ops.fill(*stream, part->data, 0, part->numel * size_of(part->dtype));
+    const StateEntry* const entry = find(param, StateKind::kRemainder);
+    if (entry && entry->data)
+      ops.fill(*stream, entry->data, 0, entry->numel * size_of(entry->dtype));
   }
   ops.fill(*stream, findings.data(), 0, findings.bytes());
-  ops.pack(*stream, placed, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
+  ops.pack(*stream, pieces, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
            findings.as<Findings>());
   device.record(*done, *stream);
   device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));
   if (const auto error = device.error()) throw *error;
 }
 
-const StatePart* State::find(int64_t param, StateKind kind) const {
+const StateEntry* State::find(int64_t param, StateKind kind) const {
   const auto p = static_cast<size_t>(param);
   for (size_t i = first_[p]; i < first_[p + 1]; ++i) {
-    if (parts_[i].kind == kind) return &parts_[i];
+    if (entries_[i].kind == kind) return &entries_[i];
   }
   return nullptr;
 }
 
-const StatePart& State::at(int64_t param, StateKind kind, const std::string& name) const {
-  if (const StatePart* part = find(param, kind)) return *part;
+const StateEntry& State::at(int64_t param, StateKind kind, const std::string& name) const {
+  if (const StateEntry* entry = find(param, kind)) return *entry;
   throw_absent(kind, name);
 }
 

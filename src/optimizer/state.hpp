@@ -28,7 +28,7 @@ struct StatePiece {
 };
 
 /// One kind of state of a parameter. What this rank holds of it is set by State alone.
-struct StatePart {
+struct StateEntry {
   int32_t param;
   StateKind kind;
   StatePlace place;
@@ -40,10 +40,10 @@ struct StatePart {
 };
 
 const char* name_of(StateKind kind);
-StateView view_of(const StatePart& part);
+StateView view_of(const StateEntry& entry);
 
 /// What a parameter keeps, on whichever ranks. The plan states its bytes from here.
-std::vector<StatePart> state_of(const OptimizerSettings& settings, int32_t param);
+std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t param);
 
 /// The state of all parameters on one rank, and its memory.
 class State {
@@ -60,16 +60,16 @@ class State {
                    const std::vector<int64_t>& list);
 
   /// Parameter by parameter.
-  const std::vector<StatePart>& parts() const { return parts_; }
+  const std::vector<StateEntry>& entries() const { return entries_; }
   /// Null where the parameter keeps none such.
-  const StatePart* find(int64_t param, StateKind kind) const;
+  const StateEntry* find(int64_t param, StateKind kind) const;
   /// Errors: INVALID_STATE where the parameter, called `name`, keeps none such; INVALID_ARGUMENT
   /// for a kind that is none.
-  const StatePart& at(int64_t param, StateKind kind, const std::string& name) const;
+  const StateEntry& at(int64_t param, StateKind kind, const std::string& name) const;
   const NormuonMemory& normuon() const { return normuon_; }
 
  private:
-  std::vector<StatePart> parts_;
+  std::vector<StateEntry> entries_;
   std::vector<size_t> first_;  // by parameter, and the end
   void take(Device& device, const OptimizerSettings& settings, const std::vector<int64_t>& list,
             bool clears);

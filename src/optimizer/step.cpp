@@ -143,10 +143,10 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
   const StepEnd end = record_.end_of(outcome);
   const StepResult result = judge(end);
   if (result == StepResult::kRejected) {
-    explain_rejection(*comm_, mine,
-                      step_arguments(settings_, step, tables_, outcome.findings, record_.steps(),
-                                     first_check_),
-                      [&] { first_check_.explain(*comm_, settings_, end.verdict); });
+    explain_rejection(
+        *comm_, mine,
+        step_arguments(settings_, step, tables_, outcome.findings, record_.steps(), first_check_),
+        [&] { first_check_.explain(*comm_, settings_, end.verdict); });
   }
   const Ballot& last = result == StepResult::kSkipped ? end.verdict : last_ballot(end);
   report.planned = std::ssize(plans_.plan().matrices());
@@ -165,7 +165,7 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
       "MUONRT_COMMIT_ATOMIC");
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
-  report.grad_norm = plans_.pipeline().guards().grad_norm();
+  report.grad_norm = plans_.pipeline().clipping().grad_norm();
   note_commit();
   record_.note_commit(end.verdict);
   report.step = record_.steps();
@@ -173,7 +173,7 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
 }
 
 void Optimizer::note_commit() {
-  clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().guards().logits());
+  clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
   tables_.count_commit();
   first_check_.note_commit();
 }

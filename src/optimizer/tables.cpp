@@ -68,14 +68,15 @@ void check_step(const OptimizerSettings& settings, const StepSettings& step) {
 Tables::Tables(Device& device, const OptimizerSettings& settings, const State& state,
                const std::vector<SlotPlan>& slots, int rank)
     : group_count_(std::ssize(settings.groups)), updates_(settings.params.size(), 0) {
-  std::vector<Kept> kept;
-  for (const SlotPlan& slot : slots) kept.insert(kept.end(), slot.kept.begin(), slot.kept.end());
-  for (const Kept& k : kept) kept_.push_back(k.param);
+  std::vector<OwnerState> owner_state;
+  for (const SlotPlan& slot : slots)
+    owner_state.insert(owner_state.end(), slot.owner_state.begin(), slot.owner_state.end());
+  for (const OwnerState& k : owner_state) owner_params_.push_back(k.param);
   const auto bytes_of = [](int64_t count, size_t size) {
     return round_up(count * static_cast<int64_t>(size), 64);
   };
   const int64_t params = param_count();
-  const int64_t param_bytes = bytes_of(params + std::ssize(kept), sizeof(ParamView));
+  const int64_t param_bytes = bytes_of(params + std::ssize(owner_state), sizeof(ParamView));
   const int64_t group_bytes = bytes_of(group_count_, sizeof(MuonScalars));
   host_ = Buffer::shared(device, param_bytes + group_bytes + bytes_of(params, sizeof(AdamScalars)));
   params_ = host_.as<ParamView>();
@@ -90,7 +91,7 @@ Tables::Tables(Device& device, const OptimizerSettings& settings, const State& s
     require_reach(device, name, "grad", view.grad);
     require_reach(device, name, "master", view.master);
   }
-  const std::vector<ParamView> views = kept_views(settings, state, params_, kept);
+  const std::vector<ParamView> views = owner_state_views(settings, state, params_, owner_state);
   std::copy(views.begin(), views.end(), params_ + params);
   sit_out();
 }
@@ -102,7 +103,8 @@ void Tables::take_copy(Device& device) {
 void Tables::bind_sums(const Pipeline& whole) {
   ParamView* view = params_ + param_count();
   for (const SlotPlan& slot : whole.slots()) {
-    for (const Kept& kept : slot.kept) (view++)->grad = whole.sums(slot.slot) + kept.sum_offset;
+    for (const OwnerState& owner_state : slot.owner_state)
+      (view++)->grad = whole.sums(slot.slot) + owner_state.sum_offset;
   }
 }
 
@@ -185,9 +187,9 @@ AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t para
 
 void Tables::set_data(int64_t param, void* data) {
   char* const before = static_cast<char*>(params_[param].param);
-  for (size_t i = 0; i < kept_.size(); ++i) {
+  for (size_t i = 0; i < owner_params_.size(); ++i) {
     ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
-    if (kept_[i] == param && view.param)
+    if (owner_params_[i] == param && view.param)
       view.param = static_cast<char*>(data) + (static_cast<char*>(view.param) - before);
   }
   params_[param].param = data;
@@ -200,10 +202,10 @@ void Tables::sit_out() {
 
 /// What is kept takes part in a step where its parameter does.
 void Tables::follow_params() {
-  for (size_t i = 0; i < kept_.size(); ++i) {
+  for (size_t i = 0; i < owner_params_.size(); ++i) {
     ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
-    view.active = params_[kept_[i]].active;
-    view.grad_scale = params_[kept_[i]].grad_scale;
+    view.active = params_[owner_params_[i]].active;
+    view.grad_scale = params_[owner_params_[i]].grad_scale;
   }
 }
 
@@ -220,8 +222,7 @@ int64_t Tables::stamp(const OptimizerSettings& settings, const StepSettings& ste
 }
 
 void Tables::count_commit() {
-  for (int64_t i = 0; i < param_count(); ++i)
-    updates_[static_cast<size_t>(i)] += params_[i].active;
+  for (int64_t i = 0; i < param_count(); ++i) updates_[static_cast<size_t>(i)] += params_[i].active;
 }
 
 void Tables::set_steps(const OptimizerSettings& settings, int64_t steps) {
@@ -230,7 +231,7 @@ void Tables::set_steps(const OptimizerSettings& settings, int64_t steps) {
 }
 
 int64_t Tables::param_of(int64_t view) const {
-  return view < param_count() ? view : kept_[static_cast<size_t>(view - param_count())];
+  return view < param_count() ? view : owner_params_[static_cast<size_t>(view - param_count())];
 }
 
 GradientTables Tables::gradient_tables() const {
@@ -239,7 +240,7 @@ GradientTables Tables::gradient_tables() const {
   const auto there = [&](auto* table) {
     return reinterpret_cast<decltype(table)>(read + (reinterpret_cast<char*>(table) - here));
   };
-  const int64_t views = param_count() + std::ssize(kept_);
+  const int64_t views = param_count() + std::ssize(owner_params_);
   return {there(params_), views, there(groups_), group_count_, there(adam_), param_count()};
 }
 

@@ -13,7 +13,7 @@
 namespace muonrt {
 
 /// What the ops read in a step: the views of the parameters and behind them of what this rank keeps
-/// of addends (Kept), the scalars of the groups, those of AdamW. The host writes them between
+/// of addends (OwnerState), the scalars of the groups, those of AdamW. The host writes them between
 /// steps. Where the device does not read the host's, a step begins with a copy.
 class Tables {
  public:
@@ -79,8 +79,8 @@ class Tables {
   MuonScalars* groups_ = nullptr;  // by group
   AdamScalars* adam_ = nullptr;    // by parameter
   int64_t group_count_ = 0;
-  std::vector<int64_t> updates_;  // by parameter
-  std::vector<int32_t> kept_;         // the parameter of each view behind the parameters'
+  std::vector<int64_t> updates_;       // by parameter
+  std::vector<int32_t> owner_params_;  // the parameter of each view behind the parameters'
 };
 
 }  // namespace muonrt

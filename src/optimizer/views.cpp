@@ -32,8 +32,8 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
   view.scalars = param;
   view.seed = static_cast<uint64_t>(settings.seed);
   const auto local = [&](StateKind kind) -> void* {
-    const StatePart* part = state.find(param, kind);
-    return part && part->place == StatePlace::kLocal ? part->data : nullptr;
+    const StateEntry* entry = state.find(param, kind);
+    return entry && entry->place == StatePlace::kLocal ? entry->data : nullptr;
   };
   view.momentum = local(StateKind::kMomentum);
   view.variance = static_cast<float*>(local(StateKind::kVariance));
@@ -43,8 +43,9 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
 }
 
 // What is kept of a parameter lies together: matrices by number, slices by place.
-std::vector<ParamView> kept_views(const OptimizerSettings& settings, const State& state,
-                                  const ParamView* params, const std::vector<Kept>& list) {
+std::vector<ParamView> owner_state_views(const OptimizerSettings& settings, const State& state,
+                                         const ParamView* params,
+                                         const std::vector<OwnerState>& list) {
   std::vector<ParamView> out(list.size());
   std::vector<size_t> order(list.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -53,28 +54,28 @@ std::vector<ParamView> kept_views(const OptimizerSettings& settings, const State
   });
   int64_t offset = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    const Kept& kept = list[order[i]];
-    if (i == 0 || kept.param != list[order[i - 1]].param) offset = 0;
+    const OwnerState& owner_state = list[order[i]];
+    if (i == 0 || owner_state.param != list[order[i - 1]].param) offset = 0;
     const auto base = [&](StateKind kind) {
-      return static_cast<char*>(state.find(kept.param, kind)->data);
+      return static_cast<char*>(state.find(owner_state.param, kind)->data);
     };
-    const ParamView& whole = params[kept.param];
+    const ParamView& whole = params[owner_state.param];
     ParamView& view = out[order[i]];
-    view.numel = kept.numel;
+    view.numel = owner_state.numel;
     view.momentum_dtype = whole.momentum_dtype;
     view.momentum = base(StateKind::kMomentum) + offset * size_of(view.momentum_dtype);
     view.grad_dtype = DType::kF32;
     view.param_dtype = whole.param_dtype;
     view.group = whole.group;
     view.scalars = whole.scalars;
-    if (group_of(settings, kept.param).role == Role::kAdamW) {
+    if (group_of(settings, owner_state.param).role == Role::kAdamW) {
       view.variance = reinterpret_cast<float*>(base(StateKind::kVariance)) + offset;
-      view.param = static_cast<char*>(whole.param) + kept.first * size_of(whole.param_dtype);
+      view.param = static_cast<char*>(whole.param) + owner_state.first * size_of(whole.param_dtype);
       view.form = whole.form;
-      if (whole.master) view.master = whole.master + kept.first;
-      if (whole.remainder) view.remainder = whole.remainder + kept.first;
+      if (whole.master) view.master = whole.master + owner_state.first;
+      if (whole.remainder) view.remainder = whole.remainder + owner_state.first;
     }
-    offset += kept.numel;
+    offset += owner_state.numel;
   }
   return out;
 }

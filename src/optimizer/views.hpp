@@ -18,7 +18,8 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
 /// matrices it owns, or of its slice. To the ops each is a parameter whose gradient is the sum.
 /// @param params  the views of all parameters.
 /// @param kept    what the rank keeps of them, in any order, as the views come back.
-std::vector<ParamView> kept_views(const OptimizerSettings& settings, const State& state,
-                                  const ParamView* params, const std::vector<Kept>& kept);
+std::vector<ParamView> owner_state_views(const OptimizerSettings& settings, const State& state,
+                                         const ParamView* params,
+                                         const std::vector<OwnerState>& owner_state);
 
 }  // namespace muonrt

@@ -38,21 +38,21 @@ StepWork make_work(const OptimizerSettings& settings, const Tables& tables, cons
     const bool local = state.find(i, StateKind::kMomentum)->place == StatePlace::kLocal;
     if (view.grads() > 0) {
       out.held.push_back(i);
-      if (grad_layout(p).replica_index(rank) == 0) out.guards.counted.push_back(i);
-      if (!local && group.update_every > 1) out.guards.watched.push_back(i);
+      if (grad_layout(p).replica_index(rank) == 0) out.clipping.counted.push_back(i);
+      if (!local && group.update_every > 1) out.clipping.watched.push_back(i);
     }
     if (view.numel == 0 || group.role != Role::kAdamW || !local) continue;
     if (view.form == WeightForm::kStochastic) {
-      out.adamw.placed.push_back(i);
+      out.adamw.indexed.push_back(i);
       add_pieces(out.adamw, p.layout, i, rank);
     } else {
       out.adamw.whole.push_back(i);
     }
   }
-  out.guards.clip_norm = settings.clip_norm;
-  out.guards.logits = clipper.logits();
-  out.guards.clipped = clipper.weights();
-  out.guards.tables = tables.gradient_tables();
+  out.clipping.clip_norm = settings.clip_norm;
+  out.clipping.logits = clipper.logits();
+  out.clipping.clipped = clipper.weights();
+  out.clipping.tables = tables.gradient_tables();
   out.chunks.normuon = &state.normuon().states();
   out.chunks.functions = settings.functions;
   out.copy = tables.copy();

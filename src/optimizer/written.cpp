@@ -12,8 +12,9 @@ WrittenMemory::WrittenMemory(const OptimizerSettings& settings, const ParamView*
   };
   for (size_t i = 0; i < settings.params.size(); ++i)
     add(params[i].param, params[i].numel, params[i].param_dtype, "data", i);
-  for (const StatePart& part : state.parts())
-    add(part.data, part.numel, part.dtype, name_of(part.kind), static_cast<size_t>(part.param));
+  for (const StateEntry& entry : state.entries())
+    add(entry.data, entry.numel, entry.dtype, name_of(entry.kind),
+        static_cast<size_t>(entry.param));
   std::sort(list_.begin(), list_.end(),
             [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
 }
@@ -27,9 +28,9 @@ void WrittenMemory::move(const Interval& from, const Interval& to) {
   for (const Interval& other : list_)
     if (&other != &*at) require_apart(to, other);
   list_.erase(at);
-  const auto behind = std::upper_bound(
-      list_.begin(), list_.end(), to,
-      [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  const auto behind =
+      std::upper_bound(list_.begin(), list_.end(), to,
+                       [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
   list_.insert(behind, to);
 }
 

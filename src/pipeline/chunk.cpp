@@ -21,12 +21,12 @@ std::vector<Message> resolve(const std::vector<Region>& regions, void* buffer) {
 
 }  // namespace
 
-Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan, const Lane& lane,
-             void* return_receive, void* scratch)
+Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan,
+             const MessageBuffers& buffers, void* return_receive, void* scratch)
     : context_(&context),
       work_(&work),
       plan_(&plan),
-      lane_(lane),
+      buffers_(buffers),
       return_receive_(return_receive),
       teams_(make_teams(context, work, plan)),
       packed_(context.device->create_event()),
@@ -52,8 +52,8 @@ Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan
   }
   normuon_ = normuon_of(plan.owned);
   times_ = SpanTimes(*context.device, spans_.size());
-  resolve_messages(lane, return_receive);
-  if (plan.carried >= 0) bind_functions();
+  resolve_messages(buffers, return_receive);
+  if (plan.callback_param >= 0) bind_functions();
 }
 
 void Chunk::bind(Batch& batch, void* scratch) {
@@ -84,10 +84,10 @@ std::vector<NormuonState> Chunk::normuon_of(const std::vector<Owned>& owned) con
   return any ? states : std::vector<NormuonState>{};
 }
 
-void Chunk::resolve_messages(const Lane& lane, void* return_receive) {
-  gather_sends_ = resolve<SendTo>(plan_->gather_sends, lane.gather_send);
-  gather_receives_ = resolve<ReceiveFrom>(plan_->gather_receives, lane.gather_receive);
-  return_sends_ = resolve<SendTo>(plan_->return_sends, lane.return_send);
+void Chunk::resolve_messages(const MessageBuffers& buffers, void* return_receive) {
+  gather_sends_ = resolve<SendTo>(plan_->gather_sends, buffers.gather_send);
+  gather_receives_ = resolve<ReceiveFrom>(plan_->gather_receives, buffers.gather_receive);
+  return_sends_ = resolve<SendTo>(plan_->return_sends, buffers.return_send);
   return_receives_ = resolve<ReceiveFrom>(plan_->return_receives, return_receive);
   relay_sends_ = resolve<SendTo>(plan_->relay_sends, return_receive);
   relay_receives_ = resolve<ReceiveFrom>(plan_->relay_receives, return_receive);
@@ -100,13 +100,13 @@ void Chunk::bind_functions() {
           ->matrices()[static_cast<size_t>(
               context_->plan->slots()[static_cast<size_t>(plan.slot)].matrices.front())]
           .owner;
-  FunctionCall call{&work_->functions, work_->failure, true, plan.carried, owner};
-  call.local = plan.gather_send_bytes ? lane_.gather_send : nullptr;
-  call.full = plan.gather_receive_bytes ? lane_.gather_receive : nullptr;
+  FunctionCall call{&work_->functions, work_->failure, true, plan.callback_param, owner};
+  call.local = plan.gather_send_bytes ? buffers_.gather_send : nullptr;
+  call.full = plan.gather_receive_bytes ? buffers_.gather_receive : nullptr;
   gather_call_ = call;
   call.gathers = false;
   call.local = plan.return_receive_bytes ? return_receive_ : nullptr;
-  call.full = plan.return_send_bytes ? lane_.return_send : nullptr;
+  call.full = plan.return_send_bytes ? buffers_.return_send : nullptr;
   return_call_ = call;
 }
 
@@ -130,12 +130,12 @@ void Chunk::call(int32_t span, FunctionCall& function) {
 }
 
 void Chunk::exchange_gather() {
-  if (plan_->carried >= 0) return call(kGatherExchange, gather_call_);
+  if (plan_->callback_param >= 0) return call(kGatherExchange, gather_call_);
   if (moves_gather()) exchange(kGatherExchange, {gather_sends_, gather_receives_});
 }
 
 void Chunk::exchange_return() {
-  if (plan_->carried >= 0) return call(kReturnExchange, return_call_);
+  if (plan_->callback_param >= 0) return call(kReturnExchange, return_call_);
   if (moves_return()) exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
@@ -150,7 +150,7 @@ void Chunk::pack_gather() {
   if (previous_) c.device->wait(*c.compute, *previous_->arrived_);
   if (!plan_->gather_pieces.empty()) {
     begin(kPack, *c.compute);
-    const Wire message{.data = lane_.gather_send, .dtype = plan_->gather_dtype};
+    const Wire message{.data = buffers_.gather_send, .dtype = plan_->gather_dtype};
     if (plan_->kind == SlotKind::kDirections) {
       c.ops().pack_direction(*c.compute, plan_->gather_pieces, c.tables, message,
                              c.results.findings);
@@ -176,15 +176,15 @@ void Chunk::sum() {
   const Context& c = *context_;
   begin(kSum, *c.compute);
   for (size_t a = 0; a < plan_->addends.size(); ++a)
-    c.ops().accumulate(*c.compute, plan_->addends[a], lane_.sums,
-                       {.data = lane_.gather_receive, .dtype = plan_->gather_dtype}, a == 0);
+    c.ops().accumulate(*c.compute, plan_->addends[a], buffers_.sums,
+                       {.data = buffers_.gather_receive, .dtype = plan_->gather_dtype}, a == 0);
   if (plan_->kind == SlotKind::kSlices) {
-    c.ops().pack_adamw(*c.compute, plan_->kept_pieces, c.tables,
-                       {.data = lane_.return_send, .dtype = plan_->return_dtype},
+    c.ops().pack_adamw(*c.compute, plan_->owner_pieces, c.tables,
+                       {.data = buffers_.return_send, .dtype = plan_->return_dtype},
                        c.results.findings);
   } else {
-    c.ops().pack_direction(*c.compute, plan_->kept_pieces, c.tables,
-                           {.data = lane_.directions, .dtype = plan_->return_dtype},
+    c.ops().pack_direction(*c.compute, plan_->owner_pieces, c.tables,
+                           {.data = buffers_.directions, .dtype = plan_->return_dtype},
                            c.results.findings);
   }
   end(kSum, *c.compute);
@@ -238,7 +238,7 @@ void Chunk::finish(Batch& batch) {
 void Chunk::run(Team& team) {
   const Context& c = *context_;
   const ConstWire message{
-      .data = plan_->kind == SlotKind::kAddends ? lane_.directions : lane_.gather_receive,
+      .data = plan_->kind == SlotKind::kAddends ? buffers_.directions : buffers_.gather_receive,
       .dtype = c.transport()};
   begin(team.span, *c.compute);
   for (const Batch& batch : team.batches)
@@ -251,16 +251,16 @@ void Chunk::run(Team& team) {
   begin(team.span + 2, *c.compute);
   for (const Batch& batch : team.batches)
     c.ops().pack(*c.compute, batch.pack, batch.owned, batch.result_each.data(),
-                 {.data = lane_.return_send, .dtype = c.transport()}, c.results.findings);
+                 {.data = buffers_.return_send, .dtype = c.transport()}, c.results.findings);
   end(team.span + 2, *c.compute);
 }
 
 void Chunk::produce() {
   const Context& c = *context_;
-  if (!teams_.empty() || !plan_->kept.empty()) {
+  if (!teams_.empty() || !plan_->owner_state.empty()) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
-    if (!plan_->kept.empty()) sum();
+    if (!plan_->owner_state.empty()) sum();
     for (Team& team : teams_) run(team);
   }
   c.device->record(*produced_, *c.compute);
@@ -279,7 +279,7 @@ void Chunk::commit(const StepRun& run) {
   const SlotPlan& p = *plan_;
   const Verdict verdict = c.verdict(run.stamp);
   if (!normuon_.empty()) c.ops().commit_normuon(*c.compute, normuon_, c.tables.params, verdict);
-  if (p.return_pieces.empty() && p.kept.empty()) return;
+  if (p.return_pieces.empty() && p.owner_state.empty()) return;
   c.device->wait(*c.compute, *returned_);
   const ConstWire message{.data = return_receive_, .dtype = p.return_dtype};
   begin(kCommit, *c.compute);
@@ -288,12 +288,12 @@ void Chunk::commit(const StepRun& run) {
       c.ops().commit_muon(*c.compute, p.return_pieces, c.tables, message, verdict);
       break;
     case SlotKind::kAddends:
-      c.ops().commit_momentum(*c.compute, p.kept_pieces, c.tables, verdict);
+      c.ops().commit_momentum(*c.compute, p.owner_pieces, c.tables, verdict);
       c.ops().commit_update(*c.compute, p.return_pieces, c.tables, message, verdict);
       break;
     case SlotKind::kSlices:
       c.ops().commit_values(*c.compute, p.return_pieces, c.tables.params, message, verdict);
-      c.ops().commit_adamw(*c.compute, p.kept_views, {}, c.tables, verdict);
+      c.ops().commit_adamw(*c.compute, p.owner_views, {}, c.tables, verdict);
       break;
   }
   end(kCommit, *c.compute);

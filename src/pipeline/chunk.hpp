@@ -17,7 +17,7 @@
 namespace muonrt {
 
 /// Message buffers of one chunk in flight; reused by the slots that are congruent to it.
-struct Lane {
+struct MessageBuffers {
   void* gather_send = nullptr;
   void* gather_receive = nullptr;
   void* return_send = nullptr;
@@ -40,14 +40,15 @@ class Chunk {
  public:
   /// @param return_receive  where the update lands; alive until `commit` has run.
   /// @param scratch         scratch_bytes of memory for products, shared by all chunks.
-  Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan, const Lane& lane,
-        void* return_receive, void* scratch);
+  Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan,
+        const MessageBuffers& buffers, void* return_receive, void* scratch);
 
   /// Bytes of product scratch that `plan` needs; reserves its products.
   static int64_t scratch_bytes(const Context& context, const ChunkWork& work, const SlotPlan& plan);
 
-  /// The chunk that used this lane before; its messages must be gone before they are overwritten.
-  void set_previous_in_lane(const Chunk* previous) { previous_ = previous; }
+  /// The chunk that used these buffers before; its messages must be gone before they are
+  /// overwritten.
+  void set_previous_user(const Chunk* previous) { previous_ = previous; }
 
   /// momentum + pack of the local shard (or its addends), exchange to the owners.
   void gather();
@@ -60,7 +61,7 @@ class Chunk {
 
   int32_t slot() const { return plan_->slot; }
   /// Where the sum of each kept thing lies; null if the slot has none.
-  const float* sums() const { return lane_.sums; }
+  const float* sums() const { return buffers_.sums; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
   /// With the times of the last step.
   std::vector<Span> spans() const { return times_.read(spans_); }
@@ -72,8 +73,8 @@ class Chunk {
     const NewtonSchulz* settings = nullptr;
     Method method;
     std::vector<Owned> owned;
-    std::vector<Placed> unpack, pack;  // Placed::matrix counts inside the batch
-    MatrixBatch raw;                   // short side first, transport dtype
+    std::vector<MatrixPiece> unpack, pack;  // MatrixPiece::matrix counts inside the batch
+    MatrixBatch raw;                        // short side first, transport dtype
     BatchBytes bytes;
     std::vector<MatrixBatch> raw_each, result_each;
     std::vector<NormuonState> normuon;  // of each matrix; empty: none has it
@@ -94,7 +95,7 @@ class Chunk {
   void bind(Batch& batch, void* scratch);
   /// One for each; none at all where no matrix has NorMuon.
   std::vector<NormuonState> normuon_of(const std::vector<Owned>& owned) const;
-  void resolve_messages(const Lane& lane, void* return_receive);
+  void resolve_messages(const MessageBuffers& buffers, void* return_receive);
   void bind_functions();
   bool moves_gather() const;
   bool moves_return() const;
@@ -117,7 +118,7 @@ class Chunk {
   const Context* context_;
   const ChunkWork* work_;
   const SlotPlan* plan_;
-  Lane lane_;
+  MessageBuffers buffers_;
   void* return_receive_;
   const Chunk* previous_ = nullptr;
   std::vector<Team> teams_;

@@ -40,15 +40,15 @@ std::vector<Chunk::Team> Chunk::make_teams(const Context& context, const ChunkWo
     }
     batches.push_back(std::move(batch));
   }
-  const auto deal = [&](const std::vector<Placed>& list, std::vector<Placed> Batch::*to) {
-    for (Placed placed : list) {
-      const auto [team, batch] = place[static_cast<size_t>(placed.matrix)];
-      placed.matrix = index_in[static_cast<size_t>(placed.matrix)];
-      (teams[team].batches[batch].*to).push_back(placed);
+  const auto deal = [&](const std::vector<MatrixPiece>& list, std::vector<MatrixPiece> Batch::*to) {
+    for (MatrixPiece piece : list) {
+      const auto [team, batch] = place[static_cast<size_t>(piece.matrix)];
+      piece.matrix = index_in[static_cast<size_t>(piece.matrix)];
+      (teams[team].batches[batch].*to).push_back(piece);
     }
   };
-  deal(plan.gather_placed, &Batch::unpack);
-  deal(plan.return_placed, &Batch::pack);
+  deal(plan.gather_matrix_pieces, &Batch::unpack);
+  deal(plan.return_matrix_pieces, &Batch::pack);
   return teams;
 }
 

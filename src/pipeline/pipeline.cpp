@@ -34,7 +34,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, StepW
   order_ = schedule(slot_count, options.window, options.commit);
   if (options.commit == CommitMode::kAtomic) {
     scanned_ = unpacked();
-    const std::vector<int32_t>& watched = work_.guards.watched;
+    const std::vector<int32_t>& watched = work_.clipping.watched;
     scanned_.insert(scanned_.end(), watched.begin(), watched.end());
   } else {
     scanned_ = work_.held;
@@ -58,7 +58,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, StepW
   work_.chunks.health = health_.get();
   work_.chunks.failure = &function_failure_;
   make_chunks();
-  guards_ = std::make_unique<Guards>(context_, std::move(work_.guards));
+  clipping_ = std::make_unique<Clipping>(context_, std::move(work_.clipping));
 }
 
 // Those of which not all is packed here (AdamW's, replicas that are not gathered): nobody else
@@ -95,8 +95,8 @@ void Pipeline::make_chunks() {
     owned_ += static_cast<int64_t>(s.owned.size());
   }
   total += aligned(scratch);
-  for (const SlotBytes& lane : sizes.lanes())
-    for (const int64_t bytes : lane) total += aligned(bytes);
+  for (const SlotBytes& buffers : sizes.in_flight())
+    for (const int64_t bytes : buffers) total += aligned(bytes);
   workspace_ = Buffer(*context_.device, total);
 
   char* at = workspace_.as<char>();
@@ -112,27 +112,27 @@ void Pipeline::make_chunks() {
   second_verdict_ = static_cast<Ballot*>(take(kMemoryAlignment));
   transient_ = at;
   scratch_ = take(scratch);
-  std::vector<void*> lane_return;
-  for (const SlotBytes& bytes : sizes.lanes()) {
-    Lane lane;
-    lane.gather_send = take(bytes[kGatherSend]);
-    lane.gather_receive = take(bytes[kGatherReceive]);
-    lane.return_send = take(bytes[kReturnSend]);
-    lane.directions = take(bytes[kDirectionBytes]);
-    lane.sums = static_cast<float*>(take(bytes[kSums]));
-    lanes_.push_back(lane);
-    lane_return.push_back(take(bytes[kReturnReceive]));
+  std::vector<void*> return_receives;
+  for (const SlotBytes& bytes : sizes.in_flight()) {
+    MessageBuffers buffers;
+    buffers.gather_send = take(bytes[kGatherSend]);
+    buffers.gather_receive = take(bytes[kGatherReceive]);
+    buffers.return_send = take(bytes[kReturnSend]);
+    buffers.directions = take(bytes[kDirectionBytes]);
+    buffers.sums = static_cast<float*>(take(bytes[kSums]));
+    message_buffers_.push_back(buffers);
+    return_receives.push_back(take(bytes[kReturnReceive]));
   }
   chunks_.resize(context_.plan->slots().size());
   std::vector<const Chunk*> last(window, nullptr);
   for (const SlotPlan& s : slots_) {
-    const size_t lane = static_cast<size_t>(s.slot) % window;
-    void* receive = atomic ? take(s.return_receive_bytes) : lane_return[lane];
-    Lane buffers = lanes_[lane];
+    const size_t turn = static_cast<size_t>(s.slot) % window;
+    void* receive = atomic ? take(s.return_receive_bytes) : return_receives[turn];
+    MessageBuffers buffers = message_buffers_[turn];
     if (atomic) buffers.sums = static_cast<float*>(take(s.sum_bytes));
     auto chunk = std::make_unique<Chunk>(context_, work_.chunks, s, buffers, receive, scratch_);
-    chunk->set_previous_in_lane(last[lane]);
-    last[lane] = chunk.get();
+    chunk->set_previous_user(last[turn]);
+    last[turn] = chunk.get();
     chunks_[static_cast<size_t>(s.slot)] = std::move(chunk);
   }
 }
@@ -157,7 +157,7 @@ void Pipeline::prepare(const StepRun& run) {
     ops.fill(s, transient_, kNan, workspace_.as<char>() + workspace_.bytes() - transient_);
   }
   if (health_) health_->begin(run.health);
-  guards_->enqueue(run);
+  clipping_->enqueue(run);
 }
 
 void Pipeline::scan() {
@@ -248,7 +248,7 @@ void Pipeline::enqueue(const StepRun& run) {
     if (++enqueued == ahead) context_.device->synchronize_joined(join_deadline_);
   }
   context_.ops().copy(*compute_, &outcome_->findings, context_.results.findings, sizeof(Findings));
-  guards_->report();
+  clipping_->report();
   context_.device->record(*finished_, *compute_);
 }
 
@@ -310,7 +310,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   context_.ops().copy(*compute_, context_.results.ballot_sum, &outcome_->verdict, sizeof(Ballot));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
-  guards_->report();  // a step that could not be enqueued to its end has not
+  clipping_->report();  // a step that could not be enqueued to its end has not
   context_.device->record(*finished_, *compute_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "pipeline/chunk.hpp"
+#include "pipeline/clipping.hpp"
 #include "pipeline/context.hpp"
-#include "pipeline/guards.hpp"
 #include "pipeline/health.hpp"
 #include "pipeline/schedule.hpp"
 
@@ -24,8 +24,8 @@ struct Outcome {
 
 /// AdamW's parameters, by index, as the commit takes them.
 struct AdamWork {
-  std::vector<int32_t> whole;   // all of what lies here at once
-  std::vector<int32_t> placed;  // by `pieces`, where rounding asks for places in the tensor
+  std::vector<int32_t> whole;    // all of what lies here at once
+  std::vector<int32_t> indexed;  // by `pieces`, where rounding asks for places in the tensor
   std::vector<Piece> pieces;
 };
 
@@ -41,7 +41,7 @@ struct StepWork {
   ChunkWork chunks;  // without health and the functions' failures, which are the pipeline's own
   AdamWork adamw;
   std::vector<int32_t> held;  // every parameter of which something lies here
-  GuardWork guards;
+  ClippingWork clipping;
   TableCopy copy;       // at the beginning of every step
   bool serial = false;  // one stage at a time, for debugging
   bool health = false;  // steps may measure
@@ -84,7 +84,7 @@ class Pipeline {
   void roll_forward(int64_t stamp, const Ballot& verdict);
 
   const Outcome& outcome() const { return *outcome_; }
-  const Guards& guards() const { return *guards_; }
+  const Clipping& clipping() const { return *clipping_; }
   /// Null where no step measures.
   Health* health() const { return health_.get(); }
   /// Of a function of the caller's, in the last step.
@@ -93,7 +93,7 @@ class Pipeline {
   /// Timed pieces of the last step in no particular order.
   std::vector<Span> spans() const;
   const std::vector<SlotPlan>& slots() const { return slots_; }
-  /// The sums of a slot in which this rank takes part; see SlotPlan::kept.
+  /// The sums of a slot in which this rank takes part; see SlotPlan::owner_state.
   const float* sums(int32_t slot) const { return chunks_[static_cast<size_t>(slot)]->sums(); }
   int64_t owned_matrices() const { return owned_; }
   int32_t resident_peak() const { return resident_peak_; }
@@ -114,9 +114,9 @@ class Pipeline {
   int rank_;
   StepWork work_;
   FunctionFailure function_failure_;
-  Findings start_;  // what a step's findings are at its beginning
+  Findings start_;             // what a step's findings are at its beginning
   char* transient_ = nullptr;  // what a step writes before it reads
-  std::unique_ptr<Guards> guards_;
+  std::unique_ptr<Clipping> clipping_;
   std::unique_ptr<Health> health_;
   std::vector<int32_t> scanned_;
   std::unique_ptr<Stream> compute_, exchange_;
@@ -124,7 +124,7 @@ class Pipeline {
   std::unique_ptr<Event> called_, voted_, verdict_in_, finished_;
   std::vector<SlotPlan> slots_;  // those this rank takes part in
   Buffer workspace_;
-  std::vector<Lane> lanes_;
+  std::vector<MessageBuffers> message_buffers_;
   void* scratch_ = nullptr;
   Ballot* ballot_ = nullptr;  // this rank's
   Ballot* second_ballot_ = nullptr;

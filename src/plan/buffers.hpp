@@ -46,24 +46,24 @@ class RankBuffers {
 
   void add(int32_t slot, const SlotBytes& bytes) {
     const size_t number = static_cast<size_t>(slot) % window_;
-    if (lanes_.size() <= number) lanes_.resize(number + 1);
-    SlotBytes& lane = lanes_[number];
+    if (in_flight_.size() <= number) in_flight_.resize(number + 1);
+    SlotBytes& buffers = in_flight_[number];
     for (size_t k = 0; k < kSlotBuffers; ++k) {
       if (atomic_ && (k == kReturnReceive || k == kSums)) {
         staged_ += bytes[k];
       } else {
-        lane[k] = std::max(lane[k], bytes[k]);
+        buffers[k] = std::max(buffers[k], bytes[k]);
       }
     }
   }
 
   /// By slot number modulo the window, up to the last that is used: the largest of those slots,
   /// which use the buffers in turn.
-  const std::vector<SlotBytes>& lanes() const { return lanes_; }
+  const std::vector<SlotBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
-    for (const SlotBytes& lane : lanes_)
-      for (const int64_t bytes : lane) sum += bytes;
+    for (const SlotBytes& buffers : in_flight_)
+      for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
   /// Of what each slot has by itself until the vote: updates and sums, where all commit together.
@@ -72,7 +72,7 @@ class RankBuffers {
  private:
   bool atomic_;
   size_t window_;
-  std::vector<SlotBytes> lanes_;
+  std::vector<SlotBytes> in_flight_;
   int64_t staged_ = 0;
 };
 

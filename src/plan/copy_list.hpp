@@ -24,7 +24,7 @@ struct Piece {
 };
 
 /// The owner's side: one rectangle between a message and the whole matrix.
-struct Placed {
+struct MatrixPiece {
   int32_t matrix;  // index into SlotPlan::owned
   int64_t rows, cols;
   int64_t row, col;  // place in the whole matrix (never transposed)
@@ -55,7 +55,7 @@ enum class SlotKind : int32_t {
 
 /// What a rank keeps the state of on behalf of all holders: a whole matrix, or its slice of an
 /// AdamW parameter. The elementwise ops see it as a parameter, in the table behind all others.
-struct Kept {
+struct OwnerState {
   int32_t param;       // index into the optimizer's parameters
   int64_t first;       // matrix: index into Plan::matrices(); slice: first local element
   int64_t numel;       // elements
@@ -64,18 +64,19 @@ struct Kept {
 
 /// Everything one rank does for one chunk slot.
 struct SlotPlan {
-  int32_t slot = 0;      // number in the world's sequence
-  int32_t carried = -1;  // parameter that the caller's functions carry; its slot has no messages:
-                         // a send or receive buffer is the local shard, or the whole tensor
+  int32_t slot = 0;  // number in the world's sequence
+  // Parameter that the caller's functions carry, or -1. Its slot has no messages: a send or receive
+  // buffer is the local shard, or the whole tensor.
+  int32_t callback_param = -1;
   SlotKind kind = SlotKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;  // of the messages
   // gather: local --pack--> send buffer --exchange--> receive buffer --unpack--> matrices
   std::vector<Piece> gather_pieces;
   std::vector<Region> gather_sends, gather_receives;
-  std::vector<Placed> gather_placed;
+  std::vector<MatrixPiece> gather_matrix_pieces;
   std::vector<Owned> owned;  // equal shapes and methods adjacent
   // return: matrices --pack--> send buffer --exchange--> receive buffer --commit--> local
-  std::vector<Placed> return_placed;                  // directions: begins with gather_placed
+  std::vector<MatrixPiece> return_matrix_pieces;  // directions: begins with gather_matrix_pieces
   std::vector<Region> return_sends, return_receives;  // sends to replicas may share a region
   std::vector<Piece> return_pieces;
   // Second level of the return, inside the receive buffer: what owners sent here goes on to the
@@ -84,11 +85,12 @@ struct SlotPlan {
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
   // Addends, between the receive buffer and the matrices: receive buffer --accumulate--> sums, each
-  // list once, in order; sums --direction--> `direction_bytes`, which gather_placed then unpacks.
+  // list once, in order; sums --direction--> `direction_bytes`, which gather_matrix_pieces then
+  // unpacks.
   std::vector<std::vector<Piece>> addends;  // local: place in the sums
-  std::vector<Kept> kept;
-  std::vector<Piece> kept_pieces;   // one for each of `kept`; param: its place in the table
-  std::vector<int32_t> kept_views;  // those places
+  std::vector<OwnerState> owner_state;
+  std::vector<Piece> owner_pieces;   // one for each of `owner_state`; param: its place in the table
+  std::vector<int32_t> owner_views;  // those places
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {
     return !gather_sends.empty() || !gather_receives.empty() || !return_sends.empty() ||

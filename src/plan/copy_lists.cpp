@@ -27,13 +27,14 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
 
 /// One list for both directions: the gather packs it, the commit unpacks it. A message of
 /// gradients holds them wherever those lie.
-Region add_message(const ExchangeContext& context, const Part* first, const Part* last,
-                   int32_t peer, MessageCursor& cursor, std::vector<Piece>& pieces) {
+Region add_message(const ExchangeContext& context, const MessagePiece* first,
+                   const MessagePiece* last, int32_t peer, MessageCursor& cursor,
+                   std::vector<Piece>& pieces) {
   cursor.begin_message();
   for (; first != last; ++first) {
     const auto& blocks = first->exchange == Exchange::kGather
-                             ? context.grad_blocks_of(first->matrix, first->place)
-                             : context.blocks_of(first->matrix, first->place);
+                             ? context.grad_blocks_of(first->matrix, first->holder)
+                             : context.blocks_of(first->matrix, first->holder);
     for (const Block& b : blocks)
       pieces.push_back(context.piece(first->matrix, b, cursor.take(b.numel())));
   }
@@ -57,24 +58,26 @@ Piece ExchangeContext::piece(int32_t id, const Block& b, int64_t packed_offset) 
   return out;
 }
 
-void add_holder_side(const ExchangeContext& context, const RankParts& parts, const Slot& of,
+void add_holder_side(const ExchangeContext& context, const RankMessages& messages, const Slot& of,
                      int32_t rank, SlotPlan& slot) {
   MessageCursor sends(size_of(slot.gather_dtype)), receives(size_of(slot.return_dtype));
-  for_each_message(parts.gather_sends, [&](const Part* first, const Part* last) {
+  for_each_message(messages.gather_sends, [&](const MessagePiece* first, const MessagePiece* last) {
     slot.gather_sends.push_back(
         add_message(context, first, last, first->to, sends, slot.gather_pieces));
   });
   slot.gather_send_bytes = sends.total();
-  for_each_message(parts.return_receives, [&](const Part* first, const Part* last) {
-    slot.return_receives.push_back(
-        add_message(context, first, last, first->from, receives, slot.return_pieces));
-  });
+  for_each_message(
+      messages.return_receives, [&](const MessagePiece* first, const MessagePiece* last) {
+        slot.return_receives.push_back(
+            add_message(context, first, last, first->from, receives, slot.return_pieces));
+      });
   if (of.relay > 0) add_relay_sends(front_layout(context.plan, of), rank, of.relay, slot);
   // Behind what owners send: what others forward, as it lies there.
-  for_each_message(parts.relay_receives, [&](const Part* first, const Part* last) {
-    add_relayed(add_message(context, first, last, first->from, receives, slot.return_pieces),
-                slot.relay_receives);
-  });
+  for_each_message(
+      messages.relay_receives, [&](const MessagePiece* first, const MessagePiece* last) {
+        add_relayed(add_message(context, first, last, first->from, receives, slot.return_pieces),
+                    slot.relay_receives);
+      });
   slot.return_receive_bytes = receives.total();
 }
 

@@ -29,7 +29,8 @@ void feed(Hash& hash, const ParamSpec& spec) {
   for (const int64_t v :
        {number(spec.role), number(spec.dtype), number(spec.grad_dtype), number(spec.group),
         number(spec.stack), number(spec.form), number(spec.newton_schulz_steps), number(spec.owner),
-        number(spec.carried), number(spec.master), number(spec.travel), number(spec.owner_bytes)})
+        number(spec.by_callback), number(spec.master), number(spec.priority),
+        number(spec.owner_bytes)})
     hash.value(v);
   hash.value(spec.update_scale);
   hash.value(spec.decay_scale);

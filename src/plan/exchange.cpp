@@ -17,48 +17,48 @@ using Content = std::vector<std::pair<int32_t, int32_t>>;
 /// The owner's side of one slot.
 class OwnerSide {
  public:
-  OwnerSide(const ExchangeContext& context, const RankParts& parts, SlotPlan& slot)
+  OwnerSide(const ExchangeContext& context, const RankMessages& messages, SlotPlan& slot)
       : context_(context), slot_(slot), cursor_(size_of(slot.return_dtype)) {
-    index_of_ = add_owned(context, parts.owned, slot);
+    index_of_ = add_owned(context, messages.owned, slot);
     if (slot.kind == SlotKind::kAddends) {
-      add_kept();
-      add_addends(parts.gather_receives);
+      add_owner_state();
+      add_addends(messages.gather_receives);
     } else {
-      add_gather(parts.gather_receives);
+      add_gather(messages.gather_receives);
     }
-    add_return(parts.return_sends);
+    add_return(messages.return_sends);
   }
 
  private:
-  static Content content_of(const Part* first, const Part* last) {
+  static Content content_of(const MessagePiece* first, const MessagePiece* last) {
     Content out;
-    for (; first != last; ++first) out.emplace_back(first->matrix, first->place.slot);
+    for (; first != last; ++first) out.emplace_back(first->matrix, first->holder.shard);
     return out;
   }
 
-  Region add_message(const Part* first, const Part* last, int32_t peer) {
+  Region add_message(const MessagePiece* first, const MessagePiece* last, int32_t peer) {
     cursor_.begin_message();
     for (; first != last; ++first) {
-      for (const Block& b : context_.blocks_of(first->matrix, first->place)) {
-        slot_.return_placed.push_back(
+      for (const Block& b : context_.blocks_of(first->matrix, first->holder)) {
+        slot_.return_matrix_pieces.push_back(
             {index_of_.at(first->matrix), b.rows, b.cols, b.row, b.col, cursor_.take(b.numel())});
       }
     }
     return cursor_.region(peer);
   }
 
-  void add_gather(const std::vector<Part>& parts) {
-    for_each_message(parts, [&](const Part* first, const Part* last) {
+  void add_gather(const std::vector<MessagePiece>& pieces) {
+    for_each_message(pieces, [&](const MessagePiece* first, const MessagePiece* last) {
       const Region region = add_message(first, last, first->from);
       slot_.gather_receives.push_back(region);
       messages_.emplace(content_of(first, last), region);
     });
-    slot_.gather_placed = slot_.return_placed;
+    slot_.gather_matrix_pieces = slot_.return_matrix_pieces;
     slot_.gather_receive_bytes = cursor_.total();
   }
 
   /// Sums lie matrix by matrix, row-major; directions likewise, in the transport dtype.
-  void add_kept() {
+  void add_owner_state() {
     MessageCursor directions(size_of(slot_.return_dtype));
     int64_t sum = 0;
     for (size_t i = 0; i < slot_.owned.size(); ++i) {
@@ -66,9 +66,9 @@ class OwnerSide {
       const int32_t param = context_.matrix(o.matrix).param;
       directions.begin_message();
       const int64_t at = directions.take(o.rows * o.cols);
-      slot_.kept.push_back({param, o.matrix, o.rows * o.cols, sum});
-      slot_.kept_pieces.push_back({param, o.matrix, o.rows, o.cols, 0, o.cols, at, 0, 0, 1.0f});
-      slot_.gather_placed.push_back({static_cast<int32_t>(i), o.rows, o.cols, 0, 0, at});
+      slot_.owner_state.push_back({param, o.matrix, o.rows * o.cols, sum});
+      slot_.owner_pieces.push_back({param, o.matrix, o.rows, o.cols, 0, o.cols, at, 0, 0, 1.0f});
+      slot_.gather_matrix_pieces.push_back({static_cast<int32_t>(i), o.rows, o.cols, 0, 0, at});
       sum = round_up(sum + o.rows * o.cols, kMessageAlignment / 4);
     }
     slot_.sum_bytes = sum * 4;
@@ -77,20 +77,20 @@ class OwnerSide {
 
   /// One list for each addend, so that they are added in the order of mesh coordinates, whoever
   /// holds them and whenever they arrive.
-  void add_addends(const std::vector<Part>& parts) {
+  void add_addends(const std::vector<MessagePiece>& pieces) {
     MessageCursor cursor(size_of(slot_.gather_dtype));
-    for_each_message(parts, [&](const Part* first, const Part* last) {
+    for_each_message(pieces, [&](const MessagePiece* first, const MessagePiece* last) {
       const int32_t peer = first->from;
       cursor.begin_message();
       for (; first != last; ++first) {
         const int32_t i = index_of_.at(first->matrix);
         const Owned& o = slot_.owned[static_cast<size_t>(i)];
-        const Kept& kept = slot_.kept[static_cast<size_t>(i)];
-        const auto addend = static_cast<size_t>(first->place.addend);
+        const OwnerState& owner_state = slot_.owner_state[static_cast<size_t>(i)];
+        const auto addend = static_cast<size_t>(first->holder.addend);
         if (slot_.addends.size() <= addend) slot_.addends.resize(addend + 1);
-        for (const Block& b : context_.grad_blocks_of(first->matrix, first->place)) {
-          slot_.addends[addend].push_back({kept.param, first->matrix, b.rows, b.cols,
-                                           kept.sum_offset + b.row * o.cols + b.col, o.cols,
+        for (const Block& b : context_.grad_blocks_of(first->matrix, first->holder)) {
+          slot_.addends[addend].push_back({owner_state.param, first->matrix, b.rows, b.cols,
+                                           owner_state.sum_offset + b.row * o.cols + b.col, o.cols,
                                            cursor.take(b.numel()), b.row, b.col, 1.0f});
         }
       }
@@ -101,8 +101,8 @@ class OwnerSide {
 
   /// The send buffer begins as the gather's receive buffer; peers that want what is already there
   /// share it.
-  void add_return(const std::vector<Part>& parts) {
-    for_each_message(parts, [&](const Part* first, const Part* last) {
+  void add_return(const std::vector<MessagePiece>& pieces) {
+    for_each_message(pieces, [&](const MessagePiece* first, const MessagePiece* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));
       if (is_new) at->second = add_message(first, last, first->to);
       slot_.return_sends.push_back({first->to, at->second.offset, at->second.bytes});
@@ -129,8 +129,8 @@ std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
   return index_of;
 }
 
-void add_owner_side(const ExchangeContext& context, const RankParts& parts, SlotPlan& slot) {
-  OwnerSide(context, parts, slot);
+void add_owner_side(const ExchangeContext& context, const RankMessages& messages, SlotPlan& slot) {
+  OwnerSide(context, messages, slot);
 }
 
 }  // namespace muonrt

@@ -41,32 +41,32 @@ struct ExchangeContext {
   BlockTable& blocks;
 
   const Matrix& matrix(int32_t id) const { return plan.matrices()[static_cast<size_t>(id)]; }
-  const std::vector<Block>& blocks_of(int32_t id, const HolderPlace& place) const {
-    return blocks.blocks(matrix(id).param, matrix(id).index, place);
+  const std::vector<Block>& blocks_of(int32_t id, const Holder& holder) const {
+    return blocks.blocks(matrix(id).param, matrix(id).index, holder);
   }
-  const std::vector<Block>& grad_blocks_of(int32_t id, const HolderPlace& place) const {
-    return blocks.grad_blocks(matrix(id).param, matrix(id).index, place);
+  const std::vector<Block>& grad_blocks_of(int32_t id, const Holder& holder) const {
+    return blocks.grad_blocks(matrix(id).param, matrix(id).index, holder);
   }
   /// `block` of a matrix, with the factors on its update and its place in the tensor.
   Piece piece(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
-/// Calls `use(first, last)` for the parts of each message in turn.
+/// Calls `use(first, last)` for the pieces of each message in turn.
 template <class Use>
-void for_each_message(const std::vector<Part>& parts, const Use& use) {
-  for (size_t i = 0; i < parts.size();) {
-    const auto same = [&](const Part& p) {
-      return p.from == parts[i].from && p.to == parts[i].to && p.owner == parts[i].owner;
+void for_each_message(const std::vector<MessagePiece>& pieces, const Use& use) {
+  for (size_t i = 0; i < pieces.size();) {
+    const auto same = [&](const MessagePiece& p) {
+      return p.from == pieces[i].from && p.to == pieces[i].to && p.owner == pieces[i].owner;
     };
     size_t end = i;
-    while (end < parts.size() && same(parts[end])) ++end;
-    use(parts.data() + i, parts.data() + end);
+    while (end < pieces.size() && same(pieces[end])) ++end;
+    use(pieces.data() + i, pieces.data() + end);
     i = end;
   }
 }
 
-/// The holder's side of a slot: parts it sends to owners, gets back, and forwards.
-void add_holder_side(const ExchangeContext& context, const RankParts& parts, const Slot& of,
+/// The holder's side of a slot: pieces that it sends to owners, gets back, and forwards.
+void add_holder_side(const ExchangeContext& context, const RankMessages& messages, const Slot& of,
                      int32_t rank, SlotPlan& slot);
 
 /// Fills SlotPlan::owned with `ids` (ascending), equal shapes adjacent.
@@ -79,8 +79,8 @@ void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, SlotPlan
 /// One more of the messages that a rank forwards, which arrive as one.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
-/// The owner's side: where the parts lie in the matrices that it owns and in the messages. Fills
+/// The owner's side: where the pieces lie in the matrices that it owns and in the messages. Fills
 /// SlotPlan::owned, and what is kept of them where the slot's kind is kAddends.
-void add_owner_side(const ExchangeContext& context, const RankParts& parts, SlotPlan& slot);
+void add_owner_side(const ExchangeContext& context, const RankMessages& messages, SlotPlan& slot);
 
 }  // namespace muonrt

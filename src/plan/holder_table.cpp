@@ -50,8 +50,8 @@ MatrixHolders whole_holders(const Layout& layout) {
   MatrixHolders out;
   for (int64_t replica = 0; replica < layout.replicas(); ++replica) {
     std::vector<int>& ranks = out.replicas.emplace_back();
-    for (int64_t slot = 0; slot < layout.shard_slots(); ++slot)
-      ranks.push_back(layout.rank_of(replica, slot));
+    for (int64_t shard = 0; shard < layout.shard_count(); ++shard)
+      ranks.push_back(layout.rank_of(replica, shard));
   }
   return out;
 }
@@ -103,10 +103,10 @@ uint64_t digest(const ParamSpec& spec) {
 
 }  // namespace
 
-const HolderPlace* HolderGroup::find(int32_t rank) const {
-  const auto at = std::lower_bound(places.begin(), places.end(), rank,
-                                   [](const HolderPlace& p, int32_t r) { return p.rank < r; });
-  return at != places.end() && at->rank == rank ? &*at : nullptr;
+const Holder* HolderGroup::find(int32_t rank) const {
+  const auto at = std::lower_bound(members.begin(), members.end(), rank,
+                                   [](const Holder& p, int32_t r) { return p.rank < r; });
+  return at != members.end() && at->rank == rank ? &*at : nullptr;
 }
 
 HolderTable::HolderTable(const std::vector<ParamSpec>& params, int32_t world) {
@@ -162,7 +162,7 @@ void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
 int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holders) {
   HolderGroup group;
   const std::vector<std::vector<int>>& replicas = holders.replicas;
-  group.slots = static_cast<int32_t>(replicas.front().size());
+  group.shards = static_cast<int32_t>(replicas.front().size());
   group.addends = static_cast<int32_t>(layout.addends());
   group.replicas = static_cast<int32_t>(layout.replicas() / layout.addends());
   // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
@@ -172,14 +172,14 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
   for (const std::vector<int>& ranks : replicas) {
     for (size_t s = 0; s < ranks.size(); ++s) {
       const int rank = ranks[s];
-      group.places.push_back({rank, static_cast<int32_t>(layout.full_replica_index(rank)),
-                              static_cast<int32_t>(s),
-                              static_cast<int32_t>(layout.addend_index(rank))});
+      group.members.push_back({rank, static_cast<int32_t>(layout.full_replica_index(rank)),
+                               static_cast<int32_t>(s),
+                               static_cast<int32_t>(layout.addend_index(rank))});
       if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
     }
   }
-  std::sort(group.places.begin(), group.places.end(),
-            [](const HolderPlace& a, const HolderPlace& b) { return a.rank < b.rank; });
+  std::sort(group.members.begin(), group.members.end(),
+            [](const Holder& a, const Holder& b) { return a.rank < b.rank; });
   std::sort(candidates.begin(), candidates.end());
   group.candidates = intern_candidates(std::move(candidates));
   groups_.push_back(std::move(group));
@@ -225,27 +225,26 @@ int32_t HolderTable::grad_kind(int32_t param, int64_t index) const {
   return layouts_[layout].first_kind + static_cast<int32_t>(index);
 }
 
-const std::vector<Block>& BlockTable::blocks(int32_t param, int64_t index,
-                                             const HolderPlace& place) {
+const std::vector<Block>& BlockTable::blocks(int32_t param, int64_t index, const Holder& holder) {
   const ParamSpec& spec = params_[static_cast<size_t>(param)];
-  return find(holders_.kind(param, index), spec, spec.layout, index, place);
+  return find(holders_.kind(param, index), spec, spec.layout, index, holder);
 }
 
 const std::vector<Block>& BlockTable::grad_blocks(int32_t param, int64_t index,
-                                                  const HolderPlace& place) {
+                                                  const Holder& holder) {
   const ParamSpec& spec = params_[static_cast<size_t>(param)];
-  return find(holders_.grad_kind(param, index), spec, grad_layout(spec), index, place);
+  return find(holders_.grad_kind(param, index), spec, grad_layout(spec), index, holder);
 }
 
 const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
                                            const Layout& layout, int64_t index,
-                                           const HolderPlace& place) {
+                                           const Holder& holder) {
   const auto [at, is_new] =
-      known_.try_emplace(static_cast<uint64_t>(kind) << 32 | static_cast<uint32_t>(place.slot));
+      known_.try_emplace(static_cast<uint64_t>(kind) << 32 | static_cast<uint32_t>(holder.shard));
   if (is_new) {
     const int64_t parts = parts_of(spec);
-    at->second = spec.stack ? blocks_of_matrix(layout, place.rank, index / parts)
-                            : blocks_of(layout, place.rank);
+    at->second = spec.stack ? blocks_of_matrix(layout, holder.rank, index / parts)
+                            : blocks_of(layout, holder.rank);
     if (!spec.parts.empty()) {
       const MatrixPart& part = spec.parts[static_cast<size_t>(index % parts)];
       at->second = blocks_of_part(at->second, part.rows, part.cols);
@@ -255,9 +254,9 @@ const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
 }
 
 template <class Blocks>
-int64_t BlockTable::count(int32_t kind, const HolderPlace& place, const Blocks& blocks) {
+int64_t BlockTable::count(int32_t kind, const Holder& holder, const Blocks& blocks) {
   std::vector<int64_t>& known = numel_[static_cast<size_t>(kind)];
-  const auto slot = static_cast<size_t>(place.slot);
+  const auto slot = static_cast<size_t>(holder.shard);
   if (known.size() <= slot) known.resize(slot + 1, -1);
   if (known[slot] < 0) {
     known[slot] = 0;
@@ -266,14 +265,14 @@ int64_t BlockTable::count(int32_t kind, const HolderPlace& place, const Blocks& 
   return known[slot];
 }
 
-int64_t BlockTable::numel(int32_t param, int64_t index, const HolderPlace& place) {
-  return count(holders_.kind(param, index), place,
-               [&]() -> const std::vector<Block>& { return blocks(param, index, place); });
+int64_t BlockTable::numel(int32_t param, int64_t index, const Holder& holder) {
+  return count(holders_.kind(param, index), holder,
+               [&]() -> const std::vector<Block>& { return blocks(param, index, holder); });
 }
 
-int64_t BlockTable::grad_numel(int32_t param, int64_t index, const HolderPlace& place) {
-  return count(holders_.grad_kind(param, index), place,
-               [&]() -> const std::vector<Block>& { return grad_blocks(param, index, place); });
+int64_t BlockTable::grad_numel(int32_t param, int64_t index, const Holder& holder) {
+  return count(holders_.grad_kind(param, index), holder,
+               [&]() -> const std::vector<Block>& { return grad_blocks(param, index, holder); });
 }
 
 }  // namespace muonrt

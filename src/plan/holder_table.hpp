@@ -12,19 +12,19 @@ namespace muonrt {
 
 /// Where a rank stands among the holders of a matrix: `replica` counts over the replicating mesh
 /// dims, `addend` over those whose ranks hold addends of the gradient.
-struct HolderPlace {
-  int32_t rank, replica, slot, addend = 0;
+struct Holder {
+  int32_t rank, replica, shard, addend = 0;
 };
 
 /// Ranks that hold a matrix. Thousands of matrices share one group.
 struct HolderGroup {
-  std::vector<HolderPlace> places;  // by rank, ascending
-  int32_t slots = 0;                // shard slots; one addend of one replica holds each once
+  std::vector<Holder> members;  // by rank, ascending
+  int32_t shards = 0;           // shards; one addend of one replica holds each once
   int32_t replicas = 0, addends = 0;
   int32_t candidates = 0;  // who may own it: index into HolderTable::candidates()
 
   /// Null if `rank` is none of the holders.
-  const HolderPlace* find(int32_t rank) const;
+  const Holder* find(int32_t rank) const;
 };
 
 /// The distinct layouts of a problem and who holds their matrices: what 70,000 matrices have in
@@ -79,18 +79,18 @@ class BlockTable {
  public:
   BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
       : params_(params), holders_(holders), numel_(static_cast<size_t>(holders.kinds())) {}
-  const std::vector<Block>& blocks(int32_t param, int64_t index, const HolderPlace& place);
+  const std::vector<Block>& blocks(int32_t param, int64_t index, const Holder& holder);
   /// The same of the gradient; `place` is one of its holders.
-  const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const HolderPlace& place);
+  const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const Holder& holder);
   /// Elements of the matrix that the rank holds; of its gradient.
-  int64_t numel(int32_t param, int64_t index, const HolderPlace& place);
-  int64_t grad_numel(int32_t param, int64_t index, const HolderPlace& place);
+  int64_t numel(int32_t param, int64_t index, const Holder& holder);
+  int64_t grad_numel(int32_t param, int64_t index, const Holder& holder);
 
  private:
   template <class Blocks>
-  int64_t count(int32_t kind, const HolderPlace& place, const Blocks& blocks);
+  int64_t count(int32_t kind, const Holder& holder, const Blocks& blocks);
   const std::vector<Block>& find(int32_t kind, const ParamSpec& spec, const Layout& layout,
-                                 int64_t index, const HolderPlace& place);
+                                 int64_t index, const Holder& holder);
 
   const std::vector<ParamSpec>& params_;
   const HolderTable& holders_;

@@ -23,38 +23,39 @@ const Layout& front_layout(const Plan& plan, const Slot& slot) {
 }
 
 /// Where the holder is not in the replica that gets it from the owner.
-void MatrixParts::route(Part& part, int32_t head) {
-  if (head == part.place.replica) return;
+void MatrixMessages::route(MessagePiece& piece, int32_t head) {
+  if (head == piece.holder.replica) return;
   equal_.resize(static_cast<size_t>(plan_.problem().options.world));
-  std::vector<int>& equal = equal_[static_cast<size_t>(part.to)];
-  if (equal.empty()) equal = front_layout(plan_, slot_).equal_holders(part.to);
-  part.exchange = Exchange::kRelay;
-  part.from = equal[static_cast<size_t>(head)];
+  std::vector<int>& equal = equal_[static_cast<size_t>(piece.to)];
+  if (equal.empty()) equal = front_layout(plan_, slot_).equal_holders(piece.to);
+  piece.exchange = Exchange::kRelay;
+  piece.from = equal[static_cast<size_t>(head)];
 }
 
-RankParts parts_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank) {
-  RankParts out;
-  MatrixParts parts(plan, blocks, slot);
-  const auto add = [&](const Part& part, std::vector<Part>* sends, std::vector<Part>& receives) {
-    if (sends != nullptr && part.from == rank) sends->push_back(part);
-    if (part.to == rank) receives.push_back(part);
+RankMessages messages_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank) {
+  RankMessages out;
+  MatrixMessages messages(plan, blocks, slot);
+  const auto add = [&](const MessagePiece& piece, std::vector<MessagePiece>* sends,
+                       std::vector<MessagePiece>& receives) {
+    if (sends != nullptr && piece.from == rank) sends->push_back(piece);
+    if (piece.to == rank) receives.push_back(piece);
   };
   for (const int32_t id : slot.matrices) {
     if (plan.matrices()[static_cast<size_t>(id)].owner == rank) out.owned.push_back(id);
-    parts.for_each(id, rank, [&](const Part& part) {
-      switch (part.exchange) {
+    messages.for_each(id, rank, [&](const MessagePiece& piece) {
+      switch (piece.exchange) {
         case Exchange::kGather:
-          return add(part, &out.gather_sends, out.gather_receives);
+          return add(piece, &out.gather_sends, out.gather_receives);
         case Exchange::kReturn:
-          return add(part, &out.return_sends, out.return_receives);
+          return add(piece, &out.return_sends, out.return_receives);
         case Exchange::kRelay:
-          return add(part, nullptr, out.relay_receives);
+          return add(piece, nullptr, out.relay_receives);
       }
     });
   }
   for (auto* list : {&out.gather_sends, &out.gather_receives, &out.return_sends,
                      &out.return_receives, &out.relay_receives}) {
-    std::sort(list->begin(), list->end(), [](const Part& a, const Part& b) {
+    std::sort(list->begin(), list->end(), [](const MessagePiece& a, const MessagePiece& b) {
       return std::tie(a.from, a.to, a.owner, a.matrix) < std::tie(b.from, b.to, b.owner, b.matrix);
     });
   }

@@ -20,58 +20,58 @@ enum class Exchange { kGather, kReturn, kRelay };
 /// In place of a rank: the messages of all.
 constexpr int32_t kEveryRank = -1;
 
-/// What a message holds of one matrix. A message holds its parts by ascending matrix; what is
+/// What a message holds of one matrix. A message holds its pieces by ascending matrix; what is
 /// relayed lies as it came, by ascending owner, then matrix.
-struct Part {
+struct MessagePiece {
   Exchange exchange;
   int32_t from, to;
   int32_t owner, matrix;
-  HolderPlace place;  // of the holder: `from` in a gather, else `to`
-  int64_t numel;      // elements
+  Holder holder;  // of the holder: `from` in a gather, else `to`
+  int64_t numel;  // elements
 };
 
-/// The parts of a slot of matrices.
-class MatrixParts {
+/// The messages of a slot of matrices.
+class MatrixMessages {
  public:
   /// All are borrowed.
-  MatrixParts(const Plan& plan, BlockTable& blocks, const Slot& slot)
+  MatrixMessages(const Plan& plan, BlockTable& blocks, const Slot& slot)
       : plan_(plan), blocks_(blocks), slot_(slot) {}
 
-  /// Calls `use(part)` for each part of a matrix that `rank` sends or receives; for its owner also
-  /// for those that others forward. Whom a rank forwards to says forwards_to (relay.hpp).
+  /// Calls `use(piece)` for each piece of a matrix that `rank` sends or receives; for its owner
+  /// also for those that others forward. Whom a rank forwards to says forwards_to (relay.hpp).
   template <class Use>
   void for_each(int32_t id, int32_t rank, const Use& use) {
     const Matrix& m = plan_.matrices()[static_cast<size_t>(id)];
-    for_each_place(plan_.holders().grad_group(m.param, m.index), m.owner, rank,
-                   [&](const HolderPlace& place) {
-                     if (place.replica != m.grad_replica) return;
-                     const int64_t numel = blocks_.grad_numel(m.param, m.index, place);
-                     if (numel > 0)
-                       use(Part{Exchange::kGather, place.rank, m.owner, m.owner, id, place, numel});
-                   });
+    for_each_holder(
+        plan_.holders().grad_group(m.param, m.index), m.owner, rank, [&](const Holder& holder) {
+          if (holder.replica != m.grad_replica) return;
+          const int64_t numel = blocks_.grad_numel(m.param, m.index, holder);
+          if (numel > 0)
+            use(MessagePiece{Exchange::kGather, holder.rank, m.owner, m.owner, id, holder, numel});
+        });
     const HolderGroup& group = plan_.holders().group(m.param, m.index);
-    for_each_place(group, m.owner, rank, [&](const HolderPlace& place) {
-      if (plan_.each_replica() && place.replica != m.replica) return;
-      const int64_t numel = blocks_.numel(m.param, m.index, place);
+    for_each_holder(group, m.owner, rank, [&](const Holder& holder) {
+      if (plan_.each_replica() && holder.replica != m.replica) return;
+      const int64_t numel = blocks_.numel(m.param, m.index, holder);
       if (numel == 0) return;
-      Part part{Exchange::kReturn, m.owner, place.rank, m.owner, id, place, numel};
+      MessagePiece piece{Exchange::kReturn, m.owner, holder.rank, m.owner, id, holder, numel};
       if (slot_.relay > 0)
-        route(part, head_replica(place.replica, m.replica, slot_.relay, group.replicas));
-      use(part);
+        route(piece, head_replica(holder.replica, m.replica, slot_.relay, group.replicas));
+      use(piece);
     });
   }
 
  private:
   template <class Use>
-  static void for_each_place(const HolderGroup& group, int32_t owner, int32_t rank,
-                             const Use& use) {
+  static void for_each_holder(const HolderGroup& group, int32_t owner, int32_t rank,
+                              const Use& use) {
     if (rank == kEveryRank || rank == owner) {
-      for (const HolderPlace& place : group.places) use(place);
-    } else if (const HolderPlace* place = group.find(rank)) {
-      use(*place);
+      for (const Holder& holder : group.members) use(holder);
+    } else if (const Holder* holder = group.find(rank)) {
+      use(*holder);
     }
   }
-  void route(Part& part, int32_t head);
+  void route(MessagePiece& piece, int32_t head);
 
   const Plan& plan_;
   BlockTable& blocks_;
@@ -79,12 +79,13 @@ class MatrixParts {
   std::vector<std::vector<int>> equal_;  // where the slot relays: by rank, once asked for
 };
 
-/// A rank's parts of a slot of matrices, each list in the order of its messages.
-struct RankParts {
+/// A rank's messages of a slot of matrices, each list in the order of its messages.
+struct RankMessages {
   std::vector<int32_t> owned;  // matrices, ascending
-  std::vector<Part> gather_sends, gather_receives, return_sends, return_receives, relay_receives;
+  std::vector<MessagePiece> gather_sends, gather_receives, return_sends, return_receives,
+      relay_receives;
 };
-RankParts parts_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank);
+RankMessages messages_of(const Plan& plan, BlockTable& blocks, const Slot& slot, int32_t rank);
 
 /// The ranks that hold what `rank` holds in a slot of slices. Each owns a slice of all the slot's
 /// segments, which are its messages: addends come to it, new values go from it to the others.

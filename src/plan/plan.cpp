@@ -9,7 +9,7 @@
 #include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
 #include "plan/buffers.hpp"
-#include "plan/carried.hpp"
+#include "plan/callback_slots.hpp"
 #include "plan/cost.hpp"
 #include "plan/exchange.hpp"
 #include "plan/ownership.hpp"
@@ -46,13 +46,13 @@ void check_param(const ParamSpec& spec, size_t index) {
   MUONRT_REQUIRE(spec.owner >= -1, Status::kInvalidArgument, "param '", spec.name, "': owner ",
                  spec.owner, " is no rank; give a rank, or -1 to let the planner choose");
   MUONRT_REQUIRE(
-      !spec.carried || !sums_gradients(spec), Status::kNotSupported, "param '", spec.name,
+      !spec.by_callback || !sums_gradients(spec), Status::kNotSupported, "param '", spec.name,
       "': the caller's functions carry it, but its gradients are addends, or cut in another way "
       "than it is (",
       grad_layout(spec).describe(),
       "); reduce them to its layout first, or leave the functions out");
-  MUONRT_REQUIRE(!spec.carried || spec.owner >= 0, Status::kInvalidArgument, "param '", spec.name,
-                 "': the caller's functions carry it, but it has no owner; give it one");
+  MUONRT_REQUIRE(!spec.by_callback || spec.owner >= 0, Status::kInvalidArgument, "param '",
+                 spec.name, "': the caller's functions carry it, but it has no owner; give it one");
   MUONRT_REQUIRE(spec.owner < 0 || spec.role == Role::kMuon, Status::kInvalidArgument, "param '",
                  spec.name,
                  "': an owner is given (AdamW is applied by every holder to its own "
@@ -126,18 +126,18 @@ class OwnerSets {
 
 /// The rank that stands in `replica` where `rank` stands in its own.
 int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
-  const HolderPlace& mine = *group.find(rank);
-  for (const HolderPlace& place : group.places) {
-    if (place.replica == replica && place.slot == mine.slot && place.addend == mine.addend)
-      return place.rank;
+  const Holder& mine = *group.find(rank);
+  for (const Holder& holder : group.members) {
+    if (holder.replica == replica && holder.shard == mine.shard && holder.addend == mine.addend)
+      return holder.rank;
   }
   return rank;
 }
 
 /// The owner's own; for an owner that holds nothing of the gradient one that depends on its rank.
 int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
-  const HolderPlace* place = group.find(owner);
-  return place ? place->replica : owner % group.replicas;
+  const Holder* holder = group.find(owner);
+  return holder ? holder->replica : owner % group.replicas;
 }
 
 void check_count(int64_t matrices) {
@@ -200,7 +200,7 @@ double Plan::seconds_in_every_replica() const {
   double flops = 0;
   for (const Matrix& m : matrices_) {
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
-    const int32_t copies = spec.carried ? 1 : holders_.group(m.param, m.index).replicas;
+    const int32_t copies = spec.by_callback ? 1 : holders_.group(m.param, m.index).replicas;
     flops += static_cast<double>(cost_of(m, spec)) * copies;
   }
   return flops / problem_.options.world / problem_.options.rates.flops;
@@ -208,7 +208,7 @@ double Plan::seconds_in_every_replica() const {
 
 void Plan::add_matrices() {
   const auto copies_of = [&](int32_t param, int64_t index) {
-    const bool alone = !each_ || problem_.params[static_cast<size_t>(param)].carried;
+    const bool alone = !each_ || problem_.params[static_cast<size_t>(param)].by_callback;
     return alone ? 1 : holders_.group(param, index).replicas;
   };
   int64_t count = 0;
@@ -259,14 +259,14 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
       shape = shapes.of({batch_key(m, spec.group), m.rows > m.cols});
     param = m.param;
     const HolderGroup& group = holders_.group(m.param, m.index);
-    const bool for_replica = each_ && !spec.carried;
+    const bool for_replica = each_ && !spec.by_callback;
     int32_t set = for_replica ? sets.of_replica(m, group) : group.candidates;
     if (spec.owner >= 0) {
       MUONRT_REQUIRE(spec.owner < task.ranks, Status::kInvalidArgument, "param '", spec.name,
                      "': owner ", spec.owner, " is outside the world; give 0 to ", task.ranks - 1);
       MUONRT_REQUIRE(
-          spec.carried || group.find(spec.owner) != nullptr, Status::kInvalidArgument, "param '",
-          spec.name, "': owner ", spec.owner, " is none of the ranks that hold ",
+          spec.by_callback || group.find(spec.owner) != nullptr, Status::kInvalidArgument,
+          "param '", spec.name, "': owner ", spec.owner, " is none of the ranks that hold ",
           spec.stack ? cat("matrix ", m.index / parts_of(spec), " of it") : std::string("it"), " (",
           spec.layout.describe(), "); give one of those, or -1");
       set = sets.of_rank(for_replica ? counterpart(group, spec.owner, m.replica) : spec.owner);
@@ -285,8 +285,8 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   for (size_t i = 0; i < by_name.size(); ++i) {
     Matrix& m = matrices_[static_cast<size_t>(by_name[i])];
     m.owner = owners.owner[i];
-    const HolderPlace* place = holders_.group(m.param, m.index).find(m.owner);
-    m.replica = place ? place->replica : 0;
+    const Holder* holder = holders_.group(m.param, m.index).find(m.owner);
+    m.replica = holder ? holder->replica : 0;
     m.grad_replica = gathered_replica(holders_.grad_group(m.param, m.index), m.owner);
   }
   load_.assign(owners.load.begin(), owners.load.end());
@@ -308,21 +308,21 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
     slot.kind = slots_[s].kind;
     slot.gather_dtype = slots_[s].gather_dtype;
     slot.return_dtype = slots_[s].return_dtype;
-    if (slots_[s].carried >= 0) {
-      add_carried_slot(context, rank, slots_[s].matrices, slot);
+    if (slots_[s].callback_param >= 0) {
+      add_callback_slot(context, rank, slots_[s].matrices, slot);
       out.push_back(std::move(slot));
       continue;
     }
     if (slot.kind == SlotKind::kSlices) {
       add_slices(*this, slots_[s], rank, slot);
     } else {
-      const RankParts parts = parts_of(*this, blocks, slots_[s], rank);
-      add_holder_side(context, parts, slots_[s], rank, slot);
-      add_owner_side(context, parts, slot);
+      const RankMessages messages = messages_of(*this, blocks, slots_[s], rank);
+      add_holder_side(context, messages, slots_[s], rank, slot);
+      add_owner_side(context, messages, slot);
     }
     if (slot.owned.empty() && !slot.takes_part()) continue;
-    for (Piece& piece : slot.kept_pieces) {
-      slot.kept_views.push_back(view);
+    for (Piece& piece : slot.owner_pieces) {
+      slot.owner_views.push_back(view);
       piece.param = view++;
     }
     out.push_back(std::move(slot));
@@ -335,9 +335,9 @@ MemoryPlan Plan::memory(int rank) const {
   MemoryPlan out;
   for (const SlotPlan& slot : rank_slots(rank)) {
     buffers.add(slot.slot, bytes_of(slot));
-    for (const Kept& kept : slot.kept)
+    for (const OwnerState& owner_state : slot.owner_state)
       out.state_bytes +=
-          kept.numel * moment_bytes(problem_.params[static_cast<size_t>(kept.param)]);
+          owner_state.numel * moment_bytes(problem_.params[static_cast<size_t>(owner_state.param)]);
   }
   out.message_bytes = buffers.message_bytes();
   out.staged_bytes = buffers.staged_bytes();

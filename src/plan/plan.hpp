@@ -39,9 +39,9 @@ struct Slot {
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
   std::vector<int32_t> matrices;  // ascending ids
   std::vector<Segment> segments;  // kSlices: of parameters that lie over the same mesh dims
-  int64_t bytes = 0;     // of the whole matrices, dtype of the gather (sums: f32); of the segments
-  int32_t carried = -1;  // the one parameter in it, where the caller's functions carry it
-  int32_t relay = 0;     // replicas of a block, where the return takes two levels (relay.hpp)
+  int64_t bytes = 0;  // of the whole matrices, dtype of the gather (sums: f32); of the segments
+  int32_t callback_param = -1;  // the one parameter in it, where the caller's functions carry it
+  int32_t relay = 0;  // replicas of a block, where the return takes two levels (relay.hpp)
 };
 
 /// Bytes a rank needs, by kind; stated before it is taken.
@@ -111,7 +111,7 @@ class Plan {
   void choose_owners(const std::vector<int32_t>& by_name);
   void choose_slots(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params);
   void add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_name);
-  void add_carried_slots(const Slot& proto, std::vector<int32_t> ids);
+  void add_callback_slots(const Slot& proto, std::vector<int32_t> ids);
   void add_segment_slots(const Slot& proto, const std::vector<int32_t>& params_by_name);
 
   Problem problem_;

@@ -44,9 +44,9 @@ struct ParamSpec {
   double decay_scale = 1.0;       // multiplies the group's decay
   std::vector<MatrixPart> parts;  // tiling each matrix; empty: the matrix is one part
   int owner = -1;                 // the caller's owner, or -1
-  bool carried = false;           // by the caller's functions, to `owner`, which may be any rank
+  bool by_callback = false;       // by the caller's functions, to `owner`, which may be any rank
   bool master = false;            // weights have an f32 value beside or within the parameter
-  int32_t travel = 0;             // parameters of lower numbers travel first
+  int32_t priority = 0;           // parameters of lower numbers go first
   int64_t owner_bytes = 0;        // state on every rank that owns any of its matrices (NorMuon's)
   int64_t momentum_bytes = 4;     // of an element's momentum, wherever that lies
   int64_t weight_bytes = 0;       // kept beside each local element: an owned master, a remainder

@@ -142,11 +142,11 @@ class Search {
     const auto at = std::lower_bound(giver.begin(), giver.end(), c, below);
     if (--at->count == 0) giver.erase(at);
     auto& taker = of(to);
-    const auto place = std::lower_bound(taker.begin(), taker.end(), c, below);
-    if (place != taker.end() && place->cls == c) {
-      ++place->count;
+    const auto holder = std::lower_bound(taker.begin(), taker.end(), c, below);
+    if (holder != taker.end() && holder->cls == c) {
+      ++holder->count;
     } else {
-      taker.insert(place, {c, 1});
+      taker.insert(holder, {c, 1});
     }
     load(from) -= cls(c).cost;
     load(to) += cls(c).cost;

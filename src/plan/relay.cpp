@@ -43,7 +43,7 @@ RelayChooser::RelayChooser(const std::vector<ParamSpec>& params, const PlanOptio
 
 int32_t RelayChooser::block(int32_t param, int64_t index) {
   const ParamSpec& spec = params_[static_cast<size_t>(param)];
-  if (never_ || spec.carried) return 0;
+  if (never_ || spec.by_callback) return 0;
   if (index < 0) {
     const HolderGroup& group = holders_.whole_group(param);
     return relay_block(group.addends, group.replicas, true, max_peers_);
@@ -51,13 +51,13 @@ int32_t RelayChooser::block(int32_t param, int64_t index) {
   int32_t& known = block_of_kind_[static_cast<size_t>(holders_.kind(param, index))];
   if (known >= 0) return known;
   const HolderGroup& group = holders_.group(param, index);
-  int64_t shares = 0, places = 0;
-  for (const HolderPlace& place : group.places) {
-    if (place.replica != 0) continue;
-    ++places;
-    if (blocks_.numel(param, index, place) > 0) ++shares;
+  int64_t shares = 0, members = 0;
+  for (const Holder& holder : group.members) {
+    if (holder.replica != 0) continue;
+    ++members;
+    if (blocks_.numel(param, index, holder) > 0) ++shares;
   }
-  return known = relay_block(shares, group.replicas, shares == places, max_peers_);
+  return known = relay_block(shares, group.replicas, shares == members, max_peers_);
 }
 
 const std::vector<int64_t>& RelayChooser::over(int32_t param) {

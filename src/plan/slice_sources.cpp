@@ -49,7 +49,7 @@ int64_t SliceSources::replica_for(int owner) const {
 
 const std::vector<Block>& SliceSources::blocks(const Layout& layout, int rank,
                                                std::map<int64_t, std::vector<Block>>& known) {
-  const auto [at, is_new] = known.try_emplace(layout.shard_slot(rank));
+  const auto [at, is_new] = known.try_emplace(layout.shard_index(rank));
   if (is_new) at->second = blocks_of(layout, rank);
   return at->second;
 }

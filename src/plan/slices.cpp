@@ -27,7 +27,7 @@ class SliceSlot {
         sends_(size_of(out.gather_dtype)),
         receives_(size_of(out.gather_dtype)),
         back_(size_of(out.return_dtype)) {
-    if (!group_.members().empty()) add_kept();
+    if (!group_.members().empty()) add_owner_state();
     if (spec_of(slot.segments.front()).grad_layout) add_split_gather();
     group_.for_each(rank, [&](Exchange exchange, const Member& from, const Member& to) {
       if (exchange == Exchange::kGather) return add_gather(from, to);
@@ -59,17 +59,17 @@ class SliceSlot {
     return cursor.region(peer);
   }
 
-  void add_kept() {
+  void add_owner_state() {
     int64_t sum = 0;
     MessageCursor back(size_of(out_.return_dtype));
     back.begin_message();
     for (size_t s = 0; s < slot_.segments.size(); ++s) {
       const int32_t param = slot_.segments[s].param;
       const auto [begin, end] = group_.range(s, group_.member(rank_));
-      kept_of_.push_back(out_.kept.size());
+      owner_state_of_.push_back(out_.owner_state.size());
       if (begin == end) continue;
-      out_.kept.push_back({param, begin, end - begin, sum});
-      out_.kept_pieces.push_back(
+      out_.owner_state.push_back({param, begin, end - begin, sum});
+      out_.owner_pieces.push_back(
           {param, -1, 1, end - begin, 0, end - begin, back.take(end - begin), 0, begin, 1.0f});
       sum = round_up(sum + end - begin, kMessageAlignment / 4);
     }
@@ -91,7 +91,7 @@ class SliceSlot {
     if (owner.rank != rank_) return;
     receives_.begin_message();
     std::vector<Piece>& list = addends_of(front_layout(plan_, slot_), from.rank);
-    for (const Kept& k : out_.kept)
+    for (const OwnerState& k : out_.owner_state)
       list.push_back({k.param, -1, 1, k.numel, k.sum_offset, k.numel, receives_.take(k.numel), 0,
                       k.first, 1.0f});
     out_.gather_receives.push_back(receives_.region(from.rank));
@@ -120,7 +120,7 @@ class SliceSlot {
   void add_split_receive(int32_t holder, const std::vector<SplitGather::Share>& shares) {
     receives_.begin_message();
     for (const auto& [s, blocks] : shares) {
-      const Kept& to = out_.kept[kept_of_[s]];
+      const OwnerState& to = out_.owner_state[owner_state_of_[s]];
       std::vector<Piece>& list = addends_of(*spec_of(slot_.segments[s]).grad_layout, holder);
       for (const SharedBlock& b : blocks) {
         list.push_back({to.param, -1, b.rows, b.cols, to.sum_offset + b.param_offset - to.first,
@@ -158,8 +158,8 @@ class SliceSlot {
   SlotPlan& out_;
   SliceGroup group_;
   MessageCursor sends_, receives_, back_;
-  std::vector<size_t> kept_of_;  // of each segment: index into SlotPlan::kept
-  Region all_{};                 // its slices as they return
+  std::vector<size_t> owner_state_of_;  // of each segment: index into SlotPlan::owner_state
+  Region all_{};                        // its slices as they return
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "base/checked.hpp"
 #include "plan/batch.hpp"
-#include "plan/carried.hpp"
+#include "plan/callback_slots.hpp"
 #include "plan/chunks.hpp"
 #include "plan/relay.hpp"
 
@@ -20,8 +20,8 @@ constexpr int64_t kLeastSlice = 1024;
 /// lie over the same mesh dims, so that every rank has the same peers for all of them; and so do
 /// the replicas of what returns in two levels.
 struct SlotClass {
-  int32_t travel;
-  bool carried;  // by the caller's functions: a slot for each parameter
+  int32_t priority;
+  bool by_callback;  // by the caller's functions: a slot for each parameter
   SlotKind kind;
   DType gather, back;
   std::vector<int64_t> over = {};
@@ -31,7 +31,7 @@ struct SlotClass {
 };
 
 SlotClass class_of(const ParamSpec& spec, const PlanOptions& options) {
-  SlotClass out{spec.travel, spec.carried, SlotKind::kDirections, options.transport,
+  SlotClass out{spec.priority, spec.by_callback, SlotKind::kDirections, options.transport,
                 options.transport};
   if (!sums_gradients(spec)) return out;
   out.kind = SlotKind::kAddends;
@@ -57,9 +57,9 @@ SlotClass class_of(const ParamSpec& spec, const PlanOptions& options) {
 /// Largest share of the tensor on any rank.
 int64_t largest_share(const HolderGroup& group, const Layout& layout) {
   int64_t out = 0;
-  for (const HolderPlace& place : group.places) {
-    if (place.replica == 0 && place.addend == 0)
-      out = std::max(out, layout.local_numel(place.rank));
+  for (const Holder& holder : group.members) {
+    if (holder.replica == 0 && holder.addend == 0)
+      out = std::max(out, layout.local_numel(holder.rank));
   }
   return out;
 }
@@ -89,8 +89,8 @@ void Plan::choose_slots(const std::vector<int32_t>& by_name, const std::vector<i
     proto.gather_dtype = of.gather;
     proto.return_dtype = of.back;
     proto.relay = of.relay;
-    if (of.carried) {
-      add_carried_slots(proto, members);
+    if (of.by_callback) {
+      add_callback_slots(proto, members);
     } else if (of.kind == SlotKind::kSlices) {
       add_segment_slots(proto, members);
     } else {
@@ -128,14 +128,14 @@ void Plan::add_matrix_slots(const Slot& proto, const std::vector<int32_t>& by_na
 }
 
 // In the order of the list.
-void Plan::add_carried_slots(const Slot& proto, std::vector<int32_t> ids) {
+void Plan::add_callback_slots(const Slot& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
   for (const int32_t id : ids) {
     Matrix& m = matrices_[static_cast<size_t>(id)];
-    if (slots_.empty() || slots_.back().carried != m.param) {
+    if (slots_.empty() || slots_.back().callback_param != m.param) {
       slots_.push_back(proto);
-      slots_.back().carried = m.param;
-      slots_.back().bytes = carried_full_bytes(*this, m.param);
+      slots_.back().callback_param = m.param;
+      slots_.back().bytes = callback_full_bytes(*this, m.param);
     }
     m.slot = static_cast<int32_t>(slots_.size()) - 1;
   }

@@ -6,7 +6,7 @@
 #include "base/checked.hpp"
 #include "base/hash.hpp"
 #include "plan/buffers.hpp"
-#include "plan/carried.hpp"
+#include "plan/callback_slots.hpp"
 #include "plan/messages.hpp"
 #include "plan/state_memory.hpp"
 
@@ -18,10 +18,10 @@ namespace {
 struct Message {
   int64_t numel = 0;
   Hash content;
-  void add(const Part& part) {
-    numel += part.numel;
-    content.value(static_cast<int64_t>(part.matrix));
-    content.value(static_cast<int64_t>(part.place.slot));
+  void add(const MessagePiece& piece) {
+    numel += piece.numel;
+    content.value(static_cast<int64_t>(piece.matrix));
+    content.value(static_cast<int64_t>(piece.holder.shard));
   }
 };
 
@@ -53,7 +53,7 @@ class Measurement {
 
   void add_slot(const Slot& slot) {
     slot_ = &slot;
-    if (slot.carried >= 0) return add_carried(slot);
+    if (slot.callback_param >= 0) return add_callback(slot);
     if (slot.kind == SlotKind::kSlices) {
       add_slices();
     } else {
@@ -77,12 +77,12 @@ class Measurement {
   }
 
   /// Nothing that we move; buffers on every rank.
-  void add_carried(const Slot& slot) {
+  void add_callback(const Slot& slot) {
     const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
     out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
-    const int64_t full = carried_full_bytes(plan_, slot.carried);
+    const int64_t full = callback_full_bytes(plan_, slot.callback_param);
     for (size_t r = 0; r < ranks(); ++r) {
-      const int64_t local = carried_local_bytes(plan_, slot.carried, static_cast<int>(r));
+      const int64_t local = callback_local_bytes(plan_, slot.callback_param, static_cast<int>(r));
       const int64_t whole = r == owner ? full : 0;
       SlotBytes bytes;
       bytes[kGatherSend] = bytes[kReturnReceive] = local;
@@ -92,18 +92,18 @@ class Measurement {
   }
 
   void add_matrices() {
-    MatrixParts parts(plan_, blocks_, *slot_);
+    MatrixMessages messages(plan_, blocks_, *slot_);
     std::vector<int32_t> ids = slot_->matrices;
     std::stable_sort(ids.begin(), ids.end(),
                      [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
     for (size_t i = 0; i < ids.size();) {
       const int32_t owner = matrix(ids[i]).owner;
-      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i], parts);
+      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i], messages);
       end_owner(static_cast<size_t>(owner));
     }
   }
 
-  void add_matrix(int32_t id, MatrixParts& parts) {
+  void add_matrix(int32_t id, MatrixMessages& messages) {
     const Matrix& m = matrix(id);
     const auto owner = static_cast<size_t>(m.owner);
     ++out_.ranks[owner].owned;
@@ -115,13 +115,13 @@ class Measurement {
     int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
     const int64_t gather_size = size_of(slot_->gather_dtype);
     const int64_t back_size = size_of(slot_->return_dtype);
-    parts.for_each(id, kEveryRank, [&](const Part& part) {
-      const bool gathers = part.exchange == Exchange::kGather;
-      if (part.from != part.to) moved += part.numel * (gathers ? gather_size : back_size);
-      if (part.exchange == Exchange::kRelay) return;
-      const auto peer = static_cast<size_t>(part.place.rank);
+    messages.for_each(id, kEveryRank, [&](const MessagePiece& piece) {
+      const bool gathers = piece.exchange == Exchange::kGather;
+      if (piece.from != piece.to) moved += piece.numel * (gathers ? gather_size : back_size);
+      if (piece.exchange == Exchange::kRelay) return;
+      const auto peer = static_cast<size_t>(piece.holder.rank);
       if (back_[peer].numel == 0 && gather_[peer].numel == 0) peers_.push_back(peer);
-      (gathers ? gather_ : back_)[peer].add(part);
+      (gathers ? gather_ : back_)[peer].add(piece);
     });
   }
 
@@ -201,7 +201,7 @@ class Measurement {
 
   void add_slices() {
     const Layout& layout = front_layout(plan_, *slot_);
-    for (int64_t s = 0; s < layout.shard_slots(); ++s)
+    for (int64_t s = 0; s < layout.shard_count(); ++s)
       add_group(SliceGroup(plan_, *slot_, layout.rank_of(0, s)), layout.addends());
     const auto front = static_cast<size_t>(slot_->segments.front().param);
     if (plan_.problem().params[front].grad_layout) add_split_gather();

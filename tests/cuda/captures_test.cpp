@@ -63,11 +63,11 @@ TEST_CASE("captures: lists that are met or change beside one leave it whole", "[
     auto* message = machine.put(Bytes(256));
     auto* findings = machine.put_one(Findings{});
     const std::vector<Owned> owned = {{0, 8, 8}};
-    std::vector<Placed> placed = {{0, 2, 4, 0, 0, 0}};
+    std::vector<MatrixPiece> pieces = {{0, 2, 4, 0, 0, 0}};
     Capture capture(mode);
     for (int64_t col = 0; col < 3; ++col) {
-      placed[0].col = col;
-      CHECK_NOTHROW(machine.ops().pack(machine.on(), placed, owned, &matrix,
+      pieces[0].col = col;
+      CHECK_NOTHROW(machine.ops().pack(machine.on(), pieces, owned, &matrix,
                                        {.data = message, .dtype = DType::kF32}, findings));
     }
     CHECK(capture.end());

@@ -139,18 +139,18 @@ TEST_CASE("cuda lists: met again they allocate nothing, and changed ones are not
   auto* message = machine.put(Bytes(256));
   auto* findings = machine.put_one(Findings{});
   const std::vector<Owned> owned = {{0, 8, 8}};
-  std::vector<Placed> placed = {{0, 2, 4, 0, 0, 0}};
+  std::vector<MatrixPiece> pieces = {{0, 2, 4, 0, 0, 0}};
   const auto packed = [&] {
-    machine.ops().pack(machine.on(), placed, owned, &matrix,
+    machine.ops().pack(machine.on(), pieces, owned, &matrix,
                        {.data = message, .dtype = DType::kF32}, findings);
     return machine.get(reinterpret_cast<const float*>(message), 8);
   };
   packed();
   const int64_t calls = machine.device->allocations();
-  machine.ops().pack(machine.on(), placed, owned, &matrix, {.data = message, .dtype = DType::kF32},
+  machine.ops().pack(machine.on(), pieces, owned, &matrix, {.data = message, .dtype = DType::kF32},
                      findings);
   CHECK(machine.device->allocations() == calls);
-  placed[0].col = 3;
+  pieces[0].col = 3;
   const auto moved = packed();
   for (int64_t r = 0; r < 2; ++r)
     for (int64_t c = 0; c < 4; ++c)

@@ -10,10 +10,10 @@ using namespace cuda_test;
 namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
-constexpr unsigned char kGuard = 0x5a;
+constexpr unsigned char kRedZone = 0x5a;
 
 Bytes message_of(const Scene& scene, DType transport) {
-  return Bytes(static_cast<size_t>(scene.message_elements * size_of(transport)), kGuard);
+  return Bytes(static_cast<size_t>(scene.message_elements * size_of(transport)), kRedZone);
 }
 
 struct Packed {

@@ -92,7 +92,7 @@ void reduce(const Reduction& r) {
     std::memcpy(buffer.second, result.data(), r.count * sizeof(T));
 }
 
-bool attempt(Reduction& r, const std::shared_ptr<Part>& part, int size) {
+bool attempt(Reduction& r, const std::shared_ptr<Call>& part, int size) {
   const int rank = part->member->rank;
   const auto [in, out] = r.buffers.at(rank);
   if (part->member->aborted) {
@@ -146,7 +146,7 @@ NcclResult group_end() {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(list[0].stream, &capture);
   if (capture != cudaStreamCaptureStatusNone) return capture_group(list);
-  const auto part = std::make_shared<Part>();
+  const auto part = std::make_shared<Call>();
   part->member = member;
   part->stream = list[0].stream;
   std::vector<std::shared_ptr<Message>> messages;
@@ -208,7 +208,7 @@ NcclResult all_reduce(const void* in, void* out, size_t n, NcclType type, NcclOp
   if (slot->count != n || slot->type != type || slot->op != op)
     complain("reductions of two kinds meet");
   member->log.push_back("all_reduce " + std::to_string(n));
-  const auto part = std::make_shared<Part>();
+  const auto part = std::make_shared<Call>();
   part->member = member;
   part->stream = stream;
   slot->parts[member->rank] = part;

@@ -56,7 +56,7 @@ struct Member {
 };
 
 /// Work of one rank that others wait for.
-struct Part {
+struct Call {
   Member* member = nullptr;
   cudaStream_t stream = nullptr;
   int64_t position = -1;
@@ -74,7 +74,7 @@ struct Part {
 };
 
 struct Message {
-  std::shared_ptr<Part> sender, receiver;
+  std::shared_ptr<Call> sender, receiver;
   const void* from = nullptr;
   void* to = nullptr;
   size_t sent = 0, expected = 0;
@@ -82,7 +82,7 @@ struct Message {
 };
 
 struct Reduction {
-  std::map<int, std::shared_ptr<Part>> parts;
+  std::map<int, std::shared_ptr<Call>> parts;
   std::map<int, std::pair<const void*, void*>> buffers;
   size_t count = 0;
   NcclType type = kNcclInt64;

@@ -15,9 +15,9 @@ namespace {
 
 /// A communicator whose n-th sum never arrives here, though the peers get this rank's part: what an
 /// aborted reduction leaves on a GPU, whose streams go on.
-class DeafComm final : public Comm {
+class LosingComm final : public Comm {
  public:
-  DeafComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)
+  LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)
       : inner_(std::move(inner)), lost_(lost), scratch_(std::move(scratch)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -43,7 +43,7 @@ class DeafComm final : public Comm {
     inner_->allgather(mine, all, bytes);
   }
   std::unique_ptr<Comm> duplicate() override {
-    return std::make_unique<DeafComm>(inner_->duplicate(), lost_, scratch_);
+    return std::make_unique<LosingComm>(inner_->duplicate(), lost_, scratch_);
   }
   void set_timeout_ms(int64_t ms) override { inner_->set_timeout_ms(ms); }
   // Not to the peers: they are to have their vote before.
@@ -81,7 +81,7 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
   CAPTURE(kind);
   fake_nccl::reset();
   const world::Tensors expected = run_world(c, plain);
-  for (const std::set<int>& deaf : {std::set<int>{1}, {0, 2}}) {
+  for (const std::set<int>& cut_off : {std::set<int>{1}, {0, 2}}) {
     fake_nccl::reset();
     ThreadGroup group(3), second(3);
     world::Tensors got;
@@ -92,8 +92,8 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
       auto transport = group.transport(number);
       transport->set_timeout_ms(kLong);
       auto comm = plain(std::move(transport));
-      if (deaf.count(number))
-        comm = std::make_unique<DeafComm>(
+      if (cut_off.count(number))
+        comm = std::make_unique<LosingComm>(
             std::move(comm), c.steps - 1,
             std::make_shared<Buffer>(*machine.device, int64_t{sizeof(Ballot)}));
       DeviceMirror mirror(machine);
@@ -107,9 +107,9 @@ TEST_CASE("nccl: ranks that did not hear the vote follow those that did", "[nccl
           ended = e.status();
         }
       }
-      if (ended != (deaf.count(number) ? Status::kUndecided : Status::kOk))
+      if (ended != (cut_off.count(number) ? Status::kUndecided : Status::kOk))
         require_none(cat("the step ended with ", status_name(ended)));
-      if (rank.optimizer().steps() != c.steps - (deaf.count(number) ? 1 : 0))
+      if (rank.optimizer().steps() != c.steps - (cut_off.count(number) ? 1 : 0))
         require_none("steps before");
       HostComm survivors(second.transport(2 - number));
       const Recovery settled = rank.optimizer().recover(survivors);

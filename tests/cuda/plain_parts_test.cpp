@@ -76,14 +76,14 @@ TEST_CASE("cuda items: a rectangle without gaps is one long row", "[emulated]") 
 TEST_CASE("cuda items: tall matrices are transposed, and badly stored ones refused", "[emulated]") {
   const std::vector<Owned> owned = {{0, 100, 30}, {1, 30, 100}};
   std::vector<MatrixBatch> matrices(2, {nullptr, DType::kBF16, 30, 100, 128, 1, 0});
-  const std::vector<Placed> placed = {{0, 20, 10, 5, 7, 1000}, {1, 20, 10, 5, 7, 2000}};
-  const auto list = items_of(placed, owned, matrices.data());
+  const std::vector<MatrixPiece> pieces = {{0, 20, 10, 5, 7, 1000}, {1, 20, 10, 5, 7, 2000}};
+  const auto list = items_of(pieces, owned, matrices.data());
   CHECK(list.items[0].transposed == 1);
   CHECK(list.items[0].offset == 7 * 128 + 5);
   CHECK(list.items[1].transposed == 0);
   CHECK(list.items[1].offset == 5 * 128 + 7);
   matrices[0].rows = 31;
-  CHECK_THROWS_AS(items_of(placed, owned, matrices.data()), Error);
+  CHECK_THROWS_AS(items_of(pieces, owned, matrices.data()), Error);
 }
 
 TEST_CASE("cuda elements: eight at a time are the same as one at a time", "[emulated]") {

@@ -4,7 +4,7 @@
 
 #include "cuda/scene.hpp"
 
-// Forms of weights, guards, NorMuon and QK-clip: the host's bits.
+// Forms of weights, clipping, NorMuon and QK-clip: the host's bits.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -156,7 +156,7 @@ TEST_CASE("cuda normuon: moments, factors and the matrix have the host's bits", 
     CHECK((normed_by(make_device(true), c) == normed_by(make_host(), c)));
 }
 
-TEST_CASE("cuda guards: the exact sum of squares and the factor in every table are the host's",
+TEST_CASE("cuda clipping: the exact sum of squares and the factor in every table are the host's",
           "[cuda]") {
   const Scene scene = make_scene(12);
   const auto run = [&](std::unique_ptr<Device> device) {

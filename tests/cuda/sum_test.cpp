@@ -34,8 +34,8 @@ Bytes summed_by(std::unique_ptr<Device> device, DType wire, int64_t offset) {
   Machine machine(std::move(device));
   const std::vector<Piece> pieces = pieces_of(scene, 7);
   constexpr int64_t kNumel = 96 * 136;
-  const Bytes guard(kNumel * 4, 0x5a);
-  auto* sums = reinterpret_cast<float*>(machine.put(guard, offset * 4));
+  const Bytes red_zone(kNumel * 4, 0x5a);
+  auto* sums = reinterpret_cast<float*>(machine.put(red_zone, offset * 4));
   for (uint64_t addend = 0; addend < 3; ++addend) {
     const auto* message =
         machine.put(values(50 + addend, wire, scene.message_elements), offset * size_of(wire));

@@ -107,10 +107,10 @@ TEST_CASE("symmetric layouts: ldmatrix brings each word where mma wants it", "[e
       // Word w of a lane is element pair lane % 4 of the row whose address lane 8 w + lane / 4
       // gave.
       const int giver = 8 * w + lane / 4;
-      const Place2 row = ldmatrix_a(giver), want = mma_a(lane, w);
+      const Offset2 row = ldmatrix_a(giver), want = mma_a(lane, w);
       CHECK(row.row == want.row);
       CHECK(8 * row.col + 2 * (lane % 4) == want.col);
-      const Place2 col = ldmatrix_b(giver), in_b = mma_b(lane, w % 2);
+      const Offset2 col = ldmatrix_b(giver), in_b = mma_b(lane, w % 2);
       CHECK(col.row == in_b.row + 8 * (w / 2));
       CHECK(8 * col.col + 2 * (lane % 4) == in_b.col);
     }

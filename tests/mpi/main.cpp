@@ -27,9 +27,9 @@ class Agreement : public Catch::TestEventListenerBase {
     agree("start");
   }
   // Of another type in version 3 of Catch2.
-  using Kept = decltype(std::declval<TestEventListenerBase>().assertionEnded(
+  using Result = decltype(std::declval<TestEventListenerBase>().assertionEnded(
       std::declval<const Catch::AssertionStats&>()));
-  Kept assertionEnded(const Catch::AssertionStats& stats) override {
+  Result assertionEnded(const Catch::AssertionStats& stats) override {
     if (quiet && !stats.assertionResult.isOk()) {
       const auto& where = stats.assertionResult.getSourceInfo();
       std::cerr << "rank " << mpi_test::rank() << " failed at " << where.file << ':' << where.line

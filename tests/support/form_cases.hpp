@@ -24,9 +24,9 @@ inline Layout whole_on_all(std::shared_ptr<const Mesh> mesh, std::vector<int64_t
 inline Layout flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
   int64_t numel = 1;
   for (const int64_t n : shape) numel *= n;
-  const int64_t slots = mesh->size(), width = numel / slots + 1;
+  const int64_t shards = mesh->size(), width = numel / shards + 1;
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (int64_t s = 0; s < slots; ++s) {
+  for (int64_t s = 0; s < shards; ++s) {
     ranges.emplace_back(std::min(numel, s * width), std::min(numel, (s + 1) * width));
   }
   std::vector<int> dims;
@@ -35,10 +35,10 @@ inline Layout flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape)
 }
 
 inline Layout bounds(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
-  const int64_t n = shape[0], slots = mesh->shape()[0];
-  std::vector<int64_t> at(static_cast<size_t>(slots) + 1, n);
+  const int64_t n = shape[0], shards = mesh->shape()[0];
+  std::vector<int64_t> at(static_cast<size_t>(shards) + 1, n);
   at[0] = 0;
-  for (int64_t s = 1; s < slots; ++s) at[static_cast<size_t>(s)] = std::min(n, s * s + 1);
+  for (int64_t s = 1; s < shards; ++s) at[static_cast<size_t>(s)] = std::min(n, s * s + 1);
   return Layout::with_row_bounds(mesh, shape, {}, {0}, 0, at);
 }
 

@@ -14,21 +14,21 @@ using namespace muonrt;
 
 namespace {
 
-constexpr int64_t kGuard = 4096;          // bytes
+constexpr int64_t kRedZone = 4096;        // bytes
 constexpr unsigned char kNaNByte = 0xff;  // NaN in every dtype
 
-/// 256-byte aligned memory between two guards, all NaN.
-class Guarded {
+/// 256-byte aligned memory between two red zones, all NaN.
+class RedZoned {
  public:
-  Guarded(const backends::Backend& backend, int64_t bytes)
-      : bytes_((bytes + 255) / 256 * 256), memory_(backend.memory(bytes_ + 2 * kGuard)) {
-    std::memset(memory_.get(), kNaNByte, static_cast<size_t>(bytes_ + 2 * kGuard));
+  RedZoned(const backends::Backend& backend, int64_t bytes)
+      : bytes_((bytes + 255) / 256 * 256), memory_(backend.memory(bytes_ + 2 * kRedZone)) {
+    std::memset(memory_.get(), kNaNByte, static_cast<size_t>(bytes_ + 2 * kRedZone));
   }
-  unsigned char* data() { return start() + kGuard; }
+  unsigned char* data() { return start() + kRedZone; }
   int64_t bytes() const { return bytes_; }
-  bool guards_are_intact() const {
-    for (int64_t i = 0; i < kGuard; ++i)
-      if (start()[i] != kNaNByte || start()[kGuard + bytes_ + i] != kNaNByte) return false;
+  bool red_zones_are_intact() const {
+    for (int64_t i = 0; i < kRedZone; ++i)
+      if (start()[i] != kNaNByte || start()[kRedZone + bytes_ + i] != kNaNByte) return false;
     return true;
   }
 
@@ -64,7 +64,7 @@ class Bench {
 
   std::vector<textbook::Matrix> matrices(const MatrixBatch& out) {
     const int64_t m = raw_.rows, n = raw_.cols, count = raw_.count;
-    require(space_.guards_are_intact(), "written outside the workspace");
+    require(space_.red_zones_are_intact(), "written outside the workspace");
     require(out.rows == m && out.cols == n && out.count == count, "result of another shape");
     const auto* first = static_cast<const unsigned char*>(out.data);
     require(first >= space_.data() &&
@@ -97,7 +97,7 @@ class Bench {
   }
   const Job& job_;
   MatrixBatch raw_;
-  Guarded input_, space_;
+  RedZoned input_, space_;
 };
 
 }  // namespace

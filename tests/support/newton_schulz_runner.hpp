@@ -22,7 +22,7 @@ struct Job {
 };
 
 /// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN before, and
-/// guards around them are checked. All results have the findings of all.
+/// red zones around them are checked. All results have the findings of all.
 std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs);
 /// One batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,

@@ -25,16 +25,16 @@ struct Result {
   bool replicas_equal = true;
 };
 
-/// Runs `c`; in its last step the ranks of `deaf` never get the ballot of `speaker`, who has all of
-/// them, commits, and ends the communicator. Then all ranks meet anew, in another order.
+/// Runs `c`; in its last step the ranks of `cut_off` never get the ballot of `speaker`, who has all
+/// of them, commits, and ends the communicator. Then all ranks meet anew, in another order.
 /// @param reductions  sums over the ranks in a step; the vote is the last one.
-inline Result run(const world::Case& c, int speaker, const std::vector<int>& deaf,
+inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                   int64_t reductions = 1,
                   const world::MakeDevice& make_device = world::host_device) {
   constexpr int64_t kLong = 120'000;  // ms
   using muonrt::HostComm;
   muonrt::ThreadFaults faults;
-  for (const int rank : deaf)
+  for (const int rank : cut_off)
     faults.drops.push_back(
         {speaker, muonrt::OperationKind::kReduceSum, c.steps * reductions - 1, rank});
   muonrt::ThreadGroup second(c.world);

@@ -161,9 +161,10 @@ void ReferenceOps::scan(Stream&, std::span<const int32_t> list, const ParamView*
   }
 }
 
-void ReferenceOps::unpack(Stream&, std::span<const Placed> placed, std::span<const Owned> owned,
-                          const MatrixBatch* matrices, ConstWire message) {
-  for (const Placed& p : placed) {
+void ReferenceOps::unpack(Stream&, std::span<const MatrixPiece> pieces,
+                          std::span<const Owned> owned, const MatrixBatch* matrices,
+                          ConstWire message) {
+  for (const MatrixPiece& p : pieces) {
     const MatrixBatch& to = matrices[p.matrix];
     const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
     for (int64_t r = 0; r < p.rows; ++r)
@@ -173,9 +174,9 @@ void ReferenceOps::unpack(Stream&, std::span<const Placed> placed, std::span<con
   }
 }
 
-void ReferenceOps::pack(Stream&, std::span<const Placed> placed, std::span<const Owned> owned,
+void ReferenceOps::pack(Stream&, std::span<const MatrixPiece> pieces, std::span<const Owned> owned,
                         const MatrixBatch* matrices, Wire message, Findings* findings) {
-  for (const Placed& p : placed) {
+  for (const MatrixPiece& p : pieces) {
     const MatrixBatch& from = matrices[p.matrix];
     const bool transposed = owned[static_cast<size_t>(p.matrix)].transposed();
     for (int64_t r = 0; r < p.rows; ++r) {

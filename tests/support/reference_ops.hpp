@@ -32,10 +32,10 @@ class ReferenceOps : public muonrt::Ops {
                   muonrt::Findings* findings) override;
   void scan(muonrt::Stream& stream, std::span<const int32_t> list, const muonrt::ParamView* params,
             muonrt::Findings* findings) override;
-  void unpack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
+  void unpack(muonrt::Stream& stream, std::span<const muonrt::MatrixPiece> pieces,
               std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
               muonrt::ConstWire message) override;
-  void pack(muonrt::Stream& stream, std::span<const muonrt::Placed> placed,
+  void pack(muonrt::Stream& stream, std::span<const muonrt::MatrixPiece> pieces,
             std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
             muonrt::Wire message, muonrt::Findings* findings) override;
   void normalize(muonrt::Stream& stream, const muonrt::MatrixBatch& in,

@@ -14,8 +14,8 @@ using muonrt::Transport;
 
 namespace {
 
-constexpr size_t kGuard = 32;
-constexpr unsigned char kGuardByte = 0xa5, kPoison = 0xff;
+constexpr size_t kRedZone = 32;
+constexpr unsigned char kRedZoneByte = 0xa5, kPoison = 0xff;
 
 unsigned char byte_at(uint64_t seed, int from, int to, int64_t exchange, int64_t i) {
   const auto pair = static_cast<uint64_t>(from * 4099 + to);
@@ -23,17 +23,18 @@ unsigned char byte_at(uint64_t seed, int from, int to, int64_t exchange, int64_t
   return static_cast<unsigned char>(scramble(key, static_cast<uint64_t>(i) / 8) >> (8 * (i % 8)));
 }
 
-/// Memory with guards on both sides, so that a write beside the message is seen.
-class Guarded {
+/// Memory with red zones on both sides, so that a write beside the message is seen.
+class RedZoned {
  public:
-  explicit Guarded(int64_t bytes)
-      : bytes_(static_cast<size_t>(bytes)), memory_(bytes_ + 2 * kGuard, kGuardByte) {
+  explicit RedZoned(int64_t bytes)
+      : bytes_(static_cast<size_t>(bytes)), memory_(bytes_ + 2 * kRedZone, kRedZoneByte) {
     for (size_t i = 0; i < bytes_; ++i) data()[i] = kPoison;
   }
-  unsigned char* data() { return memory_.data() + kGuard; }
+  unsigned char* data() { return memory_.data() + kRedZone; }
   bool intact() const {
-    for (size_t i = 0; i < kGuard; ++i) {
-      if (memory_[i] != kGuardByte || memory_[kGuard + bytes_ + i] != kGuardByte) return false;
+    for (size_t i = 0; i < kRedZone; ++i) {
+      if (memory_[i] != kRedZoneByte || memory_[kRedZone + bytes_ + i] != kRedZoneByte)
+        return false;
     }
     return true;
   }
@@ -47,7 +48,7 @@ template <class Bytes>
 std::string exchange(Transport& transport, const std::string& name, Bytes bytes_of, uint64_t seed,
                      int64_t index) {
   const int rank = transport.rank(), size = transport.size();
-  std::vector<Guarded> out, in;
+  std::vector<RedZoned> out, in;
   std::vector<SendTo> sends;
   std::vector<ReceiveFrom> receives;
   for (int step = 0; step < size; ++step) {
@@ -68,14 +69,14 @@ std::string exchange(Transport& transport, const std::string& name, Bytes bytes_
 
   transport.exchange(sends, receives);
 
-  const auto check = [&](Guarded& memory, int from, int to, int64_t bytes, const char* what) {
+  const auto check = [&](RedZoned& memory, int from, int to, int64_t bytes, const char* what) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < bytes; ++i) {
       wrong += memory.data()[i] != byte_at(seed, from, to, index, i);
     }
     if (wrong == 0 && memory.intact()) return std::string();
     return cat(name, " ", index, ": ", what, " ", from, " -> ", to, ": ", wrong, " of ", bytes,
-               " bytes wrong", memory.intact() ? "" : ", guards written; ");
+               " bytes wrong", memory.intact() ? "" : ", red zones written; ");
   };
   std::string problems;
   for (size_t i = 0; i < sends.size(); ++i) {
@@ -137,7 +138,7 @@ std::string check_allgather(Transport& transport, int64_t bytes, uint64_t seed) 
   const int rank = transport.rank(), size = transport.size();
   std::vector<unsigned char> mine(static_cast<size_t>(bytes));
   for (int64_t i = 0; i < bytes; ++i) mine[static_cast<size_t>(i)] = byte_at(seed, rank, 0, 0, i);
-  Guarded all(bytes * size);
+  RedZoned all(bytes * size);
   transport.allgather(mine.data(), all.data(), bytes);
   int64_t wrong = 0;
   for (int from = 0; from < size; ++from) {
@@ -146,7 +147,8 @@ std::string check_allgather(Transport& transport, int64_t bytes, uint64_t seed) 
     }
   }
   if (wrong == 0 && all.intact()) return "";
-  return cat("allgather of ", bytes, ": ", wrong, " bytes wrong", all.intact() ? "" : ", guards");
+  return cat("allgather of ", bytes, ": ", wrong, " bytes wrong",
+             all.intact() ? "" : ", red zones");
 }
 
 std::string check_reductions(Transport& transport, int64_t n, uint64_t seed) {

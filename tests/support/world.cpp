@@ -117,7 +117,7 @@ Rank::Rank(const Case& of, Comm& comm, const MakeDevice& make_device, Mirror* mi
           param.owner = p.owner;
           param.master_kind = p.master_kind;
           param.lr_factor = p.lr_factor;
-          param.travel = p.travel;
+          param.priority = p.priority;
           param.normuon_axis = p.normuon_axis;
           param.qk_clip = p.qk_clip;
           param.view = p.view;
@@ -175,26 +175,26 @@ float Rank::gradient(int64_t param, int64_t element, int64_t step) const {
 }
 
 // What this rank keeps, into the full tensors: matrices (or parts of them) it owns, its slices.
-void Rank::add_kept(int64_t param, Tensors& full) {
+void Rank::add_owner_state(int64_t param, Tensors& full) {
   const Plan& plan = optimizer_->plan();
   const Param& p = case_->params[static_cast<size_t>(param)];
   const bool adamw = p.role == Role::kAdamW;
-  std::map<int64_t, int64_t> kept;  // by first: elements
+  std::map<int64_t, int64_t> owner_state;  // by first: elements
   for (const SlotPlan& slot : plan.rank_slots(rank_)) {
-    for (const Kept& k : slot.kept) {
-      if (k.param == param) kept[k.first] = k.numel;
+    for (const OwnerState& k : slot.owner_state) {
+      if (k.param == param) owner_state[k.first] = k.numel;
     }
   }
   std::vector<int64_t> elements;
   if (adamw) {
     std::vector<int64_t> of_local(static_cast<size_t>(layout(param).local_numel(rank_)));
     visit(param, [&](int64_t e, int64_t local) { of_local[static_cast<size_t>(local)] = e; });
-    for (const auto& [first, numel] : kept)
+    for (const auto& [first, numel] : owner_state)
       elements.insert(elements.end(), of_local.begin() + first, of_local.begin() + first + numel);
   } else {
     const auto& shape = layout(param).shape();
     const int64_t rows = shape[shape.size() - 2], cols = shape.back();
-    for (const auto& [id, numel] : kept) {
+    for (const auto& [id, numel] : owner_state) {
       const int64_t index = plan.matrices()[static_cast<size_t>(id)].index;
       const auto parts = static_cast<int64_t>(std::max<size_t>(1, p.parts.size()));
       const Runs all_rows = whole(rows), all_cols = whole(cols);
@@ -298,7 +298,7 @@ bool Rank::add_to(Tensors& full, std::vector<std::vector<bool>>& seen) {
     if (adamw) full.variance[i].resize(numel * 4);
     seen[i].resize(numel);
     const bool local_state = !keeps(index);
-    if (!local_state) add_kept(index, full);
+    if (!local_state) add_owner_state(index, full);
     const auto momentum = state(index, StateKind::kMomentum);
     const auto remainder =
         split ? state(index, StateKind::kRemainder) : std::vector<unsigned char>{};

@@ -33,7 +33,7 @@ struct Param {
   int owner = -1;
   muonrt::MasterKind master_kind = muonrt::MasterKind::kAuto;
   double lr_factor = 1.0;
-  int32_t travel = 0;
+  int32_t priority = 0;
   /// > 0: the gradient is a sum of so many addends, each of `addend_dtype`. Where its layout has
   /// partial dims (of that many ranks together) a rank holds its addend, else their sum, added one
   /// after the other in f32.
@@ -146,7 +146,7 @@ class Rank {
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
   }
-  void add_kept(int64_t param, Tensors& full);
+  void add_owner_state(int64_t param, Tensors& full);
   void visit(int64_t param, const std::function<void(int64_t, int64_t)>& visit) const {
     for_each_element(layouts_[static_cast<size_t>(param)], rank_, visit);
   }

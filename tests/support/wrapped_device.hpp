@@ -51,15 +51,15 @@ class Ops : public muonrt::Ops {
             muonrt::Findings* findings) override {
     inner_.scan(s, list, params, findings);
   }
-  void unpack(muonrt::Stream& s, std::span<const muonrt::Placed> placed,
+  void unpack(muonrt::Stream& s, std::span<const muonrt::MatrixPiece> pieces,
               std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
               muonrt::ConstWire message) override {
-    inner_.unpack(s, placed, owned, matrices, message);
+    inner_.unpack(s, pieces, owned, matrices, message);
   }
-  void pack(muonrt::Stream& s, std::span<const muonrt::Placed> placed,
+  void pack(muonrt::Stream& s, std::span<const muonrt::MatrixPiece> pieces,
             std::span<const muonrt::Owned> owned, const muonrt::MatrixBatch* matrices,
             muonrt::Wire message, muonrt::Findings* findings) override {
-    inner_.pack(s, placed, owned, matrices, message, findings);
+    inner_.pack(s, pieces, owned, matrices, message, findings);
   }
   void normalize(muonrt::Stream& s, const muonrt::MatrixBatch& in, const muonrt::MatrixBatch& out,
                  const muonrt::Normalization& how, muonrt::Findings* findings) override {

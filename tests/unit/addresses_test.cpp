@@ -21,7 +21,7 @@ std::string texts(const std::vector<SocketAddress>& addresses) {
 }
 std::string texts(const std::vector<Socket>& doors) {
   std::string out;
-  for (const Socket& s : doors) out += cat(place_of(s).text(), " ");
+  for (const Socket& s : doors) out += cat(address_of(s).text(), " ");
   return out;
 }
 std::string texts(const std::vector<SocketRoute>& routes) {
@@ -41,13 +41,13 @@ std::vector<SocketAddress> list(const std::vector<std::string>& of) {
 TEST_CASE("addresses: rank 0 listens at those on its interface that the ranks come to",
           "[unit][comm][rendezvous]") {
   // Any address of the loopback network is on that interface, the first or not.
-  CHECK(texts(places_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
-  CHECK(texts(places_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
+  CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
+  CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
         "127.0.0.9:80 127.0.0.8:80 ");
   // A name that stands for both families, and an interface that has one.
-  CHECK(texts(places_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
+  CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
   // One that is translated on the way lies on none.
-  CHECK(texts(places_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
+  CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
 }
 
 TEST_CASE("addresses: calls come from the interface, to the addresses that it can reach",
@@ -56,7 +56,7 @@ TEST_CASE("addresses: calls come from the interface, to the addresses that it ca
         "127.0.0.1 to 127.0.0.9:80 ");
   CHECK_THROWS_WITH(routes_from("127.0.0.1", list({"[::1]:80"})),
                     Catch::Contains("has no IPv6 address"));
-  CHECK_THROWS_WITH(places_on("127.0.0.1", list({"[::1]:80"})),
+  CHECK_THROWS_WITH(addresses_on("127.0.0.1", list({"[::1]:80"})),
                     Catch::Contains("has no IPv6 address"));
   CHECK_THROWS_WITH(routes_from("nowhere0", list({"127.0.0.1:80"})),
                     Catch::Contains("'nowhere0' is none of this machine's"));

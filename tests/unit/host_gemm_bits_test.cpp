@@ -105,7 +105,7 @@ TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm
   for (const TileKernel* kernel : kernels()) {
     ThreadPool pool(2);
     GemmScratch shared(*kernel);
-    Guarded memory(int64_t{1} << 21, 0);
+    RedZoned memory(int64_t{1} << 21, 0);
     shared.lend(memory.data(), int64_t{1} << 21);
     for (int repeat = 0; repeat < 2; ++repeat) {
       for (const Shape& s : shapes) {
@@ -128,7 +128,7 @@ TEST_CASE("host gemm: what a scratch served before changes no bit", "[unit][gemm
         CHECK(c.same_bits(expected));
       }
     }
-    CHECK(memory.guards_untouched());
+    CHECK(memory.red_zones_untouched());
   }
 }
 

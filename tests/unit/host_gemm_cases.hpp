@@ -11,7 +11,8 @@
 #include "host/gemm.hpp"
 #include "textbook/textbook.hpp"
 
-/// What the tests of the host's matrix products share: guarded storage, kernels, one product.
+/// What the tests of the host's matrix products share: storage between red zones, kernels, one
+/// product.
 namespace gemm_cases {
 
 using muonrt::bf16;
@@ -24,19 +25,19 @@ using muonrt::host::PanelShape;
 using muonrt::host::ThreadPool;
 using muonrt::host::TileKernel;
 
-/// Bytes with guards on both sides and a chosen offset from a 64-byte boundary. Every byte is 0xff
-/// at first: in f32 and in bf16 alike that is a NaN.
-class Guarded {
+/// Bytes with red zones on both sides and a chosen offset from a 64-byte boundary. Every byte is
+/// 0xff at first: in f32 and in bf16 alike that is a NaN.
+class RedZoned {
  public:
-  Guarded(int64_t bytes, int64_t offset)
-      : bytes_(bytes), storage_(static_cast<size_t>(bytes + offset + 3 * kGuard), 0xff) {
+  RedZoned(int64_t bytes, int64_t offset)
+      : bytes_(bytes), storage_(static_cast<size_t>(bytes + offset + 3 * kRedZone), 0xff) {
     const auto address = reinterpret_cast<uintptr_t>(storage_.data());
-    data_ = storage_.data() + (kGuard - address % kGuard) + kGuard + offset;
+    data_ = storage_.data() + (kRedZone - address % kRedZone) + kRedZone + offset;
   }
-  Guarded(Guarded&&) = default;  // a vector moves its bytes along
-  Guarded& operator=(Guarded&&) = default;
+  RedZoned(RedZoned&&) = default;  // a vector moves its bytes along
+  RedZoned& operator=(RedZoned&&) = default;
   unsigned char* data() { return data_; }
-  bool guards_untouched() const {
+  bool red_zones_untouched() const {
     for (const unsigned char* p = storage_.data(); p != storage_.data() + storage_.size(); ++p) {
       if ((p < data_ || p >= data_ + bytes_) && *p != 0xff) return false;
     }
@@ -44,7 +45,7 @@ class Guarded {
   }
 
  private:
-  static constexpr int64_t kGuard = 64;
+  static constexpr int64_t kRedZone = 64;
   int64_t bytes_;
   std::vector<unsigned char> storage_;
   unsigned char* data_;
@@ -109,7 +110,7 @@ class Matrix {
         if (p[cols_ * size_of(dtype_)] != 0xff) return false;
       }
     }
-    return memory_.guards_untouched();
+    return memory_.red_zones_untouched();
   }
 
  private:
@@ -118,7 +119,7 @@ class Matrix {
   }
   DType dtype_;
   int64_t rows_, cols_, ld_;
-  Guarded memory_;
+  RedZoned memory_;
 };
 
 /// Uniform in [-0.5, 0.5), a function of the seed and the element alone.
@@ -180,10 +181,10 @@ inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads
   ThreadPool pool(threads);
   GemmScratch scratch(kernel, packed);
   const int64_t bytes = scratch.bytes_for(args, threads);
-  Guarded memory(bytes, scratch_offset);
+  RedZoned memory(bytes, scratch_offset);
   scratch.lend(memory.data(), bytes);
   gemm(args, pool, scratch);
-  return memory.guards_untouched();
+  return memory.red_zones_untouched();
 }
 
 /// alpha A op(B) + beta D + gamma I at one place in float64, and the sum of the absolute terms.

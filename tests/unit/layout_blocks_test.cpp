@@ -84,9 +84,9 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "blocks: a matrix of a flat stack keeps its slots where the mesh dims are named out of order",
+    "blocks: a matrix of a flat stack keeps its shards where the mesh dims are named out of order",
     "[unit][layout]") {
-  // slots over (d1, d0): rank (i, j) holds quarter 2 j + i of the 16 elements
+  // shards over (d1, d0): rank (i, j) holds quarter 2 j + i of the 16 elements
   const Layout l =
       Layout::with_flat(mesh({2, 2}), {2, 4, 2}, {}, {1, 0}, {{0, 4}, {4, 8}, {8, 12}, {12, 16}});
   CHECK(blocks_of_matrix(l, 2, 0) == Blocks{{2, 0, 2, 2, 0, 2}});

@@ -69,7 +69,7 @@ TEST_CASE("layout: coordinates come from the rank array, not from a formula", "[
     CHECK(layout.local_shape(outside) == std::vector<int64_t>(v.shape.size(), 0));
     for (int d = 0; d < layout.dims(); ++d) CHECK(layout.runs(outside, d).empty());
     CHECK(layout.shard_group(outside).empty());
-    CHECK(layout.shard_slot(outside) == -1);
+    CHECK(layout.shard_index(outside) == -1);
   }
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("layout: E3 has the shard and replica groups of HSDP", "[unit][layout]
   CHECK(layout.replica_group(0) == std::vector<int>{0, 3});
   CHECK(layout.replica_group(4) == std::vector<int>{1, 4});
   CHECK(layout.replica_group(2) == std::vector<int>{2, 5});
-  CHECK(layout.shard_slots() == 3);
+  CHECK(layout.shard_count() == 3);
   CHECK(layout.replicas() == 2);
   CHECK(layout.rank_of(1, 2) == 5);
 }

@@ -43,21 +43,21 @@ TEST_CASE("same bits: functions of the caller's carry every form, at every prefe
     const forms::Form& form = all[static_cast<size_t>(row[0])];
     world::Case c = make(form, 1 + row[1], CommitMode::kAtomic, 512);
     world::Board board(c);
-    const bool carried = row[2] == 1;
+    const bool by_callback = row[2] == 1;
     c.adjust = [&](OptimizerSettings& settings, int rank) {
       settings.serial = row[3] == 1;
-      if (carried) board.serve(settings, rank);
+      if (by_callback) board.serve(settings, rank);
     };
-    INFO(form.name << ", window " << 1 + row[1] << ", carried " << carried << ", serial "
+    INFO(form.name << ", window " << 1 + row[1] << ", by callback " << by_callback << ", serial "
                    << row[3]);
     const world::Outcome outcome = world::run(c);
     CHECK(outcome.tensors == reference.tensors);
     for (const StepReport& r : outcome.reports) {
       CHECK(r.orthogonalized == kMatrices);
-      if (carried) CHECK(r.bytes_sent == 0);
+      if (by_callback) CHECK(r.bytes_sent == 0);
     }
     // A gather and a redistribution for each of seven parameters, on every rank, in every step.
-    CHECK(board.calls() == (carried ? 2 * 7 * c.world * c.steps : 0));
+    CHECK(board.calls() == (by_callback ? 2 * 7 * c.world * c.steps : 0));
   }
 }
 

@@ -18,7 +18,7 @@ MeshPtr mesh(Sizes shape, std::vector<std::string> names = {}, std::vector<int32
 
 }  // namespace
 
-TEST_CASE("layout: row bounds say each slot's rows, some of them none", "[unit][layout]") {
+TEST_CASE("layout: row bounds say each shard's rows, some of them none", "[unit][layout]") {
   const Layout l = Layout::with_row_bounds(mesh({3}), {7, 2}, {}, {0}, 0, {0, 3, 3, 7});
   CHECK(l.runs(0, 0) == Runs{{0, 3}});
   CHECK(l.runs(1, 0).empty());
@@ -128,7 +128,7 @@ TEST_CASE("layout: shard groups follow mesh coordinates where ranks do not ascen
   const Layout l = Layout::from_cuts(mesh({2, 2}, {}, {7, 3, 1, 5}), {4, 4}, {{{1}, 0}});
   CHECK(l.shard_group(3) == std::vector<int>{7, 3});
   CHECK(l.shard_group(1) == std::vector<int>{1, 5});
-  CHECK(l.shard_slot(3) == 1);
+  CHECK(l.shard_index(3) == 1);
   CHECK(l.replica_index(5) == 1);
   CHECK(l.rank_of(1, 0) == 1);
   CHECK_THROWS_WITH(l.rank_of(2, 0), Contains("replica 2"));
@@ -168,7 +168,7 @@ TEST_CASE("layout: a line of words says the cuts from the outermost in", "[unit]
   CHECK(Layout::from_cuts(m, {9, 9}, {{{2}, -1, 2, 16}, {{0, 1}, 0}}).describe() ==
         "SS(1,2) by 16 over tp=3, then S(0) over dp*fsdp=8");
   CHECK(Layout::with_owner(m, {9}, {1}, 3, {}, {0, 2}).describe() ==
-        "whole on slot 3 of fsdp=4, P over dp=2, P over tp=3");
+        "whole on shard 3 of fsdp=4, P over dp=2, P over tp=3");
   CHECK(Layout::with_row_bounds(m, {8}, {{{0}, 0}}, {2}, 0, {0, 0, 3, 4}).describe() ==
         "S(0) over dp=2, then bounds [0, 0, 3, 4] of dim 0 over tp=3, R over fsdp=4");
   CHECK(Layout::with_flat(m, {8}, {}, {0}, {{0, 3}, {3, 8}}).describe() ==
@@ -194,7 +194,7 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
   CHECK_THROWS_WITH(Layout::from_cuts(m, {4}, {{{0}, 0, 1, 0}}), Contains("unit 0"));
   CHECK_THROWS_WITH(Layout::from_cuts(m, {1 << 30}, {{{0}, 0, 1 << 29}}), Contains("pieces"));
   CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 3, 7}),
-                    Contains("3 values for 3 slots"));
+                    Contains("3 values for 3 shards"));
   CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {0, 4, 3, 7}),
                     Contains("do not ascend"));
   CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {}, {1}, 0, {1, 4, 5, 7}),
@@ -203,7 +203,7 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
                     Contains("end at 6") && Contains("has 7"));
   CHECK_THROWS_WITH(Layout::with_row_bounds(m, {7}, {{{0}, 0}}, {1}, 0, {0, 4, 4, 4}),
                     Contains("end at 4") && Contains("has 3"));
-  CHECK_THROWS_WITH(Layout::with_owner(m, {7}, {1}, 3), Contains("slot 3"));
+  CHECK_THROWS_WITH(Layout::with_owner(m, {7}, {1}, 3), Contains("shard 3"));
   CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {4, 9}}),
                     Contains("2 ranges for 3"));
   CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {5, 9}, {9, 9}}),

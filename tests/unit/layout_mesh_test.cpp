@@ -40,20 +40,20 @@ TEST_CASE("mesh: no dims are one rank", "[unit][layout]") {
   CHECK(Mesh().describe() == "one rank");
 }
 
-TEST_CASE("mesh: slots over some dims are row-major in the order given", "[unit][layout]") {
+TEST_CASE("mesh: shards over some dims are row-major in the order given", "[unit][layout]") {
   const Mesh mesh({2, 3, 4});
   const int64_t position = 1 * 12 + 2 * 4 + 3;
   CHECK(mesh.coord(position, 0) == 1);
   CHECK(mesh.coord(position, 1) == 2);
   CHECK(mesh.coord(position, 2) == 3);
-  CHECK(mesh.slot_over({0, 2}, position) == 1 * 4 + 3);
-  CHECK(mesh.slot_over({2, 0}, position) == 3 * 2 + 1);
-  CHECK(mesh.slot_over({}, position) == 0);
+  CHECK(mesh.index_over({0, 2}, position) == 1 * 4 + 3);
+  CHECK(mesh.index_over({2, 0}, position) == 3 * 2 + 1);
+  CHECK(mesh.index_over({}, position) == 0);
   CHECK(mesh.count_over({2, 0}) == 8);
   CHECK(mesh.count_over({}) == 1);
   CHECK(mesh.offset_over({2, 0}, 3 * 2 + 1) == 1 * 12 + 3);
-  for (int64_t slot = 0; slot < 8; ++slot) {
-    CHECK(mesh.slot_over({2, 0}, mesh.offset_over({2, 0}, slot)) == slot);
+  for (int64_t shard = 0; shard < 8; ++shard) {
+    CHECK(mesh.index_over({2, 0}, mesh.offset_over({2, 0}, shard)) == shard);
   }
 }
 

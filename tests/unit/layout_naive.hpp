@@ -19,7 +19,7 @@ using List = std::vector<int64_t>;
 struct Rules {
   bool balanced_chunk = false;   // 5 over 4 as 2 1 1 1
   bool swapped_nesting = false;  // strided: parts outside, pieces inside
-  bool equal_pieces = false;     // strided: n * f equal chunks, slot i takes i, i + n, ...
+  bool equal_pieces = false;     // strided: n * f equal chunks, shard i takes i, i + n, ...
   bool column_major = false;     // first mesh dim fastest
   bool right_to_left = false;    // last cut first
 };
@@ -106,7 +106,7 @@ inline std::vector<List> all_coords(const List& mesh, const Rules& rules = {}) {
   return out;
 }
 
-inline int64_t slot_of(const List& mesh, const List& coords, const std::vector<int>& dims) {
+inline int64_t index_of(const List& mesh, const List& coords, const std::vector<int>& dims) {
   int64_t out = 0;
   for (const int k : dims) {
     out = out * mesh[static_cast<size_t>(k)] + coords[static_cast<size_t>(k)];
@@ -127,7 +127,7 @@ inline List indices(int64_t n, int dim, const List& mesh, const List& coords,
   for (const Step& s : steps) {
     if (s.tensor_dim != dim) continue;
     out = strided_units(out, s.split_factor, count_of(mesh, s.mesh_dims),
-                        slot_of(mesh, coords, s.mesh_dims), s.unit, rules);
+                        index_of(mesh, coords, s.mesh_dims), s.unit, rules);
   }
   return out;
 }

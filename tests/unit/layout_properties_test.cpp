@@ -169,14 +169,14 @@ TEST_CASE("layout: a shard group and a replica group meet in exactly one rank",
   CHECK(rc::check("groups", [] {
     const Case c = random_case();
     const Layout& l = c.layout;
-    RC_ASSERT(l.shard_slots() * l.replicas() == l.mesh().size());
+    RC_ASSERT(l.shard_count() * l.replicas() == l.mesh().size());
     for (const int rank : l.mesh().ranks()) {
       const std::vector<int> shard = l.shard_group(rank), replica = l.replica_group(rank);
-      RC_ASSERT(std::ssize(shard) == l.shard_slots());
+      RC_ASSERT(std::ssize(shard) == l.shard_count());
       RC_ASSERT(std::ssize(replica) == l.replicas());
-      RC_ASSERT(shard[static_cast<size_t>(l.shard_slot(rank))] == rank);
+      RC_ASSERT(shard[static_cast<size_t>(l.shard_index(rank))] == rank);
       RC_ASSERT(replica[static_cast<size_t>(l.replica_index(rank))] == rank);
-      RC_ASSERT(l.rank_of(l.replica_index(rank), l.shard_slot(rank)) == rank);
+      RC_ASSERT(l.rank_of(l.replica_index(rank), l.shard_index(rank)) == rank);
       for (const int other : shard) RC_ASSERT(l.shard_group(other) == shard);
       for (const int other : replica) {
         RC_ASSERT(l.replica_group(other) == replica);

@@ -67,19 +67,19 @@ inline std::vector<naive::Step> random_steps(std::vector<int> mesh_dims, int ten
   return out;
 }
 
-/// slots + 1 bounds from 0 to n.
-inline List random_bounds(int64_t slots, int64_t n) {
+/// shards + 1 bounds from 0 to n.
+inline List random_bounds(int64_t shards, int64_t n) {
   List out = {0, n};
-  for (int64_t i = 1; i < slots; ++i) out.push_back(pick(0, n));
+  for (int64_t i = 1; i < shards; ++i) out.push_back(pick(0, n));
   std::sort(out.begin(), out.end());
   return out;
 }
 
-/// One range for each slot, tiling [0, n), in random order of the slots.
-inline std::vector<std::pair<int64_t, int64_t>> random_ranges(int64_t slots, int64_t n) {
-  const List bounds = random_bounds(slots, n);
+/// One range for each shard, tiling [0, n), in random order of the shards.
+inline std::vector<std::pair<int64_t, int64_t>> random_ranges(int64_t shards, int64_t n) {
+  const List bounds = random_bounds(shards, n);
   std::vector<std::pair<int64_t, int64_t>> out;
-  for (int64_t i = 0; i < slots; ++i) {
+  for (int64_t i = 0; i < shards; ++i) {
     out.emplace_back(bounds[static_cast<size_t>(i)], bounds[static_cast<size_t>(i) + 1]);
   }
   std::mt19937 random(static_cast<unsigned>(pick(0, 1 << 20)));
@@ -120,8 +120,8 @@ struct LastStep {
 /// All but the flat ranges, which need to know what the cuts leave.
 inline LastStep random_last(const Case& c, Layout::Kind kind, const Roles& roles) {
   LastStep out{roles.last.empty() ? Layout::Kind::kCuts : kind, roles.last, -1, {}, 0, {}};
-  const int64_t slots = naive::count_of(c.mesh, roles.last);
-  out.owner = pick(0, slots - 1);
+  const int64_t shards = naive::count_of(c.mesh, roles.last);
+  out.owner = pick(0, shards - 1);
   if (out.kind != Layout::Kind::kRowBounds) return out;
   for (int d = 0; d < static_cast<int>(c.shape.size()); ++d) {
     const auto cuts_d = [&](const naive::Step& s) { return s.tensor_dim == d; };
@@ -130,7 +130,7 @@ inline LastStep random_last(const Case& c, Layout::Kind kind, const Roles& roles
   if (out.tensor_dim < 0) {
     out.kind = Layout::Kind::kOwner;
   } else {
-    out.bounds = random_bounds(slots, c.shape[static_cast<size_t>(out.tensor_dim)]);
+    out.bounds = random_bounds(shards, c.shape[static_cast<size_t>(out.tensor_dim)]);
   }
   return out;
 }
@@ -139,18 +139,18 @@ inline LastStep random_last(const Case& c, Layout::Kind kind, const Roles& roles
 inline std::vector<List> elements_before_flat(const Case& c, const LastStep& last) {
   std::vector<List> out;
   for (const List& at : naive::all_coords(c.mesh)) {
-    const int64_t slot = naive::slot_of(c.mesh, at, last.mesh_dims);
+    const int64_t shard = naive::index_of(c.mesh, at, last.mesh_dims);
     std::vector<List> lists;
     for (int d = 0; d < static_cast<int>(c.shape.size()); ++d) {
       List list = naive::indices(c.shape[static_cast<size_t>(d)], d, c.mesh, at, c.steps);
       if (d == last.tensor_dim) {
-        const auto s = static_cast<size_t>(slot);
+        const auto s = static_cast<size_t>(shard);
         list = List(list.begin() + last.bounds[s], list.begin() + last.bounds[s + 1]);
       }
       lists.push_back(std::move(list));
     }
     out.push_back(naive::elements(c.shape, lists));
-    if (last.kind == Layout::Kind::kOwner && slot != last.owner) out.back().clear();
+    if (last.kind == Layout::Kind::kOwner && shard != last.owner) out.back().clear();
   }
   return out;
 }
@@ -159,23 +159,23 @@ inline std::vector<List> elements_before_flat(const Case& c, const LastStep& las
 /// `held` down to it.
 inline void take_flat_ranges(const Case& c, const Roles& roles, LastStep& last,
                              std::vector<List>& held) {
-  const int64_t slots = naive::count_of(c.mesh, roles.last);
+  const int64_t shards = naive::count_of(c.mesh, roles.last);
   const std::vector<List> coords = naive::all_coords(c.mesh);
   last.ranges.resize(static_cast<size_t>(naive::count_of(c.mesh, roles.shard)));
   std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> tilings;
   for (size_t p = 0; p < coords.size(); ++p) {
-    const int64_t outer = naive::slot_of(c.mesh, coords[p], roles.cut);
-    if (!tilings.count(outer)) tilings[outer] = random_ranges(slots, std::ssize(held[p]));
-    last.ranges[static_cast<size_t>(naive::slot_of(c.mesh, coords[p], roles.shard))] =
-        tilings[outer][static_cast<size_t>(naive::slot_of(c.mesh, coords[p], roles.last))];
+    const int64_t outer = naive::index_of(c.mesh, coords[p], roles.cut);
+    if (!tilings.count(outer)) tilings[outer] = random_ranges(shards, std::ssize(held[p]));
+    last.ranges[static_cast<size_t>(naive::index_of(c.mesh, coords[p], roles.shard))] =
+        tilings[outer][static_cast<size_t>(naive::index_of(c.mesh, coords[p], roles.last))];
   }
   const bool one_size = std::all_of(held.begin(), held.end(),
                                     [&](const List& h) { return h.size() == held[0].size(); });
   if (one_size && pick(0, 1) == 0) last.ranges = tilings.begin()->second;
-  const auto& slot_dims = std::ssize(last.ranges) == slots ? roles.last : roles.shard;
+  const auto& range_dims = std::ssize(last.ranges) == shards ? roles.last : roles.shard;
   for (size_t p = 0; p < coords.size(); ++p) {
-    const auto slot = static_cast<size_t>(naive::slot_of(c.mesh, coords[p], slot_dims));
-    const auto [begin, end] = last.ranges[slot];
+    const auto shard = static_cast<size_t>(naive::index_of(c.mesh, coords[p], range_dims));
+    const auto [begin, end] = last.ranges[shard];
     held[p] = List(held[p].begin() + begin, held[p].begin() + end);
   }
 }

@@ -118,7 +118,7 @@ TEST_CASE("partial: AdamW moments and work are spread over all holders", "[unit]
   for (const RankTraffic& r : traffic.ranks) CHECK(r.sent == 3 * 4000 + 7 * 4000);
 }
 
-TEST_CASE("travel: parameters of lower numbers travel first", "[unit][plan]") {
+TEST_CASE("priority: parameters of lower numbers go first", "[unit][plan]") {
   Problem p = problem({4}, {kS}, 1 << 20, CommitMode::kAtomic);
   const auto order = [](const Problem& of) {
     const Plan plan(of);
@@ -128,9 +128,9 @@ TEST_CASE("travel: parameters of lower numbers travel first", "[unit][plan]") {
   };
   CHECK(order(p) == std::vector<int32_t>{0, 0, 0, 0, 0});
   const int32_t wanted[] = {3, 1, -2, 1, 0};
-  for (size_t i = 0; i < 5; ++i) p.params[i].travel = wanted[i];
+  for (size_t i = 0; i < 5; ++i) p.params[i].priority = wanted[i];
   CHECK(order(p) == std::vector<int32_t>{3, 2, 0, 2, 1});
   const uint64_t hash = Plan(p).hash();
-  p.params[0].travel = 4;
+  p.params[0].priority = 4;
   CHECK(Plan(p).hash() != hash);
 }

@@ -83,8 +83,8 @@ TEST_CASE("plan: the way back mirrors the way there", "[unit][plan][property]") 
         bool only_gathered = true;
         for (const Piece& p : s.return_pieces) {
           const Matrix& m = plan.matrices()[static_cast<size_t>(p.matrix)];
-          const auto* place = plan.holders().group(m.param, m.index).find(r);
-          if (place->replica != m.replica) {
+          const auto* holder = plan.holders().group(m.param, m.index).find(r);
+          if (holder->replica != m.replica) {
             only_gathered = false;
             continue;
           }
@@ -120,7 +120,7 @@ TEST_CASE("plan: replicas share the messages that are alike", "[unit][plan]") {
   CHECK(s.gather_receives[0].peer == 2);
   CHECK(s.gather_receives[1].peer == 3);
   CHECK(s.gather_receives[0].bytes == 3 * 4 * 2);  // bf16
-  CHECK(s.return_placed.size() == s.gather_placed.size());
+  CHECK(s.return_matrix_pieces.size() == s.gather_matrix_pieces.size());
   CHECK(s.return_send_bytes == s.gather_receive_bytes);
   REQUIRE(s.return_sends.size() == 6);
   for (const Region& region : s.return_sends)

@@ -12,8 +12,8 @@
 namespace plan_simulation {
 
 using muonrt::cat;
+using muonrt::MatrixPiece;
 using muonrt::Piece;
-using muonrt::Placed;
 using muonrt::Plan;
 using muonrt::Region;
 using muonrt::SlotPlan;
@@ -97,9 +97,10 @@ class SlotRun {
         }
       }
     }
-    if (s.return_placed.size() < s.gather_placed.size()) return "return list is too short";
-    for (size_t i = 0; i < s.gather_placed.size(); ++i) {
-      const Placed &a = s.gather_placed[i], &b = s.return_placed[i];
+    if (s.return_matrix_pieces.size() < s.gather_matrix_pieces.size())
+      return "return list is too short";
+    for (size_t i = 0; i < s.gather_matrix_pieces.size(); ++i) {
+      const MatrixPiece &a = s.gather_matrix_pieces[i], &b = s.return_matrix_pieces[i];
       if (a.matrix != b.matrix || a.row != b.row || a.col != b.col || a.rows != b.rows ||
           a.cols != b.cols || a.packed_offset != b.packed_offset)
         return "the return does not begin as the gather";
@@ -200,7 +201,7 @@ class SlotRun {
     std::vector<std::vector<int>> filled;
     for (const muonrt::Owned& o : s.owned)
       filled.emplace_back(static_cast<size_t>(o.rows * o.cols), 0);
-    for (const Placed& p : s.gather_placed) {
+    for (const MatrixPiece& p : s.gather_matrix_pieces) {
       const muonrt::Owned& o = s.owned[static_cast<size_t>(p.matrix)];
       const muonrt::Matrix& m = plan_.matrices()[static_cast<size_t>(o.matrix)];
       for (int64_t i = 0; i < p.rows; ++i) {
@@ -230,7 +231,7 @@ class SlotRun {
       if (plans_[r] == nullptr) continue;
       const SlotPlan& s = *plans_[r];
       sent[r].assign(static_cast<size_t>(s.return_send_bytes), 0xaa);
-      for (const Placed& p : s.return_placed) {
+      for (const MatrixPiece& p : s.return_matrix_pieces) {
         const muonrt::Owned& o = s.owned[static_cast<size_t>(p.matrix)];
         const muonrt::Matrix& m = plan_.matrices()[static_cast<size_t>(o.matrix)];
         for (int64_t i = 0; i < p.rows * p.cols; ++i) {

@@ -36,9 +36,9 @@ world::Case three_ranks() {
   return c;
 }
 
-void check_followed(const world::Case& c, int speaker, const std::vector<int>& deaf,
+void check_followed(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                     const world::Tensors& expected, int64_t reductions = 1) {
-  const recovery::Result result = recovery::run(c, speaker, deaf, reductions);
+  const recovery::Result result = recovery::run(c, speaker, cut_off, reductions);
   for (size_t r = 0; r < result.ranks.size(); ++r) {
     const recovery::Ended& end = result.ranks[r];
     INFO("rank " << r << ": " << (end.error ? end.error->message() : "recovered"));
@@ -47,7 +47,7 @@ void check_followed(const world::Case& c, int speaker, const std::vector<int>& d
     CHECK(end.settled.steps == c.steps);
     CHECK(end.clipped == result.ranks[static_cast<size_t>(speaker)].clipped);
     if (static_cast<int>(r) == speaker) CHECK(end.step == Status::kOk);
-    if (std::find(deaf.begin(), deaf.end(), r) == deaf.end()) continue;
+    if (std::find(cut_off.begin(), cut_off.end(), r) == cut_off.end()) continue;
     CHECK(end.step == Status::kUndecided);
     CHECK(end.unchanged);
   }
@@ -58,15 +58,15 @@ void check_followed(const world::Case& c, int speaker, const std::vector<int>& d
   CHECK((result.tensors.remainder == expected.remainder));
 }
 
-/// Every rank speaks once, and everybody else is deaf; then the last alone.
+/// Every rank speaks once, and everybody else is cut off; then the last alone.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
   for (int speaker = 0; speaker < c.world; ++speaker) {
-    std::vector<int> deaf;
+    std::vector<int> cut_off;
     for (int r = 0; r < c.world; ++r)
-      if (r != speaker) deaf.push_back(r);
+      if (r != speaker) cut_off.push_back(r);
     INFO("rank " << speaker << " has heard the vote");
-    check_followed(c, speaker, deaf, expected, reductions);
+    check_followed(c, speaker, cut_off, expected, reductions);
   }
   INFO("rank " << c.world - 1 << " has not heard the vote");
   check_followed(c, 0, {c.world - 1}, expected, reductions);
@@ -91,9 +91,9 @@ TEST_CASE("recover: ranks that did not hear the vote follow those that did, on a
     INFO(c.describe());
     auto& expected = references[{half, f.variant}];
     if (expected.params.empty()) expected = bits::reference(half, kSteps, f.variant);
-    std::vector<int> deaf = {c.world - 1};
-    for (int r = 1; r < c.world - 1; r += 1 + row[1] % 3) deaf.push_back(r);
-    check_followed(c, 0, deaf, expected);
+    std::vector<int> cut_off = {c.world - 1};
+    for (int r = 1; r < c.world - 1; r += 1 + row[1] % 3) cut_off.push_back(r);
+    check_followed(c, 0, cut_off, expected);
   }
 }
 
@@ -149,12 +149,12 @@ TEST_CASE("recover: clipped gradients and clipped heads", "[unit][recover]") {
 
 TEST_CASE("recover: what the caller's functions carried, and what was forwarded",
           "[unit][recover]") {
-  world::Case carried = three_ranks();
-  carried.settings.window = 2;
-  const world::Tensors expected = world::run(carried).tensors;
-  world::Board board(carried);
-  carried.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
-  check_followed(carried, 1, {0, 2}, expected);
+  world::Case by_callback = three_ranks();
+  by_callback.settings.window = 2;
+  const world::Tensors expected = world::run(by_callback).tensors;
+  world::Board board(by_callback);
+  by_callback.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
+  check_followed(by_callback, 1, {0, 2}, expected);
 
   world::Case relayed = world::on_mesh({4});
   relayed.steps = kSteps;
@@ -225,7 +225,7 @@ TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]")
 TEST_CASE("recover: a step behind its vote is torn for all", "[unit][recover]") {
   world::Case c = three_ranks();
   c.settings.commit = CommitMode::kEager;
-  // Deaf in the second vote: the chunks have been committed.
+  // Cut off in the second vote: the chunks have been committed.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step == Status::kOk);
   CHECK(result.ranks[0].step == Status::kTorn);

@@ -247,15 +247,15 @@ TEST_CASE("ops: unpack and pack are inverse and equal on every backend", "[unit]
       Stored first(*backend.ops, transport, 9, 12, 1, 50),
           second(*backend.ops, transport, 9, 12, 1, 51);
       const MatrixBatch matrices[] = {first.batch, second.batch};
-      const std::vector<Placed> placed = {
+      const std::vector<MatrixPiece> pieces = {
           {0, 9, 5, 0, 0, 0}, {1, 7, 9, 0, 0, 45}, {0, 9, 7, 0, 5, 108}, {1, 5, 9, 7, 0, 171}};
       std::vector<unsigned char> in(static_cast<size_t>(216 * size_of(transport)), 0), out = in;
       for (int64_t i = 0; i < 216; ++i)
         reference::store(in.data(), transport, i, static_cast<float>(i - 100));
       Findings findings;
-      backend.ops->unpack(*backend.stream, placed, owned, matrices,
+      backend.ops->unpack(*backend.stream, pieces, owned, matrices,
                           {.data = in.data(), .dtype = transport});
-      backend.ops->pack(*backend.stream, placed, owned, matrices,
+      backend.ops->pack(*backend.stream, pieces, owned, matrices,
                         {.data = out.data(), .dtype = transport}, &findings);
       backend.wait();
       CHECK(in == out);

@@ -80,7 +80,7 @@ class Stale : public Comm {
                 std::span<const ReceiveFrom> receives) override {
     if (count_++ % period_ != first_) return inner_->exchange(stream, sends, receives);
     auto& kept =
-        kept_.emplace_back(std::make_unique<std::vector<SendTo>>(sends.begin(), sends.end()));
+        lists_.emplace_back(std::make_unique<std::vector<SendTo>>(sends.begin(), sends.end()));
     for (SendTo& s : *kept) {
       if (s.peer != rank()) s.data = zeros_.data();
     }
@@ -109,7 +109,7 @@ class Stale : public Comm {
   std::unique_ptr<Comm> inner_;
   int64_t first_, period_, count_ = 0;
   std::vector<char> zeros_;
-  std::vector<std::unique_ptr<std::vector<SendTo>>> kept_;
+  std::vector<std::unique_ptr<std::vector<SendTo>>> lists_;
 };
 
 }  // namespace

@@ -46,14 +46,14 @@ TEST_CASE("schedule: every slot is gathered, orthogonalized and committed once, 
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     for (int window = 1; window <= 8; ++window) {
       std::map<int32_t, std::vector<Stage>> of_slot;
-      std::map<int32_t, int> in_lane;
+      std::map<int32_t, int> in_flight;
       for (const Action& a : schedule(11, window, commit)) {
         if (a.slot >= 0) of_slot[a.slot].push_back(a.stage);
-        // An eager update must have left its lane before the next chunk's update lands there.
+        // An eager update must have left its buffers before the next chunk's update lands there.
         if (commit == CommitMode::kEager && a.stage == Stage::kOrthogonalize) {
-          CHECK(in_lane[a.slot % window]++ == 0);
+          CHECK(in_flight[a.slot % window]++ == 0);
         }
-        if (commit == CommitMode::kEager && a.stage == Stage::kCommit) --in_lane[a.slot % window];
+        if (commit == CommitMode::kEager && a.stage == Stage::kCommit) --in_flight[a.slot % window];
       }
       CHECK(of_slot.size() == 11);
       for (const auto& [slot, stages] : of_slot) {

@@ -147,10 +147,12 @@ TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
                          [&](int64_t bytes) { return least <= bytes && bytes <= most; });
     };
     // One piece of memory: beside what is stated ballots and findings, and room to align the parts.
-    // Of two lanes each has what its own slots need, which may be less than the largest of all.
-    const int64_t lanes = of("message_bytes"), working = of("staged_bytes") + of("scratch_bytes");
+    // Of two chunks in flight each has what its own slots need, which may be less than the largest
+    // of all.
+    const int64_t messages = of("message_bytes"),
+                  working = of("staged_bytes") + of("scratch_bytes");
     RANK_CHECK(of("scratch_bytes") > 0);
-    RANK_CHECK(has(working + (window == 1 ? lanes : lanes / 2), working + lanes + kSlack));
+    RANK_CHECK(has(working + (window == 1 ? messages : messages / 2), working + messages + kSlack));
     // Another; what is kept of each parameter begins at a boundary.
     const int64_t state = of("state_bytes");
     RANK_CHECK(has(state, state + 3 * 256 * params));

@@ -163,10 +163,10 @@ TEST_CASE("step: blocks that the caller's functions bring to an owner have the s
   const world::Outcome built_in = world::run(c);
   world::Board board(c);
   c.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
-  const world::Outcome carried = world::run(c);
-  CHECK((carried.tensors == built_in.tensors));
-  for (size_t step = 0; step < carried.reports.size(); ++step)
-    CHECK(carried.reports[step].orthogonalized == built_in.reports[step].orthogonalized);
+  const world::Outcome by_callback = world::run(c);
+  CHECK((by_callback.tensors == built_in.tensors));
+  for (size_t step = 0; step < by_callback.reports.size(); ++step)
+    CHECK(by_callback.reports[step].orthogonalized == built_in.reports[step].orthogonalized);
   // Whole tensors in every step: a gather and a redistribution of each on each rank.
   CHECK(board.calls() == int64_t{2} * 3 * c.steps * c.world);
 }

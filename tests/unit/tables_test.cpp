@@ -95,16 +95,16 @@ TEST_CASE("tables: every setting of a group that may change is in the stamp", "[
   int changeable = 0;
   for (GroupSettings& group : rig.settings.groups) {
     visit_group_fields([&](const auto& row) {
-      if constexpr (requires { other(row.place(group)); }) {
+      if constexpr (requires { other(row.member(group)); }) {
         if (row.has(kFixed)) return;
-        auto& field = row.place(group);
+        auto& field = row.member(group);
         const auto before = field;
         field = other(before);
         INFO(row.name);
         CHECK(rig.fill() != stamp);
         field = before;
         ++changeable;
-      } else if constexpr (requires { row.place(group); }) {
+      } else if constexpr (requires { row.member(group); }) {
         REQUIRE(row.has(kFixed));
       }
     });

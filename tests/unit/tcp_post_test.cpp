@@ -120,12 +120,12 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
 TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
-  Socket deaf;
+  Socket silent;
   std::shared_ptr<Post> zero, one;
   REQUIRE(text_of(on_ranks(3, [&](int rank) {
             if (rank == 0) zero = join(port, 0, 3);
             if (rank == 1) one = join(port, 1, 3);
-            if (rank == 2) deaf = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+            if (rank == 2) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
           })) == "");
   std::optional<Error> stuck;
   std::thread sender([&] {
@@ -158,7 +158,7 @@ TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
   CHECK(zero->published(kOne)->rank() == 1);
   CHECK(zero->published(kOne)->is_secondhand());
   // Gone, it holds nobody back.
-  deaf = Socket();
+  silent = Socket();
   CHECK(text_of(on_ranks(1, [&](int) {
           const std::vector<char> more(2 << 20);
           one->send(kTwo, 2, more.data(), std::ssize(more), in_ms(5000));
@@ -213,11 +213,11 @@ TEST_CASE("tcp: a hub without memory ends the waits of all, and no process",
     _exit(2);
   }
   close(limited[1]);
-  Socket deaf;
+  Socket silent;
   std::shared_ptr<Post> one;
   REQUIRE(text_of(on_ranks(2, [&](int rank) {
             if (rank == 0) one = join(port, 1, 3);
-            if (rank == 1) deaf = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+            if (rank == 1) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
           })) == "");
   char said = 0;
   REQUIRE(read(limited[0], &said, 1) == 1);

@@ -39,7 +39,7 @@ void compare_wgmma(const char* what) {
   const typename cute::MMA_Traits<Instruction>::CLayout theirs;  // columns of 64
   for (int thread = 0; thread < 128; ++thread)
     for (int value = 0; value < kCols / 2; ++value) {
-      const ours::Place2 at = ours::wgmma_c(thread, value);
+      const ours::Offset2 at = ours::wgmma_c(thread, value);
       same(what, at.row + 64 * at.col, theirs(thread, value));
     }
 }
@@ -51,13 +51,13 @@ void compare_mma() {
   const typename Traits::CLayout c;
   for (int lane = 0; lane < 32; ++lane) {
     for (int value = 0; value < 8; ++value) {
-      const ours::Place2 at = ours::mma_a(lane, value / 2);
+      const ours::Offset2 at = ours::mma_a(lane, value / 2);
       same("mma_a", at.row + 16 * (at.col + value % 2), a(lane, value));
     }
     for (int value = 0; value < 4; ++value) {
-      const ours::Place2 at = ours::mma_b(lane, value / 2);
+      const ours::Offset2 at = ours::mma_b(lane, value / 2);
       same("mma_b", at.row + 8 * (at.col + value % 2), b(lane, value));
-      const ours::Place2 sum = ours::mma_c(lane, value);
+      const ours::Offset2 sum = ours::mma_c(lane, value);
       same("mma_c", sum.row + 16 * sum.col, c(lane, value));
     }
   }
@@ -84,7 +84,7 @@ void compare_matrices() {
       cute::make_tiled_copy_A(cute::Copy_Atom<cute::SM75_U32x4_LDSM_N, Element>{}, mma);
   const auto operand = shared_tensor(memory, cute::Layout<Shape<16, 16>, Stride<16, 1>>{});
   for (int lane = 0; lane < 32; ++lane) {
-    const ours::Place2 at = ours::ldmatrix_a(lane);
+    const ours::Offset2 at = ours::ldmatrix_a(lane);
     same("ldmatrix_a", 16 * at.row + 8 * at.col, address_in(load, operand, memory, lane, 0, true));
   }
   // A square of a warpgroup: in rows, and in columns, which are the mirrored square's rows.
@@ -97,10 +97,10 @@ void compare_matrices() {
       cute::make_tiled_copy_C(cute::Copy_Atom<cute::SM90_U16x8_STSM_T, Element>{}, wgmma);
   for (int thread = 0; thread < 128; ++thread)
     for (int strip = 0; strip < 4; ++strip) {
-      const ours::Place2 s = ours::stmatrix_straight(thread / 32, thread % 32, strip);
+      const ours::Offset2 s = ours::stmatrix_straight(thread / 32, thread % 32, strip);
       same("stmatrix_straight", 64 * s.row + 8 * s.col,
            address_in(straight, rows, memory, thread, 8 * strip, false));
-      const ours::Place2 m = ours::stmatrix_mirrored(thread / 32, thread % 32, strip);
+      const ours::Offset2 m = ours::stmatrix_mirrored(thread / 32, thread % 32, strip);
       same("stmatrix_mirrored", 64 * m.row + 8 * m.col,
            address_in(mirrored, columns, memory, thread, 8 * strip, false));
     }

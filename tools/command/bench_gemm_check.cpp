@@ -46,9 +46,9 @@ GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixB
   const int64_t lines = std::max(static_cast<int64_t>(std::sqrt(of_each)), kLeastLines);
   for (int64_t matrix = 0; matrix < p.c.count; ++matrix)
     for (int64_t draw = 0; draw < lines * lines; ++draw)
-      places_.push_back({matrix, drawn(10, matrix, draw / lines, p.c.rows),
-                         drawn(11, matrix, draw % lines, p.c.cols), 0, 0, 0});
-  for (Place& at : places_) {
+      samples_.push_back({matrix, drawn(10, matrix, draw / lines, p.c.rows),
+                          drawn(11, matrix, draw % lines, p.c.cols), 0, 0, 0});
+  for (Sample& at : samples_) {
     double sum = 0, size = 0;
     for (int64_t k = 0; k < p.a.cols; ++k) {
       const double a = element(p.a, left, at.matrix, at.row, k);
@@ -71,7 +71,7 @@ GemmCheck::GemmCheck(const Product& p, const std::function<ValueOf(const MatrixB
 int64_t GemmCheck::wrong(Workbench& bench, const MatrixBatch& c, bool in_parts) const {
   int64_t out = not_finite(bench, c), line = -1;
   std::vector<unsigned char> got(static_cast<size_t>(c.ld * size_of(c.dtype)));
-  for (const Place& at : places_) {
+  for (const Sample& at : samples_) {
     const int64_t first = at.matrix * c.stride + at.row * c.ld;
     if (first != line)
       bench.get(got.data(), static_cast<const unsigned char*>(c.data) + first * size_of(c.dtype),

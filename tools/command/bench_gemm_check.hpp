@@ -25,11 +25,11 @@ class GemmCheck {
   int64_t wrong(Workbench& bench, const MatrixBatch& result, bool in_parts = false) const;
 
  private:
-  struct Place {
+  struct Sample {
     int64_t matrix, row, col;
     double value, allowed, allowed_in_parts;
   };
-  std::vector<Place> places_;
+  std::vector<Sample> samples_;
 };
 
 }  // namespace muonrt::tool

@@ -31,9 +31,9 @@ int64_t count_wrong(const std::vector<SlotPlan>& slots) {
   int64_t wrong = 0;
   for (const SlotPlan& slot : slots) {
     std::vector<int64_t> there(slot.owned.size()), back(slot.owned.size());
-    for (const Placed& p : slot.gather_placed)
+    for (const MatrixPiece& p : slot.gather_matrix_pieces)
       there[static_cast<size_t>(p.matrix)] += p.rows * p.cols;
-    for (const Placed& p : slot.return_placed)
+    for (const MatrixPiece& p : slot.return_matrix_pieces)
       back[static_cast<size_t>(p.matrix)] += p.rows * p.cols;
     for (size_t i = 0; i < slot.owned.size(); ++i) {
       const int64_t whole = slot.owned[i].rows * slot.owned[i].cols;
@@ -75,8 +75,8 @@ Measured measure(const Arguments& a, const std::string& model, Progress& progres
     out.balance = plan.lower_bound() > 0 ? plan.makespan() / plan.lower_bound() : 1;
     out.pieces = 0;
     for (const SlotPlan& s : slots) {
-      out.pieces += std::ssize(s.gather_pieces) + std::ssize(s.gather_placed) +
-                    std::ssize(s.return_pieces) + std::ssize(s.return_placed);
+      out.pieces += std::ssize(s.gather_pieces) + std::ssize(s.gather_matrix_pieces) +
+                    std::ssize(s.return_pieces) + std::ssize(s.return_matrix_pieces);
     }
     if (i < a.warmup) continue;
     out.plan_seconds.push_back(planned - start);

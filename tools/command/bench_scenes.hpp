@@ -53,7 +53,7 @@ class ElementwiseScene {
   Ballot* sum_ = nullptr;
   void *message_ = nullptr, *other_ = nullptr;
   std::vector<Owned> owned_;
-  std::vector<Placed> placed_;
+  std::vector<MatrixPiece> placed_;
   MatrixBatch matrix_, normal_;
 };
 

@@ -88,10 +88,10 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   return out;
 }
 
-enum Part { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kParts };
-constexpr const char* kPartNames[kParts] = {"step",    "local",    "gemm",
-                                            "exposed", "exchange", "enqueue"};
-using Sample = std::array<double, kParts>;  // seconds
+enum Column { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kColumns };
+constexpr const char* kColumnNames[kColumns] = {"step",    "local",    "gemm",
+                                                "exposed", "exchange", "enqueue"};
+using Sample = std::array<double, kColumns>;  // seconds
 
 /// Of one rank.
 struct Counts {
@@ -159,7 +159,7 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
 }
 
 /// Milliseconds of every iteration: of its slowest rank, and the mean over ranks.
-std::vector<double> slowest(const Measured& m, Part part) {
+std::vector<double> slowest(const Measured& m, Column part) {
   std::vector<double> out;
   for (const auto& ranks : m.samples) {
     double most = 0;
@@ -169,7 +169,7 @@ std::vector<double> slowest(const Measured& m, Part part) {
   return out;
 }
 
-std::vector<double> rank_mean(const Measured& m, Part part) {
+std::vector<double> rank_mean(const Measured& m, Column part) {
   std::vector<double> out;
   for (const auto& ranks : m.samples) {
     double sum = 0;
@@ -182,8 +182,8 @@ std::vector<double> rank_mean(const Measured& m, Part part) {
 /// Every part over iterations and over ranks, for programs.
 Cell details(const Measured& m) {
   std::vector<std::pair<std::string, std::string>> fields;
-  for (int p = 0; p < kParts; ++p) {
-    const Part part = static_cast<Part>(p);
+  for (int p = 0; p < kColumns; ++p) {
+    const Column part = static_cast<Column>(p);
     const auto most = slowest(m, part);
     double least_rank = 1e300, most_rank = 0;
     for (size_t r = 0; r < m.samples[0].size(); ++r) {
@@ -193,7 +193,7 @@ Cell details(const Measured& m) {
       most_rank = std::max(most_rank, median_of(of_rank));
     }
     const auto text = [](double x) { return fmt::format("{}", x); };
-    fields.emplace_back(kPartNames[p],
+    fields.emplace_back(kColumnNames[p],
                         json_object({{"min_ms", text(*std::min_element(most.begin(), most.end()))},
                                      {"median_ms", text(median_of(most))},
                                      {"max_ms", text(*std::max_element(most.begin(), most.end()))},
@@ -225,7 +225,7 @@ Table make_table() {
 void add_row(Table& table, const Group& group, const Measured& m) {
   const std::vector<double> step = slowest(m, kStep);
   const double middle = median_of(step);
-  const auto part = [&](Part p) { return cell::number(median_of(rank_mean(m, p)), 2); };
+  const auto part = [&](Column p) { return cell::number(median_of(rank_mean(m, p)), 2); };
   table.add({cell::word(group.name), cell::count(std::ssize(group.tensors)),
              cell::number(*std::min_element(step.begin(), step.end()), 2), cell::number(middle, 2),
              cell::number(*std::max_element(step.begin(), step.end()), 2), part(kLocal),

@@ -13,44 +13,44 @@ namespace {
 using textbook::Matrix;
 
 /// Elements of one matrix of a tensor: rows of `cols` elements that begin at these places.
-struct Place {
+struct Elements {
   std::vector<int64_t> rows;
   int64_t cols;
 };
 
-std::vector<Place> matrices_of(const ModelTensor& t) {
+std::vector<Elements> matrices_of(const ModelTensor& t) {
   const size_t first = t.stack() ? 1 : 0;
   const int64_t stacked = t.stack() ? t.shape[0] : 1, rows = t.shape[first];
   const int64_t cols = t.elements() / stacked / rows;
   std::vector<RowBlock> parts = t.parts;
   if (parts.empty()) parts = {{"", {{0, rows}}}};
-  std::vector<Place> out;
+  std::vector<Elements> out;
   for (int64_t e = 0; e < stacked; ++e) {
     for (const RowBlock& part : parts) {
-      Place place{{}, cols};
+      Elements elements{{}, cols};
       for (const auto& [begin, end] : part.rows) {
-        for (int64_t r = begin; r < end; ++r) place.rows.push_back((e * rows + r) * cols);
+        for (int64_t r = begin; r < end; ++r) elements.rows.push_back((e * rows + r) * cols);
       }
-      out.push_back(std::move(place));
+      out.push_back(std::move(elements));
     }
   }
   return out;
 }
 
-Matrix take(const std::vector<double>& from, const Place& place) {
-  Matrix out(static_cast<int64_t>(place.rows.size()), place.cols);
+Matrix take(const std::vector<double>& from, const Elements& elements) {
+  Matrix out(static_cast<int64_t>(elements.rows.size()), elements.cols);
   for (int64_t r = 0; r < out.rows; ++r) {
     for (int64_t c = 0; c < out.cols; ++c) {
-      out(r, c) = from[static_cast<size_t>(place.rows[static_cast<size_t>(r)] + c)];
+      out(r, c) = from[static_cast<size_t>(elements.rows[static_cast<size_t>(r)] + c)];
     }
   }
   return out;
 }
 
-void put(std::vector<double>& to, const Place& place, const Matrix& from) {
+void put(std::vector<double>& to, const Elements& elements, const Matrix& from) {
   for (int64_t r = 0; r < from.rows; ++r) {
     for (int64_t c = 0; c < from.cols; ++c) {
-      to[static_cast<size_t>(place.rows[static_cast<size_t>(r)] + c)] = from(r, c);
+      to[static_cast<size_t>(elements.rows[static_cast<size_t>(r)] + c)] = from(r, c);
     }
   }
 }
@@ -110,11 +110,11 @@ std::vector<Expected> textbook_steps(const std::vector<ModelTensor>& tensors,
         continue;
       }
       double worst = 0;
-      for (const Place& place : matrices_of(tensors[t])) {
-        Matrix w = take(e.data, place), m = take(e.momentum, place);
-        textbook::muon_step(muon, w, m, take(grad, place));
-        put(e.data, place, w);
-        put(e.momentum, place, m);
+      for (const Elements& elements : matrices_of(tensors[t])) {
+        Matrix w = take(e.data, elements), m = take(e.momentum, elements);
+        textbook::muon_step(muon, w, m, take(grad, elements));
+        put(e.data, elements, w);
+        put(e.momentum, elements, m);
         const double rate = lr * textbook::scale_factor(muon.scale, w.rows, w.cols);
         worst = std::max(worst, rate * entry_tolerance(rounding, gain, std::min(w.rows, w.cols)));
       }

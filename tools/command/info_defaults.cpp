@@ -52,8 +52,8 @@ Cell cell_of(SymmetricProvider provider) {
 template <class Settings, class Row, class C>
 auto value_of(const Row& row, const C& from) {
   Settings* const none = nullptr;
-  using Member = std::remove_reference_t<decltype(row.place(*none))>;
-  return static_cast<typename ValueOf<Member>::type>(row.c_place(from));
+  using Member = std::remove_reference_t<decltype(row.member(*none))>;
+  return static_cast<typename ValueOf<Member>::type>(row.c_member(from));
 }
 
 Table group_table() {
@@ -67,7 +67,7 @@ Table group_table() {
   // Those of both roles, of Muon, of AdamW.
   for (const unsigned whose : {0u, unsigned{kMuonOnly}, unsigned{kAdamWOnly}}) {
     visit_group_fields([&](const auto& row) {
-      if constexpr (requires { row.place; }) {
+      if constexpr (requires { row.member; }) {
         const std::string name = row.name;
         if ((row.use & (kMuonOnly | kAdamWOnly)) != whose) return;
         if (name == "role" || name == "iteration_dtype") return;  // given; the optimizer's
@@ -90,12 +90,12 @@ Table option_table() {
   add("device", cell::word(o.device == MUONRT_DEVICE_HOST ? "host" : "cuda"));
   o.max_peers = kMaxPeers;
   visit_option_fields([&](const auto& row) {
-    if constexpr (requires { row.place; }) {
+    if constexpr (requires { row.member; }) {
       const auto value = value_of<OptimizerSettings>(row, o);
       if (std::string(row.name) == "device_index") return;
       if (std::string(row.name) == "reserved_sms" && o.reserved_sms < 0) {
         add(row.name, cell::word("by exchanges"));
-      } else if (row.has(kZeroIsAbsent) && row.c_place(o) == 0) {
+      } else if (row.has(kZeroIsAbsent) && row.c_member(o) == 0) {
         add(row.name, cell::word("by device"));
       } else {
         add(row.name, cell_of(value));

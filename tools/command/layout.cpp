@@ -204,9 +204,9 @@ void add_layout(CLI::App& app, Work& work) {
                       "dim[:split[:unit]],...");
   command->add_option("--partial", t.partial, "mesh dimensions that hold addends: dp*cp");
   command->add_option("--row-bounds", t.row_bounds,
-                      "[mesh dims:[tensor dim:]]0,3,3,7: slot i holds [b_i, b_i+1)");
-  command->add_option("--owner", t.owner, "[mesh dims:]slot that holds the whole tensor");
-  command->add_option("--flat", t.flat, "[mesh dims:]0-5,5-9: elements of every slot");
+                      "[mesh dims:[tensor dim:]]0,3,3,7: shard i holds [b_i, b_i+1)");
+  command->add_option("--owner", t.owner, "[mesh dims:]shard that holds the whole tensor");
+  command->add_option("--flat", t.flat, "[mesh dims:]0-5,5-9: elements of every shard");
   command->add_option("--picture", a->picture, "write the matrix, ranks as colours, to this SVG")
       ->check(file_name());
   command->add_flag("--json", a->json, "print JSON");

@@ -20,8 +20,8 @@ constexpr double kLeft = 64, kTop = 92, kPlotWidth = 620, kPlotHeight = 460, kLe
 constexpr double kDigit = 7.2;  // width of a character at 12 px, on the safe side
 constexpr size_t kMostBlocks = 40000, kLegendRows = 22, kSubtitle = 118;
 
-/// What the ranks of one shard slot hold, in every replica the same.
-struct Slot {
+/// What the ranks of one shard hold, in every replica the same.
+struct Shard {
   std::vector<int> ranks;  // in replica order
   std::vector<Block> blocks;
   int64_t numel = 0;
@@ -30,7 +30,7 @@ struct Slot {
 struct Picture {
   Layout layout;  // at most 2-D
   int64_t rows = 1, cols = 1;
-  std::vector<Slot> slots;
+  std::vector<Shard> shards;
   double cell_width = 1, cell_height = 1;
 
   double width() const { return cell_width * static_cast<double>(cols); }
@@ -46,17 +46,17 @@ Picture collect(const Layout& given) {
                  "picture: the tensor has no elements (there is nothing to draw); give a shape "
                  "without 0");
   size_t blocks = 0;
-  for (int64_t s = 0; s < p.layout.shard_slots(); ++s) {
-    Slot slot;
-    for (int64_t r = 0; r < p.layout.replicas(); ++r) slot.ranks.push_back(p.layout.rank_of(r, s));
-    slot.blocks = blocks_of(p.layout, slot.ranks[0]);
-    for (const Block& b : slot.blocks) slot.numel += b.numel();
-    blocks += slot.blocks.size();
+  for (int64_t s = 0; s < p.layout.shard_count(); ++s) {
+    Shard shard;
+    for (int64_t r = 0; r < p.layout.replicas(); ++r) shard.ranks.push_back(p.layout.rank_of(r, s));
+    shard.blocks = blocks_of(p.layout, shard.ranks[0]);
+    for (const Block& b : shard.blocks) shard.numel += b.numel();
+    blocks += shard.blocks.size();
     MUONRT_REQUIRE(blocks <= kMostBlocks, Status::kInvalidArgument, "picture: more than ",
                    kMostBlocks,
                    " rectangles (they could not be told apart); draw a smaller shape with the same "
                    "layout");
-    p.slots.push_back(std::move(slot));
+    p.shards.push_back(std::move(shard));
   }
   // Squares where that gives a readable picture; else each side is stretched for itself.
   const auto rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
@@ -69,13 +69,13 @@ Picture collect(const Layout& given) {
 }
 
 /// Light enough for dark letters. The first ones are told apart with any kind of colour vision.
-std::string colour(size_t slot, size_t slots) {
+std::string colour(size_t shard, size_t shards) {
   static constexpr std::array<const char*, 8> kFew = {"#8ecae6", "#f4a261", "#a3c585", "#e5989b",
                                                       "#ffe08a", "#b8a1d9", "#5fb3a3", "#c9ada7"};
-  if (slots <= kFew.size()) return kFew[slot];
-  const double hue = std::fmod(static_cast<double>(slot) * 137.508 + 205, 360);
+  if (shards <= kFew.size()) return kFew[shard];
+  const double hue = std::fmod(static_cast<double>(shard) * 137.508 + 205, 360);
   static constexpr std::array<int, 3> kLight = {78, 66, 87};
-  return fmt::format("hsl({:.0f},58%,{}%)", hue, kLight[slot % kLight.size()]);
+  return fmt::format("hsl({:.0f},58%,{}%)", hue, kLight[shard % kLight.size()]);
 }
 
 /// "0, 4" or "0, 4, 8, ... (16)"; addends of one tensor with + between them.
@@ -91,16 +91,16 @@ std::string names(const Picture& p, const std::vector<int>& ranks, size_t most) 
 std::string draw_blocks(const Picture& p) {
   std::string out, labels;
   const double line = std::min(p.cell_width, p.cell_height) >= 4 ? 1.2 : 0.3;
-  for (size_t s = 0; s < p.slots.size(); ++s) {
-    const Slot& slot = p.slots[s];
+  for (size_t s = 0; s < p.shards.size(); ++s) {
+    const Shard& shard = p.shards[s];
     out += fmt::format("<g fill=\"{}\" stroke=\"#33415c\" stroke-width=\"{}\">\n",
-                       colour(s, p.slots.size()), line);
-    for (const Block& b : slot.blocks) {
+                       colour(s, p.shards.size()), line);
+    for (const Block& b : shard.blocks) {
       const double x = p.x(b.col), y = p.y(b.row), w = p.x(b.col + b.cols) - x,
                    h = p.y(b.row + b.rows) - y;
       out += svg::rect(x, y, w, h);
       for (const size_t most : {size_t{4}, size_t{1}}) {
-        const std::string name = names(p, slot.ranks, most);
+        const std::string name = names(p, shard.ranks, most);
         if (kDigit * static_cast<double>(name.size()) + 4 > w || h < 13) continue;
         labels += svg::text(x + w / 2, y + h / 2 + 4.2, "text-anchor=\"middle\"", name);
         break;
@@ -132,8 +132,8 @@ std::string draw_grid(const Picture& p) {
 /// Indices beside the matrix: all of them, or those where a block begins, as far as they fit.
 std::string draw_indices(const Picture& p) {
   std::set<int64_t> rows, cols;
-  for (const Slot& slot : p.slots) {
-    for (const Block& b : slot.blocks) {
+  for (const Shard& shard : p.shards) {
+    for (const Block& b : shard.blocks) {
       rows.insert(b.row);
       cols.insert(b.col);
     }
@@ -172,25 +172,25 @@ std::string draw_legend(const Picture& p, double left) {
   std::vector<int> empty;
   double y = kTop + 11;
   size_t shown = 0, holding = 0;
-  for (size_t s = 0; s < p.slots.size(); ++s) {
-    const Slot& slot = p.slots[s];
-    if (slot.numel == 0) {
-      empty.insert(empty.end(), slot.ranks.begin(), slot.ranks.end());
+  for (size_t s = 0; s < p.shards.size(); ++s) {
+    const Shard& shard = p.shards[s];
+    if (shard.numel == 0) {
+      empty.insert(empty.end(), shard.ranks.begin(), shard.ranks.end());
       continue;
     }
     ++holding;
     if (shown == kLegendRows) continue;
     ++shown;
     out += svg::rect(left, y - 11, 14, 14,
-                     fmt::format("fill=\"{}\" stroke=\"#33415c\"", colour(s, p.slots.size())));
+                     fmt::format("fill=\"{}\" stroke=\"#33415c\"", colour(s, p.shards.size())));
     const std::string size =
-        fmt::format(": {} element{}", cell::grouped(slot.numel).text, slot.numel == 1 ? "" : "s");
-    const std::string head = slot.ranks.size() == 1 ? "rank " : addends ? "addends " : "ranks ";
-    size_t most = slot.ranks.size();
+        fmt::format(": {} element{}", cell::grouped(shard.numel).text, shard.numel == 1 ? "" : "s");
+    const std::string head = shard.ranks.size() == 1 ? "rank " : addends ? "addends " : "ranks ";
+    size_t most = shard.ranks.size();
     while (most > 1 &&
-           static_cast<double>((head + names(p, slot.ranks, most) + size).size()) > room)
+           static_cast<double>((head + names(p, shard.ranks, most) + size).size()) > room)
       --most;
-    out += svg::text(left + 22, y, "", head + names(p, slot.ranks, most) + size);
+    out += svg::text(left + 22, y, "", head + names(p, shard.ranks, most) + size);
     y += 20;
   }
   if (shown < holding) {
@@ -216,7 +216,7 @@ std::string layout_picture(const Layout& layout) {
   std::string subtitle = layout.describe();
   if (subtitle.size() > kSubtitle) subtitle = subtitle.substr(0, kSubtitle - 3) + "...";
   const double text_width = kDigit * static_cast<double>(subtitle.size()) + 2 * 24;
-  const size_t rows = std::min(p.slots.size(), kLegendRows) + 2;
+  const size_t rows = std::min(p.shards.size(), kLegendRows) + 2;
   const double width = std::max({left + kLegend, text_width, 480.0}),
                height = kTop + std::max(p.height(), 20.0 * static_cast<double>(rows)) + 28;
   const std::string shape =

@@ -11,8 +11,8 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kGuard = 24;  // elements on either side; NaN in every dtype
-constexpr unsigned char kGuardByte = 0xff;
+constexpr int64_t kRedZone = 24;  // elements on either side; NaN in every dtype
+constexpr unsigned char kRedZoneByte = 0xff;
 
 int64_t bytes_of(int32_t dtype) { return dtype == MUONRT_DTYPE_F32 ? 4 : 2; }
 
@@ -25,14 +25,14 @@ void store(unsigned char* at, int32_t dtype, float value) {
   }
 }
 
-/// Guards of different lengths, so that shards are aligned to elements and to nothing more.
-int64_t guard_of(size_t tensor, int32_t dtype) {
-  return (kGuard - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
+/// Red zones of different lengths, so that shards are aligned to elements and to nothing more.
+int64_t red_zone_of(size_t tensor, int32_t dtype) {
+  return (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
 }
 
-std::vector<unsigned char> guarded(int64_t elements, int32_t dtype, int64_t before) {
+std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t before) {
   return std::vector<unsigned char>(
-      static_cast<size_t>(before + (elements + kGuard) * bytes_of(dtype)), kGuardByte);
+      static_cast<size_t>(before + (elements + kRedZone) * bytes_of(dtype)), kRedZoneByte);
 }
 
 /// Addend `index` of `count` whose sum, in order, is `value` exactly, each of them exact in bf16 if
@@ -106,10 +106,10 @@ void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLa
     shard.addend = layout->addend(rank_);
   }
   const Numerics& n = settings_.numerics;
-  shard.data_at = guard_of(index, n.data);
-  shard.grad_at = guard_of(index + 1, n.grad);
-  shard.data = guarded(shard.elements, n.data, shard.data_at);
-  shard.grad = guarded(shard.elements, n.grad, shard.grad_at);
+  shard.data_at = red_zone_of(index, n.data);
+  shard.grad_at = red_zone_of(index + 1, n.grad);
+  shard.data = red_zoned(shard.elements, n.data, shard.data_at);
+  shard.grad = red_zoned(shard.elements, n.grad, shard.grad_at);
   visit(index, [&](int64_t element, int64_t local) {
     store(shard.data.data() + shard.data_at + local * bytes_of(n.data), n.data,
           element_value(shard.seed, element, -1));
@@ -258,10 +258,10 @@ int64_t Sharded::wrong_bits(size_t tensor, const WholeTensor& expected) const {
              differs(shard.master.at, expected.master, local, element);
   });
   for (int64_t i = 0; i < shard.data_at; ++i)
-    wrong += shard.data[static_cast<size_t>(i)] != kGuardByte;
+    wrong += shard.data[static_cast<size_t>(i)] != kRedZoneByte;
   for (size_t i = static_cast<size_t>(shard.data_at + shard.elements * size); i < shard.data.size();
        ++i) {
-    wrong += shard.data[i] != kGuardByte;
+    wrong += shard.data[i] != kRedZoneByte;
   }
   return wrong;
 }

@@ -35,8 +35,8 @@ struct WholeTensor {
   std::vector<unsigned char> data, momentum, variance, master;
 };
 
-/// One rank's shards of some tensors between guards of NaN, their gradients, and the optimizer over
-/// them. On a GPU all of it lies in its memory, and what is read here are copies.
+/// One rank's shards of some tensors between red zones of NaN, their gradients, and the optimizer
+/// over them. On a GPU all of it lies in its memory, and what is read here are copies.
 class Sharded {
  public:
   /// Collective. @param comm  as `on_device` gives it.
@@ -70,7 +70,7 @@ class Sharded {
 
   /// All of a tensor, for a rank that holds everything.
   WholeTensor whole(size_t tensor) const;
-  /// Elements whose bytes, state included, are not those of `expected`; and changed guards.
+  /// Elements whose bytes, state included, are not those of `expected`; and changed red zones.
   int64_t wrong_bits(size_t tensor, const WholeTensor& expected) const;
   /// Flips the highest bit of the exponent of the first element, if the rank holds one.
   bool plant();
@@ -87,7 +87,7 @@ class Sharded {
     int64_t addends = 1, addend = 0;  // of the gradient: how many, and which one lies here
     bool keeps_state = true;
     std::vector<Stretch> stretches;
-    std::vector<unsigned char> data, grad;                   // guards included
+    std::vector<unsigned char> data, grad;                   // red zones included
     int64_t data_at = 0, grad_at = 0;                        // bytes before the first element
     unsigned char *far_data = nullptr, *far_grad = nullptr;  // of the GPU
     State momentum, variance, master;

@@ -46,22 +46,22 @@ std::string fitting_cuts(const std::string& text, size_t dims) {
   return out;
 }
 
-/// One range for each rank of the mesh: every local tensor that the cuts leave falls to the slots
+/// One range for each rank of the mesh: every local tensor that the cuts leave falls to the shards
 /// over `free` mesh dims, for odd seeds in descending order.
 std::string flat_text(const Layout& before, const std::vector<int>& free, size_t seed) {
   const Mesh& mesh = before.mesh();
-  const int64_t slots = mesh.count_over(free);
+  const int64_t shards = mesh.count_over(free);
   std::string out;
   for (int64_t position = 0; position < mesh.size(); ++position) {
-    int64_t slot = 0;
+    int64_t shard = 0;
     for (const int k : free) {
-      slot = slot * mesh.shape()[static_cast<size_t>(k)] + mesh.coord(position, k);
+      shard = shard * mesh.shape()[static_cast<size_t>(k)] + mesh.coord(position, k);
     }
-    if (seed % 2 == 1) slot = slots - 1 - slot;
+    if (seed % 2 == 1) shard = shards - 1 - shard;
     const int64_t numel = before.local_numel(mesh.ranks()[static_cast<size_t>(position)]);
-    const auto bounds = uneven_bounds(numel, slots, seed);
-    out += fmt::format("{}{}-{}", position > 0 ? "," : "", bounds[static_cast<size_t>(slot)],
-                       bounds[static_cast<size_t>(slot) + 1]);
+    const auto bounds = uneven_bounds(numel, shards, seed);
+    out += fmt::format("{}{}-{}", position > 0 ? "," : "", bounds[static_cast<size_t>(shard)],
+                       bounds[static_cast<size_t>(shard) + 1]);
   }
   return out;
 }
@@ -86,12 +86,12 @@ LayoutText text_of(const LayoutWords& words, const ModelTensor& tensor, size_t i
   const Layout before = layout_from_text(text);
   std::vector<int> free;
   for (const int k : before.replica_dims()) free.push_back(k);
-  const int64_t slots = before.mesh().count_over(free);
+  const int64_t shards = before.mesh().count_over(free);
   if (words.last == "row_bounds") {
     text.row_bounds =
-        fmt::format("{}", fmt::join(uneven_bounds(tensor.shape[0], slots, index), ","));
+        fmt::format("{}", fmt::join(uneven_bounds(tensor.shape[0], shards, index), ","));
   } else if (words.last == "owner") {
-    text.owner = fmt::format("{}", static_cast<int64_t>(index) % slots);
+    text.owner = fmt::format("{}", static_cast<int64_t>(index) % shards);
   } else {
     text.flat = flat_text(before, free, index);
   }
@@ -183,7 +183,7 @@ void TensorLayout::Inside::take_last() {
   } else if (layout.kind() == Layout::Kind::kOwner) {
     c.kind = MUONRT_LAYOUT_OWNER;
     last_dims = narrow(layout.owner().mesh_dims);
-    values = {layout.owner().slot};
+    values = {layout.owner().shard};
   } else if (layout.kind() == Layout::Kind::kFlat) {
     c.kind = MUONRT_LAYOUT_FLAT;
     last_dims = narrow(layout.flat().mesh_dims);

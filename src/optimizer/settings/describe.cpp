@@ -29,8 +29,8 @@ template <class Settings, class Wanted>
 auto lines_of(Fingerprint& table, const std::string& who, const Settings& s, Wanted wanted) {
   return [&table, &who, &s, wanted](const auto& row) {
     if (!wanted(row)) return;
-    if constexpr (requires { row.place; }) {
-      table.add(cat(who, ": ", row.name), listed(row.place(s)));
+    if constexpr (requires { row.member; }) {
+      table.add(cat(who, ": ", row.name), listed(row.member(s)));
     } else {
       table.add(cat(who, ": ", row.name), row.text(s));
     }
@@ -38,12 +38,12 @@ auto lines_of(Fingerprint& table, const std::string& who, const Settings& s, Wan
 }
 
 constexpr auto is_listed = [](const auto& row) {
-  if constexpr (requires { row.place; }) return !row.has(kUnlisted);
+  if constexpr (requires { row.member; }) return !row.has(kUnlisted);
   return true;
 };
 
 constexpr auto is_changeable = [](const auto& row) {
-  if constexpr (requires { row.place; }) return !row.has(kFixed);
+  if constexpr (requires { row.member; }) return !row.has(kFixed);
   return false;
 };
 
@@ -59,7 +59,7 @@ void describe_param(Fingerprint& table, const std::string& who, const ParamSetti
   table.add(who + ": gradient's layout", grad_layout(p).describe());
   table.add(who + ": digest of the gradient's layout", cat(grad_layout(p).hash()));
   table.add(who + ": owner", cat(p.owner));
-  table.add(who + ": travel", cat(p.travel));
+  table.add(who + ": priority", cat(p.priority));
   table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
   table.add(who + ": lr_factor", listed(p.lr_factor));
   table.add(who + ": normuon_axis", cat(static_cast<int32_t>(p.normuon_axis)));
@@ -92,12 +92,12 @@ void describe_scalars(Fingerprint& table, const std::string& who, const GroupSet
 // Numbers by their bits, for those that differ may have one text.
 void hash_scalars(Hash& hash, const GroupSettings& g) {
   visit_group_fields([&](const auto& row) {
-    if constexpr (requires { row.place; }) {
+    if constexpr (requires { row.member; }) {
       if (!is_changeable(row)) return;
-      if constexpr (std::is_same_v<decltype(row.place(g)), const double&>)
-        hash.value(row.place(g));
+      if constexpr (std::is_same_v<decltype(row.member(g)), const double&>)
+        hash.value(row.member(g));
       else
-        hash.bytes(listed(row.place(g)));
+        hash.bytes(listed(row.member(g)));
     }
   });
 }

@@ -49,17 +49,17 @@ enum FieldUse : unsigned {
 };
 
 /// @param name    in messages and in the C struct.
-/// @param place   where it is in our settings: place(settings) is the member.
-/// @param c_place where it is in the C struct, which floor 6 does not know.
-template <class Place, class CPlace, class Rule>
+/// @param member   where it is in our settings: member(settings) is the member.
+/// @param c_member where it is in the C struct, which floor 6 does not know.
+template <class Member, class CMember, class Rule>
 struct Field {
-  constexpr Field(const char* n, Place p, CPlace c, Rule r, unsigned u = 0)
-      : name(n), place(p), c_place(c), rule(r), use(u) {}
+  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
+      : name(n), member(p), c_member(c), rule(r), use(u) {}
   constexpr bool has(FieldUse what) const { return (use & what) != 0; }
 
   const char* name;
-  Place place;
-  CPlace c_place;
+  Member member;
+  CMember c_member;
   Rule rule;
   unsigned use;
 };

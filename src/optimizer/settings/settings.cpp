@@ -30,15 +30,15 @@ void change(GroupSettings& mine, const GroupSettings& given, const std::string& 
     require_equal(given.name, mine.name, "name",
                   [](const std::string& name) { return cat("'", name, "'"); });
   visit_group_fields([&](const auto& row) {
-    if constexpr (requires { row.place; }) {
+    if constexpr (requires { row.member; }) {
       if (row.has(kFixed))
-        require_equal(row.place(given), row.place(mine), row.name,
+        require_equal(row.member(given), row.member(mine), row.name,
                       [](const auto& value) { return shown(value); });
     }
   });
   visit_group_fields([&](const auto& row) {
-    if constexpr (requires { row.place; }) {
-      if (!row.has(kFixed)) row.place(mine) = row.place(given);
+    if constexpr (requires { row.member; }) {
+      if (!row.has(kFixed)) row.member(mine) = row.member(given);
     }
   });
 }

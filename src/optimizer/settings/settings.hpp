@@ -125,7 +125,7 @@ struct ParamSettings {
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  int32_t travel = 0;        // parameters of lower numbers travel first
+  int32_t priority = 0;      // parameters of lower numbers go first
   View view = View::kPlain;  // kMatrix: `layout` is that of the matrix already
   std::vector<PartSettings> parts;
   double lr_factor = 1.0;

@@ -68,7 +68,7 @@ void check_field(const std::string&, const char*, bool, const Flag&) {}
 template <class Settings>
 auto checks_of(const std::string& who, const Settings& s) {
   return [&](const auto& row) {
-    if constexpr (requires { row.rule; }) check_field(who, row.name, row.place(s), row.rule);
+    if constexpr (requires { row.rule; }) check_field(who, row.name, row.member(s), row.rule);
   };
 }
 

@@ -69,8 +69,8 @@ void add_slice(std::vector<Stretch>& out, const std::vector<Stretch>& held, int6
 
 }  // namespace
 
-std::vector<Stretch> kept_elements(Optimizer& optimizer, const StepTensor& t, int32_t kind,
-                                   int rank) {
+std::vector<Stretch> owned_elements(Optimizer& optimizer, const StepTensor& t, int32_t kind,
+                                    int rank) {
   const auto held = t.layout->stretches(rank);
   const muonrt_state_view_t view = optimizer.state(t.index, kind);
   if (view.place == MUONRT_PLACE_LOCAL) return held;

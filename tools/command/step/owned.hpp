@@ -14,7 +14,7 @@ std::vector<int64_t> normuon_lines(const StepTensor& tensor);
 
 /// The elements of a tensor (of NorMuon, the lines) whose state of that kind lies in this rank's
 /// view.
-std::vector<Stretch> kept_elements(Optimizer& optimizer, const StepTensor& tensor, int32_t kind,
-                                   int rank);
+std::vector<Stretch> owned_elements(Optimizer& optimizer, const StepTensor& tensor, int32_t kind,
+                                    int rank);
 
 }  // namespace muonrt::tool

@@ -205,7 +205,7 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     if (!view.data) continue;
     // What the view has beyond that (lines of other owners) stays as it is.
     auto local = session.memory().read(view.data, view.numel * p.element());
-    for (const Stretch& s : kept_elements(session.optimizer(), *p.tensor, p.kind, rank)) {
+    for (const Stretch& s : owned_elements(session.optimizer(), *p.tensor, p.kind, rank)) {
       const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
       check_moments(file, p, s.element, part);
       check_masters(file, p, s, part, static_cast<const unsigned char*>(session.data(*p.tensor)));
@@ -246,7 +246,7 @@ std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
     const auto local = session.memory().read(view.data, view.data ? view.numel * p.element() : 0);
     const auto whole =
         gather_elements(comm, p.elements(), p.element(),
-                        kept_elements(session.optimizer(), *p.tensor, p.kind, comm.rank()),
+                        owned_elements(session.optimizer(), *p.tensor, p.kind, comm.rank()),
                         local.data(), "state " + shown(p.name));
     if (root) writer->add(whole.data(), std::ssize(whole));
   }

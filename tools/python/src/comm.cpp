@@ -98,8 +98,8 @@ nb::list views_of(const muonrt_message_t* messages, int64_t n, bool writable) {
 }
 
 /// Calls into Python; an exception becomes a status and a text.
-muonrt_status_t guarded(const char* what, char* message, int64_t capacity,
-                        const std::function<void()>& call) {
+muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
+                          const std::function<void()>& call) {
   nb::gil_scoped_acquire acquire;
   try {
     call();
@@ -122,7 +122,7 @@ muonrt_status_t guarded(const char* what, char* message, int64_t capacity,
 muonrt_status_t call_exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
                               const muonrt_message_t* receives, int64_t n_receives,
                               int64_t timeout_ms, char* message, int64_t capacity) {
-  return guarded("exchange", message, capacity, [&] {
+  return as_status("exchange", message, capacity, [&] {
     static_cast<Functions*>(state)->exchange(views_of(sends, n_sends, false),
                                              views_of(receives, n_receives, true),
                                              static_cast<double>(timeout_ms) / 1000.0);
@@ -131,7 +131,7 @@ muonrt_status_t call_exchange(void* state, const muonrt_message_t* sends, int64_
 
 muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t bytes,
                                int64_t timeout_ms, char* message, int64_t capacity) {
-  return guarded("allgather", message, capacity, [&] {
+  return as_status("allgather", message, capacity, [&] {
     auto* functions = static_cast<Functions*>(state);
     functions->allgather(view_of_memory(const_cast<void*>(mine), bytes, false),
                          view_of_memory(all, bytes * functions->size, true),

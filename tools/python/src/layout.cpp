@@ -207,9 +207,9 @@ void bind_layout(nb::module_& module) {
           "reading: \"ordered\" for FSDP2 over TP; flat_dims: mesh dimensions FSDP2 cuts as one.\n"
           "cuts: instead of placements, outermost first: (mesh dims, dim[, split_factor[, "
           "unit]]).\n"
-          "Behind these one of flat: (begin, end) elements for each slot; row_bounds: slots + 1\n"
-          "bounds along `dim`; owner: the slot that holds all. `over`: the mesh dimensions whose\n"
-          "ranks are the slots; all that nothing else names.")
+          "Behind these one of flat: (begin, end) elements for each shard; row_bounds: shards + 1\n"
+          "bounds along `dim`; owner: the shard that holds all. `over`: the mesh dimensions whose\n"
+          "ranks are the shards; all that nothing else names.")
       .def_ro("mesh", &Layout::mesh)
       .def("local_shape", &Layout::local_shape, nb::arg("shape"), nb::arg("rank"),
            nb::arg("world") = nb::none(),

@@ -59,7 +59,7 @@ struct Global {
 struct Shared {
   template <order::Access kAccess>
   static unsigned char* reached(const Thread& t, uint64_t address, size_t bytes) {
-    const SharedPlace place = shared_place(address, bytes);
+    const SharedRange place = shared_range(address, bytes);
     order::access(place.block, place.offset, bytes, kAccess);
     traffic::note(t, traffic::Kind::kShared, place.offset, bytes);
     return place.memory;
@@ -160,7 +160,7 @@ void copy_async(Thread& t, const Instruction& i) {
   const int bytes = t.get<int>(i.at[3]);
   unsigned char* const from = bytes > 0 ? Global::at(t, t.address(i.at[1]), 16)
                                         : reinterpret_cast<unsigned char*>(t.address(i.at[1]));
-  const SharedPlace to = shared_place(t.address(i.at[0]), 16);
+  const SharedRange to = shared_range(t.address(i.at[0]), 16);
   order::copy_write(to.offset, 16);
   muonrt::cuda::copy_async(to.memory, from, bytes);
 }

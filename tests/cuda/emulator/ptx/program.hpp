@@ -59,7 +59,7 @@ enum Special {
   kSpecials
 };
 
-struct Place {
+struct StackRange {
   size_t offset = 0, bytes = 0;
 };
 
@@ -69,8 +69,8 @@ struct Function {
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
   size_t static_bytes = 0;  // of shared memory; what the launch asks for begins there
-  std::vector<Place> parameters, results;  // of a function that is called: one after the other
-  std::vector<uint64_t> values;            // of all slots, before the first instruction
+  std::vector<StackRange> parameters, results;  // of a function that is called: one after the other
+  std::vector<uint64_t> values;                 // of all slots, before the first instruction
   std::vector<Instruction> code;
   std::vector<std::string> sources;  // of the instructions
   std::vector<std::unique_ptr<std::vector<Argument>>> arguments;

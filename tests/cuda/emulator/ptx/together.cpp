@@ -77,15 +77,15 @@ void cluster_wait(Thread&, const Instruction&) {
 void await_launches(Thread&, const Instruction&) { muonrt::cuda::await_predecessors(); }
 
 // Barriers in shared memory.
-uint64_t* barrier_in(const SharedPlace& place) { return reinterpret_cast<uint64_t*>(place.memory); }
+uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
 /// One that the thread knows to be made.
-SharedPlace barrier_at(Thread& t, const Argument& a) {
-  const SharedPlace place = shared_place(t.address(a), 8);
+SharedRange barrier_at(Thread& t, const Argument& a) {
+  const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);
   return place;
 }
 void barrier_init(Thread& t, const Instruction& i) {
-  const SharedPlace place = shared_place(t.address(i.at[0]), 8);
+  const SharedRange place = shared_range(t.address(i.at[0]), 8);
   order::access(place.block, place.offset, 8, order::Access::kWrite);
   muonrt::cuda::barrier_init(barrier_in(place), t.get<int>(i.at[1]));
 }
@@ -118,8 +118,8 @@ const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));
 }
-SharedPlace box_at(Thread& t, const Argument& a, const TensorMap& map) {
-  return shared_place(t.address(a), muonrt::cuda::bytes_of_box(map));
+SharedRange box_at(Thread& t, const Argument& a, const TensorMap& map) {
+  return shared_range(t.address(a), muonrt::cuda::bytes_of_box(map));
 }
 /// What a box covers of its matrix, row by row.
 void note_box(const TensorMap& map, int col, int row, int matrix, order::Access access) {
@@ -135,8 +135,8 @@ void note_box(const TensorMap& map, int col, int row, int matrix, order::Access 
 /// Into the blocks whose bits are set.
 void bulk_load_into(Thread& t, const Instruction& i, uint16_t blocks) {
   const TensorMap& map = map_at(t, i.at[1]);
-  const SharedPlace box = box_at(t, i.at[0], map);
-  const SharedPlace barrier = barrier_at(t, i.at[5]);
+  const SharedRange box = box_at(t, i.at[0], map);
+  const SharedRange barrier = barrier_at(t, i.at[5]);
   note_box(map, t.get<int>(i.at[2]), t.get<int>(i.at[3]), t.get<int>(i.at[4]),
            order::Access::kRead);
   for (unsigned block = 0; block < 16; ++block) {
@@ -156,7 +156,7 @@ void bulk_load_blocks(Thread& t, const Instruction& i) {
 }
 void bulk_store(Thread& t, const Instruction& i) {
   const TensorMap& map = map_at(t, i.at[0]);
-  const SharedPlace box = box_at(t, i.at[4], map);
+  const SharedRange box = box_at(t, i.at[4], map);
   order::bulk_read(box.offset, muonrt::cuda::bytes_of_box(map));
   note_box(map, t.get<int>(i.at[1]), t.get<int>(i.at[2]), t.get<int>(i.at[3]),
            order::Access::kWrite);
@@ -179,7 +179,7 @@ void bulk_fence(Thread&, const Instruction&) {
 
 // Matrices of 8 x 8.
 void load_matrices(Thread& t, const Instruction& i) {
-  const SharedPlace row = shared_place(t.address(i.at[4]), 16);
+  const SharedRange row = shared_range(t.address(i.at[4]), 16);
   order::access(row.block, row.offset, 16, order::Access::kRead);
   traffic::note(t, traffic::Kind::kShared, row.offset, 16);
   uint32_t words[4];
@@ -190,7 +190,7 @@ template <bool kTransposed>
 void store_matrices(Thread& t, const Instruction& i) {
   uint32_t words[4];
   for (int w = 0; w < 4; ++w) words[w] = t.get<uint32_t>(i.at[w + 1]);
-  const SharedPlace row = shared_place(t.address(i.at[0]), 16);
+  const SharedRange row = shared_range(t.address(i.at[0]), 16);
   order::access(row.block, row.offset, 16, order::Access::kWrite);
   traffic::note(t, traffic::Kind::kShared, row.offset, 16);
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
@@ -246,7 +246,7 @@ void note_operand(uint64_t descriptor, int rows) {
                            static_cast<uint32_t>(row % 8) * 128;
     for (uint32_t chunk = 0; chunk < 2; ++chunk)
       order::product_read(
-          shared_place(muonrt::cuda::swizzled_address(first + 16 * chunk), 16).offset, 16);
+          shared_range(muonrt::cuda::swizzled_address(first + 16 * chunk), 16).offset, 16);
   }
 }
 
@@ -318,7 +318,7 @@ void add_products(Table& table) {
 
 }  // namespace
 
-SharedPlace shared_place(uint64_t address, size_t bytes) {
+SharedRange shared_range(uint64_t address, size_t bytes) {
   const uint64_t named = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
   const unsigned block = named == 0 ? block_in_cluster() : static_cast<unsigned>(named - 1);
   require(block * blockDim.x < threads_in_cluster(), "shared memory of a block that is not there");

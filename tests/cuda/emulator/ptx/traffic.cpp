@@ -63,7 +63,7 @@ Book& book() {
   return all;
 }
 
-struct Part {
+struct Access {
   unsigned lane;
   uint64_t address;
 };
@@ -72,13 +72,13 @@ struct Request {
   const Function* function = nullptr;
   Kind kind = Kind::kLoad;
   size_t bytes = 0;  // of a lane
-  std::vector<Part> parts;
+  std::vector<Access> accesses;
 };
 
 /// Different pieces of memory that the bytes lie in.
 uint64_t sectors(const Request& r) {
   std::set<uint64_t> touched;
-  for (const Part& p : r.parts)
+  for (const Access& p : r.accesses)
     for (uint64_t s = p.address / kSector; s <= (p.address + r.bytes - 1) / kSector; ++s)
       touched.insert(s);
   return touched.size();
@@ -86,7 +86,7 @@ uint64_t sectors(const Request& r) {
 /// Different bytes over the size of a sector, rounded up.
 uint64_t least_sectors(const Request& r) {
   std::set<uint64_t> places;
-  for (const Part& p : r.parts) places.insert(p.address);
+  for (const Access& p : r.accesses) places.insert(p.address);
   return (places.size() * r.bytes + kSector - 1) / kSector;
 }
 
@@ -97,7 +97,7 @@ uint64_t wavefronts(const Request& r) {
   uint64_t all = 0;
   for (size_t first = 0; first < 32; first += together) {
     std::map<uint64_t, std::set<uint64_t>> words;  // by bank
-    for (const Part& p : r.parts) {
+    for (const Access& p : r.accesses) {
       if (p.lane < first || p.lane >= first + together) continue;
       for (uint64_t w = p.address / kBankBytes; w <= (p.address + r.bytes - 1) / kBankBytes; ++w)
         words[w % kBanks].insert(w);
@@ -111,7 +111,7 @@ uint64_t wavefronts(const Request& r) {
 uint64_t least_wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   std::set<size_t> groups;
-  for (const Part& p : r.parts) groups.insert(p.lane / together);
+  for (const Access& p : r.accesses) groups.insert(p.lane / together);
   return groups.size();
 }
 
@@ -139,7 +139,7 @@ void close(const Request& r) {
   const std::lock_guard lock(book().mutex);
   Sum& sum = book().kernels[short_name(*r.function)].sums[static_cast<size_t>(r.kind)];
   ++sum.requests;
-  sum.bytes += r.bytes * r.parts.size();
+  sum.bytes += r.bytes * r.accesses.size();
   sum.units += units;
   sum.least += least;
 }
@@ -184,7 +184,7 @@ void note(const Thread& t, Kind kind, uint64_t address, size_t bytes) {
   r.function = t.function;
   r.kind = kind;
   r.bytes = bytes;
-  r.parts.push_back({static_cast<unsigned>(me % 32), address});
+  r.accesses.push_back({static_cast<unsigned>(me % 32), address});
 }
 
 void note_launch(const Function& f) {

@@ -71,7 +71,7 @@ class Translator {
   /// Parameters, shared memory: static variables first, then what the launch asks for.
   void lay_out(const FunctionText& text) {
     size_t at = 0;
-    const auto place = [&](const std::vector<Variable>& all, std::vector<Place>& places) {
+    const auto place = [&](const std::vector<Variable>& all, std::vector<StackRange>& places) {
       for (const Variable& v : all) {
         at = up(at, v.alignment);
         scopes_[0][v.name] = {kParameters, static_cast<int64_t>(at)};
@@ -262,7 +262,7 @@ void Translator::call(Thread& t, const Instruction& i) {
   const auto memory_of = [&](size_t k) { return reinterpret_cast<void*>(t.address(i.at[k])); };
   const size_t results = f.results.size();
   size_t bytes = f.parameter_bytes;
-  for (const Place& p : f.results) bytes = std::max(bytes, p.offset + p.bytes);
+  for (const StackRange& p : f.results) bytes = std::max(bytes, p.offset + p.bytes);
   std::vector<unsigned char> passed(bytes), locals(f.local_bytes + 1);
   std::vector<uint64_t> slots(f.values.size());
   for (size_t k = 0; k < f.parameters.size(); ++k)

@@ -80,12 +80,12 @@ void multiply_warp(const std::array<MmaOperands, kLanes>& lanes) {
   for (int lane = 0; lane < static_cast<int>(kLanes); ++lane) {
     const MmaOperands& mine = lanes[static_cast<size_t>(lane)];
     for (int w = 0; w < 4; ++w) {
-      const Place2 at = mma_a(lane, w);
+      const Offset2 at = mma_a(lane, w);
       a[at.row][at.col] = low(mine.a[w]);
       a[at.row][at.col + 1] = low(mine.a[w] >> 16);
     }
     for (int w = 0; w < 2; ++w) {
-      const Place2 at = mma_b(lane, w);
+      const Offset2 at = mma_b(lane, w);
       b[at.col][at.row] = low(mine.b[w]);
       b[at.col + 1][at.row] = low(mine.b[w] >> 16);
     }

@@ -12,11 +12,11 @@ namespace muonrt {
 /// the local shard, row-major as the caller registered it; the owner's is the whole tensor,
 /// row-major.
 /// @param ids  the parameter's matrices, ascending.
-void add_carried_slot(const ExchangeContext& context, int rank, const std::vector<int32_t>& ids,
-                      SlotPlan& slot);
+void add_callback_slot(const ExchangeContext& context, int rank, const std::vector<int32_t>& ids,
+                       SlotPlan& slot);
 
 /// Bytes of the holder's buffer on `rank`, and of the owner's; multiples of kMessageAlignment.
-int64_t carried_local_bytes(const Plan& plan, int32_t param, int rank);
-int64_t carried_full_bytes(const Plan& plan, int32_t param);
+int64_t callback_local_bytes(const Plan& plan, int32_t param, int rank);
+int64_t callback_full_bytes(const Plan& plan, int32_t param);
 
 }  // namespace muonrt

@@ -1,5 +1,5 @@
 // The exact sum of squares of the gradients, the factor of a step in its tables, and QK-clip's row
-// factors. Formulas: backend/guards.hpp, backend/qk_clip.hpp.
+// factors. Formulas: backend/clipping.hpp, backend/qk_clip.hpp.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(SquaresArguments 
   for (int word = thread; word < kNormWords; word += kThreads) sums[word] = {0, 0};
   BlockSquares squares(sums, windows);
   __syncthreads();
-  for_each_part<true>(a.list, a.count, a.params, squares);
+  for_each_stretch<true>(a.list, a.count, a.params, squares);
   squares.flush();
   __syncthreads();
   for (int word = thread; word < kNormWords; word += kThreads)

@@ -17,7 +17,7 @@ struct Shape {
 
 struct Placing {
   std::vector<Owned> owned;
-  std::vector<Placed> placed;
+  std::vector<MatrixPiece> pieces;
   std::vector<int64_t> pads;
   int64_t message_elements = 0;
 };
@@ -32,7 +32,7 @@ Placing placing(const std::vector<Shape>& shapes) {
       for (const auto& [col, end_col] : {std::pair(int64_t{0}, s.cut_col), {s.cut_col, s.cols}}) {
         if (row == end_row || col == end_col) continue;
         out.message_elements += s.gap;
-        out.placed.push_back({index, end_row - row, end_col - col, row, col, out.message_elements});
+        out.pieces.push_back({index, end_row - row, end_col - col, row, col, out.message_elements});
         out.message_elements += (end_row - row) * (end_col - col);
       }
     }
@@ -100,10 +100,10 @@ Placement placed_by(std::unique_ptr<Device> device, const Placing& p, const Cont
   auto* message = machine.put(content.message, move.offset * size_of(move.transport));
   auto* findings = machine.put_one(Findings{});
   if (move.unpack) {
-    machine.ops().unpack(machine.on(), p.placed, p.owned, matrices.data(),
+    machine.ops().unpack(machine.on(), p.pieces, p.owned, matrices.data(),
                          {.data = message, .dtype = move.transport});
   } else {
-    machine.ops().pack(machine.on(), p.placed, p.owned, matrices.data(),
+    machine.ops().pack(machine.on(), p.pieces, p.owned, matrices.data(),
                        {.data = message, .dtype = move.transport}, findings);
   }
   machine.finish();

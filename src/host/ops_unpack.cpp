@@ -26,40 +26,40 @@ void check_stored(const MatrixBatch& matrix, const Owned& owned) {
 }
 
 template <class T>
-void unpack_rows(Isa isa, const Placed& placed, int64_t first, int64_t last, const Owned& owned,
+void unpack_rows(Isa isa, const MatrixPiece& piece, int64_t first, int64_t last, const Owned& owned,
                  const MatrixBatch& matrix, const T* message) {
-  const T* from = message + placed.packed_offset + first * placed.cols;
-  T* to = stored_at<T>(matrix, owned, placed.row + first, placed.col);
+  const T* from = message + piece.packed_offset + first * piece.cols;
+  T* to = stored_at<T>(matrix, owned, piece.row + first, piece.col);
   if (owned.transposed()) {
-    run_pass<TransposePass<T, T>>(isa, from, placed.cols, to, matrix.ld, last - first, placed.cols);
+    run_pass<TransposePass<T, T>>(isa, from, piece.cols, to, matrix.ld, last - first, piece.cols);
     return;
   }
-  for (int64_t row = first; row < last; ++row, from += placed.cols, to += matrix.ld)
-    std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(placed.cols));
+  for (int64_t row = first; row < last; ++row, from += piece.cols, to += matrix.ld)
+    std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(piece.cols));
 }
 
 /// @return 1 if a packed value is not finite.
 template <class From, class To>
-uint32_t pack_rows(Isa isa, const Placed& placed, int64_t first, int64_t last, const Owned& owned,
-                   const MatrixBatch& matrix, To* message) {
-  const From* from = stored_at<const From>(matrix, owned, placed.row + first, placed.col);
-  To* to = message + placed.packed_offset + first * placed.cols;
+uint32_t pack_rows(Isa isa, const MatrixPiece& piece, int64_t first, int64_t last,
+                   const Owned& owned, const MatrixBatch& matrix, To* message) {
+  const From* from = stored_at<const From>(matrix, owned, piece.row + first, piece.col);
+  To* to = message + piece.packed_offset + first * piece.cols;
   if (owned.transposed())
-    return run_pass<TransposePass<From, To>>(isa, from, matrix.ld, to, placed.cols, placed.cols,
+    return run_pass<TransposePass<From, To>>(isa, from, matrix.ld, to, piece.cols, piece.cols,
                                              last - first);
   uint32_t bad = 0;
-  for (int64_t row = first; row < last; ++row, from += matrix.ld, to += placed.cols)
-    bad |= run_pass<CastPass<From, To>>(isa, from, to, placed.cols);
+  for (int64_t row = first; row < last; ++row, from += matrix.ld, to += piece.cols)
+    bad |= run_pass<CastPass<From, To>>(isa, from, to, piece.cols);
   return bad;
 }
 
 }  // namespace
 
-void HostOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                     const MatrixBatch* matrices, ConstWire message) {
-  if (placed.empty()) return;
+void HostOps::unpack(Stream& stream, std::span<const MatrixPiece> pieces,
+                     std::span<const Owned> owned, const MatrixBatch* matrices, ConstWire message) {
+  if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto unpack_one = [&](const Placed& each, int64_t first, int64_t last) {
+    const auto unpack_one = [&](const MatrixPiece& each, int64_t first, int64_t last) {
       const Owned& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
@@ -70,16 +70,17 @@ void HostOps::unpack(Stream& stream, std::span<const Placed> placed, std::span<c
                     static_cast<const decltype(sent)*>(message.data));
       });
     };
-    spread_range(count_elements(placed),
-                 [&](int64_t begin, int64_t end) { for_rows(placed, begin, end, unpack_one); });
+    spread_range(count_elements(pieces),
+                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, unpack_one); });
   }));
 }
 
-void HostOps::pack(Stream& stream, std::span<const Placed> placed, std::span<const Owned> owned,
-                   const MatrixBatch* matrices, Wire message, Findings* findings) {
-  if (placed.empty()) return;
+void HostOps::pack(Stream& stream, std::span<const MatrixPiece> pieces,
+                   std::span<const Owned> owned, const MatrixBatch* matrices, Wire message,
+                   Findings* findings) {
+  if (pieces.empty()) return;
   host_stream(stream).enqueue(Task([=, this] {
-    const auto pack_one = [&](const Placed& each, int64_t first, int64_t last) {
+    const auto pack_one = [&](const MatrixPiece& each, int64_t first, int64_t last) {
       const Owned& whole = owned[static_cast<size_t>(each.matrix)];
       const MatrixBatch& matrix = matrices[each.matrix];
       check_stored(matrix, whole);
@@ -92,8 +93,8 @@ void HostOps::pack(Stream& stream, std::span<const Placed> placed, std::span<con
       });
       if (bad) note_nonfinite(*findings);
     };
-    spread_range(count_elements(placed),
-                 [&](int64_t begin, int64_t end) { for_rows(placed, begin, end, pack_one); });
+    spread_range(count_elements(pieces),
+                 [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, pack_one); });
   }));
 }
 

@@ -18,7 +18,7 @@ constexpr float kPoison = 12345.0f;
 /// message that holds each cut into rectangles.
 struct Case {
   std::vector<Owned> owned;
-  std::vector<Placed> placed;
+  std::vector<MatrixPiece> pieces;
   int64_t message_size = 0;
 
   /// A cut into bands of rows of 1, 2, 4, ... and those into columns of 3, 6, 12, ...
@@ -27,13 +27,13 @@ struct Case {
     owned.push_back({.matrix = index, .rows = rows, .cols = cols});
     for (int64_t row = 0, height = 1; row < rows; row += height, height *= 2) {
       for (int64_t col = 0, width = 3; col < cols; col += width, width *= 2) {
-        const Placed p{.matrix = index,
-                       .rows = std::min(height, rows - row),
-                       .cols = std::min(width, cols - col),
-                       .row = row,
-                       .col = col,
-                       .packed_offset = message_size};
-        placed.push_back(p);
+        const MatrixPiece p{.matrix = index,
+                            .rows = std::min(height, rows - row),
+                            .cols = std::min(width, cols - col),
+                            .row = row,
+                            .col = col,
+                            .packed_offset = message_size};
+        pieces.push_back(p);
         message_size += p.rows * p.cols;
       }
     }
@@ -78,14 +78,14 @@ TEMPLATE_TEST_CASE("host unpack: every element arrives at its place, padding is 
   using Wire = TestType;
   const Case c = some_case();
   std::vector<Wire> message(static_cast<size_t>(c.message_size));
-  for (const Placed& p : c.placed)
+  for (const MatrixPiece& p : c.pieces)
     for (int64_t i = 0; i < p.rows * p.cols; ++i)
       message[static_cast<size_t>(p.packed_offset + i)] = from_f32<Wire>(
           element(static_cast<size_t>(p.matrix), p.row + i / p.cols, p.col + i % p.cols));
   for (const int threads : {1, 3}) {
     Stored<Wire> stored(c);
     OnHost host(threads);
-    host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(),
+    host.ops().unpack(*host.stream, c.pieces, c.owned, stored.batches.data(),
                       {.data = message.data(), .dtype = dtype_of<Wire>()});
     host.finish();
     for (size_t i = 0; i < c.owned.size(); ++i) {
@@ -118,10 +118,10 @@ TEMPLATE_TEST_CASE("host pack: every element is rounded once into its place of t
     std::vector<Wire> message(static_cast<size_t>(c.message_size + 1), from_f32<Wire>(kPoison));
     Findings findings;
     OnHost host(threads);
-    host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(),
+    host.ops().pack(*host.stream, c.pieces, c.owned, stored.batches.data(),
                     {.data = message.data(), .dtype = dtype_of<Wire>()}, &findings);
     host.finish();
-    for (const Placed& p : c.placed)
+    for (const MatrixPiece& p : c.pieces)
       for (int64_t i = 0; i < p.rows * p.cols; ++i)
         REQUIRE(f32(message[static_cast<size_t>(p.packed_offset + i)]) ==
                 f32(from_f32<Wire>(f32(from_f32<Whole>(element(
@@ -141,7 +141,7 @@ TEST_CASE("host pack: a value that is not finite is found in every place, transp
     OnHost host;
     const auto found = [&] {
       Findings findings;
-      host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(),
+      host.ops().pack(*host.stream, c.pieces, c.owned, stored.batches.data(),
                       {.data = message.data(), .dtype = DType::kBF16}, &findings);
       host.finish();
       REQUIRE(findings.first_param == -1);  // which parameter it is, the ranks that hold it know
@@ -170,9 +170,9 @@ TEST_CASE("host pack: reads back what unpack wrote, bit for bit", "[unit][host]"
   Stored<bf16> stored(c);
   Findings findings;
   OnHost host;
-  host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(),
+  host.ops().unpack(*host.stream, c.pieces, c.owned, stored.batches.data(),
                     {.data = message.data(), .dtype = DType::kBF16});
-  host.ops().pack(*host.stream, c.placed, c.owned, stored.batches.data(),
+  host.ops().pack(*host.stream, c.pieces, c.owned, stored.batches.data(),
                   {.data = back.data(), .dtype = DType::kBF16}, &findings);
   host.finish();
   REQUIRE(same_bits(message, back));
@@ -190,7 +190,7 @@ TEST_CASE("host pack and unpack: empty lists and matrices stored otherwise", "[u
   Stored<float> stored(c);
   std::swap(stored.batches[0].rows, stored.batches[0].cols);
   std::vector<float> message(8);
-  host.ops().unpack(*host.stream, c.placed, c.owned, stored.batches.data(),
+  host.ops().unpack(*host.stream, c.pieces, c.owned, stored.batches.data(),
                     {.data = message.data(), .dtype = DType::kF32});
   REQUIRE_THROWS_AS(host.finish(), Error);
 }

@@ -2,7 +2,7 @@
 #include "cuda/device/guard.hpp"
 #include "cuda/ops/cuda_ops.hpp"
 
-// The verbs of guards and NorMuon.
+// The verbs of clipping and NorMuon.
 
 namespace muonrt::cuda {
 

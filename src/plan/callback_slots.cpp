@@ -1,4 +1,4 @@
-#include "plan/carried.hpp"
+#include "plan/callback_slots.hpp"
 
 #include <map>
 
@@ -42,9 +42,9 @@ std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id) {
 void add_local_pieces(const ExchangeContext& context, int rank, int32_t id,
                       std::vector<Piece>& pieces) {
   const Matrix& m = context.matrix(id);
-  const HolderPlace* place = context.holders.group(m.param, m.index).find(rank);
-  if (!place) return;
-  for (const Block& block : context.blocks_of(id, *place)) {
+  const Holder* holder = context.holders.group(m.param, m.index).find(rank);
+  if (!holder) return;
+  for (const Block& block : context.blocks_of(id, *holder)) {
     for_each_contiguous(
         block, [&](const Block& b) { pieces.push_back(context.piece(id, b, b.local_offset)); });
   }
@@ -52,33 +52,33 @@ void add_local_pieces(const ExchangeContext& context, int rank, int32_t id,
 
 }  // namespace
 
-void add_carried_slot(const ExchangeContext& context, int rank, const std::vector<int32_t>& ids,
-                      SlotPlan& slot) {
+void add_callback_slot(const ExchangeContext& context, int rank, const std::vector<int32_t>& ids,
+                       SlotPlan& slot) {
   const int32_t param = context.matrix(ids.front()).param;
-  slot.carried = param;
+  slot.callback_param = param;
   for (const int32_t id : ids) add_local_pieces(context, rank, id, slot.gather_pieces);
   slot.return_pieces = slot.gather_pieces;
   slot.gather_send_bytes = slot.return_receive_bytes =
-      carried_local_bytes(context.plan, param, rank);
+      callback_local_bytes(context.plan, param, rank);
   if (context.matrix(ids.front()).owner != rank) return;
   const std::map<int32_t, int32_t> index_of = add_owned(context, ids, slot);
   for (const int32_t id : ids) {
     for (const Block& block : whole_blocks(context, id)) {
       for_each_contiguous(block, [&](const Block& b) {
-        slot.gather_placed.push_back(
+        slot.gather_matrix_pieces.push_back(
             {index_of.at(id), b.rows, b.cols, b.row, b.col, b.local_offset});
       });
     }
   }
-  slot.return_placed = slot.gather_placed;
-  slot.gather_receive_bytes = slot.return_send_bytes = carried_full_bytes(context.plan, param);
+  slot.return_matrix_pieces = slot.gather_matrix_pieces;
+  slot.gather_receive_bytes = slot.return_send_bytes = callback_full_bytes(context.plan, param);
 }
 
-int64_t carried_local_bytes(const Plan& plan, int32_t param, int rank) {
+int64_t callback_local_bytes(const Plan& plan, int32_t param, int rank) {
   return buffer_bytes(plan, spec_of(plan, param).layout.local_numel(rank));
 }
 
-int64_t carried_full_bytes(const Plan& plan, int32_t param) {
+int64_t callback_full_bytes(const Plan& plan, int32_t param) {
   return buffer_bytes(plan, spec_of(plan, param).layout.numel());
 }
 

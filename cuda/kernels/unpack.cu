@@ -20,8 +20,8 @@ constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 /// On an SM, at least: as many as 48 registers allow.
 constexpr int kBlocks = 5;
 
-struct PlaceArguments {
-  Table<PlacedItem> table;
+struct CopyArguments {
+  Table<MatrixItem> table;
   Wire message;        // read only by unpack
   Findings* findings;  // of pack
 };
@@ -85,10 +85,10 @@ __device__ inline bool pack_straight(const Job& job, const Rows& from, const Row
 }
 
 template <bool kUnpack>
-__global__ void __launch_bounds__(kThreads, kBlocks) place_kernel(PlaceArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocks) copy_kernel(CopyArguments a) {
   __shared__ Tile tile;
   const Job job = a.table.jobs[blockIdx.x];
-  const PlacedItem item = a.table.items[job.item];
+  const MatrixItem item = a.table.items[job.item];
   const Rows message{a.message.data, a.message.dtype,
                      item.packed_offset + job.row * item.packed_ld + job.col, item.packed_ld};
   const int64_t row = item.transposed ? job.col : job.row,
@@ -110,20 +110,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks) place_kernel(PlaceArguments
 }
 
 template <bool kUnpack>
-void place(const PlaceArguments& arguments, cudaStream_t stream) {
+void copy_rectangles(const CopyArguments& arguments, cudaStream_t stream) {
   if (arguments.table.job_count == 0) return;
-  launch(kUnpack ? "unpack" : "pack", place_kernel<kUnpack>, grid_of(arguments.table.job_count),
+  launch(kUnpack ? "unpack" : "pack", copy_kernel<kUnpack>, grid_of(arguments.table.job_count),
          kThreads, arguments, stream);
 }
 
 }  // namespace
 
-void unpack(const Table<PlacedItem>& table, ConstWire message, cudaStream_t stream) {
-  place<true>({table, {const_cast<void*>(message.data), message.dtype}, nullptr}, stream);
+void unpack(const Table<MatrixItem>& table, ConstWire message, cudaStream_t stream) {
+  copy_rectangles<true>({table, {const_cast<void*>(message.data), message.dtype}, nullptr}, stream);
 }
 
-void pack(const Table<PlacedItem>& table, Wire message, Findings* findings, cudaStream_t stream) {
-  place<false>({table, message, findings}, stream);
+void pack(const Table<MatrixItem>& table, Wire message, Findings* findings, cudaStream_t stream) {
+  copy_rectangles<false>({table, message, findings}, stream);
 }
 
 }  // namespace muonrt::cuda

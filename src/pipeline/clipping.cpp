@@ -1,4 +1,4 @@
-#include "pipeline/guards.hpp"
+#include "pipeline/clipping.hpp"
 
 #include "base/checked.hpp"
 
@@ -10,7 +10,7 @@ constexpr int64_t kWordBytes = kNormWords * 8;
 
 }  // namespace
 
-Guards::Guards(const Context& context, GuardWork work)
+Clipping::Clipping(const Context& context, ClippingWork work)
     : context_(&context), work_(std::move(work)) {
   Device& device = *context.device;
   const int64_t logit_bytes = round_up(work_.logits * 4, 64);
@@ -27,7 +27,7 @@ Guards::Guards(const Context& context, GuardWork work)
   reduced_ = device.create_event();
 }
 
-void Guards::exchange() {
+void Clipping::exchange() {
   const Context& c = *context_;
   c.device->record(*ready_, *c.compute);
   c.device->wait(*c.exchange, *ready_);
@@ -42,7 +42,7 @@ void Guards::exchange() {
   c.device->wait(*c.compute, *reduced_);
 }
 
-void Guards::enqueue(const StepRun& run) {
+void Clipping::enqueue(const StepRun& run) {
   const Context& c = *context_;
   Stream& s = *c.compute;
   const bool clips = work_.clip_norm > 0;
@@ -60,7 +60,7 @@ void Guards::enqueue(const StepRun& run) {
     c.ops().clip_heads(s, weight.clip, c.results.findings);
 }
 
-void Guards::report() {
+void Clipping::report() {
   Ops& ops = context_->ops();
   ops.copy(*context_->compute, mirror_.data(), norm_, sizeof(double));
   if (work_.logits > 0)

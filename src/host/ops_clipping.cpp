@@ -2,7 +2,7 @@
 #include <atomic>
 #include <limits>
 
-#include "backend/guards.hpp"
+#include "backend/clipping.hpp"
 #include "backend/qk_clip.hpp"
 #include "host/dtype_dispatch.hpp"
 #include "host/findings.hpp"

@@ -10,13 +10,13 @@ namespace muonrt {
 
 /// A weight that QK-clip acts on. The logits of its layer begin at `logits_at`.
 struct ClippedWeight {
-  QkClip clip;  // its `logits` is filled in by Guards
+  QkClip clip;  // its `logits` is filled in by Clipping
   int64_t logits_at = 0;
 };
 
 /// What happens on all ranks ahead of a step; fixed when the optimizer is created, equal on every
 /// rank but for `counted`.
-struct GuardWork {
+struct ClippingWork {
   double clip_norm = 0.0;              // 0: gradients are not clipped
   std::vector<int32_t> counted;        // parameters whose elements this rank adds to the norm
   std::vector<int32_t> watched;        // packed, but not in every step: scanned then, too
@@ -27,9 +27,9 @@ struct GuardWork {
 
 /// The work ahead of the gathers: the norm of all gradients, the factor on them, QK-clip's row
 /// factors. At most one sum and one maximum over the ranks.
-class Guards {
+class Clipping {
  public:
-  Guards(const Context& context, GuardWork work);
+  Clipping(const Context& context, ClippingWork work);
 
   /// Enqueues it; what follows on the compute stream finds the tables and factors ready.
   void enqueue(const StepRun& run);
@@ -44,7 +44,7 @@ class Guards {
   void exchange();
 
   const Context* context_;
-  GuardWork work_;
+  ClippingWork work_;
   Buffer memory_, mirror_;
   int64_t* mine_ = nullptr;  // sums of squares of this rank, and of all
   int64_t* all_ = nullptr;

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/guards.hpp"
+#include "backend/clipping.hpp"
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
@@ -43,8 +43,8 @@ double norm_of_step(const world::Case& c, size_t step) {
 
 }  // namespace
 
-TEST_CASE("guards: the sum of squares is exact in any order and for any size",
-          "[unit][backend][guards]") {
+TEST_CASE("clipping: the sum of squares is exact in any order and for any size",
+          "[unit][backend][clipping]") {
   const auto norm = [](std::vector<float> x) {
     std::vector<int64_t> forward(kNormWords), backward(kNormWords);
     for (size_t i = 0; i < x.size(); ++i) {
@@ -71,8 +71,8 @@ TEST_CASE("guards: the sum of squares is exact in any order and for any size",
   CHECK(norm(many) == Approx(std::sqrt(sum)).epsilon(1e-12));
 }
 
-TEST_CASE("guards: factors in device memory act like the one given by value",
-          "[unit][optimizer][guards]") {
+TEST_CASE("clipping: factors in device memory act like the one given by value",
+          "[unit][optimizer][clipping]") {
   world::Case by_value = make_case(), by_pointer = make_case();
   by_value.arguments = [](StepSettings& s, int64_t, int) { s.grad_scale_inv = 0x1p-12; };
   static const float kInverse = 0x1p-8f, kMultiplier = 0x1p-3f, kNone = 0.0f;
@@ -87,9 +87,9 @@ TEST_CASE("guards: factors in device memory act like the one given by value",
 }
 
 TEST_CASE(
-    "guards: an infinity that one rank found, or a factor that is not finite, skips the step "
+    "clipping: an infinity that one rank found, or a factor that is not finite, skips the step "
     "everywhere and changes no bit",
-    "[unit][optimizer][guards]") {
+    "[unit][optimizer][clipping]") {
   static const float kFound = 1.0f, kNan = std::nanf(""), kHuge = 3e38f;
   for (const int kind : {0, 1, 2, 3}) {
     world::Case c = make_case();
@@ -120,7 +120,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("guards: sums of ballots pass for equal factors alone", "[unit][backend][guards]") {
+TEST_CASE("clipping: sums of ballots pass for equal factors alone", "[unit][backend][clipping]") {
   const auto sum_of = [](const std::vector<uint32_t>& factors) {
     // As reductions do: modulo 2^64.
     const auto add = [](int64_t& to, int64_t x) {
@@ -164,8 +164,9 @@ TEST_CASE("guards: sums of ballots pass for equal factors alone", "[unit][backen
 }
 
 TEST_CASE(
-    "guards: a factor in device memory that differs between ranks is a mismatch and changes no bit",
-    "[unit][optimizer][guards]") {
+    "clipping: a factor in device memory that differs between ranks is a mismatch and changes no "
+    "bit",
+    "[unit][optimizer][clipping]") {
   static const float kMine = 0.25f, kOther = 0.2500001f, kOne = 1.0f;
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     for (const bool multiplier : {false, true}) {
@@ -203,8 +204,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("guards: clipping multiplies every gradient by the quotient of the norms",
-          "[unit][optimizer][guards]") {
+TEST_CASE("clipping: it multiplies every gradient by the quotient of the norms",
+          "[unit][optimizer][clipping]") {
   world::Case c = make_case();
   c.settings.clip_norm = 7.5;
   const world::Outcome clipped = world::run(c);
@@ -222,8 +223,8 @@ TEST_CASE("guards: clipping multiplies every gradient by the quotient of the nor
   CHECK((world::run(c).tensors == world::run(make_case()).tensors));
 }
 
-TEST_CASE("guards: a gradient of AdamW counts in the steps between its updates, too",
-          "[unit][optimizer][guards]") {
+TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates, too",
+          "[unit][optimizer][clipping]") {
   const Placement partial{PlacementKind::kPartial, 0, 1};
   for (const bool addends : {false, true}) {
     INFO("addends " << addends);
@@ -263,7 +264,7 @@ TEST_CASE("guards: a gradient of AdamW counts in the steps between its updates, 
   }
 }
 
-TEST_CASE("guards: clipping keeps the same bits on every mesh", "[bits][guards]") {
+TEST_CASE("clipping: it keeps the same bits on every mesh", "[bits][clipping]") {
   const auto prepared = [&](const bits::Factors& f) {
     world::Case c = make_case(f);
     c.settings.clip_norm = 3.25;

@@ -20,7 +20,7 @@ inline muonrt_status_t report(const Error& error) noexcept {
 /// Every entry point's body runs in here: nothing is thrown across, and the caller's floating-point
 /// environment neither changes our bits nor is changed.
 template <class Body>
-muonrt_status_t guard(Body body) noexcept {
+muonrt_status_t as_status(Body body) noexcept {
   const host::FpEnvironment environment;
   try {
     return static_cast<muonrt_status_t>(body());
