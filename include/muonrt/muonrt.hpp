@@ -193,9 +193,7 @@ class Optimizer {
   void set_grads(const std::vector<const void*>& grads) {
     check(muonrt_optimizer_set_grads(get(), grads.data(), static_cast<int64_t>(grads.size())));
   }
-  void set_data(int64_t index, void* data) {
-    check(muonrt_optimizer_set_data(get(), index, data));
-  }
+  void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// After parameters were written: their master weights follow. Those of all parameters.
   void take_params() { check(muonrt_optimizer_take_params(get(), nullptr, 0)); }
   void take_params(const std::vector<int64_t>& params) {

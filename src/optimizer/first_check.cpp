@@ -119,8 +119,8 @@ const char* FirstCheck::described(int64_t param) const {
 int64_t FirstCheck::find_param(Comm& comm, bool gradients) const {
   std::vector<int64_t> mine = {0};  // [k]: of the first k parameters
   for (int64_t i = 0; i < std::ssize(now_); ++i)
-    mine.push_back(wrapped_sum(
-        mine.back(), gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i)));
+    mine.push_back(
+        wrapped_sum(mine.back(), gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i)));
   std::vector<int64_t> all(static_cast<size_t>(comm.size()));
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {

@@ -47,8 +47,7 @@ int64_t first_other(const float* weights, const float* masters, int64_t count) {
 
 }  // namespace
 
-MasterCheck::MasterCheck(Device& device, const OptimizerSettings& settings,
-                         const ParamView* params)
+MasterCheck::MasterCheck(Device& device, const OptimizerSettings& settings, const ParamView* params)
     : device_(&device) {
   if (device.host_reaches_memory()) return;
   int64_t most = 0;
@@ -76,9 +75,8 @@ void MasterCheck::require_equal(Pipeline& pipeline, const OptimizerSettings& set
       masters = masters_.as<float>();
     }
     const bool half = view.param_dtype == DType::kBF16;
-    const int64_t other =
-        half ? first_other(static_cast<const uint16_t*>(weights), masters, count)
-             : first_other(static_cast<const float*>(weights), masters, count);
+    const int64_t other = half ? first_other(static_cast<const uint16_t*>(weights), masters, count)
+                               : first_other(static_cast<const float*>(weights), masters, count);
     if (other == count) continue;
     const uint32_t bits = half ? uint32_t{static_cast<const uint16_t*>(weights)[other]} << 16 : 0;
     refuse(settings.params[static_cast<size_t>(param)], begin + other,

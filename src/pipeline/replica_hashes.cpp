@@ -20,8 +20,7 @@ void ReplicaHashes::clear(Stream& stream) {
 }
 
 void ReplicaHashes::finish(Stream& stream) {
-  if (hashes_.data())
-    device_->ops().copy(stream, mirror_.data(), hashes_.data(), hashes_.bytes());
+  if (hashes_.data()) device_->ops().copy(stream, mirror_.data(), hashes_.data(), hashes_.bytes());
 }
 
 std::vector<int> ReplicaHashes::holders(int64_t param, Replicated kind, int rank) const {
@@ -91,8 +90,7 @@ ReplicaDifference ReplicaHashes::find(Comm& comm, int64_t param) const {
       }
     }
   }
-  MUONRT_CHECK_INTERNAL(out.param >= 0,
-                        "hashes of replicas differ in their sum, but not in one");
+  MUONRT_CHECK_INTERNAL(out.param >= 0, "hashes of replicas differ in their sum, but not in one");
   return out;
 }
 

@@ -118,9 +118,9 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
           RANK_CHECK(rank.optimizer().steps() == 1);
         });
         INFO(w.said[0]);
-        CHECK(has(w.said[0], cat("param '", param == kMatrix ? "matrix" : "norm",
-                                 "': its gradient on rank ", ranks - 1,
-                                 " has other bits than on rank 0")));
+        CHECK(has(w.said[0],
+                  cat("param '", param == kMatrix ? "matrix" : "norm", "': its gradient on rank ",
+                      ranks - 1, " has other bits than on rank 0")));
         CHECK(has(w.said[0], "reduce the gradient"));
         CHECK(w.said[1].empty());
       }
@@ -135,7 +135,8 @@ TEST_CASE("replica check: where the first replica differs, all others are named"
     on.step(rank, comm, 0, flip_gradient(kOther, 0));
   });
   INFO(w.said[0]);
-  CHECK(has(w.said[0], "param 'other': its gradient on ranks 1, 2, 3 has other bits than on rank 0"));
+  CHECK(
+      has(w.said[0], "param 'other': its gradient on ranks 1, 2, 3 has other bits than on rank 0"));
 }
 
 TEST_CASE("replica check: of replicated shards the replica of that shard is named",

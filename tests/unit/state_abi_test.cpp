@@ -184,7 +184,8 @@ TEST_CASE("state: AdamW goes on from a parameter's own count, not from the numbe
   // After two updates by a gradient of 1 the variance is 1 - beta2^2, and the third gives 1 again.
   const auto two = static_cast<float>(1 - kBeta2 * kBeta2);
   CHECK(moved(2, two) == Approx(kLr).epsilon(1e-3));
-  const double wrong = kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
+  const double wrong =
+      kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
   CHECK(wrong > 10 * kLr);
   CHECK(moved(-1, two) == Approx(wrong).epsilon(1e-3));
   // A slot that is started anew.
