@@ -23,6 +23,8 @@ __global__ void cast_ballot_kernel(BallotArguments a) {
   a.ballot->orthogonalized = a.orthogonalized;
   a.ballot->zero_matrices = a.findings->zero_matrices;
   a.ballot->set_factor(a.findings->factor);
+  a.ballot->gradient_replicas = a.findings->gradient_replicas;
+  a.ballot->weight_replicas = a.findings->weight_replicas;
 }
 
 }  // namespace

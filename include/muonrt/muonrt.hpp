@@ -193,6 +193,13 @@ class Optimizer {
   void set_grads(const std::vector<const void*>& grads) {
     check(muonrt_optimizer_set_grads(get(), grads.data(), static_cast<int64_t>(grads.size())));
   }
+  void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
+  /// After parameters were written: their master weights follow. Those of all parameters.
+  void take_params() { check(muonrt_optimizer_take_params(get(), nullptr, 0)); }
+  void take_params(const std::vector<int64_t>& params) {
+    if (params.empty()) return;
+    check(muonrt_optimizer_take_params(get(), params.data(), static_cast<int64_t>(params.size())));
+  }
   void set_group(int32_t index, const muonrt_group_t& group) {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
@@ -263,6 +270,15 @@ class Optimizer {
     return out;
   }
   void set_step(int64_t step) { check(muonrt_optimizer_set_step(get(), step)); }
+  /// Of a parameter; set them after set_step.
+  int64_t updates(int64_t index) const {
+    int64_t out = 0;
+    check(muonrt_optimizer_get_updates(get(), index, &out));
+    return out;
+  }
+  void set_updates(int64_t index, int64_t updates) {
+    check(muonrt_optimizer_set_updates(get(), index, updates));
+  }
   std::string describe(int32_t format = MUONRT_TEXT) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_optimizer_describe(get(), format, buffer, capacity, needed);

@@ -37,6 +37,18 @@ enum muonrt_symmetric {
   MUONRT_SYMMETRIC_SM80 = 2,    /* muonrt's own kernels, half the work; any GPU */
   MUONRT_SYMMETRIC_SM90 = 3     /* muonrt's own for compute capability 9.0 alone */
 };
+/* When ranks compare what replicas hold: gradients, weights and their state, by hashes in the
+ * step's vote; a step in which they differ is MISMATCH, and nothing changes. */
+typedef int32_t muonrt_replica_check_t;
+enum muonrt_replica_check {
+  /* In the first committed step and the first one after muonrt_optimizer_set_step or
+     muonrt_optimizer_set_updates; the gradient of a parameter that sits out when it first takes
+     part; weights after muonrt_optimizer_take_params, too. */
+  MUONRT_REPLICA_CHECK_FIRST = 0,
+  MUONRT_REPLICA_CHECK_EVERY = 1, /* in every step: a pass over all that replicas hold, and a wait
+                                     of the host */
+  MUONRT_REPLICA_CHECK_OFF = 2
+};
 typedef int32_t muonrt_state_kind_t;
 enum muonrt_state_kind {
   MUONRT_STATE_MOMENTUM = 0,
@@ -106,7 +118,7 @@ typedef struct muonrt_optimizer_options {
                              which other GPUs of the process reach (cudaMallocFromPoolAsync): to
                              give it back waits for the optimizer's work alone, not for all of the
                              device's, as pinned memory still does; 0: cudaMalloc */
-  int32_t reserved;
+  muonrt_replica_check_t replica_check; /* MUONRT_REPLICA_CHECK_FIRST */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */
@@ -239,6 +251,26 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimiz
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer,
                                                       const void* const* grads, int64_t n);
 
+/* Rebinds the memory of a parameter: the local shard, with the values that it had, or others of
+ * which muonrt_optimizer_take_params is then told. Local. The next step compares it with its master
+ * weights. Errors: INVALID_ARGUMENT (index, null though elements lie here, alignment, memory that
+ * the device does not reach, overlap with what a step reads or writes of another); the memory that
+ * was bound stays. */
+MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
+                                                     void* data);
+
+/* Takes new weights: owned master weights become those of the parameters, remainders 0; every bit
+ * follows from the parameter's own, on any mesh. To be called when the caller has written
+ * parameters after the creation (a checkpoint, a reset adapter), which must have been written by
+ * then as at creation; momentum, moments and counts of updates stay. The caller's own master
+ * weights (MUONRT_MASTER_CALLER) stay: write those, too. Parameters without masters have nothing to
+ * take, and may be listed. Local, blocking: every rank must name the same before the same step
+ * (where replicas are compared, in the step's vote: MISMATCH).
+ * @param params  indices; NULL: all, with n = 0.
+ * Errors: INVALID_ARGUMENT (a bad index, which is named, n below 0); nothing is taken then. */
+MUONRT_API muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer,
+                                                        const int64_t* params, int64_t n);
+
 /* Changes a group's settings for the steps to come; every rank makes the same change before the
  * same step (compared in the step's vote). Errors: INVALID_ARGUMENT if a fixed field differs; of
  * `custom`, `restarts` and `n_restarts` nothing is read here: the lists of the creation stay.
@@ -250,8 +282,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed,
  * the step does not count); else an error.
  * The same on every rank, with nothing changed and the optimizer usable: INVALID_ARGUMENT (a bad
- * argument or a missing gradient on some rank), MISMATCH (step arguments differ), CALLBACK (a
- * function of the caller's has failed on some rank).
+ * argument or a missing gradient on some rank; in the first committed step, and the first of a
+ * resume, a parameter that is not its master weight rounded), MISMATCH (step arguments differ, or
+ * replicas), CALLBACK (a function of the caller's has failed on some rank).
  * After these the optimizer is unusable and says so: COMM, TIMEOUT, ABORTED, DEVICE (nothing
  * committed here), UNDECIDED, TORN. They come of faults, which ranks meet at different places: one
  * may return COMM, another TIMEOUT, a third UNDECIDED, one that had heard the vote by then OK;
@@ -272,9 +305,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer
                                                           int32_t* layers, int32_t* heads,
                                                           int64_t capacity, int64_t* count);
 
-/* Committed steps. Setting it resumes the step numbers and AdamW's bias correction, which then
- * counts the same updates for every parameter. 0 <= step <= 2^53. Local: every rank must set the
- * same number before the same step. Errors: INVALID_ARGUMENT. */
+/* Committed steps. Setting it resumes the step numbers, and AdamW's bias correction as if every
+ * parameter had taken part in all of them; muonrt_optimizer_set_updates (muonrt/state.h) gives
+ * those that sat out their own count. 0 <= step <= 2^53. Local: every rank must set the same number
+ * before the same step. Errors: INVALID_ARGUMENT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer,
                                                      int64_t* step);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step);

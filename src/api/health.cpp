@@ -26,6 +26,8 @@ int32_t to_c(Replicated kind) {
       return MUONRT_STATE_MOMENTUM;
     case Replicated::kVariance:
       return MUONRT_STATE_VARIANCE;
+    case Replicated::kGradient:  // not of health
+      break;
   }
   return MUONRT_HEALTH_DATA;
 }

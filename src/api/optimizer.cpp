@@ -119,6 +119,29 @@ muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimizer, const 
   });
 }
 
+muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
+                                          void* data) {
+  return as_status([&] {
+    open(optimizer, "muonrt_optimizer_set_data").set_data(param, data);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer, const int64_t* params,
+                                             int64_t n) {
+  return as_status([&] {
+    Optimizer& o = open(optimizer, "muonrt_optimizer_take_params");
+    MUONRT_REQUIRE(n >= 0 && (params || n == 0), Status::kInvalidArgument,
+                   "muonrt_optimizer_take_params: n is ", n,
+                   " (indices in params, or 0 and null for all); correct it");
+    std::vector<int64_t> list(params, params + n);
+    if (!params)
+      for (int64_t i = 0; i < std::ssize(o.settings().params); ++i) list.push_back(i);
+    o.take_params(list);
+    return Status::kOk;
+  });
+}
+
 muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                            const muonrt_group_t* group) {
   return as_status([&] {
@@ -223,6 +246,24 @@ muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, i
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
   return as_status([&] {
     open(optimizer, "muonrt_optimizer_set_step").set_steps(step);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
+                                             int64_t* updates) {
+  return as_status([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_get_updates");
+    require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
+    *updates = o.updates(param);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
+                                             int64_t updates) {
+  return as_status([&] {
+    open(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
     return Status::kOk;
   });
 }

@@ -118,7 +118,8 @@ class Ops : public MatrixRules {
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
   /// `ballot` <- what this rank found: consent = local_ok and nothing non-finite, nonfinite =
-  /// local_ok and something non-finite, the findings' factor by halves, with the square of each.
+  /// local_ok and something non-finite, the findings' factor by halves, with the square of each,
+  /// and their words of replicas.
   virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                            int64_t orthogonalized, bool local_ok) = 0;
 

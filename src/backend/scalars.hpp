@@ -76,6 +76,8 @@ struct Findings {
   int64_t failed = 0;         // 1 if a function of the caller's returned an error
   int64_t factor = 0;  // what device memory makes of the gradients' factor: the bits of both,
                        // exclusive or; equal on every rank
+  // Of a step that compares replicas: this rank's words in sums that are 0 where all are equal.
+  int64_t gradient_replicas = 0, weight_replicas = 0;
 };
 
 /// A rank's ballot, summed over ranks word by word. Commit runs only if the sum says so.
@@ -88,6 +90,7 @@ struct Ballot {
   // The findings' factor, 32 bits: its lower half in the lower half of `factor`, its upper half in
   // the upper one, and the square of either. Up to 65,536 ranks no sum of them wraps.
   int64_t factor = 0, lower_square = 0, upper_square = 0;
+  int64_t gradient_replicas = 0, weight_replicas = 0;  // the findings'
 
   constexpr void set_factor(int64_t bits) {
     const int64_t lower = bits & 0xffff, upper = bits >> 16 & 0xffff;
@@ -106,15 +109,15 @@ constexpr bool same_factors(const Ballot& sum, int64_t world) {
   return n * static_cast<uint64_t>(sum.lower_square) == lower * lower &&
          n * static_cast<uint64_t>(sum.upper_square) == upper * upper;
 }
-/// True if every rank of `world` consented to the same stamp, with the same factor. A preset or
-/// stale ballot never passes. Sums wrap, as the reduction's do.
+/// True if every rank of `world` consented to the same stamp, with the same factor, and no replicas
+/// differ. A preset or stale ballot never passes. Sums wrap, as the reduction's do.
 constexpr bool passes(const Ballot& sum, int64_t world, int64_t stamp) {
   return sum.consent == world &&
          static_cast<uint64_t>(sum.stamp) ==
              static_cast<uint64_t>(world) * static_cast<uint64_t>(stamp) &&
-         same_factors(sum, world);
+         same_factors(sum, world) && sum.gradient_replicas == 0 && sum.weight_replicas == 0;
 }
 /// What a ballot box holds before the reduction arrives.
-inline Ballot reject_preset() { return Ballot{-1, -1, 0, 0, 0, 0, 0, 0}; }
+inline Ballot reject_preset() { return Ballot{.consent = -1, .stamp = -1}; }
 
 }  // namespace muonrt

@@ -63,7 +63,9 @@ void HostOps::cast_ballot(Stream& stream, Ballot* ballot, const Findings* findin
                      .stamp = stamp,
                      .nonfinite = well && !finite ? 1 : 0,
                      .orthogonalized = orthogonalized,
-                     .zero_matrices = findings->zero_matrices};
+                     .zero_matrices = findings->zero_matrices,
+                     .gradient_replicas = findings->gradient_replicas,
+                     .weight_replicas = findings->weight_replicas};
     ballot->set_factor(findings->factor);
   }));
 }

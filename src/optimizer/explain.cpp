@@ -21,7 +21,8 @@ void explain_skip(Comm& comm, const Findings& mine, StepReport& report) {
 }
 
 Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
-                           const Tables& tables, const Findings& findings, int64_t committed) {
+                           const Tables& tables, const Findings& findings, int64_t committed,
+                           const FirstCheck& check) {
   Fingerprint table;
   table.add("step: number of committed steps", cat(committed));
   for (size_t g = 0; g < settings.groups.size(); ++g)
@@ -34,17 +35,20 @@ Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings
   for (size_t i = 0; i < settings.params.size(); ++i) {
     const std::string who = cat("step: param '", settings.params[i].name, "'");
     table.add(who + " takes part", cat(tables.params()[i].active));
-    table.add(who + " has steps of AdamW", cat(tables.adam_count(static_cast<int64_t>(i))));
+    table.add(who + " has had updates", cat(tables.updates(static_cast<int64_t>(i))));
+    table.add(who + " compares with its replicas", check.described(static_cast<int64_t>(i)));
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);
   return table;
 }
 
-void explain_rejection(Comm& comm, const std::optional<Error>& mine, const Fingerprint& arguments) {
+void explain_rejection(Comm& comm, const std::optional<Error>& mine, const Fingerprint& arguments,
+                       const std::function<void()>& otherwise) {
   agree(comm, mine);
-  // Nobody's arguments were bad, so they differ.
+  // Nobody's arguments were bad, so they differ, or what replicas hold does.
   arguments.compare(comm);
+  otherwise();
   throw Error(Status::kInternal, "internal: a step was voted down without a reason");
 }
 

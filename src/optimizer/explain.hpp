@@ -4,6 +4,7 @@
 
 #include "backend/comm.hpp"
 #include "optimizer/agreement.hpp"
+#include "optimizer/first_check.hpp"
 #include "optimizer/report.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/tables.hpp"
@@ -16,12 +17,15 @@ void explain_skip(Comm& comm, const Findings& mine, StepReport& report);
 
 /// The arguments of a step, in which ranks may differ.
 /// @param committed  steps so far.
+/// @param check      what the step compares between replicas.
 Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
-                           const Tables& tables, const Findings& findings, int64_t committed);
+                           const Tables& tables, const Findings& findings, int64_t committed,
+                           const FirstCheck& check);
 
 /// Of a step that was voted down: throws the error of the lowest rank that has one, else how the
-/// arguments differ; the same on every rank. Collective.
+/// arguments differ, else what `otherwise` throws; the same on every rank. Collective.
 [[noreturn]] void explain_rejection(Comm& comm, const std::optional<Error>& mine,
-                                    const Fingerprint& arguments);
+                                    const Fingerprint& arguments,
+                                    const std::function<void()>& otherwise);
 
 }  // namespace muonrt

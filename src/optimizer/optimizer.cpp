@@ -7,6 +7,12 @@
 
 namespace muonrt {
 
+namespace {
+
+constexpr int64_t kMostSteps = int64_t{1} << 53;
+
+}  // namespace
+
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
                                              const std::function<OptimizerSettings()>& read,
                                              const MakeDevice& make_device) {
@@ -52,6 +58,8 @@ void Optimizer::take_memory() {
                         make_work(settings_, tables_, state_, clipper_, rank()));
   tables_.bind_sums(plans_.whole_pipeline());
   written_ = WrittenMemory(settings_, tables_.params(), state_);
+  first_check_ =
+      FirstCheck(*device_, settings_, plans_.whole(), tables_.params(), rank(), comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {
@@ -76,10 +84,25 @@ int64_t Optimizer::find(const std::string& name) const {
 }
 
 void Optimizer::set_steps(int64_t steps) {
-  MUONRT_REQUIRE(steps >= 0 && steps <= int64_t{1} << 53, Status::kInvalidArgument, "step is ",
-                 steps, " (it counts committed steps, up to 2^53); correct it");
+  MUONRT_REQUIRE(steps >= 0 && steps <= kMostSteps, Status::kInvalidArgument, "step is ", steps,
+                 " (it counts committed steps, up to 2^53); correct it");
   record_.set_steps(steps);
   tables_.set_steps(settings_, steps);
+  first_check_.renew();
+}
+
+int64_t Optimizer::updates(int64_t param) const {
+  require_param(settings_, param);
+  return tables_.updates(param);
+}
+
+void Optimizer::set_updates(int64_t param, int64_t updates) {
+  require_param(settings_, param);
+  MUONRT_REQUIRE(updates >= 0 && updates <= kMostSteps, Status::kInvalidArgument, "param '",
+                 settings_.params[static_cast<size_t>(param)].name, "': updates is ", updates,
+                 " (it counts committed steps, up to 2^53); correct it");
+  tables_.set_updates(param, updates);
+  first_check_.renew();
 }
 
 void Optimizer::check_grad(int64_t param, const void* grad) const {
@@ -94,6 +117,33 @@ void Optimizer::check_grad(int64_t param, const void* grad) const {
 void Optimizer::set_grad(int64_t param, const void* grad) {
   check_grad(param, grad);
   tables_.params()[param].grad = grad;
+}
+
+void Optimizer::set_data(int64_t param, void* data) {
+  require_param(settings_, param);
+  ParamSettings& p = settings_.params[static_cast<size_t>(param)];
+  const ParamView& view = tables_.params()[param];
+  MUONRT_REQUIRE(data || view.numel == 0, Status::kInvalidArgument, "param '", p.name,
+                 "': data is null (this rank holds ", view.numel,
+                 " elements); pass the local shard");
+  const Interval given = interval_of(data, view.numel, view.param_dtype, "data", p.name);
+  require_reach(*device_, p.name, "data", data);
+  for (size_t i = 0; data && i < settings_.params.size(); ++i) {
+    const ParamView& other = tables_.params()[i];
+    if (!other.grad) continue;
+    require_apart(given, interval_of(other.grad, other.grads(), other.grad_dtype, "grad",
+                                     settings_.params[i].name));
+  }
+  written_.move(interval_of(view.param, view.numel, view.param_dtype, "data", p.name), given);
+  p.data = data;
+  tables_.set_data(param, data);
+  first_check_.renew_master(param);
+}
+
+void Optimizer::take_params(const std::vector<int64_t>& list) {
+  for (const int64_t param : list) require_param(settings_, param, "take_params: ");
+  state_.take_params(*device_, settings_, list);
+  for (const int64_t param : list) first_check_.renew_weights(param);
 }
 
 StateView Optimizer::state(int64_t param, StateKind kind) const {

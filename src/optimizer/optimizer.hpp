@@ -9,6 +9,7 @@
 
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
+#include "optimizer/first_check.hpp"
 #include "optimizer/plans.hpp"
 #include "optimizer/qk_clipper.hpp"
 #include "optimizer/recovery.hpp"
@@ -43,6 +44,9 @@ class Optimizer {
   /// parameter's step writes.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
+  /// Errors: as muonrt_optimizer_set_data and _take_params.
+  void set_data(int64_t param, void* data);
+  void take_params(const std::vector<int64_t>& list);
   void set_group(int32_t index, const GroupSettings& group);
   StateView state(int64_t param, StateKind kind) const;
   std::vector<StatePiece> state_pieces(int64_t param, StateKind kind) const;
@@ -51,6 +55,8 @@ class Optimizer {
   /// (layer, head) that QK-clip acted on in the last committed step.
   const QkClipper::Heads& clipped_heads() const { return clipper_.clipped(); }
   void set_steps(int64_t steps);
+  int64_t updates(int64_t param) const;
+  void set_updates(int64_t param, int64_t updates);
   const HealthReport& health() const { return health_; }
 
   const Plan& plan() const { return plans_.whole(); }
@@ -87,6 +93,7 @@ class Optimizer {
   Tables tables_;
   QkClipper clipper_;
   WrittenMemory written_;
+  FirstCheck first_check_;
   // Streams go before the communicator that their tasks use, and both before the memory above.
   std::unique_ptr<Comm> comm_;
   StepPlans plans_;

@@ -1,6 +1,7 @@
 #include "optimizer/state.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
@@ -146,6 +147,19 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
 }
 
 void State::start(Device& device, const OptimizerSettings& settings) {
+  std::vector<int64_t> all(settings.params.size());
+  std::iota(all.begin(), all.end(), 0);
+  take(device, settings, all, true);
+}
+
+void State::take_params(Device& device, const OptimizerSettings& settings,
+                        const std::vector<int64_t>& list) {
+  take(device, settings, list, false);
+}
+
+/// @param clears  all other state, too.
+void State::take(Device& device, const OptimizerSettings& settings,
+                 const std::vector<int64_t>& list, bool clears) {
   if (!memory_.data()) return;
   const auto stream = device.create_stream(StreamKind::kCompute);
   const auto done = device.create_event();
@@ -153,19 +167,25 @@ void State::start(Device& device, const OptimizerSettings& settings) {
   std::vector<Owned> owned;
   std::vector<MatrixBatch> sources;
   std::vector<MatrixPiece> pieces;
-  for (const StateEntry& entry : entries_) {
-    if (entry.kind != StateKind::kMaster || !entry.ours || entry.numel == 0) continue;
-    const ParamSettings& p = settings.params[static_cast<size_t>(entry.param)];
-    const int64_t numel = entry.numel;
+  for (const int64_t param : list) {
+    const StateEntry* const entry = find(param, StateKind::kMaster);
+    if (!entry || !entry->ours || entry->numel == 0) continue;
+    const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+    const int64_t numel = entry->numel;
     const auto index = static_cast<int32_t>(owned.size());
     owned.push_back({index, 1, numel});
     sources.push_back({p.data, p.dtype, 1, numel, numel, 1, numel});
     pieces.push_back(
-        {index, 1, numel, 0, 0, static_cast<float*>(entry.data) - memory_.as<float>()});
+        {index, 1, numel, 0, 0, static_cast<float*>(entry->data) - memory_.as<float>()});
   }
   if (!owned.empty()) device.join(*stream, nullptr, "master weights");
   Ops& ops = device.ops();
-  ops.fill(*stream, memory_.data(), 0, memory_.bytes());
+  if (clears) ops.fill(*stream, memory_.data(), 0, memory_.bytes());
+  for (const int64_t param : list) {
+    const StateEntry* const entry = find(param, StateKind::kRemainder);
+    if (entry && entry->data)
+      ops.fill(*stream, entry->data, 0, entry->numel * size_of(entry->dtype));
+  }
   ops.fill(*stream, findings.data(), 0, findings.bytes());
   ops.pack(*stream, pieces, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
            findings.as<Findings>());

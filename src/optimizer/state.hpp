@@ -55,6 +55,9 @@ class State {
   /// Zero, but owned masters are the parameters' values, which the caller's default stream may have
   /// yet to write. On the device, whose memory the host need not reach.
   void start(Device& device, const OptimizerSettings& settings);
+  /// Owned masters of these parameters <- their values; remainders <- 0. As at the start.
+  void take_params(Device& device, const OptimizerSettings& settings,
+                   const std::vector<int64_t>& list);
 
   /// Parameter by parameter.
   const std::vector<StateEntry>& entries() const { return entries_; }
@@ -68,6 +71,9 @@ class State {
  private:
   std::vector<StateEntry> entries_;
   std::vector<size_t> first_;  // by parameter, and the end
+  void take(Device& device, const OptimizerSettings& settings, const std::vector<int64_t>& list,
+            bool clears);
+
   Buffer memory_;
   NormuonMemory normuon_;
 };

@@ -82,6 +82,7 @@ StepRun Optimizer::prepare(const std::function<StepSettings()>& read, StepSettin
     run.factors = {static_cast<float>(step.grad_scale_inv), step.device_grad_scale_inv,
                    step.grad_multiplier, step.found_inf};
     run.qk_logits = step.qk_logits;
+    first_check_.begin(plans_.pipeline(), settings_, tables_.params(), run);
   });
   run.local_ok = !mine;
   if (mine) tables_.sit_out();
@@ -142,8 +143,10 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
   const StepEnd end = record_.end_of(outcome);
   const StepResult result = judge(end);
   if (result == StepResult::kRejected) {
-    explain_rejection(*comm_, mine,
-                      step_arguments(settings_, step, tables_, outcome.findings, record_.steps()));
+    explain_rejection(
+        *comm_, mine,
+        step_arguments(settings_, step, tables_, outcome.findings, record_.steps(), first_check_),
+        [&] { first_check_.explain(*comm_, settings_, end.verdict); });
   }
   const Ballot& last = result == StepResult::kSkipped ? end.verdict : last_ballot(end);
   report.planned = std::ssize(plans_.plan().matrices());
@@ -172,6 +175,7 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
 void Optimizer::note_commit() {
   clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
   tables_.count_commit();
+  first_check_.note_commit();
 }
 
 // The communicator is closed first; see VoteRecord::note_failure.

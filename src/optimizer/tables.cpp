@@ -71,7 +71,7 @@ void check_step(const OptimizerSettings& settings, const StepSettings& step) {
 
 Tables::Tables(Device& device, const OptimizerSettings& settings, const State& state,
                const std::vector<SlotPlan>& slots, int rank)
-    : group_count_(std::ssize(settings.groups)), adam_counts_(settings.params.size(), 0) {
+    : group_count_(std::ssize(settings.groups)), updates_(settings.params.size(), 0) {
   std::vector<OwnerState> owner_state;
   for (const SlotPlan& slot : slots)
     owner_state.insert(owner_state.end(), slot.owner_state.begin(), slot.owner_state.end());
@@ -173,7 +173,7 @@ AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t para
   const GroupSettings& group = group_of(settings, param);
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   const double rate = step.lr_of(p.group) * group.lr_factor * p.lr_factor;
-  const auto t = static_cast<double>(adam_count(param) + 1);
+  const auto t = static_cast<double>(updates(param) + 1);
   AdamScalars s;
   s.beta1 = static_cast<float>(group.beta1);
   s.beta2 = static_cast<float>(group.beta2);
@@ -189,6 +189,16 @@ AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t para
   s.correction2 = static_cast<float>(folded ? 1.0 : 1.0 / rest2);
   s.grad_scale = grad_scale;
   return s;
+}
+
+void Tables::set_data(int64_t param, void* data) {
+  char* const before = static_cast<char*>(params_[param].param);
+  for (size_t i = 0; i < owner_params_.size(); ++i) {
+    ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
+    if (owner_params_[i] == param && view.param)
+      view.param = static_cast<char*>(data) + (static_cast<char*>(view.param) - before);
+  }
+  params_[param].param = data;
 }
 
 void Tables::sit_out() {
@@ -212,19 +222,18 @@ int64_t Tables::stamp(const OptimizerSettings& settings, const StepSettings& ste
   for (int64_t g = 0; g < group_count_; ++g) hash.value(step.lr_of(g));
   hash.value(step.grad_scale_inv);
   for (int64_t i = 0; i < param_count(); ++i) hash.value(int64_t{params_[i].active});
-  for (const int64_t count : adam_counts_) hash.value(count);
+  for (const int64_t count : updates_) hash.value(count);
   for (const GroupSettings& group : settings.groups) hash_scalars(hash, group);
   return static_cast<int64_t>(hash.digest());
 }
 
 void Tables::count_commit() {
-  for (int64_t i = 0; i < param_count(); ++i)
-    adam_counts_[static_cast<size_t>(i)] += params_[i].active;
+  for (int64_t i = 0; i < param_count(); ++i) updates_[static_cast<size_t>(i)] += params_[i].active;
 }
 
 void Tables::set_steps(const OptimizerSettings& settings, int64_t steps) {
   for (int64_t i = 0; i < param_count(); ++i)
-    adam_counts_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
+    updates_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
 }
 
 int64_t Tables::param_of(int64_t view) const {

@@ -36,13 +36,18 @@ class Tables {
   /// whose gradient is missing; `sit_out` has to follow.
   int64_t fill(const OptimizerSettings& settings, const Plan& plan, const StepSettings& step,
                int64_t committed, bool in_blocks);
+  /// A parameter lies at `data` now, and so does what is kept of it.
+  void set_data(int64_t param, void* data);
   /// Nobody takes part in the step, and no gradient is read.
   void sit_out();
   /// The step of the last `fill` was committed.
   void count_commit();
 
-  /// Updates of AdamW that a parameter has had.
-  int64_t adam_count(int64_t param) const { return adam_counts_[static_cast<size_t>(param)]; }
+  /// Committed steps in which a parameter took part: AdamW's bias correction.
+  int64_t updates(int64_t param) const { return updates_[static_cast<size_t>(param)]; }
+  void set_updates(int64_t param, int64_t updates) {
+    updates_[static_cast<size_t>(param)] = updates;
+  }
   /// As if so many steps had been committed, with all gradients there.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
@@ -58,7 +63,7 @@ class Tables {
   TableCopy copy() const;
 
  private:
-  int64_t param_count() const { return static_cast<int64_t>(adam_counts_.size()); }
+  int64_t param_count() const { return static_cast<int64_t>(updates_.size()); }
   void choose_active(const OptimizerSettings& settings, const StepSettings& step,
                      int64_t committed);
   void fill_groups(const OptimizerSettings& settings, const StepSettings& step, bool in_blocks);
@@ -74,7 +79,7 @@ class Tables {
   MuonScalars* groups_ = nullptr;  // by group
   AdamScalars* adam_ = nullptr;    // by parameter
   int64_t group_count_ = 0;
-  std::vector<int64_t> adam_counts_;   // by parameter
+  std::vector<int64_t> updates_;       // by parameter
   std::vector<int32_t> owner_params_;  // the parameter of each view behind the parameters'
 };
 

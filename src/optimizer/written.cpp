@@ -19,6 +19,21 @@ WrittenMemory::WrittenMemory(const OptimizerSettings& settings, const ParamView*
             [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
 }
 
+void WrittenMemory::move(const Interval& from, const Interval& to) {
+  const auto same = [&](const Interval& other) {
+    return other.begin == from.begin && other.end == from.end;
+  };
+  const auto at = std::find_if(list_.begin(), list_.end(), same);
+  if (at == list_.end()) return;  // nothing lies here
+  for (const Interval& other : list_)
+    if (&other != &*at) require_apart(to, other);
+  list_.erase(at);
+  const auto behind =
+      std::upper_bound(list_.begin(), list_.end(), to,
+                       [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  list_.insert(behind, to);
+}
+
 // One look finds what a gradient would overlap.
 void WrittenMemory::require_apart_from(const Interval& given) const {
   const auto behind =

@@ -18,6 +18,8 @@ class WrittenMemory {
   WrittenMemory(const OptimizerSettings& settings, const ParamView* params, const State& state);
   /// Errors: INVALID_ARGUMENT naming both where they overlap.
   void require_apart_from(const Interval& given) const;
+  /// What stood at `from` stands at `to` now. Errors: INVALID_ARGUMENT where that overlaps another.
+  void move(const Interval& from, const Interval& to);
 
  private:
   std::vector<Interval> list_;  // ascending and apart from one another

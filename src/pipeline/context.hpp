@@ -43,6 +43,7 @@ struct StepRun {
   GradientFactors factors;           // this rank's
   const float* qk_logits = nullptr;  // this rank's, of all layers; null: none
   bool health = false;               // measure; where the context has Health
+  int64_t gradient_replicas = 0, weight_replicas = 0;  // of the findings that the step starts with
 };
 
 }  // namespace muonrt

@@ -19,28 +19,6 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 // bits of what the owner alone measures.
 enum : int64_t { kNonfinite = kTallyLimbs, kUpdateRms, kSigmaMin, kSigmaMax, kLargestQ, kRowWords };
 
-/// The memory of a parameter's replicas, in Replicated's order.
-struct Held {
-  const void* memory;
-  int64_t bytes;
-};
-Held held(const ParamView& v, int64_t kind) {
-  const auto of = [&](const void* memory, int64_t size) { return Held{memory, v.numel * size}; };
-  switch (static_cast<Replicated>(kind)) {
-    case Replicated::kData:
-      return of(v.param, size_of(v.param_dtype));
-    case Replicated::kMaster:
-      return of(v.master, 4);
-    case Replicated::kRemainder:
-      return of(v.remainder, 2);
-    case Replicated::kMomentum:
-      return of(v.momentum, size_of(v.momentum_dtype));
-    case Replicated::kVariance:
-      return of(v.variance, 4);
-  }
-  return {nullptr, 0};
-}
-
 double update_scale(const ParamSpec& spec, int64_t index) {
   if (spec.parts.empty()) return spec.update_scale;
   return spec.parts[static_cast<size_t>(index % parts_of(spec))].update_scale;
@@ -109,8 +87,7 @@ void Health::take_memory() {
   };
   const int64_t lanczos = take(owned_, sizeof(Lanczos)), updates = take(owned_, sizeof(Tally)),
                 q = take(owned_, sizeof(Tally)), weights = take(rows, sizeof(Tally)),
-                gradients = take(rows, sizeof(Tally)),
-                hashes = take(params * kReplicated, sizeof(uint64_t));
+                gradients = take(rows, sizeof(Tally));
   memory_ = Buffer(device, bytes);
   mirror_ = Buffer::shared(device, bytes);
   char* const at = memory_.as<char>();
@@ -119,7 +96,8 @@ void Health::take_memory() {
   q_ = reinterpret_cast<Tally*>(at + q);
   weights_ = reinterpret_cast<Tally*>(at + weights);
   gradients_ = reinterpret_cast<Tally*>(at + gradients);
-  hashes_ = reinterpret_cast<uint64_t*>(at + hashes);
+  replicas_ = ReplicaHashes(device, context_->plan->problem().params, rank_,
+                            static_cast<int>(context_->world()));
   words_ = checked_add(checked_mul(rows, kRowWords), params);
   mine_ = Buffer(device, words_ * 8);
   all_ = Buffer(device, words_ * 8);
@@ -136,7 +114,8 @@ void Health::begin(bool measures) {
   measures_ = measures;
   if (!measures) return;
   if (context_->rehearses) context_->comm->prepare_reduction(words_ * 8);
-  context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
+  if (memory_.bytes() > 0)
+    context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
 }
 
 void Health::synchronize(Stream& stream) {
@@ -151,7 +130,8 @@ void Health::finish(const ParamView* views, bool updated) {
   const Context& c = *context_;
   measure_local(views);
   hash_replicas(views);
-  c.ops().copy(*c.compute, mirror_.data(), memory_.data(), memory_.bytes());
+  if (memory_.bytes() > 0)
+    c.ops().copy(*c.compute, mirror_.data(), memory_.data(), memory_.bytes());
   synchronize(*c.compute);
   fill_words(views, updated);
   reduce();
@@ -190,15 +170,10 @@ void Health::measure_local(const ParamView* views) {
 }
 
 void Health::hash_replicas(const ParamView* views) {
-  const auto& params = context_->plan->problem().params;
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (params[i].layout.replicas() < 2 || views[i].numel == 0) continue;
-    for (int64_t kind = 0; kind < kReplicated; ++kind) {
-      const auto [memory, bytes] = held(views[i], kind);
-      uint64_t* const sum = hashes_ + static_cast<int64_t>(i) * kReplicated + kind;
-      if (memory) context_->ops().hash_memory(*context_->compute, memory, bytes, sum);
-    }
-  }
+  const auto params = static_cast<int64_t>(context_->plan->problem().params.size());
+  replicas_.clear(*context_->compute);
+  for (int64_t i = 0; i < params; ++i) replicas_.add_weights(*context_->compute, views[i], i);
+  replicas_.finish(*context_->compute);
 }
 
 /// A field of memory_ in its copy.
@@ -236,27 +211,9 @@ void Health::fill_words(const ParamView* views, bool updated) {
     // A Q is never zero: no Q was formed.
     put(kLargestQ, largest == 0.0f ? kNan : static_cast<double>(largest));
   }
-  add_replica_words(words + std::ssize(rows_) * kRowWords);
-}
-
-int64_t Health::hash_at(int64_t param, int64_t kind) const {
-  return static_cast<int64_t>(mirrored(mirror_, memory_, hashes_)[param * kReplicated + kind]);
-}
-
-// The first replica adds as often what the others subtract: a sum of zero, but for a chance of
-// 2^-64, says that all are equal.
-void Health::add_replica_words(int64_t* words) const {
-  const auto& params = context_->plan->problem().params;
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Layout& layout = params[i].layout;
-    if (layout.replicas() < 2 || !layout.holds_mesh_rank(rank_)) continue;
-    auto hash = static_cast<uint64_t>(layout.shard_index(rank_));
-    for (int64_t kind = 0; kind < kReplicated; ++kind)
-      hash = scrambled(hash) ^ static_cast<uint64_t>(hash_at(static_cast<int64_t>(i), kind));
-    hash = scrambled(hash);
-    const auto others = static_cast<uint64_t>(layout.replicas() - 1);
-    words[i] = static_cast<int64_t>(layout.replica_index(rank_) == 0 ? others * hash : 0 - hash);
-  }
+  int64_t* const sums = words + std::ssize(rows_) * kRowWords;
+  const auto params = static_cast<int64_t>(plan.problem().params.size());
+  for (int64_t i = 0; i < params; ++i) sums[i] = replicas_.weight_word(i);
 }
 
 void Health::reduce() {
@@ -290,29 +247,8 @@ void Health::read_words(const ParamView* views, bool updated) {
   const int64_t* const sums = words + std::ssize(rows_) * kRowWords;
   const auto params = static_cast<int64_t>(context_->plan->problem().params.size());
   for (int64_t i = 0; i < params && difference_.param < 0; ++i) {
-    if (sums[i] != 0) difference_ = find_difference(i);
+    if (sums[i] != 0) difference_ = replicas_.find(*context_->comm, i);
   }
-}
-
-// Costs a message only here, where every rank knows that something is wrong.
-ReplicaDifference Health::find_difference(int64_t param) const {
-  std::vector<int64_t> mine(kReplicated);
-  for (int64_t kind = 0; kind < kReplicated; ++kind)
-    mine[static_cast<size_t>(kind)] = hash_at(param, kind);
-  std::vector<int64_t> all(static_cast<size_t>(context_->world() * kReplicated));
-  context_->comm->allgather(mine.data(), all.data(), kReplicated * 8);
-  const Layout& layout = context_->plan->problem().params[static_cast<size_t>(param)].layout;
-  for (int32_t rank = 0; rank < context_->world(); ++rank) {
-    if (!layout.holds_mesh_rank(rank)) continue;
-    const int reference = layout.rank_of(0, layout.shard_index(rank));
-    for (int32_t kind = 0; kind < kReplicated; ++kind) {
-      if (all[static_cast<size_t>(rank * kReplicated + kind)] !=
-          all[static_cast<size_t>(reference * kReplicated + kind)])
-        return {param, rank, reference, static_cast<Replicated>(kind)};
-    }
-  }
-  throw Error(Status::kInternal,
-              "internal: hashes of replicas differ in their sum, but not in one");
 }
 
 }  // namespace muonrt

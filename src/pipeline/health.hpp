@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "pipeline/context.hpp"
+#include "pipeline/replica_hashes.hpp"
 
 namespace muonrt {
 
@@ -19,18 +20,6 @@ struct MatrixHealth {
   double sigma_min = 0, sigma_max = 0, deviation = 0;
   double largest_q = 0;
   int64_t nonfinite = 0;  // elements of the gradient
-};
-
-/// What of a parameter a replica holds, in the order in which they are compared.
-enum class Replicated : int32_t { kData, kMaster, kRemainder, kMomentum, kVariance };
-constexpr int kReplicated = 5;
-
-/// The first parameter whose replicas differ, and the lowest rank that holds something else than
-/// the first replica of its shard. `param` is -1 where there is none.
-struct ReplicaDifference {
-  int64_t param = -1;
-  int32_t rank = -1, reference = -1;
-  Replicated kind = Replicated::kData;
 };
 
 /// Statistics of the steps that ask for them. In the step the owners measure what Newton-Schulz
@@ -73,11 +62,8 @@ class Health {
   void measure_local(const ParamView* views);
   void hash_replicas(const ParamView* views);
   void fill_words(const ParamView* views, bool updated);
-  void add_replica_words(int64_t* words) const;
   void reduce();
   void read_words(const ParamView* views, bool updated);
-  ReplicaDifference find_difference(int64_t param) const;
-  int64_t hash_at(int64_t param, int64_t kind) const;
   void synchronize(Stream& stream);
 
   const Context* context_;
@@ -95,8 +81,8 @@ class Health {
   Tally* q_ = nullptr;
   Tally* weights_ = nullptr;  // by row, this rank's part
   Tally* gradients_ = nullptr;
-  uint64_t* hashes_ = nullptr;  // by parameter, kReplicated each
-  int64_t words_ = 0;           // of the sum
+  ReplicaHashes replicas_;
+  int64_t words_ = 0;  // of the sum
   Buffer mine_, all_, exchanged_;
   std::unique_ptr<Event> done_;
   ReplicaDifference difference_;

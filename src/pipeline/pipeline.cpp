@@ -143,7 +143,10 @@ void Pipeline::prepare(const StepRun& run) {
   Stream& s = *compute_;
   const TableCopy& tables = work_.copy;
   if (tables.bytes > 0) ops.copy(s, tables.to, tables.from, tables.bytes);
-  ops.copy(s, context_.results.findings, &kNoFindings, sizeof(Findings));
+  start_ = kNoFindings;
+  start_.gradient_replicas = run.gradient_replicas;
+  start_.weight_replicas = run.weight_replicas;
+  ops.copy(s, context_.results.findings, &start_, sizeof(Findings));
   ops.copy(s, context_.results.ballot_sum, &kReject, sizeof(Ballot));
   ops.copy(s, second_verdict_, &kReject, sizeof(Ballot));
   // This rank's own, too: a stream that fails before it casts must not leave an older one standing.
@@ -275,6 +278,12 @@ void Pipeline::wait() {
   context_.device->synchronize_joined(join_deadline_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
+}
+
+void Pipeline::run_now(const std::function<void(Stream&)>& work) {
+  work(*compute_);
+  context_.device->record(*finished_, *compute_);
+  wait();
 }
 
 // What a failed enqueue has left behind still reads and writes the caller's buffers. Nothing ends

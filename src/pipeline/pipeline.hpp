@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -69,6 +70,9 @@ class Pipeline {
   void join(void* callers_stream, int64_t timeout_ms);
   /// TIMEOUT, where what `join` waits for has not ended in its time.
   std::optional<Error> late() const;
+  /// Between steps: `work` enqueues behind what `join` waits for. Blocks until that has ended.
+  /// Errors: as `wait`.
+  void run_now(const std::function<void(Stream&)>& work);
   /// Blocks until the step has ended, however it did. Errors: those of the streams, and of `late`.
   void wait();
   /// After `enqueue` has thrown: waits for what it had enqueued. First for the caller's stream, in
@@ -110,6 +114,7 @@ class Pipeline {
   int rank_;
   StepWork work_;
   FunctionFailure function_failure_;
+  Findings start_;             // what a step's findings are at its beginning
   char* transient_ = nullptr;  // what a step writes before it reads
   std::unique_ptr<Clipping> clipping_;
   std::unique_ptr<Health> health_;

@@ -287,7 +287,9 @@ void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings
                    findings->zero_matrices,
                    findings->factor / 65536 << 32 | findings->factor % 65536,
                    (findings->factor % 65536) * (findings->factor % 65536),
-                   (findings->factor / 65536) * (findings->factor / 65536)};
+                   (findings->factor / 65536) * (findings->factor / 65536),
+                   findings->gradient_replicas,
+                   findings->weight_replicas};
 }
 
 void ReferenceOps::commit_muon(Stream& stream, std::span<const Piece> pieces,

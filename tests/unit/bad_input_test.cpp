@@ -143,6 +143,8 @@ TEST_CASE("bad input: a null handle is refused by every function that takes one"
   CHECK(muonrt_optimizer_state(none, 0, 0, &view) == kInvalid);
   CHECK(muonrt_optimizer_get_step(none, &number) == kInvalid);
   CHECK(muonrt_optimizer_set_step(none, 0) == kInvalid);
+  CHECK(muonrt_optimizer_get_updates(none, 0, &number) == kInvalid);
+  CHECK(muonrt_optimizer_set_updates(none, 0, 0) == kInvalid);
   CHECK(muonrt_optimizer_describe(none, 0, nullptr, 0, &number) == kInvalid);
   CHECK(muonrt_optimizer_trace(none, 0, nullptr, 0, &number) == kInvalid);
   CHECK(muonrt_optimizer_counters(none, &counters) == kInvalid);

@@ -2,10 +2,11 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "muonrt/muonrt.h"
+#include "muonrt/muonrt.hpp"
 
 using Catch::Contains;
 
@@ -147,6 +148,67 @@ TEST_CASE("state: the pieces of each kind are told, of one that is not kept refu
     CHECK(pieces(absent, &piece, &n) == MUONRT_ERROR_INVALID_STATE);
   CHECK(pieces(5, &piece, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("state kind is 5"));
+}
+
+TEST_CASE("state: AdamW goes on from a parameter's own count, not from the number of steps",
+          "[unit][abi]") {
+  // One weight, whose gradient is 1 and then 0. beta1 = 0: the update is g / (sqrt(v / (1 -
+  // beta2^t)) + eps), of a step that takes no part nothing.
+  constexpr double kLr = 0.01, kBeta2 = 0.999;
+  constexpr int64_t kSteps = 2000;
+  const auto moved = [&](int64_t updates, float variance) {
+    float weight = 1.0f;
+    const float grad = 1.0f;
+    muonrt_group_t group = muonrt::adamw_group();
+    group.beta1 = 0;
+    group.beta2 = kBeta2;
+    group.weight_decay = 0;
+    muonrt_param_t param = muonrt::param();
+    const int64_t shape[] = {1};
+    param.name = "w";
+    param.ndim = 1;
+    param.shape = shape;
+    param.data = &weight;
+    param.grad = &grad;
+    const muonrt::Comm comm = muonrt::Comm::self();
+    muonrt::Optimizer o(comm, muonrt::options(), {group}, {param});
+    o.set_step(kSteps);
+    CHECK(o.updates(0) == kSteps);
+    if (updates >= 0) o.set_updates(0, updates);
+    *static_cast<float*>(o.state(0, MUONRT_STATE_VARIANCE).data) = variance;
+    o.step(kLr);
+    CHECK(o.updates(0) == (updates >= 0 ? updates : kSteps) + 1);
+    CHECK(o.steps() == kSteps + 1);
+    return 1.0 - double{weight};
+  };
+  // After two updates by a gradient of 1 the variance is 1 - beta2^2, and the third gives 1 again.
+  const auto two = static_cast<float>(1 - kBeta2 * kBeta2);
+  CHECK(moved(2, two) == Approx(kLr).epsilon(1e-3));
+  const double wrong =
+      kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
+  CHECK(wrong > 10 * kLr);
+  CHECK(moved(-1, two) == Approx(wrong).epsilon(1e-3));
+  // A slot that is started anew.
+  CHECK(moved(0, 0.0f) == Approx(kLr).epsilon(1e-3));
+}
+
+TEST_CASE("state: a count of updates that is none, or of no parameter, is refused", "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_NONE);
+  int64_t updates = -1;
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(updates == 0);
+  for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 53) + 1}) {
+    CHECK(muonrt_optimizer_set_updates(m.optimizer, 0, bad) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(), Contains("param 'w': updates is " + std::to_string(bad)));
+  }
+  CHECK(muonrt_optimizer_set_updates(m.optimizer, 1, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, -1, &updates) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  REQUIRE(m.step(0) == MUONRT_OK);
+  const int64_t without = 0;
+  REQUIRE(m.step(1, &without) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(updates == 1);
 }
 
 TEST_CASE("step: a bad index among those without a gradient is named as that", "[unit][abi]") {

@@ -148,7 +148,7 @@ TEST_CASE("tables: who sits out", "[unit][optimizer]") {
 TEST_CASE("tables: updates of AdamW are counted for each parameter", "[unit][optimizer]") {
   Rig rig;
   const auto counts = [&] {
-    return std::pair(rig.tables.adam_count(kVector), rig.tables.adam_count(kLate));
+    return std::pair(rig.tables.updates(kVector), rig.tables.updates(kLate));
   };
   for (int64_t committed = 0; committed < 4; ++committed) {
     rig.step.without_grad.clear();

@@ -200,6 +200,7 @@ void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(clip_norm),
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
+  visit(Field{MUONRT_FIELD(replica_check), Choice{0, 2}});
   // Ranks may differ in these; but own symmetric products are named in the device's line.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{1, 256}, kUnlisted});

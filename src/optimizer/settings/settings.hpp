@@ -37,6 +37,9 @@ enum class WeightDecayKind : int32_t {
 /// Whose second moments NorMuon keeps. Off in a parameter or part: as what holds it.
 enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
 enum class AdamForm : int32_t { kTorch = 0, kFolded = 1 };
+/// When replicas are compared: in the first committed step (and the first of a resume), in every
+/// one, never.
+enum class ReplicaCheck : int32_t { kFirst = 0, kEvery = 1, kOff = 2 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
 /// Block-periodic orthogonalization: steps 0, period, 2 period, ... take whole matrices, the others
 /// the blocks of a grid over the global matrix. Source: MuonBP, arXiv 2510.16981.
@@ -170,6 +173,7 @@ struct OptimizerSettings {
   int64_t seed = 0;             // of stochastic rounding
   double clip_norm = 0.0;       // of all gradients; 0: not clipped
   int64_t health_every = 0;     // steps that measure: every so many; 0: none
+  ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
 };

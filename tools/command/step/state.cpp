@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -87,15 +88,46 @@ void check_metadata(const TensorFile& file, const std::vector<StepTensor>& tenso
   }
 }
 
-int64_t step_of(const TensorFile& file) {
-  const TensorEntry& entry = file.at("step");
-  if (entry.dtype != "I64" || entry.bytes() != 8) {
-    throw std::runtime_error(file.path() + ": tensor 'step' is no single I64");
-  }
+int64_t count_of(const TensorFile& file, const std::string& name) {
+  const TensorEntry& entry = file.at(name);
+  const std::string what = file.path() + ": tensor " + shown(name) + " is ";
+  if (entry.dtype != "I64" || entry.bytes() != 8) throw std::runtime_error(what + "no single I64");
   const auto bytes = file.read(entry, 0, 8);
   int64_t out = 0;
   std::memcpy(&out, bytes.data(), 8);
-  if (out < 0) throw std::runtime_error(file.path() + ": tensor 'step' is negative");
+  if (out < 0) throw std::runtime_error(what + "negative");
+  return out;
+}
+
+/// An AdamW parameter whose updates are counted.
+struct Counted {
+  const StepTensor* tensor;
+  std::string name;  // in the file
+};
+
+/// In the order of the file.
+std::vector<Counted> counted_of(const std::vector<StepTensor>& tensors) {
+  std::vector<Counted> out;
+  for (const StepTensor& t : tensors)
+    if (t.steps() && t.adamw()) out.push_back({&t, "updates/" + t.entry->name});
+  return out;
+}
+
+/// Of each; none where the file is older than they are, which is said.
+std::vector<int64_t> updates_of(const TensorFile& file, const std::vector<Counted>& counted,
+                                int64_t step, bool says) {
+  std::vector<int64_t> out;
+  const bool any = std::any_of(counted.begin(), counted.end(), [&](const Counted& c) {
+    return file.table().find(c.name) != nullptr;
+  });
+  if (any) {
+    for (const Counted& c : counted) out.push_back(count_of(file, c.name));
+  } else if (says && step > 0 && !counted.empty()) {
+    fmt::print(stderr,
+               "muonrt: note: {}: it has no counts of updates (an older file); every AdamW "
+               "parameter goes on as if it had taken part in all {} steps\n",
+               file.path(), step);
+  }
   return out;
 }
 
@@ -145,9 +177,12 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
                 const std::string& path, int rank) {
   const TensorFile file(path);
   check_metadata(file, tensors);
-  const int64_t step = step_of(file);
+  const int64_t step = count_of(file, "step");
+  const auto counted = counted_of(tensors);
+  const std::vector<int64_t> updates = updates_of(file, counted, step, rank == 0);
   const auto pieces = pieces_of(tensors);
   std::set<std::string> names = {"step"};
+  for (const Counted& c : counted) names.insert(c.name);
   for (const Piece& p : pieces) {
     names.insert(p.name);
     const TensorEntry& entry = file.at(p.name);
@@ -178,18 +213,22 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     }
     session.memory().write(view.data, local);
   }
-  check(muonrt_optimizer_set_step(session.optimizer().get(), step));
+  session.optimizer().set_step(step);
+  for (size_t i = 0; i < updates.size(); ++i)
+    session.optimizer().set_updates(counted[i].tensor->index, updates[i]);
 }
 
 std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
                                          const std::vector<StepTensor>& tensors,
                                          const std::string& path) {
   const auto pieces = pieces_of(tensors);
+  const auto counted = counted_of(tensors);
   const bool root = comm.rank() == 0;
   std::unique_ptr<TensorWriter> writer;
   if (root) {
     std::map<std::string, std::string> metadata = {{"format", kFormat}};
     std::vector<TensorEntry> entries = {{"step", "I64", {}, 0, 8}};
+    for (const Counted& c : counted) entries.push_back({c.name, "I64", {}, 0, 8});
     for (const Piece& p : pieces) {
       entries.push_back({p.name, p.dtype, p.shape(), 0, p.elements() * p.element()});
       if (p.kind == MUONRT_STATE_MOMENTUM) metadata[p.name] = momentum_kind(*p.tensor);
@@ -197,6 +236,10 @@ std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
     writer = std::make_unique<TensorWriter>(path, std::move(entries), metadata);
     const int64_t step = session.empty() ? 0 : session.optimizer().steps();
     writer->add(&step, 8);
+    for (const Counted& c : counted) {
+      const int64_t updates = session.optimizer().updates(c.tensor->index);
+      writer->add(&updates, 8);
+    }
   }
   for (const Piece& p : pieces) {
     const muonrt_state_view_t view = session.optimizer().state(p.tensor->index, p.kind);

@@ -11,10 +11,12 @@ namespace muonrt::tool {
 // State as one safetensors file of global tensors, which any mesh can go on from: `momentum/NAME`,
 // `variance/NAME` (AdamW), `master/NAME` (bf16 parameters with f32 master weights),
 // `remainder/NAME` (the lower halves of the f32 weights), `normuon/NAME`
-// (second moments of the lines of all its matrices, expert by expert, part by part), and `step`,
-// the number of steps that were committed. The metadata keep how each momentum was formed.
+// (second moments of the lines of all its matrices, expert by expert, part by part), `updates/NAME`
+// (AdamW: the steps in which it took part; absent in older files, which then count all), and
+// `step`, the number of steps that were committed. The metadata keep how each momentum was formed.
 
-/// Collective. Throws where a tensor is missing, does not fit, or belongs to nothing.
+/// Collective. Throws where a tensor is missing, does not fit, or belongs to nothing. Rank 0 says
+/// where counts are missing.
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
                 const std::string& path, int rank);
 

@@ -1,0 +1,152 @@
+#include "optimizer/first_check.hpp"
+
+#include <algorithm>
+
+#include "backend/health.hpp"
+#include "base/hash.hpp"
+
+namespace muonrt {
+
+namespace {
+
+int64_t wrapped_sum(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
+const char* name_of(Replicated kind) {
+  switch (kind) {
+    case Replicated::kData:
+      return "weights";
+    case Replicated::kMaster:
+      return "master weights";
+    case Replicated::kRemainder:
+      return "remainder";
+    case Replicated::kMomentum:
+      return "momentum";
+    case Replicated::kVariance:
+      return "variance";
+    case Replicated::kGradient:
+      return "gradient";
+  }
+  return "state";
+}
+
+std::string listed(const ReplicaDifference& d) {
+  constexpr size_t kMost = 8;
+  std::string out = cat(d.others.empty() ? "rank " : "ranks ", d.rank);
+  for (size_t i = 0; i < std::min(d.others.size(), kMost); ++i) out += cat(", ", d.others[i]);
+  if (d.others.size() > kMost) out += cat(" and ", d.others.size() - kMost, " more");
+  return out;
+}
+
+}  // namespace
+
+FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const Plan& plan,
+                       const ParamView* params, int rank, int world)
+    : when_(settings.replica_check),
+      masters_(device, settings, params),
+      due_(settings.params.size()),
+      now_(settings.params.size(), 0) {
+  if (when_ != ReplicaCheck::kOff)
+    hashes_ = ReplicaHashes(device, plan.problem().params, rank, world);
+  renew();
+}
+
+void FirstCheck::renew() {
+  const uint8_t replicas = when_ == ReplicaCheck::kOff ? 0 : kWeights | kGradient;
+  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kMaster | replicas));
+}
+
+void FirstCheck::renew_weights(int64_t param) {
+  renew_master(param);
+  if (when_ != ReplicaCheck::kOff) due_[static_cast<size_t>(param)] |= kWeights;
+}
+
+void FirstCheck::renew_master(int64_t param) { due_[static_cast<size_t>(param)] |= kMaster; }
+
+void FirstCheck::begin(Pipeline& pipeline, const OptimizerSettings& settings,
+                       const ParamView* params, StepRun& run) {
+  Hash compared;
+  bool any = false;
+  for (size_t i = 0; i < due_.size(); ++i) {
+    now_[i] = due_[i];
+    if (!params[i].active) now_[i] &= static_cast<uint8_t>(~kGradient);
+    const int replicas = now_[i] & (kWeights | kGradient);
+    compared.value(int64_t{replicas});
+    any = any || replicas != 0;
+    if (now_[i] & kMaster)
+      masters_.require_equal(pipeline, settings, params, static_cast<int64_t>(i));
+  }
+  if (!any) return;
+  run.stamp ^= static_cast<int64_t>(compared.digest());
+  pipeline.run_now([&](Stream& stream) {
+    hashes_.clear(stream);
+    for (size_t i = 0; i < now_.size(); ++i) {
+      const auto param = static_cast<int64_t>(i);
+      if (now_[i] & kWeights) hashes_.add_weights(stream, params[i], param);
+      if (now_[i] & kGradient) hashes_.add_gradient(stream, params[i], param);
+    }
+    hashes_.finish(stream);
+  });
+  for (size_t i = 0; i < now_.size(); ++i) {
+    const auto param = static_cast<int64_t>(i);
+    run.weight_replicas = wrapped_sum(run.weight_replicas, hashes_.weight_word(param));
+    run.gradient_replicas = wrapped_sum(run.gradient_replicas, hashes_.gradient_word(param));
+  }
+}
+
+void FirstCheck::note_commit() {
+  const bool always = when_ == ReplicaCheck::kEvery;
+  for (size_t i = 0; i < due_.size(); ++i)
+    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kMaster : now_[i]));
+}
+
+const char* FirstCheck::described(int64_t param) const {
+  switch (now_[static_cast<size_t>(param)] & (kWeights | kGradient)) {
+    case kWeights:
+      return "weights";
+    case kGradient:
+      return "gradient";
+    case kWeights | kGradient:
+      return "weights and gradient";
+    default:
+      return "nothing";
+  }
+}
+
+// A sum of words up to a parameter is 0 where all before it are equal: halving finds one that is
+// not, with a word of each rank at a time.
+int64_t FirstCheck::find_param(Comm& comm, bool gradients) const {
+  std::vector<int64_t> mine = {0};  // [k]: of the first k parameters
+  for (int64_t i = 0; i < std::ssize(now_); ++i)
+    mine.push_back(
+        wrapped_sum(mine.back(), gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i)));
+  std::vector<int64_t> all(static_cast<size_t>(comm.size()));
+  int64_t equal = 0, different = std::ssize(now_);
+  while (different - equal > 1) {
+    const int64_t middle = equal + (different - equal) / 2;
+    comm.allgather(&mine[static_cast<size_t>(middle)], all.data(), sizeof(int64_t));
+    int64_t sum = 0;
+    for (const int64_t word : all) sum = wrapped_sum(sum, word);
+    (sum == 0 ? equal : different) = middle;
+  }
+  return equal;
+}
+
+void FirstCheck::explain(Comm& comm, const OptimizerSettings& settings, const Ballot& sum) {
+  if (sum.gradient_replicas == 0 && sum.weight_replicas == 0) return;
+  const ReplicaDifference found = hashes_.find(comm, find_param(comm, sum.gradient_replicas != 0));
+  const bool gradient = found.kind == Replicated::kGradient;
+  throw Error(
+      Status::kMismatch,
+      cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+          name_of(found.kind), " on ", listed(found), " has other bits than on rank ",
+          found.reference,
+          gradient ? " (ranks that hold the same part of a parameter step it by equal gradients); "
+                     "reduce the gradient over them, or declare it as addends (partial)"
+                   : " (ranks that hold the same part of a parameter keep it equal); copy it from "
+                     "one of them to the others",
+          "; replica_check says when this is compared"));
+}
+
+}  // namespace muonrt

@@ -1,0 +1,97 @@
+#include "pipeline/replica_hashes.hpp"
+
+#include "backend/health.hpp"
+#include "backend/ops.hpp"
+#include "base/checked.hpp"
+
+namespace muonrt {
+
+ReplicaHashes::ReplicaHashes(Device& device, const std::vector<ParamSpec>& params, int rank,
+                             int world)
+    : device_(&device), params_(&params), rank_(rank) {
+  const int64_t bytes = checked_mul(std::ssize(params), kReplicated * 8);
+  hashes_ = Buffer(device, bytes);
+  mirror_ = Buffer::shared(device, bytes);
+  all_.resize(static_cast<size_t>(world) * kReplicated);
+}
+
+void ReplicaHashes::clear(Stream& stream) {
+  if (hashes_.data()) device_->ops().fill(stream, hashes_.data(), 0, hashes_.bytes());
+}
+
+void ReplicaHashes::finish(Stream& stream) {
+  if (hashes_.data()) device_->ops().copy(stream, mirror_.data(), hashes_.data(), hashes_.bytes());
+}
+
+std::vector<int> ReplicaHashes::holders(int64_t param, Replicated kind, int rank) const {
+  const ParamSpec& spec = (*params_)[static_cast<size_t>(param)];
+  return kind == Replicated::kGradient ? grad_layout(spec).equal_holders(rank)
+                                       : spec.layout.replica_group(rank);
+}
+
+void ReplicaHashes::add(Stream& stream, int64_t param, Replicated kind, const void* memory,
+                        int64_t bytes) {
+  if (!memory || bytes == 0) return;
+  device_->ops().hash_memory(
+      stream, memory, bytes,
+      hashes_.as<uint64_t>() + param * kReplicated + static_cast<int64_t>(kind));
+}
+
+void ReplicaHashes::add_weights(Stream& stream, const ParamView& v, int64_t param) {
+  if ((*params_)[static_cast<size_t>(param)].layout.replicas() < 2) return;
+  const auto of = [&](Replicated kind, const void* memory, int64_t size) {
+    add(stream, param, kind, memory, v.numel * size);
+  };
+  of(Replicated::kData, v.param, size_of(v.param_dtype));
+  of(Replicated::kMaster, v.master, 4);
+  of(Replicated::kRemainder, v.remainder, 2);
+  of(Replicated::kMomentum, v.momentum, size_of(v.momentum_dtype));
+  of(Replicated::kVariance, v.variance, 4);
+}
+
+void ReplicaHashes::add_gradient(Stream& stream, const ParamView& v, int64_t param) {
+  if (grad_layout((*params_)[static_cast<size_t>(param)]).equal_holders(rank_).size() > 1)
+    add(stream, param, Replicated::kGradient, v.grad, v.grads() * size_of(v.grad_dtype));
+}
+
+int64_t ReplicaHashes::weight_word(int64_t param) const {
+  return word(param, Replicated::kData, Replicated::kVariance);
+}
+
+int64_t ReplicaHashes::gradient_word(int64_t param) const {
+  return word(param, Replicated::kGradient, Replicated::kGradient);
+}
+
+// Scrambled with the parameter and the shard, lest differences of one cancel those of another.
+int64_t ReplicaHashes::word(int64_t param, Replicated first, Replicated last) const {
+  const std::vector<int> group = holders(param, first, rank_);
+  if (group.size() < 2) return 0;
+  uint64_t hash = scrambled(static_cast<uint64_t>(param)) ^ static_cast<uint64_t>(group[0]);
+  for (auto kind = static_cast<int64_t>(first); kind <= static_cast<int64_t>(last); ++kind)
+    hash = scrambled(hash) ^ mirror_.as<uint64_t>()[param * kReplicated + kind];
+  hash = scrambled(hash);
+  return static_cast<int64_t>(group[0] == rank_ ? (group.size() - 1) * hash : 0 - hash);
+}
+
+ReplicaDifference ReplicaHashes::find(Comm& comm, int64_t param) const {
+  comm.allgather(mirror_.as<int64_t>() + param * kReplicated, all_.data(), kReplicated * 8);
+  const auto at = [&](int32_t rank, int32_t kind) {
+    return all_[static_cast<size_t>(rank) * kReplicated + static_cast<size_t>(kind)];
+  };
+  ReplicaDifference out;
+  for (int32_t rank = 0; rank < comm.size(); ++rank) {
+    for (int32_t kind = 0; kind < kReplicated; ++kind) {
+      const std::vector<int> group = holders(param, static_cast<Replicated>(kind), rank);
+      if (group.empty() || at(rank, kind) == at(group[0], kind)) continue;
+      if (out.param < 0) {
+        out = {param, rank, group[0], static_cast<Replicated>(kind)};
+      } else if (static_cast<Replicated>(kind) == out.kind && group[0] == out.reference) {
+        out.others.push_back(rank);
+      }
+    }
+  }
+  MUONRT_CHECK_INTERNAL(out.param >= 0, "hashes of replicas differ in their sum, but not in one");
+  return out;
+}
+
+}  // namespace muonrt
