@@ -12,7 +12,7 @@ using namespace muonrt;
 
 namespace {
 
-const Placement kReplicated{PlacementKind::kReplicate, 0, 1}, kRows{PlacementKind::kShard, 0, 1},
+const Placement kWhole{PlacementKind::kReplicate, 0, 1}, kRows{PlacementKind::kShard, 0, 1},
     kAddends{PlacementKind::kPartial, 0, 1};
 enum : int64_t { kMatrix, kNorm, kOther };
 
@@ -20,7 +20,7 @@ enum : int64_t { kMatrix, kNorm, kOther };
 world::Case replicated(std::vector<int64_t> mesh, ReplicaCheck check = ReplicaCheck::kFirst) {
   const bool sharded = mesh.size() > 1;
   world::Case c = world::on_mesh(std::move(mesh));
-  std::vector<Placement> placements = {kReplicated};
+  std::vector<Placement> placements = {kWhole};
   if (sharded) placements.push_back(kRows);
   c.params.push_back(world::matrix("matrix", {6, 4}, placements));
   for (const char* name : {"norm", "other"}) {
@@ -247,10 +247,10 @@ TEST_CASE("replica check: addends of a gradient differ, and equal addends are co
           "[unit][optimizer]") {
   // Two addends, each held by two ranks: ranks 0 and 1, 2 and 3.
   world::Case c = world::on_mesh({2, 2});
-  c.params.push_back(world::matrix("sum", {6, 4}, {kAddends, kReplicated}));
+  c.params.push_back(world::matrix("sum", {6, 4}, {kAddends, kWhole}));
   c.params.back().addends = 2;
   for (const char* name : {"norm", "other"}) {
-    c.params.push_back(world::matrix(name, {8}, {kReplicated, kReplicated}));
+    c.params.push_back(world::matrix(name, {8}, {kWhole, kWhole}));
     c.params.back().role = Role::kAdamW;
   }
   World w(c);
