@@ -128,8 +128,7 @@ TEST_CASE("masters: a bad list is refused whole", "[unit][abi]") {
   const int64_t list[] = {0, 1};
   CHECK(muonrt_optimizer_take_params(h.optimizer.get(), list, 2) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_last_error(), Contains("take_params: param index is 1"));
-  CHECK(muonrt_optimizer_take_params(h.optimizer.get(), list, -1) ==
-        MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_take_params(h.optimizer.get(), list, -1) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_optimizer_take_params(h.optimizer.get(), nullptr, 1) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);  // nothing was taken
@@ -154,7 +153,8 @@ TEST_CASE("set_data: a parameter that moves goes on as if it had stayed", "[unit
           MUONRT_ERROR_INVALID_ARGUMENT);
     elsewhere = all(kTwo);
     moved.optimizer.set_data(0, elsewhere.data());
-    CHECK(moved.step() == (kind == MUONRT_MASTER_OWNED ? MUONRT_ERROR_INVALID_ARGUMENT : MUONRT_OK));
+    CHECK(moved.step() ==
+          (kind == MUONRT_MASTER_OWNED ? MUONRT_ERROR_INVALID_ARGUMENT : MUONRT_OK));
   }
 }
 
