@@ -234,7 +234,8 @@ def layouts():
 def top():
     for keys in ({"chunk_bytes": 300, "window": 1}, {"commit": "eager", "window": 2},
                  {"commit": "atomic"}, {"replicas": "each"}, {"replicas": "auto"},
-                 {"replicas": "once"}, {"seed": 5}, {"about": {"why": "because"}}):
+                 {"replicas": "once"}, {"replica_check": "first"}, {"replica_check": "every"},
+                 {"replica_check": "off"}, {"seed": 5}, {"about": {"why": "because"}}):
         yield Row(f"{keys}", top=keys, meshes=("fsdp=2,tp=2",), like="keller_jordan")
     yield Row("grad_scale_inv", {"normalize": "add_eps", "eps": 0.5},
               adamw={"adam_eps": 0.1}, top={"grad_scale_inv": 0.25},

@@ -155,6 +155,7 @@ muonrt_optimizer_options_t bound_options(const StepConfig& config,
   out.seed = static_cast<int64_t>(config.seed);
   take(out.clip_norm, config.clip_norm);
   take(out.replicas, config.replicas);
+  take(out.replica_check, config.replica_check);
   out.health_every = config.health_every;
   return out;
 }

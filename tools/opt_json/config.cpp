@@ -90,6 +90,9 @@ const std::vector<Key<StepConfig>>& top_keys() {
   static constexpr Word kReplicas[] = {{"once", MUONRT_REPLICAS_ONCE},
                                        {"each", MUONRT_REPLICAS_EACH},
                                        {"auto", MUONRT_REPLICAS_AUTO}};
+  static constexpr Word kReplicaChecks[] = {{"first", MUONRT_REPLICA_CHECK_FIRST},
+                                            {"every", MUONRT_REPLICA_CHECK_EVERY},
+                                            {"off", MUONRT_REPLICA_CHECK_OFF}};
   static const std::vector<Key<S>> keys = {
       {"about",
        [](S&, const Value& v) {
@@ -115,6 +118,8 @@ const std::vector<Key<StepConfig>>& top_keys() {
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"commit", [](S& out, const Value& v) { out.commit = v.choice(std::span(kCommits)); }},
       {"replicas", [](S& out, const Value& v) { out.replicas = v.choice(std::span(kReplicas)); }},
+      {"replica_check",
+       [](S& out, const Value& v) { out.replica_check = v.choice(std::span(kReplicaChecks)); }},
       {"health_every", [](S& out, const Value& v) { out.health_every = v.integer(0, kMostSize); }},
       {"allow_no_muon", [](S& out, const Value& v) { out.allow_no_muon = v.boolean(); }}};
   return keys;

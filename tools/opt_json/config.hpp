@@ -105,7 +105,7 @@ struct StepConfig {
   uint64_t seed = 0;
   std::optional<double> clip_norm, grad_scale_inv;
   std::optional<int64_t> chunk_bytes, window;
-  std::optional<int32_t> commit, replicas;  // values of the C ABI
+  std::optional<int32_t> commit, replicas, replica_check;  // values of the C ABI
   int64_t health_every = 0;
   bool allow_no_muon = false;
 

@@ -104,10 +104,8 @@ class State:
                                   shape=p.shape, stride=p.stride())
 
     def take_params(self) -> None:
-        with torch.no_grad():
-            for p, state in self._optimizer.state.items():
-                if "master" in state:
-                    ranks.local_of(state["master"]).copy_(ranks.local_of(p))
+        ranks.settle(self._optimizer._device)  # muonrt waits for the default stream alone
+        self._optimizer._core.take_params()
 
     def load(self, state_dict: dict) -> None:
         groups, saved = self._optimizer.param_groups, state_dict["param_groups"]

@@ -42,6 +42,9 @@ class Optimizer {
   }
   void set_grads(const std::vector<nb::object>& grads);
   void set_group(int32_t index, const nb::kwargs& settings);
+  void take_params(const std::optional<std::vector<nb::object>>& params);
+  std::vector<int64_t> updates() const;
+  void set_updates(const std::vector<int64_t>& updates);
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<std::tuple<int64_t, int64_t, int64_t>> state_pieces(nb::handle param,
                                                                   const std::string& kind);
@@ -213,6 +216,30 @@ void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   groups_[static_cast<size_t>(index)] = changed;
 }
 
+void Optimizer::take_params(const std::optional<std::vector<nb::object>>& params) {
+  Busy busy(busy_, "the optimizer");
+  if (!params) return check(muonrt_optimizer_take_params(get(), nullptr, 0));
+  std::vector<int64_t> list;
+  for (const nb::object& param : *params) list.push_back(static_cast<int64_t>(index(param)));
+  if (!list.empty())
+    check(muonrt_optimizer_take_params(get(), list.data(), static_cast<int64_t>(list.size())));
+}
+
+std::vector<int64_t> Optimizer::updates() const {
+  std::vector<int64_t> out(names.size());
+  for (size_t i = 0; i < out.size(); ++i)
+    check(muonrt_optimizer_get_updates(get(), static_cast<int64_t>(i), &out[i]));
+  return out;
+}
+
+void Optimizer::set_updates(const std::vector<int64_t>& updates) {
+  Busy busy(busy_, "the optimizer");
+  if (updates.size() != names.size())
+    refuse(kBad, cat(updates.size(), " counts of updates for ", names.size(), " parameters"));
+  for (size_t i = 0; i < updates.size(); ++i)
+    check(muonrt_optimizer_set_updates(get(), static_cast<int64_t>(i), updates[i]));
+}
+
 Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
                        const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
                        nb::object found_inf, std::optional<uintptr_t> stream) {
@@ -336,6 +363,13 @@ void bind_optimizer(nb::module_& module) {
            "The same for all parameters, in their order")
       .def("set_group", &Optimizer::set_group, nb::arg("index"), nb::arg("settings"),
            "Changes settings of a group for the steps to come, the same on every rank")
+      .def("take_params", &Optimizer::take_params, nb::arg("params").none() = nb::none(),
+           "Takes new weights, after arrays of parameters were written: master weights follow\n"
+           "them. params: names or indices, the same on every rank; none: all. On CUDA what\n"
+           "writes them has ended, or is on the default stream.")
+      .def_prop_rw("updates", &Optimizer::updates, &Optimizer::set_updates,
+                   "Committed steps in which each parameter took part, which AdamW corrects its\n"
+                   "moments by; set them to resume, after `steps`, the same on every rank")
       .def(
           "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
           "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over "

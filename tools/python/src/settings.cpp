@@ -79,6 +79,9 @@ const Words kSymmetric = {{"default", MUONRT_SYMMETRIC_DEFAULT},
                           {"sm90", MUONRT_SYMMETRIC_SM90}};
 const Words kReplicas = {
     {"once", MUONRT_REPLICAS_ONCE}, {"each", MUONRT_REPLICAS_EACH}, {"auto", MUONRT_REPLICAS_AUTO}};
+const Words kReplicaCheck = {{"first", MUONRT_REPLICA_CHECK_FIRST},
+                             {"every", MUONRT_REPLICA_CHECK_EVERY},
+                             {"off", MUONRT_REPLICA_CHECK_OFF}};
 
 /// Puts kwargs into fields of a struct, by name; what no field took is refused.
 class Fields {
@@ -194,6 +197,7 @@ void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) 
   fields.flag("portable_gemm", options.portable_gemm);
   fields.flag("poison", options.poison);
   fields.choice("replicas", kReplicas, options.replicas);
+  fields.choice("replica_check", kReplicaCheck, options.replica_check);
   fields.number("seed", options.seed);
   fields.number("clip_norm", options.clip_norm);
   fields.number("health_every", options.health_every);

@@ -168,6 +168,18 @@ def test_partial_gradients_are_summed():
         assert got.tobytes() == w.tobytes()
 
 
+def test_weights_written_late_are_taken_when_asked():
+    low, grad = np.full((4, 3), 0x3f80, np.uint16), np.full((4, 3), 0x3f00, np.uint16)
+    optimizer = muonrt.Optimizer([muonrt.Param("w", low, grad, dtype="bfloat16")], groups())
+    low[...] = 0x4000
+    with pytest.raises(muonrt.InvalidArgumentError, match="take_params"):
+        optimizer.step(0.02)
+    assert (low == 0x4000).all()
+    optimizer.take_params(["w"])
+    assert (optimizer.state("w", "master") == 2.0).all()
+    assert not optimizer.step(0.02).skipped
+
+
 def test_bfloat16_as_bits_and_as_ml_dtypes():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     w, _ = weights()
@@ -194,13 +206,15 @@ def test_state_moves_to_another_optimizer():
     first = muonrt.Optimizer([muonrt.Param("w", w), muonrt.Param("v", v, group=1)], groups())
     for step in range(2):
         first.set_grads(list(gradients(step)))
-        first.step(0.02)
+        first.step(0.02, without_grad=[1] if step == 0 else [])
+    assert first.updates == [2, 1]
     second_w, second_v = w.copy(), v.copy()
     second = muonrt.Optimizer(
         [muonrt.Param("w", second_w), muonrt.Param("v", second_v, group=1)], groups())
     for name, kind in (("w", "momentum"), ("v", "momentum"), ("v", "variance")):
         second.state(name, kind)[...] = first.state(name, kind)
     second.steps = first.steps
+    second.updates = first.updates
     for optimizer in (first, second):
         optimizer.set_grads(list(gradients(2)))
         optimizer.step(0.02)
