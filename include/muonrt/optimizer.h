@@ -252,10 +252,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
                                                       const void* const* grads, int64_t n);
 
 /* Rebinds the memory of a parameter: the local shard, with the values that it had, or others of
- * which muonrt_optimizer_take_params is then told. Local. The next step compares it with its master
- * weights. Errors: INVALID_ARGUMENT (index, null though elements lie here, alignment, memory that
- * the device does not reach, overlap with what a step reads or writes of another); the memory that
- * was bound stays. */
+ * which muonrt_optimizer_take_params is then told. Local, between steps. The next step compares it
+ * with its master weights. Errors: INVALID_ARGUMENT (index, null though elements lie here,
+ * alignment, memory that the device does not reach, overlap with what a step reads or writes of
+ * another); the memory that was bound stays. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);
 
@@ -265,8 +265,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  * then as at creation; momentum, moments and counts of updates stay. The caller's own master
  * weights (MUONRT_MASTER_CALLER) stay: write those, too. Parameters without masters have nothing to
  * take, and may be listed. Local, blocking: every rank must name the same before the same step
- * (where replicas are compared, in the step's vote: MISMATCH).
- * @param params  indices; NULL: all, with n = 0.
+ * (where replicas are compared, in the step's vote: MISMATCH). Between steps.
+ * @param params  indices, n of them; NULL: all, with n = 0.
  * Errors: INVALID_ARGUMENT (a bad index, which is named, n below 0); nothing is taken then. */
 MUONRT_API muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer,
                                                         const int64_t* params, int64_t n);

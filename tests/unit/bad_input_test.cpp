@@ -138,6 +138,8 @@ TEST_CASE("bad input: a null handle is refused by every function that takes one"
   CHECK(muonrt_optimizer_step(none, &step, nullptr) == kInvalid);
   CHECK(muonrt_optimizer_set_grad(none, 0, nullptr) == kInvalid);
   CHECK(muonrt_optimizer_set_grads(none, nullptr, 0) == kInvalid);
+  CHECK(muonrt_optimizer_set_data(none, 0, &small) == kInvalid);
+  CHECK(muonrt_optimizer_take_params(none, nullptr, 0) == kInvalid);
   CHECK(muonrt_optimizer_set_group(none, 0, &group) == kInvalid);
   CHECK(muonrt_optimizer_find(none, "w", &number) == kInvalid);
   CHECK(muonrt_optimizer_state(none, 0, 0, &view) == kInvalid);

@@ -84,8 +84,13 @@ TEST_CASE("verdict: every outcome of a step", "[unit][optimizer]") {
   Ballot other_stamp = kAll, other_factor = kAll;
   other_stamp.stamp += 1;
   other_factor.lower_square += 1;
+  Ballot other_gradients = kAll, other_weights = kAll;
+  other_gradients.gradient_replicas = -1;
+  other_weights.weight_replicas = 1;
   Ballot skip_other_stamp = kSkip;
   skip_other_stamp.stamp += 1;
+  Ballot skip_other_gradients = kSkip;
+  skip_other_gradients.gradient_replicas = 1;
   using enum StepResult;
   const std::vector<Row> rows = {
       {"all consent", ended(kAll), kCommitted},
@@ -95,7 +100,10 @@ TEST_CASE("verdict: every outcome of a step", "[unit][optimizer]") {
       {"one has an error, another found a value", ended(sum_of(1, 1, 1)), kRejected},
       {"another stamp somewhere", ended(other_stamp), kRejected},
       {"another factor somewhere", ended(other_factor), kRejected},
+      {"replicas have other gradients", ended(other_gradients), kRejected},
+      {"replicas have other weights", ended(other_weights), kRejected},
       {"a value, and another stamp somewhere", ended(skip_other_stamp), kRejected},
+      {"a value, and other gradients", ended(skip_other_gradients), kSkipped},
       {"a preset that nothing has replaced", ended(reject_preset()), kRejected},
       {"the sum of an earlier, smaller world", ended(sum_of(2, 0, 0)), kRejected},
 
