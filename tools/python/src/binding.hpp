@@ -181,6 +181,14 @@ struct Param {
   muonrt_param_t settings;
 };
 
+/// What the C struct of a parameter points to during the creation.
+struct ParamView {
+  muonrt_param_t c;
+  std::vector<int64_t> local;
+  std::optional<LayoutView> layout, grad_layout;
+};
+void fill(ParamView& view, const Param& param);
+
 struct Group {
   std::string name;
   std::vector<double> custom;

@@ -80,35 +80,6 @@ class Optimizer {
   std::atomic<bool> busy_{false};
 };
 
-/// What the C struct of a parameter points to during the creation.
-struct ParamView {
-  muonrt_param_t c;
-  std::vector<int64_t> local;
-  std::optional<LayoutView> layout, grad_layout;
-};
-
-void fill(ParamView& view, const Param& param) {
-  view.c = param.settings;
-  view.c.name = param.name.c_str();
-  view.c.ndim = static_cast<int32_t>(param.shape.size());
-  view.c.shape = param.shape.data();
-  view.c.data = param.data.data;
-  view.c.grad = param.grad ? param.grad->data : nullptr;
-  if (param.layout) view.c.layout = view.layout.emplace(*param.layout).get();
-  if (param.grad_layout) view.c.grad_layout = view.grad_layout.emplace(*param.grad_layout).get();
-  view.local = param.data.shape;
-  if (param.layout && param.layout->kind == MUONRT_LAYOUT_FLAT) {
-    if (view.local.size() != 1)
-      refuse(kBad, cat("param '", param.name, "': data of a flat range has shape ",
-                       shape_text(view.local), "; pass it with one dimension"));
-    view.local.resize(std::max<size_t>(param.shape.size(), 1), 1);
-  }
-  if (view.local.size() != param.shape.size())
-    refuse(kBad, cat("param '", param.name, "': data has shape ", shape_text(view.local),
-                     ", the whole tensor ", shape_text(param.shape)));
-  view.c.local_shape = view.local.data();
-}
-
 Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups,
                      Comm* comm, const nb::kwargs& settings) {
   muonrt_optimizer_options_t options = muonrt::options();

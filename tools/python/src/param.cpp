@@ -59,6 +59,28 @@ Place place_of(const std::string& what, const nb::ndarray<nb::ro>& array) {
 
 }  // namespace
 
+void fill(ParamView& view, const Param& param) {
+  view.c = param.settings;
+  view.c.name = param.name.c_str();
+  view.c.ndim = static_cast<int32_t>(param.shape.size());
+  view.c.shape = param.shape.data();
+  view.c.data = param.data.data;
+  view.c.grad = param.grad ? param.grad->data : nullptr;
+  if (param.layout) view.c.layout = view.layout.emplace(*param.layout).get();
+  if (param.grad_layout) view.c.grad_layout = view.grad_layout.emplace(*param.grad_layout).get();
+  view.local = param.data.shape;
+  if (param.layout && param.layout->kind == MUONRT_LAYOUT_FLAT) {
+    if (view.local.size() != 1)
+      refuse(kBad, cat("param '", param.name, "': data of a flat range has shape ",
+                       shape_text(view.local), "; pass it with one dimension"));
+    view.local.resize(std::max<size_t>(param.shape.size(), 1), 1);
+  }
+  if (view.local.size() != param.shape.size())
+    refuse(kBad, cat("param '", param.name, "': data has shape ", shape_text(view.local),
+                     ", the whole tensor ", shape_text(param.shape)));
+  view.c.local_shape = view.local.data();
+}
+
 void require_place(const std::string& what, const Array& array, const Place& place,
                    const std::string& whose) {
   if (array.place == place) return;
