@@ -137,11 +137,12 @@ void FirstCheck::explain(Comm& comm, const OptimizerSettings& settings, const Ba
   if (sum.gradient_replicas == 0 && sum.weight_replicas == 0) return;
   const ReplicaDifference found = hashes_.find(comm, find_param(comm, sum.gradient_replicas != 0));
   const bool gradient = found.kind == Replicated::kGradient;
+  const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
   throw Error(
       Status::kMismatch,
       cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
-          name_of(found.kind), " on ", listed(found), " has other bits than on rank ",
-          found.reference,
+          name_of(found.kind), " on ", listed(found), many ? " have" : " has",
+          " other bits than on rank ", found.reference,
           gradient ? " (ranks that hold the same part of a parameter step it by equal gradients); "
                      "reduce the gradient over them, or declare it as addends (partial)"
                    : " (ranks that hold the same part of a parameter keep it equal); copy it from "

@@ -261,7 +261,10 @@ TEST_CASE("cuda ballot: says what the findings and the rank say", "[cuda]") {
   Machine machine(make_device(true));
   for (const bool local_ok : {false, true}) {
     for (const int64_t nonfinite : {0, 1}) {
-      auto* findings = machine.put_one(Findings{nonfinite, nonfinite ? 3 : -1, 5});
+      Findings found{nonfinite, nonfinite ? 3 : -1, 5};
+      found.gradient_replicas = -6;
+      found.weight_replicas = int64_t{7} << 40;
+      auto* findings = machine.put_one(found);
       auto* ballot = machine.put_one(reject_preset());
       machine.ops().cast_ballot(machine.on(), ballot, findings, kStamp, 11, local_ok);
       machine.finish();
@@ -271,6 +274,8 @@ TEST_CASE("cuda ballot: says what the findings and the rank say", "[cuda]") {
       CHECK(got.stamp == kStamp);
       CHECK(got.orthogonalized == 11);
       CHECK(got.zero_matrices == 5);
+      CHECK(got.gradient_replicas == -6);
+      CHECK(got.weight_replicas == int64_t{7} << 40);
     }
   }
 }

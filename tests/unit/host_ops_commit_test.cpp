@@ -335,6 +335,8 @@ TEST_CASE("host cast_ballot: consent needs a sound rank that found nothing", "[u
       Findings findings;
       findings.nonfinite = found;
       findings.zero_matrices = 4;
+      findings.gradient_replicas = -6;
+      findings.weight_replicas = int64_t{7} << 40;
       Ballot ballot = reject_preset();
       host.ops().cast_ballot(*host.stream, &ballot, &findings, kStamp, 17, ok);
       host.finish();
@@ -343,6 +345,8 @@ TEST_CASE("host cast_ballot: consent needs a sound rank that found nothing", "[u
       REQUIRE(ballot.stamp == kStamp);
       REQUIRE(ballot.orthogonalized == 17);
       REQUIRE(ballot.zero_matrices == 4);
+      REQUIRE(ballot.gradient_replicas == -6);
+      REQUIRE(ballot.weight_replicas == int64_t{7} << 40);
     }
   }
 }

@@ -178,8 +178,9 @@ TEST_CASE("replica check: weights and their state are compared too", "[unit][opt
       on.step(rank, comm, 0);
     });
     INFO(w.said[0]);
-    CHECK(has(w.said[0], cat("param 'norm': its ", momentum ? "momentum" : "weights",
-                             " on rank 1 has other bits than on rank 0")));
+    CHECK(has(w.said[0], cat("param 'norm': its ",
+                             momentum ? "momentum on rank 1 has" : "weights on rank 1 have",
+                             " other bits than on rank 0")));
     CHECK(has(w.said[0], "copy it from one of them"));
     CHECK(w.said[1].empty());
   }
@@ -240,6 +241,24 @@ TEST_CASE("replica check: a resume makes it due again, on every rank or on none"
     CHECK(w.said[0].empty());
     CHECK(has(w.said[1], everywhere ? "param 'other': its gradient on rank 1"
                                     : "compares with its replicas is nothing on rank 0"));
+  }
+}
+
+TEST_CASE("replica check: weights that were taken are compared, on every rank or on none",
+          "[unit][optimizer]") {
+  for (const bool everywhere : {true, false}) {
+    World w(replicated({2}));
+    w.run([&](World& on, world::Rank& rank, Comm& comm) {
+      on.step(rank, comm, 0);
+      if (everywhere && comm.rank() == 1) rank.data(kNorm).at(2) ^= 4;
+      if (everywhere || comm.rank() == 1) rank.optimizer().take_params({kNorm});
+      on.step(rank, comm, 1, flip_gradient(kNorm, 1));  // which is not compared again
+    });
+    INFO(w.said[1]);
+    CHECK(w.said[0].empty());
+    CHECK(has(w.said[1], everywhere
+                             ? "param 'norm': its weights on rank 1 have other bits"
+                             : "param 'norm' compares with its replicas is nothing on rank 0"));
   }
 }
 
