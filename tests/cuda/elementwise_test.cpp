@@ -247,9 +247,12 @@ TEST_CASE("cuda commit: AdamW updates every element of a long list once", "[cuda
 TEST_CASE("cuda commit: nothing is written unless every rank consents to the same stamp",
           "[cuda]") {
   const Scene scene = make_scene(6);
-  std::vector<Ballot> rejected = {reject_preset(), Ballot{}, consent(), consent()};
+  std::vector<Ballot> rejected = {reject_preset(), Ballot{},  consent(),
+                                  consent(),       consent(), consent()};
   rejected[2].consent = kWorld - 1;
   rejected[3].stamp += 1;
+  rejected[4].gradient_replicas = -1;
+  rejected[5].weight_replicas = 1;
   const auto before = committed_by(make_host(), scene, DType::kBF16, Ballot{}, false);
   for (const Ballot& sum : rejected)
     for (const bool adamw : {false, true})

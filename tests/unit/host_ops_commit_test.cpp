@@ -181,7 +181,11 @@ TEST_CASE("host commit: nothing moves unless every rank consented to this very s
   short_of_one.consent -= 1;
   stale.stamp -= 1;
   two_more.consent += 2;
-  for (const Ballot& sum : {short_of_one, stale, two_more, reject_preset(), Ballot{}}) {
+  Ballot other_gradients = passing(world), other_weights = passing(world);
+  other_gradients.gradient_replicas = -1;
+  other_weights.weight_replicas = 1;
+  for (const Ballot& sum :
+       {short_of_one, stale, two_more, other_gradients, other_weights, reject_preset(), Ballot{}}) {
     Parameter<bf16, float> p(30, 60, true);
     const auto before = p;
     const ParamView params[] = {p.view()};
