@@ -36,10 +36,13 @@ Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings
     const std::string who = cat("step: param '", settings.params[i].name, "'");
     table.add(who + " takes part", cat(tables.params()[i].active));
     table.add(who + " has had updates", cat(tables.updates(static_cast<int64_t>(i))));
-    table.add(who + " compares with its replicas", check.described(static_cast<int64_t>(i)));
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);
+  // Last: what differs above may be why this does.
+  for (size_t i = 0; i < settings.params.size(); ++i)
+    table.add(cat("step: param '", settings.params[i].name, "' compares with its replicas"),
+              check.described(static_cast<int64_t>(i)));
   return table;
 }
 
