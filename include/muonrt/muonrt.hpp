@@ -194,7 +194,7 @@ class Optimizer {
     check(muonrt_optimizer_set_grads(get(), grads.data(), static_cast<int64_t>(grads.size())));
   }
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
-  /// After parameters were written: their master weights follow. Those of all parameters.
+  /// Takes new weights, of all parameters or of some: master weights follow what was written.
   void take_params() { check(muonrt_optimizer_take_params(get(), nullptr, 0)); }
   void take_params(const std::vector<int64_t>& params) {
     if (params.empty()) return;
@@ -270,7 +270,7 @@ class Optimizer {
     return out;
   }
   void set_step(int64_t step) { check(muonrt_optimizer_set_step(get(), step)); }
-  /// Of a parameter; set them after set_step.
+  /// Counts the updates that a parameter has had; set them after set_step.
   int64_t updates(int64_t index) const {
     int64_t out = 0;
     check(muonrt_optimizer_get_updates(get(), index, &out));
