@@ -108,6 +108,7 @@ class State:
             for p, state in self._optimizer.state.items():
                 if "master" in state:
                     ranks.local_of(state["master"]).copy_(ranks.local_of(p))
+        ranks.settle(self._optimizer._device)  # the next step may be given another stream
 
     def load(self, state_dict: dict) -> None:
         groups, saved = self._optimizer.param_groups, state_dict["param_groups"]
