@@ -24,7 +24,7 @@ constexpr int64_t kCopyGraceMs = 5000;
 /// in the stream: the enqueuing thread waits until what comes before it there has run, exchanges,
 /// and enqueues the copies back (or has copied). Products enqueued before it go on meanwhile; the
 /// order of operations is that of the enqueuing, so ranks cannot block one another. One rank alone
-/// waits for nothing: what it sends is its own.
+/// waits at reductions only, so that a step that hangs ends.
 class StagedComm final : public Comm {
  public:
   StagedComm(std::unique_ptr<Bootstrap> bootstrap, int device)
@@ -185,8 +185,8 @@ class StagedComm final : public Comm {
     run(stream, [&](cudaStream_t s) {
       const int64_t bytes = checked_mul(n, sizeof(T));
       if (size() == 1) {
-        refuse_trouble();
-        return copy_by_kernel(out, in, bytes, s);  // host memory, too, without a wait
+        wait(s, Heeds::kPeers);
+        return copy_by_kernel(out, in, bytes, s);
       }
       char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
       T* const result = reinterpret_cast<T*>(at + round_up(bytes, kMemoryAlignment));

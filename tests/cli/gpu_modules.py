@@ -186,7 +186,7 @@ def look_at_entries(expect):
            Entries(Hangs("one", total=10), 100, 9).run(20, "one")[0] == 124)
     run = Hangs("--ranks 8")
     status, text, _ = Ranks(run, Built(run, Path("."))).verify(300)
-    expect(f"verify of a hang: {status} {text}", status == "failed" and run.calls == 13 and
+    expect(f"verify of a hang: {status} {text}", status == "failed" and run.calls == 14 and
            "; 8 ranks: did not end in 30 s" in text and "no time" not in text)
     # What hangs is known from there on, and not asked again; of eight ranks it may be the ranks.
     for words, hung, gone in (("--symmetric sm90", "sm90", "--symmetric sm90 --graphs"), ("--ranks 8", None, "nothing"),

@@ -107,7 +107,8 @@ TEST_CASE("direct copy: one that the GPU does not end is told with the deadline"
   }
 }
 
-TEST_CASE("direct copy: one rank alone enqueues, and waits for nothing", "[emulated]") {
+TEST_CASE("direct copy: one rank alone waits for no exchange, and for a reduction to its deadline",
+          "[emulated]") {
   ThreadGroup group(1);
   const auto comm = make_staged_comm(make_bootstrap(group.transport(0)), 0);
   comm->set_timeout_ms(kShort);  // would end a wait
@@ -122,15 +123,19 @@ TEST_CASE("direct copy: one rank alone enqueues, and waits for nothing", "[emula
   const ReceiveFrom receive{0, to, 24};
   emulator::hold(true);
   comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
-  comm->reduce_sum(machine.on(), to, sum, 3);
-  comm->reduce_max(machine.on(), most, most, 2);
   CHECK(emulator::pending() > 0);
   emulator::hold(false);
+  comm->reduce_sum(machine.on(), to, sum, 3);
+  comm->reduce_max(machine.on(), most, most, 2);
   machine.finish();
   CHECK(machine.get(to, 3) == sent);
   CHECK(machine.get(sum, 3) == sent);
   CHECK(machine.get(most, 2) == std::vector<float>{-1.0f, 2.5f});
-  comm->abort(Status::kAborted, "enough");
-  CHECK_THROWS_WITH(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}),
-                    Catch::Contains("enough"));
+  emulator::hold(true);
+  comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
+  CHECK_THROWS_WITH(comm->reduce_sum(machine.on(), to, sum, 3),
+                    Catch::Contains("before the deadline"));
+  emulator::hold(false);
+  machine.finish();
+  CHECK_THROWS_AS(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}), Error);  // it has ended
 }

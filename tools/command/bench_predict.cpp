@@ -14,21 +14,20 @@ namespace {
 
 constexpr int64_t kSms = 132, kCell = 128;
 /// Of a product, and of a pass over elements, beside the work itself.
-constexpr double kLaunchMs = 3.2e-3, kPassMs = 2e-3;
+constexpr double kLaunchMs = 4.2e-3, kPassMs = 2e-3;
 constexpr double kPeakOfSmall = 716;
 constexpr double kCopyTb = 4.3;
-/// TB/s of an elementwise pass, read and written: 92% of a copy's 4.3, the goal set for ours.
+/// TB/s of an elementwise pass, read and written.
 constexpr double kPassTb = 4.0;
 constexpr int64_t kL2Bytes = int64_t{50} << 20;
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// TFLOP/s of executed work at n = 1024, 2048, ..., 16384; one matrix, k = n. The vendor's:
-/// measured on H200s at 1024 (TileOPs #2110) and 8192, between them as others saw it; ours: not
-/// measured.
+/// TFLOP/s of executed work at n = 1024, 2048, ..., 16384; one matrix, k = n; measured on an H200
+/// (cuda/MEASUREMENTS.md).
 using Rates = std::array<double, 5>;
-constexpr Rates kVendorRates = {346, 600, 750, 785, 780}, kOwnRates = {346, 618, 678, 742, 736};
-constexpr double kSm80Rate = 415;
+constexpr Rates kVendorRates = {298, 679, 689, 713, 729}, kOwnRates = {346, 646, 661, 731, 724};
+constexpr double kSm80Rate = 280;
 
 double cube_of(double flops) { return std::cbrt(flops / 2); }
 
@@ -44,10 +43,9 @@ double rate_of(const Rates& rates, double flops) {
 // sm90.cu and sm90_small.cu: the very lists of jobs that a launch has, by the model that chooses
 // between them (clocks_of in cuda/symmetric: an SM's port, L2, tensor cores at their peak). Beyond
 // one round of 128 x 128 tiles tensor cores have the rate of a power-limited GPU. A launch costs
-// what the vendor's does, less what a programmatic one saves: 2 to 4 us by hearsay, of which one is
-// counted here.
-constexpr double kClocksPerMs = 1.83e6, kEarlyMs = 1e-3;
-constexpr double kPower = 788.0 / 894;  // of the clock, random values beside zeros, 8192
+// what the vendor's does, less what a programmatic one saves.
+constexpr double kClocksPerMs = 1.98e6, kEarlyMs = 2e-3;
+constexpr double kPower = 1.61 / 1.98;  // of the clock, under long products
 constexpr size_t kShapesOfLaunch = 6;
 constexpr int64_t kMostCells = int64_t{1} << 19;  // of a list that is made; longer ones go on alike
 

@@ -9,9 +9,8 @@
 
 namespace muonrt::tool {
 
-// What was predicted for one H200, bf16, random data, before any GPU ran it: rates that were
-// published or reckoned (cuda/MEASUREMENTS.md), interpolated between sizes; job lists; what tiles
-// cost.
+// What to expect of one H200, bf16, random data: rates that were measured (cuda/MEASUREMENTS.md),
+// interpolated between sizes; job lists; what tiles cost.
 
 /// A product of a Newton-Schulz step: `count` results m x n, sums of k terms; k = 0: the identity
 /// added to them.

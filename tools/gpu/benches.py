@@ -215,9 +215,10 @@ class Benches:
         known = self.checks.kernels
         own = [["--symmetric", name] for name in ("sm80", "sm90")]
         replayed = next((one for one in own[::-1] if one[1] not in known.hung), None)
-        for words in [[], *own, ["--graphs"], *([replayed + ["--graphs"]] if replayed else [])]:
-            what = " ".join(words) or "default"
-            kernel, which = "cublaslt" if "--symmetric" not in words else words[1], "graph" if "--graphs" in words else "ns"
+        vendor = ["--symmetric", "vendor"]
+        for words in [vendor, *own, vendor + ["--graphs"], *([replayed + ["--graphs"]] if replayed else [])]:
+            what = " ".join(words)
+            kernel, which = self.checks.kernel_of(words), "graph" if "--graphs" in words else "ns"
             if {kernel, f"{kernel} {which}"} & set(known.hung):
                 continue
             if end - time.monotonic() < 2:

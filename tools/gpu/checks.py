@@ -23,7 +23,7 @@ SIDE_BY_SIDE = max(1, min(5, (os.cpu_count() or 1) // 3))
 # Seconds of the test files that may take more than others: products of up to 8192 x 8192, the first
 # that loads NCCL, deadlines that pass.
 LONGER = {"symmetric_acceptance_test": 90, "newton_schulz_spectra_test": 60, "gpu_nccl_test": 60,
-          "gpu_nccl_hang_test": 60}
+          "gpu_nccl_hang_test": 60, "normalize_test": 60, "unpack_test": 60}
 PROBE = ["bench", "gemm", "--shapes", "64x64", "--device", "cuda", "--warmup", 1, "--iters", 1, "--json"]
 FIRST_USE = 60  # seconds of a program that nobody has read from its disk yet
 # Seconds that are plenty for a script of tests/cli, in their order: `step` starts the command some 170
@@ -45,6 +45,16 @@ class Checks:
         self.gpus = ""
         self.capabilities = []  # such as 9.0, of the GPUs
         self.kernels = Kernels()
+
+    def kernel_of(self, words):
+        """What computes the symmetric products of a command with these options."""
+        name = words[words.index("--symmetric") + 1] if "--symmetric" in words else \
+            "sm90" if self.capabilities == ["9.0"] else "vendor"
+        return "cublaslt" if name == "vendor" else name
+
+    def usual_words(self):
+        """Options of a command that is to have the default, or, where that hung, the vendor's."""
+        return ["--symmetric", "vendor"] if self.kernel_of([]) in self.kernels.hung else []
 
     def program(self, name):
         path = self.folder / "bin" / name
@@ -166,7 +176,7 @@ class Checks:
         """File by file, some at a time, so that one that hangs takes no other with it."""
         end = time.monotonic() + seconds
         runs = [(f"[#{name}]{SHORT}", LONGER.get(name, 30)) for name in self.test_files()]
-        return self.tests_of(runs + [(EVERY, 90)], end - time.monotonic())
+        return self.tests_of([(EVERY, 90)] + runs, end - time.monotonic())
 
     def meshes(self, seconds):
         # Two dtypes, two ways of messages, some 40 meshes and schemes of up to 8 ranks, a few steps each.
@@ -182,10 +192,11 @@ class Checks:
             with self.left_out():
                 results = list(pool.map(lambda run: entries.run(run[1], program, "-#", "-d", "yes", run[0]), runs))
         except children.Ended:
+            pool.shutdown(wait=False, cancel_futures=True)
             children.end_all()
             raise
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown()
         for (case, _), (status, text) in zip(runs, results):
             if status == 0 and asserted_nothing(text):
                 status = 77

@@ -3,6 +3,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 
 try:
     LIBC = ctypes.CDLL(None)
@@ -10,6 +11,7 @@ except OSError:
     LIBC = None
 PR_SET_PDEATHSIG = 1
 running = set()  # ids of sessions
+lock = threading.Lock()  # of what may run
 
 
 def end_with_parent():
@@ -20,8 +22,9 @@ def end_with_parent():
 
 def start(command, **options):
     # The library that a function in the child needs is loaded by now.
-    child = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent, **options)
-    running.add(child.pid)
+    with lock:
+        child = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent, **options)
+        running.add(child.pid)
     return child
 
 

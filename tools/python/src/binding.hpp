@@ -40,6 +40,12 @@ std::string cat(const Pieces&... pieces) {
   (out << ... << pieces);
   return out.str();
 }
+/// As Python asks. Errors: what __bool__ raises.
+inline bool is_true(nb::handle object) {
+  const int truth = PyObject_IsTrue(object.ptr());
+  if (truth < 0) nb::raise_python_error();
+  return truth == 1;
+}
 /// "(4, 3)", as Python prints a shape.
 std::string shape_text(const std::vector<int64_t>& shape);
 

@@ -218,6 +218,7 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
   const float found = 1.0f;
+  held->scalars.clear();
   muonrt_step_t args = muonrt::step_args();
   if (const auto* rates = std::get_if<std::vector<double>>(&lr)) {
     args.group_lrs = rates->data();
@@ -231,7 +232,7 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   args.without_grad = without_grad.data();
   args.n_without_grad = static_cast<int64_t>(without_grad.size());
   args.found_inf = take_scalar("found_inf", found_inf);
-  if (!args.found_inf && PyObject_IsTrue(found_inf.ptr()) == 1) {
+  if (!args.found_inf && is_true(found_inf)) {
     if (place_.on_cuda())
       refuse(kBad, cat("found_inf is ", nb::repr(found_inf).c_str(),
                        "; pass a float32 array of one element on ", place_.text()));

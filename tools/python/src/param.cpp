@@ -104,7 +104,7 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
     if (nb::hasattr(source, "__dlpack__"))
       source.attr("__dlpack__")();  // raises why it is not given
     refuse(kBad, cat(what, " is no array (", nb::type_name(source.type()).c_str(),
-                     " offers neither DLPack nor a buffer)"));
+                     " offers neither DLPack nor a buffer that can be read)"));
   }
   nb::ndarray<> mutable_array;
   if (writable && !nb::try_cast(source, mutable_array, false))
@@ -185,6 +185,12 @@ Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& op
       const bool numbered = settings.contains("device_index") && array.place.on_cuda();
       whose = numbered ? said : what;
       place = {array.place.device, numbered ? place.index : array.place.index};
+    }
+    // `device` alone leaves the index to the arrays.
+    if (whose == said && !settings.contains("device_index") && place.on_cuda() &&
+        array.place.on_cuda()) {
+      place.index = array.place.index;
+      whose = what;
     }
     require_place(what, array, place, whose);
   };

@@ -94,7 +94,7 @@ class Fields {
       refuse(kBad, cat(name, " is ", nb::repr(value).c_str(), ", no number of its kind"));
   }
   void flag(const char* name, int32_t& field) {
-    if (nb::handle value = take(name); value.is_valid()) field = PyObject_IsTrue(value.ptr()) == 1;
+    if (nb::handle value = take(name); value.is_valid()) field = is_true(value);
   }
   void choice(const char* name, const Words& words, int32_t& field) {
     if (nb::handle value = take(name); value.is_valid()) {

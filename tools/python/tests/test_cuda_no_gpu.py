@@ -14,6 +14,11 @@ from fake_cuda import OnCuda  # noqa: E402
 from test_cuda import RUNS, Model, inject, optimizer  # noqa: E402
 
 
+class NoTruth:
+    def __bool__(self):
+        raise ValueError("no truth value")
+
+
 def on(index, *shape):
     return OnCuda(np.ones(shape, np.float32), index)
 
@@ -27,6 +32,9 @@ def test_without_cuda_the_library_says_so():
     for make in (muonrt.Comm.nccl, muonrt.Comm.staged):
         with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
             make(muonrt.Comm.self())
+    # `device` alone takes the arrays' index.
+    with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
+        muonrt.Optimizer([muonrt.Param("w", on(1, 4, 3))], [muonrt.Group("muon")], device="cuda")
 
 
 def test_arrays_of_two_devices_are_refused_by_name():
@@ -55,6 +63,8 @@ def test_scalars_may_be_arrays():
     w, grad = np.ones(3, np.float32), np.full(3, 4.0, np.float32)
     one = muonrt.Optimizer([muonrt.Param("a", w, grad)], [muonrt.Group("adamw")])
     assert one.step(0.1, found_inf=np.ones(1, np.float32)).skipped
+    with pytest.raises(ValueError, match="truth value"):
+        one.step(0.1, found_inf=NoTruth())
     assert not one.step(0.1, found_inf=np.zeros((), np.float32),
                         grad_scale_inv=np.full(1, 0.25, np.float32)).skipped
     assert one.state("a", "momentum")[0] == pytest.approx(0.1)  # 4 / 4, times 1 - beta1
