@@ -11,6 +11,7 @@ import argparse
 import ast
 import json
 import os
+import pickle
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -357,7 +358,7 @@ def main(arguments: list[str] | None = None) -> int:
                 parser.error(f"--set {key}: there are {', '.join(known)}")
             told[key] = value if key == "momentum_kind" else ast.literal_eval(value)
         ck = convert(args.paths[:-1], args.paths[-1], args.to, args.names, args.model, told)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, pickle.UnpicklingError) as error:
         print(f"muonrt.convert: {error}", file=sys.stderr)
         return 1
     counts = {role: sum(len(g.names) for g in ck.groups if g.role == role)

@@ -260,3 +260,19 @@ def test_what_is_refused(state, options, text, tmp_path, capsys):
     assert run(tmp_path / "in.pt", tmp_path / "out.pt", *options) == 1
     assert text in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["in.pt"]
+
+
+def test_a_shard_is_refused(tmp_path, capsys):
+    from torch.distributed import tensor
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
+                                         world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        shard = tensor.distribute_tensor(torch.zeros(4, 2), mesh, [tensor.Shard(0)])
+        torch.save(state_of(entry={"momentum_buffer": shard}, lr=1, momentum=0.9),
+                   tmp_path / "in.pt")
+        assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 1
+        assert "'momentum_buffer' is a DTensor, not a whole tensor" in capsys.readouterr().err
+    finally:
+        torch.distributed.destroy_process_group()
