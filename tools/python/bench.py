@@ -14,15 +14,19 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import _muon
 
-import muonrt.torch
+# Beside this file lie the package's sources; the installed one is wanted.
+sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
+import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
