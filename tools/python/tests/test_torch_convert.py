@@ -115,12 +115,18 @@ def test_and_back(name, tmp_path, monkeypatch):
     same_updates(m, [one], twin, theirs)
 
 
-def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
+def torchs_file(tmp_path, monkeypatch):
+    """A model, torch's optimizers after three steps, and their state in state.safetensors."""
     m = model()
     theirs = torchs(m, monkeypatch)
     train(m, theirs, range(3))
     torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
+    return m, theirs
+
+
+def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
+    _, theirs = torchs_file(tmp_path, monkeypatch)
     assert run(tmp_path / "state.safetensors", tmp_path / "out.pt", "--to", "torch") == 0
     for optimizer, saved in zip(theirs, torch.load(tmp_path / "out.pt").values()):
         now = optimizer.state_dict()
@@ -140,11 +146,7 @@ def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the muonrt command is not built")
 def test_the_command_goes_on_from_a_file(tmp_path, monkeypatch):
-    m = model()
-    theirs = torchs(m, monkeypatch)
-    train(m, theirs, range(3))
-    torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
-    assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
+    m, theirs = torchs_file(tmp_path, monkeypatch)
     inject(m, 3)
     for file, tensors in (("params", {n: p.detach() for n, p in m.named_parameters()}),
                           ("grads", {n: p.grad for n, p in m.named_parameters()})):
