@@ -196,6 +196,11 @@ def look_at_entries(expect):
         Ranks(run, checks).verify(300)
         expect(f"verify of {words}: {checks.kernels.hung} {run.lines}", set(checks.kernels.hung) == ({hung} - {None}) and
                sum(words in line for line in run.lines) == 1 and not any(gone in line for line in run.lines))
+    checks = Built(Hangs("--ranks 1"), Path("."))
+    checks.capabilities = ["9.0"]
+    Ranks(checks.run, checks).verify(300)
+    expect(f"the vendor's in place of a default that hangs: {checks.kernels.hung}", set(checks.kernels.hung) == {"sm90"} and
+           any("--ranks 8 --symmetric vendor" in line for line in checks.run.lines))
     status, text, _ = Ranks(Hangs("nccl"), Built(None, Path("."))).nccl(30)
     expect(f"nccl that hangs: {status} {text}", status == "failed" and "did not end in 25 s" in text)
     run = Hangs("--symmetric sm80")

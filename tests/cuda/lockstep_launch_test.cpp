@@ -67,9 +67,10 @@ TEST_CASE("symmetric launch: SMs left to a communicator make the grid smaller an
   std::vector<Bytes> results;
   for (const auto& [reserved, blocks] :
        {std::pair{0, 12}, {1, 10}, {4, 8}, {8, 4}, {11, 2}, {1000, 2}}) {
-    Machine machine(make_cuda_device(
-        0,
-        {.naive_products = true, .symmetric = SymmetricProvider::kSm90, .reserved_sms = reserved}));
+    Machine machine(make_cuda_device(0, {.naive_products = true,
+                                         .symmetric = SymmetricProvider::kSm90,
+                                         .reserved_sms = reserved,
+                                         .sm90 = {.tiles = Tiles::kLarge}}));  // a persistent grid
     const int64_t n = 530, k = 90, ld = machine.ops().leading_dimension(k, DType::kBF16);
     const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
     Product p;

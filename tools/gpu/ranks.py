@@ -33,10 +33,10 @@ class Ranks:
         done, layouts, late, bad, data = [], 0, [], [], {}
         known = self.checks.kernels
         own = [(2, "--symmetric", name, *more) for more in ([], ["--graphs"]) for name in ("sm90", "sm80", "vendor")]
-        usual = self.checks.usual_words()
-        runs = [(1, *usual), (2, *usual), (8, *usual), *own, *((ranks, *usual) for ranks in (4, 3, 5, 6, 7))]
+        runs = [(1,), (2,), (8,), *own, *((ranks,) for ranks in (4, 3, 5, 6, 7))]
         entries = Entries(self.run, seconds, len(runs))
         for ranks, *words in runs:
+            words = words or self.checks.usual_words()
             what = " ".join([f"{ranks} ranks", *words])
             kernel, which = self.checks.kernel_of(words), "graph" if "--graphs" in words else "ns"
             if {kernel, f"{kernel} {which}"} & set(known.hung):

@@ -12,6 +12,15 @@ KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
 
+def momentum_factor(of: str, to: str, momentum: float) -> float:
+    """What turns a momentum of one convention into another: a heavy ball is the sum of a mean."""
+    if not {of, to} <= {"ema", "heavy_ball"}:
+        raise ValueError(f"momentum_kind is '{of}' and '{to}'; there are 'ema' and 'heavy_ball'")
+    if of == to:
+        return 1.0
+    return 1 / (1 - momentum) if to == "heavy_ball" else 1 - momentum
+
+
 def memory_of(core, index: int, kind: str) -> torch.Tensor:
     """A tensor over muonrt's own memory."""
     array = core.state(index, kind)
@@ -116,22 +125,35 @@ class State:
         steps = 0
         with torch.no_grad():
             for group, other in zip(groups, saved):
-                heavy = self._optimizer._fixed["muon"].get("momentum_kind") == "heavy_ball"
-                # torch.optim.Muon's momentum is a mean; a heavy ball is the sum that it is of.
-                factor = 1 / (1 - other["momentum"]) \
-                    if heavy and group["role"] == "muon" and "role" not in other else 1.0
-                for p, key in zip(group["params"], other["params"]):
+                factor = 1.0
+                if group["role"] == "muon":
+                    ours = group["momentum_kind"]
+                    theirs = other.get("momentum_kind", ours if "role" in other else "ema")
+                    factor = momentum_factor(theirs, ours, other["momentum"])
+                for p, key in zip(group["params"], self._keys(group, other)):
                     found = state_dict["state"].get(key, {})
                     self._load_one(p, found)
                     if factor != 1.0:
                         ranks.local_of(self._optimizer.state[p]["momentum_buffer"]).mul_(factor)
                     steps = max(steps, int(found.get("step", 0)))
-                kept = {"params", "role", "param_names"}
+                kept = {"params", "role", "param_names", "momentum_kind"}
                 group.update({k: v for k, v in other.items() if k in group and k not in kept})
         self._moments.scatter()
         ranks.settle(self._optimizer._device)  # the next step may be given another stream
         self._optimizer._core.steps = steps
         self.steps.fill_(steps)
+
+    @staticmethod
+    def _keys(group: dict, other: dict) -> list:
+        """Keys of the saved state in the order of `group`: by name where numbers have names."""
+        keys, names = other["params"], other.get("param_names")
+        if names is None or any(isinstance(key, str) for key in keys):
+            return keys
+        of = dict(zip(names, keys))
+        if lost := [name for name in group["param_names"] if name not in of]:
+            raise muonrt.InvalidArgumentError(
+                f"the state's group has no param '{lost[0]}'; it has {names}")
+        return [of[name] for name in group["param_names"]]
 
     def _load_one(self, p: torch.Tensor, found: dict) -> None:
         optimizer = self._optimizer

@@ -117,8 +117,10 @@ class Muon(torch.optim.Optimizer):
                         raise TypeError(f"a group has no setting {sorted(unknown)}; there are "
                                         f"{CHANGING['muon'] + CHANGING['adamw']}")
                     own = {k: v for k, v in rest.items() if k in CHANGING[kind]}
-                    out.append({"params": [p for _, _, p in named], "role": kind,
+                    out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                                 **given[kind], **own})
+                    if kind == "muon":  # for who reads the state
+                        out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
 
     @staticmethod

@@ -50,6 +50,25 @@ def test_torch_resume_over_other_ranks(tmp_path):
     assert "3 ranks: steps 20 to 40" in torchrun("resume_dcp.py", 3, str(tmp_path))
 
 
+def test_torch_program_of_the_readme():
+    torch = pytest.importorskip("torch")
+    readme = (EXAMPLES.parents[2] / "README.md").read_text()
+    model = torch.nn.Linear(4, 3)
+    before = model.weight.detach().clone()
+    model(torch.ones(2, 4)).sum().backward()
+    program = readme.split("```python\n")[1].split("```")[0]
+    exec(program, {"model": model})
+    assert not torch.equal(model.weight, before)
+
+
+def test_torch_bench_agrees_with_what_it_measures_beside():
+    pytest.importorskip("torch")
+    done = run("../bench.py", "--layers", "1", "--width", "64", "--steps", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("torch.optim.Muon") == 2 and done.stdout.count("2 ranks") == 2
+    assert "outside of the library" in done.stdout
+
+
 @pytest.mark.parametrize("order", ["torch, muonrt", "muonrt, torch"])
 def test_torch_both_orders_of_import(order):
     pytest.importorskip("torch")

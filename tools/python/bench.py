@@ -1,0 +1,278 @@
+"""A step of GPT-2 small: muonrt.torch.Muon beside torch's own optimizers, and beside an all-gather.
+
+  python tools/python/bench.py [--layers 12] [--width 768] [--ranks 2] [--steps 5] [--device cpu]
+
+One process: torch.optim.Muon for matrices and AdamW for the rest. Over gloo ranks that hold rows
+(NCCL on CUDA): each rank gathers every matrix's momentum, orthogonalizes the whole and applies its
+rows (as muon_reference.py of microsoft/dion does). Both iterate in bf16, as torch does, and in
+float32, as muonrt does on the host. All take the same gradients; medians of steps in turn.
+difference: RMS of muonrt's update less the other's, by the RMS of the update, of the worst
+parameter after two steps. Exit 1 where that is more than rounding.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+from torch.optim import _muon
+
+# Beside this file lie the package's sources; the installed one is wanted.
+sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
+import muonrt.torch  # noqa: E402
+
+SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
+ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
+# Of RMS: bf16 has 8 bits, and five steps of Newton-Schulz; f32 differs by the order of sums.
+TOLERANCE = {"bf16": 0.05, "f32": 1e-4}
+
+
+def shapes(args, tiny: bool = False) -> dict[str, tuple]:
+    """GPT-2's parameters; matrices as rows x cols = outputs x inputs."""
+    d = args.width
+    out = {"wte.weight": (50257, d), "wpe.weight": (1024, d)}
+    for i in range(args.layers):
+        block = {"attn.c_attn": 3 * d, "attn.c_proj": d, "mlp.c_fc": 4 * d}
+        for name, rows in block.items():
+            out |= {f"h.{i}.{name}.weight": (rows, d), f"h.{i}.{name}.bias": (rows,)}
+        out |= {f"h.{i}.mlp.c_proj.weight": (d, 4 * d), f"h.{i}.mlp.c_proj.bias": (d,)}
+        out |= {f"h.{i}.ln_{k}.{part}": (d,) for k in (1, 2) for part in ("weight", "bias")}
+    out |= {"ln_f.weight": (d,), "ln_f.bias": (d,)}
+    return {name: tuple(2 for _ in shape) for name, shape in out.items()} if tiny else out
+
+
+def is_matrix(name: str, shape) -> bool:
+    return muonrt.route(name, len(shape))[0] == "muon"
+
+
+def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """torch.optim.Muon's, in any type."""
+    tall = x.shape[0] > x.shape[1]
+    x = (x.T if tall else x).to(dtype)
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        square = torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
+        x = torch.addmm(x, square, x, beta=3.4445)
+    return x.T if tall else x
+
+
+class Torch:
+    """torch.optim.Muon and AdamW; in float32 with the function above in place of its own."""
+
+    def __init__(self, named, dtype):
+        self.dtype = dtype
+        matrices = [p for n, p in named if is_matrix(n, p.shape)]
+        rest = [p for n, p in named if not is_matrix(n, p.shape)]
+        self.optimizers = [torch.optim.Muon(matrices, **SETTINGS),
+                           torch.optim.AdamW(rest, **ADAMW)]
+
+    def step(self):
+        theirs = _muon._zeropower_via_newtonschulz
+        if self.dtype != torch.bfloat16:
+            _muon._zeropower_via_newtonschulz = lambda g, *_: newton_schulz(g, self.dtype)
+        try:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        finally:
+            _muon._zeropower_via_newtonschulz = theirs
+
+
+class AllGather:
+    """What is written by hand: every rank gathers and orthogonalizes every matrix."""
+
+    def __init__(self, named, dtype):
+        self.dtype = dtype
+        self.matrices = [p for n, p in named if is_matrix(n, p.shape)]
+        self.momenta = [torch.zeros_like(p) for p in self.matrices]
+        self.adamw = torch.optim.AdamW([p for n, p in named if not is_matrix(n, p.shape)], **ADAMW)
+
+    @torch.no_grad()
+    def step(self):
+        rank, size, beta = dist.get_rank(), dist.get_world_size(), SETTINGS["momentum"]
+        for p, m in zip(self.matrices, self.momenta):
+            m.lerp_(p.grad, 1 - beta)
+            rows, cols = p.shape  # of this rank
+            whole = p.new_empty(rows * size, cols)
+            dist.all_gather_into_tensor(whole, p.grad.lerp(m, beta))
+            update = newton_schulz(whole, self.dtype)[rank * rows:(rank + 1) * rows]
+            p.mul_(1 - SETTINGS["lr"] * SETTINGS["weight_decay"])
+            p.add_(update, alpha=-SETTINGS["lr"] * max(1, rows * size / cols)**0.5)
+        self.adamw.step()
+
+
+def parameters(args, ranks: int, tiny: bool = False):
+    """[(name, parameter)] with gradients, equal in all calls: whole, or this rank's rows."""
+    rank = dist.get_rank() if ranks > 1 else 0
+    out = []
+    for i, (name, shape) in enumerate(shapes(args, tiny).items()):
+        generator = torch.Generator().manual_seed(i)
+        pair = [torch.randn(shape, generator=generator) * 0.02 for _ in range(2)]
+        pair = [(whole.chunk(ranks)[rank] if ranks > 1 else whole).clone().to(args.device)
+                for whole in pair]
+        p = torch.nn.Parameter(pair[0])
+        p.grad = pair[1]
+        out.append((name, p))
+    return out
+
+
+def ours(args, named, ranks: int):
+    if ranks > 1:  # DTensors over the same memory, as FSDP2's are
+        mesh = dist.init_device_mesh(args.device, (ranks,))
+        whole = shapes(args)
+        views = []
+        for name, p in named:
+            of = {"device_mesh": mesh, "placements": [Shard(0)], "run_check": False,
+                  "shape": torch.Size(whole[name]),
+                  "stride": torch.empty(whole[name], device="meta").stride()}
+            q = torch.nn.Parameter(DTensor.from_local(p.detach(), **of))
+            q.grad = DTensor.from_local(p.grad, **of)
+            views.append((name, q))
+        named = views
+    return muonrt.torch.Muon(
+        named, lr=SETTINGS["lr"], momentum=SETTINGS["momentum"], adamw_lr=ADAMW["lr"],
+        betas=ADAMW["betas"], weight_decay=SETTINGS["weight_decay"],
+        adamw_weight_decay=ADAMW["weight_decay"], transport_dtype="float32",
+        muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"})
+
+
+def settle(args):
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def measure(args, ranks: int) -> dict:
+    """{name: (median ms, difference of updates)} of muonrt and of the others."""
+    before = [p.detach().clone() for _, p in parameters(args, ranks)]
+    sets = {name: parameters(args, ranks) for name in ("muonrt", "bf16", "f32")}
+    other = AllGather if ranks > 1 else Torch
+    optimizers = {"muonrt": ours(args, sets["muonrt"], ranks),
+                  "bf16": other(sets["bf16"], torch.bfloat16),
+                  "f32": other(sets["f32"], torch.float32)}
+    times = {name: [] for name in optimizers}
+    differences = {"muonrt": 0.0}
+    for step in range(args.steps + 1):
+        for name, optimizer in optimizers.items():
+            settle(args)
+            start = time.perf_counter()
+            optimizer.step()
+            settle(args)
+            if step > 0:  # the first one allocates
+                times[name].append(1e3 * (time.perf_counter() - start))
+        if step == 1:  # the first says nothing of the momentum, which then is the gradient
+            for name in ("bf16", "f32"):
+                differences[name] = worst(before, sets["muonrt"], sets[name])
+        for _, p in (pair for named in sets.values() for pair in named):
+            p.grad.copy_(p.grad.flip(-1))  # another gradient for the next step
+    if ranks > 1:
+        worst_of_all = torch.tensor(list(differences.values()), device=args.device)
+        dist.all_reduce(worst_of_all, op=dist.ReduceOp.MAX)
+        differences = dict(zip(differences, worst_of_all.tolist()))
+    optimizers["muonrt"].close()
+    return {name: (statistics.median(times[name]), differences[name]) for name in optimizers}
+
+
+def worst(before, mine, theirs) -> float:
+    def rms(x):
+        return x.double().square().mean().sqrt()
+
+    with torch.no_grad():
+        return max(float(rms(p - q) / rms(q - b))
+                   for b, (_, p), (_, q) in zip(before, mine, theirs))
+
+
+def binding(args) -> float:
+    """Milliseconds a step outside of the library, with as many parameters, all tiny; the least."""
+    optimizer = ours(args, parameters(args, 1, tiny=True), 1)
+    outside = []
+    for _ in range(50):
+        settle(args)
+        start = time.perf_counter()
+        optimizer.step()
+        outside.append(time.perf_counter() - start - optimizer.last_report.seconds)
+    optimizer.close()
+    return 1e3 * min(outside)
+
+
+def process(args, rank: int, ranks: int, store: str, queue) -> None:
+    torch.set_num_threads(max(1, args.threads // ranks))
+    if args.device == "cuda":
+        torch.cuda.set_device(rank)
+    if ranks > 1:
+        dist.init_process_group("nccl" if args.device == "cuda" else "gloo", rank=rank,
+                                world_size=ranks, init_method=f"file://{store}")
+    result = measure(args, ranks)
+    if rank == 0:
+        queue.put((result, binding(args) if ranks == 1 else None))
+    if ranks > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def on_ranks(args, ranks: int):
+    context = multiprocessing.get_context("fork")  # this process does nothing with torch itself
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        started = [context.Process(target=process, args=(args, r, ranks, f"{folder}/store", queue))
+                   for r in range(ranks)]
+        for p in started:
+            p.start()
+        while queue.empty() and all(p.exitcode in (None, 0) for p in started):
+            time.sleep(0.05)
+        if queue.empty():
+            raise SystemExit("a process has failed")
+        result = queue.get()
+        for p in started:
+            p.join()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--ranks", type=int, default=2, help="a divisor of the width")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of all ranks together")
+    args = parser.parse_args()
+    if args.width % args.ranks:
+        parser.error(f"--ranks {args.ranks} does not divide the width {args.width}")
+    count = sum(torch.Size(shape).numel() for shape in shapes(args).values())
+    print(f"GPT-2, {args.layers} layers of {args.width}, {count:,} parameters; {args.device}, "
+          f"{args.threads} threads, torch {torch.__version__}")
+    print(f"{'beside':<42}{'ms':>9}{'muonrt ms':>11}{'ratio':>7}{'difference':>12}")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    wrong = False
+    for ranks in dict.fromkeys((1, args.ranks)):
+        if args.device == "cuda" and torch.cuda.device_count() < ranks:
+            print(f"{ranks} ranks: {torch.cuda.device_count()} GPU here; left out")
+            continue
+        result, outside = on_ranks(args, ranks)
+        mine = result["muonrt"][0]
+        for name in ("bf16", "f32"):
+            theirs, difference = result[name]
+            who = f"{ranks} ranks, all-gather" if ranks > 1 else "torch.optim.Muon + AdamW"
+            wrong |= not difference < TOLERANCE[name]
+            print(f"{who + ', iteration ' + name:<42}{theirs:>9.1f}{mine:>11.1f}"
+                  f"{theirs / mine:>7.2f}{difference:>12.1e}"
+                  f"{'' if difference < TOLERANCE[name] else '  WRONG'}")
+        if outside is not None:
+            print(f"outside of the library (Python, binding): {outside:.2f} ms a step, "
+                  f"{100 * outside / mine:.2f}% of muonrt's")
+    if wrong:
+        raise SystemExit("updates differ by more than rounding")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""What optimizers write into their state dicts, for muonrt.convert."""
+
+# What the sources write: torch/optim/_muon.py and adamw.py of PyTorch 2.15; examples/toy_train.py of
+# MoonshotAI/Moonlight c2ad5b2; dion/megabatch_base.py, muon.py and scalar_opts.py of microsoft/dion
+# 0a059a4. torch's momentum is a mean, that of the other two a heavy ball.
+KINDS = {
+    "muonrt.torch": {
+        "muon": {"momentum_buffer": "momentum", "step": "step", "master": "master",
+                 "normuon": "normuon"},
+        "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance", "step": "step",
+                  "master": "master"}},
+    "torch": {"muon": {"momentum_buffer": "momentum"},
+              "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance", "step": "step"}},
+    "moonlight": {"muon": {"momentum_buffer": "momentum"},
+                  "adamw": {"moment1": "momentum", "moment2": "variance", "step": "step"}},
+    "dion": {"muon": {"momentum": "momentum"},
+             "adamw": {"momentum": "momentum", "variance": "variance", "step_dev": "step"}}}
+# Settings of their groups, and ours.
+MUON = {k: k for k in ("lr", "weight_decay", "momentum", "nesterov")}
+ADAMW = {k: k for k in ("lr", "weight_decay", "betas", "eps")}
+SETTINGS = {
+    "muonrt.torch": {"muon": MUON | {"momentum_kind": "momentum_kind"}, "adamw": ADAMW},
+    "torch": {"muon": MUON, "adamw": ADAMW},
+    "moonlight": {"muon": {"lr": "lr", "wd": "weight_decay", "momentum": "momentum",
+                           "nesterov": "nesterov"},
+                  "adamw": {"lr": "lr", "wd": "weight_decay", "adamw_betas": "betas",
+                            "adamw_eps": "eps"}},
+    "dion": {"muon": {"lr": "lr", "weight_decay": "weight_decay", "mu": "momentum",
+                      "nesterov": "nesterov"},
+             "adamw": {"lr": "lr", "weight_decay": "weight_decay", "betas": "betas",
+                       "epsilon": "eps"}}}
+# What else their groups hold, as published: of the rule, not of the state.
+_DION = {"cautious_wd": False, "nesterov": False, "flatten": False, "adjust_lr": "spectral_norm",
+         "mu": 0.95, "betas": (0.9, 0.95), "epsilon": 1e-8}
+RULES = {
+    "muonrt.torch": {"muon": {}, "adamw": {}},
+    "torch": {"muon": {"ns_coefficients": (3.4445, -4.7750, 2.0315), "eps": 1e-7, "ns_steps": 5,
+                       "adjust_lr_fn": None},
+              "adamw": {"amsgrad": False, "maximize": False, "foreach": None, "capturable": False,
+                        "differentiable": False, "fused": None, "decoupled_weight_decay": True}},
+    "moonlight": {"muon": {"ns_steps": 5, "adamw_betas": (0.9, 0.95), "adamw_eps": 1e-8},
+                  "adamw": {"ns_steps": 5, "momentum": 0.95, "nesterov": True}},
+    "dion": {"muon": _DION, "adamw": _DION}}
+# Another update: the state alone would not do.
+REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
+STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "initial_lr"}

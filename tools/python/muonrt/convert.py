@@ -1,0 +1,372 @@
+"""Converts optimizer checkpoints between muonrt, torch, Moonlight and microsoft/dion.
+
+  python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
+
+IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) in which there are state
+dicts of optimizers, anywhere (torch: of Muon and of AdamW); or a file of `muonrt step --state-out`.
+OUT: NAME.safetensors for `muonrt step --state-in`; NAME.pt for torch.load; else a DCP folder.
+"""
+
+import argparse
+import ast
+import json
+import os
+import pickle
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from muonrt import _safetensors
+from muonrt._checkpoint_formats import KINDS, MUON, ADAMW, REFUSED, RULES, SETTINGS, STRUCTURE
+from muonrt._torch_state import momentum_factor
+
+PUBLISHED = {"muon": {"weight_decay": 0.1, "nesterov": True, "momentum_kind": "ema"},
+             "adamw": {"weight_decay": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}}
+FORMAT = "muonrt step state 1"  # of tools/command/step/state.cpp
+
+
+@dataclass
+class Group:
+    role: str
+    names: list[str]
+    settings: dict
+
+
+class Checkpoint:
+    """Groups, {name: {kind: tensor}} with muonrt's kinds of state, and muonrt's one step number."""
+
+    def __init__(self):
+        self.groups: list[Group] = []
+        self.state: dict[str, dict] = {}
+        self._steps: dict[int, str] = {}
+
+    @property
+    def step(self) -> int:
+        if len(self._steps) > 1:
+            said = ", ".join(f"'{name}' at step {n}" for n, name in self._steps.items())
+            raise ValueError(f"{said}: muonrt has one number for all parameters")
+        return next(iter(self._steps), 0)
+
+    def set_step(self, number, name: str) -> None:
+        self._steps.setdefault(int(number), name)
+
+    def add(self, name: str, state: dict) -> None:
+        if name in self.state:
+            raise ValueError(f"param '{name}' is there twice")
+        self.state[name] = state
+
+    def change(self, told: dict) -> None:
+        """Takes settings of --set; a momentum changes its convention."""
+        for group in self.groups:
+            kind = group.settings.get("momentum_kind")
+            of_adamw = {k.removeprefix("adamw."): v for k, v in told.items() if "." in k}
+            of_muon = {k: v for k, v in told.items() if "." not in k and k != "momentum_kind"}
+            group.settings.update(of_muon if group.role == "muon" else of_adamw)
+            if kind and "momentum_kind" in told:
+                self.set_kind(group, told["momentum_kind"])
+            for key in ("lr", "momentum") if group.role == "muon" else ("lr",):
+                if key not in group.settings:
+                    prefix = "adamw." if group.role == "adamw" else ""
+                    raise ValueError(f"the state says no {key}; give --set {prefix}{key}=")
+
+    def set_kind(self, group: Group, kind: str) -> None:
+        factor = momentum_factor(group.settings["momentum_kind"], kind, group.settings["momentum"])
+        group.settings["momentum_kind"] = kind
+        if factor != 1:
+            for name in group.names:
+                momentum = self.state[name]["momentum"]
+                self.state[name]["momentum"] = (momentum.float() * factor).to(momentum.dtype)
+
+
+def find_all(value, wanted) -> list[dict]:
+    """The dicts in nested dicts and lists for which `wanted` holds."""
+    if isinstance(value, dict) and wanted(value):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [found for item in inner for found in find_all(item, wanted)]
+
+
+def load(path: Path):
+    """What torch.save or DCP wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        if path.is_dir():
+            from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+            whole = Path(folder) / "whole.pt"
+            dcp_to_torch_save(path, whole)
+            path = whole
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def format_of(found: dict) -> str:
+    if any("role" in group for group in found["param_groups"]):
+        return "muonrt.torch"
+    if any("algorithm" in group for group in found["param_groups"]):
+        return "dion"
+    moonlight = any("use_muon" in entry for entry in found["state"].values())
+    return "moonlight" if moonlight else "torch"
+
+
+def read_dict(out: Checkpoint, found: dict, names) -> None:
+    """Adds a state dict of an optimizer. names: an iterator for those without names."""
+    form = format_of(found)
+    for group in found["param_groups"]:
+        keys = list(group["params"])
+        called = group.get("param_names") if not all(isinstance(k, str) for k in keys) else keys
+        members = {"muon": [], "adamw": []}
+        for i, key in enumerate(keys):
+            name = called[i] if called else next(names, None)
+            if name is None:
+                raise ValueError(f"parameter {key} has no name; --names FILE has one in each line")
+            entry = dict(found["state"].get(key, {}))
+            role = group.get("role") or group.get("algorithm") or \
+                ("muon" if entry.pop("use_muon", "momentum_buffer" in entry) else "adamw")
+            out.add(name, read_entry(out, form, role, name, entry))
+            members[role].append(name)
+        step = group.get("step")  # Dion's
+        for role, named in members.items():
+            if named:
+                out.groups.append(Group(role, named, read_settings(form, role, group)))
+                if step is not None:
+                    out.set_step(step, named[0])
+
+
+def read_entry(out: Checkpoint, form: str, role: str, name: str, entry: dict) -> dict:
+    kinds = KINDS[form].get(role)
+    if kinds is None:
+        raise ValueError(f"param '{name}': algorithm '{role}'; muonrt has muon and adamw")
+    state = {}
+    for key, value in entry.items():
+        if key not in kinds:
+            raise ValueError(f"param '{name}': unknown state '{key}' ({form} has {list(kinds)})")
+        if type(value) is not torch.Tensor and kinds[key] != "step":
+            raise ValueError(f"param '{name}': state '{key}' is a {type(value).__name__}, not a "
+                             "whole tensor; save shards with torch.distributed.checkpoint")
+        if kinds[key] == "step":
+            out.set_step(value, name)
+        else:
+            # Foreign moments may have the dtype of gradients; muonrt's are what its settings say.
+            state[kinds[key]] = value if form == "muonrt.torch" else value.float()
+    needed = ("momentum", "variance") if role == "adamw" else ("momentum",)
+    for key, kind in kinds.items():
+        if kind in needed and kind not in state:
+            raise ValueError(f"param '{name}': no state '{key}' (had it never a gradient?)")
+    return state
+
+
+def read_settings(form: str, role: str, group: dict) -> dict:
+    group = dict(group)
+    if form == "dion":
+        group["betas"] = (group.pop("beta1"), group.pop("beta2"))
+    theirs, rule = SETTINGS[form][role], RULES[form][role]
+    either = SETTINGS[form]["muon"] | SETTINGS[form]["adamw"]
+    for key, value in group.items():
+        if key not in theirs and key not in rule and key not in STRUCTURE:
+            raise ValueError(f"unknown setting '{key}' of a group of {form}")
+        if key in REFUSED and value == REFUSED[key]:
+            raise ValueError(f"{key}={value} is another rule than muonrt's AdamW")
+        if key in rule and key not in either and value != rule[key]:
+            print(f"note: {form} has {key}={value}: the state does not carry it", file=sys.stderr)
+    kind = "heavy_ball" if form in ("moonlight", "dion") else "ema"
+    settings = {"momentum_kind": kind} if role == "muon" else {}
+    for key, ours in theirs.items():
+        if key in group:  # rates may be tensors
+            value = group[key]
+            settings[ours] = value.item() if isinstance(value, torch.Tensor) else value
+    return settings
+
+
+def read_file(out: Checkpoint, path: Path) -> None:
+    """Adds a file of `muonrt step --state-out`."""
+    tensors, metadata = _safetensors.read(path)
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path}: its metadata do not say format '{FORMAT}'")
+    out.set_step(tensors.pop("step"), str(path))
+    states: dict[str, dict] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind not in ("momentum", "variance", "normuon", "master"):
+            raise ValueError(f"{path}: tensor '{key}': unknown state '{kind}'")
+        states.setdefault(name, {})[kind] = value
+    groups = [Group(**g) for g in json.loads(metadata.get("groups", "[]"))]
+    for group in groups:
+        if "betas" in group.settings:
+            group.settings["betas"] = tuple(group.settings["betas"])
+    if not groups:  # muonrt step's own file
+        by_kind: dict[str, list] = {}
+        for name in states:
+            by_kind.setdefault(metadata[f"momentum/{name}"], []).append(name)
+        groups = [Group("adamw", named, {}) if kind == "adamw" else
+                  Group("muon", named, {"momentum_kind": kind}) for kind, named in by_kind.items()]
+    out.groups += groups
+    for group in groups:
+        for name in group.names:
+            out.add(name, states[name])
+
+
+def write_file(ck: Checkpoint, path: Path) -> None:
+    tensors = {"step": torch.tensor(ck.step, dtype=torch.int64)}
+    metadata = {"format": FORMAT, "groups": json.dumps([vars(g) for g in ck.groups])}
+    for group in ck.groups:
+        for name in group.names:
+            metadata[f"momentum/{name}"] = group.settings.get("momentum_kind", "adamw")
+            tensors |= {f"{kind}/{name}": value for kind, value in ck.state[name].items()}
+    _safetensors.write(path, tensors, metadata)
+
+
+def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) -> dict:
+    """A state dict of `groups`; its keys are names, or numbers as in Optimizer.state_dict."""
+    out = {"state": {}, "param_groups": []}
+    for group in groups:
+        keys = group.names if by_name else \
+            list(range(len(out["state"]), len(out["state"]) + len(group.names)))
+        settings = {} if form == "moonlight" else dict(RULES[form][group.role])
+        said = PUBLISHED[group.role] | group.settings
+        settings |= {key: said[ours] for key, ours in SETTINGS[form][group.role].items()}
+        settings |= {"params": keys, "param_names": group.names}
+        if form == "muonrt.torch":
+            settings["role"] = group.role
+        if form == "dion":
+            settings["beta1"], settings["beta2"] = settings.pop("betas")
+            settings |= {"algorithm": group.role, "step": ck.step}
+        out["param_groups"].append(settings)
+        for key, name in zip(keys, group.names):
+            out["state"][key] = write_entry(ck, form, group.role, name)
+    if form == "moonlight":
+        out["param_groups"] = [one_group(out["param_groups"])]
+    return out
+
+
+def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
+    have = dict(ck.state[name])
+    if form in ("torch", "moonlight") and role == "muon" and have["momentum"].ndim != 2:
+        raise ValueError(f"param '{name}' has {have['momentum'].ndim} dimensions; "
+                         f"Muon of {form} takes matrices alone")
+    if form != "muonrt.torch":
+        have.pop("master", None)  # they go on from the parameter
+    number = ck.step if form == "moonlight" else torch.tensor(float(ck.step))
+    out = {"use_muon": role == "muon"} if form == "moonlight" else {}
+    for key, kind in KINDS[form][role].items():
+        if kind == "step":
+            out[key] = number
+        elif kind in have:
+            out[key] = have.pop(kind)
+    if have:
+        raise ValueError(f"param '{name}': {form} has no place for state {sorted(have)}")
+    return out
+
+
+def one_group(groups: list[dict]) -> dict:
+    """Moonlight's: one for all parameters, those of Muon first."""
+    out: dict = {}
+    for group in sorted(groups, key=lambda g: "momentum" not in g):
+        for key, value in group.items():
+            if key in ("params", "param_names"):
+                out[key] = out.get(key, []) + value
+            elif out.setdefault(key, value) != value:
+                raise ValueError(f"Moonlight has one {key} for all parameters, the state {out[key]} "
+                                 f"and {value}; make them equal by --set")
+    return RULES["moonlight"]["muon"] | RULES["moonlight"]["adamw"] | out
+
+
+def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
+    """Compares shapes with the model's, and makes masters of its bf16 parameters."""
+    whole = _safetensors.read(path)[0] if path.suffix == ".safetensors" else load(path)
+    models = find_all(whole, lambda d: all(name in d for name in ck.state))
+    if not models:
+        raise ValueError(f"{path} has no dict with all of {list(ck.state)}")
+    for name, state in ck.state.items():
+        param = models[0][name].detach()
+        if param.shape != state["momentum"].shape:
+            raise ValueError(f"param '{name}': the state has shape "
+                             f"{tuple(state['momentum'].shape)}, the model {tuple(param.shape)}")
+        if masters and param.dtype == torch.bfloat16:
+            state.setdefault("master", param.float())
+
+
+def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path | None = None,
+            model: Path | None = None, told: dict | None = None) -> Checkpoint:
+    """Does what the command does; what is refused raises ValueError, and nothing is written."""
+    if output.exists():
+        raise ValueError(f"{output} is there already; give another name")
+    is_file = output.suffix == ".safetensors"
+    if is_file and to:
+        raise ValueError("a .safetensors file has muonrt's own format; leave --to out")
+    form, ck = to or "muonrt.torch", Checkpoint()
+    lines = names.read_text().splitlines() if names else []
+    left = iter(lines)
+    for path in inputs:
+        if path.suffix == ".safetensors":
+            read_file(ck, path)
+            continue
+        found = find_all(load(path), lambda d: {"state", "param_groups"} <= set(d))
+        if not found:
+            raise ValueError(f"{path} has no state of an optimizer ('state', 'param_groups')")
+        for one in found:
+            read_dict(ck, one, left)
+    if more := list(left):
+        raise ValueError(f"{names} has {len(more)} names more than the state has parameters")
+    ck.change(told or {})
+    if model:
+        take_model(ck, model, is_file)
+    if form != "muonrt.torch":
+        for group in ck.groups:
+            if group.role == "muon":
+                ck.set_kind(group, "ema" if form == "torch" else "heavy_ball")
+    by_name = output.suffix not in (".pt", ".pth")
+    if form == "torch" and not by_name:
+        whole = {role: write_dict(ck, form, found, by_name) for role in ("muon", "adamw")
+                 if (found := [g for g in ck.groups if g.role == role])}
+    elif not is_file:
+        whole = {"optimizer": write_dict(ck, form, ck.groups, by_name)}
+    scratch = output.with_name(f"{output.name}.tmp{os.getpid()}")
+    if is_file:
+        write_file(ck, scratch)
+    elif by_name:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save(whole, checkpoint_id=scratch, no_dist=True)
+    else:
+        torch.save(whole, scratch)
+    scratch.replace(output)
+    return ck
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m muonrt.convert", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="IN... OUT")
+    parser.add_argument("--to", choices=sorted(KINDS), help="muonrt.torch unless told; not of a file")
+    parser.add_argument("--names", type=Path, help="of parameters in the optimizers' order, a line "
+                        "each, where the state has none (they were not made of named_parameters)")
+    parser.add_argument("--model", type=Path, help="the model's checkpoint: shapes are compared; "
+                        "a .safetensors OUT takes masters of bf16 parameters from it")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="a setting of all groups: lr=0.02, momentum=0.95, adamw.lr=3e-4, "
+                        "momentum_kind=heavy_ball (or ema; converts)")
+    args = parser.parse_args(arguments)
+    if len(args.paths) < 2:
+        parser.error("give IN and OUT")
+    known = list(MUON) + ["momentum_kind"] + [f"adamw.{k}" for k in ADAMW]
+    told = {}
+    try:
+        for key, _, value in (text.partition("=") for text in args.set):
+            if key not in known:
+                parser.error(f"--set {key}: there are {', '.join(known)}")
+            told[key] = value if key == "momentum_kind" else ast.literal_eval(value)
+        ck = convert(args.paths[:-1], args.paths[-1], args.to, args.names, args.model, told)
+    except (ValueError, OSError, pickle.UnpicklingError) as error:
+        print(f"muonrt.convert: {error}", file=sys.stderr)
+        return 1
+    counts = {role: sum(len(g.names) for g in ck.groups if g.role == role)
+              for role in ("muon", "adamw")}
+    print(f"{args.paths[-1]}: step {ck.step}, {counts['muon']} parameters of Muon, "
+          f"{counts['adamw']} of AdamW")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""muonrt.convert: training that goes on after a conversion has the updates of the original."""
+
+import copy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from checkpoint_sources import Dion, Moonlight  # noqa: E402
+from test_torch import AS_TORCH, inject, model, torch_muon_in_float32  # noqa: E402
+from torch.distributed.checkpoint import state_dict as of_model  # noqa: E402
+
+import muonrt.torch  # noqa: E402
+from muonrt import _safetensors, convert  # noqa: E402
+
+COMMAND = Path(__file__).resolve().parents[3] / "build/bin/muonrt"
+# Of float32 on both sides (the stand-ins' polynomials are in float64): updates of about 0.02.
+TOLERANCE = 2e-6
+
+
+def parts(m):
+    named = list(m.named_parameters())
+    return [[(n, p) for n, p in named if p.ndim == 2], [(n, p) for n, p in named if p.ndim != 2]]
+
+
+def torchs(m, monkeypatch):
+    matrices, rest = parts(m)
+    return [torch_muon_in_float32(monkeypatch)(matrices, lr=0.02, momentum=0.9),
+            torch.optim.AdamW(rest, lr=3e-3, weight_decay=0.02)]
+
+
+def moonlights(m, _):
+    matrices, rest = ([p for _, p in named] for named in parts(m))
+    return [Moonlight(matrices, rest, lr=0.003)]
+
+
+def dions(m, _):
+    matrices, rest = parts(m)
+    return [Dion([{"params": matrices}, {"params": rest, "algorithm": "adamw", "lr": 0.003}])]
+
+
+EXACT = {"iteration_dtype": "float32"}
+IN_F32 = dict(AS_TORCH, **EXACT)
+SOURCES = {
+    "torch": (torchs, IN_F32),
+    "torch, heavy ball": (torchs, dict(IN_F32, muon=dict(AS_TORCH["muon"],
+                                                         momentum_kind="heavy_ball"))),
+    "moonlight": (moonlights, dict(preset="moonlight", muon=EXACT, transport_dtype="float32")),
+    "dion": (dions, dict(preset="dion_muon", muon=EXACT, transport_dtype="float32"))}
+
+
+def train(m, optimizers, steps):
+    for step in steps:
+        inject(m, step)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def same_updates(a, of_a, b, of_b):
+    for step in range(3, 6):
+        before = [[p.detach().clone() for p in m.parameters()] for m in (a, b)]
+        train(a, of_a, [step])
+        train(b, of_b, [step])
+        for p, q, x, y in zip(a.parameters(), b.parameters(), *before):
+            assert (p - x).abs().max() > 1e-4
+            assert torch.allclose(p - x, q - y, rtol=0, atol=TOLERANCE), (step, p.shape)
+
+
+def run(*arguments):
+    return convert.main([str(a) for a in arguments])
+
+
+def names_of(tmp_path, m):
+    path = tmp_path / "names.txt"
+    path.write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
+    return path
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_going_on_in_muonrt(name, tmp_path, monkeypatch):
+    make, settings = SOURCES[name]
+    m = model()
+    theirs = make(m, monkeypatch)
+    train(m, theirs, range(3))
+    torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
+    names = ["--names", names_of(tmp_path, m)] if name == "moonlight" else []
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt", *names) == 0
+    twin = copy.deepcopy(m)
+    one = muonrt.torch.Muon(twin.named_parameters(), **settings)
+    one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
+    assert int(one.state[twin[0].weight]["step"]) == 3
+    same_updates(m, theirs, twin, [one])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_and_back(name, tmp_path, monkeypatch):
+    make, settings = SOURCES[name]
+    m = model()
+    theirs = make(copy.deepcopy(m), monkeypatch)  # its settings are not copied by hand
+    one = muonrt.torch.Muon(m.named_parameters(), **settings)
+    theirs_groups = [g for o in theirs for g in o.param_groups]
+    for group, lr in zip(one.param_groups, (theirs_groups[0]["lr"], theirs_groups[-1]["lr"])):
+        group["lr"] = lr
+    train(m, [one], range(3))
+    torch.save(one.state_dict(), tmp_path / "in.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--to", name.split(",")[0]) == 0
+    saved = torch.load(tmp_path / "out.pt")
+    twin = copy.deepcopy(m)
+    theirs = make(twin, monkeypatch)
+    for optimizer, state in zip(theirs, saved.values()):
+        optimizer.load_state_dict(state)
+    same_updates(m, [one], twin, theirs)
+
+
+def torchs_file(tmp_path, monkeypatch):
+    """A model, torch's optimizers after three steps, and their state in state.safetensors."""
+    m = model()
+    theirs = torchs(m, monkeypatch)
+    train(m, theirs, range(3))
+    torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
+    return m, theirs
+
+
+def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
+    _, theirs = torchs_file(tmp_path, monkeypatch)
+    assert run(tmp_path / "state.safetensors", tmp_path / "out.pt", "--to", "torch") == 0
+    for optimizer, saved in zip(theirs, torch.load(tmp_path / "out.pt").values()):
+        now = optimizer.state_dict()
+        for key, entry in now["state"].items():
+            assert set(entry) == set(saved["state"][key])
+            assert all(torch.equal(v, saved["state"][key][k]) for k, v in entry.items())
+        for group, other in zip(now["param_groups"], saved["param_groups"]):
+            assert group == other
+    tensors, metadata = _safetensors.read(tmp_path / "state.safetensors")
+    assert metadata["momentum/0.weight"] == "ema" and int(tensors["step"]) == 3
+    assert run(tmp_path / "state.safetensors", tmp_path / "ball.safetensors", "--set",
+               "momentum_kind=heavy_ball") == 0
+    ball, metadata = _safetensors.read(tmp_path / "ball.safetensors")
+    assert metadata["momentum/0.weight"] == "heavy_ball"  # its momentum is 0.9: ten times the mean
+    assert torch.allclose(ball["momentum/0.weight"], 10 * tensors["momentum/0.weight"])
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="the muonrt command is not built")
+def test_the_command_goes_on_from_a_file(tmp_path, monkeypatch):
+    m, theirs = torchs_file(tmp_path, monkeypatch)
+    inject(m, 3)
+    for file, tensors in (("params", {n: p.detach() for n, p in m.named_parameters()}),
+                          ("grads", {n: p.grad for n, p in m.named_parameters()})):
+        _safetensors.write(tmp_path / f"{file}.safetensors", tensors, {})
+    (tmp_path / "opt.json").write_text("""{"rules": [
+        {"name": "*.weight", "role": "matrix", "lr": 0.02, "weight_decay": 0.1, "momentum": 0.9,
+         "coefficients": "keller_jordan", "normalize": "max_eps", "scale": "original"},
+        {"name": "*", "role": "adamw", "lr": 3e-3, "weight_decay": 0.02, "betas": [0.9, 0.999]}]}""")
+    command = [COMMAND, "step"]
+    for option in ("params", "grads", "state-in", "state-out", "out"):
+        file = {"state-in": "state", "state-out": "next"}.get(option, option)
+        command += [f"--{option}", tmp_path / f"{file}.safetensors"]
+    done = subprocess.run([*command, "--config", tmp_path / "opt.json"], text=True,
+                          capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for optimizer in theirs:
+        optimizer.step()
+    after = _safetensors.read(tmp_path / "out.safetensors")[0]
+    for n, p in m.named_parameters():
+        assert torch.allclose(after[n], p, rtol=0, atol=1e-4), n  # it sends bf16: 0.02 / 256
+    # Its own file says neither rate nor momentum.
+    assert run(tmp_path / "next.safetensors", tmp_path / "out.pt", "--to", "torch") == 1
+    assert run(tmp_path / "next.safetensors", tmp_path / "out.pt", "--to", "torch", "--set",
+               "lr=0.02", "--set", "momentum=0.9", "--set", "adamw.lr=3e-3") == 0
+    back = torch.load(tmp_path / "out.pt")["muon"]
+    assert torch.allclose(back["state"][0]["momentum_buffer"],
+                          theirs[0].state[m[0].weight]["momentum_buffer"], atol=1e-6)
+
+
+def test_dcp_folders(tmp_path, monkeypatch):
+    m = model()
+    theirs = torchs(m, monkeypatch)
+    train(m, theirs, range(3))
+    state = {"trainer": {"optimizer": of_model.get_optimizer_state_dict(m, theirs), "epoch": 2}}
+    dcp.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
+    assert run(tmp_path / "in", tmp_path / "out") == 0
+    twin = copy.deepcopy(m)
+    one = muonrt.torch.Muon(twin.named_parameters(), **IN_F32)
+    found = {"optimizer": of_model.get_optimizer_state_dict(twin, one)}
+    dcp.load(found, checkpoint_id=tmp_path / "out", no_dist=True)
+    of_model.set_optimizer_state_dict(twin, one, optim_state_dict=found["optimizer"])
+    same_updates(m, theirs, twin, [one])
+    # And from muonrt's DCP to torch's, which asks for both optimizers in one dict.
+    dcp.save({"optimizer": of_model.get_optimizer_state_dict(twin, one)},
+             checkpoint_id=tmp_path / "in2", no_dist=True)
+    assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0
+    third = copy.deepcopy(twin)
+    others = torchs(third, monkeypatch)
+    train(third, others, [0])  # so that there is a state to load into
+    third.load_state_dict(twin.state_dict())
+    found = {"optimizer": of_model.get_optimizer_state_dict(third, others)}
+    dcp.load(found, checkpoint_id=tmp_path / "out2", no_dist=True)
+    of_model.set_optimizer_state_dict(third, others, optim_state_dict=found["optimizer"])
+    same_updates(twin, [one], third, others)
+
+
+def test_parameters_are_found_by_name(tmp_path, monkeypatch):
+    m = torch.nn.Sequential(torch.nn.Linear(6, 6, False), torch.nn.Linear(6, 6, False))
+    named = list(m.named_parameters())
+    theirs = torch.optim.Muon(named[::-1], lr=0.02)  # equal shapes, the other order
+    train(m, [theirs], range(2))
+    torch.save(theirs.state_dict(), tmp_path / "in.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
+    saved = torch.load(tmp_path / "out.pt")["optimizer"]
+    one = muonrt.torch.Muon(named)
+    one.load_state_dict(saved)
+    for p in m.parameters():
+        assert torch.equal(one.state[p]["momentum_buffer"], theirs.state[p]["momentum_buffer"])
+    with pytest.raises(muonrt.InvalidArgumentError, match="no param 'x.0'"):
+        muonrt.torch.Muon([(f"x.{i}", p) for i, (_, p) in enumerate(named)]).load_state_dict(saved)
+
+
+def test_masters_of_bfloat16_come_from_the_model(tmp_path, capsys):
+    m = model(torch.bfloat16)
+    theirs = torch.optim.Muon(parts(m)[0], lr=0.02)
+    train(m, [theirs], range(1))
+    torch.save(theirs.state_dict(), tmp_path / "in.pt")
+    torch.save({"model": m.state_dict()}, tmp_path / "model.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "s.safetensors", "--model", tmp_path / "model.pt") == 0
+    tensors = _safetensors.read(tmp_path / "s.safetensors")[0]
+    assert torch.equal(tensors["master/0.weight"], m[0].weight.detach().float())
+    assert tensors["momentum/0.weight"].dtype == torch.float32
+    torch.save(model()[:1].state_dict(), tmp_path / "other.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "t.safetensors", "--model", tmp_path / "other.pt") == 1
+    assert "no dict with all of ['0.weight', '2.weight']" in capsys.readouterr().err
+
+
+def state_of(entry=None, **group):
+    entry = {"momentum_buffer": torch.zeros(2, 2)} if entry is None else entry
+    return {"state": {0: entry}, "param_groups": [{"params": [0], "param_names": ["w"], **group}]}
+
+
+@pytest.mark.parametrize("state, options, text", [
+    (state_of(entry={"momentum_buffer": torch.zeros(2), "second": 1}, lr=1, momentum=0.9), [],
+     "param 'w': unknown state 'second'"),
+    (state_of(algorithm="normuon"), [], "param 'w': algorithm 'normuon'"),
+    (state_of(lr=1, momentum=0.9, warmth=2), [], "unknown setting 'warmth'"),
+    (state_of(entry={}, lr=1), [], "param 'w': no state 'exp_avg'"),
+    (state_of(lr=1), [], "--set momentum="),
+    (state_of(lr=1, momentum=0.9), ["--set", "momentum_kind=sum"], "momentum_kind is 'ema' and 'sum'"),
+    (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}, lr=1, amsgrad=True),
+     [], "amsgrad=True"),
+    ([state_of(lr=1, momentum=0.9)] * 2, [], "param 'w' is there twice"),
+    (state_of(lr=1, momentum=0.9, param_names=None), [], "parameter 0 has no name; --names"),
+    ({"model": {}}, [], "no state of an optimizer"),
+    (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2), "step": 2},
+              role="adamw", lr=1, step=3), [], "'w' at step 2, 'w' at step 3"),
+    (state_of(entry={"momentum_buffer": torch.zeros(2, 2, 2)}, lr=1, momentum=0.9),
+     ["--to", "moonlight"], "param 'w' has 3 dimensions"),
+])
+def test_what_is_refused(state, options, text, tmp_path, capsys):
+    torch.save(state, tmp_path / "in.pt")
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt", *options) == 1
+    assert text in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["in.pt"]
+
+
+def test_a_shard_is_refused(tmp_path, capsys):
+    from torch.distributed import tensor
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
+                                         world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        shard = tensor.distribute_tensor(torch.zeros(4, 2), mesh, [tensor.Shard(0)])
+        torch.save(state_of(entry={"momentum_buffer": shard}, lr=1, momentum=0.9),
+                   tmp_path / "in.pt")
+        assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 1
+        assert "'momentum_buffer' is a DTensor, not a whole tensor" in capsys.readouterr().err
+    finally:
+        torch.distributed.destroy_process_group()
