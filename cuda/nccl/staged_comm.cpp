@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda_comm.hpp"
@@ -79,6 +80,8 @@ class StagedComm final : public Comm {
       bootstrap_->reduce_sum(a, b, count);
     });
   }
+
+  void retract(Stream&, int64_t* entered) override { entered_ = entered; }
 
   void prepare_exchange(const Messages& messages) override {
     keep_remote(messages.sends, messages.receives);
@@ -185,13 +188,13 @@ class StagedComm final : public Comm {
     run(stream, [&](cudaStream_t s) {
       const int64_t bytes = checked_mul(n, sizeof(T));
       if (size() == 1) {
-        wait(s, Heeds::kPeers);
+        wait_to_enter(s);
         return copy_by_kernel(out, in, bytes, s);
       }
       char* const at = reserve(2 * round_up(bytes, kMemoryAlignment));
       T* const result = reinterpret_cast<T*>(at + round_up(bytes, kMemoryAlignment));
       copy(at, in, bytes, s);
-      wait(s, Heeds::kPeers);
+      wait_to_enter(s);
       reduction(reinterpret_cast<const T*>(at), result, n);
       copy(out, result, bytes, s);
     });
@@ -221,6 +224,19 @@ class StagedComm final : public Comm {
     }
   }
 
+  /// A wait for a reduction. Where it fails nothing is handed to the peers, and the flag that
+  /// `retract` got is 0 again once the stream comes here.
+  void wait_to_enter(cudaStream_t stream) {
+    int64_t* const entered = std::exchange(entered_, nullptr);
+    try {
+      wait(stream, Heeds::kPeers);
+    } catch (...) {
+      constexpr int64_t kNotEntered = 0;
+      if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
+      throw;
+    }
+  }
+
   int64_t staged_bytes() const {
     int64_t total = 0;
     for (const SendTo& m : sends_) total += round_up(m.bytes, kMemoryAlignment);
@@ -243,6 +259,7 @@ class StagedComm final : public Comm {
   const bool direct_;  // no staging: messages are copied from the sender's memory
   const CopyMessage copy_message_;
   cudaStream_t stream_ = nullptr;  // of the exchange that is running
+  int64_t* entered_ = nullptr;     // what the next reduction's failure takes back
   std::unique_ptr<CudaEvent> ready_;
   std::vector<std::unique_ptr<RawMemory>> staging_;
   std::vector<SendTo> sends_;
