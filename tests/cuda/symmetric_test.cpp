@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "cuda/symmetric_draws.hpp"
 #include "support/tolerances.hpp"
@@ -55,17 +56,14 @@ TEST_CASE("symmetric product: exact on integers, odd sizes, all epilogues, gaps 
   CHECK(met.least(4 * kEpilogues) >= 4);
 }
 
-TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to 4",
-          "[cuda][every]") {
+/// Every case by every kind of product, on machines that one n shares.
+void try_drawn(const std::vector<SymmetricCase>& cases) {
   const auto kinds = symmetric_kinds();
-  Coverage met, dtypes;
   std::vector<std::unique_ptr<Machine>> machines;
-  for (const SymmetricCase& c : drawn_cases(Sweep::kOp)) {
-    const auto depth = static_cast<int64_t>(depth_of(c)), tiles = tiles_on_two_blocks(c.n);
-    met.note({depth, epilogue_of(c), c.count, tiles});
-    dtypes.note({depth, epilogue_of(c), tiles, c.dtype == DType::kF16});
-    if (kinds.empty()) continue;
-    if (c.count == 1) {
+  int64_t last = 0;
+  for (const SymmetricCase& c : cases) {
+    if (kinds.empty()) return;
+    if (std::exchange(last, c.n) != c.n) {
       machines.clear();
       for (const SymmetricKind& kind : kinds) {
         machines.push_back(std::make_unique<Machine>(kind.device()));
@@ -79,8 +77,36 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
       REQUIRE(wrong(*machines[i], c, trial) == 0);
     }
   }
+}
+
+TEST_CASE(
+    "symmetric product: exact on integers for every n to 192, batches 1 to 4, and for every n to "
+    "600 in one of them",
+    "[cuda][every]") {
+  Coverage met, dtypes;
+  const std::vector<SymmetricCase> cases = drawn_cases(Sweep::kOp, 192);
+  for (const SymmetricCase& c : cases) {
+    const auto depth = static_cast<int64_t>(depth_of(c)), tiles = tiles_on_two_blocks(c.n);
+    met.note({depth, epilogue_of(c), c.count});
+    dtypes.note({depth, epilogue_of(c), tiles});
+  }
+  CHECK(met.least(3 * kEpilogues * 4) >= 4);
+  CHECK(dtypes.least(3 * kEpilogues * 3) >= 2);
+  try_drawn(cases);
+}
+
+TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to 4",
+          "[cuda][.full]") {
+  const std::vector<SymmetricCase> cases = drawn_cases(Sweep::kOp);
+  Coverage met, dtypes;
+  for (const SymmetricCase& c : cases) {
+    const auto depth = static_cast<int64_t>(depth_of(c)), tiles = tiles_on_two_blocks(c.n);
+    met.note({depth, epilogue_of(c), c.count, tiles});
+    dtypes.note({depth, epilogue_of(c), tiles, c.dtype == DType::kF16});
+  }
   CHECK(met.least(3 * kEpilogues * 4 * 3) >= 3);
   CHECK(dtypes.least(3 * kEpilogues * 3 * 2) >= 2);
+  try_drawn(cases);
 }
 
 // The emulated program has them by way of small grids (symmetric_launch_test,

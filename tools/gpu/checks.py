@@ -14,7 +14,7 @@ from runner import ROOT, Missing, verdict
 
 TESTS = ROOT / "tests/cuda"
 # Cases for a GPU, as Catch2 takes them: short ones, over every shape, on every mesh.
-SHORT, EVERY, MESHES = "[cuda]~[.]~[every]", "[every]", "[.gpu-only]"
+SHORT, EVERY, MESHES = "[cuda]~[.]~[every]", "[cuda][every]~[.],[cuda][.full]", "[.gpu-only]"
 # What is looked at first, where there is no time for all: products, then what is made of them.
 FIRST_FILES = ("symmetric_test", "lockstep_test", "newton_schulz_test", "multiply_test", "elementwise_test",
                "optimizer_test", "symmetric_acceptance_test")

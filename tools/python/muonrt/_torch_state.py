@@ -78,12 +78,13 @@ class State:
 
     def __init__(self, optimizer):
         self._optimizer = optimizer
-        self.steps = torch.zeros((), dtype=torch.float32, device="cpu")  # one number, that of all parameters
+        # Of AdamW's parameters: the updates in which each took part; of Muon's: all steps.
+        self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
         index = 0
         for group in optimizer.param_groups:
             kinds = KINDS[group["role"]]
             for p in group["params"]:
-                state = {"step": self.steps}
+                state = {"step": self._steps[index]}
                 for key, kind in kinds.items():
                     state[key] = self._view(index, kind, p)
                 if p.dtype == torch.bfloat16:
@@ -96,6 +97,14 @@ class State:
         self._moments = Moments(optimizer._core, optimizer._comm, muons if with_moments else [])
         for i, whole in self._moments.tensors.items():
             optimizer.state[optimizer._params[i]]["normuon"] = whole
+
+    def note_steps(self) -> None:
+        """Brings the counts of steps into `state`."""
+        core = self._optimizer._core
+        counts = iter(core.updates)
+        self._steps.copy_(torch.tensor([updates if group["role"] == "adamw" else core.steps
+                                        for group in self._optimizer.param_groups
+                                        for _, updates in zip(group["params"], counts)]))
 
     def gather(self) -> None:
         """Brings NorMuon's moments of all owners into `state`. Collective."""
@@ -122,7 +131,7 @@ class State:
         if sizes != saved_sizes:
             raise muonrt.InvalidArgumentError(
                 f"the state has groups of {saved_sizes} parameters, the optimizer of {sizes}")
-        steps = 0
+        updates = []
         with torch.no_grad():
             for group, other in zip(groups, saved):
                 factor = 1.0
@@ -135,13 +144,15 @@ class State:
                     self._load_one(p, found)
                     if factor != 1.0:
                         ranks.local_of(self._optimizer.state[p]["momentum_buffer"]).mul_(factor)
-                    steps = max(steps, int(found.get("step", 0)))
+                    updates.append(found.get("step"))
                 kept = {"params", "role", "param_names", "momentum_kind"}
                 group.update({k: v for k, v in other.items() if k in group and k not in kept})
         self._moments.scatter()
         ranks.settle(self._optimizer._device)  # the next step may be given another stream
+        steps = max((int(n) for n in updates if n is not None), default=0)
         self._optimizer._core.steps = steps
-        self.steps.fill_(steps)
+        self._optimizer._core.updates = [steps if n is None else int(n) for n in updates]
+        self.note_steps()
 
     @staticmethod
     def _keys(group: dict, other: dict) -> list:

@@ -36,22 +36,22 @@ class Group:
 
 
 class Checkpoint:
-    """Groups, {name: {kind: tensor}} with muonrt's kinds of state, and muonrt's one step number."""
+    """Groups, {name: {kind: tensor}} with muonrt's kinds of state, and counts of steps."""
 
     def __init__(self):
         self.groups: list[Group] = []
         self.state: dict[str, dict] = {}
-        self._steps: dict[int, str] = {}
+        self.step = 0
+        self.updates: dict[str, int] = {}  # of parameters that were told apart
 
-    @property
-    def step(self) -> int:
-        if len(self._steps) > 1:
-            said = ", ".join(f"'{name}' at step {n}" for n, name in self._steps.items())
-            raise ValueError(f"{said}: muonrt has one number for all parameters")
-        return next(iter(self._steps), 0)
+    def set_step(self, number, name: str | None = None) -> None:
+        """Takes the steps of a parameter, or of all."""
+        self.step = max(self.step, int(number))
+        if name is not None and self.updates.setdefault(name, int(number)) != int(number):
+            raise ValueError(f"param '{name}' is at step {self.updates[name]} and at {int(number)}")
 
-    def set_step(self, number, name: str) -> None:
-        self._steps.setdefault(int(number), name)
+    def updates_of(self, name: str) -> int:
+        return self.updates.get(name, self.step)
 
     def add(self, name: str, state: dict) -> None:
         if name in self.state:
@@ -130,8 +130,8 @@ def read_dict(out: Checkpoint, found: dict, names) -> None:
         for role, named in members.items():
             if named:
                 out.groups.append(Group(role, named, read_settings(form, role, group)))
-                if step is not None:
-                    out.set_step(step, named[0])
+            for name in named if step is not None else ():
+                out.set_step(step, name)
 
 
 def read_entry(out: Checkpoint, form: str, role: str, name: str, entry: dict) -> dict:
@@ -184,10 +184,13 @@ def read_file(out: Checkpoint, path: Path) -> None:
     tensors, metadata = _safetensors.read(path)
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path}: its metadata do not say format '{FORMAT}'")
-    out.set_step(tensors.pop("step"), str(path))
+    out.set_step(tensors.pop("step"))
     states: dict[str, dict] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
+        if kind == "updates":
+            out.set_step(value, name)
+            continue
         if kind not in ("momentum", "variance", "normuon", "master"):
             raise ValueError(f"{path}: tensor '{key}': unknown state '{kind}'")
         states.setdefault(name, {})[kind] = value
@@ -214,6 +217,8 @@ def write_file(ck: Checkpoint, path: Path) -> None:
         for name in group.names:
             metadata[f"momentum/{name}"] = group.settings.get("momentum_kind", "adamw")
             tensors |= {f"{kind}/{name}": value for kind, value in ck.state[name].items()}
+            if group.role == "adamw":
+                tensors[f"updates/{name}"] = torch.tensor(ck.updates_of(name), dtype=torch.int64)
     _safetensors.write(path, tensors, metadata)
 
 
@@ -231,7 +236,7 @@ def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) ->
             settings["role"] = group.role
         if form == "dion":
             settings["beta1"], settings["beta2"] = settings.pop("betas")
-            settings |= {"algorithm": group.role, "step": ck.step}
+            settings |= {"algorithm": group.role, "step": one_step(ck, group)}
         out["param_groups"].append(settings)
         for key, name in zip(keys, group.names):
             out["state"][key] = write_entry(ck, form, group.role, name)
@@ -247,7 +252,7 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
                          f"Muon of {form} takes matrices alone")
     if form != "muonrt.torch":
         have.pop("master", None)  # they go on from the parameter
-    number = ck.step if form == "moonlight" else torch.tensor(float(ck.step))
+    number = ck.updates_of(name) if form == "moonlight" else torch.tensor(float(ck.updates_of(name)))
     out = {"use_muon": role == "muon"} if form == "moonlight" else {}
     for key, kind in KINDS[form][role].items():
         if kind == "step":
@@ -257,6 +262,17 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
     if have:
         raise ValueError(f"param '{name}': {form} has no place for state {sorted(have)}")
     return out
+
+
+def one_step(ck: Checkpoint, group: Group) -> int:
+    """Dion's: one count for a group."""
+    if group.role == "muon":
+        return ck.step
+    counts = {ck.updates_of(name): name for name in group.names}
+    if len(counts) > 1:
+        said = ", ".join(f"'{name}' took part in {n} steps" for n, name in counts.items())
+        raise ValueError(f"{said}: Dion has one count for the parameters of a group")
+    return next(iter(counts))
 
 
 def one_group(groups: list[dict]) -> dict:

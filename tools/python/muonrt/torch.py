@@ -216,7 +216,7 @@ class Muon(torch.optim.Optimizer):
             if not self.last_report.skipped:
                 torch.autograd.graph.increment_version(
                     [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
-                self._state_views.steps.fill_(self._core.steps)
+                self._state_views.note_steps()
         return loss
 
     def _check_pointers(self) -> None:

@@ -268,6 +268,30 @@ def test_a_state_of_torchs_own_optimizers():
         muonrt.torch.Muon(m.named_parameters()).load_state_dict(theirs.state_dict())
 
 
+def test_a_parameter_that_sat_out_goes_on_from_its_own_count(monkeypatch):
+    settings = dict(adamw_lr=3e-3, iteration_dtype="float32", **AS_TORCH)
+    m = model()
+    one = muonrt.torch.Muon(m.named_parameters(), **settings)
+    for step in range(4):
+        inject(m, step)
+        if step < 3:
+            m[0].bias.grad = None
+        one.step()
+    counts = {name: int(one.state[p]["step"]) for name, p in m.named_parameters()}
+    assert counts == {"0.weight": 4, "0.bias": 1, "2.weight": 4, "2.bias": 4}
+    twin, plain = copy.deepcopy(m), copy.deepcopy(m)
+    other = muonrt.torch.Muon(twin.named_parameters(), **settings)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    theirs = torch.optim.AdamW([plain[0].bias], lr=3e-3, weight_decay=0.01, betas=(0.9, 0.95))
+    theirs.state[plain[0].bias] = {k: v.clone() for k, v in one.state[m[0].bias].items()}
+    for x, optimizer in ((m, one), (twin, other), (plain, theirs)):
+        inject(x, 4)
+        optimizer.step()
+    for p, q in zip(m.parameters(), twin.parameters()):
+        assert torch.equal(p, q)
+    assert torch.allclose(m[0].bias, plain[0].bias, rtol=0, atol=1e-7)
+
+
 def test_tied_weights_are_one_parameter():
     m = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False))
     m[1].weight = m[0].weight

@@ -253,7 +253,7 @@ def state_of(entry=None, **group):
     (state_of(lr=1, momentum=0.9, param_names=None), [], "parameter 0 has no name; --names"),
     ({"model": {}}, [], "no state of an optimizer"),
     (state_of(entry={"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2), "step": 2},
-              role="adamw", lr=1, step=3), [], "'w' at step 2, 'w' at step 3"),
+              role="adamw", lr=1, step=3), [], "param 'w' is at step 2 and at 3"),
     (state_of(entry={"momentum_buffer": torch.zeros(2, 2, 2)}, lr=1, momentum=0.9),
      ["--to", "moonlight"], "param 'w' has 3 dimensions"),
 ])
