@@ -66,8 +66,7 @@ class TcpPost final : public Post {
       : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
     Posts::all().add(this);
     try {
-      const SignalMask mask;
-      reader_ = std::thread([this] { read_all(); });
+      reader_ = start_thread("a connection", [this] { read_all(); });
     } catch (...) {
       Posts::all().remove(this);
       throw;

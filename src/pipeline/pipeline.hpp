@@ -90,7 +90,14 @@ class Pipeline {
   /// Of a function of the caller's, in the last step.
   const FunctionFailure& function_failure() const { return function_failure_; }
   const std::vector<Action>& order() const { return order_; }
-  /// Timed pieces of the last step in no particular order.
+  /// Calls `visit(span)` for the timed pieces of the last step, in no particular order. Takes no
+  /// memory.
+  template <class Visit>
+  void visit_spans(const Visit& visit) const {
+    times_.visit(spans_, visit);
+    for (const auto& chunk : chunks_)
+      if (chunk) chunk->visit_spans(visit);
+  }
   std::vector<Span> spans() const;
   const std::vector<SlotPlan>& slots() const { return slots_; }
   /// The sums of a slot in which this rank takes part; see SlotPlan::owner_state.
