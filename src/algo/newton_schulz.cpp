@@ -330,8 +330,7 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
     Space space =
         carve(ops, *batch.settings, *batch.method, raw.rows, raw.cols, raw.count, batch.workspace);
     if (raw.rows > 0 && raw.count > 0) {
-      normalized_.push_back(
-          {raw, space.x, normalization_of(*batch.settings, batch.method->form)});
+      normalized_.push_back({raw, space.x, normalization_of(*batch.settings, batch.method->form)});
       Products products(ops, stream, batch.q);
       append_steps(products, space, *batch.settings, *batch.method);
       iterations.push_back(std::move(products.rounds));

@@ -67,7 +67,8 @@ class Error : public std::exception {
   Error between(const std::string& front, const std::string& behind = "") const;
 
  private:
-  Error(Status status, std::string message, int32_t rank, bool secondhand, size_t words_at) noexcept;
+  Error(Status status, std::string message, int32_t rank, bool secondhand,
+        size_t words_at) noexcept;
 
   Status status_;
   int32_t rank_;
@@ -98,8 +99,8 @@ Error caught_error() noexcept;
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
 /// Caller's mistake: always checked. The message parts are built only when the condition fails.
-#define MUONRT_REQUIRE(condition, status, ...)                                   \
-  do {                                                                           \
+#define MUONRT_REQUIRE(condition, status, ...)                         \
+  do {                                                                 \
     if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 

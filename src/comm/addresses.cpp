@@ -69,9 +69,8 @@ std::vector<Own> own_addresses() {
   ifaddrs* list = nullptr;
   const bool known = getifaddrs(&list) == 0;
   if (!known && errno == ENOMEM) throw Error(Status::kOutOfMemory);
-  MUONRT_REQUIRE(known, Status::kComm,
-                 "rendezvous: the interfaces cannot be read (", errno_text(errno),
-                 "); leave the interface out");
+  MUONRT_REQUIRE(known, Status::kComm, "rendezvous: the interfaces cannot be read (",
+                 errno_text(errno), "); leave the interface out");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
   std::vector<Own> out;
   for (const ifaddrs* at = list; at; at = at->ifa_next) {

@@ -167,10 +167,10 @@ std::optional<Error> Fingerprint::line_difference(Comm& comm, int64_t most,
         "ranks disagree, but their tables are equal: a hash collision; rename a parameter");
   const SentLine& first = all[0];
   const bool same_label = std::strcmp(first.label, other->label) == 0;
-  return make_error(
-      Status::kMismatch, "ranks disagree: ", first.label, " is ", first.value, " on rank 0 and ",
-      same_label ? "" : other->label, same_label ? "" : " ", other->value, " on rank ",
-      other - all.begin(), " (it must be equal on all ranks); pass the same on every rank");
+  return make_error(Status::kMismatch, "ranks disagree: ", first.label, " is ", first.value,
+                    " on rank 0 and ", same_label ? "" : other->label, same_label ? "" : " ",
+                    other->value, " on rank ", other - all.begin(),
+                    " (it must be equal on all ranks); pass the same on every rank");
 }
 
 void Fingerprint::compare(Comm& comm) const {

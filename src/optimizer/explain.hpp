@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/comm.hpp"
+#include "base/function_ref.hpp"
 #include "optimizer/agreement.hpp"
 #include "optimizer/first_check.hpp"
 #include "optimizer/report.hpp"

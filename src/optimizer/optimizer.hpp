@@ -29,8 +29,7 @@ class Optimizer {
 
   /// Collective: `read` gives this rank's settings; whatever fails on any rank fails with the same
   /// error on all, before anything is changed.
-  static std::unique_ptr<Optimizer> create(Comm& comm,
-                                           FunctionRef<OptimizerSettings()> read,
+  static std::unique_ptr<Optimizer> create(Comm& comm, FunctionRef<OptimizerSettings()> read,
                                            const MakeDevice& make_device);
 
   /// Collective. `read` gives this rank's arguments and may throw: the step is then voted down.
@@ -79,8 +78,7 @@ class Optimizer {
  private:
   Optimizer() = default;
   void take_memory();
-  StepRun prepare(FunctionRef<StepSettings()> read, StepSettings& step,
-                  std::optional<Error>& mine);
+  StepRun prepare(FunctionRef<StepSettings()> read, StepSettings& step, std::optional<Error>& mine);
   void enqueue(const StepRun& run);
   void wait();
   std::optional<Error> conclude(const StepSettings& step, const std::optional<Error>& mine,
@@ -102,7 +100,7 @@ class Optimizer {
   VoteRecord record_;
   HealthReport health_;
   std::vector<Findings> findings_of_all_;  // room for those of every rank
-  int64_t orthogonalized_ = 0;  // matrices, in all steps
+  int64_t orthogonalized_ = 0;             // matrices, in all steps
 };
 
 }  // namespace muonrt

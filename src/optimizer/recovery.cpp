@@ -170,15 +170,14 @@ Error VoteRecord::note_failure(const Error& error, const Outcome& outcome) {
   const StepResult result = judge(end);
   Error final_error = as_end(error);
   if (result == StepResult::kTorn) {
-    final_error =
-        make_error(Status::kTorn, "the step failed after its vote (", error.message(),
-                   "); parameters may be partly updated, reload a checkpoint");
+    final_error = make_error(Status::kTorn, "the step failed after its vote (", error.message(),
+                             "); parameters may be partly updated, reload a checkpoint");
     torn_ = true;
   } else if (result == StepResult::kUndecided) {
-    final_error = make_error(
-        Status::kUndecided, "the step failed inside its vote (", error.message(),
-        "); nothing was committed here, but a peer may have committed; settle "
-        "it with muonrt_optimizer_recover, or reload a checkpoint");
+    final_error =
+        make_error(Status::kUndecided, "the step failed inside its vote (", error.message(),
+                   "); nothing was committed here, but a peer may have committed; settle "
+                   "it with muonrt_optimizer_recover, or reload a checkpoint");
     open_ = true;
   }
   poison_ = final_error;

@@ -132,7 +132,8 @@ Status Optimizer::step(FunctionRef<StepSettings()> read, StepReport& report) {
   std::optional<Error> agreed;
   if (const auto error = error_of([&] { agreed = conclude(step, mine, report); })) fail(*error);
   if (agreed) {
-    // What all ranks have agreed on leaves the optimizer usable, unless a device or a stream is bad.
+    // What all ranks have agreed on leaves the optimizer usable, unless a device or a stream is
+    // bad.
     if (!may_go_on(agreed->status())) fail(*agreed);
     throw *agreed;
   }

@@ -221,8 +221,7 @@ void Chunk::run_newton_schulz(Team& team) {
     team.ran = true;
     return;
   }
-  if (!team.recording)
-    team.recording = record_work(*recorder, *c.compute, [&] { work.enqueue(); });
+  if (!team.recording) team.recording = record_work(*recorder, *c.compute, [&] { work.enqueue(); });
   recorder->replay(*c.compute, *team.recording);
 }
 

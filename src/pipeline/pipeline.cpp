@@ -279,7 +279,7 @@ void Pipeline::wait() {
   if (const auto error = context_.device->error()) throw *error;
 }
 
-void Pipeline::run_now(const std::function<void(Stream&)>& work) {
+void Pipeline::run_now(FunctionRef<void(Stream&)> work) {
   work(*compute_);
   context_.device->record(*finished_, *compute_);
   wait();

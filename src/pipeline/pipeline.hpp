@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "pipeline/chunk.hpp"
 #include "pipeline/clipping.hpp"
 #include "pipeline/context.hpp"
@@ -72,7 +72,7 @@ class Pipeline {
   std::optional<Error> late() const;
   /// Between steps: `work` enqueues behind what `join` waits for. Blocks until that has ended.
   /// Errors: as `wait`.
-  void run_now(const std::function<void(Stream&)>& work);
+  void run_now(FunctionRef<void(Stream&)> work);
   /// Blocks until the step has ended, however it did. Errors: those of the streams, and of `late`.
   void wait();
   /// After `enqueue` has thrown: waits for what it had enqueued. First for the caller's stream, in
