@@ -110,7 +110,8 @@ class TcpPost final : public Post {
       std::string content(reinterpret_cast<const char*>(&head), sizeof head);
       content += error.message().substr(0, kTextLimit);
       tell_all(FrameKind::kError, channel, content);
-    } catch (...) {  // the peers learn of it by their deadlines
+    } catch (...) {  // no memory: the end of the connection tells everybody
+      line_->close();
     }
   }
 

@@ -96,9 +96,11 @@ void check_quorum(const std::vector<Standing>& all) {
                  "set survivor_policy if the others are certainly lost");
 }
 
-// What else says "voted down, still usable" is not what a communicator ends with.
+// What else says "voted down, still usable" is not what a stream or a communicator ends with.
 Error as_end(const Error& error) {
-  return leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
+  if (!leaves_usable(error.status())) return error;
+  const bool device = error.status() == Status::kOutOfMemory && !error.is_secondhand();
+  return make_error(device ? Status::kDevice : Status::kComm, error.message());
 }
 
 }  // namespace

@@ -15,12 +15,7 @@ namespace muonrt {
 /// Of a step: it was voted down, nothing has changed, and the optimizer can go on.
 constexpr bool leaves_usable(Status status) {
   return status == Status::kInvalidArgument || status == Status::kMismatch ||
-         status == Status::kCallback;
-}
-
-/// The same where all ranks have agreed on the error.
-constexpr bool may_go_on(Status agreed) {
-  return leaves_usable(agreed) || agreed == Status::kOutOfMemory;
+         status == Status::kCallback || status == Status::kOutOfMemory;
 }
 
 /// What the ranks that are left have settled.

@@ -134,7 +134,7 @@ Status Optimizer::step(FunctionRef<StepSettings()> read, StepReport& report) {
   if (agreed) {
     // What all ranks have agreed on leaves the optimizer usable, unless a device or a stream is
     // bad.
-    if (!may_go_on(agreed->status())) fail(*agreed);
+    if (!leaves_usable(agreed->status())) fail(*agreed);
     throw *agreed;
   }
   if (run.health) take_health(report);
