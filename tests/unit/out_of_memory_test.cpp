@@ -1,58 +1,24 @@
-// Memory is refused at every place of a step, and at many of a creation. Only what C++ allocates is
-// refused, and products are muonrt's own: other libraries do not survive it.
+// Memory is refused at every place of two steps. Only what C++ allocates is, and products are
+// muonrt's own: other libraries do not survive it.
 
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <functional>
-#include <limits>
 #include <mutex>
 #include <new>
 
 #include "base/text.hpp"
 #include "comm/host_comm.hpp"
-#include "muonrt/comm.h"
-#include "support/one_matrix.hpp"
+#include "support/bits_cases.hpp"
+#include "support/gradient_cases.hpp"
+#include "support/refusal.hpp"
 #include "support/sanitized.hpp"
-#include "support/thread_ranks.hpp"
 #include "support/world.hpp"
 
 using namespace muonrt;
-
-namespace {
-
-/// Which allocation is refused: of those that the threads of one rank make, and the streams of all.
-class Refusal {
- public:
-  /// @param nth  from 0.
-  void arm(int64_t nth) {
-    fired_ = false;
-    left_ = nth;
-  }
-  void disarm() { left_ = kNever; }
-  bool fired() const { return fired_; }
-  /// This thread is a rank's own: counted, or not. Others are streams.
-  static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
-  bool refuses() {
-    if (left_ == kNever || of_thread_ == Thread::kOther) return false;
-    if (left_.fetch_sub(1) != 0) return false;
-    fired_ = true;
-    left_ = kNever;
-    return true;
-  }
-
- private:
-  enum class Thread { kStream, kCounted, kOther };
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 2;
-  std::atomic<int64_t> left_ = kNever;
-  std::atomic<bool> fired_ = false;
-  static inline thread_local Thread of_thread_ = Thread::kStream;
-};
-
-constinit Refusal refusal;
-
-}  // namespace
+using support::Refusal;
+using support::refusal;
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which have their own
 void* operator new(size_t bytes) {
@@ -185,6 +151,17 @@ world::Case matrices(int ranks) {
 /// With all that a step may do.
 world::Case everything(int ranks) {
   world::Case c = matrices(ranks);
+  static const std::vector<float> kLogits = {50, 400, 100, 900};
+  world::Param query = world::matrix("query", {12, 6}, {{PlacementKind::kShard, 0, 1}});
+  query.qk_clip.kind = QkKind::kQuery;
+  query.qk_clip.heads = 4;
+  query.qk_clip.kv_heads = 2;
+  query.qk_clip.head_dim = 3;
+  c.params.push_back(query);
+  c.arguments = [](StepSettings& step, int64_t, int) {
+    step.qk_logits = kLogits.data();
+    step.n_qk_logits = std::ssize(kLogits);
+  };
   c.settings.clip_norm = 0.5;
   c.settings.health_every = 1;
   c.settings.replica_check = ReplicaCheck::kEvery;
@@ -216,71 +193,6 @@ Trouble unequal_arguments() {
   return {Status::kMismatch, scale(0.5), scale(2.0)};
 }
 
-/// A creation, and a step, of two threads through the C ABI; `faulty` is refused an allocation.
-struct Created {
-  muonrt_status_t status[2] = {}, step[2] = {};
-  float data[2] = {};
-  bool fired = false;
-};
-Created create(int faulty, int64_t nth, bool in_step) {
-  Created out;
-  refusal.disarm();
-  Refusal::mark(false);
-  muonrt_thread_group_t* group = nullptr;
-  muonrt_thread_group_create(&group, 2);
-  muonrt_comm_t* comms[2];
-  for (int rank = 0; rank < 2; ++rank) {
-    muonrt_comm_create_thread(&comms[rank], group, rank);
-    muonrt_comm_set_timeout(comms[rank], 20'000);
-  }
-  if (!in_step) refusal.arm(nth);
-  OneMatrix trainers[2];
-  transport_test::on_ranks(2, [&](int rank) {
-    muonrt_optimizer_options_t options;
-    muonrt_optimizer_options_init(&options);
-    options.portable_gemm = 1;
-    OneMatrix& trainer = trainers[rank];
-    Refusal::mark(rank == faulty);
-    out.status[rank] = trainer.create(comms[rank], &options);
-    Refusal::mark(false);
-  });
-  out.fired = refusal.fired();
-  refusal.disarm();
-  if (in_step) refusal.arm(nth);
-  transport_test::on_ranks(2, [&](int rank) {
-    if (!trainers[rank].optimizer) return;
-    Refusal::mark(rank == faulty);
-    out.step[rank] = trainers[rank].step();
-    Refusal::mark(false);
-    if (out.step[rank] == MUONRT_ERROR_OUT_OF_MEMORY) out.step[rank] = trainers[rank].step();
-    out.data[rank] = trainers[rank].data[0];
-  });
-  out.fired = out.fired || refusal.fired();
-  refusal.disarm();
-  for (muonrt_comm_t* comm : comms) muonrt_comm_destroy(comm);
-  muonrt_thread_group_destroy(group);
-  return out;
-}
-
-/// @param stride  every so many allocations one is refused.
-void check_creations(int64_t stride) {
-  const float stepped = create(0, 1 << 30, false).data[0];
-  for (int faulty = 0; faulty < 2; ++faulty) {
-    int64_t failed = 0;
-    for (int64_t nth = 0;; nth += stride) {
-      const Created seen = create(faulty, nth, false);
-      CAPTURE(faulty, nth);
-      CHECK(seen.status[0] == seen.status[1]);
-      if (!seen.fired) break;
-      const bool made = seen.status[0] == MUONRT_OK;
-      CHECK((made || seen.status[0] == MUONRT_ERROR_OUT_OF_MEMORY));
-      CHECK((!made || (seen.data[0] == stepped && seen.data[1] == stepped)));
-      failed += !made;
-    }
-    CHECK((kSanitized || failed > 10));
-  }
-}
-
 }  // namespace
 
 TEST_CASE("out of memory: a step takes none", "[unit][optimizer]") {
@@ -291,7 +203,19 @@ TEST_CASE("out of memory: a step takes none", "[unit][optimizer]") {
     world::Case eager = everything(ranks);
     eager.settings.commit = CommitMode::kEager;
     CHECK(check_every(eager) == 0);
+    for (int variant = 0; variant < bits::kVariants; ++variant) {
+      const size_t mesh = ranks == 1 ? 0 : 1;
+      world::Case c = bits::make(
+          {.mesh = mesh, .scheme = variant, .threads = 1 + variant % 2, .variant = variant},
+          variant % 3 == 2, 2);
+      c.without_grad.clear();
+      CHECK(check_every(c) == 0);
+    }
   }
+  const Placement addends{PlacementKind::kPartial, 0, 1};
+  world::Case c = gradients::make({"sums", {2}, {addends}, {}, {}}, true, 2);
+  c.without_grad.clear();
+  CHECK(check_every(c) == 0);
 }
 
 TEST_CASE("out of memory: arguments that find none are voted down, and the step repeated",
@@ -307,29 +231,4 @@ TEST_CASE("out of memory: a step that is voted down for another reason tells it,
           "[unit][optimizer]") {
   for (const Trouble& trouble : {unequal_replicas(), unequal_arguments()})
     CHECK((kSanitized || check_every(everything(2), trouble) > 0));
-}
-
-TEST_CASE("out of memory: through the C ABI a step of every rank ends, and repeated gives the same",
-          "[unit][optimizer][abi]") {
-  const Created well = create(0, 1 << 30, true);
-  for (int faulty = 0; faulty < 2; ++faulty) {
-    for (int64_t nth = 0;; ++nth) {
-      const Created seen = create(faulty, nth, true);
-      CAPTURE(faulty, nth);
-      for (int rank = 0; rank < 2; ++rank) {
-        CHECK(seen.step[rank] == MUONRT_OK);
-        CHECK(seen.data[rank] == well.data[0]);
-      }
-      if (!seen.fired) break;
-    }
-  }
-}
-
-TEST_CASE("out of memory: a creation fails on every rank or on none", "[unit][optimizer][abi]") {
-  check_creations(7);
-}
-
-TEST_CASE("out of memory: a creation that is refused any allocation fails on every rank or on none",
-          "[.full]") {
-  check_creations(1);
 }
