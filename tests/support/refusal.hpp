@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-/// Memory that is refused, once: operator new (out_of_memory_test.cpp) asks. Not in trees with a
-/// sanitizer, which have allocators of their own.
+/// Memory that is refused, once: operator new (refusing_new.hpp) asks.
 namespace support {
 
 /// Which allocation that is: of those that the threads of one rank make, and the streams of all.

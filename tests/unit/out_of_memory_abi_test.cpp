@@ -113,7 +113,9 @@ TEST_CASE("out of memory: a creation fails on every rank or on none", "[unit][op
 
 namespace {
 
-muonrt_comm_t* meet_over_tcp(int rank, const std::string& address) {
+/// @param status  of the meeting.
+muonrt_comm_t* meet_over_tcp(int rank, const std::string& address, int64_t timeout_ms,
+                             muonrt_status_t& status) {
   const std::string secret(32, 's');
   muonrt_tcp_t tcp;
   muonrt_tcp_init(&tcp);
@@ -122,8 +124,9 @@ muonrt_comm_t* meet_over_tcp(int rank, const std::string& address) {
   tcp.address = address.c_str();
   tcp.secret = secret.data();
   tcp.secret_bytes = std::ssize(secret);
+  tcp.timeout_ms = timeout_ms;
   muonrt_comm_t* comm = nullptr;
-  muonrt_comm_create_tcp(&comm, &tcp);
+  status = muonrt_comm_create_tcp(&comm, &tcp);
   if (comm) muonrt_comm_set_timeout(comm, 20'000);
   return comm;
 }
@@ -137,14 +140,15 @@ std::vector<muonrt_status_t> over_tcp(int faulty, int64_t nth, bool& fired) {
   std::vector<muonrt_status_t> last(2, MUONRT_ERROR_INTERNAL);
   transport_test::on_ranks(2, [&](int rank) {
     Refusal::mark(false);
-    muonrt_comm_t* const comm = meet_over_tcp(rank, address);
+    muonrt_status_t status = MUONRT_OK;
+    muonrt_comm_t* const comm = meet_over_tcp(rank, address, 20'000, status);
     muonrt_comm_barrier(comm);
     if (rank == faulty) refusal.arm(nth);
     muonrt_comm_barrier(comm);
     OneMatrix trainer;
     const muonrt_optimizer_options_t options = portable();
     Refusal::mark(rank == faulty);
-    muonrt_status_t status = trainer.create(comm, &options);
+    status = trainer.create(comm, &options);
     for (int step = 0; step < 2 && status == MUONRT_OK; ++step) status = trainer.step();
     Refusal::mark(false);
     last[static_cast<size_t>(rank)] = status;
@@ -173,7 +177,44 @@ void check_tcp(int64_t stride) {
   }
 }
 
+/// A meeting in which `faulty` is refused an allocation says so; what it had begun ends with it.
+void check_meetings(int64_t stride) {
+  for (int faulty = 0; faulty < 2; ++faulty) {
+    bool fired = true;
+    for (int64_t nth = 0; fired; nth += stride) {
+      refusal.disarm();
+      Refusal::mark(false);
+      const std::string address = loopback::at_port(loopback::free_port());
+      muonrt_status_t met[2];
+      std::string said[2];
+      refusal.arm(nth);
+      transport_test::on_ranks(2, [&](int rank) {
+        Refusal::mark(rank == faulty);
+        muonrt_comm_t* const comm = meet_over_tcp(rank, address, 500, met[rank]);
+        Refusal::mark(false);
+        said[rank] = muonrt_last_error();
+        muonrt_comm_destroy(comm);
+      });
+      fired = refusal.fired();
+      refusal.disarm();
+      CAPTURE(faulty, nth, met[0], met[1], said[0], said[1]);
+      if (!fired) {
+        CHECK(met[0] == MUONRT_OK);
+        CHECK(met[1] == MUONRT_OK);
+      }
+      for (const muonrt_status_t status : met) {
+        CHECK(status != MUONRT_ERROR_INTERNAL);
+        CHECK(status != MUONRT_ERROR_INVALID_ARGUMENT);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("out of memory: a meeting over TCP ends on every rank", "[unit][tcp]") {
+  check_meetings(5);
+}
 
 TEST_CASE("out of memory: over TCP a rank that has none keeps nobody waiting",
           "[unit][optimizer][tcp]") {
@@ -184,4 +225,5 @@ TEST_CASE("out of memory: no allocation of a creation is one that a rank alone f
           "[.full]") {
   check_creations(1);
   check_tcp(1);
+  check_meetings(1);
 }
