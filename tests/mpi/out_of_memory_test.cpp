@@ -6,6 +6,7 @@
 #include "support/bits_cases.hpp"
 #include "support/refusal.hpp"
 #include "support/refusing_new.hpp"
+#include "support/sanitized.hpp"
 
 using namespace muonrt;
 using namespace mpi_test;
@@ -63,7 +64,8 @@ TEST_CASE("out of memory: under mpirun a step is voted down or committed, whatev
   const world::Case alone = small_case(1), c = small_case(size());
   const world::Tensors expected = world::run(alone).tensors;
   for (int faulty = 0; faulty < size(); ++faulty) {
-    for (int64_t nth = 0, fired = 1; fired; ++nth) {
+    int64_t nth = 0;
+    for (bool fired = true; fired; ++nth) {
       refusal.disarm();
       std::string problem;
       const std::string thrown = attempt([&] { problem = run(c, expected, faulty, nth); });
@@ -73,5 +75,6 @@ TEST_CASE("out of memory: under mpirun a step is voted down or committed, whatev
       REQUIRE(on_all(problem + thrown) == "");
       fired = on_all(mine ? "fired" : "") != "";
     }
+    CHECK((nth > 1 || kSanitized));
   }
 }
