@@ -97,11 +97,7 @@ class StagedComm final : public Comm {
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
-    try {
-      bootstrap_->abort(Error(status, message));
-    } catch (...) {  // no memory for the text
-      bootstrap_->abort(Error(status, std::string()));
-    }
+    bootstrap_->abort(make_error(status, message));
   }
   int64_t bytes_sent() const override { return bytes_sent_; }
   int64_t exchanges() const override { return exchanges_; }

@@ -284,7 +284,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * The same on every rank, with nothing changed and the optimizer usable: INVALID_ARGUMENT (a bad
  * argument or a missing gradient on some rank; in the first committed step, and the first of a
  * resume, a parameter that is not its master weight rounded), MISMATCH (step arguments differ, or
- * replicas), CALLBACK (a function of the caller's has failed on some rank).
+ * replicas), CALLBACK (a function of the caller's has failed on some rank), OUT_OF_MEMORY (on some
+ * rank there was none for its arguments; a step takes no more).
  * After these the optimizer is unusable and says so: COMM, TIMEOUT, ABORTED, DEVICE (nothing
  * committed here), UNDECIDED, TORN. They come of faults, which ranks meet at different places: one
  * may return COMM, another TIMEOUT, a third UNDECIDED, one that had heard the vote by then OK;

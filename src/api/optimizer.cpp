@@ -76,15 +76,17 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
   return as_status([&] {
     if (optimizer) *optimizer = nullptr;
     api::CommBody& c = api::open(comm, "muonrt_optimizer_create", "comm");
-    auto handle = std::make_unique<muonrt_optimizer>();
-    handle->body = Optimizer::create(
+    std::unique_ptr<muonrt_optimizer> handle;
+    auto made = Optimizer::create(
         c.for_optimizer(),
         [&] {
+          handle = std::make_unique<muonrt_optimizer>();  // the peers hear of it where this fails
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
           return api::read_settings(options, groups, n_groups, params, n_params, c.host.rank(),
                                     c.host.size());
         },
         make_device);
+    handle->body = std::move(made);
     *optimizer = api::keep(std::move(handle));
     return Status::kOk;
   });

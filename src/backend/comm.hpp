@@ -68,7 +68,7 @@ class Comm {
   virtual void retract(Stream&, int64_t* /*entered*/) {}
 
   /// Such an exchange, or a reduction of so many bytes, is to come: takes the memory that it wants,
-  /// so that no step does. Sends nothing.
+  /// so that no step does. Sends nothing. Called when an optimizer is created, and rehearses.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
 

@@ -27,6 +27,15 @@ Channel::Channel(MPI_Comm comm, int64_t piece_bytes) : comm_(comm), piece_bytes_
   MUONRT_MPI(MPI_Query_thread(&level));
   caller_thread_only_ = level < MPI_THREAD_MULTIPLE;
   box_ = std::make_unique<ErrorBox>(comm_, rank_, size_, !caller_thread_only_);
+  const auto few = static_cast<size_t>(2 * size_);  // messages, of one piece each
+  pieces_.reserve(few);
+  requests_.reserve(few);
+  statuses_.resize(few);
+  completed_.resize(few);
+  // What a vote and its explanation exchange finds its memory.
+  constexpr int64_t kSmall = 4096;
+  in_.resize(kSmall);
+  out_.resize(static_cast<size_t>(std::min(kBounceBytes, kSmall * size_)));
 }
 
 std::unique_ptr<Channel> Channel::over(MPI_Comm parent, int64_t piece_bytes, Deadline deadline) {

@@ -1,14 +1,13 @@
 #include "optimizer/explain.hpp"
 
 #include <bit>
-#include <vector>
 
 #include "optimizer/settings/describe.hpp"
 
 namespace muonrt {
 
-void explain_skip(Comm& comm, const Findings& mine, StepReport& report) {
-  std::vector<Findings> all(static_cast<size_t>(comm.size()));
+void explain_skip(Comm& comm, const Findings& mine, std::vector<Findings>& all,
+                  StepReport& report) {
   comm.allgather(&mine, all.data(), sizeof mine);
   // An owner finds what its peers have sent it; the rank where it came from names the parameter.
   for (size_t r = 0; r < all.size(); ++r) {
@@ -20,10 +19,11 @@ void explain_skip(Comm& comm, const Findings& mine, StepReport& report) {
   }
 }
 
-Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
-                           const Tables& tables, const Findings& findings, int64_t committed,
-                           const FirstCheck& check) {
-  Fingerprint table;
+namespace {
+
+void add_arguments(Fingerprint& table, const OptimizerSettings& settings, const StepSettings& step,
+                   const Tables& tables, const Findings& findings, int64_t committed,
+                   const FirstCheck& check) {
   table.add("step: number of committed steps", cat(committed));
   for (size_t g = 0; g < settings.groups.size(); ++g)
     table.add(cat("step: lr of group ", g), cat(step.lr_of(static_cast<int64_t>(g))));
@@ -43,16 +43,26 @@ Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings
   for (size_t i = 0; i < settings.params.size(); ++i)
     table.add(cat("step: param '", settings.params[i].name, "' compares with its replicas"),
               check.described(static_cast<int64_t>(i)));
+}
+
+}  // namespace
+
+Fingerprint step_arguments(const OptimizerSettings& settings, const StepSettings& step,
+                           const Tables& tables, const Findings& findings, int64_t committed,
+                           const FirstCheck& check) noexcept {
+  Fingerprint table;
+  if (error_of([&] { add_arguments(table, settings, step, tables, findings, committed, check); }))
+    table.cut();
   return table;
 }
 
-void explain_rejection(Comm& comm, const std::optional<Error>& mine, const Fingerprint& arguments,
-                       const std::function<void()>& otherwise) {
-  agree(comm, mine);
+Error explain_rejection(Comm& comm, const std::optional<Error>& mine, const Fingerprint& arguments,
+                        FunctionRef<std::optional<Error>()> otherwise) {
+  if (const auto error = agreed(comm, mine)) return *error;
   // Nobody's arguments were bad, so they differ, or what replicas hold does.
-  arguments.compare(comm);
-  otherwise();
-  throw Error(Status::kInternal, "internal: a step was voted down without a reason");
+  if (const auto error = arguments.difference(comm)) return *error;
+  if (const auto error = otherwise()) return *error;
+  return make_error(Status::kInternal, "internal: a step was voted down without a reason");
 }
 
 }  // namespace muonrt

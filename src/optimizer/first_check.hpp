@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backend/comm.hpp"
@@ -38,20 +39,21 @@ class FirstCheck {
   /// That step was committed.
   void note_commit();
   /// It was voted down. Where the sums say that replicas differ: MISMATCH, the same on every rank,
-  /// naming the parameter and the ranks. Collective.
-  void explain(Comm& comm, const OptimizerSettings& settings, const Ballot& sum);
+  /// naming the parameter and the ranks, where there is memory for that. Collective.
+  std::optional<Error> difference(Comm& comm, const OptimizerSettings& settings, const Ballot& sum);
 
   /// What of a parameter the step compares with its replicas, for the table of arguments.
   const char* described(int64_t param) const;
 
  private:
   enum : uint8_t { kMaster = 1, kWeights = 2, kGradient = 4 };
-  int64_t find_param(Comm& comm, bool gradients) const;
+  int64_t find_param(Comm& comm, bool gradients);
 
   ReplicaCheck when_ = ReplicaCheck::kFirst;
   MasterCheck masters_;
   ReplicaHashes hashes_;
   std::vector<uint8_t> due_, now_;  // by parameter: what is to be checked, and what a step checks
+  std::vector<int64_t> of_ranks_;   // room for a word of every rank
 };
 
 }  // namespace muonrt

@@ -102,10 +102,10 @@ void Health::take_memory() {
   mine_ = Buffer(device, words_ * 8);
   all_ = Buffer(device, words_ * 8);
   exchanged_ = Buffer::shared(device, words_ * 8);
+  context_->comm->prepare_reduction(words_ * 8);
 }
 
-Health::Records Health::records(int32_t matrix) const {
-  if (!measures_) return {nullptr, nullptr, nullptr};
+Health::Records Health::records_of(int32_t matrix) const {
   const int32_t at = record_of_[static_cast<size_t>(matrix)];
   return {lanczos_ + at, updates_ + at, q_ + at};
 }
@@ -113,7 +113,6 @@ Health::Records Health::records(int32_t matrix) const {
 void Health::begin(bool measures) {
   measures_ = measures;
   if (!measures) return;
-  if (context_->rehearses) context_->comm->prepare_reduction(words_ * 8);
   if (memory_.bytes() > 0)
     context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
 }
