@@ -2,6 +2,7 @@
 
 #include "backend/weight_bits.hpp"
 #include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/findings.cuh"
 
 namespace muonrt::cuda {
 
@@ -42,9 +43,11 @@ struct Weights {
   WeightForm form;
   int32_t index;          // of the parameter
   const ParamView* view;  // read where rounding is stochastic: registers are few
+  Findings* findings;     // of what is written, or null
 
-  __device__ static Weights of(const ParamView& view, int32_t index) {
-    return {view.param, view.master, view.remainder, view.param_dtype, view.form, index, &view};
+  __device__ static Weights of(const ParamView& view, int32_t index, Findings* findings) {
+    return {view.param,       view.master, view.remainder, view.param_dtype,
+            view.form, index, &view,       findings};
   }
   __device__ bool vectors_fit(int64_t at) const {
     return aligned(param, dtype, at) &&
@@ -65,6 +68,7 @@ struct Weights {
   template <int N>
   __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
+    note(w);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w, lanes);
@@ -78,6 +82,15 @@ struct Weights {
     }
     store_halves(remainder, at, low);
     store_halves(static_cast<uint16_t*>(param), at, high);
+  }
+
+  /// At random no finite value becomes infinite.
+  template <int N>
+  __device__ void note(const Values<N>& w) const {
+    Largest size;
+    for (int i = 0; i < N; ++i) size.take(w.x[i]);
+    if (size.not_finite_as(form == WeightForm::kStochastic ? DType::kF32 : dtype))
+      note_written(findings);
   }
 
   /// At random: one run of the generator after the other, each for those neighbours that lie in its

@@ -12,8 +12,13 @@
 namespace muonrt {
 
 /// Who found what was not finite, in a step that was skipped. Collective.
-/// @param mine  this rank's; its parameter is the settings'.
-void explain_skip(Comm& comm, const Findings& mine, StepReport& report);
+/// @param mine  this rank's.
+void explain_skip(Comm& comm, const OptimizerSettings& settings, const Tables& tables,
+                  const Findings& mine, StepReport& report);
+
+/// What this rank found that is not finite: "" where it found nothing.
+std::string describe_findings(const OptimizerSettings& settings, const Tables& tables,
+                              const Findings& mine, int32_t rank);
 
 /// The arguments of a step, in which ranks may differ.
 /// @param committed  steps so far.

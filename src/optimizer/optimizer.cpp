@@ -59,7 +59,8 @@ void Optimizer::take_memory() {
   tables_.bind_sums(plans_.whole_pipeline());
   written_ = WrittenMemory(settings_, tables_.params(), state_);
   first_check_ =
-      FirstCheck(*device_, settings_, plans_.whole(), tables_.params(), rank(), comm_->size());
+      FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
+                 comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {
@@ -137,7 +138,7 @@ void Optimizer::set_data(int64_t param, void* data) {
   written_.move(interval_of(view.param, view.numel, view.param_dtype, "data", p.name), given);
   p.data = data;
   tables_.set_data(param, data);
-  first_check_.renew_master(param);
+  first_check_.renew_here(param);
 }
 
 void Optimizer::take_params(const std::vector<int64_t>& list) {

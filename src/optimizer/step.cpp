@@ -153,16 +153,16 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
   report.orthogonalized = last.orthogonalized;
   if (result == StepResult::kSkipped) {
     report.skipped = true;
-    Findings findings = outcome.findings;
-    findings.first_param = tables_.param_of(findings.first_param);
-    return explain_skip(*comm_, findings, report);
+    return explain_skip(*comm_, settings_, tables_, outcome.findings, report);
   }
   report.zero_matrices = last.zero_matrices;
+  const std::string here = describe_findings(settings_, tables_, outcome.findings, rank());
   MUONRT_REQUIRE(
       result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
       comm_->size() - last.consent,
       " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
-      "MUONRT_COMMIT_ATOMIC");
+      "MUONRT_COMMIT_ATOMIC",
+      here.empty() ? "" : "; ", here);
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
   report.grad_norm = plans_.pipeline().clipping().grad_norm();
@@ -175,7 +175,7 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
 void Optimizer::note_commit() {
   clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
   tables_.count_commit();
-  first_check_.note_commit();
+  first_check_.note_commit(plans_.pipeline().outcome().findings.written != 0);
 }
 
 // The communicator is closed first; see VoteRecord::note_failure.
