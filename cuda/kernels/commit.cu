@@ -192,7 +192,7 @@ struct AdamStretch {
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
   if (!a.verdict.passes()) return;
-  for_each_stretch<false>(a.list, a.count, a.tables.params, 
+  for_each_stretch<false>(a.list, a.count, a.tables.params,
                           AdamStretch{a.tables.adam, a.verdict.findings});
 }
 

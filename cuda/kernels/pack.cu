@@ -44,9 +44,7 @@ struct DirectionBody {
     }
     store(message.data, message.dtype, packed + row * packed_ld + col, out, lanes);
   }
-  __device__ bool bad() const {
-    return bad_in_f32() || sent.not_finite_as(message.dtype);
-  }
+  __device__ bool bad() const { return bad_in_f32() || sent.not_finite_as(message.dtype); }
   __device__ bool bad_in_f32() const {
     return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(DType::kF32);
   }

@@ -46,8 +46,8 @@ struct Weights {
   Findings* findings;     // of what is written, or null
 
   __device__ static Weights of(const ParamView& view, int32_t index, Findings* findings) {
-    return {view.param,       view.master, view.remainder, view.param_dtype,
-            view.form, index, &view,       findings};
+    return {view.param, view.master, view.remainder, view.param_dtype,
+            view.form,  index,       &view,          findings};
   }
   __device__ bool vectors_fit(int64_t at) const {
     return aligned(param, dtype, at) &&

@@ -68,7 +68,8 @@ enum muonrt_normuon {
 MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
 
 /* Message of the last call of this thread that returned an error, or MUONRT_SKIPPED (which is none,
- * but has a reason); "" if there was none. Never NULL; valid until this thread's next call. Threads: any; each has its own.
+ * but has a reason); "" if there was none. Never NULL; valid until this thread's next call.
+ * Threads: any; each has its own.
  */
 MUONRT_API const char* muonrt_last_error(void);
 

@@ -12,8 +12,8 @@ namespace muonrt::host {
 namespace {
 
 template <class Grad, class Sent>
-uint32_t addend_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                 Sent* message) {
+uint32_t addend_rows(Isa isa, const Piece& piece, int64_t first, int64_t last,
+                     const ParamView& view, Sent* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
   uint32_t bad = 0;
   for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {

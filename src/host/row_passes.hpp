@@ -27,8 +27,8 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
   return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= kEndOfFinite<T>;
 }
 
-/// out <- cast(direction); the momentum is read, not written. @return bit 0: what was written is not
-/// finite, which any gradient or momentum that is not brings about; bit 1: it was so in f32.
+/// out <- cast(direction); the momentum is read, not written. @return bit 0: what was written is
+/// not finite, which any gradient or momentum that is not brings about; bit 1: it was so in f32.
 template <class Grad, class Momentum, class Wire>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,

@@ -10,8 +10,8 @@ namespace muonrt {
 
 namespace {
 
-/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient; the
-/// sum of one, or an update, which may come of a peer's gradient.
+/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
+/// the sum of one, or an update, which may come of a peer's gradient.
 struct Found {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t what = kNothing, param = -1;
@@ -51,9 +51,8 @@ void explain_skip(Comm& comm, const OptimizerSettings& settings, const Tables& t
   const Found here = found_in(mine, tables, std::ssize(settings.params));
   std::vector<Found> all(static_cast<size_t>(comm.size()));
   comm.allgather(&here, all.data(), sizeof here);
-  const auto least =
-      std::min_element(all.begin(), all.end(),
-                       [](const Found& a, const Found& b) { return a.what < b.what; });
+  const auto least = std::min_element(
+      all.begin(), all.end(), [](const Found& a, const Found& b) { return a.what < b.what; });
   report.nonfinite_rank = static_cast<int32_t>(least - all.begin());
   report.nonfinite_param = least->param;
   report.transport_overflow = least->overflowed != 0;

@@ -14,17 +14,17 @@ constexpr int64_t kMostElements = int64_t{1} << 30;  // of one tally
 
 [[noreturn]] void refuse(const ParamSettings& p, int64_t held, int64_t count) {
   const auto kind = static_cast<StateKind>(held - 1);
-  const char* const what = held == 0                        ? "data"
+  const char* const what = held == 0                       ? "data"
                            : kind == StateKind::kRemainder ? "data with its remainder"
-                                                            : name_of(kind);
+                                                           : name_of(kind);
   const bool weights = held == 0 || kind == StateKind::kMaster || kind == StateKind::kRemainder;
-  throw Error(Status::kInvalidArgument,
-              cat("param '", p.name, "': its ", what, " is not finite (infinite or NaN elements: ",
-                  count,
-                  "; loaded so, or made so by a committed step whose rate, decay or gradients were "
-                  "too large); ",
-                  weights ? "load the weights again and call muonrt_optimizer_take_params"
-                          : "load it again, or fill it with zeros"));
+  throw Error(
+      Status::kInvalidArgument,
+      cat("param '", p.name, "': its ", what, " is not finite (infinite or NaN elements: ", count,
+          "; loaded so, or made so by a committed step whose rate, decay or gradients were "
+          "too large); ",
+          weights ? "load the weights again and call muonrt_optimizer_take_params"
+                  : "load it again, or fill it with zeros"));
 }
 
 }  // namespace

@@ -14,9 +14,9 @@
 
 namespace muonrt {
 
-/// What the first committed step checks, and later ones trust: weights and state are finite, masters
-/// agree with parameters, replicas with one another. A check stays due until a step that made it is
-/// committed.
+/// What the first committed step checks, and later ones trust: weights and state are finite,
+/// masters agree with parameters, replicas with one another. A check stays due until a step that
+/// made it is committed.
 class FirstCheck {
  public:
   FirstCheck() = default;
@@ -31,8 +31,8 @@ class FirstCheck {
   /// A parameter lies elsewhere now, here.
   void renew_here(int64_t param);
 
-  /// Looks for what is not finite, compares masters, and gives `run` this rank's words of what replicas hold, which its stamp
-  /// then covers. Blocks where anything is due.
+  /// Looks for what is not finite, compares masters, and gives `run` this rank's words of what
+  /// replicas hold, which its stamp then covers. Blocks where anything is due.
   /// @param params  as Tables::fill has left them.
   /// Errors: as FiniteCheck and MasterCheck; those of the pipeline.
   void begin(Pipeline& pipeline, const OptimizerSettings& settings, const ParamView* params,

@@ -58,9 +58,8 @@ void Optimizer::take_memory() {
                         make_work(settings_, tables_, state_, clipper_, rank()));
   tables_.bind_sums(plans_.whole_pipeline());
   written_ = WrittenMemory(settings_, tables_.params(), state_);
-  first_check_ =
-      FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
-                 comm_->size());
+  first_check_ = FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
+                            comm_->size());
 }
 
 std::string Optimizer::describe(bool json) const {

@@ -65,8 +65,8 @@ void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, f
     p.remainder[i] = split.low;
   } else {
     static_cast<bf16*>(p.param)[i].bits = round_stochastic(
-        w, random_bits(p.seed, p.step, static_cast<uint32_t>(param),
-                       static_cast<uint64_t>(element)));
+        w,
+        random_bits(p.seed, p.step, static_cast<uint32_t>(param), static_cast<uint64_t>(element)));
   }
   note_written(p.param, p.param_dtype, i, verdict);
 }

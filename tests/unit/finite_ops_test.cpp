@@ -141,8 +141,11 @@ TEST_CASE("commit: a weight or momentum that is not finite as stored is noted by
                           << static_cast<int>(w.form) << ", " << name_of(w.dtype) << ", "
                           << w.value);
         // By vectors of 8 and one by one; the first, one within, the last.
-        for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0}, {1040, 0}, {1040, 517},
-                                    {1040, 1039}, {1043, 1042}})
+        for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
+                                    {1040, 0},
+                                    {1040, 517},
+                                    {1040, 1039},
+                                    {1043, 1042}})
           CHECK(noted(backend, verb, w, n, at) == (w.finite ? 0 : 1));
       }
     }

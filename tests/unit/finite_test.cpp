@@ -76,8 +76,7 @@ std::string refusal(world::Rank& rank, int64_t step, size_t params) {
     rank.step(step, report);
   } catch (const Error& e) {
     RANK_CHECK(e.status() == Status::kInvalidArgument);
-    for (size_t p = 0; p < params; ++p)
-      RANK_CHECK(rank.data(static_cast<int64_t>(p)) == before[p]);
+    for (size_t p = 0; p < params; ++p) RANK_CHECK(rank.data(static_cast<int64_t>(p)) == before[p]);
     RANK_CHECK(rank.optimizer().steps() == steps);
     return e.message();
   }
@@ -178,9 +177,8 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
       c.settings.replica_check = ReplicaCheck::kOff;  // independent of this
       c.settings.groups = world::default_groups();
       if (form.master == MasterKind::kNone) c.settings.groups[0].normuon = NormuonAxis::kRows;
-      std::vector<Held> held = {{0, StateKind::kMomentum},
-                                {1, StateKind::kMomentum},
-                                {1, StateKind::kVariance}};
+      std::vector<Held> held = {
+          {0, StateKind::kMomentum}, {1, StateKind::kMomentum}, {1, StateKind::kVariance}};
       if (form.master == MasterKind::kNone) held.push_back({0, StateKind::kNormuon});
       if (form.master == MasterKind::kOwned) held.push_back({0, StateKind::kMaster});
       if (form.master == MasterKind::kRemainder) held.push_back({1, StateKind::kRemainder});
@@ -258,8 +256,7 @@ TEST_CASE("finite: a bf16 momentum that overflows is told by the next step", "[u
     if (comm.rank() == 1) std::memcpy(rank.grad(0).data(), &above, 4);
     RANK_CHECK(rank.step_only(0, report) == Status::kOk);
     RANK_CHECK(names(refusal(rank, 1, 4), "matrix", "momentum", 1, 2));
-    if (comm.rank() == 1)
-      std::memset(rank.optimizer().state(0, StateKind::kMomentum).data, 0, 2);
+    if (comm.rank() == 1) std::memset(rank.optimizer().state(0, StateKind::kMomentum).data, 0, 2);
     RANK_CHECK(rank.step(2, report) == Status::kOk);
   });
 }
@@ -305,8 +302,10 @@ TEST_CASE("skip: a direction that only the transport's dtype makes infinite is t
           rank.fill_gradients(0);
           const float values[] = {p.a, p.b, p.sum};
           for (int64_t i = 0; i < 3; ++i) {
-            if (comm.rank() == 1) std::memcpy(rank.grad(i).data(), values + i, 4);
-            else if (i == 2) std::memset(rank.grad(i).data(), 0, 4);
+            if (comm.rank() == 1)
+              std::memcpy(rank.grad(i).data(), values + i, 4);
+            else if (i == 2)
+              std::memset(rank.grad(i).data(), 0, 4);
           }
           try {
             rank.step_only(0, reports[me]);
@@ -331,8 +330,8 @@ TEST_CASE("skip: a direction that only the transport's dtype makes infinite is t
           CHECK(report.nonfinite_param == p.param);
           if (p.param < 0) continue;
           CHECK(report.nonfinite_rank == p.rank);
-          CHECK(has(report.reason, cat("param '", c.params[static_cast<size_t>(p.param)].name,
-                                       "': ")));
+          CHECK(has(report.reason,
+                    cat("param '", c.params[static_cast<size_t>(p.param)].name, "': ")));
           CHECK(has(report.reason, cat("rank ", p.rank)));
           CHECK(has(report.reason, "overflows transport_dtype bf16") == p.overflow);
         }
