@@ -18,21 +18,21 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-struct Form {
+struct Stored {
   const char* name;
   DType dtype;
   MasterKind master;
 };
-const std::vector<Form> kForms = {{"f32", DType::kF32, MasterKind::kNone},
-                                  {"f32, master", DType::kF32, MasterKind::kOwned},
-                                  {"bf16", DType::kBF16, MasterKind::kNone},
-                                  {"bf16, master", DType::kBF16, MasterKind::kOwned},
-                                  {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
-                                  {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
+const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
+                                    {"f32, master", DType::kF32, MasterKind::kOwned},
+                                    {"bf16", DType::kBF16, MasterKind::kNone},
+                                    {"bf16, master", DType::kBF16, MasterKind::kOwned},
+                                    {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
+                                    {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
 
 /// Every way to write a weight: commit_muon, commit_adamw; by addends, commit_update with
 /// commit_momentum and commit_values with commit_adamw. Only the first two are cut.
-world::Case case_of(const Form& form, int ranks) {
+world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
   const auto add = [&](const char* name, std::vector<int64_t> shape, Placement how) {
@@ -96,53 +96,60 @@ bool names(const std::string& said, const std::string& param, const std::string&
 
 }  // namespace
 
+namespace {
+
+/// The tensors after four steps, of which the second makes a weight of `param` infinite, where
+/// `breaks`; then it is mended. @param said  by rank, of the steps that are refused meanwhile.
+world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
+                        std::vector<std::string>& said) {
+  world::Tensors out;
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    Optimizer& o = rank.optimizer();
+    StepReport report;
+    const bool mine = !is_cut(param) || comm.rank() == c.world - 1;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    if (breaks && mine) put(c, rank, param, 3e38f);
+    o.take_params({param});
+    RANK_CHECK(rank.step(1, report) == Status::kOk);
+    RANK_CHECK(o.steps() == 2);
+    for (const MatrixHealth& m : o.health().matrices)
+      RANK_CHECK(std::isnan(m.weight_rms) == (breaks && m.param == param));
+    if (breaks) {
+      std::string& once = said[static_cast<size_t>(comm.rank())];
+      once = refusal(rank, 2, c.params.size());
+      RANK_CHECK(refusal(rank, 2, c.params.size()) == once);
+    }
+    if (mine) put(c, rank, param, 0.5f);
+    o.take_params({param});
+    for (const int64_t step : {2, 3}) RANK_CHECK(rank.step(step, report) == Status::kOk);
+    const std::lock_guard lock(mutex);
+    RANK_CHECK(rank.add_to(out, seen));
+  });
+  return out;
+}
+
+}  // namespace
+
 TEST_CASE("finite: a step that makes a weight infinite is told by the next, until it is mended",
           "[unit][optimizer]") {
-  for (const Form& form : kForms) {
+  for (const Stored& form : kForms) {
     for (const int ranks : {1, 3}) {
-      world::Case c = case_of(form, ranks);
-      c.settings.health_every = 2;
       for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+        world::Case c = case_of(form, ranks);
+        c.settings.health_every = 2;
         c.settings.commit = commit;
-        const auto count = std::ssize(c.params);
-        for (int64_t param = 0; param < count; ++param) {
-          INFO(form.name << ", " << ranks << " ranks, " << c.params[static_cast<size_t>(param)].name
+        for (int64_t param = 0; param < std::ssize(c.params); ++param) {
+          const std::string& name = c.params[static_cast<size_t>(param)].name;
+          INFO(form.name << ", " << ranks << " ranks, " << name
                          << (commit == CommitMode::kEager ? ", eager" : ""));
           std::vector<std::string> said(static_cast<size_t>(ranks));
-          const auto run = [&](bool breaks) {
-            world::Tensors out;
-            std::vector<std::vector<bool>> seen;
-            std::mutex mutex;
-            world::on_ranks(ranks, [&](Comm& comm) {
-              world::Rank rank(c, comm);
-              StepReport report;
-              const bool mine = !is_cut(param) || comm.rank() == ranks - 1;
-              RANK_CHECK(rank.step(0, report) == Status::kOk);
-              if (breaks && mine) put(c, rank, param, 3e38f);
-              rank.optimizer().take_params({param});
-              RANK_CHECK(rank.step(1, report) == Status::kOk);
-              RANK_CHECK(rank.optimizer().steps() == 2);
-              for (const MatrixHealth& m : rank.optimizer().health().matrices)
-                RANK_CHECK(std::isnan(m.weight_rms) == (breaks && m.param == param));
-              if (breaks) {
-                const std::string once = refusal(rank, 2, c.params.size());
-                RANK_CHECK(refusal(rank, 2, c.params.size()) == once);
-                said[static_cast<size_t>(comm.rank())] = once;
-              }
-              if (mine) put(c, rank, param, 0.5f);
-              rank.optimizer().take_params({param});
-              RANK_CHECK(rank.step(2, report) == Status::kOk);
-              RANK_CHECK(rank.step(3, report) == Status::kOk);
-              const std::lock_guard lock(mutex);
-              RANK_CHECK(rank.add_to(out, seen));
-            });
-            return out;
-          };
-          const world::Tensors whole = run(false);
-          CHECK((run(true) == whole));
+          const world::Tensors whole = overflow(c, param, false, said);
+          CHECK((overflow(c, param, true, said) == whole));
           INFO(said[0]);
-          CHECK(names(said[0], c.params[static_cast<size_t>(param)].name, "data",
-                      is_cut(param) ? ranks - 1 : 0, ranks));
+          CHECK(names(said[0], name, "data", is_cut(param) ? ranks - 1 : 0, ranks));
           for (const std::string& s : said) CHECK(s == said[0]);
         }
       }
@@ -171,7 +178,7 @@ TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer
 TEST_CASE("finite: what is loaded is looked at before the first commit, and when it is renewed",
           "[unit][optimizer]") {
   using Held = std::pair<int64_t, StateKind>;
-  for (const Form& form : kForms) {
+  for (const Stored& form : kForms) {
     for (const int ranks : {1, 3}) {
       world::Case c = case_of(form, ranks);
       c.settings.replica_check = ReplicaCheck::kOff;  // independent of this
@@ -182,9 +189,10 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
       if (form.master == MasterKind::kNone) held.push_back({0, StateKind::kNormuon});
       if (form.master == MasterKind::kOwned) held.push_back({0, StateKind::kMaster});
       if (form.master == MasterKind::kRemainder) held.push_back({1, StateKind::kRemainder});
-      if (form.master != MasterKind::kStochastic)
-        for (const Held more : {Held{2, StateKind::kMomentum}, Held{3, StateKind::kVariance}})
-          held.push_back(more);
+      if (form.master != MasterKind::kStochastic) {
+        held.emplace_back(2, StateKind::kMomentum);
+        held.emplace_back(3, StateKind::kVariance);
+      }
       const world::Tensors untouched = world::run(c).tensors;
       world::Tensors out;
       std::vector<std::vector<bool>> seen;
