@@ -166,21 +166,22 @@ typedef struct muonrt_report {
      something else (found_inf, a factor or a logit of QK-clip: all ranks do; an update that
      overflowed: its owner); else -1 */
   int32_t nonfinite_rank;
-  int32_t health;             /* 1: this step measured; see muonrt_optimizer_health. What ends the
-                                    measuring of a step that is over is the next step's error */
-  int64_t nonfinite_param;    /* skipped: lowest parameter index it was found in there, else -1 */
-  int64_t bytes_sent;         /* to other ranks in this step */
-  double seconds;             /* whole call */
-  double local_seconds;       /* packs, unpacks, commits */
-  double gemm_seconds;        /* normalization and Newton-Schulz products */
-  double exchange_seconds;    /* sum over exchanges */
-  double exposed_seconds;     /* whole call less the local passes and the products */
-  double grad_norm;           /* of all gradients, where clip_norm is set; else 0 */
-  int64_t clipped_heads;      /* by QK-clip; see muonrt_optimizer_clipped_heads */
-  double enqueue_seconds;     /* until everything was enqueued; then the call only waits. Of a large
-                                 step: what `stream` held, too */
-  int32_t transport_overflow; /* 1: skipped though the gradient and the momentum are finite: their
-                                 direction is finite in f32, and not in transport_dtype */
+  int32_t health;          /* 1: this step measured; see muonrt_optimizer_health. What ends the
+                                 measuring of a step that is over is the next step's error */
+  int64_t nonfinite_param; /* skipped: lowest parameter index it was found in there, else -1 */
+  int64_t bytes_sent;      /* to other ranks in this step */
+  double seconds;          /* whole call */
+  double local_seconds;    /* packs, unpacks, commits */
+  double gemm_seconds;     /* normalization and Newton-Schulz products */
+  double exchange_seconds; /* sum over exchanges */
+  double exposed_seconds;  /* whole call less the local passes and the products */
+  double grad_norm;        /* of all gradients, where clip_norm is set; else 0 */
+  int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_clipped_heads */
+  double enqueue_seconds;  /* until everything was enqueued; then the call only waits. Of a large
+                              step: what `stream` held, too */
+  /* 1: skipped, though the gradient and the momentum are finite: their direction is finite in f32,
+     but not in transport_dtype. */
+  int32_t transport_overflow;
   int32_t reserved;
 } muonrt_report_t;
 

@@ -38,8 +38,13 @@ FiniteCheck::FiniteCheck(Device& device, const OptimizerSettings& settings, cons
 }
 
 void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
-                                 const ParamView* params, const std::vector<bool>& due) const {
-  if (std::find(due.begin(), due.end(), true) == due.end()) return;
+                                 const ParamView* params, const std::vector<uint8_t>& due,
+                                 uint8_t bit) const {
+  const auto looks = [&](int64_t param) { return (due[static_cast<size_t>(param)] & bit) != 0; };
+  const int64_t count = std::ssize(due);
+  int64_t first = 0;
+  while (first < count && !looks(first)) ++first;
+  if (first == count) return;
   Ops& ops = device_->ops();
   pipeline.run_now([&](Stream& stream) {
     const auto add = [&](int64_t param, int64_t held, void* data, DType dtype, int64_t numel,
@@ -51,11 +56,10 @@ void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& se
       }
     };
     ops.fill(stream, tallies_.data(), 0, tallies_.bytes());
-    for (int64_t i = 0; i < std::ssize(due); ++i)
-      if (due[static_cast<size_t>(i)])
-        add(i, 0, params[i].param, params[i].param_dtype, params[i].numel, nullptr);
+    for (int64_t i = first; i < count; ++i)
+      if (looks(i)) add(i, 0, params[i].param, params[i].param_dtype, params[i].numel, nullptr);
     for (const StateEntry& entry : state_->entries()) {
-      if (!due[static_cast<size_t>(entry.param)]) continue;
+      if (!looks(entry.param)) continue;
       const bool low = entry.kind == StateKind::kRemainder;
       add(entry.param, 1 + static_cast<int64_t>(entry.kind),
           low ? params[entry.param].param : entry.data, entry.dtype, entry.numel,
@@ -63,9 +67,9 @@ void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& se
     }
     ops.copy(stream, mirror_.data(), tallies_.data(), tallies_.bytes());
   });
-  for (int64_t i = 0; i < std::ssize(due) * kHeld; ++i) {
-    const int64_t count = mirror_.as<Tally>()[i].nonfinite;
-    if (count > 0) refuse(settings.params[static_cast<size_t>(i / kHeld)], i % kHeld, count);
+  for (int64_t i = first * kHeld; i < count * kHeld; ++i) {
+    const int64_t bad = mirror_.as<Tally>()[i].nonfinite;
+    if (bad > 0) refuse(settings.params[static_cast<size_t>(i / kHeld)], i % kHeld, bad);
   }
 }
 

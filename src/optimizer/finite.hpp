@@ -20,10 +20,10 @@ class FiniteCheck {
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 
   /// Blocks, behind what the pipeline has joined.
-  /// @param due  by parameter: whether it is looked at.
+  /// @param due  by parameter; those that have `bit` are looked at.
   /// Errors: INVALID_ARGUMENT naming the first parameter, what of it and how many elements.
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
-                      const ParamView* params, const std::vector<bool>& due) const;
+                      const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit) const;
 
  private:
   Device* device_ = nullptr;

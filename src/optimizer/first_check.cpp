@@ -69,9 +69,7 @@ void FirstCheck::begin(Pipeline& pipeline, const OptimizerSettings& settings,
                        const ParamView* params, StepRun& run) {
   Hash compared;
   bool any = false;
-  std::vector<bool> here;
-  for (const uint8_t due : due_) here.push_back((due & kHere) != 0);
-  finite_.require_finite(pipeline, settings, params, here);
+  finite_.require_finite(pipeline, settings, params, due_, kHere);
   for (size_t i = 0; i < due_.size(); ++i) {
     now_[i] = due_[i];
     if (!params[i].active) now_[i] &= static_cast<uint8_t>(~kGradient);
