@@ -52,11 +52,7 @@ struct MuonBody {
     for (int i = 0; i < N; ++i)
       m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
     store(momentum, momentum_dtype, here, m, lanes);
-    if (momentum_dtype != DType::kF32) {
-      Largest size;
-      for (int i = 0; i < N; ++i) size.take(m.x[i]);
-      if (size.not_finite_as(momentum_dtype)) note_written(weights.findings);
-    }
+    if (momentum_dtype != DType::kF32) note_written(m, momentum_dtype, weights.findings);
   }
 
   template <int N>

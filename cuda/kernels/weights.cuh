@@ -6,6 +6,17 @@
 
 namespace muonrt::cuda {
 
+/// Notes if one of these is not finite once stored. Comparisons end in one predicate: a maximum
+/// takes registers that commit_muon has not.
+/// @param findings  or null.
+template <int N>
+__device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {
+  const auto end = std::bit_cast<float>(end_of_finite(dtype));
+  bool finite = true;
+  for (int i = 0; i < N; ++i) finite = finite & (fabsf(values.x[i]) < end);
+  if (!finite) note_written(findings);
+}
+
 /// Where elements of an item lie in the whole tensor, counted row by row inside the item.
 struct Positions {
   int64_t cols, tensor_index, tensor_ld;
@@ -68,7 +79,8 @@ struct Weights {
   template <int N>
   __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
-    note(w);
+    // At random no finite value becomes infinite.
+    note_written(w, form == WeightForm::kStochastic ? DType::kF32 : dtype, findings);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w, lanes);
@@ -82,15 +94,6 @@ struct Weights {
     }
     store_halves(remainder, at, low);
     store_halves(static_cast<uint16_t*>(param), at, high);
-  }
-
-  /// At random no finite value becomes infinite.
-  template <int N>
-  __device__ void note(const Values<N>& w) const {
-    Largest size;
-    for (int i = 0; i < N; ++i) size.take(w.x[i]);
-    if (size.not_finite_as(form == WeightForm::kStochastic ? DType::kF32 : dtype))
-      note_written(findings);
   }
 
   /// At random: one run of the generator after the other, each for those neighbours that lie in its
