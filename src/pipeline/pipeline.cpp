@@ -247,13 +247,9 @@ void Pipeline::enqueue(const StepRun& run) {
     if (work_.serial) drain();
     if (++enqueued == ahead) context_.device->synchronize_joined(join_deadline_);
   }
-  copy_findings();
+  context_.ops().copy(*compute_, &outcome_->findings, context_.results.findings, sizeof(Findings));
   clipping_->report();
   context_.device->record(*finished_, *compute_);
-}
-
-void Pipeline::copy_findings() {
-  context_.ops().copy(*compute_, &outcome_->findings, context_.results.findings, sizeof(Findings));
 }
 
 // The second time Newton-Schulz is recorded, which one that measures is not.
@@ -314,7 +310,6 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   context_.ops().copy(*compute_, context_.results.ballot_sum, &outcome_->verdict, sizeof(Ballot));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
-  copy_findings();
   clipping_->report();  // a step that could not be enqueued to its end has not
   context_.device->record(*finished_, *compute_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));

@@ -104,7 +104,6 @@ class Pipeline {
   void make_chunks();
   void prepare(const StepRun& run);
   void scan();
-  void copy_findings();
   void vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirror, bool binding);
   void adamw(const StepRun& run);
   void perform(const Action& action, const StepRun& run);
