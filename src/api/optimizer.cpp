@@ -62,6 +62,7 @@ muonrt_report_t to_c(const StepReport& r) {
   out.clipped_heads = r.clipped_heads;
   out.health = r.health;
   out.enqueue_seconds = r.enqueue_seconds;
+  out.transport_overflow = r.transport_overflow;
   return out;
 }
 
@@ -167,6 +168,7 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");
+    if (status == Status::kSkipped) api::set_last_error(done.reason.c_str());
     return status;
   });
 }

@@ -1,22 +1,52 @@
 #include "optimizer/explain.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "optimizer/settings/describe.hpp"
 
 namespace muonrt {
 
-void explain_skip(Comm& comm, const Findings& mine, std::vector<Findings>& all,
-                  StepReport& report) {
-  comm.allgather(&mine, all.data(), sizeof mine);
-  // An owner finds what its peers have sent it; the rank where it came from names the parameter.
-  for (size_t r = 0; r < all.size(); ++r) {
-    const bool first = report.nonfinite_rank < 0;
-    const bool names = all[r].first_param >= 0 && report.nonfinite_param < 0;
-    if (!all[r].nonfinite || !(first || names)) continue;
-    report.nonfinite_rank = static_cast<int32_t>(r);
-    report.nonfinite_param = all[r].first_param;
-  }
+namespace {
+
+Found found_in(const Findings& findings, const Tables& tables, int64_t params) {
+  if (!findings.nonfinite) return {};
+  if (findings.first_param < 0) return {Found::kUpdate, -1, 0};
+  const int64_t param = tables.param_of(findings.first_param);
+  return {findings.first_param < params ? Found::kGradient : Found::kSum, param,
+          param != tables.param_of(findings.first_in_f32)};
+}
+
+std::string reason_of(const OptimizerSettings& settings, const Found& found, int32_t rank) {
+  const std::string by = cat(" (found by rank ", rank, ")");
+  if (found.what == Found::kNothing) return "nothing";
+  if (found.param < 0)
+    return cat("an update overflowed, a logit or factor is not finite, or found_inf is set", by);
+  const std::string& name = settings.params[static_cast<size_t>(found.param)].name;
+  if (!found.overflowed)
+    return cat("param '", name, "': a gradient, state or update is not finite", by);
+  return cat("param '", name, "': its gradient and momentum are finite, but their direction ",
+             "overflows transport_dtype ", name_of(settings.transport), by,
+             "; scale gradients down, or set transport_dtype to f32");
+}
+
+}  // namespace
+
+std::string describe_findings(const OptimizerSettings& settings, const Tables& tables,
+                              const Findings& mine, int32_t rank) {
+  return reason_of(settings, found_in(mine, tables, std::ssize(settings.params)), rank);
+}
+
+void explain_skip(Comm& comm, const OptimizerSettings& settings, const Tables& tables,
+                  const Findings& mine, std::vector<Found>& all, StepReport& report) {
+  const Found here = found_in(mine, tables, std::ssize(settings.params));
+  comm.allgather(&here, all.data(), sizeof here);
+  const auto least = std::min_element(
+      all.begin(), all.end(), [](const Found& a, const Found& b) { return a.what < b.what; });
+  report.nonfinite_rank = static_cast<int32_t>(least - all.begin());
+  report.nonfinite_param = least->param;
+  report.transport_overflow = least->overflowed != 0;
+  error_of([&] { report.reason = reason_of(settings, *least, report.nonfinite_rank); });
 }
 
 namespace {

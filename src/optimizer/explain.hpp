@@ -13,10 +13,24 @@
 
 namespace muonrt {
 
-/// Who found what was not finite, in a step that was skipped. Collective. Takes no memory.
-/// @param mine  this rank's; its parameter is the settings'.
+/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
+/// the sum of one, or an update, which may come of a peer's gradient.
+struct Found {
+  enum : int64_t { kGradient, kSum, kUpdate, kNothing };
+  int64_t what = kNothing, param = -1;
+  int64_t overflowed = 0;  // 1: by the transport dtype alone
+};
+
+/// Who found what was not finite, in a step that was skipped. Collective. Without memory the report
+/// has no reason, all else stays.
+/// @param mine  this rank's.
 /// @param all   room for every rank's.
-void explain_skip(Comm& comm, const Findings& mine, std::vector<Findings>& all, StepReport& report);
+void explain_skip(Comm& comm, const OptimizerSettings& settings, const Tables& tables,
+                  const Findings& mine, std::vector<Found>& all, StepReport& report);
+
+/// What this rank found that is not finite: "nothing", or the reason.
+std::string describe_findings(const OptimizerSettings& settings, const Tables& tables,
+                              const Findings& mine, int32_t rank);
 
 /// The arguments of a step, in which ranks may differ.
 /// @param committed  steps so far.

@@ -41,9 +41,10 @@ std::string listed(const ReplicaDifference& d) {
 
 }  // namespace
 
-FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const Plan& plan,
-                       const ParamView* params, int rank, int world)
+FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const State& state,
+                       const Plan& plan, const ParamView* params, int rank, int world)
     : when_(settings.replica_check),
+      finite_(device, settings, state),
       masters_(device, settings, params),
       due_(settings.params.size()),
       now_(settings.params.size(), 0),
@@ -55,27 +56,28 @@ FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const 
 
 void FirstCheck::renew() {
   const uint8_t replicas = when_ == ReplicaCheck::kOff ? 0 : kWeights | kGradient;
-  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kMaster | replicas));
+  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kHere | replicas));
 }
 
 void FirstCheck::renew_weights(int64_t param) {
-  renew_master(param);
+  renew_here(param);
   if (when_ != ReplicaCheck::kOff) due_[static_cast<size_t>(param)] |= kWeights;
 }
 
-void FirstCheck::renew_master(int64_t param) { due_[static_cast<size_t>(param)] |= kMaster; }
+void FirstCheck::renew_here(int64_t param) { due_[static_cast<size_t>(param)] |= kHere; }
 
 void FirstCheck::begin(Pipeline& pipeline, const OptimizerSettings& settings,
                        const ParamView* params, StepRun& run) {
   Hash compared;
   bool any = false;
+  finite_.require_finite(pipeline, settings, params, due_, kHere);
   for (size_t i = 0; i < due_.size(); ++i) {
     now_[i] = due_[i];
     if (!params[i].active) now_[i] &= static_cast<uint8_t>(~kGradient);
     const int replicas = now_[i] & (kWeights | kGradient);
     compared.value(int64_t{replicas});
     any = any || replicas != 0;
-    if (now_[i] & kMaster)
+    if (now_[i] & kHere)
       masters_.require_equal(pipeline, settings, params, static_cast<int64_t>(i));
   }
   if (!any) return;
@@ -96,10 +98,12 @@ void FirstCheck::begin(Pipeline& pipeline, const OptimizerSettings& settings,
   }
 }
 
-void FirstCheck::note_commit() {
+void FirstCheck::note_commit(bool wrote_nonfinite) {
   const bool always = when_ == ReplicaCheck::kEvery;
-  for (size_t i = 0; i < due_.size(); ++i)
-    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kMaster : now_[i]));
+  for (size_t i = 0; i < due_.size(); ++i) {
+    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kHere : now_[i]));
+    if (wrote_nonfinite) renew_here(static_cast<int64_t>(i));
+  }
 }
 
 const char* FirstCheck::described(int64_t param) const {

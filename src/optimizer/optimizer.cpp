@@ -35,7 +35,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
     fingerprint = make_fingerprint(self.settings_, self.device_->describe());
     methods = make_newton_schulz(self.settings_);
     self.record_ = VoteRecord(comm.rank(), comm.size(), self.settings_.commit);
-    self.findings_of_all_.resize(static_cast<size_t>(comm.size()));
+    self.found_of_all_.resize(static_cast<size_t>(comm.size()));
   });
   Optimizer& self = *out;
   fingerprint.compare(comm);
@@ -66,8 +66,8 @@ void Optimizer::take_memory() {
                         make_work(settings_, tables_, state_, clipper_, rank()));
   tables_.bind_sums(plans_.whole_pipeline());
   written_ = WrittenMemory(settings_, tables_.params(), state_);
-  first_check_ =
-      FirstCheck(*device_, settings_, plans_.whole(), tables_.params(), rank(), comm_->size());
+  first_check_ = FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
+                            comm_->size());
   health_.matrices.reserve(plans_.most_measured());
 }
 
@@ -146,7 +146,7 @@ void Optimizer::set_data(int64_t param, void* data) {
   written_.move(interval_of(view.param, view.numel, view.param_dtype, "data", p.name), given);
   p.data = data;
   tables_.set_data(param, data);
-  first_check_.renew_master(param);
+  first_check_.renew_here(param);
 }
 
 void Optimizer::take_params(const std::vector<int64_t>& list) {

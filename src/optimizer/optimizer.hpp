@@ -99,7 +99,7 @@ class Optimizer {
   StepPlans plans_;
   VoteRecord record_;
   HealthReport health_;
-  std::vector<Findings> findings_of_all_;  // room for those of every rank
+  std::vector<Found> found_of_all_;  // room for those of every rank
   int64_t orthogonalized_ = 0;             // matrices, in all steps
 };
 

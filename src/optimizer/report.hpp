@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "pipeline/health.hpp"
@@ -14,6 +15,8 @@ struct StepReport {
   int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // summed over ranks
   int32_t nonfinite_rank = -1;
   int64_t nonfinite_param = -1;
+  bool transport_overflow = false;
+  std::string reason;  // skipped: why
   int64_t bytes_sent = 0;
   double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
   double exposed_seconds = 0, enqueue_seconds = 0;

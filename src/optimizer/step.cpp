@@ -160,17 +160,15 @@ std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::op
   report.orthogonalized = last.orthogonalized;
   if (result == StepResult::kSkipped) {
     report.skipped = true;
-    Findings findings = outcome.findings;
-    findings.first_param = tables_.param_of(findings.first_param);
-    explain_skip(*comm_, findings, findings_of_all_, report);
+    explain_skip(*comm_, settings_, tables_, outcome.findings, found_of_all_, report);
     return std::nullopt;
   }
   report.zero_matrices = last.zero_matrices;
-  MUONRT_REQUIRE(
-      result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
-      comm_->size() - last.consent,
-      " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
-      "MUONRT_COMMIT_ATOMIC");
+  MUONRT_REQUIRE(result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
+                 comm_->size() - last.consent,
+                 " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
+                 "MUONRT_COMMIT_ATOMIC. Here: ",
+                 describe_findings(settings_, tables_, outcome.findings, rank()));
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
   report.grad_norm = plans_.pipeline().clipping().grad_norm();
@@ -184,7 +182,7 @@ std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::op
 void Optimizer::note_commit() {
   clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
   tables_.count_commit();
-  first_check_.note_commit();
+  first_check_.note_commit(plans_.pipeline().outcome().findings.written != 0);
 }
 
 // The communicator is closed first; see VoteRecord::note_failure.
