@@ -13,14 +13,6 @@
 
 namespace muonrt {
 
-/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
-/// the sum of one, or an update, which may come of a peer's gradient.
-struct Found {
-  enum : int64_t { kGradient, kSum, kUpdate, kNothing };
-  int64_t what = kNothing, param = -1;
-  int64_t overflowed = 0;  // 1: by the transport dtype alone
-};
-
 /// Who found what was not finite, in a step that was skipped. Collective. Without memory the report
 /// has no reason, all else stays.
 /// @param mine  this rank's.

@@ -8,6 +8,14 @@
 
 namespace muonrt {
 
+/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
+/// the sum of one, or an update, which may come of a peer's gradient.
+struct Found {
+  enum : int64_t { kGradient, kSum, kUpdate, kNothing };
+  int64_t what = kNothing, param = -1;
+  int64_t overflowed = 0;  // 1: by the transport dtype alone
+};
+
 /// What a step did on this rank.
 struct StepReport {
   bool skipped = false;
