@@ -184,8 +184,8 @@ TEST_CASE("skip: a step that is skipped says why, one that overflows by the tran
   for (const bool overflows : {false, true}) {
     Half h(all(kOne));
     muonrt_group_t group = muonrt::muon_group();
-    group.momentum_kind = MUONRT_MOMENTUM_HEAVY_BALL;
-    group.nesterov = 0;  // a first direction is the gradient
+    group.momentum = 0.0;
+    group.nesterov = 0;  // the direction is the gradient
     h.optimizer.set_group(0, group);
     h.grad[3] = overflows ? 3.4e38f : std::numeric_limits<float>::quiet_NaN();
     const muonrt_report_t report = h.optimizer.step(0.1);
