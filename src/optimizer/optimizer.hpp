@@ -100,7 +100,7 @@ class Optimizer {
   VoteRecord record_;
   HealthReport health_;
   std::vector<Found> found_of_all_;  // room for those of every rank
-  int64_t orthogonalized_ = 0;             // matrices, in all steps
+  int64_t orthogonalized_ = 0;       // matrices, in all steps
 };
 
 }  // namespace muonrt

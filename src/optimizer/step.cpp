@@ -164,11 +164,12 @@ std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::op
     return std::nullopt;
   }
   report.zero_matrices = last.zero_matrices;
-  MUONRT_REQUIRE(result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
-                 comm_->size() - last.consent,
-                 " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
-                 "MUONRT_COMMIT_ATOMIC. Here: ",
-                 describe_findings(settings_, tables_, outcome.findings, rank()));
+  MUONRT_REQUIRE(
+      result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
+      comm_->size() - last.consent,
+      " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
+      "MUONRT_COMMIT_ATOMIC. Here: ",
+      describe_findings(settings_, tables_, outcome.findings, rank()));
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
   report.grad_norm = plans_.pipeline().clipping().grad_norm();
