@@ -9,6 +9,7 @@
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
 #include "muonrt/state.h"
+#include "optimizer/explain.hpp"
 #include "pipeline/trace.hpp"
 
 using namespace muonrt;
@@ -168,7 +169,11 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");
-    if (status == Status::kSkipped) api::set_last_error(done.reason.c_str());
+    if (status == Status::kSkipped) {
+      std::string why = "not finite";
+      error_of([&] { why = words_of(o.settings(), done); });  // short where there is no memory
+      api::set_last_error(why.c_str());
+    }
     return status;
   });
 }

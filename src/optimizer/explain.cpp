@@ -7,17 +7,16 @@
 
 namespace muonrt {
 
-namespace {
-
-Found found_in(const Findings& findings, const Tables& tables, int64_t params) {
+Found found_in(const Findings& findings, const Tables& tables, const OptimizerSettings& settings) {
   if (!findings.nonfinite) return {};
   if (findings.first_param < 0) return {Found::kUpdate, -1, 0};
   const int64_t param = tables.param_of(findings.first_param);
-  return {findings.first_param < params ? Found::kGradient : Found::kSum, param,
+  const bool own = findings.first_param < std::ssize(settings.params);
+  return {own ? Found::kGradient : Found::kSum, param,
           param != tables.param_of(findings.first_in_f32)};
 }
 
-std::string reason_of(const OptimizerSettings& settings, const Found& found, int32_t rank) {
+std::string words_of(const OptimizerSettings& settings, const Found& found, int32_t rank) {
   const std::string by = cat(" (found by rank ", rank, ")");
   if (found.what == Found::kNothing) return "nothing";
   if (found.param < 0)
@@ -30,23 +29,18 @@ std::string reason_of(const OptimizerSettings& settings, const Found& found, int
              "; scale gradients down, or set transport_dtype to f32");
 }
 
-}  // namespace
-
-std::string describe_findings(const OptimizerSettings& settings, const Tables& tables,
-                              const Findings& mine, int32_t rank) {
-  return reason_of(settings, found_in(mine, tables, std::ssize(settings.params)), rank);
+std::string words_of(const OptimizerSettings& settings, const StepReport& skipped) {
+  const Found found{Found::kUpdate, skipped.nonfinite_param, skipped.transport_overflow};
+  return words_of(settings, found, skipped.nonfinite_rank);
 }
 
-void explain_skip(Comm& comm, const OptimizerSettings& settings, const Tables& tables,
-                  const Findings& mine, std::vector<Found>& all, StepReport& report) {
-  const Found here = found_in(mine, tables, std::ssize(settings.params));
-  comm.allgather(&here, all.data(), sizeof here);
+void explain_skip(Comm& comm, const Found& mine, std::vector<Found>& all, StepReport& report) {
+  comm.allgather(&mine, all.data(), sizeof mine);
   const auto least = std::min_element(
       all.begin(), all.end(), [](const Found& a, const Found& b) { return a.what < b.what; });
   report.nonfinite_rank = static_cast<int32_t>(least - all.begin());
   report.nonfinite_param = least->param;
   report.transport_overflow = least->overflowed != 0;
-  error_of([&] { report.reason = reason_of(settings, *least, report.nonfinite_rank); });
 }
 
 namespace {

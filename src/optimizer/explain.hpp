@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backend/comm.hpp"
@@ -13,16 +14,18 @@
 
 namespace muonrt {
 
-/// Who found what was not finite, in a step that was skipped. Collective. Without memory the report
-/// has no reason, all else stays.
+/// Who found what was not finite, in a step that was skipped. Collective. Takes no memory.
 /// @param mine  this rank's.
 /// @param all   room for every rank's.
-void explain_skip(Comm& comm, const OptimizerSettings& settings, const Tables& tables,
-                  const Findings& mine, std::vector<Found>& all, StepReport& report);
+void explain_skip(Comm& comm, const Found& mine, std::vector<Found>& all, StepReport& report);
 
-/// What this rank found that is not finite: "nothing", or the reason.
-std::string describe_findings(const OptimizerSettings& settings, const Tables& tables,
-                              const Findings& mine, int32_t rank);
+/// What this rank found.
+Found found_in(const Findings& findings, const Tables& tables, const OptimizerSettings& settings);
+
+/// In words, for people.
+std::string words_of(const OptimizerSettings& settings, const Found& found, int32_t rank);
+/// Why a step was skipped.
+std::string words_of(const OptimizerSettings& settings, const StepReport& skipped);
 
 /// The arguments of a step, in which ranks may differ.
 /// @param committed  steps so far.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "pipeline/health.hpp"
@@ -24,7 +23,6 @@ struct StepReport {
   int32_t nonfinite_rank = -1;
   int64_t nonfinite_param = -1;
   bool transport_overflow = false;
-  std::string reason;  // skipped: why
   int64_t bytes_sent = 0;
   double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
   double exposed_seconds = 0, enqueue_seconds = 0;

@@ -160,7 +160,7 @@ std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::op
   report.orthogonalized = last.orthogonalized;
   if (result == StepResult::kSkipped) {
     report.skipped = true;
-    explain_skip(*comm_, settings_, tables_, outcome.findings, found_of_all_, report);
+    explain_skip(*comm_, found_in(outcome.findings, tables_, settings_), found_of_all_, report);
     return std::nullopt;
   }
   report.zero_matrices = last.zero_matrices;
@@ -169,7 +169,7 @@ std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::op
       comm_->size() - last.consent,
       " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
       "MUONRT_COMMIT_ATOMIC. Here: ",
-      describe_findings(settings_, tables_, outcome.findings, rank()));
+      words_of(settings_, found_in(outcome.findings, tables_, settings_), rank()));
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
   report.grad_norm = plans_.pipeline().clipping().grad_norm();
