@@ -87,7 +87,7 @@ std::vector<Own> own_addresses() {
 }
 
 /// getaddrinfo. Errors: OUT_OF_MEMORY, which says nothing of the name.
-int look_up(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
+int ask_for(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
   const int result = getaddrinfo(host, port, &hints, list);
   if (result == EAI_MEMORY || (result == EAI_SYSTEM && errno == ENOMEM))
     throw Error(Status::kOutOfMemory);
@@ -100,7 +100,7 @@ std::vector<SocketAddress> address_of(const std::string& number) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* list = nullptr;
-  if (number.empty() || look_up(number.c_str(), nullptr, hints, &list) != 0) return {};
+  if (number.empty() || ask_for(number.c_str(), nullptr, hints, &list) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   return {copy_of(list->ai_addr)};
 }
@@ -202,7 +202,7 @@ std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (at.number ? AI_NUMERICHOST : 0);
   addrinfo* list = nullptr;
-  const int result = look_up(at.host.c_str(), at.port.c_str(), hints, &list);
+  const int result = ask_for(at.host.c_str(), at.port.c_str(), hints, &list);
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument, "rendezvous: host is '",
                  at.host, "' (no internet address); correct the address '", host_and_port, "'");
