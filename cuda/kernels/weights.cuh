@@ -79,7 +79,7 @@ struct Weights {
   template <int N>
   __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
-    // At random no finite value becomes infinite.
+    // Rounding at random makes no finite value infinite.
     note_written(w, form == WeightForm::kStochastic ? DType::kF32 : dtype, findings);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)

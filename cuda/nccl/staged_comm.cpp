@@ -226,9 +226,13 @@ class StagedComm final : public Comm {
     int64_t* const entered = std::exchange(entered_, nullptr);
     try {
       wait(stream, Heeds::kPeers);
+      refuse_trouble();
     } catch (...) {
       constexpr int64_t kNotEntered = 0;
-      if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
+      try {
+        if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
+      } catch (const Error&) {  // the flag stays, and the first error counts
+      }
       throw;
     }
   }

@@ -179,8 +179,8 @@ typedef struct muonrt_report {
   int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_clipped_heads */
   double enqueue_seconds;  /* until everything was enqueued; then the call only waits. Of a large
                               step: what `stream` held, too */
-  /* 1: skipped, though the gradient and the momentum are finite: their direction is finite in f32,
-     but not in transport_dtype. */
+  /* 1: gradient and momentum of nonfinite_param are finite, and their direction in f32, but not in
+     transport_dtype. */
   int32_t transport_overflow;
   int32_t reserved;
 } muonrt_report_t;
@@ -291,7 +291,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * resume, a parameter that is not its master weight rounded, or an infinity or NaN in a parameter,
  * its master weights or its state), MISMATCH (step arguments differ, or replicas), CALLBACK (a
  * function of the caller's has failed on some rank), OUT_OF_MEMORY (on some rank there was none for
- * its arguments; a step takes no more).
+ * its arguments; a step takes no more, but over TCP, where it then ends the optimizer: COMM or
+ * DEVICE).
  * Finite gradients may still take a weight out of the range of its dtype, by a rate or decay that
  * is too large. That step is committed and returns MUONRT_OK; the next one is refused,
  * INVALID_ARGUMENT naming rank and parameter, until all weights and states are finite again.

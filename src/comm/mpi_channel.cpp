@@ -33,9 +33,8 @@ Channel::Channel(MPI_Comm comm, int64_t piece_bytes) : comm_(comm), piece_bytes_
   statuses_.resize(few);
   completed_.resize(few);
   // What a vote and its explanation exchange finds its memory.
-  constexpr int64_t kSmall = 4096;
-  in_.resize(kSmall);
-  out_.resize(static_cast<size_t>(std::min(kBounceBytes, kSmall * size_)));
+  in_.resize(kExplanationBytes);
+  out_.resize(static_cast<size_t>(std::min(kBounceBytes, kExplanationBytes * size_)));
 }
 
 std::unique_ptr<Channel> Channel::over(MPI_Comm parent, int64_t piece_bytes, Deadline deadline) {

@@ -90,6 +90,7 @@ bool make_room(std::vector<T>& room, Comm& comm) {
 }  // namespace
 
 std::optional<Error> agreed(Comm& comm, const std::optional<Error>& mine) {
+  static_assert(sizeof(Text) <= kExplanationBytes);
   std::vector<Text> texts;
   const bool has_room = make_room(texts, comm);
   const Words<Stand> all(comm, {mine ? static_cast<int32_t>(mine->status()) : 0, has_room});
@@ -123,6 +124,7 @@ uint64_t Fingerprint::prefix(int64_t lines) const {
 }
 
 std::optional<Error> Fingerprint::difference(Comm& comm) const {
+  static_assert(sizeof(SentLine) <= kExplanationBytes);
   std::vector<SentLine> room;
   const bool has_room = make_room(room, comm);
   const Words<Head> heads(comm, {prefix(std::ssize(lines_)), std::ssize(lines_), whole_, has_room});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "optimizer/settings/describe.hpp"
 
@@ -36,8 +37,9 @@ std::string words_of(const OptimizerSettings& settings, const StepReport& skippe
 
 void explain_skip(Comm& comm, const Found& mine, std::vector<Found>& all, StepReport& report) {
   comm.allgather(&mine, all.data(), sizeof mine);
-  const auto least = std::min_element(
-      all.begin(), all.end(), [](const Found& a, const Found& b) { return a.what < b.what; });
+  const auto least = std::min_element(all.begin(), all.end(), [](const Found& a, const Found& b) {
+    return std::pair(a.what, a.overflowed) < std::pair(b.what, b.overflowed);
+  });
   report.nonfinite_rank = static_cast<int32_t>(least - all.begin());
   report.nonfinite_param = least->param;
   report.transport_overflow = least->overflowed != 0;
@@ -65,7 +67,9 @@ void add_arguments(Fingerprint& table, const OptimizerSettings& settings, const 
     describe_scalars(table, cat("group ", i), settings.groups[i]);
   // Last: what differs above may be why this does.
   for (size_t i = 0; i < settings.params.size(); ++i)
-    table.add(cat("step: param '", settings.params[i].name, "' compares with its replicas"),
+    table.add(cat("step: param '", settings.params[i].name,
+                  "' compares with its replicas (call muonrt_optimizer_take_params, _set_step and "
+                  "_set_updates on every rank)"),
               check.described(static_cast<int64_t>(i)));
 }
 

@@ -143,17 +143,15 @@ std::optional<Error> FirstCheck::difference(Comm& comm, const OptimizerSettings&
   const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
   Error error(Status::kMismatch);
   error_of([&] {
-    error = Error(
-        Status::kMismatch,
-        cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
-            name_of(found.kind), " on ", listed(found), many ? " have" : " has",
-            " other bits than on rank ", found.reference,
-            gradient
-                ? " (ranks that hold the same part of a parameter step it by equal gradients); "
-                  "reduce the gradient over them, or declare it as addends (partial)"
-                : " (ranks that hold the same part of a parameter keep it equal); copy it from "
-                  "one of them to the others",
-            "; replica_check says when this is compared"));
+    error = Error(Status::kMismatch,
+                  cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+                      name_of(found.kind), " on ", listed(found), many ? " have" : " has",
+                      " other bits than on rank ", found.reference,
+                      gradient ? " (ranks that hold the same shard step it by equal gradients); "
+                                 "reduce the gradient over them, or declare it as addends (partial)"
+                               : " (ranks that hold the same shard keep it equal); copy it from "
+                                 "one of them to the others",
+                      "; replica_check says when this is compared"));
   });
   return error;
 }

@@ -36,13 +36,15 @@ bool may_follow(const Standing& behind, const Standing& ahead) {
 
 // Throws the same on every rank. @param bringers  room: by rank of the optimizer, who brings it.
 void check_identities(const std::vector<Standing>& all, std::vector<int64_t>& bringers) {
-  std::fill(bringers.begin(), bringers.end(), -1);
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
                    " brings an optimizer of ", all[r].world, " ranks, rank 0 one of ", all[0].world,
                    "; bring ranks of one optimizer together");
     MUONRT_REQUIRE(all[r].identity == all[0].identity, Status::kMismatch, "recover: ranks 0 and ",
                    r, " bring different optimizers; bring ranks of one optimizer together");
+  }
+  std::fill(bringers.begin(), bringers.end(), -1);
+  for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].rank >= 0 && all[r].rank < std::ssize(bringers), Status::kMismatch,
                    "recover: rank ", r, " brings rank ", all[r].rank, " of an optimizer of ",
                    all[0].world, "; bring ranks of one optimizer together");
@@ -119,13 +121,13 @@ void VoteRecord::agree_on_identity(Comm& comm) {
 
 void VoteRecord::require_usable() const {
   if (!poison_) return;
-  const std::string why = cat("this optimizer is unusable since an earlier step failed (",
-                              status_name(poison_->status()), ": ", poison_->message(), "); ");
-  MUONRT_REQUIRE(settled_, Status::kInvalidState, why, "destroy it and resume from a checkpoint");
-  throw Error(Status::kInvalidState,
-              cat(why, steps_,
-                  " steps are committed, as the ranks have settled: make another "
-                  "over the ranks that are left, from this one's state"));
+  const char* const front = "this optimizer is unusable since an earlier step failed (";
+  const char* const status = status_name(poison_->status());
+  MUONRT_REQUIRE(settled_, Status::kInvalidState, front, status, ": ", poison_->message(),
+                 "); destroy it and resume from a checkpoint");
+  throw make_error(Status::kInvalidState, front, status, ": ", poison_->message(), "); ", steps_,
+                   " steps are committed, as the ranks have settled: make another over the ranks "
+                   "that are left, from this one's state");
 }
 
 void VoteRecord::agree_on_steps(Comm& comm, int period) {

@@ -8,7 +8,8 @@
 namespace muonrt {
 
 /// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
-/// the sum of one, or an update, which may come of a peer's gradient.
+/// the sum of one, or an update, which may come of a peer's gradient. Of alike ones the least has
+/// not overflowed.
 struct Found {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t what = kNothing, param = -1;

@@ -89,6 +89,10 @@ TEST_CASE("masters: a parameter rounded up or down from its master is its own", 
     std::fill_n(at, kNumel, master);
     CHECK(two_off.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   }
+  // One that bf16 holds is not rounded at all.
+  Half next(all(kOne));
+  next.weights[0] = kOne + 1;
+  CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_CASE("masters: they are compared again after a resume, and not in every step", "[unit][abi]") {
