@@ -6,6 +6,7 @@
 #include <exception>
 #include <thread>
 
+#include "backend/comm.hpp"
 #include "base/float_order.hpp"
 #include "base/text.hpp"
 #include "comm/mpi_check.hpp"
