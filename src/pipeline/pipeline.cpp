@@ -279,7 +279,9 @@ void Pipeline::wait() {
   if (const auto error = context_.device->error()) throw *error;
 }
 
+// Behind a caller's stream that does not end nothing is enqueued: there is room for few launches.
 void Pipeline::run_now(FunctionRef<void(Stream&)> work) {
+  context_.device->synchronize_joined(join_deadline_);
   work(*compute_);
   context_.device->record(*finished_, *compute_);
   wait();
