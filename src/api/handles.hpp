@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
@@ -59,6 +60,11 @@ struct CommBody {
   }
 };
 
+/// What a call has given out pointers to, until the next one.
+struct Lent {
+  virtual ~Lent() = default;
+};
+
 /// The body of a handle that can be used.
 template <class T>
 auto& open(T* handle, const char* function, const char* argument) {
@@ -101,4 +107,6 @@ struct muonrt_optimizer {
 
   muonrt::api::HandleHead head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;
+  std::unique_ptr<muonrt::api::Lent> extents;  // of the last muonrt_optimizer_state_extents
+  std::string load_notes;                      // of the last load
 };
