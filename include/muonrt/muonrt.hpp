@@ -259,6 +259,16 @@ class Optimizer {
   void save(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
     check(muonrt_optimizer_save(get(), folder.c_str(), options));
   }
+  /// Host memory for save_begin. @return  its bytes.
+  int64_t save_reserve(const muonrt_save_options_t* options = nullptr) {
+    int64_t bytes = 0;
+    check(muonrt_optimizer_save_reserve(get(), options, &bytes));
+    return bytes;
+  }
+  void save_begin(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
+    check(muonrt_optimizer_save_begin(get(), folder.c_str(), options));
+  }
+  void save_wait() { check(muonrt_optimizer_save_wait(get())); }
   void load(const std::string& folder, const muonrt_load_options_t* options = nullptr) {
     check(muonrt_optimizer_load(get(), folder.c_str(), options));
   }

@@ -136,6 +136,27 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_save_options_t* options);
 
+/* Takes host memory, so that muonrt_optimizer_save_begin with these options need not write: as many
+ * bytes as this rank writes, on top of what the plan says. To be called behind the creation; it is
+ * kept until the optimizer is destroyed.
+ * @param bytes  receives how many; may be NULL. Local. Errors: INVALID_ARGUMENT, INVALID_STATE (a
+ *               save is under way), OUT_OF_MEMORY. */
+MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
+                                                         const muonrt_save_options_t* options,
+                                                         int64_t* bytes);
+
+/* Begins a save: copies the state into that memory, and returns; a thread of this rank, which talks
+ * to no other rank, writes it while steps go on, whose bits it does not change. Without the memory
+ * it writes here. Until muonrt_optimizer_save_wait has returned the folder holds the checkpoint
+ * that it held before, and no other save or load can begin (INVALID_STATE). What is destroyed with
+ * the optimizer is not published. Collective. Errors: as muonrt_optimizer_save. */
+MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer,
+                                                       const char* folder,
+                                                       const muonrt_save_options_t* options);
+/* Waits until every rank has written, and publishes. Collective, between steps. Errors: as
+ * muonrt_optimizer_save, of what was begun; INVALID_STATE where nothing was. */
+MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer);
+
 /* Goes on from a checkpoint, of whatever world, mesh, placement or owners: to the same bits as if
  * the steps before it had been made here. The optimizer must have the same parameters, by name, of
  * the same shapes and dtypes, with the same kinds of state in the same dtypes. Momentum of the

@@ -9,6 +9,7 @@
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
+#include "state/background_save.hpp"
 
 // A handle is a head, which is never freed, and a body. So a handle that was destroyed, or is one
 // of another kind, is told by its head, and no memory is read that has been given back.
@@ -107,6 +108,7 @@ struct muonrt_optimizer {
 
   muonrt::api::HandleHead head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;
-  std::unique_ptr<muonrt::api::Lent> extents;  // of the last muonrt_optimizer_state_extents
-  std::string load_notes;                      // of the last load
+  std::unique_ptr<muonrt::BackgroundSave> saving;  // where one was asked for
+  std::unique_ptr<muonrt::api::Lent> extents;      // of the last muonrt_optimizer_state_extents
+  std::string load_notes;                          // of the last load
 };

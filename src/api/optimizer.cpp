@@ -92,7 +92,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
   as_status([&] {
     api::close(optimizer, "muonrt_optimizer_destroy", "optimizer");
-    if (optimizer) optimizer->extents.reset();
+    if (optimizer) optimizer->extents.reset(), optimizer->saving.reset();
     return Status::kOk;
   });
 }

@@ -91,6 +91,25 @@ LoadSettings read_options(const muonrt_load_options_t* given) {
   return {manifest, !flag("without_params", o.without_params), flag("partial", o.partial)};
 }
 
+void require_idle(const muonrt_optimizer_t& handle, const char* function) {
+  MUONRT_REQUIRE(!handle.saving || !handle.saving->under_way(), Status::kInvalidState, function,
+                 ": a save is under way; call muonrt_optimizer_save_wait first");
+}
+
+/// The optimizer, once no rank has a bad argument. Collective.
+template <class Options>
+Optimizer& open_for_folder(muonrt_optimizer_t* handle, const char* function, const char* folder,
+                           const Options* options) {
+  Optimizer& o = open(handle, function);
+  o.require_usable();
+  together(o.comm(), [&] {
+    require_pointer(folder, function, "folder");
+    read_options(options);
+    require_idle(*handle, function);
+  });
+  return o;
+}
+
 }  // namespace
 
 extern "C" {
@@ -177,14 +196,44 @@ muonrt_status_t muonrt_optimizer_state_extents(muonrt_optimizer_t* optimizer,
 muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                       const muonrt_save_options_t* options) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_save");
-    o.require_usable();
-    together(o.comm(), [&] {
-      require_pointer(folder, "muonrt_optimizer_save", "folder");
-      read_options(options);
-    });
+    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_save", folder, options);
     Files files;
     save_state(o, folder, read_options(options), files);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
+                                              const muonrt_save_options_t* options,
+                                              int64_t* bytes) {
+  return as_status([&] {
+    const Optimizer& o = open(optimizer, "muonrt_optimizer_save_reserve");
+    require_idle(*optimizer, "muonrt_optimizer_save_reserve");
+    if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
+    const int64_t taken = optimizer->saving->reserve(o, read_options(options).with_params);
+    if (bytes) *bytes = taken;
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const char* folder,
+                                            const muonrt_save_options_t* options) {
+  return as_status([&] {
+    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_save_begin", folder, options);
+    if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
+    optimizer->saving->begin(o, folder, read_options(options));
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
+  return as_status([&] {
+    const char* const function = "muonrt_optimizer_save_wait";
+    const Optimizer& o = open(optimizer, function);
+    MUONRT_REQUIRE(optimizer->saving && optimizer->saving->under_way(), Status::kInvalidState,
+                   function, ": no save is under way; call muonrt_optimizer_save_begin first");
+    o.require_usable();
+    optimizer->saving->wait();
     return Status::kOk;
   });
 }
@@ -192,12 +241,7 @@ muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char*
 muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                       const muonrt_load_options_t* options) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_load");
-    o.require_usable();
-    together(o.comm(), [&] {
-      require_pointer(folder, "muonrt_optimizer_load", "folder");
-      read_options(options);
-    });
+    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_load", folder, options);
     const std::vector<std::string> notes = load_state(o, folder, read_options(options));
     optimizer->load_notes.clear();
     for (const std::string& note : notes) optimizer->load_notes += note + "\n";

@@ -12,7 +12,7 @@ constexpr int64_t kStaging = 1 << 20;
 }
 
 DeviceCopy::DeviceCopy(Device& device, int64_t timeout_ms)
-    : device_(device), timeout_ms_(timeout_ms) {
+    : device_(&device), timeout_ms_(timeout_ms) {
   if (device.host_reaches_memory()) return;
   staging_ = Buffer::shared(device, kStaging);
   stream_ = device.create_stream(StreamKind::kCompute);
@@ -21,10 +21,10 @@ DeviceCopy::DeviceCopy(Device& device, int64_t timeout_ms)
 }
 
 void DeviceCopy::run(void* to, const void* from, int64_t bytes) {
-  device_.ops().copy(*stream_, to, from, bytes);
-  device_.record(*done_, *stream_);
-  device_.synchronize(*done_, Deadline::in_ms(timeout_ms_));
-  if (const auto error = device_.error()) throw *error;
+  device_->ops().copy(*stream_, to, from, bytes);
+  device_->record(*done_, *stream_);
+  device_->synchronize(*done_, Deadline::in_ms(timeout_ms_));
+  if (const auto error = device_->error()) throw *error;
 }
 
 void DeviceCopy::read(void* to, const void* from, int64_t bytes) {

@@ -10,6 +10,8 @@ namespace muonrt {
 /// Copies between a device's memory and the host's, one after the other, while no step runs.
 class DeviceCopy {
  public:
+  /// Of the host's own memory.
+  DeviceCopy() = default;
   DeviceCopy(Device& device, int64_t timeout_ms);
 
   /// Errors: those of the device.
@@ -19,8 +21,8 @@ class DeviceCopy {
  private:
   void run(void* to, const void* from, int64_t bytes);
 
-  Device& device_;
-  int64_t timeout_ms_;
+  Device* device_ = nullptr;
+  int64_t timeout_ms_ = 0;
   // Where the host does not reach the device's memory:
   Buffer staging_;
   std::unique_ptr<Stream> stream_;

@@ -125,12 +125,6 @@ Manifest read_manifest(Comm& comm, const std::string& path) {
   return out;
 }
 
-bool is_moment(int32_t kind) {
-  return kind == static_cast<int32_t>(StateKind::kMomentum) ||
-         kind == static_cast<int32_t>(StateKind::kVariance) ||
-         kind == static_cast<int32_t>(StateKind::kNormuon);
-}
-
 /// A bad moment would end in weights unseen.
 void check_moments(const StateTensor& t, int64_t step, int64_t element,
                    std::span<const unsigned char> bytes, const std::string& what) {
@@ -167,8 +161,6 @@ class Loader {
         copy_(optimizer.device(), optimizer.settings().timeout_ms),
         sources_(folder, saved),
         pieces_(local_pieces(optimizer, mine.with_params)) {}
-
-  DeviceCopy& copy() { return copy_; }
 
   void verify() {
     for (const LocalPiece& piece : pieces_) {
@@ -309,7 +301,7 @@ std::vector<std::string> load_state(Optimizer& optimizer, const std::string& fol
     loader->verify();
   });
   if (!with_params) {
-    const std::vector<uint64_t> hashes = param_hashes(optimizer, loader->copy());
+    const std::vector<uint64_t> hashes = param_hashes(optimizer);
     together(comm, [&] { check_params(hashes, mine, comparison, path); });
   }
   try {

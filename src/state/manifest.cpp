@@ -7,18 +7,13 @@
 #include "base/json.hpp"
 #include "base/json_value.hpp"
 #include "optimizer/settings/fields.hpp"
+#include "state/digits.hpp"
 
 namespace muonrt {
 
 namespace {
 
 constexpr const char* kFormat = "muonrt checkpoint 1";
-
-std::string digits_of(uint64_t value, size_t count) {
-  std::string out(count, '0');
-  for (size_t i = count; i-- > 0; value >>= 4) out[i] = "0123456789abcdef"[value & 15];
-  return out;
-}
 
 /// The first line; it holds the checksum of all that follows.
 std::string first_line(std::string_view rest) {

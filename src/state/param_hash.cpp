@@ -25,9 +25,9 @@ uint64_t sum_of(const std::vector<unsigned char>& from, uint64_t first, int64_t 
   return out;
 }
 
-uint64_t share_of_hash(const LocalPiece& piece, const std::string& name, DeviceCopy& copy) {
+uint64_t share_of_hash(const LocalPiece& piece, DeviceCopy& copy) {
   Hash hash;
-  hash.bytes(name);
+  hash.bytes(piece.tensor.name);
   const int64_t size = bytes_of(piece.tensor);
   std::vector<unsigned char> values(static_cast<size_t>(kElements * size));
   uint64_t out = 0;
@@ -46,14 +46,15 @@ uint64_t share_of_hash(const LocalPiece& piece, const std::string& name, DeviceC
 
 }  // namespace
 
-std::vector<uint64_t> param_hashes(Optimizer& optimizer, DeviceCopy& copy) {
+std::vector<uint64_t> param_hashes(Optimizer& optimizer) {
   const auto& params = optimizer.settings().params;
   std::vector<uint64_t> mine(params.size()), out(params.size());
   together(optimizer.comm(), [&] {
+    DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
     for (const LocalPiece& piece : local_pieces(optimizer, true)) {
       if (piece.tensor.kind != StateTensor::kParam) continue;
       const auto p = static_cast<size_t>(piece.tensor.param);
-      mine[p] += share_of_hash(piece, params[p].name, copy);
+      mine[p] += share_of_hash(piece, copy);
     }
   });
   const auto world = static_cast<size_t>(optimizer.comm().size());

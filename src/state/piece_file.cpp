@@ -6,6 +6,7 @@
 #include "base/crc32c.hpp"
 #include "base/json.hpp"
 #include "base/json_value.hpp"
+#include "state/digits.hpp"
 
 namespace muonrt {
 
@@ -13,12 +14,6 @@ namespace {
 
 constexpr const char* kFormat = "muonrt state 1";
 constexpr size_t kDigits = 8;  // of a checksum
-
-std::string digits_of(uint32_t sum) {
-  std::string out(kDigits, '0');
-  for (size_t i = kDigits; i-- > 0; sum >>= 4) out[i] = "0123456789abcdef"[sum & 15];
-  return out;
-}
 
 /// One tensor of the file: the share of a piece.
 struct Share {
@@ -108,7 +103,7 @@ class BlockWriter {
   }
   void flush() {
     if (used_ == 0) return;
-    sums_ += digits_of(crc32c(block_.data(), used_));
+    sums_ += digits_of(crc32c(block_.data(), used_), kDigits);
     file_.write(block_.data(), static_cast<int64_t>(used_), at_);
     at_ += static_cast<int64_t>(used_);
     used_ = 0;
@@ -127,7 +122,7 @@ class BlockWriter {
 
 FileRecord write_piece_file(
     Files& files, const std::string& folder, const std::string& name,
-    const OptimizerSettings& settings, const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
+    const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
     const std::function<void(const LocalPiece&, std::span<const unsigned char>)>& see) {
   const std::vector<Share> shares = shares_of(pieces);
   if (shares.empty()) return {name};
@@ -139,8 +134,8 @@ FileRecord write_piece_file(
     for (const Share& share : shares) {
       const StateTensor& t = share.piece->tensor;
       const std::string head = cat(word_of(t.kind), "/", entries.size());
-      entries.push_back({cat(head, "/", settings.params[static_cast<size_t>(t.param)].name),
-                         t.dtype, shape_of(share.extent), 0, share.bytes()});
+      entries.push_back(
+          {cat(head, "/", t.name), t.dtype, shape_of(share.extent), 0, share.bytes()});
       table.key(head);
       write_extent(table, share.extent);
       data += share.bytes();
@@ -185,8 +180,8 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   const int64_t bytes = std::ssize(file_.header()) + std::ssize(file_.data());
   require(bytes == record.bytes, "it has ", bytes, " bytes (the manifest says ", record.bytes, ")");
   const uint32_t sum = crc32c(file_.header().data(), file_.header().size());
-  require(sum == record.header_crc32c, "its header has the checksum ", digits_of(sum),
-          " (the manifest says ", digits_of(record.header_crc32c), ")");
+  require(sum == record.header_crc32c, "its header has the checksum ", digits_of(sum, kDigits),
+          " (the manifest says ", digits_of(record.header_crc32c, kDigits), ")");
   const auto& metadata = file_.table().metadata;
   const auto text = [&](const char* key) {
     const auto found = metadata.find(key);
@@ -234,8 +229,8 @@ std::span<const unsigned char> PieceFile::elements(const FilePiece& piece, int64
     const uint32_t sum = crc32c(file_.data().data() + at, static_cast<size_t>(bytes));
     MUONRT_REQUIRE(sum == sums_[block], Status::kCorrupt, path(), ": tensor ",
                    in_quotes(piece.entry->name), ": bytes ", at, " to ", at + bytes,
-                   " of the data have the checksum ", digits_of(sum), " (the header says ",
-                   digits_of(sums_[block]), "); the checkpoint is damaged, load another");
+                   " of the data have the checksum ", digits_of(sum, kDigits), " (the header says ",
+                   digits_of(sums_[block], kDigits), "); the checkpoint is damaged, load another");
     checked_[block] = true;
   }
   return file_.data().subspan(static_cast<size_t>(begin), static_cast<size_t>(count * size));

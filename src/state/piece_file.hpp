@@ -26,7 +26,7 @@ struct FileRecord {
 /// @param folder  it appears there, under `name`, when it is whole and on disk.
 FileRecord write_piece_file(
     Files& files, const std::string& folder, const std::string& name,
-    const OptimizerSettings& settings, const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
+    const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
     const std::function<void(const LocalPiece&, std::span<const unsigned char>)>& see);
 
 /// A piece that lies in a file.

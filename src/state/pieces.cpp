@@ -26,14 +26,17 @@ const char* safetensors_name(DType dtype) {
 StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry) {
   const ParamSettings& p = settings.params[static_cast<size_t>(entry.param)];
   const bool lines = entry.place == StatePlace::kLines;
-  return {entry.param, static_cast<int32_t>(entry.kind),
+  return {entry.param,
+          p.name,
+          static_cast<int32_t>(entry.kind),
           entry.kind == StateKind::kRemainder ? "U16" : safetensors_name(entry.dtype),
-          lines ? normuon_lines(settings, entry.param) : p.layout.numel(), entry.place};
+          lines ? normuon_lines(settings, entry.param) : p.layout.numel(),
+          entry.place};
 }
 
 StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
-  return {param, StateTensor::kParam, safetensors_name(p.dtype), p.layout.numel()};
+  return {param, p.name, StateTensor::kParam, safetensors_name(p.dtype), p.layout.numel()};
 }
 
 /// Of what `count` ranks hold alike, the share of rank number `index` among them: stretches of it,
@@ -94,6 +97,12 @@ int32_t kind_of(std::string_view word) {
 }
 
 int64_t bytes_of(const StateTensor& tensor) { return tensor.dtype == "F32" ? 4 : 2; }
+
+bool is_moment(int32_t kind) {
+  return kind == static_cast<int32_t>(StateKind::kMomentum) ||
+         kind == static_cast<int32_t>(StateKind::kVariance) ||
+         kind == static_cast<int32_t>(StateKind::kNormuon);
+}
 
 std::vector<StateTensor> state_tensors(const OptimizerSettings& settings, bool with_params) {
   std::vector<StateTensor> out;

@@ -15,6 +15,7 @@ struct StateTensor {
   static constexpr int32_t kParam = -1;
 
   int64_t param;
+  std::string name;  // of the parameter
   int32_t kind;
   std::string dtype;  // as safetensors names it
   int64_t numel;      // of the whole tensor; NorMuon: lines
@@ -26,6 +27,8 @@ const char* word_of(int32_t kind);
 /// The kind called so; -2 where there is none.
 int32_t kind_of(std::string_view word);
 int64_t bytes_of(const StateTensor& tensor);  // of an element
+/// Momentum, AdamW's variance, NorMuon's moments: zero at the start.
+bool is_moment(int32_t kind);
 
 /// A piece of such a tensor on this rank, and where it lies.
 struct LocalPiece {

@@ -1,7 +1,9 @@
 // Checkpoints as a caller meets them: through the C ABI.
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -191,4 +193,63 @@ TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][stat
   CHECK(muonrt_optimizer_state_extents(o, nullptr, -1, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_optimizer_state_extents(o, nullptr, 0, &n) == MUONRT_OK);
   CHECK(n == 3);
+}
+
+TEST_CASE("checkpoint: steps go on while one is written, which holds what was when it began",
+          "[unit][abi][state][tsan]") {
+  const test_support::Folder folder;
+  muonrt_save_options_t save;
+  muonrt_save_options_init(&save);
+  save.with_params = 1;
+  for (const bool reserves : {true, false}) {
+    std::vector<float> after, bias;
+    on_two([&](int rank, Trainer& trainer) {
+      muonrt::Optimizer& o = *trainer.optimizer;
+      const int64_t bytes = reserves ? o.save_reserve(&save) : 0;
+      trainer.step(0);
+      o.save_begin(folder.path(), &save);
+      trainer.step(1);
+      trainer.step(2);
+      o.save_wait();
+      if (rank == 0) {
+        after = trainer.weights;
+        bias = trainer.bias;
+      }
+      if (reserves && bytes <= 0) after.clear();
+    });
+    Trainer whole(muonrt::Comm::self()), later(muonrt::Comm::self());
+    for (int step = 0; step < 3; ++step) whole.step(step);
+    later.optimizer->load(folder.path());
+    CHECK(later.optimizer->steps() == 1);
+    later.step(1);
+    later.step(2);
+    CHECK(later.weights == whole.weights);
+    REQUIRE(after.size() == 20);  // four of seven rows
+    CHECK(std::equal(after.begin(), after.end(), whole.weights.begin()));
+    CHECK(bias == whole.bias);
+  }
+}
+
+TEST_CASE("checkpoint: one that is under way is one, and goes with the optimizer",
+          "[unit][abi][state]") {
+  const test_support::Folder folder;
+  {
+    Trainer one(muonrt::Comm::self());
+    muonrt_optimizer_t* const o = one.optimizer->get();
+    const char* const path = folder.path().c_str();
+    CHECK(muonrt_optimizer_save_wait(o) == MUONRT_ERROR_INVALID_STATE);
+    CHECK_THAT(muonrt_last_error(), Contains("no save is under way"));
+    int64_t bytes = 0;
+    REQUIRE(muonrt_optimizer_save_reserve(o, nullptr, &bytes) == MUONRT_OK);
+    CHECK(bytes == 4 * (kRows * kCols + 2 * kRows));
+    REQUIRE(muonrt_optimizer_save_begin(o, path, nullptr) == MUONRT_OK);
+    for (const muonrt_status_t status :
+         {muonrt_optimizer_save_begin(o, path, nullptr), muonrt_optimizer_save(o, path, nullptr),
+          muonrt_optimizer_load(o, path, nullptr),
+          muonrt_optimizer_save_reserve(o, nullptr, nullptr)}) {
+      CHECK(status == MUONRT_ERROR_INVALID_STATE);
+      CHECK_THAT(muonrt_last_error(), Contains("a save is under way"));
+    }
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
 }

@@ -32,8 +32,10 @@ world::Case make(const bits::Factors& f, bool half) {
   return c;
 }
 
+/// @param each  of so many meshes one is taken.
 void over_meshes(
-    bool half, const std::function<void(world::Case&)>& set = [](world::Case&) {}) {
+    bool half, size_t each = kEach,
+    const std::function<void(world::Case&)>& set = [](world::Case&) {}) {
   const auto made = [&](const bits::Factors& f) {
     world::Case c = make(f, half);
     set(c);
@@ -41,7 +43,7 @@ void over_meshes(
   };
   const auto expected = world::run(made({})).tensors;
   const size_t meshes = bits::meshes().size();
-  for (size_t i = 0; i < meshes; i += kEach) {
+  for (size_t i = 0; i < meshes; i += each) {
     const bits::Factors from = {.mesh = i, .scheme = static_cast<int>(i % bits::kSchemes)};
     const bits::Factors to = {.mesh = (i * 5 + 3) % meshes,
                               .scheme = static_cast<int>((i + 2) % bits::kSchemes),
@@ -63,7 +65,7 @@ TEST_CASE("checkpoint: the same with remainders, random rounding and bf16 moment
           "[bits][state]") {
   for (const MasterKind kind :
        {MasterKind::kOwned, MasterKind::kRemainder, MasterKind::kStochastic, MasterKind::kNone}) {
-    over_meshes(false, [&](world::Case& c) {
+    over_meshes(false, 3 * kEach, [&](world::Case& c) {
       c.settings.seed = 20261126;
       c.settings.groups[0].momentum_dtype =
           kind == MasterKind::kRemainder ? DType::kBF16 : DType::kF32;

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "base/error.hpp"
-#include "state/manifest.hpp"
+#include "state/background_save.hpp"
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 #include "support/resumed.hpp"
@@ -133,6 +133,32 @@ TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or
       CHECK(olds > 3);
       CHECK(news > 0);
     }
+  }
+}
+
+TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the old one stays",
+          "[unit][state]") {
+  const world::Case c = small();
+  for (const bool lasting : {false, true}) {
+    const Folder folder;
+    resumed::save(c, 1, folder.path());
+    std::vector<std::string> problems(2);
+    world::on_ranks(2, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      resumed::run_steps(rank, 0, 2);
+      // Of rank 1: the look for the probe, then the file: made, written.
+      BackgroundSave saving(std::make_unique<FailingFiles>(comm.rank() == 1 ? 2 : 1000, lasting));
+      saving.reserve(rank.optimizer(), true);
+      saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
+      resumed::run_steps(rank, 2, 3);
+      problems[static_cast<size_t>(comm.rank())] = problem_of([&] { saving.wait(); });
+      RANK_CHECK(!saving.under_way());
+    });
+    CHECK(problems[0] == problems[1]);
+    CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
+    CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
+    resumed::load(c, 1, 2, folder.path());
+    CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));  // who is dead removes nothing
   }
 }
 

@@ -75,6 +75,9 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_state_pieces(o, 0, 0, nullptr, 0, &number));
   note(muonrt_optimizer_state_extents(o, nullptr, 0, &number));
   note(muonrt_optimizer_save(o, "state", nullptr));
+  note(muonrt_optimizer_save_reserve(o, nullptr, nullptr));
+  note(muonrt_optimizer_save_begin(o, "state", nullptr));
+  note(muonrt_optimizer_save_wait(o));
   note(muonrt_optimizer_load(o, "state", nullptr));
   note(muonrt_optimizer_load_notes(o, nullptr, 0, &number));
   note(muonrt_optimizer_clipped_heads(o, nullptr, nullptr, 0, &number));
