@@ -66,7 +66,8 @@ std::vector<int64_t> numbers(const JsonValue* value, const std::string& where) {
   std::vector<int64_t> out;
   for (const JsonValue& item : *list) {
     const auto* number = item.as<int64_t>();
-    MUONRT_REQUIRE(number, Status::kCorrupt, where, ": its piece holds what is no whole number");
+    MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where,
+                   ": its piece holds what is no whole number from 0 to 2^63 - 1");
     out.push_back(*number);
   }
   return out;

@@ -159,9 +159,9 @@ void check_reads_back(const std::string& header, const std::vector<TensorEntry>&
 }  // namespace
 
 int64_t TensorEntry::elements() const {
-  int64_t out = 1;
-  for (const int64_t n : shape) out *= n;
-  return bytes() == 0 ? 0 : out;
+  int64_t out = bytes() == 0 ? 0 : 1;
+  for (const int64_t n : shape) out = out == 0 ? 0 : out * n;
+  return out;
 }
 
 int64_t element_bits(std::string_view dtype) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.hpp"
+#include "base/checked.hpp"
 
 namespace muonrt {
 
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kStretch = 1 << 18;  // elements that are given out at once
 
-int64_t numel_of(const ManifestParam& p) {
-  return std::accumulate(p.shape.begin(), p.shape.end(), int64_t{1}, std::multiplies<>());
+int64_t product(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, checked_mul);
 }
 
 }  // namespace
@@ -32,7 +32,10 @@ StateSources::StateSources(const std::string& folder, const Manifest& manifest) 
                      Status::kCorrupt, where, ": the manifest has no such state, or in another ",
                      "dtype; the checkpoint is damaged, load another");
       const bool lines = piece.kind == static_cast<int32_t>(StateKind::kNormuon);
-      const int64_t numel = lines ? piece.extent.shape.at(0) : numel_of(*param->second);
+      const int64_t numel = lines
+                                ? std::accumulate(piece.extent.shape.begin(),
+                                                  piece.extent.shape.end(), int64_t{1}, checked_mul)
+                                : numel_of(*param->second);
       check_extent(piece.extent, numel, where);
       sources_[{piece.param, piece.kind}].push_back({&file, &piece});
     }
