@@ -32,10 +32,7 @@ StateSources::StateSources(const std::string& folder, const Manifest& manifest) 
                      Status::kCorrupt, where, ": the manifest has no such state, or in another ",
                      "dtype; the checkpoint is damaged, load another");
       const bool lines = piece.kind == static_cast<int32_t>(StateKind::kNormuon);
-      const int64_t numel = lines
-                                ? std::accumulate(piece.extent.shape.begin(),
-                                                  piece.extent.shape.end(), int64_t{1}, checked_mul)
-                                : numel_of(*param->second);
+      const int64_t numel = product(lines ? piece.extent.shape : param->second->shape);
       check_extent(piece.extent, numel, where);
       sources_[{piece.param, piece.kind}].push_back({&file, &piece});
     }
