@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 
 #include "base/error.hpp"
@@ -76,6 +77,22 @@ class FailingFiles : public Files {
  private:
   int64_t left_;
   bool lasting_;
+};
+
+/// Makes files only once it is let go.
+class WaitingFiles : public Files {
+ public:
+  void let_go() { go_.set_value(); }
+
+ protected:
+  void before(const char* operation, const std::string& path) override {
+    const bool waits = std::string(operation) == "create" && path.ends_with(".safetensors.tmp");
+    if (waits) went_.wait();
+  }
+
+ private:
+  std::promise<void> go_;
+  std::shared_future<void> went_ = go_.get_future().share();
 };
 
 }  // namespace
@@ -160,6 +177,57 @@ TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the 
     resumed::load(c, 1, 2, folder.path());
     CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));  // who is dead removes nothing
   }
+}
+
+TEST_CASE("checkpoint: what is written behind the steps is what was there when it began",
+          "[unit][state]") {
+  const world::Case c = small();
+  const auto expected = [&] {
+    world::Case one = small();
+    one.steps = 1;
+    return world::run(one).tensors;
+  }();
+  const Folder folder;
+  world::on_ranks(2, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    resumed::run_steps(rank, 0, 1);
+    auto waiting = std::make_unique<WaitingFiles>();
+    WaitingFiles& files = *waiting;
+    BackgroundSave saving(std::move(waiting));
+    saving.reserve(rank.optimizer(), true);
+    saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
+    resumed::run_steps(rank, 1, 3);
+    files.let_go();
+    saving.wait();
+  });
+  CHECK((resumed::load(c, 0, 0, folder.path()).tensors == expected));
+}
+
+TEST_CASE("checkpoint: where one rank's part is damaged, no rank has written anything",
+          "[unit][state]") {
+  const Folder folder;
+  world::Case c = small();
+  c.params.pop_back();  // what is left is cut: each rank reads its own file alone
+  resumed::save(c, 2, folder.path());
+  const auto names = names_in(folder.path());
+  const std::string path = folder.path() + "/" + names[2];  // of rank 1
+  std::string bad = content(path);
+  const size_t at =
+      8 + static_cast<unsigned char>(bad[0]) + 256u * static_cast<unsigned char>(bad[1]);
+  bad[at] = static_cast<char>(bad[at] ^ 1);
+  put(path, bad);
+  std::vector<std::string> problems(2);
+  world::on_ranks(2, [&](Comm& comm) {
+    world::Rank rank(c, comm), untouched(c, comm);
+    problems[static_cast<size_t>(comm.rank())] =
+        problem_of([&] { load_state(rank.optimizer(), folder.path(), {}); });
+    RANK_CHECK(rank.data(0) == untouched.data(0));
+    RANK_CHECK(rank.state(0, StateKind::kMomentum) == untouched.state(0, StateKind::kMomentum));
+    RANK_CHECK(rank.optimizer().steps() == 0);
+    resumed::run_steps(rank, 0, 1);
+  });
+  CHECK(problems[0] == problems[1]);
+  CHECK_THAT(problems[0], Contains("rank 1") && Contains(names[2]) && Contains("bytes 0 to"));
 }
 
 TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][state]") {
