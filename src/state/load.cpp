@@ -173,6 +173,7 @@ class Loader {
   }
 
   void write() {
+    sources_.forget_checks();
     std::vector<int64_t> anew;  // whose weights are taken from the parameters
     for (const LocalPiece& piece : pieces_) {
       const int32_t kind = kind_read(piece);

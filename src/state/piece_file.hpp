@@ -47,6 +47,8 @@ class PieceFile {
   const std::vector<FilePiece>& pieces() const { return pieces_; }
   /// Elements [first, first + count) of a piece. Errors: CORRUPT, naming file, tensor and bytes.
   std::span<const unsigned char> elements(const FilePiece& piece, int64_t first, int64_t count);
+  /// What was checked is checked again when it is next given out.
+  void forget_checks() { checked_.assign(checked_.size(), false); }
 
  private:
   TensorFile file_;

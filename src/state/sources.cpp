@@ -39,6 +39,10 @@ StateSources::StateSources(const std::string& folder, const Manifest& manifest) 
   }
 }
 
+void StateSources::forget_checks() {
+  for (const auto& file : files_) file->forget_checks();
+}
+
 void StateSources::read(const std::string& param, int32_t kind, const Extent& extent,
                         const std::string& what, const Take& take) {
   std::vector<std::pair<int64_t, int64_t>> taken;  // of the extent: first, end

@@ -25,6 +25,8 @@ class StateSources {
       std::function<void(int64_t first, int64_t element, std::span<const unsigned char> bytes)>;
   void read(const std::string& param, int32_t kind, const Extent& extent, const std::string& what,
             const Take& take);
+  /// What was read is checked again when it is next read.
+  void forget_checks();
 
  private:
   struct Source {
