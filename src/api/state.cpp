@@ -15,11 +15,11 @@ using api::require_pointer;
 
 namespace {
 
-Optimizer& open(muonrt_optimizer_t* handle, const char* function) {
+Optimizer& optimizer_of(muonrt_optimizer_t* handle, const char* function) {
   return api::open(handle, function, "optimizer");
 }
 
-const Optimizer& open(const muonrt_optimizer_t* handle, const char* function) {
+const Optimizer& optimizer_of(const muonrt_optimizer_t* handle, const char* function) {
   return api::open(handle, function, "optimizer");
 }
 
@@ -100,7 +100,7 @@ void require_idle(const muonrt_optimizer_t& handle, const char* function) {
 template <class Options>
 Optimizer& open_for_folder(muonrt_optimizer_t* handle, const char* function, const char* folder,
                            const Options* options) {
-  Optimizer& o = open(handle, function);
+  Optimizer& o = optimizer_of(handle, function);
   o.require_usable();
   together(o.comm(), [&] {
     require_pointer(folder, function, "folder");
@@ -117,7 +117,7 @@ extern "C" {
 muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
                                        muonrt_state_view_t* view) {
   return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_state");
+    Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_state");
     require_pointer(view, "muonrt_optimizer_state", "view");
     const StateView found = o.state(param, static_cast<StateKind>(kind));
     muonrt_state_view_t out;
@@ -135,7 +135,7 @@ muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int
                                               int32_t kind, muonrt_state_piece_t* pieces,
                                               int64_t capacity, int64_t* n_pieces) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_state_pieces");
+    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_state_pieces");
     require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
     MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument,
                    "muonrt_optimizer_state_pieces: capacity is ", capacity, " (>= 0); correct it");
@@ -153,7 +153,7 @@ muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int
 muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
                                              int64_t* updates) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_get_updates");
+    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_get_updates");
     require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
     *updates = o.updates(param);
     return Status::kOk;
@@ -163,7 +163,7 @@ muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer
 muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
                                              int64_t updates) {
   return as_status([&] {
-    open(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
+    optimizer_of(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
     return Status::kOk;
   });
 }
@@ -173,7 +173,7 @@ muonrt_status_t muonrt_optimizer_state_extents(muonrt_optimizer_t* optimizer,
                                                int64_t* n_extents) {
   return as_status([&] {
     const char* const function = "muonrt_optimizer_state_extents";
-    const Optimizer& o = open(optimizer, function);
+    const Optimizer& o = optimizer_of(optimizer, function);
     require_pointer(n_extents, function, "n_extents");
     MUONRT_REQUIRE(capacity >= 0, kBad, function, ": capacity is ", capacity,
                    " (>= 0); correct it");
@@ -207,7 +207,7 @@ muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
                                               const muonrt_save_options_t* options,
                                               int64_t* bytes) {
   return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_save_reserve");
+    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_save_reserve");
     require_idle(*optimizer, "muonrt_optimizer_save_reserve");
     if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
     const int64_t taken = optimizer->saving->reserve(o, read_options(options).with_params);
@@ -229,7 +229,7 @@ muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const
 muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
   return as_status([&] {
     const char* const function = "muonrt_optimizer_save_wait";
-    const Optimizer& o = open(optimizer, function);
+    const Optimizer& o = optimizer_of(optimizer, function);
     MUONRT_REQUIRE(optimizer->saving && optimizer->saving->under_way(), Status::kInvalidState,
                    function, ": no save is under way; call muonrt_optimizer_save_begin first");
     o.require_usable();
@@ -252,7 +252,7 @@ muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char*
 muonrt_status_t muonrt_optimizer_load_notes(const muonrt_optimizer_t* optimizer, char* buffer,
                                             int64_t capacity, int64_t* needed) {
   return as_status([&] {
-    open(optimizer, "muonrt_optimizer_load_notes");
+    optimizer_of(optimizer, "muonrt_optimizer_load_notes");
     api::write_text(optimizer->load_notes, buffer, capacity, needed);
     return Status::kOk;
   });

@@ -12,7 +12,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr const char* kFormat = "muonrt state 1";
+constexpr const char* kPieceFormat = "muonrt state 1";
 constexpr size_t kDigits = 8;  // of a checksum
 
 /// One tensor of the file: the share of a piece.
@@ -143,7 +143,7 @@ FileRecord write_piece_file(
     }
   });
   const auto blocks = static_cast<size_t>(ceil_div(data, kBlockBytes));
-  std::map<std::string, std::string> metadata = {{"format", kFormat},
+  std::map<std::string, std::string> metadata = {{"format", kPieceFormat},
                                                  {"pieces", table.take()},
                                                  {"crc32c", std::string(blocks * kDigits, '0')}};
   const auto front = static_cast<int64_t>(tensor_header(entries, metadata, path).size());
@@ -189,8 +189,8 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
     require(found != metadata.end(), "its metadata have no ", key);
     return found->second;
   };
-  require(text("format") == kFormat, "its format is ", in_quotes(text("format")), ", not ",
-          kFormat);
+  require(text("format") == kPieceFormat, "its format is ", in_quotes(text("format")), ", not ",
+          kPieceFormat);
   const std::string sums = text("crc32c");
   const auto blocks = static_cast<size_t>(ceil_div(std::ssize(file_.data()), kBlockBytes));
   require(sums.size() == blocks * kDigits, "it has no checksum for each block");

@@ -14,7 +14,7 @@ namespace muonrt {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const char* what, int reason) {
+[[noreturn]] void fail_to_map(const std::string& path, const char* what, int reason) {
   throw Error(Status::kIo, cat(path, ": ", what, ": ", std::generic_category().message(reason)));
 }
 
@@ -34,14 +34,14 @@ struct Descriptor {
 MappedFile::MappedFile(const std::string& path) {
   // Without waiting for a writer, where it is a pipe.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.number < 0) fail(path, "cannot be opened", errno);
+  if (file.number < 0) fail_to_map(path, "cannot be opened", errno);
   struct stat info;
-  if (fstat(file.number, &info) != 0) fail(path, "cannot be read", errno);
+  if (fstat(file.number, &info) != 0) fail_to_map(path, "cannot be read", errno);
   MUONRT_REQUIRE(S_ISREG(info.st_mode), Status::kIo, path, ": is no regular file");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
   void* const data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
-  if (data == MAP_FAILED) fail(path, "cannot be read", errno);
+  if (data == MAP_FAILED) fail_to_map(path, "cannot be read", errno);
   data_ = data;
 }
 
