@@ -52,6 +52,7 @@ struct MuonBody {
     for (int i = 0; i < N; ++i)
       m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
     store(momentum, momentum_dtype, here, m, lanes);
+    if (momentum_dtype != DType::kF32) note_written(m, momentum_dtype, weights.findings);
   }
 
   template <int N>
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(Mu
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t inside = job.row * item.packed_ld + job.col;
   const int64_t packed = item.packed_offset + inside;
-  const Weights weights = Weights::of(view, item.param);
+  const Weights weights = Weights::of(view, item.param, a.verdict.findings);
   const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld) &&
                                           aligned_stride(view.momentum_dtype, item.local_ld) &&
@@ -154,8 +155,8 @@ struct AdamBody {
 /// The AdamW of `rows` rows from element `first` on.
 __device__ inline void run_adam(const ParamView& view, int32_t param, int64_t first, int64_t ld,
                                 int rows, int cols, int64_t inside, const Positions& positions,
-                                const AdamScalars& scalars) {
-  const Weights weights = Weights::of(view, param);
+                                const AdamScalars& scalars, Findings* findings) {
+  const Weights weights = Weights::of(view, param, findings);
   const bool rows_fit =
       rows == 1 || (aligned_stride(DType::kF32, ld) && aligned_stride(view.grad_dtype, ld) &&
                     aligned_stride(view.param_dtype, ld));
@@ -177,16 +178,18 @@ __device__ inline void run_adam(const ParamView& view, int32_t param, int64_t fi
 
 struct AdamStretch {
   const AdamScalars* scalars;
+  Findings* findings;
 
   __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
     const Positions whole{view.numel, 0, view.numel};
-    run_adam(view, param, first, n, 1, n, first, whole, scalars[view.scalars]);
+    run_adam(view, param, first, n, 1, n, first, whole, scalars[view.scalars], findings);
   }
 };
 
 __global__ void __launch_bounds__(kThreads) commit_adamw_kernel(AdamArguments a) {
   if (!a.verdict.passes()) return;
-  for_each_stretch<false>(a.list, a.count, a.tables.params, AdamStretch{a.tables.adam});
+  for_each_stretch<false>(a.list, a.count, a.tables.params,
+                          AdamStretch{a.tables.adam, a.verdict.findings});
 }
 
 struct AdamPieceArguments {
@@ -203,7 +206,8 @@ __global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPiece
   if (!view.active) return;
   run_adam(view, item.param, item.local_offset + job.row * item.local_ld + job.col, item.local_ld,
            job.rows, job.cols, job.row * item.packed_ld + job.col,
-           {item.packed_ld, item.tensor_index, item.tensor_ld}, a.tables.adam[view.scalars]);
+           {item.packed_ld, item.tensor_index, item.tensor_ld}, a.tables.adam[view.scalars],
+           a.verdict.findings);
 }
 
 template <bool kMomentum, bool kWeights>

@@ -13,10 +13,20 @@ __device__ inline void note_nonfinite(Findings& findings) {
 }
 
 /// `param` >= 0. None (-1) is the largest number when read without its sign.
-__device__ inline void note_nonfinite(Findings& findings, int64_t param) {
+/// @param in_f32  not the message's dtype alone made it so.
+__device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
+  const auto lower = [&](int64_t& first) {
+    atomicMin(reinterpret_cast<unsigned long long*>(&first),
+              static_cast<unsigned long long>(param));
+  };
   note_nonfinite(findings);
-  atomicMin(reinterpret_cast<unsigned long long*>(&findings.first_param),
-            static_cast<unsigned long long>(param));
+  lower(findings.first_param);
+  if (in_f32) lower(findings.first_in_f32);
+}
+
+/// Of a commit. @param findings  may be null.
+__device__ inline void note_written(Findings* findings) {
+  if (findings) atomicExch(reinterpret_cast<unsigned long long*>(&findings->written), 1ull);
 }
 
 __device__ inline void note_zero_matrix(Findings& findings) {

@@ -44,8 +44,9 @@ struct DirectionBody {
     }
     store(message.data, message.dtype, packed + row * packed_ld + col, out, lanes);
   }
-  __device__ bool bad() const {
-    return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(message.dtype);
+  __device__ bool bad() const { return bad_in_f32() || sent.not_finite_as(message.dtype); }
+  __device__ bool bad_in_f32() const {
+    return gradient.not_finite_as(DType::kF32) || sent.not_finite_as(DType::kF32);
   }
 };
 
@@ -64,6 +65,7 @@ struct AddendBody {
     store(message.data, message.dtype, packed + row * packed_ld + col, g, lanes);
   }
   __device__ bool bad() const { return sent.not_finite_as(message.dtype); }
+  __device__ bool bad_in_f32() const { return bad(); }
 };
 
 /// Zeros for a parameter without a gradient.
@@ -81,7 +83,9 @@ template <class Body>
 __device__ inline void pack_elements(const Job& job, bool vectors, Body& body, int32_t param,
                                      Findings* findings) {
   for_elements(job.rows, job.cols, vectors, body);
-  if (__syncthreads_or(body.bad()) && threadIdx.x == 0) note_nonfinite(*findings, param);
+  if (!__syncthreads_or(body.bad())) return;
+  const bool in_f32 = __syncthreads_or(body.bad_in_f32());
+  if (threadIdx.x == 0) note_nonfinite(*findings, param, in_f32);
 }
 
 template <bool kAddend>

@@ -2,8 +2,20 @@
 
 #include "backend/weight_bits.hpp"
 #include "cuda/kernels/elements.hpp"
+#include "cuda/kernels/findings.cuh"
 
 namespace muonrt::cuda {
+
+/// Notes if one of these is not finite once stored. Comparisons end in one predicate: a maximum
+/// takes registers that commit_muon has not.
+/// @param findings  or null.
+template <int N>
+__device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {
+  const auto end = std::bit_cast<float>(end_of_finite(dtype));
+  bool finite = true;
+  for (int i = 0; i < N; ++i) finite = finite & (fabsf(values.x[i]) < end);
+  if (!finite) note_written(findings);
+}
 
 /// Where elements of an item lie in the whole tensor, counted row by row inside the item.
 struct Positions {
@@ -42,9 +54,11 @@ struct Weights {
   WeightForm form;
   int32_t index;          // of the parameter
   const ParamView* view;  // read where rounding is stochastic: registers are few
+  Findings* findings;     // of what is written, or null
 
-  __device__ static Weights of(const ParamView& view, int32_t index) {
-    return {view.param, view.master, view.remainder, view.param_dtype, view.form, index, &view};
+  __device__ static Weights of(const ParamView& view, int32_t index, Findings* findings) {
+    return {view.param, view.master, view.remainder, view.param_dtype,
+            view.form,  index,       &view,          findings};
   }
   __device__ bool vectors_fit(int64_t at) const {
     return aligned(param, dtype, at) &&
@@ -65,6 +79,8 @@ struct Weights {
   template <int N>
   __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
+    // Rounding at random makes no finite value infinite.
+    note_written(w, form == WeightForm::kStochastic ? DType::kF32 : dtype, findings);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w, lanes);

@@ -138,7 +138,7 @@ class NcclComm final : public Comm {
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
     try {
-      link_->close(Error(status, message));
+      link_->close(make_error(status, message));
     } catch (...) {  // no memory for the message
     }
   }

@@ -26,13 +26,8 @@ NcclGuest attempt(const std::function<NcclGuest()>& prepare) {
   NcclGuest out;
   try {
     return prepare();
-  } catch (const Error& e) {
-    out.error = e;
-  } catch (const std::bad_alloc&) {
-    out.error =
-        Error(Status::kOutOfMemory, "host memory is exhausted; use fewer or smaller buffers");
-  } catch (const std::exception& e) {
-    out.error = Error(Status::kInternal, cat("internal: ", e.what()));
+  } catch (const std::exception&) {
+    out.error = caught_error();
   }
   return out;
 }

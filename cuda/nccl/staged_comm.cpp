@@ -97,11 +97,7 @@ class StagedComm final : public Comm {
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
-    try {
-      bootstrap_->abort(Error(status, message));
-    } catch (...) {  // no memory for the text
-      bootstrap_->abort(Error(status, std::string()));
-    }
+    bootstrap_->abort(make_error(status, message));
   }
   int64_t bytes_sent() const override { return bytes_sent_; }
   int64_t exchanges() const override { return exchanges_; }
@@ -230,9 +226,13 @@ class StagedComm final : public Comm {
     int64_t* const entered = std::exchange(entered_, nullptr);
     try {
       wait(stream, Heeds::kPeers);
+      refuse_trouble();
     } catch (...) {
       constexpr int64_t kNotEntered = 0;
-      if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
+      try {
+        if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
+      } catch (const Error&) {  // the flag stays, and the first error counts
+      }
       throw;
     }
   }

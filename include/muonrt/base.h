@@ -67,8 +67,9 @@ enum muonrt_normuon {
  * Threads: any. */
 MUONRT_API const char* muonrt_status_name(muonrt_status_t status);
 
-/* Message of the last call of this thread that returned an error (MUONRT_SKIPPED is none); "" if
- * there was none. Never NULL; valid until this thread's next call. Threads: any; each has its own.
+/* Message of the last call of this thread that returned an error, or MUONRT_SKIPPED (which is none,
+ * but has a reason); "" if there was none. Never NULL; valid until this thread's next call.
+ * Threads: any; each has its own.
  */
 MUONRT_API const char* muonrt_last_error(void);
 

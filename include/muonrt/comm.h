@@ -58,11 +58,10 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
 /* Publishes an error: pending and later operations of every rank end with `status` and the message.
  * It reaches optimizers and communicators that this rank has made from this one, or is making, too:
  * a step that runs or waits ends, on every rank. (Over MPI and callbacks one that comes in the very
- * duplication may leave a peer to its deadline.) A
- * status that says what becomes of a step (INVALID_ARGUMENT, MISMATCH, CALLBACK, UNDECIDED, TORN)
- * is published as ABORTED. Over NCCL it waits three seconds at most for what is under way to end
- * (muonrt/nccl.h). Errors: INVALID_ARGUMENT for a status that is no error of muonrt/base.h.
- * Threads: any. */
+ * duplication may leave a peer to its deadline.) A status that says what becomes of a step
+ * (INVALID_ARGUMENT, MISMATCH, CALLBACK, OUT_OF_MEMORY, UNDECIDED, TORN) is published as ABORTED.
+ * Over NCCL it waits three seconds at most for what is under way to end (muonrt/nccl.h). Errors:
+ * INVALID_ARGUMENT for a status that is no error of muonrt/base.h. Threads: any. */
 MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                              const char* message);
 

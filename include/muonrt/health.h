@@ -46,7 +46,7 @@ typedef struct muonrt_matrix_health {
   double update_rms; /* root mean square of what the group's rate (the step's lr x the group's
                         lr_factor) multiplies: scale and the lr_factors of parameter and part are in
                         it */
-  double weight_rms; /* of the weights in f32, after the step */
+  double weight_rms; /* of the weights in f32, after the step; NaN where one is not finite */
   /* Of the orthogonalized matrix, before NorMuon: ends of its singular values, estimated from
      inside by 48 steps of Lanczos's method, and the larger of 1 - sigma_min, sigma_max - 1. How
      small it is depends on the coefficients: Keller Jordan's leave 0.3, zero directions 1. */

@@ -179,6 +179,10 @@ typedef struct muonrt_report {
   int64_t clipped_heads;   /* by QK-clip; see muonrt_optimizer_clipped_heads */
   double enqueue_seconds;  /* until everything was enqueued; then the call only waits. Of a large
                               step: what `stream` held, too */
+  /* 1: gradient and momentum of nonfinite_param are finite, and their direction in f32, but not in
+     transport_dtype. */
+  int32_t transport_overflow;
+  int32_t reserved;
 } muonrt_report_t;
 
 /* Counts since creation, of this rank. */
@@ -253,9 +257,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
 
 /* Rebinds the memory of a parameter: the local shard, with the values that it had, or others of
  * which muonrt_optimizer_take_params is then told. Local, between steps. The next step compares it
- * with its master weights. Errors: INVALID_ARGUMENT (index, null though elements lie here,
- * alignment, memory that the device does not reach, overlap with what a step reads or writes of
- * another); the memory that was bound stays. */
+ * with its master weights, and looks for infinities and NaN. Errors: INVALID_ARGUMENT (index, null
+ * though elements lie here, alignment, memory that the device does not reach, overlap with what a
+ * step reads or writes of another); the memory that was bound stays. */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);
 
@@ -265,7 +269,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  * then as at creation; momentum, moments and counts of updates stay. The caller's own master
  * weights (MUONRT_MASTER_CALLER) stay: write those, too. Parameters without masters have nothing to
  * take, and may be listed. Local, blocking: every rank must name the same before the same step
- * (where replicas are compared, in the step's vote: MISMATCH). Between steps.
+ * (where replicas are compared, in the step's vote: MISMATCH). The next step looks for infinities
+ * and NaN in them. Between steps.
  * @param params  indices, n of them; NULL: all, with n = 0.
  * Errors: INVALID_ARGUMENT (a bad index, which is named, n below 0); nothing is taken then. */
 MUONRT_API muonrt_status_t muonrt_optimizer_take_params(muonrt_optimizer_t* optimizer,
@@ -280,11 +285,17 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
 
 /* One step of every parameter, or of none. Collective; blocking on the host.
  * Returns MUONRT_OK; MUONRT_SKIPPED if any rank found a non-finite gradient (nothing has changed,
- * the step does not count); else an error.
+ * the step does not count; muonrt_last_error says why); else an error.
  * The same on every rank, with nothing changed and the optimizer usable: INVALID_ARGUMENT (a bad
  * argument or a missing gradient on some rank; in the first committed step, and the first of a
- * resume, a parameter that is not its master weight rounded), MISMATCH (step arguments differ, or
- * replicas), CALLBACK (a function of the caller's has failed on some rank).
+ * resume, a parameter that is not its master weight rounded, or an infinity or NaN in a parameter,
+ * its master weights or its state), MISMATCH (step arguments differ, or replicas), CALLBACK (a
+ * function of the caller's has failed on some rank), OUT_OF_MEMORY (on some rank there was none for
+ * its arguments; a step takes no more, but over TCP, where it then ends the optimizer: COMM or
+ * DEVICE).
+ * Finite gradients may still take a weight out of the range of its dtype, by a rate or decay that
+ * is too large. That step is committed and returns MUONRT_OK; the next one is refused,
+ * INVALID_ARGUMENT naming rank and parameter, until all weights and states are finite again.
  * After these the optimizer is unusable and says so: COMM, TIMEOUT, ABORTED, DEVICE (nothing
  * committed here), UNDECIDED, TORN. They come of faults, which ranks meet at different places: one
  * may return COMM, another TIMEOUT, a third UNDECIDED, one that had heard the vote by then OK;

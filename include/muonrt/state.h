@@ -181,12 +181,12 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load_notes(const muonrt_optimizer_t*
                                                        int64_t* needed);
 
 /* Reads and sets the updates that a parameter has had: committed steps in which it took part
- * (Muon's count, too, but change nothing). AdamW corrects its moments by them, so they are state:
- * save them, and set them after muonrt_optimizer_set_step, which counts them as if no parameter had
- * ever sat out. A parameter that the caller starts anew (an adapter, a new expert), with moments
- * set to zero, has had 0. 0 <= updates <= 2^53. Local: every rank must set the same before the same
- * step (compared in the step's vote). Between steps, from one thread at a time. Errors:
- * INVALID_ARGUMENT; what was set stays. */
+ * (those of Muon's parameters have no effect). AdamW corrects its moments by them, so they are
+ * state: save them, and set them after muonrt_optimizer_set_step, which counts them as if no
+ * parameter had ever sat out. A parameter that the caller starts anew (an adapter, a new expert),
+ * with moments set to zero, has had 0. 0 <= updates <= 2^53. Local: every rank must set the same
+ * before the same step (compared in the step's vote). Between steps, from one thread at a time.
+ * Errors: INVALID_ARGUMENT; what was set stays. */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer,
                                                         int64_t param, int64_t* updates);
 MUONRT_API muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer,

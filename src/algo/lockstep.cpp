@@ -1,6 +1,7 @@
 #include "algo/lockstep.hpp"
 
 #include <cstddef>
+#include <utility>
 
 namespace muonrt {
 
@@ -11,27 +12,36 @@ bool is_symmetric_product(const Product& p) { return p.symmetric && p.alpha != 0
 
 }  // namespace
 
-void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round>> iterations) {
+std::vector<Call> in_lockstep(std::span<const std::vector<Round>> iterations) {
   std::vector<size_t> next(iterations.size(), 0);
-  std::vector<Product> products;
-  std::vector<const Round*> rounds;
+  std::vector<Call> calls;
   const auto take = [&](bool symmetric) {
-    products.clear(), rounds.clear();
+    Call call;
     for (size_t i = 0; i < iterations.size(); ++i) {
       if (next[i] == iterations[i].size()) continue;
       const Round& round = iterations[i][next[i]];
       if (is_symmetric_product(round.product) != symmetric) continue;
       ++next[i];
-      products.push_back(round.product);
-      rounds.push_back(&round);
+      call.products.push_back(round.product);
+      call.then.insert(call.then.end(), round.then.begin(), round.then.end());
     }
-    return !products.empty();
+    if (call.products.empty()) return false;
+    calls.push_back(std::move(call));
+    return true;
   };
-  while (take(false) || take(true)) {
-    ops.multiply(stream, products);
-    for (const Round* round : rounds)
-      for (const auto& then : round->then) then();
+  while (take(false) || take(true)) continue;
+  return calls;
+}
+
+void run(Ops& ops, Stream& stream, std::span<const Call> calls) {
+  for (const Call& call : calls) {
+    ops.multiply(stream, call.products);
+    for (const auto& then : call.then) then();
   }
+}
+
+void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round>> iterations) {
+  run(ops, stream, in_lockstep(iterations));
 }
 
 }  // namespace muonrt

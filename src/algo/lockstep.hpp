@@ -14,10 +14,21 @@ struct Round {
   std::vector<std::function<void()>> then;
 };
 
-/// Enqueues the rounds of several iterations that share no memory, each in its order. What is not a
+/// Products of several iterations that are given to `multiply` together, and what comes behind.
+struct Call {
+  std::vector<Product> products;
+  std::vector<std::function<void()>> then;
+};
+
+/// The rounds of several iterations that share no memory, each in its order. What is not a
 /// symmetric product goes ahead, until every iteration that is not at its end stands before one;
 /// those are then given to `multiply` together. So there are as many calls with symmetric products
 /// as the longest iteration has, whatever the others' forms and lengths.
+std::vector<Call> in_lockstep(std::span<const std::vector<Round>> iterations);
+
+/// Enqueues calls; takes no memory.
+void run(Ops& ops, Stream& stream, std::span<const Call> calls);
+
 void run_in_lockstep(Ops& ops, Stream& stream, std::span<const std::vector<Round>> iterations);
 
 }  // namespace muonrt

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "algo/lockstep.hpp"
 #include "algo/restarts.hpp"
 #include "base/checked.hpp"
 #include "base/error.hpp"
@@ -319,10 +318,9 @@ void append_steps(Products& products, Space& space, const NewtonSchulz& settings
 
 }  // namespace
 
-std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
-                                       std::span<const OrthogonalizeArgs> batches,
-                                       Findings* findings) {
-  std::vector<MatrixBatch> results;
+Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
+                                     std::span<const OrthogonalizeArgs> batches, Findings* findings)
+    : ops_(&ops), stream_(&stream), findings_(findings) {
   std::vector<std::vector<Round>> iterations;
   for (const OrthogonalizeArgs& batch : batches) {
     const MatrixBatch& raw = batch.raw;
@@ -332,16 +330,27 @@ std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
     Space space =
         carve(ops, *batch.settings, *batch.method, raw.rows, raw.cols, raw.count, batch.workspace);
     if (raw.rows > 0 && raw.count > 0) {
-      ops.normalize(stream, raw, space.x, normalization_of(*batch.settings, batch.method->form),
-                    findings);
+      normalized_.push_back({raw, space.x, normalization_of(*batch.settings, batch.method->form)});
       Products products(ops, stream, batch.q);
       append_steps(products, space, *batch.settings, *batch.method);
       iterations.push_back(std::move(products.rounds));
     }
-    results.push_back(space.x);
+    results_.push_back(space.x);
   }
-  run_in_lockstep(ops, stream, iterations);
-  return results;
+  calls_ = in_lockstep(iterations);
+}
+
+void Orthogonalization::enqueue() const {
+  for (const Normalized& n : normalized_) ops_->normalize(*stream_, n.raw, n.x, n.how, findings_);
+  run(*ops_, *stream_, calls_);
+}
+
+std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
+                                       std::span<const OrthogonalizeArgs> batches,
+                                       Findings* findings) {
+  const Orthogonalization all(ops, stream, batches, findings);
+  all.enqueue();
+  return all.results();
 }
 
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,

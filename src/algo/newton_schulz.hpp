@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "algo/coefficients.hpp"
+#include "algo/lockstep.hpp"
 #include "backend/ops.hpp"
 #include "plan/method.hpp"
 
@@ -83,11 +84,32 @@ struct OrthogonalizeArgs {
   Tally* q = nullptr;  // one for each matrix: every Q of the Gram form is added to it; or null
 };
 
-/// Enqueues: raw -> approximation of its polar factor, for all batches in lockstep, each with a
-/// workspace of its own (algo/lockstep.hpp).
-/// @return  where the results will lie, inside the workspaces; dtype settings.iteration_of(form).
-/// A matrix's bits depend neither on its batch, its place in it, nor the other batches. Allocates
-/// nothing on the device, waits for nothing.
+/// raw -> approximation of its polar factor, for all batches in lockstep, each with a workspace of
+/// its own (algo/lockstep.hpp). A matrix's bits depend neither on its batch, its place in it, nor
+/// the other batches. All memory is the constructor's.
+class Orthogonalization {
+ public:
+  Orthogonalization(Ops& ops, Stream& stream, std::span<const OrthogonalizeArgs> batches,
+                    Findings* findings);
+  /// Enqueues it, as often as it is called. Waits for nothing.
+  void enqueue() const;
+  /// Where the results will lie, inside the workspaces; dtype settings.iteration_of(form).
+  const std::vector<MatrixBatch>& results() const { return results_; }
+
+ private:
+  struct Normalized {
+    MatrixBatch raw, x;
+    Normalization how;
+  };
+  Ops* ops_;
+  Stream* stream_;
+  Findings* findings_;
+  std::vector<Normalized> normalized_;
+  std::vector<Call> calls_;
+  std::vector<MatrixBatch> results_;
+};
+
+/// Enqueues it once. @return  its results.
 std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
                                        std::span<const OrthogonalizeArgs> batches,
                                        Findings* findings);

@@ -8,6 +8,7 @@
 #include "api/structs.hpp"
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
+#include "optimizer/explain.hpp"
 #include "pipeline/trace.hpp"
 
 using namespace muonrt;
@@ -61,6 +62,7 @@ muonrt_report_t to_c(const StepReport& r) {
   out.clipped_heads = r.clipped_heads;
   out.health = r.health;
   out.enqueue_seconds = r.enqueue_seconds;
+  out.transport_overflow = r.transport_overflow;
   return out;
 }
 
@@ -75,15 +77,17 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
   return as_status([&] {
     if (optimizer) *optimizer = nullptr;
     api::CommBody& c = api::open(comm, "muonrt_optimizer_create", "comm");
-    auto handle = std::make_unique<muonrt_optimizer>();
-    handle->body = Optimizer::create(
+    std::unique_ptr<muonrt_optimizer> handle;
+    auto made = Optimizer::create(
         c.for_optimizer(),
         [&] {
+          handle = std::make_unique<muonrt_optimizer>();  // the peers hear of it where this fails
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
           return api::read_settings(options, groups, n_groups, params, n_params, c.host.rank(),
                                     c.host.size());
         },
         make_device);
+    handle->body = std::move(made);
     *optimizer = api::keep(std::move(handle));
     return Status::kOk;
   });
@@ -165,6 +169,11 @@ muonrt_status_t muonrt_optimizer_step(muonrt_optimizer_t* optimizer, const muonr
         },
         done);
     if (report) api::write_struct(report, to_c(done), "report");
+    if (status == Status::kSkipped) {
+      std::string why = "not finite";
+      error_of([&] { why = words_of(o.settings(), done); });  // short where there is no memory
+      api::set_last_error(why.c_str());
+    }
     return status;
   });
 }

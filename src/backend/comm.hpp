@@ -11,6 +11,9 @@
 
 namespace muonrt {
 
+/// The most that a rank hands to one allgather of a vote's explanation.
+constexpr int64_t kExplanationBytes = 4096;
+
 /// Contiguous bytes to or from one peer; the rank itself may be the peer (its send and its receive
 /// then have equal sizes).
 struct SendTo {
@@ -68,7 +71,7 @@ class Comm {
   virtual void retract(Stream&, int64_t* /*entered*/) {}
 
   /// Such an exchange, or a reduction of so many bytes, is to come: takes the memory that it wants,
-  /// so that no step does. Sends nothing.
+  /// so that no step does. Sends nothing. Called when an optimizer is created.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
 

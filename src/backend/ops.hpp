@@ -59,7 +59,8 @@ class Ops : public MatrixRules {
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(momentum', gradient)) for each piece of an active parameter, zeros
-  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`.
+  /// for an inactive one; reads only. Notes non-finite directions and gradients in `findings`, and
+  /// which are so only in the message's dtype.
   virtual void pack_direction(Stream& stream, std::span<const Piece> pieces,
                               const StepTables& tables, Wire message, Findings* findings) = 0;
   /// As pack_direction, for the addends of a sum: message <- cast(gradient), not scaled.
@@ -124,7 +125,8 @@ class Ops : public MatrixRules {
                            int64_t orthogonalized, bool local_ok) = 0;
 
   /// Where the verdict passes: momentum, decay and update of every piece of an active parameter, in
-  /// one pass.
+  /// one pass. This commit and those below note in the verdict's findings a weight or a momentum of
+  /// two bytes that is not finite once stored (an f32 momentum is finite where its direction is).
   virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
                            ConstWire message, const Verdict& verdict) = 0;
   /// The weights alone: decay and update, where an owner keeps the momentum.

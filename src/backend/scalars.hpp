@@ -69,10 +69,14 @@ struct AdamScalars {
   int32_t cautious = 0;
 };
 
-/// What the scans and packs found on this rank in a step; zeroed at its start.
+/// What the ops found on this rank in a step; as here at its start.
 struct Findings {
-  int64_t nonfinite = 0;      // 1 if any gradient or direction was not finite
-  int64_t first_param = -1;   // lowest parameter index where it was seen, or -1
+  int64_t nonfinite = 0;     // 1 if any gradient or direction was not finite
+  int64_t first_param = -1;  // lowest parameter index where it was seen, or -1
+  // The lowest that was not finite in f32 already. The message's dtype alone made `first_param`'s
+  // direction infinite where that is another.
+  int64_t first_in_f32 = -1;
+  int64_t written = 0;        // 1 if a commit wrote a weight or momentum that is not finite
   int64_t zero_matrices = 0;  // matrices that were all zero
   int64_t failed = 0;         // 1 if a function of the caller's returned an error
   int64_t factor = 0;  // what device memory makes of the gradients' factor: the bits of both,

@@ -17,6 +17,8 @@ struct StepTables {
 struct Verdict {
   const Ballot* sum = nullptr;  // of all ranks, where the device reads it
   int64_t world = 0, stamp = 0;
+  /// Where a commit notes that it wrote a value that is not finite as it is stored; null: nowhere.
+  Findings* findings = nullptr;
   MUONRT_HOST_DEVICE bool passes() const { return muonrt::passes(*sum, world, stamp); }
 };
 

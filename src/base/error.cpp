@@ -4,7 +4,11 @@ namespace muonrt {
 
 namespace {
 constexpr const char* kUnknown = "MUONRT_ERROR_UNKNOWN";
-}
+// Made while there is memory for them; threads may ask for them until the process has ended.
+const std::string& kNoMessage = *new std::string("there was no memory for this error's message");
+const std::string& kExhausted =
+    *new std::string("host memory is exhausted; use fewer or smaller buffers");
+}  // namespace
 
 const char* status_name(Status status) noexcept {
   switch (status) {
@@ -46,26 +50,63 @@ const char* status_name(Status status) noexcept {
   return kUnknown;
 }
 
-Error Error::told_by(int32_t peer) const {
-  const std::string front = cat("rank ", peer, " reported: ");
-  Error out(status_, front + message_, rank_ < 0 ? peer : rank_, true);
-  out.words_at_ = front.size();
-  return out;
+Error::Error(Status status, std::string message, int32_t rank, bool secondhand,
+             size_t words_at) noexcept
+    : status_(status), rank_(rank), secondhand_(secondhand), words_at_(words_at) {
+  try {
+    message_ = std::make_shared<const std::string>(std::move(message));
+  } catch (const std::bad_alloc&) {
+    words_at_ = 0;
+  }
 }
 
-Error Error::named(int32_t here) const {
+const std::string& Error::message() const noexcept {
+  if (message_) return *message_;
+  return status_ == Status::kOutOfMemory ? kExhausted : kNoMessage;
+}
+
+Error Error::told_by(int32_t peer) const noexcept {
+  const int32_t rank = rank_ < 0 ? peer : rank_;
+  try {
+    const std::string front = cat("rank ", peer, " reported: ");
+    return Error(status_, front + message(), rank, true, front.size());
+  } catch (const std::bad_alloc&) {
+    return Error(status_, rank, true);
+  }
+}
+
+Error Error::named(int32_t here) const noexcept {
   if (secondhand_ && rank_ < 0) return *this;  // of a transport that gives no numbers
   const int32_t rank = rank_ < 0 ? here : rank_;
-  const std::string front = cat("rank ", rank, ": ");
-  Error out(status_, front + message_.substr(words_at_), rank, rank != here);
-  out.words_at_ = front.size();
-  return out;
+  try {
+    const std::string front = cat("rank ", rank, ": ");
+    return Error(status_, front + message().substr(words_at_), rank, rank != here, front.size());
+  } catch (const std::bad_alloc&) {
+    return Error(status_, rank, rank != here);
+  }
 }
 
 Error Error::between(const std::string& front, const std::string& behind) const {
-  Error out(status_, cat(front, message_, behind), rank_, secondhand_);
-  if (words_at_ > 0) out.words_at_ = front.size() + words_at_;
-  return out;
+  try {
+    return Error(status_, cat(front, message(), behind), rank_, secondhand_,
+                 words_at_ > 0 ? front.size() + words_at_ : 0);
+  } catch (const std::bad_alloc&) {
+    return *this;
+  }
+}
+
+Error caught_error() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(Status::kOutOfMemory);
+  } catch (const std::exception& error) {
+    return make_error(Status::kInternal, "internal: ", error.what());
+  } catch (...) {
+    return make_error(Status::kInternal, "internal: an exception of unknown type");
+  }
 }
 
 bool is_status(int32_t value) noexcept {

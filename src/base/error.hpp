@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -38,35 +40,56 @@ const char* status_name(Status status) noexcept;
 bool is_status(int32_t value) noexcept;
 
 /// The one exception type of the library. Message grammar: problem (why); what to do. Code decides
-/// by the fields, never by the message's words.
+/// by the fields, never by the message's words. Nothing here throws: without memory a message is
+/// shortened or left out, the other fields stay.
 class Error : public std::exception {
  public:
-  Error(Status status, std::string message, int32_t rank = -1, bool secondhand = false)
-      : status_(status), rank_(rank), secondhand_(secondhand), message_(std::move(message)) {}
+  Error(Status status, std::string message, int32_t rank = -1, bool secondhand = false) noexcept
+      : Error(status, std::move(message), rank, secondhand, 0) {}
+  /// With what can be said by the status alone.
+  explicit Error(Status status, int32_t rank = -1, bool secondhand = false) noexcept
+      : status_(status), rank_(rank), secondhand_(secondhand) {}
 
   Status status() const noexcept { return status_; }
-  const std::string& message() const noexcept { return message_; }
-  const char* what() const noexcept override { return message_.c_str(); }
+  const std::string& message() const noexcept;
+  const char* what() const noexcept override { return message().c_str(); }
   /// Where it happened; -1: here, or not known.
   int32_t rank() const noexcept { return rank_; }
   /// Whether a peer has told this rank of it.
   bool is_secondhand() const noexcept { return secondhand_; }
 
   /// As a rank hears it from a peer: "rank 3 reported: ...".
-  Error told_by(int32_t peer) const;
+  Error told_by(int32_t peer) const noexcept;
   /// As all ranks tell it who have agreed on it: "rank 3: ..." and no word of who reported it.
   /// @param here  the rank that asks, where it happened if nobody has told of it.
-  Error named(int32_t here) const;
+  Error named(int32_t here) const noexcept;
   /// The same error with more words around it.
   Error between(const std::string& front, const std::string& behind = "") const;
 
  private:
+  Error(Status status, std::string message, int32_t rank, bool secondhand,
+        size_t words_at) noexcept;
+
   Status status_;
   int32_t rank_;
   bool secondhand_;
   size_t words_at_ = 0;  // behind what says whose error it is, and what was put in front of that
-  std::string message_;
+  std::shared_ptr<const std::string> message_;  // shared: a copy takes no memory
 };
+
+/// An error whose message is the parts, or shorter where there is no memory for them.
+template <class... Parts>
+Error make_error(Status status, const Parts&... parts) noexcept {
+  try {
+    return Error(status, cat(parts...));
+  } catch (const std::bad_alloc&) {
+    return Error(status);
+  }
+}
+
+/// The exception that is being handled, as an Error: any other than an Error is OUT_OF_MEMORY or
+/// INTERNAL. Needs no memory.
+Error caught_error() noexcept;
 
 }  // namespace muonrt
 
@@ -76,9 +99,9 @@ class Error : public std::exception {
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
 /// Caller's mistake: always checked. The message parts are built only when the condition fails.
-#define MUONRT_REQUIRE(condition, status, ...)                                   \
-  do {                                                                           \
-    if (!(condition)) throw ::muonrt::Error(status, ::muonrt::cat(__VA_ARGS__)); \
+#define MUONRT_REQUIRE(condition, status, ...)                         \
+  do {                                                                 \
+    if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 
 /// Our own mistake: reported as INTERNAL, never ends the process.

@@ -3,6 +3,11 @@
 #include <signal.h>
 
 #include <initializer_list>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/error.hpp"
 
 namespace muonrt {
 
@@ -25,5 +30,18 @@ class SignalMask {
  private:
   sigset_t saved_;
 };
+
+/// A thread of ours, under that mask. Errors: OUT_OF_MEMORY if the system refuses one.
+/// @param what  it is for: "a stream".
+template <class Body>
+std::thread start_thread(const char* what, Body body) {
+  const SignalMask mask;
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw make_error(Status::kOutOfMemory, "the system refused a thread for ", what, " (",
+                     error.what(), "); raise the limit of threads");
+  }
+}
 
 }  // namespace muonrt

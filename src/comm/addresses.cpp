@@ -67,9 +67,10 @@ struct Own {
 
 std::vector<Own> own_addresses() {
   ifaddrs* list = nullptr;
-  MUONRT_REQUIRE(getifaddrs(&list) == 0, Status::kComm,
-                 "rendezvous: the interfaces cannot be read (", errno_text(errno),
-                 "); leave the interface out");
+  const bool known = getifaddrs(&list) == 0;
+  if (!known && errno == ENOMEM) throw Error(Status::kOutOfMemory);
+  MUONRT_REQUIRE(known, Status::kComm, "rendezvous: the interfaces cannot be read (",
+                 errno_text(errno), "); leave the interface out");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
   std::vector<Own> out;
   for (const ifaddrs* at = list; at; at = at->ifa_next) {
@@ -85,13 +86,21 @@ std::vector<Own> own_addresses() {
   return out;
 }
 
+/// getaddrinfo. Errors: OUT_OF_MEMORY, which says nothing of the name.
+int ask_for(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
+  const int result = getaddrinfo(host, port, &hints, list);
+  if (result == EAI_MEMORY || (result == EAI_SYSTEM && errno == ENOMEM))
+    throw Error(Status::kOutOfMemory);
+  return result;
+}
+
 /// "fd00:0::5" is "fd00::5". None if it is no address.
 std::vector<SocketAddress> address_of(const std::string& number) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* list = nullptr;
-  if (number.empty() || getaddrinfo(number.c_str(), nullptr, &hints, &list) != 0) return {};
+  if (number.empty() || ask_for(number.c_str(), nullptr, hints, &list) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   return {copy_of(list->ai_addr)};
 }
@@ -193,7 +202,7 @@ std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (at.number ? AI_NUMERICHOST : 0);
   addrinfo* list = nullptr;
-  const int result = getaddrinfo(at.host.c_str(), at.port.c_str(), &hints, &list);
+  const int result = ask_for(at.host.c_str(), at.port.c_str(), hints, &list);
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument, "rendezvous: host is '",
                  at.host, "' (no internet address); correct the address '", host_and_port, "'");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <new>
 
 #include "base/sized_struct.hpp"
 #include "base/text.hpp"
@@ -76,6 +77,15 @@ CallbackTransport::CallbackTransport(std::shared_ptr<Shared> shared)
       shared_(std::move(shared)),
       name_(shared_->table.name ? shared_->table.name : "callback") {
   shared_->table.name = nullptr;  // borrowed from the caller, copied above
+  sends_.reserve(static_cast<size_t>(size()));
+  receives_.reserve(static_cast<size_t>(size()));
+}
+
+void CallbackTransport::prepare_reduction(int64_t bytes) {
+  const muonrt_transport_t& table = shared_->table;
+  if (!table.reduce_sum || !table.reduce_max) Transport::prepare_reduction(bytes);
+  if (table.reduce_sum) integers_.reserve(static_cast<size_t>(2 * bytes) / sizeof(int64_t));
+  if (table.reduce_max) floats_.reserve(static_cast<size_t>(2 * bytes) / sizeof(float));
 }
 
 bool CallbackTransport::caller_thread_only() const { return shared_->table.caller_thread_only; }
@@ -84,7 +94,12 @@ Error CallbackTransport::error_from(muonrt_status_t status,
                                     char (&message)[kMessageCapacity]) const {
   message[kMessageCapacity - 1] = 0;
   const char* const text = message[0] ? message : "the transport gave no reason";
-  return Error(status_from(status), cat(where(), ": ", text));
+  Error error(status_from(status));  // where there is no memory for the words
+  try {
+    error = Error(status_from(status), cat(where(), ": ", text));
+  } catch (const std::bad_alloc&) {
+  }
+  return error;
 }
 
 template <class Function, class... Arguments>

@@ -27,6 +27,7 @@ class CallbackTransport final : public Transport {
 
   std::string name() const override { return name_; }
   bool caller_thread_only() const override;
+  void prepare_reduction(int64_t bytes) override;
   std::optional<Error> published() const override;
 
  protected:

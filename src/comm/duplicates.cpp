@@ -6,19 +6,15 @@ namespace muonrt {
 
 void Duplicates::abort(Status status, const std::string& message) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!aborted_) {
-    try {
-      aborted_.emplace(status, message);
-    } catch (...) {  // no memory for the text
-      aborted_.emplace(status, std::string());
-    }
-  }
+  if (!aborted_) aborted_ = make_error(status, message);
   for (Transport* const t : list_) t->abort_family(status, message);
 }
 
 void Duplicate::join(std::shared_ptr<Duplicates> all, Transport& self) {
   const std::lock_guard lock(all->mutex_);
-  at_ = all->list_.insert(all->list_.end(), &self);
+  at_ = own_.begin();
+  *at_ = &self;
+  all->list_.splice(all->list_.end(), own_);
   all_ = std::move(all);  // a place that `leave` gives back
   if (all_->aborted_) self.abort_family(all_->aborted_->status(), all_->aborted_->message());
 }

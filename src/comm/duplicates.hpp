@@ -28,6 +28,8 @@ class Duplicates {
 /// A transport's place among the duplicates of another one, from `join` to `leave`.
 class Duplicate {
  public:
+  /// So that `join` takes no memory.
+  void reserve() { own_.emplace_back(); }
   /// Whatever the order of `join` and an abort, the transport is told: both look under one lock.
   void join(std::shared_ptr<Duplicates> all, Transport& self);
   /// Afterwards nobody tells it.
@@ -35,6 +37,7 @@ class Duplicate {
 
  private:
   std::shared_ptr<Duplicates> all_;
+  std::list<Transport*> own_;  // its element, until `join`
   std::list<Transport*>::iterator at_;
 };
 

@@ -48,7 +48,9 @@ void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
 
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
-  return std::make_unique<HostComm>(transport_->duplicate());
+  auto out = std::make_unique<HostComm>(nullptr);  // before the peers go on
+  out->transport_ = transport_->duplicate();
+  return out;
 }
 
 void HostComm::abort(Status status, const std::string& message) noexcept {

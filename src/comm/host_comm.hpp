@@ -30,6 +30,8 @@ class HostComm final : public Comm {
   void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override;
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override;
 
+  void prepare_reduction(int64_t bytes) override { transport_->prepare_reduction(bytes); }
+
   /// Waits for its turn if a task of this rank is running; call it while none is pending, or the
   /// order of operations may differ between ranks.
   void allgather(const void* mine, void* all, int64_t bytes) override;
@@ -45,7 +47,7 @@ class HostComm final : public Comm {
   Transport& transport() { return *transport_; }
 
  private:
-  const std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> transport_;
   std::mutex mutex_;  // one operation at a time
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };

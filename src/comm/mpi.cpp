@@ -2,8 +2,6 @@
 
 #include <mpi.h>
 
-#include <exception>
-
 #include "base/error.hpp"
 #include "comm/mpi_transport.hpp"
 
@@ -22,11 +20,8 @@ extern "C" muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const vo
     const muonrt_status_t status = muonrt_comm_create_callbacks(comm, &table);
     if (status != MUONRT_OK) table.destroy(table.state);
     return status;
-  } catch (const Error& error) {
-    return muonrt_set_last_error(static_cast<muonrt_status_t>(error.status()), error.what());
-  } catch (const std::exception& error) {
-    return muonrt_set_last_error(MUONRT_ERROR_INTERNAL, error.what());
   } catch (...) {
-    return muonrt_set_last_error(MUONRT_ERROR_INTERNAL, "unknown exception");
+    const Error error = muonrt::caught_error();
+    return muonrt_set_last_error(static_cast<muonrt_status_t>(error.status()), error.what());
   }
 }

@@ -6,6 +6,7 @@
 #include <exception>
 #include <thread>
 
+#include "backend/comm.hpp"
 #include "base/float_order.hpp"
 #include "base/text.hpp"
 #include "comm/mpi_check.hpp"
@@ -27,6 +28,14 @@ Channel::Channel(MPI_Comm comm, int64_t piece_bytes) : comm_(comm), piece_bytes_
   MUONRT_MPI(MPI_Query_thread(&level));
   caller_thread_only_ = level < MPI_THREAD_MULTIPLE;
   box_ = std::make_unique<ErrorBox>(comm_, rank_, size_, !caller_thread_only_);
+  const auto few = static_cast<size_t>(2 * size_);  // messages, of one piece each
+  pieces_.reserve(few);
+  requests_.reserve(few);
+  statuses_.resize(few);
+  completed_.resize(few);
+  // What a vote and its explanation exchange finds its memory.
+  in_.resize(kExplanationBytes);
+  out_.resize(static_cast<size_t>(std::min(kBounceBytes, kExplanationBytes * size_)));
 }
 
 std::unique_ptr<Channel> Channel::over(MPI_Comm parent, int64_t piece_bytes, Deadline deadline) {

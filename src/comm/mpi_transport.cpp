@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <memory>
 
 #include "base/deadline.hpp"
@@ -29,12 +28,9 @@ muonrt_status_t as_status(char* message, int64_t capacity, Body body) noexcept {
   try {
     body();
     return MUONRT_OK;
-  } catch (const Error& error) {
-    return say(error.status(), error.what());
-  } catch (const std::exception& error) {
-    return say(Status::kInternal, error.what());
   } catch (...) {
-    return say(Status::kInternal, "unknown exception");
+    const Error error = caught_error();
+    return say(error.status(), error.what());
   }
 }
 

@@ -68,7 +68,12 @@ class PostTransport final : public Transport {
     try {
       body();
     } catch (const Error& error) {
-      throw error.between(where() + ": ");
+      std::string front;
+      try {
+        front = where() + ": ";
+      } catch (const std::bad_alloc&) {  // without it
+      }
+      throw error.between(front);
     }
   }
 

@@ -25,8 +25,7 @@ TcpHub::TcpHub(std::vector<Socket> connections) {
   }
   share_ = std::max(2 * kPieceLimit, kMuch / std::ssize(ranks_));
   std::tie(wake_here_, wake_there_) = socket_pair();
-  const SignalMask mask;
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread("the connections", [this] { serve(); });
 }
 
 TcpHub::~TcpHub() {

@@ -66,8 +66,7 @@ class TcpPost final : public Post {
       : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
     Posts::all().add(this);
     try {
-      const SignalMask mask;
-      reader_ = std::thread([this] { read_all(); });
+      reader_ = start_thread("a connection", [this] { read_all(); });
     } catch (...) {
       Posts::all().remove(this);
       throw;
@@ -111,7 +110,8 @@ class TcpPost final : public Post {
       std::string content(reinterpret_cast<const char*>(&head), sizeof head);
       content += error.message().substr(0, kTextLimit);
       tell_all(FrameKind::kError, channel, content);
-    } catch (...) {  // the peers learn of it by their deadlines
+    } catch (...) {  // no memory: the end of the connection tells everybody
+      line_->close();
     }
   }
 

@@ -36,7 +36,9 @@ struct ThreadChannel::Exchange {
 ThreadChannel::ThreadChannel(int size, std::shared_ptr<ThreadFamily> family)
     : family_(std::move(family)),
       number_(family_->channels.fetch_add(1)),
-      ranks_(static_cast<size_t>(size)) {}
+      ranks_(static_cast<size_t>(size)) {
+  for (Rank& rank : ranks_) rank.inbox.reserve(ranks_.size());
+}
 
 void ThreadChannel::take_rank(int rank) {
   const Lock lock(mutex_);
@@ -61,13 +63,7 @@ std::optional<Error> ThreadChannel::published() {
 void ThreadChannel::publish(int rank, const Error& error) noexcept {
   if (family_->dead[static_cast<size_t>(rank)]) return;
   const Lock lock(mutex_);
-  if (!error_) {
-    try {
-      error_ = error.told_by(rank);
-    } catch (...) {
-      error_.emplace(error.status(), std::string(), error.rank() < 0 ? rank : error.rank(), true);
-    }
-  }
+  if (!error_) error_ = error.told_by(rank);
   for (Rank& r : ranks_) r.wake.notify_all();
 }
 
@@ -195,6 +191,14 @@ void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
 }
 
 void ThreadChannel::throw_timeout(const Exchange& x) const {
+  try {
+    throw Error(Status::kTimeout, timeout_text(x));
+  } catch (const std::bad_alloc&) {
+    throw Error(Status::kTimeout);
+  }
+}
+
+std::string ThreadChannel::timeout_text(const Exchange& x) const {
   std::vector<int32_t> silent, not_taking, busy;
   for (int32_t peer = 0; peer < size(); ++peer) {
     if (x.scratch.wanted[static_cast<size_t>(peer)] >= 0) silent.push_back(peer);
@@ -211,10 +215,9 @@ void ThreadChannel::throw_timeout(const Exchange& x) const {
   if (!busy.empty()) {
     who += cat(who.empty() ? "" : ", ", name_ranks(busy), " still copied what was sent");
   }
-  throw Error(Status::kTimeout,
-              cat(name_of(x.operation.kind), " #", x.operation.sequence, " of rank ", x.rank,
-                  " (thread): not complete at its deadline: ", who,
-                  "; see what those ranks do, or set a longer timeout"));
+  return cat(name_of(x.operation.kind), " #", x.operation.sequence, " of rank ", x.rank,
+             " (thread): not complete at its deadline: ", who,
+             "; see what those ranks do, or set a longer timeout");
 }
 
 void ThreadChannel::throw_if_peer_left(const Exchange& x) const {
@@ -247,7 +250,6 @@ void ThreadChannel::wait(Exchange& x, Lock& lock) {
 void ThreadChannel::exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
                              std::span<const ReceiveFrom> receives, const CopyMessage* copy,
                              Deadline deadline, ThreadScratch& scratch) {
-  if (scratch.offers.size() < sends.size()) scratch.offers.resize(sends.size());
   for (ThreadOffer& o : scratch.offers) o.state = ThreadOffer::State::kTaken;
   std::fill(scratch.wanted.begin(), scratch.wanted.end(), -1);
   Exchange x{rank, operation, receives, copy, deadline, scratch};

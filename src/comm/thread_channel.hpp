@@ -40,6 +40,10 @@ struct ThreadOffer {
 
 /// What one rank keeps between its operations so that none of them allocates.
 struct ThreadScratch {
+  explicit ThreadScratch(int size) : offers(static_cast<size_t>(size)), wanted(offers.size(), -1) {
+    sends.reserve(offers.size());
+    receives.reserve(offers.size());
+  }
   std::vector<ThreadOffer> offers;
   std::vector<int32_t> wanted;  // by peer: index into the receives, or -1
   std::vector<SendTo> sends;
@@ -98,6 +102,7 @@ class ThreadChannel {
   void wait(Exchange& x, Lock& lock);
   ThreadOffer* find(const Exchange& x, int32_t from);
   [[noreturn]] void throw_timeout(const Exchange& x) const;
+  std::string timeout_text(const Exchange& x) const;
   void throw_if_peer_left(const Exchange& x) const;
 
   const std::shared_ptr<ThreadFamily> family_;

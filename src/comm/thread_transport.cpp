@@ -12,9 +12,8 @@ namespace {
 class ThreadTransport final : public Transport {
  public:
   ThreadTransport(int rank, std::shared_ptr<ThreadChannel> channel)
-      : Transport(rank, channel->size()), channel_(std::move(channel)) {
+      : Transport(rank, channel->size()), channel_(std::move(channel)), scratch_(size()) {
     channel_->take_rank(rank);
-    scratch_.wanted.assign(static_cast<size_t>(size()), -1);
   }
   ~ThreadTransport() override {
     retire();

@@ -18,20 +18,6 @@ namespace {
 
 constexpr int64_t kShownOperations = 8;
 
-Error current_error() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(Status::kOutOfMemory, "transport: no memory for its own lists");
-  } catch (const std::exception& error) {
-    return Error(Status::kInternal, cat("transport: ", error.what()));
-  } catch (...) {
-    return Error(Status::kInternal, "transport: unknown exception");
-  }
-}
-
 Traffic traffic_of(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
   Traffic traffic{static_cast<int64_t>(sends.size()), static_cast<int64_t>(receives.size()), 0, 0};
   for (const SendTo& s : sends) traffic.bytes_out += s.bytes;
@@ -71,13 +57,17 @@ MUONRT_CATCHES_UNWINDING void Transport::run(OperationKind kind, const Traffic& 
 }
 
 void Transport::fail() {
-  const Error error = current_error();
+  const Error error = caught_error();
   record_.end(true);
   if (keep(error)) publish(error);
   const Error first = *this->error();
   if (first.status() != Status::kTimeout) throw first;
-  throw first.between(
-      "", cat("; last operations of rank ", rank_, ": ", record_.text(kShownOperations)));
+  std::string last;
+  try {
+    last = cat("; last operations of rank ", rank_, ": ", record_.text(kShownOperations));
+  } catch (const std::bad_alloc&) {  // without them
+  }
+  throw first.between("", last);
 }
 
 bool Transport::keep(const Error& error) {
@@ -93,22 +83,14 @@ std::optional<Error> Transport::error() const {
 }
 
 void Transport::abort(const Error& error) noexcept {
-  try {
-    if (!keep(error)) return;
-    from_beside_ = caller_thread_only();
-    publish(error);
-  } catch (...) {
-    publish(Error(Status::kAborted, std::string()));
-  }
+  if (!keep(error)) return;
+  from_beside_ = caller_thread_only();
+  publish(error);
 }
 
 void Transport::abort(Status status, const std::string& message) noexcept {
   const bool usable = status != Status::kOk && status != Status::kSkipped;
-  try {
-    abort(Error(usable ? status : Status::kAborted, message));
-  } catch (...) {  // no memory for the text
-    abort(Error(usable ? status : Status::kAborted, std::string()));
-  }
+  abort(make_error(usable ? status : Status::kAborted, message));
 }
 
 void Transport::abort_family(Status status, const std::string& message) noexcept {
@@ -204,10 +186,20 @@ void Transport::reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
 
 std::unique_ptr<Transport> Transport::duplicate() {
   std::unique_ptr<Transport> out;
-  run(OperationKind::kDuplicate, {}, [&] { out = do_duplicate(); });
+  Duplicate place;
+  run(OperationKind::kDuplicate, {}, [&] {
+    place.reserve();  // behind do_duplicate, peers would no longer hear of a failure
+    out = do_duplicate();
+  });
   out->set_timeout_ms(timeout_ms());
+  out->place_ = std::move(place);
   out->place_.join(duplicates_, *out);
   return out;
+}
+
+void Transport::prepare_reduction(int64_t bytes) {
+  const auto all = static_cast<size_t>(checked_mul(bytes, int64_t{size_}));
+  gathered_.resize(std::max(gathered_.size(), all));
 }
 
 MUONRT_CATCHES_UNWINDING void Transport::meet_for(Transport& made) {
@@ -219,16 +211,14 @@ MUONRT_CATCHES_UNWINDING void Transport::meet_for(Transport& made) {
     made.abort(Status::kAborted, "its thread was ended inside a function of the caller's");
     throw;
   } catch (...) {
-    const Error error = current_error();
-    made.abort(error);
+    made.abort(caught_error());
     throw;
   }
 }
 
 void Transport::do_reduce_max(const float* in, float* out, int64_t n) {
   const int64_t bytes = checked_mul(n, 4);
-  gathered_.resize(
-      std::max(gathered_.size(), static_cast<size_t>(checked_mul(bytes, int64_t{size_}))));
+  prepare_reduction(bytes);
   do_allgather(in, gathered_.data(), bytes);
   const float* value = reinterpret_cast<const float*>(gathered_.data());
   for (int64_t i = 0; i < n; ++i) {
@@ -240,8 +230,7 @@ void Transport::do_reduce_max(const float* in, float* out, int64_t n) {
 
 void Transport::do_reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
   const int64_t bytes = checked_mul(n, 8);
-  gathered_.resize(
-      std::max(gathered_.size(), static_cast<size_t>(checked_mul(bytes, int64_t{size_}))));
+  prepare_reduction(bytes);
   do_allgather(in, gathered_.data(), bytes);
   const int64_t* value = reinterpret_cast<const int64_t*>(gathered_.data());
   for (int64_t i = 0; i < n; ++i) {

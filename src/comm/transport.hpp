@@ -61,6 +61,8 @@ class Transport {
   void reduce_max(const float* in, float* out, int64_t n);
   /// out <- sum over all ranks, modulo 2^64. `in` may be `out`.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
+  /// Reductions of up to so many bytes then take no memory of this class's.
+  virtual void prepare_reduction(int64_t bytes);
   /// A transport of its own over the same ranks, with this one's timeout. Collective.
   std::unique_ptr<Transport> duplicate();
 

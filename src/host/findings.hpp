@@ -12,12 +12,23 @@ inline void note_nonfinite(Findings& findings) {
   std::atomic_ref(findings.nonfinite).store(1, std::memory_order_relaxed);
 }
 
-inline void note_nonfinite(Findings& findings, int64_t param) {
-  note_nonfinite(findings);
-  std::atomic_ref first(findings.first_param);
+inline void lower(int64_t& first_param, int64_t param) {
+  std::atomic_ref first(first_param);
   int64_t seen = first.load(std::memory_order_relaxed);
   while ((seen < 0 || param < seen) && !first.compare_exchange_weak(seen, param)) {
   }
+}
+
+/// @param in_f32  not the message's dtype alone made it so.
+inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
+  note_nonfinite(findings);
+  lower(findings.first_param, param);
+  if (in_f32) lower(findings.first_in_f32, param);
+}
+
+/// Of a commit. @param findings  may be null.
+inline void note_written(Findings* findings) {
+  if (findings) std::atomic_ref(findings->written).store(1, std::memory_order_relaxed);
 }
 
 inline void note_zero_matrix(Findings& findings) {

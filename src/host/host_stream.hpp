@@ -39,7 +39,8 @@ class Task {
 /// on a wait for another stream. A device outlives its streams and events.
 class HostStream : public Stream {
  public:
-  /// Threads: any. Allocates only if more work is pending than ever before.
+  /// Threads: any, but for the streams' own. Allocates only if more work is pending than ever
+  /// before; where there is no memory for that, waits until some of it is done.
   virtual void enqueue(Task task) = 0;
 };
 

@@ -27,7 +27,7 @@ void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body
 /// The momentum of rows [first, last), their weights, or both in one pass.
 template <bool kMomentum, bool kWeights>
 void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                 const MuonScalars& scalars, ConstWire message) {
+                 const MuonScalars& scalars, ConstWire message, Findings* findings) {
   const bool apart = view.form == WeightForm::kStochastic || view.row_factors;
   for_blocks(
       piece, first, last, apart, [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
@@ -51,19 +51,20 @@ void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const
             run_pass<UpdatePass>(isa, weights.values(), update, n, piece.update_scale,
                                  piece.decay_scale, factor, &scalars);
           }
-          weights.write(piece.param, element);
+          weights.write(piece.param, element, findings);
         } else {
           run_pass<MomentumPass>(isa, momentum, grad, n, &scalars);
         }
-        if (kMomentum && view.momentum_dtype != DType::kF32)
-          run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
-                                          static_cast<bf16*>(view.momentum) + local, n);
+        if (kMomentum && view.momentum_dtype != DType::kF32 &&
+            run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
+                                            static_cast<bf16*>(view.momentum) + local, n))
+          note_written(findings);
       });
 }
 
 /// @param element  index in the whole tensor of the first.
 void adam_range(Isa isa, const ParamView& view, int32_t param, int64_t begin, int64_t count,
-                int64_t element, const AdamScalars& scalars) {
+                int64_t element, const AdamScalars& scalars, Findings* findings) {
   for (int64_t done = 0; done < count; done += kBlock) {
     const int64_t at = begin + done, n = std::min(kBlock, count - done);
     float grads[kBlock];
@@ -71,7 +72,7 @@ void adam_range(Isa isa, const ParamView& view, int32_t param, int64_t begin, in
     run_pass<AdamPass>(isa, weights.values(), static_cast<float*>(view.momentum) + at,
                        view.variance + at,
                        read_block(isa, view.grad, view.grad_dtype, at, n, grads), n, &scalars);
-    weights.write(param, element + done);
+    weights.write(param, element + done, findings);
   }
 }
 
@@ -87,7 +88,7 @@ void HostOps::commit(Stream& stream, std::span<const Piece> pieces, const StepTa
       const ParamView& view = tables.params[piece.param];
       if (view.active)
         commit_rows<kMomentum, kWeights>(isa_, piece, first, last, view, tables.groups[view.group],
-                                         message);
+                                         message, verdict.findings);
     };
     spread_range(count_elements(pieces),
                  [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, commit_piece); });
@@ -119,14 +120,16 @@ void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
       const ParamView& view = tables.params[index];
       if (!view.active) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
-        adam_range(isa_, view, index, begin, end - begin, begin, tables.adam[view.scalars]);
+        adam_range(isa_, view, index, begin, end - begin, begin, tables.adam[view.scalars],
+                   verdict.findings);
       });
     }
     const auto commit_piece = [&](const Piece& piece, int64_t first, int64_t last) {
       const ParamView& view = tables.params[piece.param];
       if (!view.active) return;
       for_blocks(piece, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
-        adam_range(isa_, view, piece.param, local, n, element, tables.adam[view.scalars]);
+        adam_range(isa_, view, piece.param, local, n, element, tables.adam[view.scalars],
+                   verdict.findings);
       });
     };
     spread_range(count_elements(pieces),

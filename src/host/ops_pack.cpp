@@ -12,19 +12,19 @@ namespace muonrt::host {
 namespace {
 
 template <class Grad, class Sent>
-bool addend_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                 Sent* message) {
+uint32_t addend_rows(Isa isa, const Piece& piece, int64_t first, int64_t last,
+                     const ParamView& view, Sent* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
   uint32_t bad = 0;
   for_local_rows(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     bad |= run_pass<CastPass<Grad, Sent>>(isa, grad + local, message + packed, n);
   });
-  return bad != 0;
+  return bad;
 }
 
 template <class Grad, class Momentum, class Sent>
-bool direction_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-                    const MuonScalars& scalars, Sent* message) {
+uint32_t direction_rows(Isa isa, const Piece& piece, int64_t first, int64_t last,
+                        const ParamView& view, const MuonScalars& scalars, Sent* message) {
   const auto* grad = static_cast<const Grad*>(view.grad);
   const auto* momentum = static_cast<const Momentum*>(view.momentum);
   uint32_t bad = 0;
@@ -32,7 +32,7 @@ bool direction_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, co
     bad |= run_pass<DirectionPass<Grad, Momentum, Sent>>(isa, grad + local, momentum + local,
                                                          message + packed, n, &scalars);
   });
-  return bad != 0;
+  return bad;
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ void HostOps::pack_gradients(Stream& stream, std::span<const Piece> pieces,
                       sizeof(Sent) * static_cast<size_t>((last - first) * piece.cols));
           return;
         }
-        const bool bad = with_dtype(view.grad_dtype, [&](auto grad) {
+        const uint32_t bad = with_dtype(view.grad_dtype, [&](auto grad) {
           using Grad = decltype(grad);
           if constexpr (kAddend) {
             return addend_rows<Grad>(isa_, piece, first, last, view, out);
@@ -63,7 +63,7 @@ void HostOps::pack_gradients(Stream& stream, std::span<const Piece> pieces,
             });
           }
         });
-        if (bad) note_nonfinite(*findings, piece.param);
+        if (bad) note_nonfinite(*findings, piece.param, kAddend || bad > 1);
       });
     };
     spread_range(count_elements(pieces),

@@ -54,13 +54,13 @@ uint32_t value_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, co
 }
 
 void take_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
-               ConstWire message) {
+               ConstWire message, Findings* findings) {
   for_blocks(piece, first, last, [&](int64_t local, int64_t packed, int64_t n) {
     float copy[kBlock];
     WeightBlock weights(isa, view, local, n);
     const float* values = read_block(isa, message.data, message.dtype, packed, n, copy);
     std::memcpy(weights.values(), values, sizeof(float) * static_cast<size_t>(n));
-    weights.write(piece.param, 0);
+    weights.write(piece.param, 0, findings);
   });
 }
 
@@ -112,7 +112,7 @@ void HostOps::commit_values(Stream& stream, std::span<const Piece> pieces, const
     const auto take = [&](const Piece& piece, int64_t first, int64_t last) {
       const ParamView& view = params[piece.param];
       if (!view.active) return;
-      take_rows(isa_, piece, first, last, view, message);
+      take_rows(isa_, piece, first, last, view, message, verdict.findings);
     };
     spread_range(count_elements(pieces),
                  [&](int64_t begin, int64_t end) { for_rows(pieces, begin, end, take); });

@@ -27,8 +27,8 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
   return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= kEndOfFinite<T>;
 }
 
-/// out <- cast(direction); the momentum is read, not written. @return 1 if what was written is not
-/// finite, which any gradient or momentum that is not brings about.
+/// out <- cast(direction); the momentum is read, not written. @return bit 0: what was written is
+/// not finite, which any gradient or momentum that is not brings about; bit 1: it was so in f32.
 template <class Grad, class Momentum, class Wire>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -40,7 +40,7 @@ struct DirectionPass {
     for (int64_t i = 0; i < n; ++i) {
       const float g = to_f32(grad[i]) * s.grad_scale;
       const float u = direction(next_momentum(to_f32(momentum[i]), g, s), g, s);
-      bad |= not_finite_as<Wire>(u);
+      bad |= not_finite_as<Wire>(u) | not_finite_as<float>(u) << 1;
       out[i] = from_f32<Wire>(u);
     }
     return bad;
@@ -134,14 +134,18 @@ struct JoinPass {
   }
 };
 
+/// @return 1 if an upper half is not finite.
 struct SplitPass {
-  static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict high,
-                                       uint16_t* __restrict low, int64_t n) {
+  static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict in, bf16* __restrict high,
+                                           uint16_t* __restrict low, int64_t n) {
+    uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       const SplitWeight w = split_updated(in[i]);
+      bad |= not_finite_as<bf16>(in[i]);
       high[i].bits = w.high;
       low[i] = w.low;
     }
+    return bad;
   }
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <system_error>
 #include <thread>
 
 #include "base/error.hpp"
@@ -45,25 +44,12 @@ To& cast_or_throw(From& from) {
 /// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
 MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
   try {
-    try {
-      task();
-      return std::nullopt;
-    } catch (const Error& error) {
-      return error;
-    } catch (const std::bad_alloc&) {
-      return Error(Status::kOutOfMemory, "a task ran out of memory; give the process more");
-    } catch (const std::exception& error) {
-      return Error(Status::kInternal, cat("internal: a task ended with '", error.what(),
-                                          "'; please report it with this message"));
-    } catch (const abi::__forced_unwind&) {
-      throw;
-    } catch (...) {
-      return Error(Status::kInternal, "internal: a task ended with an unknown exception");
-    }
+    task();
+    return std::nullopt;
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (...) {
-    return Error(Status::kOutOfMemory, std::string());  // no memory for the text either
+    return caught_error();
   }
 }
 
@@ -75,13 +61,7 @@ class QueueStream final : public HostStream {
   QueueStream(std::shared_ptr<StreamHub> hub, StreamKind kind)
       : hub_(std::move(hub)), queue_(std::make_shared<StreamQueue>(kind)) {
     if (kind == StreamKind::kCommOnCaller) return;
-    const SignalMask mask;
-    try {
-      thread_ = std::thread([this] { hub_->work(*queue_); });
-    } catch (const std::system_error& error) {
-      throw Error(Status::kOutOfMemory, cat("the system refused a thread for a stream (",
-                                            error.what(), "); raise the limit of threads"));
-    }
+    thread_ = start_thread("a stream", [this] { hub_->work(*queue_); });
   }
   ~QueueStream() override {
     hub_->retire(*queue_);
@@ -174,18 +154,37 @@ int64_t StreamHub::growths() const {
 
 void StreamHub::enqueue(StreamQueue& queue, StreamQueue::Item item) {
   {
-    const Lock lock(mutex_);
-    const size_t size = queue.ring.size();
-    if (queue.enqueued - queue.finished == size) {
-      std::vector<StreamQueue::Item> larger(2 * size);
-      for (uint64_t i = queue.finished; i < queue.enqueued; ++i)
-        larger[i & (2 * size - 1)] = std::move(queue.ring[i & (size - 1)]);
-      queue.ring.swap(larger);
-      ++growths_;
+    Lock lock(mutex_);
+    if (queue.full()) {
+      try {
+        grow(queue);
+      } catch (const std::bad_alloc&) {
+        wait_for_room(queue, lock);
+      }
     }
     queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
   }
   changed_.notify_all();
+}
+
+void StreamHub::grow(StreamQueue& queue) {
+  const size_t size = queue.ring.size();
+  std::vector<StreamQueue::Item> larger(2 * size);
+  for (uint64_t i = queue.finished; i < queue.enqueued; ++i)
+    larger[i & (2 * size - 1)] = std::move(queue.ring[i & (size - 1)]);
+  queue.ring.swap(larger);
+  ++growths_;
+}
+
+// What is enqueued waits for nothing that is not: it ends without the item that finds no room.
+void StreamHub::wait_for_room(StreamQueue& queue, Lock& lock) {
+  while (queue.full()) {
+    if (StreamQueue* own = runnable_on_caller()) {
+      finish_front(*own, lock);
+    } else {
+      changed_.wait(lock);
+    }
+  }
 }
 
 void StreamHub::work(StreamQueue& queue) {
@@ -244,12 +243,8 @@ void StreamHub::drop_pending(StreamQueue& queue) {
   }
   changed_.notify_all();
   if (tasks == 0) return;
-  try {
-    latch(Error(Status::kAborted, cat("a ", name_of(queue.kind), " stream was destroyed with ",
-                                      tasks, " tasks pending; synchronize with it before")));
-  } catch (...) {
-    latch(Error(Status::kAborted, std::string()));
-  }
+  latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
+                   tasks, " tasks pending; synchronize with it before"));
 }
 
 void StreamHub::retire(StreamQueue& queue) {

@@ -26,6 +26,7 @@ struct StreamQueue {
 
   explicit StreamQueue(StreamKind stream_kind) : kind(stream_kind), ring(256) {}
   bool empty() const { return finished == enqueued; }
+  bool full() const { return enqueued - finished == ring.size(); }
   Item& front() { return ring[finished & (ring.size() - 1)]; }
   bool runnable() { return !empty() && !running && (!front().after || front_wait_over()); }
   bool front_wait_over() { return front().after->finished >= front().position; }
@@ -63,6 +64,8 @@ class StreamHub : public std::enable_shared_from_this<StreamHub> {
   using Lock = std::unique_lock<std::mutex>;
 
   void enqueue(StreamQueue& queue, StreamQueue::Item item);
+  void grow(StreamQueue& queue);
+  void wait_for_room(StreamQueue& queue, Lock& lock);
   void work(StreamQueue& queue);
   void finish_front(StreamQueue& queue, Lock& lock);
   void drop_pending(StreamQueue& queue);

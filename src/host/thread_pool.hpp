@@ -5,31 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "base/function_ref.hpp"
+
 namespace muonrt::host {
-
-template <class Signature>
-class FunctionRef;
-
-/// Borrowed callable: no allocation, no copy; valid as long as the callable lives.
-template <class R, class... Args>
-class FunctionRef<R(Args...)> {
- public:
-  template <class F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(F&& callable)
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
-        call_([](void* object, Args... args) -> R {
-          return (*static_cast<std::remove_reference_t<F>*>(object))(std::forward<Args>(args)...);
-        }) {}
-  R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
-
- private:
-  void* object_;
-  R (*call_)(void*, Args...);
-};
 
 /// A fixed set of threads that share loops; the thread that asks works too.
 /// Threads: one owner at a time calls parallel_for; it must not be called from inside a body.

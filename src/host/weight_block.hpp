@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "host/dtype_dispatch.hpp"
+#include "host/findings.hpp"
 #include "host/row_passes.hpp"
 
 namespace muonrt::host {
@@ -41,18 +42,24 @@ class WeightBlock {
 
   /// @param param    its index, and @param element the first element's index in the whole tensor:
   ///     what random bits follow from.
-  void write(int32_t param, int64_t element) const {
+  /// @param findings  where a parameter that is not finite as it is stored is noted, or null.
+  void write(int32_t param, int64_t element, Findings* findings) const {
     const ParamView& v = *view_;
+    uint32_t bad = 0;
     if (v.form == WeightForm::kRemainder) {
-      run_pass<SplitPass>(isa_, values_, narrow(), v.remainder + at_, n_);
+      bad = run_pass<SplitPass>(isa_, values_, narrow(), v.remainder + at_, n_);
     } else if (v.form == WeightForm::kStochastic) {
       run_pass<StochasticPass>(isa_, values_, narrow(), n_, v.seed, v.step,
                                static_cast<uint32_t>(param) + v.key_shift, element);
+      bad = run_pass<ScanPass<bf16, false>>(isa_, narrow(), 1.0f, n_);
     } else if (v.param_dtype == DType::kBF16) {
-      run_pass<CastPass<float, bf16>>(isa_, values_, narrow(), n_);
+      bad = run_pass<CastPass<float, bf16>>(isa_, values_, narrow(), n_);
     } else if (v.form == WeightForm::kMaster) {
-      run_pass<CastPass<float, float>>(isa_, values_, static_cast<float*>(v.param) + at_, n_);
+      bad = run_pass<CastPass<float, float>>(isa_, values_, static_cast<float*>(v.param) + at_, n_);
+    } else {
+      bad = run_pass<ScanPass<float, false>>(isa_, values_, 1.0f, n_);
     }
+    if (bad) note_written(findings);
   }
 
  private:

@@ -62,6 +62,16 @@ std::vector<int> Layout::equal_holders(int rank) const {
   return out;
 }
 
+int Layout::first_equal_holder(int rank) const {
+  int64_t position = mesh_->position_of(rank);
+  if (position < 0) return -1;
+  for (const int k : replica_dims_) {
+    if (!std::binary_search(partial_dims_.begin(), partial_dims_.end(), k))
+      position -= mesh_->coord(position, k) * mesh_->stride(k);
+  }
+  return mesh_->ranks()[static_cast<size_t>(position)];
+}
+
 int Layout::rank_of(int64_t replica, int64_t shard) const {
   MUONRT_REQUIRE(replica >= 0 && replica < replicas() && shard >= 0 && shard < shard_count(),
                  Status::kInvalidArgument, "layout: replica ", replica, ", shard ", shard,

@@ -159,6 +159,9 @@ class Layout {
   int64_t full_replica_index(int rank) const;
   /// Ranks that hold what `rank` holds, and the same addend, by full replica index.
   std::vector<int> equal_holders(int rank) const;
+  /// The first of them, -1 outside the mesh; and their number. Take no memory.
+  int first_equal_holder(int rank) const;
+  int64_t full_replicas() const { return replicas() / addends(); }
 
   /// One line: "S(0) over tp=2, then S(0) over fsdp=4, R over dp=2".
   std::string describe() const;

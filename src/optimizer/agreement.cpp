@@ -1,127 +1,182 @@
 #include "optimizer/agreement.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "base/hash.hpp"
 #include "base/peer_status.hpp"
 
 namespace muonrt {
 
-namespace {
-
-template <size_t kCapacity>
-void put(char (&to)[kCapacity], const std::string& text) {
-  const size_t length = std::min(text.size(), kCapacity - 1);
-  std::memcpy(to, text.data(), length);
-  to[length] = 0;
-}
-
-struct Report {
-  int32_t status;
-  char message[1020];
-};
-
-/// A line of a table as it is sent.
-struct SentLine {
+/// A line as it is sent.
+struct Fingerprint::SentLine {
   uint64_t hash;
   char label[504], value[3584];
 };
-static_assert(sizeof(SentLine) == 4096);
 
-template <class T>
-std::vector<T> gather(Comm& comm, const T& mine) {
-  std::vector<T> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
-  return all;
+namespace {
+
+template <size_t kCapacity>
+void put(char (&to)[kCapacity], const std::string& text) noexcept {
+  const auto keep = [&](const std::string& words) {
+    const size_t length = std::min(words.size(), kCapacity - 1);
+    std::memcpy(to, words.data(), length);
+    to[length] = 0;
+  };
+  try {
+    keep(shorten_names(text));
+  } catch (const std::bad_alloc&) {
+    keep(text);
+  }
 }
 
+/// A few bytes of every rank; up to kFew ranks they lie here.
 template <class T>
-bool all_equal(const std::vector<T>& list) {
-  return std::all_of(list.begin(), list.end(), [&](const T& x) { return x == list[0]; });
+class Words {
+ public:
+  Words(Comm& comm, const T& mine) : count_(static_cast<size_t>(comm.size())) {
+    if (count_ > kFew) {
+      if (const auto error = error_of([&] { many_.resize(count_); })) {
+        comm.abort(error->status(), error->message());
+        throw *error;
+      }
+    }
+    comm.allgather(&mine, data(), sizeof mine);
+  }
+  const T& operator[](size_t rank) const { return const_cast<Words*>(this)->data()[rank]; }
+  /// The first rank of which `holds(word)`; the number of ranks if there is none.
+  template <class Holds>
+  size_t find(Holds holds) const {
+    size_t rank = 0;
+    while (rank < count_ && !holds((*this)[rank])) ++rank;
+    return rank;
+  }
+  bool equal() const {
+    return find([&](const T& word) { return !(word == (*this)[0]); }) == count_;
+  }
+  size_t count() const { return count_; }
+
+ private:
+  static constexpr size_t kFew = 512;
+  T* data() { return count_ > kFew ? many_.data() : few_.data(); }
+
+  size_t count_;
+  std::array<T, kFew> few_{};
+  std::vector<T> many_;
+};
+
+/// What a rank says before any text.
+struct Stand {
+  int32_t status;    // 0: no error
+  int32_t has_room;  // for the texts of all
+};
+struct Text {
+  char words[1024];
+};
+
+/// The size of a table, and its hash.
+struct Head {
+  uint64_t hash;
+  int64_t lines;
+  int32_t whole, has_room;
+};
+template <class T>
+bool make_room(std::vector<T>& room, Comm& comm) {
+  return !error_of([&] { room.resize(static_cast<size_t>(comm.size())); });
 }
 
 }  // namespace
 
-std::optional<Error> error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e;
-  } catch (const std::bad_alloc&) {
-    return Error(Status::kOutOfMemory, "host memory is exhausted; use fewer or smaller buffers");
-  } catch (const std::exception& e) {
-    return Error(Status::kInternal, cat("internal: ", e.what()));
+std::optional<Error> agreed(Comm& comm, const std::optional<Error>& mine) {
+  static_assert(sizeof(Text) <= kExplanationBytes);
+  std::vector<Text> texts;
+  const bool has_room = make_room(texts, comm);
+  const Words<Stand> all(comm, {mine ? static_cast<int32_t>(mine->status()) : 0, has_room});
+  const size_t first = all.find([](const Stand& s) { return s.status != 0; });
+  if (first == all.count()) return std::nullopt;
+  const Status status = status_of_peer(all[first].status);
+  const auto rank = static_cast<int32_t>(first);
+  Error error(status, rank);
+  if (all.find([](const Stand& s) { return !s.has_room; }) == all.count()) {
+    Text text{};
+    if (mine) put(text.words, mine->message());
+    comm.allgather(&text, texts.data(), sizeof text);
+    texts[first].words[sizeof text - 1] = 0;
+    error_of([&] { error = Error(status, std::string(texts[first].words), rank); });
   }
-  return std::nullopt;
+  return all.count() == 1 ? error : error.named(comm.rank());
 }
 
 void agree(Comm& comm, const std::optional<Error>& mine) {
-  Report report{};
-  if (mine) {
-    report.status = static_cast<int32_t>(mine->status());
-    put(report.message, shorten_names(mine->message()));
-  }
-  std::vector<Report> all = gather(comm, report);
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].status == 0) continue;
-    all[r].message[sizeof report.message - 1] = 0;
-    const Error first(status_of_peer(all[r].status), all[r].message, static_cast<int32_t>(r));
-    throw all.size() == 1 ? first : first.named(comm.rank());
-  }
+  if (const auto error = agreed(comm, mine)) throw *error;
 }
 
-void together(Comm& comm, const std::function<void()>& work) { agree(comm, error_of(work)); }
-
-/// [k]: hash of the first k lines.
-std::vector<uint64_t> Fingerprint::prefixes() const {
+/// Hash of the first lines.
+uint64_t Fingerprint::prefix(int64_t lines) const {
   Hash hash;
-  std::vector<uint64_t> out = {hash.digest()};
-  for (const Line& line : lines_) {
+  for (const Line& line : std::span(lines_).first(static_cast<size_t>(lines))) {
     hash.bytes(line.label);
     hash.bytes(line.value);
-    out.push_back(hash.digest());
   }
-  return out;
+  return hash.digest();
 }
 
-void Fingerprint::compare(Comm& comm) const {
-  const std::vector<uint64_t> mine = prefixes();
-  const std::vector<uint64_t> whole = gather(comm, mine.back());
-  if (all_equal(whole)) return;
+std::optional<Error> Fingerprint::difference(Comm& comm) const {
+  static_assert(sizeof(SentLine) <= kExplanationBytes);
+  std::vector<SentLine> room;
+  const bool has_room = make_room(room, comm);
+  const Words<Head> heads(comm, {prefix(std::ssize(lines_)), std::ssize(lines_), whole_, has_room});
+  const size_t cut = heads.find([](const Head& h) { return !h.whole; });
+  const size_t other = heads.find([&](const Head& h) { return h.hash != heads[0].hash; });
+  if (other == heads.count() && cut == heads.count()) return std::nullopt;
+  const size_t poor = std::min(cut, heads.find([](const Head& h) { return !h.has_room; }));
+  if (poor < heads.count())
+    return make_error(Status::kMismatch, "ranks disagree, and rank ", poor,
+                      " has no memory to find out where; pass the same on every rank");
+  int64_t most = 0;
+  for (size_t r = 0; r < heads.count(); ++r) most = std::max(most, heads[r].lines);
+  return line_difference(comm, most, room);
+}
 
-  // The first line that differs, in a table that a short one ends before.
-  const std::vector<int64_t> counts = gather(comm, std::ssize(lines_));
-  int64_t equal = 0, different = *std::max_element(counts.begin(), counts.end());
+/// @param most  lines of a table, of which one differs, or more: one that a short one ends before.
+std::optional<Error> Fingerprint::line_difference(Comm& comm, int64_t most,
+                                                  std::vector<SentLine>& all) const {
+  const int64_t count = std::ssize(lines_);
+  int64_t equal = 0, different = most;
   while (different - equal > 1) {
     const int64_t middle = equal + (different - equal) / 2;
-    const bool ended = middle > std::ssize(lines_);
-    const uint64_t prefix = ended ? ~mine.back() : mine[static_cast<size_t>(middle)];
-    (all_equal(gather(comm, prefix)) ? equal : different) = middle;
+    const uint64_t mine = middle > count ? ~prefix(count) : prefix(middle);
+    (Words<uint64_t>(comm, mine).equal() ? equal : different) = middle;
   }
-  const bool ended = equal >= std::ssize(lines_);
-  const Line line = ended ? Line{"end of the list", "absent"} : lines_[static_cast<size_t>(equal)];
+  static const Line kEnd{"end of the list", "absent"};  // short: no memory
+  const Line& line = equal >= count ? kEnd : lines_[static_cast<size_t>(equal)];
   Hash hash;
   hash.bytes(line.label);
   hash.bytes(line.value);
   SentLine sent{};
   sent.hash = hash.digest();
-  put(sent.label, shorten_names(line.label));
-  put(sent.value, shorten_names(line.value));
-  std::vector<SentLine> all = gather(comm, sent);
+  put(sent.label, line.label);
+  put(sent.value, line.value);
+  comm.allgather(&sent, all.data(), sizeof sent);
   for (SentLine& x : all) x.label[sizeof x.label - 1] = x.value[sizeof x.value - 1] = 0;
   const auto other = std::find_if(all.begin(), all.end(),
                                   [&](const SentLine& x) { return x.hash != all[0].hash; });
-  MUONRT_REQUIRE(
-      other != all.end(), Status::kMismatch,
-      "ranks disagree, but their tables are equal: a hash collision; rename a parameter");
+  if (other == all.end())
+    return make_error(
+        Status::kMismatch,
+        "ranks disagree, but their tables are equal: a hash collision; rename a parameter");
   const SentLine& first = all[0];
   const bool same_label = std::strcmp(first.label, other->label) == 0;
-  throw Error(
-      Status::kMismatch,
-      cat("ranks disagree: ", first.label, " is ", first.value, " on rank 0 and ",
-          same_label ? "" : cat(other->label, " "), other->value, " on rank ", other - all.begin(),
-          " (it must be equal on all ranks); pass the same on every rank"));
+  return make_error(Status::kMismatch, "ranks disagree: ", first.label, " is ", first.value,
+                    " on rank 0 and ", same_label ? "" : other->label, same_label ? "" : " ",
+                    other->value, " on rank ", other - all.begin(),
+                    " (it must be equal on all ranks); pass the same on every rank");
+}
+
+void Fingerprint::compare(Comm& comm) const {
+  if (const auto error = difference(comm)) throw *error;
 }
 
 }  // namespace muonrt

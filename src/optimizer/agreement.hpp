@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,15 +10,32 @@
 
 namespace muonrt {
 
-/// What `work` throws, as an Error: of any other exception the status is OUT_OF_MEMORY or INTERNAL.
-std::optional<Error> error_of(const std::function<void()>& work);
+/// What `work` throws, as caught_error. Takes no memory.
+template <class Work>
+std::optional<Error> error_of(const Work& work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    return caught_error();
+  }
+  return std::nullopt;
+}
 
-/// If any rank brings an error, every rank throws the same one: that of the lowest such rank, with
-/// the rank's number in front. Collective.
+// None of the collectives here fails for want of memory, nor changes the status that it agrees on:
+// where a rank has no memory for the words, every rank's are fewer. (But for worlds of more than
+// 512 ranks, where it closes the communicator.)
+
+/// If any rank brings an error, the same one on all: that of the lowest such rank, with the rank's
+/// number in front. Collective. Throws what the communicator does.
+std::optional<Error> agreed(Comm& comm, const std::optional<Error>& mine);
+/// Throws it.
 void agree(Comm& comm, const std::optional<Error>& mine);
 
 /// Runs `work` everywhere; where it throws on any rank, every rank throws that error. Collective.
-void together(Comm& comm, const std::function<void()>& work);
+template <class Work>
+void together(Comm& comm, const Work& work) {
+  agree(comm, error_of(work));
+}
 
 /// What must be equal on every rank, line by line.
 class Fingerprint {
@@ -27,18 +43,25 @@ class Fingerprint {
   void add(std::string label, std::string value) {
     lines_.push_back({std::move(label), std::move(value)});
   }
-  /// Errors: MISMATCH, the same on every rank, naming the first differing line, the ranks and both
-  /// values. Hashes alone are sent, and of that line a few KiB: tables may be long, ranks many.
-  /// Collective.
+  /// There was no memory for all lines.
+  void cut() { whole_ = false; }
+  /// MISMATCH, the same on every rank, naming the first differing line, the ranks and both values;
+  /// none where all are equal, and whole. Hashes alone are sent, and of that line a few KiB: tables
+  /// may be long, ranks many. Collective. Throws what the communicator does.
+  std::optional<Error> difference(Comm& comm) const;
+  /// Throws it.
   void compare(Comm& comm) const;
 
  private:
   struct Line {
     std::string label, value;
   };
-  std::vector<uint64_t> prefixes() const;
+  struct SentLine;
+  uint64_t prefix(int64_t lines) const;
+  std::optional<Error> line_difference(Comm& comm, int64_t most, std::vector<SentLine>& all) const;
 
   std::vector<Line> lines_;
+  bool whole_ = true;
 };
 
 }  // namespace muonrt

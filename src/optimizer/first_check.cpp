@@ -32,21 +32,23 @@ const char* name_of(Replicated kind) {
 }
 
 std::string listed(const ReplicaDifference& d) {
-  constexpr size_t kMost = 8;
-  std::string out = cat(d.others.empty() ? "rank " : "ranks ", d.rank);
-  for (size_t i = 0; i < std::min(d.others.size(), kMost); ++i) out += cat(", ", d.others[i]);
-  if (d.others.size() > kMost) out += cat(" and ", d.others.size() - kMost, " more");
+  std::string out = cat(d.more == 0 ? "rank " : "ranks ", d.rank);
+  const int64_t named = std::min(d.more, std::ssize(d.others));
+  for (int64_t i = 0; i < named; ++i) out += cat(", ", d.others[static_cast<size_t>(i)]);
+  if (d.more > named) out += cat(" and ", d.more - named, " more");
   return out;
 }
 
 }  // namespace
 
-FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const Plan& plan,
-                       const ParamView* params, int rank, int world)
+FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const State& state,
+                       const Plan& plan, const ParamView* params, int rank, int world)
     : when_(settings.replica_check),
+      finite_(device, settings, state),
       masters_(device, settings, params),
       due_(settings.params.size()),
-      now_(settings.params.size(), 0) {
+      now_(settings.params.size(), 0),
+      of_ranks_(static_cast<size_t>(world)) {
   if (when_ != ReplicaCheck::kOff)
     hashes_ = ReplicaHashes(device, plan.problem().params, rank, world);
   renew();
@@ -54,27 +56,28 @@ FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const 
 
 void FirstCheck::renew() {
   const uint8_t replicas = when_ == ReplicaCheck::kOff ? 0 : kWeights | kGradient;
-  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kMaster | replicas));
+  std::fill(due_.begin(), due_.end(), static_cast<uint8_t>(kHere | replicas));
 }
 
 void FirstCheck::renew_weights(int64_t param) {
-  renew_master(param);
+  renew_here(param);
   if (when_ != ReplicaCheck::kOff) due_[static_cast<size_t>(param)] |= kWeights;
 }
 
-void FirstCheck::renew_master(int64_t param) { due_[static_cast<size_t>(param)] |= kMaster; }
+void FirstCheck::renew_here(int64_t param) { due_[static_cast<size_t>(param)] |= kHere; }
 
 void FirstCheck::begin(Pipeline& pipeline, const OptimizerSettings& settings,
                        const ParamView* params, StepRun& run) {
   Hash compared;
   bool any = false;
+  finite_.require_finite(pipeline, settings, params, due_, kHere);
   for (size_t i = 0; i < due_.size(); ++i) {
     now_[i] = due_[i];
     if (!params[i].active) now_[i] &= static_cast<uint8_t>(~kGradient);
     const int replicas = now_[i] & (kWeights | kGradient);
     compared.value(int64_t{replicas});
     any = any || replicas != 0;
-    if (now_[i] & kMaster)
+    if (now_[i] & kHere)
       masters_.require_equal(pipeline, settings, params, static_cast<int64_t>(i));
   }
   if (!any) return;
@@ -95,10 +98,12 @@ void FirstCheck::begin(Pipeline& pipeline, const OptimizerSettings& settings,
   }
 }
 
-void FirstCheck::note_commit() {
+void FirstCheck::note_commit(bool wrote_nonfinite) {
   const bool always = when_ == ReplicaCheck::kEvery;
-  for (size_t i = 0; i < due_.size(); ++i)
-    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kMaster : now_[i]));
+  for (size_t i = 0; i < due_.size(); ++i) {
+    due_[i] &= static_cast<uint8_t>(~(always ? now_[i] & kHere : now_[i]));
+    if (wrote_nonfinite) renew_here(static_cast<int64_t>(i));
+  }
 }
 
 const char* FirstCheck::described(int64_t param) const {
@@ -116,38 +121,39 @@ const char* FirstCheck::described(int64_t param) const {
 
 // A sum of words up to a parameter is 0 where all before it are equal: halving finds one that is
 // not, with a word of each rank at a time.
-int64_t FirstCheck::find_param(Comm& comm, bool gradients) const {
-  std::vector<int64_t> mine = {0};  // [k]: of the first k parameters
-  for (int64_t i = 0; i < std::ssize(now_); ++i)
-    mine.push_back(
-        wrapped_sum(mine.back(), gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i)));
-  std::vector<int64_t> all(static_cast<size_t>(comm.size()));
+int64_t FirstCheck::find_param(Comm& comm, bool gradients) {
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {
     const int64_t middle = equal + (different - equal) / 2;
-    comm.allgather(&mine[static_cast<size_t>(middle)], all.data(), sizeof(int64_t));
-    int64_t sum = 0;
-    for (const int64_t word : all) sum = wrapped_sum(sum, word);
+    int64_t mine = 0, sum = 0;
+    for (int64_t i = 0; i < middle; ++i)
+      mine = wrapped_sum(mine, gradients ? hashes_.gradient_word(i) : hashes_.weight_word(i));
+    comm.allgather(&mine, of_ranks_.data(), sizeof mine);
+    for (const int64_t word : of_ranks_) sum = wrapped_sum(sum, word);
     (sum == 0 ? equal : different) = middle;
   }
   return equal;
 }
 
-void FirstCheck::explain(Comm& comm, const OptimizerSettings& settings, const Ballot& sum) {
-  if (sum.gradient_replicas == 0 && sum.weight_replicas == 0) return;
+std::optional<Error> FirstCheck::difference(Comm& comm, const OptimizerSettings& settings,
+                                            const Ballot& sum) {
+  if (sum.gradient_replicas == 0 && sum.weight_replicas == 0) return std::nullopt;
   const ReplicaDifference found = hashes_.find(comm, find_param(comm, sum.gradient_replicas != 0));
   const bool gradient = found.kind == Replicated::kGradient;
   const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
-  throw Error(
-      Status::kMismatch,
-      cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
-          name_of(found.kind), " on ", listed(found), many ? " have" : " has",
-          " other bits than on rank ", found.reference,
-          gradient ? " (ranks that hold the same part of a parameter step it by equal gradients); "
-                     "reduce the gradient over them, or declare it as addends (partial)"
-                   : " (ranks that hold the same part of a parameter keep it equal); copy it from "
-                     "one of them to the others",
-          "; replica_check says when this is compared"));
+  Error error(Status::kMismatch);
+  error_of([&] {
+    error = Error(Status::kMismatch,
+                  cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+                      name_of(found.kind), " on ", listed(found), many ? " have" : " has",
+                      " other bits than on rank ", found.reference,
+                      gradient ? " (ranks that hold the same shard step it by equal gradients); "
+                                 "reduce the gradient over them, or declare it as addends (partial)"
+                               : " (ranks that hold the same shard keep it equal); copy it from "
+                                 "one of them to the others",
+                      "; replica_check says when this is compared"));
+  });
+  return error;
 }
 
 }  // namespace muonrt

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backend/comm.hpp"
 #include "optimizer/agreement.hpp"
+#include "optimizer/finite.hpp"
 #include "optimizer/masters.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "pipeline/pipeline.hpp"
@@ -13,45 +15,49 @@
 
 namespace muonrt {
 
-/// What the first committed step checks, and later ones trust: masters agree with parameters,
-/// replicas with one another. A check stays due until a step that made it is committed.
+/// What the first committed step checks, and later ones trust: weights and state are finite,
+/// masters agree with parameters, replicas with one another. A check stays due until a step that
+/// made it is committed.
 class FirstCheck {
  public:
   FirstCheck() = default;
   /// Takes the memory; everything is due.
-  FirstCheck(Device& device, const OptimizerSettings& settings, const Plan& plan,
-             const ParamView* params, int rank, int world);
+  FirstCheck(Device& device, const OptimizerSettings& settings, const State& state,
+             const Plan& plan, const ParamView* params, int rank, int world);
 
   /// State was resumed: everything is due again.
   void renew();
   /// A parameter's weights were written, on every rank.
   void renew_weights(int64_t param);
   /// A parameter lies elsewhere now, here.
-  void renew_master(int64_t param);
+  void renew_here(int64_t param);
 
-  /// Compares masters, and gives `run` this rank's words of what replicas hold, which its stamp
-  /// then covers. Blocks where anything is due.
+  /// Looks for what is not finite, compares masters, and gives `run` this rank's words of what
+  /// replicas hold, which its stamp then covers. Blocks where anything is due.
   /// @param params  as Tables::fill has left them.
-  /// Errors: as MasterCheck; those of the pipeline.
+  /// Errors: as FiniteCheck and MasterCheck; those of the pipeline.
   void begin(Pipeline& pipeline, const OptimizerSettings& settings, const ParamView* params,
              StepRun& run);
-  /// That step was committed.
-  void note_commit();
+  /// That step was committed. @param wrote_nonfinite  on this rank: then all parameters are looked
+  ///     at again.
+  void note_commit(bool wrote_nonfinite);
   /// It was voted down. Where the sums say that replicas differ: MISMATCH, the same on every rank,
-  /// naming the parameter and the ranks. Collective.
-  void explain(Comm& comm, const OptimizerSettings& settings, const Ballot& sum);
+  /// naming the parameter and the ranks, where there is memory for that. Collective.
+  std::optional<Error> difference(Comm& comm, const OptimizerSettings& settings, const Ballot& sum);
 
   /// What of a parameter the step compares with its replicas, for the table of arguments.
   const char* described(int64_t param) const;
 
  private:
-  enum : uint8_t { kMaster = 1, kWeights = 2, kGradient = 4 };
-  int64_t find_param(Comm& comm, bool gradients) const;
+  enum : uint8_t { kHere = 1, kWeights = 2, kGradient = 4 };  // kHere: by this rank alone
+  int64_t find_param(Comm& comm, bool gradients);
 
   ReplicaCheck when_ = ReplicaCheck::kFirst;
+  FiniteCheck finite_;
   MasterCheck masters_;
   ReplicaHashes hashes_;
   std::vector<uint8_t> due_, now_;  // by parameter: what is to be checked, and what a step checks
+  std::vector<int64_t> of_ranks_;   // room for a word of every rank
 };
 
 }  // namespace muonrt

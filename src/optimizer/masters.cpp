@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 namespace muonrt {
@@ -15,21 +14,19 @@ bool has_master(const ParamView& view) {
   return view.form == WeightForm::kMaster && view.numel > 0;
 }
 
-/// The first of `count` weights that is not its master rounded, or `count`.
+/// The first of `count` weights that is not its master rounded, or `count`. All are finite.
 int64_t first_other(const uint16_t* weights, const float* masters, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t down = std::bit_cast<uint32_t>(masters[i]) >> 16, held = weights[i];
-    if (held == down || held == down + 1) continue;
-    const bool both_nan = std::isnan(masters[i]) && (held & 0x7fffu) > 0x7f80u;
-    if (!both_nan) return i;
+    const auto master = std::bit_cast<uint32_t>(masters[i]);
+    const uint32_t down = master >> 16, up = down + ((master & 0xffffu) != 0);
+    if (weights[i] != down && weights[i] != up) return i;
   }
   return count;
 }
 
 int64_t first_other(const float* weights, const float* masters, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    if (std::bit_cast<uint32_t>(weights[i]) == std::bit_cast<uint32_t>(masters[i])) continue;
-    if (!(std::isnan(weights[i]) && std::isnan(masters[i]))) return i;
+    if (std::bit_cast<uint32_t>(weights[i]) != std::bit_cast<uint32_t>(masters[i])) return i;
   }
   return count;
 }

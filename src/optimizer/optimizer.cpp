@@ -13,14 +13,16 @@ constexpr int64_t kMostSteps = int64_t{1} << 53;
 
 }  // namespace
 
-std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
-                                             const std::function<OptimizerSettings()>& read,
+// What one rank alone does lies between two collectives, with all the memory that the next one
+// needs: so no rank is missed there.
+std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSettings()> read,
                                              const MakeDevice& make_device) {
-  std::unique_ptr<Optimizer> out(new Optimizer());
-  Optimizer& self = *out;
+  std::unique_ptr<Optimizer> out;
   Fingerprint fingerprint;
   std::vector<NewtonSchulz> methods;
   together(comm, [&] {
+    out.reset(new Optimizer());
+    Optimizer& self = *out;
     self.settings_ = read();
     validate(self.settings_, comm.rank(), comm.size());
     assign_owners(self.settings_, comm.size());
@@ -32,12 +34,18 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
                    "communicator for that device");
     fingerprint = make_fingerprint(self.settings_, self.device_->describe());
     methods = make_newton_schulz(self.settings_);
+    self.record_ = VoteRecord(comm.rank(), comm.size(), self.settings_.commit);
+    self.found_of_all_.resize(static_cast<size_t>(comm.size()));
   });
+  Optimizer& self = *out;
   fingerprint.compare(comm);
   together(comm, [&] { self.plans_ = StepPlans(self.settings_, std::move(methods), comm.size()); });
-  self.comm_ = comm.duplicate();
+  if (const auto error = error_of([&] { self.comm_ = comm.duplicate(); })) {
+    comm.abort(error->status(), error->message());  // peers may be inside
+    throw *error;
+  }
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
-  self.record_ = VoteRecord(*self.comm_, self.settings_.commit);
+  self.record_.agree_on_identity(*self.comm_);
   together(*self.comm_, [&] { self.take_memory(), self.plans_.rehearse(*self.device_); });
   return out;
 }
@@ -58,8 +66,9 @@ void Optimizer::take_memory() {
                         make_work(settings_, tables_, state_, clipper_, rank()));
   tables_.bind_sums(plans_.whole_pipeline());
   written_ = WrittenMemory(settings_, tables_.params(), state_);
-  first_check_ =
-      FirstCheck(*device_, settings_, plans_.whole(), tables_.params(), rank(), comm_->size());
+  first_check_ = FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
+                            comm_->size());
+  health_.matrices.reserve(plans_.most_measured());
 }
 
 std::string Optimizer::describe(bool json) const {
@@ -144,7 +153,7 @@ void Optimizer::set_data(int64_t param, void* data) {
   written_.move(interval_of(view.param, view.numel, view.param_dtype, "data", p.name), given);
   p.data = data;
   tables_.set_data(param, data);
-  first_check_.renew_master(param);
+  first_check_.renew_here(param);
 }
 
 void Optimizer::take_params(const std::vector<int64_t>& list) {

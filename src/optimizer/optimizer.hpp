@@ -9,6 +9,7 @@
 
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
+#include "base/function_ref.hpp"
 #include "optimizer/first_check.hpp"
 #include "optimizer/plans.hpp"
 #include "optimizer/qk_clipper.hpp"
@@ -28,13 +29,12 @@ class Optimizer {
 
   /// Collective: `read` gives this rank's settings; whatever fails on any rank fails with the same
   /// error on all, before anything is changed.
-  static std::unique_ptr<Optimizer> create(Comm& comm,
-                                           const std::function<OptimizerSettings()>& read,
+  static std::unique_ptr<Optimizer> create(Comm& comm, FunctionRef<OptimizerSettings()> read,
                                            const MakeDevice& make_device);
 
   /// Collective. `read` gives this rank's arguments and may throw: the step is then voted down.
   /// @return  OK or SKIPPED. Errors: as muonrt_optimizer_step.
-  Status step(const std::function<StepSettings()>& read, StepReport& report);
+  Status step(FunctionRef<StepSettings()> read, StepReport& report);
 
   /// After a step that failed: commits it here where any of the survivors has, else nowhere.
   /// Collective over them. Errors: as muonrt_optimizer_recover.
@@ -89,11 +89,11 @@ class Optimizer {
  private:
   Optimizer() = default;
   void take_memory();
-  StepRun prepare(const std::function<StepSettings()>& read, StepSettings& step,
-                  std::optional<Error>& mine);
+  StepRun prepare(FunctionRef<StepSettings()> read, StepSettings& step, std::optional<Error>& mine);
   void enqueue(const StepRun& run);
   void wait();
-  void conclude(const StepSettings& step, const std::optional<Error>& mine, StepReport& report);
+  std::optional<Error> conclude(const StepSettings& step, const std::optional<Error>& mine,
+                                StepReport& report);
   void note_commit();
   [[noreturn]] void fail(const Error& error);
   void take_health(StepReport& report);
@@ -110,7 +110,8 @@ class Optimizer {
   StepPlans plans_;
   VoteRecord record_;
   HealthReport health_;
-  int64_t orthogonalized_ = 0;  // matrices, in all steps
+  std::vector<Found> found_of_all_;  // room for those of every rank
+  int64_t orthogonalized_ = 0;       // matrices, in all steps
 };
 
 }  // namespace muonrt

@@ -1,5 +1,7 @@
 #include "optimizer/plans.hpp"
 
+#include <algorithm>
+
 #include "base/json.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
@@ -34,6 +36,14 @@ void StepPlans::rehearse(const Device& device) {
   if (!device.wants_rehearsal()) return;
   whole_.pipeline->rehearse();
   if (blocks_.pipeline) blocks_.pipeline->rehearse();
+}
+
+size_t StepPlans::most_measured() const {
+  size_t most = 0;
+  for (const Kind* kind : {&whole_, &blocks_})
+    if (kind->pipeline && kind->pipeline->health())
+      most = std::max(most, kind->pipeline->health()->matrices().size());
+  return most;
 }
 
 void StepPlans::choose(int64_t committed) {

@@ -41,6 +41,9 @@ class StepPlans {
   Pipeline& pipeline() { return *current().pipeline; }
   const Pipeline& pipeline() const { return *current().pipeline; }
 
+  /// Matrices of which a step that measures tells.
+  size_t most_measured() const;
+
   /// Both plans, with the scratch that their products take; text or JSON.
   std::string describe(const MatrixRules& rules, bool health, bool json) const;
 

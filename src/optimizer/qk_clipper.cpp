@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/checked.hpp"
 #include "optimizer/qk_clip.hpp"
@@ -47,29 +46,32 @@ QkClipper::QkClipper(Device& device, const OptimizerSettings& settings, ParamVie
                          static_cast<float>(c.threshold), static_cast<float>(c.exponent),
                          p.layout.shape()[0], nullptr, c.selects ? selected : nullptr, factors},
                         begin[c.layer]});
+    of_params_.push_back({i, begin[c.layer]});
     std::fill_n(selected, c.heads, 0);
     for (const int32_t head : c.select) selected[head] = 1;
     params[i].row_factors = factors;
     factors += p.layout.shape()[0];
     selected += c.heads;
   }
+  clipped_.reserve(static_cast<size_t>(heads));
 }
 
+// Behind the vote: takes no memory.
 void QkClipper::note_commit(const OptimizerSettings& settings, const ParamView* params,
                             const float* logits) {
   if (logits_ == 0) return;
-  std::map<int32_t, int64_t> begin = logits_of(qk_layers(settings));
-  std::set<std::pair<int32_t, int32_t>> found;
-  for (size_t i = 0; i < settings.params.size(); ++i) {
-    const QkClipSettings& c = settings.params[i].qk_clip;
-    if (c.kind == QkKind::kNone || !params[i].active) continue;
+  clipped_.clear();
+  for (const Weight& weight : of_params_) {
+    const QkClipSettings& c = settings.params[weight.param].qk_clip;
+    if (!params[weight.param].active) continue;
     for (int32_t head = 0; head < c.heads; ++head) {
-      const float logit = logits[begin[c.layer] + head];
+      const float logit = logits[weight.logits_at + head];
       if (may_clip(c, head) && logit > static_cast<float>(c.threshold))
-        found.insert({c.layer, head});
+        clipped_.emplace_back(c.layer, head);
     }
   }
-  clipped_ = {found.begin(), found.end()};
+  std::sort(clipped_.begin(), clipped_.end());
+  clipped_.erase(std::unique(clipped_.begin(), clipped_.end()), clipped_.end());
 }
 
 }  // namespace muonrt

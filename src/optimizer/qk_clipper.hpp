@@ -25,7 +25,8 @@ class QkClipper {
   const std::vector<ClippedWeight>& weights() const { return weights_; }
 
   /// A step was committed: notes the heads whose logits went beyond a threshold of a parameter that
-  /// may clip them and took part. @param logits  of all layers; read where there are any.
+  /// may clip them and took part. Takes no memory. @param logits  of all layers; read where there
+  /// are any.
   void note_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }
 
@@ -33,7 +34,12 @@ class QkClipper {
   Buffer factors_, selections_;
   std::vector<ClippedWeight> weights_;
   int64_t logits_ = 0;
-  Heads clipped_;
+  struct Weight {
+    size_t param;
+    int64_t logits_at;
+  };
+  std::vector<Weight> of_params_;
+  Heads clipped_;  // has memory for all
 };
 
 }  // namespace muonrt

@@ -1,9 +1,7 @@
 #include "optimizer/recovery.hpp"
 
 #include <algorithm>
-#include <map>
 #include <random>
-#include <vector>
 
 #include "optimizer/agreement.hpp"
 
@@ -36,18 +34,24 @@ bool may_follow(const Standing& behind, const Standing& ahead) {
          behind.stamp == ahead.passed_stamp && passes(ahead.passed, ahead.world, behind.stamp);
 }
 
-// Throws the same on every rank.
-void check_identities(const std::vector<Standing>& all) {
-  std::map<int64_t, size_t> bringers;
+// Throws the same on every rank. @param bringers  room: by rank of the optimizer, who brings it.
+void check_identities(const std::vector<Standing>& all, std::vector<int64_t>& bringers) {
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
                    " brings an optimizer of ", all[r].world, " ranks, rank 0 one of ", all[0].world,
                    "; bring ranks of one optimizer together");
     MUONRT_REQUIRE(all[r].identity == all[0].identity, Status::kMismatch, "recover: ranks 0 and ",
                    r, " bring different optimizers; bring ranks of one optimizer together");
-    const auto [other, first] = bringers.emplace(all[r].rank, r);
-    MUONRT_REQUIRE(first, Status::kMismatch, "recover: ranks ", other->second, " and ", r,
+  }
+  std::fill(bringers.begin(), bringers.end(), -1);
+  for (size_t r = 0; r < all.size(); ++r) {
+    MUONRT_REQUIRE(all[r].rank >= 0 && all[r].rank < std::ssize(bringers), Status::kMismatch,
+                   "recover: rank ", r, " brings rank ", all[r].rank, " of an optimizer of ",
+                   all[0].world, "; bring ranks of one optimizer together");
+    int64_t& bringer = bringers[static_cast<size_t>(all[r].rank)];
+    MUONRT_REQUIRE(bringer < 0, Status::kMismatch, "recover: ranks ", bringer, " and ", r,
                    " both bring rank ", all[r].rank, " of the optimizer; bring each survivor once");
+    bringer = static_cast<int64_t>(r);
   }
 }
 
@@ -94,42 +98,41 @@ void check_quorum(const std::vector<Standing>& all) {
                  "set survivor_policy if the others are certainly lost");
 }
 
-/// A number that no other optimizer has: rank 0's draw.
-uint64_t agreed_identity(Comm& comm) {
-  std::random_device draw;
-  const uint64_t mine = uint64_t{draw()} << 32 | draw();
-  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
-  comm.allgather(&mine, all.data(), sizeof mine);
-  return all[0];
-}
-
-// What else says "voted down, still usable" is not what a communicator ends with.
+// What else says "voted down, still usable" is not what a stream or a communicator ends with.
 Error as_end(const Error& error) {
-  return leaves_usable(error.status()) ? Error(Status::kComm, error.message()) : error;
+  if (!leaves_usable(error.status())) return error;
+  const bool device = error.status() == Status::kOutOfMemory && !error.is_secondhand();
+  return make_error(device ? Status::kDevice : Status::kComm, error.message());
 }
 
 }  // namespace
 
-VoteRecord::VoteRecord(Comm& comm, CommitMode commit)
-    : identity_(agreed_identity(comm)), rank_(comm.rank()), world_(comm.size()), commit_(commit) {}
+VoteRecord::VoteRecord(int rank, int world, CommitMode commit)
+    : rank_(rank), world_(world), of_ranks_(static_cast<size_t>(world)), commit_(commit) {
+  std::random_device draw;
+  identity_ = uint64_t{draw()} << 32 | draw();
+}
+
+// Rank 0's.
+void VoteRecord::agree_on_identity(Comm& comm) {
+  comm.allgather(&identity_, of_ranks_.data(), sizeof identity_);
+  identity_ = static_cast<uint64_t>(of_ranks_[0]);
+}
 
 void VoteRecord::require_usable() const {
   if (!poison_) return;
-  throw Error(Status::kInvalidState,
-              cat("this optimizer is unusable since an earlier step failed (",
-                  status_name(poison_->status()), ": ", poison_->message(), "); ",
-                  settled_ ? cat(steps_,
-                                 " steps are committed, as the ranks have settled: make another "
-                                 "over the ranks that are left, from this one's state")
-                           : "destroy it and resume from a checkpoint"));
+  const char* const front = "this optimizer is unusable since an earlier step failed (";
+  const char* const status = status_name(poison_->status());
+  MUONRT_REQUIRE(settled_, Status::kInvalidState, front, status, ": ", poison_->message(),
+                 "); destroy it and resume from a checkpoint");
+  throw make_error(Status::kInvalidState, front, status, ": ", poison_->message(), "); ", steps_,
+                   " steps are committed, as the ranks have settled: make another over the ranks "
+                   "that are left, from this one's state");
 }
 
 void VoteRecord::agree_on_steps(Comm& comm, int period) {
-  std::vector<int64_t> all;
-  const auto error = error_of([&] {
-    all.resize(static_cast<size_t>(comm.size()));
-    comm.allgather(&steps_, all.data(), sizeof steps_);
-  });
+  std::vector<int64_t>& all = of_ranks_;
+  const auto error = error_of([&] { comm.allgather(&steps_, all.data(), sizeof steps_); });
   if (error) {
     comm.abort(error->status(), error->message());
     poison_ = as_end(*error);
@@ -171,15 +174,14 @@ Error VoteRecord::note_failure(const Error& error, const Outcome& outcome) {
   const StepResult result = judge(end);
   Error final_error = as_end(error);
   if (result == StepResult::kTorn) {
-    final_error =
-        Error(Status::kTorn, cat("the step failed after its vote (", error.message(),
-                                 "); parameters may be partly updated, reload a checkpoint"));
+    final_error = make_error(Status::kTorn, "the step failed after its vote (", error.message(),
+                             "); parameters may be partly updated, reload a checkpoint");
     torn_ = true;
   } else if (result == StepResult::kUndecided) {
-    final_error = Error(Status::kUndecided,
-                        cat("the step failed inside its vote (", error.message(),
-                            "); nothing was committed here, but a peer may have committed; settle "
-                            "it with muonrt_optimizer_recover, or reload a checkpoint"));
+    final_error =
+        make_error(Status::kUndecided, "the step failed inside its vote (", error.message(),
+                   "); nothing was committed here, but a peer may have committed; settle "
+                   "it with muonrt_optimizer_recover, or reload a checkpoint");
     open_ = true;
   }
   poison_ = final_error;
@@ -203,13 +205,13 @@ Standing VoteRecord::standing() const {
   return out;
 }
 
-Recovery VoteRecord::settle(Comm& survivors, SurvivorPolicy policy,
-                            const RollForward& roll_forward) {
+Recovery VoteRecord::settle(Comm& survivors, SurvivorPolicy policy, RollForward roll_forward) {
   Standing mine = standing();
   mine.policy = static_cast<int64_t>(policy);
-  std::vector<Standing> all(static_cast<size_t>(survivors.size()));
+  std::vector<Standing> all;
+  together(survivors, [&] { all.resize(static_cast<size_t>(survivors.size())); });
   survivors.allgather(&mine, all.data(), sizeof mine);
-  check_identities(all);
+  check_identities(all, of_ranks_);
   check_quorum(all);
   const Standing& last = check_steps(all);
   Recovery out;
@@ -229,9 +231,8 @@ Recovery VoteRecord::settle(Comm& survivors, SurvivorPolicy policy,
     torn_ = error.has_value();
     if (error)
       poison_ = error =
-          Error(Status::kTorn, cat("recover: rolling forward failed (", error->message(),
-                                   "); parameters may be partly updated, reload a "
-                                   "checkpoint"));
+          make_error(Status::kTorn, "recover: rolling forward failed (", error->message(),
+                     "); parameters may be partly updated, reload a checkpoint");
   }
   agree(survivors, error);
   settled_ = poison_.has_value();

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
+#include <vector>
 
 #include "backend/comm.hpp"
 #include "backend/scalars.hpp"
+#include "base/function_ref.hpp"
 #include "optimizer/verdict.hpp"
 #include "pipeline/pipeline.hpp"
 
@@ -14,7 +15,7 @@ namespace muonrt {
 /// Of a step: it was voted down, nothing has changed, and the optimizer can go on.
 constexpr bool leaves_usable(Status status) {
   return status == Status::kInvalidArgument || status == Status::kMismatch ||
-         status == Status::kCallback;
+         status == Status::kCallback || status == Status::kOutOfMemory;
 }
 
 /// What the ranks that are left have settled.
@@ -38,11 +39,12 @@ class VoteRecord {
  public:
   /// Commits on this rank, as its peers have, the step with this stamp; `verdict` is its vote's
   /// sum.
-  using RollForward = std::function<void(int64_t stamp, const Ballot& verdict)>;
+  using RollForward = FunctionRef<void(int64_t stamp, const Ballot& verdict)>;
 
   VoteRecord() = default;
-  /// Collective: draws a number that no other optimizer has.
-  VoteRecord(Comm& comm, CommitMode commit);
+  VoteRecord(int rank, int world, CommitMode commit);
+  /// Collective: takes a number that no other optimizer has.
+  void agree_on_identity(Comm& comm);
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
@@ -67,13 +69,14 @@ class VoteRecord {
 
   /// Collective over the ranks that are left, behind a step that failed. Errors: as
   /// muonrt_optimizer_recover.
-  Recovery settle(Comm& survivors, SurvivorPolicy policy, const RollForward& roll_forward);
+  Recovery settle(Comm& survivors, SurvivorPolicy policy, RollForward roll_forward);
 
  private:
   Standing standing() const;
 
-  uint64_t identity_ = 0;  // of all ranks of this optimizer
+  uint64_t identity_ = 0;  // of all ranks of this optimizer; before they agree: this one's draw
   int64_t rank_ = 0, world_ = 1;
+  std::vector<int64_t> of_ranks_;  // room for a number of every rank
   CommitMode commit_ = CommitMode::kAtomic;
   int64_t steps_ = 0;         // committed
   int64_t stamp_ = 0;         // of the step in progress, or the last

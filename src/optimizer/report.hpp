@@ -7,6 +7,15 @@
 
 namespace muonrt {
 
+/// What a rank tells of its findings, the nearer to the cause the lower: a parameter's gradient;
+/// the sum of one, or an update, which may come of a peer's gradient. Of alike ones the least has
+/// not overflowed.
+struct Found {
+  enum : int64_t { kGradient, kSum, kUpdate, kNothing };
+  int64_t what = kNothing, param = -1;
+  int64_t overflowed = 0;  // 1: by the transport dtype alone
+};
+
 /// What a step did on this rank.
 struct StepReport {
   bool skipped = false;
@@ -14,6 +23,7 @@ struct StepReport {
   int64_t orthogonalized = 0, planned = 0, zero_matrices = 0;  // summed over ranks
   int32_t nonfinite_rank = -1;
   int64_t nonfinite_param = -1;
+  bool transport_overflow = false;
   int64_t bytes_sent = 0;
   double seconds = 0, local_seconds = 0, product_seconds = 0, exchange_seconds = 0;
   double exposed_seconds = 0, enqueue_seconds = 0;

@@ -37,27 +37,28 @@ void check_device_scalars(const OptimizerSettings& settings, const Device& devic
 /// Of a function of the caller's, in the last step.
 std::optional<Error> function_error(const OptimizerSettings& settings, const FunctionFailure& f) {
   if (!f.function) return std::nullopt;
-  return Error(Status::kCallback,
-               cat("param '", settings.params[static_cast<size_t>(f.param)].name, "': ", f.function,
-                   " returned ", f.code, " (0 is success); nothing has changed"));
+  return make_error(Status::kCallback, "param '",
+                    settings.params[static_cast<size_t>(f.param)].name, "': ", f.function,
+                    " returned ", f.code, " (0 is success); nothing has changed");
 }
 
 /// What `work` of a pipeline throws; what is late behind a caller's stream is late because of it.
-std::optional<Error> step_error(const Pipeline& pipeline, const std::function<void()>& work) {
+template <class Work>
+std::optional<Error> step_error(const Pipeline& pipeline, const Work& work) {
   auto error = error_of(work);
   if (!error || error->status() != Status::kTimeout) return error;
   const auto theirs = pipeline.late();
   return theirs ? theirs : error;
 }
 
-void measure(const std::vector<Span>& spans, double seconds, StepReport& report) {
+void measure(const Pipeline& pipeline, double seconds, StepReport& report) {
   double local = 0, products = 0, exchange = 0;
-  for (const Span& span : spans) {
+  pipeline.visit_spans([&](const Span& span) {
     const double took = static_cast<double>(span.end - span.begin) * 1e-9;
     if (span.work == Work::kLocal) local += took;
     if (span.work == Work::kProducts) products += took;
     if (span.on_comm()) exchange += took;
-  }
+  });
   report.seconds = seconds;
   report.local_seconds = local;
   report.product_seconds = products;
@@ -67,9 +68,12 @@ void measure(const std::vector<Span>& spans, double seconds, StepReport& report)
 
 }  // namespace
 
+// Nothing behind a vote takes memory, and what explains one takes none that it needs: what has
+// committed is told and counted, and no rank misses the exchanges of the others.
+
 // A rank whose own arguments are bad still meets its peers in every exchange; it reads no gradient
 // and votes no, so that no vote passes and nobody compares its stamp.
-StepRun Optimizer::prepare(const std::function<StepSettings()>& read, StepSettings& step,
+StepRun Optimizer::prepare(FunctionRef<StepSettings()> read, StepSettings& step,
                            std::optional<Error>& mine) {
   StepRun run;
   const int64_t every = settings_.health_every, committed = record_.steps();
@@ -110,7 +114,7 @@ void Optimizer::wait() {
   orthogonalized_ += pipeline.owned_matrices();
 }
 
-Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& report) {
+Status Optimizer::step(FunctionRef<StepSettings()> read, StepReport& report) {
   record_.require_usable();
   const auto start = std::chrono::steady_clock::now();
   if (plans_.blocks()) record_.agree_on_steps(*comm_, plans_.period());
@@ -125,44 +129,47 @@ Status Optimizer::step(const std::function<StepSettings()>& read, StepReport& re
   report.enqueue_seconds = seconds_since(start);
   wait();
   if (!mine) mine = function_error(settings_, plans_.pipeline().function_failure());
-  if (const auto error = error_of([&] { conclude(step, mine, report); })) {
-    // A rejected step leaves the optimizer usable; a broken communicator or a torn step does not.
-    if (!leaves_usable(error->status())) fail(*error);
-    throw *error;
+  std::optional<Error> agreed;
+  if (const auto error = error_of([&] { agreed = conclude(step, mine, report); })) fail(*error);
+  if (agreed) {
+    // What all ranks have agreed on leaves the optimizer usable, unless a device or a stream is
+    // bad.
+    if (!leaves_usable(agreed->status())) fail(*agreed);
+    throw *agreed;
   }
   if (run.health) take_health(report);
-  measure(plans_.pipeline().spans(), seconds_since(start), report);
+  measure(plans_.pipeline(), seconds_since(start), report);
   report.bytes_sent = comm_->bytes_sent() - bytes_before;
   return report.skipped ? Status::kSkipped : Status::kOk;
 }
 
-// What the votes say, the same on every rank: committed, skipped, or rejected, which throws.
-void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& mine,
-                         StepReport& report) {
+// What the votes say, the same on every rank: committed, skipped, or rejected with this error.
+std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::optional<Error>& mine,
+                                         StepReport& report) {
   const Outcome& outcome = plans_.pipeline().outcome();
   const StepEnd end = record_.end_of(outcome);
   const StepResult result = judge(end);
   if (result == StepResult::kRejected) {
-    explain_rejection(
+    return explain_rejection(
         *comm_, mine,
         step_arguments(settings_, step, tables_, outcome.findings, record_.steps(), first_check_),
-        [&] { first_check_.explain(*comm_, settings_, end.verdict); });
+        [&] { return first_check_.difference(*comm_, settings_, end.verdict); });
   }
   const Ballot& last = result == StepResult::kSkipped ? end.verdict : last_ballot(end);
   report.planned = std::ssize(plans_.plan().matrices());
   report.orthogonalized = last.orthogonalized;
   if (result == StepResult::kSkipped) {
     report.skipped = true;
-    Findings findings = outcome.findings;
-    findings.first_param = tables_.param_of(findings.first_param);
-    return explain_skip(*comm_, findings, report);
+    explain_skip(*comm_, found_in(outcome.findings, tables_, settings_), found_of_all_, report);
+    return std::nullopt;
   }
   report.zero_matrices = last.zero_matrices;
   MUONRT_REQUIRE(
       result == StepResult::kCommitted, Status::kTorn, "an update was not finite on ",
       comm_->size() - last.consent,
       " ranks after the gradients had passed (eager commit); reload a checkpoint, or use "
-      "MUONRT_COMMIT_ATOMIC");
+      "MUONRT_COMMIT_ATOMIC. Here: ",
+      words_of(settings_, found_in(outcome.findings, tables_, settings_), rank()));
   MUONRT_CHECK_INTERNAL(report.orthogonalized == report.planned, "orthogonalized ",
                         report.orthogonalized, ", planned ", report.planned);
   report.grad_norm = plans_.pipeline().clipping().grad_norm();
@@ -170,12 +177,13 @@ void Optimizer::conclude(const StepSettings& step, const std::optional<Error>& m
   record_.note_commit(end.verdict);
   report.step = record_.steps();
   report.clipped_heads = std::ssize(clipper_.clipped());
+  return std::nullopt;
 }
 
 void Optimizer::note_commit() {
   clipper_.note_commit(settings_, tables_.params(), plans_.pipeline().clipping().logits());
   tables_.count_commit();
-  first_check_.note_commit();
+  first_check_.note_commit(plans_.pipeline().outcome().findings.written != 0);
 }
 
 // The communicator is closed first; see VoteRecord::note_failure.
@@ -197,12 +205,14 @@ void Optimizer::take_health(StepReport& report) {
   Health& health = *plans_.pipeline().health();
   if (const auto error = error_of([&] { health.finish(tables_.params(), !report.skipped); })) {
     comm_->abort(error->status(), error->message());
-    record_.end(
-        Error(error->status(), cat("health statistics of the step before: ", error->message())));
+    record_.end(error->between("health statistics of the step before: "));
     return;
   }
   report.health = true;
-  health_ = {record_.steps(), report.skipped, health.matrices(), health.difference()};
+  health_.step = record_.steps();
+  health_.skipped = report.skipped;
+  health_.matrices.assign(health.matrices().begin(), health.matrices().end());  // has its memory
+  health_.difference = health.difference();
 }
 
 }  // namespace muonrt

@@ -49,6 +49,8 @@ Chunk::Chunk(const Context& context, const ChunkWork& work, const SlotPlan& plan
       bind(batch, at);
       at += batch.bytes.all();
     }
+    team.newton_schulz = newton_schulz_of(team, false);
+    if (work.health) team.measured = newton_schulz_of(team, true);
   }
   normuon_ = normuon_of(plan.owned);
   times_ = SpanTimes(*context.device, spans_.size());
@@ -70,6 +72,17 @@ void Chunk::bind(Batch& batch, void* scratch) {
   }
   batch.result_each.resize(batch.raw_each.size());
   batch.normuon = normuon_of(batch.owned);
+}
+
+Orthogonalization Chunk::newton_schulz_of(const Team& team, bool measures) const {
+  std::vector<OrthogonalizeArgs> batches;
+  for (const Batch& b : team.batches) {
+    const auto first = static_cast<int32_t>(b.owned.front().matrix);
+    Tally* const q = measures ? work_->health->records_of(first).q : nullptr;
+    batches.push_back({b.settings, &b.method, b.raw, b.workspace, q});
+  }
+  const Context& c = *context_;
+  return Orthogonalization(c.ops(), *c.compute, batches, c.results.findings);
 }
 
 std::vector<NormuonState> Chunk::normuon_of(const std::vector<Owned>& owned) const {
@@ -199,24 +212,16 @@ Health::Records Chunk::records(const Batch& batch) const {
 /// one that measures. Raw, workspace and findings stay where they are.
 void Chunk::run_newton_schulz(Team& team) {
   const Context& c = *context_;
-  std::vector<OrthogonalizeArgs> batches;
-  bool measures = false;
-  for (const Batch& batch : team.batches) {
-    Tally* const q = records(batch).q;
-    measures = measures || q;
-    batches.push_back({batch.settings, &batch.method, batch.raw, batch.workspace, q});
-  }
-  const auto enqueue = [&] {
-    const auto results = muonrt::orthogonalize(c.ops(), *c.compute, batches, c.results.findings);
-    for (size_t i = 0; i < results.size(); ++i) team.batches[i].result = results[i];
-  };
+  const bool measures = work_->health && work_->health->measures();
+  const Orthogonalization& work = *(measures ? team.measured : team.newton_schulz);
+  for (size_t i = 0; i < team.batches.size(); ++i) team.batches[i].result = work.results()[i];
   Recorder* const recorder = recorder_of(*c.device);
   if (!recorder || !team.ran || measures) {
-    enqueue();
+    work.enqueue();
     team.ran = true;
     return;
   }
-  if (!team.recording) team.recording = record_work(*recorder, *c.compute, enqueue);
+  if (!team.recording) team.recording = record_work(*recorder, *c.compute, [&] { work.enqueue(); });
   recorder->replay(*c.compute, *team.recording);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "algo/newton_schulz.hpp"
@@ -64,7 +65,10 @@ class Chunk {
   const float* sums() const { return buffers_.sums; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
   /// With the times of the last step.
-  std::vector<Span> spans() const { return times_.read(spans_); }
+  template <class Visit>
+  void visit_spans(const Visit& visit) const {
+    times_.visit(spans_, visit);
+  }
   void forget_times() { times_.forget(); }
 
  private:
@@ -85,6 +89,8 @@ class Chunk {
   // Batches that are orthogonalized in lockstep, side by side in the scratch.
   struct Team {
     std::vector<Batch> batches;
+    // Of these batches; the second in steps that measure, where there are any.
+    std::optional<Orthogonalization> newton_schulz, measured;
     int32_t span = 0;  // first of its three spans
     bool ran = false;
     std::unique_ptr<Recording> recording;  // of its Newton-Schulz, where the device records
@@ -93,6 +99,7 @@ class Chunk {
   static std::vector<Team> make_teams(const Context& context, const ChunkWork& work,
                                       const SlotPlan& plan);
   void bind(Batch& batch, void* scratch);
+  Orthogonalization newton_schulz_of(const Team& team, bool measures) const;
   /// One for each; none at all where no matrix has NorMuon.
   std::vector<NormuonState> normuon_of(const std::vector<Owned>& owned) const;
   void resolve_messages(const MessageBuffers& buffers, void* return_receive);

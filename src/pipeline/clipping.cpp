@@ -23,6 +23,8 @@ Clipping::Clipping(const Context& context, ClippingWork work)
   my_logits_ = reinterpret_cast<float*>(at + 2 * kWordBytes + 64);
   logits_ = reinterpret_cast<float*>(at + 2 * kWordBytes + 64 + logit_bytes);
   for (ClippedWeight& weight : work_.clipped) weight.clip.logits = logits_ + weight.logits_at;
+  if (work_.clip_norm > 0) context.comm->prepare_reduction(kWordBytes);
+  if (work_.logits > 0) context.comm->prepare_reduction(work_.logits * 4);
   ready_ = device.create_event();
   reduced_ = device.create_event();
 }
@@ -31,10 +33,7 @@ void Clipping::exchange() {
   const Context& c = *context_;
   c.device->record(*ready_, *c.compute);
   c.device->wait(*c.exchange, *ready_);
-  if (c.rehearses) {
-    if (work_.clip_norm > 0) c.comm->prepare_reduction(kWordBytes);
-    if (work_.logits > 0) c.comm->prepare_reduction(work_.logits * 4);
-  } else {
+  if (!c.rehearses) {
     if (work_.clip_norm > 0) c.comm->reduce_sum(*c.exchange, mine_, all_, kNormWords);
     if (work_.logits > 0) c.comm->reduce_max(*c.exchange, my_logits_, logits_, work_.logits);
   }

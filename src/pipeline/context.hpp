@@ -31,7 +31,8 @@ struct Context {
   Ops& ops() const { return device->ops(); }
   int64_t world() const { return comm->size(); }
   Verdict verdict(int64_t stamp) const {
-    return {.sum = results.ballot_sum, .world = world(), .stamp = stamp};
+    return {
+        .sum = results.ballot_sum, .world = world(), .stamp = stamp, .findings = results.findings};
   }
   DType transport() const { return plan->problem().options.transport; }
 };

@@ -15,9 +15,17 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Words of a row in the sum over ranks: the limbs of the weights, non-finite gradients, then the
-// bits of what the owner alone measures.
-enum : int64_t { kNonfinite = kTallyLimbs, kUpdateRms, kSigmaMin, kSigmaMax, kLargestQ, kRowWords };
+// Words of a row in the sum over ranks: the limbs of the weights, non-finite weights and gradients,
+// then the bits of what the owner alone measures.
+enum : int64_t {
+  kBadWeights = kTallyLimbs,
+  kNonfinite,
+  kUpdateRms,
+  kSigmaMin,
+  kSigmaMax,
+  kLargestQ,
+  kRowWords
+};
 
 double update_scale(const ParamSpec& spec, int64_t index) {
   if (spec.parts.empty()) return spec.update_scale;
@@ -102,10 +110,10 @@ void Health::take_memory() {
   mine_ = Buffer(device, words_ * 8);
   all_ = Buffer(device, words_ * 8);
   exchanged_ = Buffer::shared(device, words_ * 8);
+  context_->comm->prepare_reduction(words_ * 8);
 }
 
-Health::Records Health::records(int32_t matrix) const {
-  if (!measures_) return {nullptr, nullptr, nullptr};
+Health::Records Health::records_of(int32_t matrix) const {
   const int32_t at = record_of_[static_cast<size_t>(matrix)];
   return {lanczos_ + at, updates_ + at, q_ + at};
 }
@@ -113,7 +121,6 @@ Health::Records Health::records(int32_t matrix) const {
 void Health::begin(bool measures) {
   measures_ = measures;
   if (!measures) return;
-  if (context_->rehearses) context_->comm->prepare_reduction(words_ * 8);
   if (memory_.bytes() > 0)
     context_->ops().fill(*context_->compute, memory_.data(), 0, memory_.bytes());
 }
@@ -195,6 +202,7 @@ void Health::fill_words(const ParamView* views, bool updated) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     int64_t* const row = words + static_cast<int64_t>(i) * kRowWords;
     std::memcpy(row, weights[i].limbs, sizeof weights[i].limbs);
+    row[kBadWeights] = weights[i].nonfinite;
     row[kNonfinite] = gradients[i].nonfinite;
     const int32_t record = record_of_[static_cast<size_t>(representative_[i])];
     if (record < 0 || !updated || !views[rows_[i].param].active) continue;
@@ -234,8 +242,8 @@ void Health::read_words(const ParamView* views, bool updated) {
       return out.updated ? std::bit_cast<double>(row[word]) : kNan;
     };
     out.updated = updated && views[out.param].active;
-    out.weight_rms =
-        root_mean_square(row, static_cast<double>(out.rows) * static_cast<double>(out.cols));
+    const double numel = static_cast<double>(out.rows) * static_cast<double>(out.cols);
+    out.weight_rms = row[kBadWeights] == 0 ? root_mean_square(row, numel) : kNan;
     out.nonfinite = row[kNonfinite];
     out.update_rms = get(kUpdateRms);
     out.sigma_min = get(kSigmaMin);

@@ -36,9 +36,10 @@ class Health {
     Tally* updates;
     Tally* q;  // of the Gram form
   };
-  /// @param matrix  the batch's first, one that this rank owns. Null pointers in a step that does
-  ///     not measure.
-  Records records(int32_t matrix) const;
+  /// @param matrix  the batch's first, one that this rank owns.
+  Records records_of(int32_t matrix) const;
+  /// Null pointers in a step that does not measure.
+  Records records(int32_t matrix) const { return measures_ ? records_of(matrix) : Records{}; }
   bool measures() const { return measures_; }
 
   /// Enqueues what comes before a step.

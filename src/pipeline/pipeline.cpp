@@ -52,6 +52,7 @@ Pipeline::Pipeline(Context context, int rank, std::vector<SlotPlan> slots, StepW
             {"adamw", -1, Work::kLocal},
             {"outcome", -1, Work::kVote}};
   times_ = SpanTimes(device, spans_.size());
+  context_.comm->prepare_reduction(sizeof(Ballot));
   mirror_ = Buffer::shared(device, sizeof(Outcome));
   outcome_ = new (mirror_.data()) Outcome{kReject, kReject, kNoFindings, 0, 0};
   if (work_.health) health_ = std::make_unique<Health>(context_, rank_, slots_);
@@ -186,9 +187,7 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
     ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
     context_.comm->retract(*exchange_, &outcome_->vote_entered);
   }
-  if (context_.rehearses) {
-    context_.comm->prepare_reduction(sizeof(Ballot));
-  } else {
+  if (!context_.rehearses) {
     context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
                               reinterpret_cast<int64_t*>(sum), kBallotWords);
   }
@@ -280,7 +279,9 @@ void Pipeline::wait() {
   if (const auto error = context_.device->error()) throw *error;
 }
 
-void Pipeline::run_now(const std::function<void(Stream&)>& work) {
+// Behind a caller's stream that does not end nothing is enqueued: there is room for few launches.
+void Pipeline::run_now(FunctionRef<void(Stream&)> work) {
+  context_.device->synchronize_joined(join_deadline_);
   work(*compute_);
   context_.device->record(*finished_, *compute_);
   wait();
@@ -340,12 +341,8 @@ void Pipeline::drain() {
 }
 
 std::vector<Span> Pipeline::spans() const {
-  std::vector<Span> all = times_.read(spans_);
-  for (const auto& chunk : chunks_) {
-    if (!chunk) continue;
-    const auto more = chunk->spans();
-    all.insert(all.end(), more.begin(), more.end());
-  }
+  std::vector<Span> all;
+  visit_spans([&](const Span& span) { all.push_back(span); });
   return all;
 }
 

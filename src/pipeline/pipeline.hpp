@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "pipeline/chunk.hpp"
 #include "pipeline/clipping.hpp"
 #include "pipeline/context.hpp"
@@ -72,7 +72,7 @@ class Pipeline {
   std::optional<Error> late() const;
   /// Between steps: `work` enqueues behind what `join` waits for. Blocks until that has ended.
   /// Errors: as `wait`.
-  void run_now(const std::function<void(Stream&)>& work);
+  void run_now(FunctionRef<void(Stream&)> work);
   /// Blocks until the step has ended, however it did. Errors: those of the streams, and of `late`.
   void wait();
   /// After `enqueue` has thrown: waits for what it had enqueued. First for the caller's stream, in
@@ -90,7 +90,14 @@ class Pipeline {
   /// Of a function of the caller's, in the last step.
   const FunctionFailure& function_failure() const { return function_failure_; }
   const std::vector<Action>& order() const { return order_; }
-  /// Timed pieces of the last step in no particular order.
+  /// Calls `visit(span)` for the timed pieces of the last step, in no particular order. Takes no
+  /// memory.
+  template <class Visit>
+  void visit_spans(const Visit& visit) const {
+    times_.visit(spans_, visit);
+    for (const auto& chunk : chunks_)
+      if (chunk) chunk->visit_spans(visit);
+  }
   std::vector<Span> spans() const;
   const std::vector<SlotPlan>& slots() const { return slots_; }
   /// The sums of a slot in which this rank takes part; see SlotPlan::owner_state.

@@ -23,10 +23,13 @@ void ReplicaHashes::finish(Stream& stream) {
   if (hashes_.data()) device_->ops().copy(stream, mirror_.data(), hashes_.data(), hashes_.bytes());
 }
 
-std::vector<int> ReplicaHashes::holders(int64_t param, Replicated kind, int rank) const {
+// Behind a vote: takes no memory.
+ReplicaHashes::Holders ReplicaHashes::holders(int64_t param, Replicated kind, int rank) const {
   const ParamSpec& spec = (*params_)[static_cast<size_t>(param)];
-  return kind == Replicated::kGradient ? grad_layout(spec).equal_holders(rank)
-                                       : spec.layout.replica_group(rank);
+  if (kind == Replicated::kGradient)
+    return {grad_layout(spec).first_equal_holder(rank), grad_layout(spec).full_replicas()};
+  const int64_t shard = spec.layout.shard_index(rank);
+  return {shard < 0 ? -1 : spec.layout.rank_of(0, shard), spec.layout.replicas()};
 }
 
 void ReplicaHashes::add(Stream& stream, int64_t param, Replicated kind, const void* memory,
@@ -50,7 +53,8 @@ void ReplicaHashes::add_weights(Stream& stream, const ParamView& v, int64_t para
 }
 
 void ReplicaHashes::add_gradient(Stream& stream, const ParamView& v, int64_t param) {
-  if (grad_layout((*params_)[static_cast<size_t>(param)]).equal_holders(rank_).size() > 1)
+  const Holders group = holders(param, Replicated::kGradient, rank_);
+  if (group.first >= 0 && group.count > 1)
     add(stream, param, Replicated::kGradient, v.grad, v.grads() * size_of(v.grad_dtype));
 }
 
@@ -64,13 +68,14 @@ int64_t ReplicaHashes::gradient_word(int64_t param) const {
 
 // Scrambled with the parameter and the shard, lest differences of one cancel those of another.
 int64_t ReplicaHashes::word(int64_t param, Replicated first, Replicated last) const {
-  const std::vector<int> group = holders(param, first, rank_);
-  if (group.size() < 2) return 0;
-  uint64_t hash = scrambled(static_cast<uint64_t>(param)) ^ static_cast<uint64_t>(group[0]);
+  const Holders group = holders(param, first, rank_);
+  if (group.first < 0 || group.count < 2) return 0;
+  uint64_t hash = scrambled(static_cast<uint64_t>(param)) ^ static_cast<uint64_t>(group.first);
   for (auto kind = static_cast<int64_t>(first); kind <= static_cast<int64_t>(last); ++kind)
     hash = scrambled(hash) ^ mirror_.as<uint64_t>()[param * kReplicated + kind];
   hash = scrambled(hash);
-  return static_cast<int64_t>(group[0] == rank_ ? (group.size() - 1) * hash : 0 - hash);
+  const auto others = static_cast<uint64_t>(group.count - 1);
+  return static_cast<int64_t>(group.first == rank_ ? others * hash : 0 - hash);
 }
 
 ReplicaDifference ReplicaHashes::find(Comm& comm, int64_t param) const {
@@ -81,12 +86,13 @@ ReplicaDifference ReplicaHashes::find(Comm& comm, int64_t param) const {
   ReplicaDifference out;
   for (int32_t rank = 0; rank < comm.size(); ++rank) {
     for (int32_t kind = 0; kind < kReplicated; ++kind) {
-      const std::vector<int> group = holders(param, static_cast<Replicated>(kind), rank);
-      if (group.empty() || at(rank, kind) == at(group[0], kind)) continue;
+      const int first = holders(param, static_cast<Replicated>(kind), rank).first;
+      if (first < 0 || at(rank, kind) == at(first, kind)) continue;
       if (out.param < 0) {
-        out = {param, rank, group[0], static_cast<Replicated>(kind)};
-      } else if (static_cast<Replicated>(kind) == out.kind && group[0] == out.reference) {
-        out.others.push_back(rank);
+        out = {param, rank, first, static_cast<Replicated>(kind)};
+      } else if (static_cast<Replicated>(kind) == out.kind && first == out.reference) {
+        const auto next = static_cast<size_t>(out.more++);
+        if (next < out.others.size()) out.others[next] = rank;
       }
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +21,8 @@ struct ReplicaDifference {
   int64_t param = -1;
   int32_t rank = -1, reference = -1;
   Replicated kind = Replicated::kData;
-  std::vector<int32_t> others = {};  // further ranks that differ from `reference`
+  int64_t more = 0;  // further ranks that differ from `reference`; the first of them:
+  std::array<int32_t, 7> others = {};
 };
 
 /// Hashes of what this rank holds beside other ranks. The first replica adds as often what the
@@ -44,13 +46,17 @@ class ReplicaHashes {
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 
-  /// Of a parameter whose sum is not zero. Collective; costs messages. Errors: INTERNAL where no
-  /// hash differs.
+  /// Of a parameter whose sum is not zero. Collective; costs messages, takes no memory. Errors:
+  /// INTERNAL where no hash differs.
   ReplicaDifference find(Comm& comm, int64_t param) const;
 
  private:
-  /// Ranks that hold the same, by replica.
-  std::vector<int> holders(int64_t param, Replicated kind, int rank) const;
+  /// Ranks that hold the same: the first replica's, -1 where there is none, and how many.
+  struct Holders {
+    int first;
+    int64_t count;
+  };
+  Holders holders(int64_t param, Replicated kind, int rank) const;
   void add(Stream& stream, int64_t param, Replicated kind, const void* memory, int64_t bytes);
   int64_t word(int64_t param, Replicated first, Replicated last) const;
 

@@ -31,12 +31,15 @@ class SpanTimes {
     device_->timestamp(stream, memory_.as<int64_t>() + 2 * span + 1);
   }
 
-  std::vector<Span> read(std::vector<Span> spans) const {
+  /// Calls `visit(span)` for each, with its times.
+  template <class Visit>
+  void visit(const std::vector<Span>& spans, const Visit& visit) const {
     for (size_t i = 0; i < spans.size(); ++i) {
-      spans[i].begin = memory_.as<int64_t>()[2 * i];
-      spans[i].end = memory_.as<int64_t>()[2 * i + 1];
+      Span span = spans[i];
+      span.begin = memory_.as<int64_t>()[2 * i];
+      span.end = memory_.as<int64_t>()[2 * i + 1];
+      visit(span);
     }
-    return spans;
   }
 
  private:

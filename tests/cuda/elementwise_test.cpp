@@ -264,7 +264,10 @@ TEST_CASE("cuda ballot: says what the findings and the rank say", "[cuda]") {
   Machine machine(make_device(true));
   for (const bool local_ok : {false, true}) {
     for (const int64_t nonfinite : {0, 1}) {
-      Findings found{nonfinite, nonfinite ? 3 : -1, 5};
+      Findings found;
+      found.nonfinite = nonfinite;
+      found.first_param = nonfinite ? 3 : -1;
+      found.zero_matrices = 5;
       found.gradient_replicas = -6;
       found.weight_replicas = int64_t{7} << 40;
       auto* findings = machine.put_one(found);

@@ -28,10 +28,12 @@ void store(void* data, DType dtype, int64_t i, float x) {
     static_cast<bf16*>(data)[i] = to_bf16(x);
 }
 
-void note(Findings* findings, int32_t param) {
+void note(Findings* findings, int32_t param, bool in_f32) {
   findings->nonfinite = 1;
   if (param < 0) return;
-  if (findings->first_param < 0 || param < findings->first_param) findings->first_param = param;
+  const auto lower = [&](int64_t& first) { first = first < 0 || param < first ? param : first; };
+  lower(findings->first_param);
+  if (in_f32) lower(findings->first_in_f32);
 }
 
 namespace {
@@ -47,20 +49,26 @@ float weight(const ParamView& p, int64_t i) {
   return load(p.param, p.param_dtype, i);
 }
 
+void note_written(const void* data, DType dtype, int64_t i, const Verdict& verdict) {
+  if (verdict.findings && !std::isfinite(load(data, dtype, i))) verdict.findings->written = 1;
+}
+
 /// @param element  index in the whole tensor.
-void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, float w) {
+void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, float w,
+                const Verdict& verdict) {
   if (p.form == WeightForm::kMaster) p.master[i] = w;
-  if (p.form == WeightForm::kPlain || p.form == WeightForm::kMaster)
-    return store(p.param, p.param_dtype, i, w);
-  bf16& narrow = static_cast<bf16*>(p.param)[i];
-  if (p.form == WeightForm::kRemainder) {
+  if (p.form == WeightForm::kPlain || p.form == WeightForm::kMaster) {
+    store(p.param, p.param_dtype, i, w);
+  } else if (p.form == WeightForm::kRemainder) {
     const SplitWeight split = split_weight(w);
-    narrow.bits = split.high;
+    static_cast<bf16*>(p.param)[i].bits = split.high;
     p.remainder[i] = split.low;
   } else {
-    narrow.bits = round_stochastic(w, random_bits(p.seed, p.step, static_cast<uint32_t>(param),
-                                                  static_cast<uint64_t>(element)));
+    static_cast<bf16*>(p.param)[i].bits = round_stochastic(
+        w,
+        random_bits(p.seed, p.step, static_cast<uint32_t>(param), static_cast<uint64_t>(element)));
   }
+  note_written(p.param, p.param_dtype, i, verdict);
 }
 
 /// body(piece, i, at, element) for every element: its places in the parameter's arrays, in the
@@ -104,9 +112,11 @@ void ReferenceOps::pack_direction(Stream&, std::span<const Piece> pieces, const 
     const MuonScalars& s = tables.groups[p.group];
     if (!p.active) return store(message.data, message.dtype, at, 0.0f);
     const float g = gradient(p, i, s.grad_scale);
-    store(message.data, message.dtype, at, direction(next_momentum(momentum(p, i), g, s), g, s));
-    if (!std::isfinite(g) || !std::isfinite(load(message.data, message.dtype, at)))
-      note(findings, piece.param);
+    const float sent = direction(next_momentum(momentum(p, i), g, s), g, s);
+    store(message.data, message.dtype, at, sent);
+    const bool in_f32 = !std::isfinite(g) || !std::isfinite(sent);
+    if (in_f32 || !std::isfinite(load(message.data, message.dtype, at)))
+      note(findings, piece.param, in_f32);
   });
 }
 
@@ -145,7 +155,7 @@ void ReferenceOps::commit_values(Stream&, std::span<const Piece> pieces, const P
   if (!verdict.passes()) return;
   for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t) {
     const ParamView& p = params[piece.param];
-    if (p.active) set_weight(p, piece.param, i, 0, load(message.data, message.dtype, at));
+    if (p.active) set_weight(p, piece.param, i, 0, load(message.data, message.dtype, at), verdict);
   });
 }
 
@@ -305,9 +315,10 @@ void ReferenceOps::commit_momentum(Stream&, std::span<const Piece> pieces, const
   for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t, int64_t) {
     const ParamView& p = tables.params[piece.param];
     const MuonScalars& s = tables.groups[p.group];
-    if (p.active)
-      store(p.momentum, p.momentum_dtype, i,
-            next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
+    if (!p.active) return;
+    store(p.momentum, p.momentum_dtype, i,
+          next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
+    if (p.momentum_dtype != DType::kF32) note_written(p.momentum, p.momentum_dtype, i, verdict);
   });
 }
 
@@ -320,7 +331,7 @@ void ReferenceOps::commit_update(Stream&, std::span<const Piece> pieces, const S
     const float w = muon_update(weight(p, i), load(message.data, message.dtype, at),
                                 piece.update_scale, piece.decay_scale, tables.groups[p.group]);
     set_weight(p, piece.param, i, element,
-               p.row_factors ? w * p.row_factors[element / piece.tensor_ld] : w);
+               p.row_factors ? w * p.row_factors[element / piece.tensor_ld] : w, verdict);
   });
 }
 
@@ -334,7 +345,8 @@ void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list,
     if (!p.active) return;
     set_weight(p, param, i, element,
                adamw_update(weight(p, i), gradient(p, i, s.grad_scale),
-                            static_cast<float*>(p.momentum)[i], p.variance[i], s));
+                            static_cast<float*>(p.momentum)[i], p.variance[i], s),
+               verdict);
   };
   for (const int32_t index : list)
     for (int64_t i = 0; i < tables.params[index].numel; ++i) update(index, i, i);

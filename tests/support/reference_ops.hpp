@@ -99,6 +99,7 @@ class ReferenceOps : public muonrt::Ops {
 float load(const void* data, muonrt::DType dtype, int64_t i);
 void store(void* data, muonrt::DType dtype, int64_t i, float x);
 /// Notes a value that is not finite; `param` is -1 where it belongs to none.
-void note(muonrt::Findings* findings, int32_t param);
+/// @param in_f32  it was so before it was cast.
+void note(muonrt::Findings* findings, int32_t param, bool in_f32 = true);
 
 }  // namespace reference

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,10 @@ TEST_CASE("masters: a parameter rounded up or down from its master is its own", 
     std::fill_n(at, kNumel, master);
     CHECK(two_off.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   }
+  // One that bf16 holds is not rounded at all.
+  Half next(all(kOne));
+  next.weights[0] = kOne + 1;
+  CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_CASE("masters: they are compared again after a resume, and not in every step", "[unit][abi]") {
@@ -176,4 +181,23 @@ TEST_CASE("set_data: memory that cannot be a parameter's is refused, the old one
   h.optimizer.set_data(0, h.weights.data());  // where it lies
   REQUIRE(h.step() == MUONRT_OK);
   CHECK(h.weights != all(kOne));
+}
+
+TEST_CASE("skip: a step that is skipped says why, one that overflows by the transport alone too",
+          "[unit][abi]") {
+  for (const bool overflows : {false, true}) {
+    Half h(all(kOne));
+    muonrt_group_t group = muonrt::muon_group();
+    group.momentum = 0.0;
+    group.nesterov = 0;  // the direction is the gradient
+    h.optimizer.set_group(0, group);
+    h.grad[3] = overflows ? 3.4e38f : std::numeric_limits<float>::quiet_NaN();
+    const muonrt_report_t report = h.optimizer.step(0.1);
+    const std::string said = muonrt_last_error();
+    CHECK(report.skipped == 1);
+    CHECK(report.transport_overflow == (overflows ? 1 : 0));
+    CHECK_THAT(said, Contains("param 'w': "));
+    CHECK_THAT(said, Contains(overflows ? "overflows transport_dtype bf16" : "is not finite"));
+    CHECK(h.weights == all(kOne));
+  }
 }

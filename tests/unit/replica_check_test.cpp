@@ -240,7 +240,7 @@ TEST_CASE("replica check: a resume makes it due again, on every rank or on none"
     INFO(w.said[1]);
     CHECK(w.said[0].empty());
     CHECK(has(w.said[1], everywhere ? "param 'other': its gradient on rank 1"
-                                    : "compares with its replicas is nothing on rank 0"));
+                                    : "_set_updates on every rank) is nothing on rank 0"));
   }
 }
 
@@ -256,9 +256,8 @@ TEST_CASE("replica check: weights that were taken are compared, on every rank or
     });
     INFO(w.said[1]);
     CHECK(w.said[0].empty());
-    CHECK(has(w.said[1], everywhere
-                             ? "param 'norm': its weights on rank 1 have other bits"
-                             : "param 'norm' compares with its replicas is nothing on rank 0"));
+    CHECK(has(w.said[1], everywhere ? "param 'norm': its weights on rank 1 have other bits"
+                                    : "_set_updates on every rank) is nothing on rank 0"));
   }
 }
 

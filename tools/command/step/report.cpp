@@ -143,7 +143,10 @@ std::string StepReporter::skip_reason(const Step& step) const {
                          : "a logit is not finite, or an update overflowed";
   for (const StepTensor& t : tensors_) {
     if (!t.steps() || t.index != r.nonfinite_param) continue;
-    what = "a gradient, state or update of " + shown(t.entry->name) + " is not finite";
+    const std::string name = shown(t.entry->name);
+    what = r.transport_overflow
+               ? "the gradient of " + name + " is finite, but its direction overflows the transport"
+               : "a gradient, state or update of " + name + " is not finite";
   }
   return fmt::format("{} (found by rank {})", what, r.nonfinite_rank);
 }

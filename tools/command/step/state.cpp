@@ -160,8 +160,8 @@ void check_masters(const TensorModel& file, const Piece& p, const Stretch& held,
     uint16_t rounded = 0;
     std::memcpy(&master, values.data() + i * int64_t{sizeof master}, sizeof master);
     std::memcpy(&rounded, param + (held.local + i) * int64_t{sizeof rounded}, sizeof rounded);
-    const uint32_t down = master >> 16;
-    if (rounded == down || rounded == down + 1) continue;
+    const uint32_t down = master >> 16, up = down + ((master & 0xffffu) != 0);
+    if (rounded == down || rounded == up) continue;
     const float stored = element_as_float("F32", values.data() + i * int64_t{sizeof master});
     const float held_now = element_as_float("BF16", reinterpret_cast<unsigned char*>(&rounded));
     if (std::isnan(stored) && std::isnan(held_now)) continue;

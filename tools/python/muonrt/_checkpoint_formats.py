@@ -43,4 +43,4 @@ RULES = {
     "dion": {"muon": _DION, "adamw": _DION}}
 # Another update: the state alone would not do.
 REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
-STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "initial_lr"}
+STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "steps", "initial_lr"}

@@ -91,6 +91,7 @@ class State:
                     state["master"] = self._view(index, "master", p)
                 optimizer.state[p] = state
                 index += 1
+            group["steps"] = 0  # of the optimizer
         muons = [i for i, p in enumerate(optimizer._params)
                  if "momentum_buffer" in optimizer.state[p]]
         with_moments = optimizer._fixed["muon"].get("normuon", "off") != "off"
@@ -101,6 +102,8 @@ class State:
     def note_steps(self) -> None:
         """Brings the counts of steps into `state`."""
         core = self._optimizer._core
+        for group in self._optimizer.param_groups:
+            group["steps"] = core.steps
         counts = iter(core.updates)
         self._steps.copy_(torch.tensor([updates if group["role"] == "adamw" else core.steps
                                         for group in self._optimizer.param_groups
@@ -131,10 +134,12 @@ class State:
         if sizes != saved_sizes:
             raise muonrt.InvalidArgumentError(
                 f"the state has groups of {saved_sizes} parameters, the optimizer of {sizes}")
-        updates = []
+        updates, steps, counted = [], 0, True
         with torch.no_grad():
             for group, other in zip(groups, saved):
                 factor = 1.0
+                steps = max(steps, other.get("steps", 0))
+                counted = counted and ("steps" in other or "role" not in other)
                 if group["role"] == "muon":
                     ours = group["momentum_kind"]
                     theirs = other.get("momentum_kind", ours if "role" in other else "ema")
@@ -145,13 +150,14 @@ class State:
                     if factor != 1.0:
                         ranks.local_of(self._optimizer.state[p]["momentum_buffer"]).mul_(factor)
                     updates.append(found.get("step"))
-                kept = {"params", "role", "param_names", "momentum_kind"}
+                kept = {"params", "role", "param_names", "momentum_kind", "steps"}
                 group.update({k: v for k, v in other.items() if k in group and k not in kept})
         self._moments.scatter()
         ranks.settle(self._optimizer._device)  # the next step may be given another stream
-        steps = max((int(n) for n in updates if n is not None), default=0)
+        steps = max([steps, *(int(n) for n in updates if n is not None)])
         self._optimizer._core.steps = steps
-        self._optimizer._core.updates = [steps if n is None else int(n) for n in updates]
+        if counted:  # an older state of ours has the optimizer's steps alone
+            self._optimizer._core.updates = [steps if n is None else int(n) for n in updates]
         self.note_steps()
 
     @staticmethod

@@ -126,6 +126,7 @@ def read_dict(out: Checkpoint, found: dict, names) -> None:
                 ("muon" if entry.pop("use_muon", "momentum_buffer" in entry) else "adamw")
             out.add(name, read_entry(out, form, role, name, entry))
             members[role].append(name)
+        out.set_step(group.get("steps", 0))
         step = group.get("step")  # Dion's
         for role, named in members.items():
             if named:
@@ -233,7 +234,7 @@ def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) ->
         settings |= {key: said[ours] for key, ours in SETTINGS[form][group.role].items()}
         settings |= {"params": keys, "param_names": group.names}
         if form == "muonrt.torch":
-            settings["role"] = group.role
+            settings |= {"role": group.role, "steps": ck.step}
         if form == "dion":
             settings["beta1"], settings["beta2"] = settings.pop("betas")
             settings |= {"algorithm": group.role, "step": one_step(ck, group)}

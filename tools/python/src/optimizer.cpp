@@ -189,11 +189,12 @@ void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
 
 void Optimizer::take_params(const std::optional<std::vector<nb::object>>& params) {
   Busy busy(busy_, "the optimizer");
-  if (!params) return check(muonrt_optimizer_take_params(get(), nullptr, 0));
   std::vector<int64_t> list;
-  for (const nb::object& param : *params) list.push_back(static_cast<int64_t>(index(param)));
-  if (!list.empty())
-    check(muonrt_optimizer_take_params(get(), list.data(), static_cast<int64_t>(list.size())));
+  if (params)
+    for (const nb::object& param : *params) list.push_back(static_cast<int64_t>(index(param)));
+  if (!params || !list.empty())
+    check(muonrt_optimizer_take_params(get(), params ? list.data() : nullptr,
+                                       static_cast<int64_t>(list.size())));
 }
 
 std::vector<int64_t> Optimizer::updates() const {

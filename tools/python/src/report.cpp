@@ -72,6 +72,7 @@ void bind_report(nb::module_& module) {
   field("zero_matrices", &muonrt_report_t::zero_matrices);
   field("nonfinite_rank", &muonrt_report_t::nonfinite_rank);
   field("nonfinite_param", &muonrt_report_t::nonfinite_param);
+  field("transport_overflow", &muonrt_report_t::transport_overflow);
   field("bytes_sent", &muonrt_report_t::bytes_sent);
   field("seconds", &muonrt_report_t::seconds);
   field("local_seconds", &muonrt_report_t::local_seconds);

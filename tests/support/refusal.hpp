@@ -1,0 +1,40 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+/// Memory that is refused, once: operator new (refusing_new.hpp) asks.
+namespace support {
+
+/// Which allocation that is: of those that the threads of one rank make, and the streams of all.
+class Refusal {
+ public:
+  /// @param nth  from 0.
+  void arm(int64_t nth) {
+    fired_ = false;
+    left_ = nth;
+  }
+  void disarm() { left_ = kNever; }
+  bool fired() const { return fired_; }
+  /// This thread is a rank's own: counted, or not. Others are streams.
+  static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
+  bool refuses() {
+    if (left_ == kNever || of_thread_ == Thread::kOther) return false;
+    if (left_.fetch_sub(1) != 0) return false;
+    fired_ = true;
+    left_ = kNever;
+    return true;
+  }
+
+ private:
+  enum class Thread { kStream, kCounted, kOther };
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 2;
+  std::atomic<int64_t> left_ = kNever;
+  std::atomic<bool> fired_ = false;
+  static inline thread_local Thread of_thread_ = Thread::kStream;
+};
+
+inline constinit Refusal refusal;
+
+}  // namespace support

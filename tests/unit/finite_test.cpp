@@ -1,0 +1,351 @@
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <mutex>
+
+#include "optimizer/explain.hpp"
+#include "support/rank_check.hpp"
+#include "support/world.hpp"
+
+// Infinities and NaN in weights and state: refused before a commit, and behind one that made them.
+
+using namespace muonrt;
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Stored {
+  const char* name;
+  DType dtype;
+  MasterKind master;
+};
+const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
+                                    {"f32, master", DType::kF32, MasterKind::kOwned},
+                                    {"bf16", DType::kBF16, MasterKind::kNone},
+                                    {"bf16, master", DType::kBF16, MasterKind::kOwned},
+                                    {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
+                                    {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
+
+/// Every way to write a weight: commit_muon, commit_adamw; by addends, commit_update with
+/// commit_momentum and commit_values with commit_adamw. Only the first two are cut.
+world::Case case_of(const Stored& form, int ranks) {
+  world::Case c = world::on_mesh({ranks});
+  const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
+  const auto add = [&](const char* name, std::vector<int64_t> shape, Placement how) {
+    c.params.push_back(world::matrix(name, std::move(shape), {how}));
+    world::Param& p = c.params.back();
+    p.dtype = form.dtype;
+    p.master_kind = form.master;
+    if (p.shape.size() == 1) p.role = Role::kAdamW;
+    if (how.kind == PlacementKind::kPartial) p.addends = ranks;
+  };
+  add("matrix", {7, 5}, rows);
+  c.params[0].owner = 0;
+  add("vector", {11}, rows);
+  if (form.master != MasterKind::kStochastic) {
+    add("summed", {6, 4}, addends);
+    c.params[2].owner = 0;
+    add("slices", {9}, addends);
+  }
+  // The decay of the second step is 10^9: what is 3e38 by then overflows, what is 1 does not.
+  c.arguments = [](StepSettings& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
+  return c;
+}
+
+bool is_cut(int64_t param) { return param < 2; }
+
+void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
+  const bf16 half = to_bf16(x);
+  if (c.params[static_cast<size_t>(param)].dtype == DType::kF32)
+    std::memcpy(rank.data(param).data(), &x, 4);
+  else
+    std::memcpy(rank.data(param).data(), &half, 2);
+}
+
+/// What a step that is refused says; it changes no parameter.
+std::string refusal(world::Rank& rank, int64_t step, size_t params) {
+  std::vector<std::vector<unsigned char>> before;
+  for (size_t p = 0; p < params; ++p) before.push_back(rank.data(static_cast<int64_t>(p)));
+  const int64_t steps = rank.optimizer().steps();
+  StepReport report;
+  try {
+    rank.step(step, report);
+  } catch (const Error& e) {
+    RANK_CHECK(e.status() == Status::kInvalidArgument);
+    for (size_t p = 0; p < params; ++p) RANK_CHECK(rank.data(static_cast<int64_t>(p)) == before[p]);
+    RANK_CHECK(rank.optimizer().steps() == steps);
+    return e.message();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Whether it names the parameter, what of it, and the rank where there are several.
+bool names(const std::string& said, const std::string& param, const std::string& what, int rank,
+           int ranks) {
+  return has(said, cat("param '", param, "': its ", what, " is not finite")) &&
+         (ranks == 1 || has(said, cat("rank ", rank)));
+}
+
+}  // namespace
+
+namespace {
+
+/// The tensors after four steps, of which the second makes a weight of `param` infinite, where
+/// `breaks`; then it is mended. @param said  by rank, of the steps that are refused meanwhile.
+world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
+                        std::vector<std::string>& said) {
+  world::Tensors out;
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    Optimizer& o = rank.optimizer();
+    StepReport report;
+    const bool mine = !is_cut(param) || comm.rank() == c.world - 1;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    if (breaks && mine) put(c, rank, param, 3e38f);
+    o.take_params({param});
+    RANK_CHECK(rank.step(1, report) == Status::kOk);
+    RANK_CHECK(o.steps() == 2);
+    for (const MatrixHealth& m : o.health().matrices)
+      RANK_CHECK(std::isnan(m.weight_rms) == (breaks && m.param == param));
+    if (breaks) {
+      std::string& once = said[static_cast<size_t>(comm.rank())];
+      once = refusal(rank, 2, c.params.size());
+      RANK_CHECK(refusal(rank, 2, c.params.size()) == once);
+    }
+    if (mine) put(c, rank, param, 0.5f);
+    o.take_params({param});
+    for (const int64_t step : {2, 3}) RANK_CHECK(rank.step(step, report) == Status::kOk);
+    const std::lock_guard lock(mutex);
+    RANK_CHECK(rank.add_to(out, seen));
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("finite: a step that makes a weight infinite is told by the next, until it is mended",
+          "[unit][optimizer]") {
+  for (const Stored& form : kForms) {
+    for (const int ranks : {1, 3}) {
+      for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+        world::Case c = case_of(form, ranks);
+        c.settings.health_every = 2;
+        c.settings.commit = commit;
+        for (int64_t param = 0; param < std::ssize(c.params); ++param) {
+          const std::string& name = c.params[static_cast<size_t>(param)].name;
+          INFO(form.name << ", " << ranks << " ranks, " << name
+                         << (commit == CommitMode::kEager ? ", eager" : ""));
+          std::vector<std::string> said(static_cast<size_t>(ranks));
+          const world::Tensors whole = overflow(c, param, false, said);
+          CHECK((overflow(c, param, true, said) == whole));
+          INFO(said[0]);
+          CHECK(names(said[0], name, "data", is_cut(param) ? ranks - 1 : 0, ranks));
+          for (const std::string& s : said) CHECK(s == said[0]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer]") {
+  const world::Case c = case_of(kForms[0], 2);
+  world::on_ranks(2, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    const bool mine = comm.rank() == 1;
+    rank.step(0, report);
+    for (const int64_t p : {1, 0})
+      if (mine) put(c, rank, p, 3e38f);
+    RANK_CHECK(rank.step(1, report) == Status::kOk);
+    RANK_CHECK(names(refusal(rank, 2, 4), "matrix", "data", 1, 2));
+    if (mine) put(c, rank, 0, 1.0f);  // without masters there is nothing to take
+    RANK_CHECK(names(refusal(rank, 2, 4), "vector", "data", 1, 2));
+    if (mine) put(c, rank, 1, 1.0f);
+    RANK_CHECK(rank.step(2, report) == Status::kOk);
+  });
+}
+
+TEST_CASE("finite: what is loaded is looked at before the first commit, and when it is renewed",
+          "[unit][optimizer]") {
+  using Held = std::pair<int64_t, StateKind>;
+  for (const Stored& form : kForms) {
+    for (const int ranks : {1, 3}) {
+      world::Case c = case_of(form, ranks);
+      c.settings.replica_check = ReplicaCheck::kOff;  // independent of this
+      c.settings.groups = world::default_groups();
+      if (form.master == MasterKind::kNone) c.settings.groups[0].normuon = NormuonAxis::kRows;
+      std::vector<Held> held = {
+          {0, StateKind::kMomentum}, {1, StateKind::kMomentum}, {1, StateKind::kVariance}};
+      if (form.master == MasterKind::kNone) held.push_back({0, StateKind::kNormuon});
+      if (form.master == MasterKind::kOwned) held.push_back({0, StateKind::kMaster});
+      if (form.master == MasterKind::kRemainder) held.push_back({1, StateKind::kRemainder});
+      if (form.master != MasterKind::kStochastic) {
+        held.emplace_back(2, StateKind::kMomentum);
+        held.emplace_back(3, StateKind::kVariance);
+      }
+      const world::Tensors untouched = world::run(c).tensors;
+      world::Tensors out;
+      std::vector<std::vector<bool>> seen;
+      std::mutex mutex;
+      INFO(form.name << ", " << ranks << " ranks");
+      world::on_ranks(ranks, [&](Comm& comm) {
+        world::Rank rank(c, comm);
+        Optimizer& o = rank.optimizer();
+        const auto check = [&](int64_t param, const std::string& what) {
+          RANK_CHECK(names(refusal(rank, o.steps(), c.params.size()),
+                           c.params[static_cast<size_t>(param)].name, what, 0, ranks));
+        };
+        const auto plant = [&] {
+          for (int64_t p = 0; p < std::ssize(c.params); ++p) {
+            const auto kept = rank.data(p);
+            if (comm.rank() == 0) put(c, rank, p, p % 2 ? kNan : -kInf);
+            o.take_params({p});
+            check(p, "data");
+            rank.data(p).assign(kept.begin(), kept.end());
+            o.take_params({p});
+          }
+          for (const auto& [param, kind] : held) {
+            const StateView view = o.state(param, kind);
+            const bool low = kind == StateKind::kRemainder;
+            // Zero with the wrong remainder is NaN.
+            const float bad = low ? 0.0f : kNan;
+            const uint16_t half = 0x8000;
+            const bool mine = comm.rank() == 0;
+            RANK_CHECK(!mine || view.numel > 0);
+            std::array<unsigned char, 4> kept{}, weight{};
+            if (mine) {
+              std::memcpy(kept.data(), view.data, low ? 2 : 4);
+              std::memcpy(weight.data(), rank.data(param).data(), 4);
+              if (low) put(c, rank, param, 0.0f);
+              std::memcpy(view.data, low ? static_cast<const void*>(&half) : &bad, low ? 2 : 4);
+            }
+            o.set_steps(o.steps());
+            check(param, low ? "data with its remainder" : name_of(kind));
+            if (mine) {
+              std::memcpy(view.data, kept.data(), low ? 2 : 4);
+              std::memcpy(rank.data(param).data(), weight.data(), 4);
+            }
+          }
+        };
+        plant();
+        StepReport report;
+        for (int64_t step = 0; step < c.steps; ++step)
+          RANK_CHECK(rank.step(step, report) == Status::kOk);
+        const std::lock_guard lock(mutex);
+        RANK_CHECK(rank.add_to(out, seen));
+      });
+      CHECK((out == untouched));
+    }
+  }
+}
+
+TEST_CASE("finite: a bf16 momentum that overflows is told by the next step", "[unit][optimizer]") {
+  world::Case c = case_of(kForms[0], 2);
+  c.settings.transport = DType::kF32;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
+  c.settings.groups[0].nesterov = false;  // the direction is the momentum
+  world::on_ranks(2, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.fill_gradients(0);
+    const float above = 3.4e38f;  // a finite f32; bf16 ends at 3.3895e38
+    if (comm.rank() == 1) std::memcpy(rank.grad(0).data(), &above, 4);
+    RANK_CHECK(rank.step_only(0, report) == Status::kOk);
+    RANK_CHECK(names(refusal(rank, 1, 4), "matrix", "momentum", 1, 2));
+    if (comm.rank() == 1) std::memset(rank.optimizer().state(0, StateKind::kMomentum).data, 0, 2);
+    RANK_CHECK(rank.step(2, report) == Status::kOk);
+  });
+}
+
+TEST_CASE("skip: a direction that only the transport's dtype makes infinite is told from NaN",
+          "[unit][optimizer]") {
+  constexpr float kAbove = 3.4e38f;
+  const Placement rows{PlacementKind::kShard, 0, 1}, addends{PlacementKind::kPartial, 0, 1};
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    for (const DType transport : {DType::kBF16, DType::kF32}) {
+      const bool eager = commit == CommitMode::kEager;
+      world::Case c = world::on_mesh({2});
+      c.settings.commit = commit;
+      c.settings.transport = transport;
+      c.settings.groups = world::default_groups();
+      c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
+      c.settings.groups[0].nesterov = false;  // a first direction is the gradient
+      c.params = {world::matrix("a", {4, 3}, {rows}), world::matrix("b", {4, 3}, {rows}),
+                  world::matrix("sum", {4, 3}, {addends})};
+      c.params[2].addends = 2;
+      c.params[2].owner = 0;
+      struct Planted {
+        float a, b, sum;  // on rank 1
+        int64_t param;    // named; -1: committed
+        int32_t rank;
+        bool overflow;
+      };
+      const bool half = transport == DType::kBF16;
+      // A bf16 direction above its range, at the owner for a sum; with NaN below, beside, above it.
+      const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
+                                        {kAbove, kNan, 1, half ? 0 : 1, 1, half},
+                                        {kNan, kAbove, 1, 0, 1, false},
+                                        {1, 1, kAbove, half ? 2 : -1, 0, half},
+                                        {1, 1, kNan, 2, 1, false},
+                                        {1, kAbove, kInf, half ? 1 : 2, 1, half}};
+      for (const Planted& p : all) {
+        INFO(p.a << ", " << p.b << ", " << p.sum << ", " << name_of(transport));
+        std::vector<StepReport> reports(2);
+        std::vector<std::string> torn(2), why(2);
+        world::on_ranks(2, [&](Comm& comm) {
+          world::Rank rank(c, comm);
+          const auto me = static_cast<size_t>(comm.rank());
+          rank.fill_gradients(0);
+          const float values[] = {p.a, p.b, p.sum};
+          for (int64_t i = 0; i < 3; ++i) {
+            if (comm.rank() == 1)
+              std::memcpy(rank.grad(i).data(), values + i, 4);
+            else if (i == 2)
+              std::memset(rank.grad(i).data(), 0, 4);
+          }
+          try {
+            rank.step_only(0, reports[me]);
+            why[me] = words_of(rank.optimizer().settings(), reports[me]);
+          } catch (const Error& e) {  // eager: behind the vote on gradients
+            RANK_CHECK(e.status() == Status::kTorn);
+            torn[me] = e.message();
+          }
+        });
+        // There NaN is seen first, wherever it is.
+        if (eager && p.overflow && std::isfinite(p.b) && std::isfinite(p.sum)) {
+          INFO(torn[0] << "; " << torn[1]);
+          CHECK(has(torn[static_cast<size_t>(p.rank)], "overflows transport_dtype bf16"));
+          CHECK_FALSE(torn[static_cast<size_t>(1 - p.rank)].empty());
+          continue;
+        }
+        if (eager && p.overflow) continue;
+        for (int r = 0; r < 2; ++r) {
+          const StepReport& report = reports[static_cast<size_t>(r)];
+          const std::string& words = why[static_cast<size_t>(r)];
+          INFO(words);
+          CHECK(report.skipped == (p.param >= 0));
+          CHECK(report.transport_overflow == p.overflow);
+          CHECK(report.nonfinite_param == p.param);
+          if (p.param < 0) continue;
+          CHECK(report.nonfinite_rank == p.rank);
+          CHECK(has(words, cat("param '", c.params[static_cast<size_t>(p.param)].name, "': ")));
+          CHECK(has(words, cat("rank ", p.rank)));
+          CHECK(has(words, "overflows transport_dtype bf16") == p.overflow);
+        }
+      }
+    }
+  }
+}
