@@ -106,7 +106,8 @@ struct Weights {
     const uint64_t begin = positions.index(position);
     if (N == kRandomBlock && begin % kRandomBlock == 0 && positions.cols - position.col >= N) {
       const RandomBlock random =
-          random_block(view->seed, view->step, static_cast<uint32_t>(index), begin / kRandomBlock);
+          random_block(view->seed, view->step, static_cast<uint32_t>(index) + view->key_shift,
+                       begin / kRandomBlock);
 #pragma unroll
       for (int i = 0; i < N; ++i)
         out.bits[i] = round_stochastic(w.x[i], random.of(static_cast<uint32_t>(i)));
@@ -116,7 +117,8 @@ struct Weights {
     for (int done = 0; done < N;) {
       const uint64_t at = positions.index(position);
       const RandomBlock random =
-          random_block(view->seed, view->step, static_cast<uint32_t>(index), at / kRandomBlock);
+          random_block(view->seed, view->step, static_cast<uint32_t>(index) + view->key_shift,
+                       at / kRandomBlock);
       const int first = static_cast<int>(at % kRandomBlock);
       const int end = done + positions.go_on(position, static_cast<int>(kRandomBlock) - first);
 #pragma unroll

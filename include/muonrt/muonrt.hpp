@@ -246,6 +246,37 @@ class Optimizer {
     check(muonrt_optimizer_state_pieces(get(), index, kind, out.data(), count, &count));
     return out;
   }
+  /// All state of this rank; valid until the next call.
+  std::vector<muonrt_state_extent_t> state_extents() {
+    int64_t count = 0;
+    check(muonrt_optimizer_state_extents(get(), nullptr, 0, &count));
+    std::vector<muonrt_state_extent_t> out(static_cast<size_t>(count),
+                                           detail::filled(muonrt_state_extent_init_sized));
+    check(muonrt_optimizer_state_extents(get(), out.data(), count, &count));
+    return out;
+  }
+  /// A checkpoint, and going on from one; see muonrt/state.h.
+  void save(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
+    check(muonrt_optimizer_save(get(), folder.c_str(), options));
+  }
+  /// Host memory for save_begin. @return  its bytes.
+  int64_t save_reserve(const muonrt_save_options_t* options = nullptr) {
+    int64_t bytes = 0;
+    check(muonrt_optimizer_save_reserve(get(), options, &bytes));
+    return bytes;
+  }
+  void save_begin(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
+    check(muonrt_optimizer_save_begin(get(), folder.c_str(), options));
+  }
+  void save_wait() { check(muonrt_optimizer_save_wait(get())); }
+  void load(const std::string& folder, const muonrt_load_options_t* options = nullptr) {
+    check(muonrt_optimizer_load(get(), folder.c_str(), options));
+  }
+  std::string load_notes() const {
+    return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
+      return muonrt_optimizer_load_notes(get(), buffer, capacity, needed);
+    });
+  }
   /// (layer, head) that QK-clip acted on in the last committed step, ascending.
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
     int64_t count = 0;

@@ -5,6 +5,7 @@
 #include "muonrt/optimizer.h"
 #include "muonrt/state.h"
 #include "optimizer/settings/fields.hpp"
+#include "state/checkpoint.hpp"
 
 // Every default of the C structs, taken from the settings that the library itself starts from.
 
@@ -99,6 +100,16 @@ void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t size) {
 }
 void muonrt_state_view_init_sized(muonrt_state_view_t* view, uint32_t size) {
   muonrt::fill_sized(view, size);
+}
+void muonrt_state_extent_init_sized(muonrt_state_extent_t* extent, uint32_t size) {
+  muonrt::fill_sized(extent, size);
+}
+void muonrt_save_options_init_sized(muonrt_save_options_t* options, uint32_t size) {
+  muonrt::fill_sized(options, size,
+                     [](muonrt_save_options_t& out) { out.keep = muonrt::SaveSettings().keep; });
+}
+void muonrt_load_options_init_sized(muonrt_load_options_t* options, uint32_t size) {
+  muonrt::fill_sized(options, size);
 }
 
 }  // extern "C"

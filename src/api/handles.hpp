@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "comm/host_comm.hpp"
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
+#include "state/background_save.hpp"
 
 // A handle is a head, which is never freed, and a body. So a handle that was destroyed, or is one
 // of another kind, is told by its head, and no memory is read that has been given back.
@@ -59,6 +61,11 @@ struct CommBody {
   }
 };
 
+/// What a call has given out pointers to, until the next one.
+struct Lent {
+  virtual ~Lent() = default;
+};
+
 /// The body of a handle that can be used.
 template <class T>
 auto& open(T* handle, const char* function, const char* argument) {
@@ -101,4 +108,7 @@ struct muonrt_optimizer {
 
   muonrt::api::HandleHead head{kKind};
   std::unique_ptr<muonrt::Optimizer> body;
+  std::unique_ptr<muonrt::BackgroundSave> saving;  // where one was asked for
+  std::unique_ptr<muonrt::api::Lent> extents;      // of the last muonrt_optimizer_state_extents
+  std::string load_notes;                          // of the last load
 };

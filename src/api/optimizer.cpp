@@ -8,7 +8,6 @@
 #include "api/structs.hpp"
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
-#include "muonrt/state.h"
 #include "optimizer/explain.hpp"
 #include "pipeline/trace.hpp"
 
@@ -97,6 +96,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
   as_status([&] {
     api::close(optimizer, "muonrt_optimizer_destroy", "optimizer");
+    if (optimizer) optimizer->extents.reset(), optimizer->saving.reset();
     return Status::kOk;
   });
 }
@@ -189,42 +189,6 @@ muonrt_status_t muonrt_optimizer_find(const muonrt_optimizer_t* optimizer, const
   });
 }
 
-muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
-                                       muonrt_state_view_t* view) {
-  return as_status([&] {
-    Optimizer& o = open(optimizer, "muonrt_optimizer_state");
-    require_pointer(view, "muonrt_optimizer_state", "view");
-    const StateView found = o.state(param, static_cast<StateKind>(kind));
-    muonrt_state_view_t out;
-    muonrt_state_view_init(&out);
-    out.dtype = found.dtype;
-    out.data = found.data;
-    out.numel = found.numel;
-    out.place = static_cast<int32_t>(found.place);
-    api::write_struct(view, out, "view");
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int64_t param,
-                                              int32_t kind, muonrt_state_piece_t* pieces,
-                                              int64_t capacity, int64_t* n_pieces) {
-  return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_state_pieces");
-    require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
-    MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument,
-                   "muonrt_optimizer_state_pieces: capacity is ", capacity, " (>= 0); correct it");
-    if (capacity != 0) require_pointer(pieces, "muonrt_optimizer_state_pieces", "pieces");
-    const std::vector<StatePiece> found = o.state_pieces(param, static_cast<StateKind>(kind));
-    *n_pieces = std::ssize(found);
-    for (int64_t i = 0; i < std::min(capacity, *n_pieces); ++i) {
-      const StatePiece& piece = found[static_cast<size_t>(i)];
-      pieces[i] = {piece.index, piece.begin, piece.numel};
-    }
-    return Status::kOk;
-  });
-}
-
 muonrt_status_t muonrt_optimizer_clipped_heads(const muonrt_optimizer_t* optimizer, int32_t* layers,
                                                int32_t* heads, int64_t capacity, int64_t* count) {
   return as_status([&] {
@@ -255,24 +219,6 @@ muonrt_status_t muonrt_optimizer_get_step(const muonrt_optimizer_t* optimizer, i
 muonrt_status_t muonrt_optimizer_set_step(muonrt_optimizer_t* optimizer, int64_t step) {
   return as_status([&] {
     open(optimizer, "muonrt_optimizer_set_step").set_steps(step);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
-                                             int64_t* updates) {
-  return as_status([&] {
-    const Optimizer& o = open(optimizer, "muonrt_optimizer_get_updates");
-    require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
-    *updates = o.updates(param);
-    return Status::kOk;
-  });
-}
-
-muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
-                                             int64_t updates) {
-  return as_status([&] {
-    open(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
     return Status::kOk;
   });
 }

@@ -22,6 +22,19 @@ size_t end_of_quotation(const std::string& text, size_t at) {
 
 }  // namespace
 
+std::string in_quotes(std::string_view text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "'";
+  for (const char c : text) {
+    if (is_control(c)) {
+      out += cat("\\x", kDigits[static_cast<unsigned char>(c) >> 4], kDigits[c & 15]);
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
 std::string shorten_names(std::string text) {
   constexpr size_t kLong = 200, kShown = 100;
   for (size_t at = text.find('\''); at != std::string::npos; at = text.find('\'', at + 1)) {

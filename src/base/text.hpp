@@ -59,6 +59,9 @@ constexpr bool is_control(char c) {
   return byte < 0x20 || byte == 0x7f;
 }
 
+/// Text from outside for a message: quoted, control characters escaped.
+std::string in_quotes(std::string_view text);
+
 /// What is quoted ('...') and longer than 200 bytes is cut to its first 100, and says how long it
 /// is: so a message keeps its end where a name is long.
 std::string shorten_names(std::string text);

@@ -50,7 +50,7 @@ class WeightBlock {
       bad = run_pass<SplitPass>(isa_, values_, narrow(), v.remainder + at_, n_);
     } else if (v.form == WeightForm::kStochastic) {
       run_pass<StochasticPass>(isa_, values_, narrow(), n_, v.seed, v.step,
-                               static_cast<uint32_t>(param), element);
+                               static_cast<uint32_t>(param) + v.key_shift, element);
       bad = run_pass<ScanPass<bf16, false>>(isa_, narrow(), 1.0f, n_);
     } else if (v.param_dtype == DType::kBF16) {
       bad = run_pass<CastPass<float, bf16>>(isa_, values_, narrow(), n_);

@@ -6,6 +6,7 @@
 
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
+#include "base/hash.hpp"
 #include "optimizer/state.hpp"
 
 namespace muonrt {
@@ -45,21 +46,49 @@ int64_t padded(int64_t lines) { return round_up(lines, 64); }
 
 }  // namespace
 
+namespace {
+
+/// The parts of one matrix of a parameter, or that itself.
+std::vector<Matrix> parts_of_one(const OptimizerSettings& settings, int32_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  const auto [rows, cols] = outputs_and_inputs(p);
+  std::vector<Matrix> out(std::max<size_t>(1, p.parts.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    Matrix& m = out[i] = Matrix{};
+    m.param = param;
+    m.index = static_cast<int64_t>(i);
+    m.rows = p.parts.empty() ? rows : length(p.parts[i].rows);
+    m.cols = p.parts.empty() ? cols : length(p.parts[i].cols);
+  }
+  return out;
+}
+
+}  // namespace
+
 int64_t normuon_lines(const OptimizerSettings& settings, int32_t param) {
   const ParamSettings& p = settings.params[static_cast<size_t>(param)];
   if (settings.groups[static_cast<size_t>(p.group)].normuon == NormuonAxis::kOff) return 0;
-  const auto [rows, cols] = outputs_and_inputs(p);
-  const int64_t parts = std::max<int64_t>(1, std::ssize(p.parts));
   int64_t lines = 0;
-  for (int64_t i = 0; i < parts; ++i) {
-    Matrix m{};
-    m.param = param;
-    m.index = i;
-    m.rows = p.parts.empty() ? rows : length(p.parts[static_cast<size_t>(i)].rows);
-    m.cols = p.parts.empty() ? cols : length(p.parts[static_cast<size_t>(i)].cols);
-    lines += lines_of(axis_of(settings, m), m);
-  }
+  for (const Matrix& m : parts_of_one(settings, param)) lines += lines_of(axis_of(settings, m), m);
   return p.view == View::kStack ? checked_mul(lines, p.layout.shape()[0]) : lines;
+}
+
+uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  Hash hash;
+  hash.value(normuon_lines(settings, param));
+  for (const Matrix& m : parts_of_one(settings, param)) {
+    const NormuonAxis axis = axis_of(settings, m);
+    const auto i = static_cast<size_t>(m.index);
+    const Runs all = whole(axis == NormuonAxis::kRows ? m.rows : m.cols);
+    const Runs& lines = p.parts.empty()              ? all
+                        : axis == NormuonAxis::kRows ? p.parts[i].rows
+                                                     : p.parts[i].cols;
+    hash.value(static_cast<int64_t>(axis));
+    hash.value(int64_t{p.transposed});
+    for (const Run& run : lines) hash.value(run.begin), hash.value(run.end);
+  }
+  return hash.digest();
 }
 
 int64_t normuon_bytes(int64_t lines) { return checked_mul(3 * padded(lines), 4); }

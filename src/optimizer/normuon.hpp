@@ -15,6 +15,9 @@ struct StatePiece;
 /// Lines of all matrices of a parameter. 0 where nothing is normalized.
 int64_t normuon_lines(const OptimizerSettings& settings, int32_t param);
 
+/// Equal where the same lines of a parameter have moments, in the same order.
+uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
+
 /// What a rank keeps that owns any matrix with such lines: three numbers for each line of all of
 /// them (moments, staged moments, factors).
 int64_t normuon_bytes(int64_t lines);

@@ -100,6 +100,13 @@ void Optimizer::set_steps(int64_t steps) {
   first_check_.renew();
 }
 
+void Optimizer::resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys) {
+  set_steps(steps);
+  for (size_t i = 0; i < updates.size(); ++i)
+    tables_.set_updates(static_cast<int64_t>(i), updates[i]);
+  tables_.set_random_keys(keys);
+}
+
 int64_t Optimizer::updates(int64_t param) const {
   require_param(settings_, param);
   return tables_.updates(param);

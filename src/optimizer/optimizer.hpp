@@ -57,6 +57,15 @@ class Optimizer {
   void set_steps(int64_t steps);
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
+  const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
+  /// What random rounding follows from, besides the step.
+  RandomKeys random_keys() const { return tables_.random_keys(); }
+  /// State was written: goes on from there. The same on every rank.
+  void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
+  /// Errors: INVALID_STATE where an earlier call has ended it.
+  void require_usable() const { record_.require_usable(); }
+  /// It can be used no longer; every later call says why.
+  void end(const Error& error) { record_.end(error); }
   const HealthReport& health() const { return health_; }
 
   const Plan& plan() const { return plans_.whole(); }
@@ -67,7 +76,9 @@ class Optimizer {
   /// Of the last step.
   const Pipeline& pipeline() const { return plans_.pipeline(); }
   const Device& device() const { return *device_; }
+  Device& device() { return *device_; }
   const Comm& comm() const { return *comm_; }
+  Comm& comm() { return *comm_; }
   const OptimizerSettings& settings() const { return settings_; }
   int rank() const { return comm_->rank(); }
   int64_t orthogonalized() const { return orthogonalized_; }

@@ -236,6 +236,22 @@ void Tables::set_steps(const OptimizerSettings& settings, int64_t steps) {
     updates_[static_cast<size_t>(i)] = steps / group_of(settings, i).update_every;
 }
 
+RandomKeys Tables::random_keys() const {
+  RandomKeys out;
+  for (int64_t i = 0; i < param_count(); ++i) {
+    out.seed = params_[i].seed;
+    out.keys.push_back(static_cast<uint32_t>(i) + params_[i].key_shift);
+  }
+  return out;
+}
+
+void Tables::set_random_keys(const RandomKeys& keys) {
+  for (int64_t i = 0; i < param_count(); ++i) {
+    params_[i].seed = keys.seed;
+    params_[i].key_shift = keys.keys[static_cast<size_t>(i)] - static_cast<uint32_t>(i);
+  }
+}
+
 int64_t Tables::param_of(int64_t view) const {
   return view < param_count() ? view : owner_params_[static_cast<size_t>(view - param_count())];
 }

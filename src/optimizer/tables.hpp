@@ -12,6 +12,13 @@
 
 namespace muonrt {
 
+/// What random rounding follows from, besides step and element: a seed, and a key of each parameter
+/// (its index, unless its state came from elsewhere).
+struct RandomKeys {
+  uint64_t seed = 0;
+  std::vector<uint32_t> keys;
+};
+
 /// What the ops read in a step: the views of the parameters and behind them of what this rank keeps
 /// of addends (OwnerState), the scalars of the groups, those of AdamW. The host writes them between
 /// steps. Where the device does not read the host's, a step begins with a copy.
@@ -50,6 +57,9 @@ class Tables {
   }
   /// As if so many steps had been committed, with all gradients there.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
+
+  RandomKeys random_keys() const;
+  void set_random_keys(const RandomKeys& keys);
 
   /// The views of the parameters, as the host reads them. Ops may have their addresses.
   ParamView* params() { return params_; }

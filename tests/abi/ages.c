@@ -41,6 +41,7 @@ static void fill_all(void) {
   FILL(group, ROLE);
   FILL(health, );
   FILL(layout, );
+  FILL(load_options, );
   FILL(matrix_health, );
   FILL(mesh, );
   FILL(mesh_storage, );
@@ -54,6 +55,8 @@ static void fill_all(void) {
   FILL(recovery, );
   FILL(report, );
   FILL(routing, );
+  FILL(save_options, );
+  FILL(state_extent, );
   FILL(state_view, );
   FILL(step, );
   FILL(tcp, );

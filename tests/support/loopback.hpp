@@ -5,9 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include "support/folder.hpp"
 
 // What tests of rendezvous need of this machine: ports, strangers, folders.
 namespace loopback {
@@ -45,23 +46,6 @@ inline int connect_to(int port) {
   return -1;
 }
 
-/// An empty folder of its own, removed at the end with what lies in it.
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/muonrt-test-XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Folder() {
-    const std::string command = "rm -rf '" + path_ + "'";
-    [[maybe_unused]] const int result = std::system(command.c_str());
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using test_support::Folder;
 
 }  // namespace loopback

@@ -143,6 +143,13 @@ TEST_CASE("bad input: a null handle is refused by every function that takes one"
   CHECK(muonrt_optimizer_set_group(none, 0, &group) == kInvalid);
   CHECK(muonrt_optimizer_find(none, "w", &number) == kInvalid);
   CHECK(muonrt_optimizer_state(none, 0, 0, &view) == kInvalid);
+  CHECK(muonrt_optimizer_state_extents(none, nullptr, 0, &number) == kInvalid);
+  CHECK(muonrt_optimizer_save(none, "state", nullptr) == kInvalid);
+  CHECK(muonrt_optimizer_save_reserve(none, nullptr, nullptr) == kInvalid);
+  CHECK(muonrt_optimizer_save_begin(none, "state", nullptr) == kInvalid);
+  CHECK(muonrt_optimizer_save_wait(none) == kInvalid);
+  CHECK(muonrt_optimizer_load(none, "state", nullptr) == kInvalid);
+  CHECK(muonrt_optimizer_load_notes(none, nullptr, 0, &number) == kInvalid);
   CHECK(muonrt_optimizer_get_step(none, &number) == kInvalid);
   CHECK(muonrt_optimizer_set_step(none, 0) == kInvalid);
   CHECK(muonrt_optimizer_get_updates(none, 0, &number) == kInvalid);

@@ -73,6 +73,13 @@ std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm
   note(muonrt_optimizer_find(o, "w", &number));
   note(muonrt_optimizer_state(o, 0, 0, nullptr));
   note(muonrt_optimizer_state_pieces(o, 0, 0, nullptr, 0, &number));
+  note(muonrt_optimizer_state_extents(o, nullptr, 0, &number));
+  note(muonrt_optimizer_save(o, "state", nullptr));
+  note(muonrt_optimizer_save_reserve(o, nullptr, nullptr));
+  note(muonrt_optimizer_save_begin(o, "state", nullptr));
+  note(muonrt_optimizer_save_wait(o));
+  note(muonrt_optimizer_load(o, "state", nullptr));
+  note(muonrt_optimizer_load_notes(o, nullptr, 0, &number));
   note(muonrt_optimizer_clipped_heads(o, nullptr, nullptr, 0, &number));
   note(muonrt_optimizer_get_step(o, &number));
   note(muonrt_optimizer_set_step(o, 1));

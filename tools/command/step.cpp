@@ -12,7 +12,10 @@ void add_step(CLI::App& app, Work& work) {
   auto* command =
       app.add_subcommand("step", "steps of the optimizer on safetensors files, over ranks");
   auto a = std::make_shared<StepArguments>();
-  command->add_option("--params", a->params, "safetensors file of the parameters, whole tensors")
+  command
+      ->add_option(
+          "--params", a->params,
+          "safetensors file of the parameters, whole tensors; or a folder or index of several")
       ->required();
   command
       ->add_option("--grads", a->grads,

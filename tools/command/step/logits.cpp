@@ -11,7 +11,7 @@ namespace {
 
 std::string layer_name(int64_t layer) { return "layer." + std::to_string(layer); }
 
-void check_file(const TensorFile& file, const std::map<int64_t, int64_t>& layers) {
+void check_file(const TensorModel& file, const std::map<int64_t, int64_t>& layers) {
   for (const auto& [layer, heads] : layers) {
     const TensorEntry* entry = file.table().find(layer_name(layer));
     const std::string where = file.path() + ": tensor " + shown(layer_name(layer));
@@ -59,7 +59,7 @@ StepLogits::StepLogits(const StepConfig& config, const std::vector<size_t>& used
                              std::to_string(steps) + " steps (qk_clip needs one for each)");
   }
   for (const std::string& path : paths) {
-    files_.push_back(std::make_unique<TensorFile>(path));
+    files_.push_back(std::make_unique<TensorModel>(path));
     check_file(*files_.back(), layers_);
   }
 }
@@ -68,7 +68,7 @@ std::vector<float> StepLogits::at(size_t step) const {
   std::vector<float> out;
   for (const auto& [layer, heads] : layers_) {
     const TensorEntry& entry = files_[step]->at(layer_name(layer));
-    const auto bytes = files_[step]->read(entry, 0, entry.bytes());
+    const auto bytes = files_[step]->bytes(entry);
     const int64_t size = element_bytes(entry.dtype);
     for (int64_t h = 0; h < heads; ++h) {
       out.push_back(element_as_float(entry.dtype, bytes.data() + h * size));

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "command/step/safetensors.hpp"
 #include "opt_json/config.hpp"
+#include "state/tensor_file.hpp"
 
 namespace muonrt::tool {
 
@@ -25,7 +25,7 @@ class StepLogits {
 
  private:
   std::map<int64_t, int64_t> layers_;  // and their query heads
-  std::vector<std::unique_ptr<TensorFile>> files_;
+  std::vector<std::unique_ptr<TensorModel>> files_;
 };
 
 }  // namespace muonrt::tool

@@ -108,7 +108,7 @@ std::string counts_text(const std::map<std::string, int64_t>& counts, bool json)
 
 }  // namespace
 
-double root_mean_square_change(std::string_view dtype, const std::vector<unsigned char>& before,
+double root_mean_square_change(std::string_view dtype, std::span<const unsigned char> before,
                                const std::vector<unsigned char>& after) {
   const size_t bytes = dtype == "F32" ? 4 : 2, count = before.size() / bytes;
   double sum = 0;

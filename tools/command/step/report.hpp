@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,7 +12,7 @@
 namespace muonrt::tool {
 
 /// Of two tensors of equal shape and dtype (F32 or BF16); in double, element after element.
-double root_mean_square_change(std::string_view dtype, const std::vector<unsigned char>& before,
+double root_mean_square_change(std::string_view dtype, std::span<const unsigned char> before,
                                const std::vector<unsigned char>& after);
 
 /// What `muonrt step` prints.

@@ -54,7 +54,7 @@ void check_outputs(const StepArguments& a) {
 /// new values. Rank 0 gets it, the others null.
 /// @param updates  receives the root mean square of what each tensor moved by.
 std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
-                                               const TensorFile& params,
+                                               const TensorModel& params,
                                                const std::vector<StepTensor>& tensors,
                                                const std::string& path,
                                                std::vector<double>& updates) {
@@ -64,8 +64,7 @@ std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
     writer = std::make_unique<TensorWriter>(path, params.table().entries, params.table().metadata);
   }
   for (const StepTensor& t : tensors) {
-    std::vector<unsigned char> before;
-    if (root) before = params.read(*t.entry, 0, t.entry->bytes());
+    const auto before = params.bytes(*t.entry);
     double moved = 0;
     if (t.steps()) {
       const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
@@ -94,9 +93,9 @@ int run_step(Comm& comm, const StepArguments& a) {
     throw std::runtime_error("--health: no step measures (health_every of " + config.file +
                              " is 0 or missing); set it");
   }
-  const TensorFile params(a.params);
-  std::vector<std::unique_ptr<TensorFile>> grads;
-  for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorFile>(path));
+  const TensorModel params(a.params);
+  std::vector<std::unique_ptr<TensorModel>> grads;
+  for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());

@@ -16,7 +16,7 @@ namespace {
 
 /// The tensor that holds addend `addend` of a parameter's gradient. A single addend may do without
 /// its number.
-std::string gradient_name(const TensorFile& file, const StepTensor& t, int64_t addend) {
+std::string gradient_name(const TensorModel& file, const StepTensor& t, int64_t addend) {
   const std::string& name = t.entry->name;
   const bool single = t.grads().addends() == 1 && !file.table().find(name + "@0");
   return t.partial && !single ? name + "@" + std::to_string(addend) : name;
@@ -29,7 +29,7 @@ std::string_view without_addend(std::string_view name) {
   return numbered ? name.substr(0, digits) : name;
 }
 
-void check_gradient(const TensorFile& file, const StepTensor& t, const std::string& name) {
+void check_gradient(const TensorModel& file, const StepTensor& t, const std::string& name) {
   const TensorEntry* entry = file.table().find(name);
   const std::string where = file.path() + ": gradient " + shown(name);
   if (!entry) {
@@ -49,9 +49,9 @@ void check_gradient(const TensorFile& file, const StepTensor& t, const std::stri
 
 }  // namespace
 
-StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
+StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
                          std::vector<StepTensor>& tensors,
-                         const std::vector<std::unique_ptr<TensorFile>>& grads,
+                         const std::vector<std::unique_ptr<TensorModel>>& grads,
                          const RunDevice& where)
     : config_(config), tensors_(tensors), rank_(comm.rank()), memory_(where.cuda(), comm.rank()) {
   for (StepTensor& t : tensors) {
@@ -68,7 +68,7 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorFile&
   if (!empty()) make_optimizer(comm, where);
 }
 
-void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads) {
+void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads) {
   for (const auto& file : grads) {
     std::map<std::string_view, const StepTensor*> users;  // of the file's tensors
     for (Local& local : locals_) {
@@ -104,7 +104,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorFile>>
   }
 }
 
-void StepSession::take_param(const TensorFile& params, Local& local) {
+void StepSession::take_param(const TensorModel& params, Local& local) {
   const StepTensor& t = *local.tensor;
   local.stretches = t.layout->stretches(rank_);
   const auto cut = cut_tensor(params, *t.entry, local.stretches, element_bytes(t.entry->dtype));
@@ -158,7 +158,7 @@ void StepSession::make_optimizer(Comm& comm, const RunDevice& where) {
   optimizer_ = std::make_unique<Optimizer>(comm, o, groups, params_);
 }
 
-void StepSession::load_gradient(const TensorFile& grads, Local& local) {
+void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   const StepTensor& t = *local.tensor;
   if (local.grad_stretches.empty()) return;
   const TensorEntry& entry = grads.at(gradient_name(grads, t, t.grads().addend(rank_)));
@@ -170,7 +170,7 @@ void StepSession::load_gradient(const TensorFile& grads, Local& local) {
   }
 }
 
-muonrt_report_t StepSession::step(const TensorFile& grads, const std::vector<float>& logits) {
+muonrt_report_t StepSession::step(const TensorModel& grads, const std::vector<float>& logits) {
   for (size_t g = 0; g < rules_.size(); ++g) {
     if (!rules_[g].constant()) {
       optimizer_->set_group(static_cast<int32_t>(g), rules_[g].group(optimizer_->steps()));

@@ -17,13 +17,13 @@ class StepSession {
  public:
   /// Collective. @param grads  the gradient files; all of them are checked here.
   /// Throws where anything does not fit together.
-  StepSession(Comm& comm, const StepConfig& config, const TensorFile& params,
+  StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
               std::vector<StepTensor>& tensors,
-              const std::vector<std::unique_ptr<TensorFile>>& grads, const RunDevice& where);
+              const std::vector<std::unique_ptr<TensorModel>>& grads, const RunDevice& where);
 
   /// Collective: one step with the gradients of this file.
   /// @param logits  for QK-clip, as StepLogits gives them.
-  muonrt_report_t step(const TensorFile& grads, const std::vector<float>& logits);
+  muonrt_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   /// Rules of the parameters that step, ascending.
   const std::vector<size_t>& used() const { return used_; }
@@ -44,10 +44,10 @@ class StepSession {
     unsigned char *data = nullptr, *grad = nullptr;
     std::vector<muonrt_part_t> parts;
   };
-  void check_gradients(const std::vector<std::unique_ptr<TensorFile>>& grads);
-  void take_param(const TensorFile& params, Local& local);
+  void check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads);
+  void take_param(const TensorModel& params, Local& local);
   void make_optimizer(Comm& comm, const RunDevice& where);
-  void load_gradient(const TensorFile& grads, Local& local);
+  void load_gradient(const TensorModel& grads, Local& local);
 
   const StepConfig& config_;
   std::vector<StepTensor>& tensors_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <span>
 #include <stdexcept>
 
 #include "command/step/gather.hpp"
@@ -70,7 +71,7 @@ std::string momentum_kind(const StepTensor& t) {
   return t.config->momentum_kind == MUONRT_MOMENTUM_HEAVY_BALL ? "heavy_ball" : "ema";
 }
 
-void check_metadata(const TensorFile& file, const std::vector<StepTensor>& tensors) {
+void check_metadata(const TensorModel& file, const std::vector<StepTensor>& tensors) {
   const auto& metadata = file.table().metadata;
   const auto format = metadata.find("format");
   if (format == metadata.end() || format->second != kFormat) {
@@ -88,11 +89,11 @@ void check_metadata(const TensorFile& file, const std::vector<StepTensor>& tenso
   }
 }
 
-int64_t count_of(const TensorFile& file, const std::string& name) {
+int64_t count_of(const TensorModel& file, const std::string& name) {
   const TensorEntry& entry = file.at(name);
   const std::string what = file.path() + ": tensor " + shown(name) + " is ";
   if (entry.dtype != "I64" || entry.bytes() != 8) throw std::runtime_error(what + "no single I64");
-  const auto bytes = file.read(entry, 0, 8);
+  const auto bytes = file.bytes(entry);
   int64_t out = 0;
   std::memcpy(&out, bytes.data(), 8);
   if (out < 0) throw std::runtime_error(what + "negative");
@@ -114,7 +115,7 @@ std::vector<Counted> counted_of(const std::vector<StepTensor>& tensors) {
 }
 
 /// Of each; none where the file is older than they are, which is said.
-std::vector<int64_t> updates_of(const TensorFile& file, const std::vector<Counted>& counted,
+std::vector<int64_t> updates_of(const TensorModel& file, const std::vector<Counted>& counted,
                                 int64_t step, bool says) {
   std::vector<int64_t> out;
   const bool any = std::any_of(counted.begin(), counted.end(), [&](const Counted& c) {
@@ -133,8 +134,8 @@ std::vector<int64_t> updates_of(const TensorFile& file, const std::vector<Counte
 
 /// Of second moments, whose root an update is divided by: a bad one would end in weights unseen.
 /// @param first  the element at which `values` begin.
-void check_moments(const TensorFile& file, const Piece& p, int64_t first,
-                   const std::vector<unsigned char>& values) {
+void check_moments(const TensorModel& file, const Piece& p, int64_t first,
+                   std::span<const unsigned char> values) {
   if (p.kind != MUONRT_STATE_VARIANCE && !p.normuon()) return;
   for (size_t i = 0; i * sizeof(float) < values.size(); ++i) {
     float value = 0;
@@ -151,8 +152,8 @@ void check_moments(const TensorFile& file, const Piece& p, int64_t first,
 /// parameters would take their place in the first step.
 /// @param held  where `values` lie in the parameter.
 /// @param param  this rank's shard, bf16.
-void check_masters(const TensorFile& file, const Piece& p, const Stretch& held,
-                   const std::vector<unsigned char>& values, const unsigned char* param) {
+void check_masters(const TensorModel& file, const Piece& p, const Stretch& held,
+                   std::span<const unsigned char> values, const unsigned char* param) {
   if (p.kind != MUONRT_STATE_MASTER) return;
   for (int64_t i = 0; i < held.count; ++i) {
     uint32_t master = 0;
@@ -175,7 +176,7 @@ void check_masters(const TensorFile& file, const Piece& p, const Stretch& held,
 
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
                 const std::string& path, int rank) {
-  const TensorFile file(path);
+  const TensorModel file(path);
   check_metadata(file, tensors);
   const int64_t step = count_of(file, "step");
   const auto counted = counted_of(tensors);
@@ -206,7 +207,9 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
     // What the view has beyond that (lines of other owners) stays as it is.
     auto local = session.memory().read(view.data, view.numel * p.element());
     for (const Stretch& s : owned_elements(session.optimizer(), *p.tensor, p.kind, rank)) {
-      const auto part = file.read(file.at(p.name), s.element * p.element(), s.count * p.element());
+      const auto part = file.bytes(file.at(p.name))
+                            .subspan(static_cast<size_t>(s.element * p.element()),
+                                     static_cast<size_t>(s.count * p.element()));
       check_moments(file, p, s.element, part);
       check_masters(file, p, s, part, static_cast<const unsigned char*>(session.data(*p.tensor)));
       std::memcpy(local.data() + s.local * p.element(), part.data(), part.size());

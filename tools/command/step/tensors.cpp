@@ -119,7 +119,7 @@ std::pair<int64_t, int64_t> StepTensor::matrix_shape() const {
   return out;
 }
 
-std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig& config,
+std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world) {
   std::vector<StepTensor> out;
   std::vector<size_t> used;
@@ -142,22 +142,15 @@ std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig&
   return out;
 }
 
-std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry& entry,
+std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
                                       const std::vector<Stretch>& stretches, int64_t bytes) {
-  if (stretches.empty()) return {};
-  int64_t first = entry.elements(), last = 0, count = 0;
-  for (const Stretch& s : stretches) {
-    first = std::min(first, s.element);
-    last = std::max(last, s.element + s.count);
-    count += s.count;
-  }
-  const auto span = file.read(entry, first * bytes, (last - first) * bytes);
-  if (count == last - first && stretches.size() == 1) return span;
+  int64_t count = 0;
+  for (const Stretch& s : stretches) count += s.count;
   std::vector<unsigned char> out(static_cast<size_t>(count * bytes));
-  for (const Stretch& s : stretches) {
-    std::memcpy(out.data() + s.local * bytes, span.data() + (s.element - first) * bytes,
+  const auto from = file.bytes(entry);
+  for (const Stretch& s : stretches)
+    std::memcpy(out.data() + s.local * bytes, from.data() + s.element * bytes,
                 static_cast<size_t>(s.count * bytes));
-  }
   return out;
 }
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "command/step/parts.hpp"
-#include "command/step/safetensors.hpp"
 #include "command/tensor_layout.hpp"
 #include "muonrt/muonrt.hpp"
 #include "opt_json/config.hpp"
+#include "state/tensor_file.hpp"
 
 namespace muonrt::tool {
 
@@ -42,12 +42,12 @@ struct StepTensor {
 /// Every tensor of `params` in the order of the file.
 /// @param mesh  "fsdp=2,tp=2"; "": the ranks as one dimension `world`.
 /// Throws std::runtime_error that names tensor and rule.
-std::vector<StepTensor> step_tensors(const TensorFile& params, const StepConfig& config,
+std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world);
 
 /// The elements of a tensor that a rank holds, in its local order.
 /// @param bytes  of an element.
-std::vector<unsigned char> cut_tensor(const TensorFile& file, const TensorEntry& entry,
+std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
                                       const std::vector<Stretch>& stretches, int64_t bytes);
 
 }  // namespace muonrt::tool

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "command/step/safetensors.hpp"
 #include "opt_json/output_file.hpp"
+#include "state/safetensors.hpp"
 
 namespace muonrt::tool {
 

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace muonrt::tool {
+// Headers of safetensors files: eight bytes of length, JSON, then data without gaps.
+
+namespace muonrt {
 
 /// One tensor of a safetensors file. `begin` and `end` count bytes from the end of the header.
 struct TensorEntry {
@@ -14,12 +16,15 @@ struct TensorEntry {
   std::string dtype;  // "F32"
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;
+  int32_t file = 0;  // of a model of several
 
   int64_t bytes() const { return end - begin; }
   int64_t elements() const;
 };
 
-/// Bytes of an element of a dtype as safetensors names it; 0: no such dtype.
+/// Bits of an element of a dtype as safetensors names it, 4 and 6 among them; 0: no such dtype.
+int64_t element_bits(std::string_view dtype);
+/// Bytes of one that has whole ones; else 0.
 int64_t element_bytes(std::string_view dtype);
 
 /// "[4, 2]".
@@ -41,36 +46,24 @@ struct TensorTable {
 /// Largest header that is read, as in the reference implementation.
 constexpr int64_t kMostHeaderBytes = 100000000;
 
+/// Bytes of the header whose length the first eight bytes of a file give.
+/// Errors: CORRUPT where the file has no such header, naming it.
+int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std::string& file);
+
 /// Reads a header (the JSON after the eight bytes of its length). Tensors must cover the data from
 /// its first byte to its last with no gap and no overlap, each as long as dtype and shape say.
 /// @param data_bytes  what follows the header in the file.
 /// @param file        for messages.
-/// Throws std::runtime_error that names file and tensor.
+/// Errors: CORRUPT, naming file and tensor.
 TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file);
 
-/// A safetensors file open for reading; parts of it are read when asked for. Calls from several
-/// threads are fine.
-class TensorFile {
- public:
-  /// Throws std::runtime_error that names the file.
-  explicit TensorFile(std::string path);
-  ~TensorFile();
-  TensorFile(const TensorFile&) = delete;
-  TensorFile& operator=(const TensorFile&) = delete;
+/// What stands in front of the data: the length, and the header, which ends at a multiple of eight
+/// bytes. It reads back as what it was made from.
+/// @param entries  in the order of their data, as long as end - begin says; begin and end are set.
+/// Errors: INVALID_ARGUMENT for what could not be read back, naming file and tensor.
+std::string tensor_header(std::vector<TensorEntry>& entries,
+                          const std::map<std::string, std::string>& metadata,
+                          const std::string& file);
 
-  const std::string& path() const { return path_; }
-  const TensorTable& table() const { return table_; }
-  /// Throws where there is none.
-  const TensorEntry& at(const std::string& name) const;
-  /// Bytes [begin, begin + bytes) of the tensor.
-  std::vector<unsigned char> read(const TensorEntry& entry, int64_t begin, int64_t bytes) const;
-
- private:
-  std::string path_;
-  int file_ = -1;
-  int64_t data_at_ = 0;
-  TensorTable table_;
-};
-
-}  // namespace muonrt::tool
+}  // namespace muonrt

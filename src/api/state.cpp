@@ -1,0 +1,261 @@
+#include "muonrt/state.h"
+
+#include <algorithm>
+
+#include "api/as_status.hpp"
+#include "api/handles.hpp"
+#include "api/structs.hpp"
+#include "optimizer/agreement.hpp"
+#include "state/checkpoint.hpp"
+#include "state/pieces.hpp"
+
+using namespace muonrt;
+using api::as_status;
+using api::require_pointer;
+
+namespace {
+
+Optimizer& optimizer_of(muonrt_optimizer_t* handle, const char* function) {
+  return api::open(handle, function, "optimizer");
+}
+
+const Optimizer& optimizer_of(const muonrt_optimizer_t* handle, const char* function) {
+  return api::open(handle, function, "optimizer");
+}
+
+/// What the extents of the last call point to.
+class ExtentList : public api::Lent {
+ public:
+  explicit ExtentList(std::vector<LocalPiece> pieces) : pieces_(std::move(pieces)) {
+    for (const LocalPiece& piece : pieces_) {
+      std::vector<muonrt_run_t>& runs = runs_.emplace_back();
+      std::vector<int64_t>& counts = counts_.emplace_back();
+      for (const Runs& list : piece.extent.runs) {
+        counts.push_back(std::ssize(list));
+        for (const Run& run : list) runs.push_back({run.begin, run.end});
+      }
+    }
+  }
+  int64_t size() const { return std::ssize(pieces_); }
+  muonrt_state_extent_t at(int64_t index) const {
+    const auto i = static_cast<size_t>(index);
+    const LocalPiece& piece = pieces_[i];
+    muonrt_state_extent_t out;
+    muonrt_state_extent_init(&out);
+    out.kind = piece.tensor.kind;
+    out.param = piece.tensor.param;
+    out.dtype = piece.tensor.dtype == "F32"    ? MUONRT_DTYPE_F32
+                : piece.tensor.dtype == "BF16" ? MUONRT_DTYPE_BF16
+                                               : 0;
+    out.ndim = static_cast<int32_t>(piece.extent.shape.size());
+    out.shape = piece.extent.shape.data();
+    out.runs = runs_[i].data();
+    out.n_runs = counts_[i].data();
+    out.begin = piece.extent.begin;
+    out.end = piece.extent.end;
+    out.data = piece.data;
+    out.first_written = piece.first;
+    out.end_written = piece.last;
+    return out;
+  }
+
+ private:
+  std::vector<LocalPiece> pieces_;
+  std::vector<std::vector<muonrt_run_t>> runs_;
+  std::vector<std::vector<int64_t>> counts_;
+};
+
+SaveSettings read_options(const muonrt_save_options_t* given) {
+  muonrt_save_options_t o;
+  muonrt_save_options_init(&o);
+  if (given) o = api::read_struct(given, o, "save options");
+  MUONRT_REQUIRE(o.with_params == 0 || o.with_params == 1, kBad, "save options: with_params is ",
+                 o.with_params, " (0 or 1); correct it");
+  MUONRT_REQUIRE(o.keep >= 1, kBad, "save options: keep is ", o.keep,
+                 " (>= 1: this checkpoint is one of them); correct it");
+  return {o.with_params == 1, o.keep};
+}
+
+LoadSettings read_options(const muonrt_load_options_t* given) {
+  muonrt_load_options_t o;
+  muonrt_load_options_init(&o);
+  if (given) o = api::read_struct(given, o, "load options");
+  const auto flag = [](const char* name, int32_t value) {
+    MUONRT_REQUIRE(value == 0 || value == 1, kBad, "load options: ", name, " is ", value,
+                   " (0 or 1); correct it");
+    return value == 1;
+  };
+  const std::string manifest = o.manifest ? o.manifest : "";
+  MUONRT_REQUIRE(manifest.find('/') == manifest.npos, kBad, "load options: manifest is ",
+                 in_quotes(manifest), " (the name of a file in the folder); correct it");
+  return {manifest, !flag("without_params", o.without_params), flag("partial", o.partial)};
+}
+
+void require_idle(const muonrt_optimizer_t& handle, const char* function) {
+  MUONRT_REQUIRE(!handle.saving || !handle.saving->under_way(), Status::kInvalidState, function,
+                 ": a save is under way; call muonrt_optimizer_save_wait first");
+}
+
+/// The optimizer, once no rank has a bad argument. Collective.
+template <class Options>
+Optimizer& open_for_folder(muonrt_optimizer_t* handle, const char* function, const char* folder,
+                           const Options* options) {
+  Optimizer& o = optimizer_of(handle, function);
+  o.require_usable();
+  together(o.comm(), [&] {
+    require_pointer(folder, function, "folder");
+    read_options(options);
+    require_idle(*handle, function);
+  });
+  return o;
+}
+
+}  // namespace
+
+extern "C" {
+
+muonrt_status_t muonrt_optimizer_state(muonrt_optimizer_t* optimizer, int64_t param, int32_t kind,
+                                       muonrt_state_view_t* view) {
+  return as_status([&] {
+    Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_state");
+    require_pointer(view, "muonrt_optimizer_state", "view");
+    const StateView found = o.state(param, static_cast<StateKind>(kind));
+    muonrt_state_view_t out;
+    muonrt_state_view_init(&out);
+    out.dtype = found.dtype;
+    out.data = found.data;
+    out.numel = found.numel;
+    out.place = static_cast<int32_t>(found.place);
+    api::write_struct(view, out, "view");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_state_pieces(muonrt_optimizer_t* optimizer, int64_t param,
+                                              int32_t kind, muonrt_state_piece_t* pieces,
+                                              int64_t capacity, int64_t* n_pieces) {
+  return as_status([&] {
+    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_state_pieces");
+    require_pointer(n_pieces, "muonrt_optimizer_state_pieces", "n_pieces");
+    MUONRT_REQUIRE(capacity >= 0, Status::kInvalidArgument,
+                   "muonrt_optimizer_state_pieces: capacity is ", capacity, " (>= 0); correct it");
+    if (capacity != 0) require_pointer(pieces, "muonrt_optimizer_state_pieces", "pieces");
+    const std::vector<StatePiece> found = o.state_pieces(param, static_cast<StateKind>(kind));
+    *n_pieces = std::ssize(found);
+    for (int64_t i = 0; i < std::min(capacity, *n_pieces); ++i) {
+      const StatePiece& piece = found[static_cast<size_t>(i)];
+      pieces[i] = {piece.index, piece.begin, piece.numel};
+    }
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_get_updates(const muonrt_optimizer_t* optimizer, int64_t param,
+                                             int64_t* updates) {
+  return as_status([&] {
+    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_get_updates");
+    require_pointer(updates, "muonrt_optimizer_get_updates", "updates");
+    *updates = o.updates(param);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_set_updates(muonrt_optimizer_t* optimizer, int64_t param,
+                                             int64_t updates) {
+  return as_status([&] {
+    optimizer_of(optimizer, "muonrt_optimizer_set_updates").set_updates(param, updates);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_state_extents(muonrt_optimizer_t* optimizer,
+                                               muonrt_state_extent_t* extents, int64_t capacity,
+                                               int64_t* n_extents) {
+  return as_status([&] {
+    const char* const function = "muonrt_optimizer_state_extents";
+    const Optimizer& o = optimizer_of(optimizer, function);
+    require_pointer(n_extents, function, "n_extents");
+    MUONRT_REQUIRE(capacity >= 0, kBad, function, ": capacity is ", capacity,
+                   " (>= 0); correct it");
+    if (capacity != 0) require_pointer(extents, function, "extents");
+    auto list = std::make_unique<ExtentList>(local_pieces(o, false));
+    const auto count = std::min(capacity, list->size());
+    const size_t stride = count > 0 ? api::struct_size_of(extents, "extents", sizeof *extents) : 0;
+    for (int64_t i = 0; i < count; ++i) {
+      char* const to = reinterpret_cast<char*>(extents) + static_cast<size_t>(i) * stride;
+      const auto size = static_cast<uint32_t>(stride);
+      std::memcpy(to, &size, sizeof size);
+      api::write_struct(to, list->at(i), "extents");
+    }
+    *n_extents = list->size();
+    optimizer->extents = std::move(list);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
+                                      const muonrt_save_options_t* options) {
+  return as_status([&] {
+    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_save", folder, options);
+    Files files;
+    save_state(o, folder, read_options(options), files);
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
+                                              const muonrt_save_options_t* options,
+                                              int64_t* bytes) {
+  return as_status([&] {
+    const Optimizer& o = optimizer_of(optimizer, "muonrt_optimizer_save_reserve");
+    require_idle(*optimizer, "muonrt_optimizer_save_reserve");
+    if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
+    const int64_t taken = optimizer->saving->reserve(o, read_options(options).with_params);
+    if (bytes) *bytes = taken;
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const char* folder,
+                                            const muonrt_save_options_t* options) {
+  return as_status([&] {
+    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_save_begin", folder, options);
+    if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
+    optimizer->saving->begin(o, folder, read_options(options));
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
+  return as_status([&] {
+    const char* const function = "muonrt_optimizer_save_wait";
+    const Optimizer& o = optimizer_of(optimizer, function);
+    MUONRT_REQUIRE(optimizer->saving && optimizer->saving->under_way(), Status::kInvalidState,
+                   function, ": no save is under way; call muonrt_optimizer_save_begin first");
+    o.require_usable();
+    optimizer->saving->wait();
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
+                                      const muonrt_load_options_t* options) {
+  return as_status([&] {
+    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_load", folder, options);
+    const std::vector<std::string> notes = load_state(o, folder, read_options(options));
+    optimizer->load_notes.clear();
+    for (const std::string& note : notes) optimizer->load_notes += note + "\n";
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_optimizer_load_notes(const muonrt_optimizer_t* optimizer, char* buffer,
+                                            int64_t capacity, int64_t* needed) {
+  return as_status([&] {
+    optimizer_of(optimizer, "muonrt_optimizer_load_notes");
+    api::write_text(optimizer->load_notes, buffer, capacity, needed);
+    return Status::kOk;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,87 @@
+#include "state/background_save.hpp"
+
+#include <system_error>
+
+#include "base/signal_mask.hpp"
+#include "optimizer/agreement.hpp"
+
+namespace muonrt {
+
+namespace {
+
+int64_t bytes_written(const LocalPiece& piece) {
+  return (piece.last - piece.first) * bytes_of(piece.tensor);
+}
+
+int64_t bytes_written(const std::vector<LocalPiece>& pieces) {
+  int64_t out = 0;
+  for (const LocalPiece& piece : pieces) out = checked_add(out, bytes_written(piece));
+  return out;
+}
+
+/// Copies what of the pieces is written, which then lies in `memory`.
+void stage(std::vector<LocalPiece>& pieces, std::vector<unsigned char>& memory, DeviceCopy& copy) {
+  unsigned char* to = memory.data();
+  for (LocalPiece& piece : pieces) {
+    const int64_t bytes = bytes_written(piece), skipped = piece.first * bytes_of(piece.tensor);
+    if (bytes == 0) continue;
+    copy.read(to, static_cast<const char*>(piece.data) + skipped, bytes);
+    piece.data = to;
+    piece.extent = piece.extent.part(piece.first, piece.last);
+    piece.last -= piece.first;
+    piece.first = 0;
+    to += bytes;
+  }
+}
+
+}  // namespace
+
+BackgroundSave::~BackgroundSave() {
+  if (thread_.joinable()) thread_.join();
+}
+
+int64_t BackgroundSave::reserve(const Optimizer& optimizer, bool with_params) {
+  const int64_t bytes = bytes_written(local_pieces(optimizer, with_params));
+  if (bytes > std::ssize(memory_)) memory_ = std::vector<unsigned char>(static_cast<size_t>(bytes));
+  return bytes;
+}
+
+void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
+                           const SaveSettings& settings) {
+  auto save = std::make_unique<Save>(optimizer, folder, settings, *files_);
+  std::vector<LocalPiece> pieces;
+  bool staged = false;
+  error_.reset();
+  together(optimizer.comm(), [&] {
+    pieces = local_pieces(optimizer, settings.with_params);
+    DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
+    staged = bytes_written(pieces) <= std::ssize(memory_);
+    if (staged) {
+      stage(pieces, memory_, copy);
+    } else {
+      save->write(pieces, copy);
+    }
+  });
+  save_ = std::move(save);
+  if (!staged) return;
+  const auto write = [this, pieces = std::move(pieces)] {
+    error_ = error_of([&] {
+      DeviceCopy copy;
+      save_->write(pieces, copy);
+    });
+  };
+  try {
+    const SignalMask mask;
+    thread_ = std::thread(write);
+  } catch (const std::system_error&) {
+    write();  // there are no threads left
+  }
+}
+
+void BackgroundSave::wait() {
+  if (thread_.joinable()) thread_.join();
+  const std::unique_ptr<Save> save = std::move(save_);
+  save->publish(error_);
+}
+
+}  // namespace muonrt

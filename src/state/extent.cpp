@@ -1,0 +1,129 @@
+#include "state/extent.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+namespace {
+
+bool is_whole(const Runs& runs, int64_t size) {
+  return size == 0 || (runs.size() == 1 && runs[0] == Run{0, size});
+}
+
+/// Adds [element, element + count) at place `local` of the product, where it lies in [begin, end).
+void add(std::vector<Stretch>& out, const Extent& extent, int64_t element, int64_t local,
+         int64_t count) {
+  const int64_t low = std::max(local, extent.begin), high = std::min(local + count, extent.end);
+  if (low >= high) return;
+  const Stretch s = {element + low - local, low - extent.begin, high - low};
+  if (!out.empty() && out.back().element + out.back().count == s.element)
+    out.back().count += s.count;
+  else
+    out.push_back(s);
+}
+
+}  // namespace
+
+int64_t Extent::product() const {
+  int64_t out = 1;
+  for (const Runs& list : runs) out *= length(list);
+  return out;
+}
+
+Extent Extent::part(int64_t first, int64_t last) const {
+  return {shape, runs, begin + first, begin + last};
+}
+
+std::vector<Stretch> Extent::stretches() const {
+  std::vector<Stretch> out;
+  if (begin >= end) return out;
+  // Trailing dims that are whole make blocks; the dim in front of them makes the stretches.
+  size_t last = shape.size();
+  int64_t block = 1;
+  while (last > 0 && is_whole(runs[last - 1], shape[last - 1])) block *= shape[--last];
+  if (last == 0) {
+    add(out, *this, 0, 0, block);
+    return out;
+  }
+  const size_t dim = last - 1;
+  const int64_t rows = length(runs[dim]) * block;  // of the product, for each index before
+  const int64_t width = shape[dim] * block;
+  // An odometer over the dims before: which run, and where in it.
+  std::vector<size_t> run(dim, 0);
+  std::vector<int64_t> index(dim);
+  for (size_t d = 0; d < dim; ++d) index[d] = runs[d][0].begin;
+  for (int64_t local = 0; local < end;) {
+    if (local + rows > begin) {
+      int64_t base = 0, at = local;
+      for (size_t d = 0; d < dim; ++d) base = base * shape[d] + index[d];
+      for (const Run& r : runs[dim]) {
+        const int64_t count = (r.end - r.begin) * block;
+        add(out, *this, base * width + r.begin * block, at, count);
+        at += count;
+      }
+    }
+    local += rows;
+    size_t d = dim;
+    while (d-- > 0) {
+      if (++index[d] < runs[d][run[d]].end) break;
+      run[d] = run[d] + 1 < runs[d].size() ? run[d] + 1 : 0;
+      index[d] = runs[d][run[d]].begin;
+      if (run[d] != 0) break;
+    }
+  }
+  return out;
+}
+
+Extent local_extent(const Layout& layout, int rank) {
+  Extent out;
+  out.shape = layout.shape();
+  for (int d = 0; d < layout.dims(); ++d) out.runs.push_back(layout.runs_before_flat(rank, d));
+  std::tie(out.begin, out.end) = layout.flat_range(rank);
+  return out;
+}
+
+std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
+  std::vector<Overlap> out;
+  if (a.begin >= a.end || b.begin >= b.end) return out;
+  if (a.shape == b.shape) {
+    for (size_t d = 0; d < a.shape.size(); ++d)
+      if (intersect(a.runs[d], b.runs[d]).empty()) return out;
+  }
+  const auto x = a.stretches(), y = b.stretches();
+  for (size_t i = 0, k = 0; i < x.size() && k < y.size();) {
+    const int64_t x_end = x[i].element + x[i].count, y_end = y[k].element + y[k].count;
+    const int64_t low = std::max(x[i].element, y[k].element), high = std::min(x_end, y_end);
+    if (low < high)
+      out.push_back(
+          {low, x[i].local + low - x[i].element, y[k].local + low - y[k].element, high - low});
+    (x_end < y_end ? i : k) += 1;
+  }
+  return out;
+}
+
+void check_extent(const Extent& extent, int64_t numel, const std::string& where) {
+  const auto require = [&](bool good, const char* problem) {
+    MUONRT_REQUIRE(good, Status::kCorrupt, where, ": ", problem);
+  };
+  require(extent.shape.size() == extent.runs.size() && extent.shape.size() <= 8,
+          "its piece has no list of runs for each dimension");
+  int64_t all = 1;
+  for (size_t d = 0; d < extent.shape.size(); ++d) {
+    require(extent.shape[d] > 0 && !__builtin_mul_overflow(all, extent.shape[d], &all),
+            "the shape of its piece is none");
+    int64_t at = -1;
+    for (const Run& run : extent.runs[d]) {
+      require(run.begin > at && run.begin < run.end && run.end <= extent.shape[d],
+              "the runs of its piece are not ascending, or outside of its shape");
+      at = run.end;
+    }
+    require(at > 0, "its piece has no runs");
+  }
+  require(all == numel, "the shape of its piece is another tensor's");
+  require(extent.begin >= 0 && extent.begin < extent.end && extent.end <= extent.product(),
+          "the range of its piece is outside of it");
+}
+
+}  // namespace muonrt

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muonrt {
+
+/// What saving asks of a file system. Errors of all: IO, naming the file and the reason.
+class Files {
+ public:
+  virtual ~Files() = default;
+
+  void make_folder(const std::string& path);
+  bool exists(const std::string& path);
+  /// Names in a folder.
+  std::vector<std::string> list(const std::string& folder);
+  /// Of a file; -1 where there is none.
+  int64_t size(const std::string& path);
+  void rename(const std::string& from, const std::string& to);
+  void sync_folder(const std::string& path);
+  /// It need not be there, and what goes wrong is not told.
+  void remove(const std::string& path) noexcept;
+
+ protected:
+  /// Called before each of them, and before each write and sync of a file; what it throws is what
+  /// went wrong there. For tests.
+  virtual void before(const char* /*operation*/, const std::string& /*path*/) {}
+
+ private:
+  friend class OutFile;
+};
+
+/// A new file, removed again unless it is kept.
+class OutFile {
+ public:
+  OutFile(Files& files, std::string path);
+  ~OutFile();
+  OutFile(const OutFile&) = delete;
+  OutFile& operator=(const OutFile&) = delete;
+
+  void write(const void* data, int64_t bytes, int64_t at);
+  /// On disk, and closed.
+  void finish();
+  /// It takes another name; after `finish`. It is removed no longer.
+  void publish(const std::string& path);
+
+ private:
+  Files& files_;
+  std::string path_;
+  int file_ = -1;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,242 @@
+#include "state/manifest.hpp"
+
+#include <charconv>
+#include <limits>
+
+#include "base/crc32c.hpp"
+#include "base/json.hpp"
+#include "base/json_value.hpp"
+#include "optimizer/settings/fields.hpp"
+#include "state/digits.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr const char* kFormat = "muonrt checkpoint 1";
+
+/// The first line; it holds the checksum of all that follows.
+std::string first_line(std::string_view rest) {
+  return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
+}
+
+/// Settings of a group by name, those of its role.
+std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
+  std::map<std::string, std::string> out;
+  const unsigned other = group.role == Role::kMuon ? kAdamWOnly : kMuonOnly;
+  visit_group_fields([&](const auto& row) {
+    if constexpr (requires { row.text; }) {
+      out[row.name] = row.text(group);
+    } else {
+      if (!(row.use & other)) out[row.name] = listed(row.member(group));
+    }
+  });
+  return out;
+}
+
+/// Members of one object.
+class Reader {
+ public:
+  Reader(const JsonValue& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  template <class T>
+  const T& at(const char* key) const {
+    const JsonValue* const found = json_.find(key);
+    const T* const value = found ? found->as<T>() : nullptr;
+    MUONRT_REQUIRE(value, Status::kCorrupt, where_, ": ", key,
+                   " is missing, or of another kind; the checkpoint is damaged, load another");
+    return *value;
+  }
+  int64_t count(const char* key) const {
+    const int64_t value = at<int64_t>(key);
+    MUONRT_REQUIRE(value >= 0, Status::kCorrupt, where_, ": ", key, " is ", value, " (>= 0)");
+    return value;
+  }
+  uint64_t hex(const char* key) const {
+    const std::string& text = at<std::string>(key);
+    uint64_t out = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), out, 16);
+    MUONRT_REQUIRE(end.ec == std::errc() && end.ptr == text.data() + text.size(), Status::kCorrupt,
+                   where_, ": ", key, " is no hexadecimal number");
+    return out;
+  }
+  double number(const char* key) const {
+    const JsonValue* const found = json_.find(key);
+    if (const auto* whole = found ? found->as<int64_t>() : nullptr)
+      return static_cast<double>(*whole);
+    return at<double>(key);
+  }
+  /// All of them.
+  std::map<std::string, std::string> texts() const {
+    const auto* const object = json_.as<JsonValue::Object>();
+    MUONRT_REQUIRE(object, Status::kCorrupt, where_, ": it is no object");
+    std::map<std::string, std::string> out;
+    for (const auto& [name, unused] : *object) out[name] = at<std::string>(name.c_str());
+    return out;
+  }
+  Reader inner(const char* key) const {
+    const JsonValue* const found = json_.find(key);
+    MUONRT_REQUIRE(found, Status::kCorrupt, where_, ": ", key, " is missing");
+    return Reader(*found, cat(where_, ": ", key));
+  }
+  std::vector<int64_t> counts(const char* key) const {
+    std::vector<int64_t> out;
+    for (const JsonValue& value : at<JsonValue::List>(key)) {
+      const auto* number = value.as<int64_t>();
+      MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where_, ": ", key,
+                     " holds what is no size");
+      out.push_back(*number);
+    }
+    return out;
+  }
+  template <class Read>
+  void each(const char* key, const Read& read) const {
+    int64_t index = 0;
+    for (const JsonValue& value : at<JsonValue::List>(key))
+      read(Reader(value, cat(where_, ": ", key, "[", index++, "]")));
+  }
+
+ private:
+  const JsonValue& json_;
+  std::string where_;
+};
+
+void write_texts(JsonWriter& json, const std::map<std::string, std::string>& texts) {
+  json.object([&] {
+    for (const auto& [name, text] : texts) json.field(name, text);
+  });
+}
+
+ManifestParam read_param(const Reader& json, size_t groups) {
+  ManifestParam p;
+  p.name = json.at<std::string>("name");
+  p.shape = json.counts("shape");
+  p.dtype = json.at<std::string>("dtype");
+  p.role = json.at<std::string>("role");
+  p.momentum = json.at<std::string>("momentum");
+  p.constant = json.number("constant");
+  p.updates = json.count("updates");
+  p.key = static_cast<uint32_t>(json.hex("key"));
+  p.hash = json.hex("hash");
+  p.lines = json.at<std::string>("lines");
+  p.group = json.count("group");
+  p.state = json.inner("state").texts();
+  const bool good = static_cast<size_t>(p.group) < groups &&
+                    (p.momentum == "ema" || p.momentum == "heavy_ball") && p.constant >= 0 &&
+                    p.constant < 1;
+  MUONRT_REQUIRE(good, Status::kCorrupt, "manifest: param ", in_quotes(p.name),
+                 ": its momentum is ", in_quotes(p.momentum), " of ", p.constant, " in group ",
+                 p.group, " (ema or heavy_ball of 0 to below 1, in one of ", groups, " groups)");
+  return p;
+}
+
+}  // namespace
+
+Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
+  const OptimizerSettings& settings = optimizer.settings();
+  Manifest out;
+  out.step = optimizer.steps();
+  out.with_params = with_params;
+  for (const GroupSettings& group : settings.groups) out.groups.push_back(listed_settings(group));
+  const RandomKeys keys = optimizer.random_keys();
+  out.seed = keys.seed;
+  for (int64_t i = 0; i < std::ssize(settings.params); ++i) {
+    const ParamSettings& p = settings.params[static_cast<size_t>(i)];
+    const GroupSettings& group = group_of(settings, i);
+    const bool muon = group.role == Role::kMuon;
+    ManifestParam& to = out.params.emplace_back();
+    to.name = p.name;
+    to.shape = p.layout.tensor_shape();
+    to.dtype = name_of(p.dtype);
+    to.role = listed(group.role);
+    to.momentum = muon ? listed(group.momentum_kind) : "ema";
+    to.constant = muon ? group.momentum : group.beta1;
+    to.updates = optimizer.updates(i);
+    to.key = keys.keys[static_cast<size_t>(i)];
+    to.group = p.group;
+  }
+  for (const StateTensor& t : state_tensors(settings, with_params)) {
+    ManifestParam& to = out.params[static_cast<size_t>(t.param)];
+    to.state[word_of(t.kind)] = t.dtype;
+    if (t.place == StatePlace::kLines)
+      to.lines = digits_of(normuon_digest(settings, static_cast<int32_t>(t.param)), 16);
+  }
+  return out;
+}
+
+std::string to_text(const Manifest& manifest) {
+  JsonWriter json;
+  json.object([&] {
+    json.field("format", kFormat);
+    json.field("step", manifest.step);
+    json.field("seed", digits_of(manifest.seed, 16));
+    json.field("with_params", manifest.with_params);
+    json.key("groups");
+    json.list([&] {
+      for (const auto& group : manifest.groups) write_texts(json, group);
+    });
+    json.key("params");
+    json.list([&] {
+      for (const ManifestParam& p : manifest.params) {
+        json.object([&] {
+          json.field("name", p.name);
+          json.field("shape", p.shape);
+          json.field("dtype", p.dtype);
+          json.field("role", p.role);
+          json.field("momentum", p.momentum);
+          json.field("constant", p.constant);
+          json.field("updates", p.updates);
+          json.field("key", digits_of(p.key, 8));
+          json.field("hash", digits_of(p.hash, 16));
+          json.field("lines", p.lines);
+          json.field("group", p.group);
+          json.key("state");
+          write_texts(json, p.state);
+        });
+      }
+    });
+    json.key("files");
+    json.list([&] {
+      for (const FileRecord& file : manifest.files) {
+        json.object([&] {
+          json.field("name", file.name);
+          json.field("bytes", file.bytes);
+          json.field("header_crc32c", digits_of(file.header_crc32c, 8));
+        });
+      }
+    });
+  });
+  const std::string rest = json.take().substr(1) + "\n";
+  return first_line(rest) + rest;
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& what) {
+  const size_t end = text.find('\n');
+  const std::string_view rest = end == text.npos ? "" : text.substr(end + 1);
+  MUONRT_REQUIRE(end != text.npos && text.substr(0, end + 1) == first_line(rest), Status::kCorrupt,
+                 what, ": it does not begin with the checksum of what follows (",
+                 digits_of(crc32c(rest.data(), rest.size()), 8),
+                 "); the checkpoint is damaged, load another");
+  const JsonValue value = parse_json(text, what);
+  const Reader json(value, what);
+  MUONRT_REQUIRE(json.at<std::string>("format") == kFormat, Status::kNotSupported, what,
+                 ": its format is ", in_quotes(json.at<std::string>("format")),
+                 " (this library has ", kFormat, ")");
+  Manifest out;
+  out.step = json.count("step");
+  out.seed = json.hex("seed");
+  out.with_params = json.at<bool>("with_params");
+  json.each("groups", [&](const Reader& g) { out.groups.push_back(g.texts()); });
+  json.each("params",
+            [&](const Reader& p) { out.params.push_back(read_param(p, out.groups.size())); });
+  json.each("files", [&](const Reader& f) {
+    out.files.push_back({f.at<std::string>("name"), f.count("bytes"),
+                         static_cast<uint32_t>(f.hex("header_crc32c"))});
+    const std::string& name = out.files.back().name;
+    MUONRT_REQUIRE(!name.empty() && name.find('/') == name.npos, Status::kCorrupt, what,
+                   ": files: ", in_quotes(name), " is no name of a file beside the manifest");
+  });
+  return out;
+}
+
+}  // namespace muonrt

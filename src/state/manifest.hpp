@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "optimizer/optimizer.hpp"
+#include "state/piece_file.hpp"
+
+namespace muonrt {
+
+/// What a manifest says of a parameter.
+struct ManifestParam {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string dtype;     // "f32"
+  std::string role;      // "muon", "adamw"
+  std::string momentum;  // how its momentum is formed: "ema", "heavy_ball"
+  double constant = 0;   // and with which constant
+  int64_t updates = 0;
+  uint32_t key = 0;   // of its random rounding
+  std::string lines;  // NorMuon: a digest of what has a moment; else ""
+  int64_t group = 0;
+  uint64_t hash = 0;                         // of its elements, see param_hashes
+  std::map<std::string, std::string> state;  // dtype, by the word of its kind
+};
+
+/// A checkpoint, but for the data.
+struct Manifest {
+  int64_t step = 0;
+  uint64_t seed = 0;  // of random rounding
+  bool with_params = false;
+  std::vector<std::map<std::string, std::string>> groups;  // settings by name, as they are listed
+  std::vector<ManifestParam> params;
+  std::vector<FileRecord> files;
+};
+
+constexpr const char* kManifestName = "manifest.json";
+
+/// What the optimizer's would say, but for hashes and files.
+Manifest manifest_of(const Optimizer& optimizer, bool with_params);
+
+std::string to_text(const Manifest& manifest);
+/// @param what  names it in errors. Errors: CORRUPT.
+Manifest parse_manifest(std::string_view text, const std::string& what);
+
+}  // namespace muonrt

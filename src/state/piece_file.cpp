@@ -1,0 +1,240 @@
+#include "state/piece_file.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/crc32c.hpp"
+#include "base/json.hpp"
+#include "base/json_value.hpp"
+#include "state/digits.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr const char* kPieceFormat = "muonrt state 1";
+constexpr size_t kDigits = 8;  // of a checksum
+
+/// One tensor of the file: the share of a piece.
+struct Share {
+  const LocalPiece* piece;
+  Extent extent;
+  int64_t bytes() const { return extent.numel() * bytes_of(piece->tensor); }
+};
+
+std::vector<Share> shares_of(const std::vector<LocalPiece>& pieces) {
+  std::vector<Share> out;
+  for (const LocalPiece& piece : pieces)
+    if (piece.first < piece.last)
+      out.push_back({&piece, piece.extent.part(piece.first, piece.last)});
+  // So that each begins at a multiple of its element's size.
+  std::stable_sort(out.begin(), out.end(), [](const Share& a, const Share& b) {
+    return bytes_of(a.piece->tensor) > bytes_of(b.piece->tensor);
+  });
+  return out;
+}
+
+/// As the tensor's shape says it: a box by its sides, else so many elements.
+std::vector<int64_t> shape_of(const Extent& extent) {
+  if (extent.numel() != extent.product()) return {extent.numel()};
+  std::vector<int64_t> out;
+  for (const Runs& runs : extent.runs) out.push_back(length(runs));
+  return out;
+}
+
+void write_extent(JsonWriter& json, const Extent& extent) {
+  json.object([&] {
+    json.field("shape", extent.shape);
+    json.key("runs");
+    json.list([&] {
+      for (const Runs& runs : extent.runs) {
+        json.list([&] {
+          for (const Run& run : runs) {
+            json.value(run.begin);
+            json.value(run.end);
+          }
+        });
+      }
+    });
+    json.field("range", std::vector<int64_t>{extent.begin, extent.end});
+  });
+}
+
+std::vector<int64_t> numbers(const JsonValue* value, const std::string& where) {
+  const auto* list = value ? value->as<JsonValue::List>() : nullptr;
+  MUONRT_REQUIRE(list, Status::kCorrupt, where, ": its piece has no list of numbers");
+  std::vector<int64_t> out;
+  for (const JsonValue& item : *list) {
+    const auto* number = item.as<int64_t>();
+    MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where,
+                   ": its piece holds what is no whole number from 0 to 2^63 - 1");
+    out.push_back(*number);
+  }
+  return out;
+}
+
+Extent read_extent(const JsonValue& json, const std::string& where) {
+  Extent out;
+  out.shape = numbers(json.find("shape"), where);
+  const JsonValue* const runs = json.find("runs");
+  const auto* const lists = runs ? runs->as<JsonValue::List>() : nullptr;
+  MUONRT_REQUIRE(lists, Status::kCorrupt, where, ": its piece has no runs");
+  for (const JsonValue& list : *lists) {
+    const auto bounds = numbers(&list, where);
+    MUONRT_REQUIRE(bounds.size() % 2 == 0, Status::kCorrupt, where, ": a run has no end");
+    Runs& to = out.runs.emplace_back();
+    for (size_t i = 0; i < bounds.size(); i += 2) to.push_back({bounds[i], bounds[i + 1]});
+  }
+  const auto range = numbers(json.find("range"), where);
+  MUONRT_REQUIRE(range.size() == 2, Status::kCorrupt, where, ": its piece has no range");
+  out.begin = range[0];
+  out.end = range[1];
+  return out;
+}
+
+/// Data on its way into the file, block by block.
+class BlockWriter {
+ public:
+  BlockWriter(OutFile& file, int64_t at) : file_(file), at_(at), block_(kBlockBytes) {}
+  /// Room for more of the block.
+  std::span<unsigned char> room() { return std::span(block_).subspan(used_); }
+  void take(size_t bytes) {
+    used_ += bytes;
+    if (used_ == block_.size()) flush();
+  }
+  void flush() {
+    if (used_ == 0) return;
+    sums_ += digits_of(crc32c(block_.data(), used_), kDigits);
+    file_.write(block_.data(), static_cast<int64_t>(used_), at_);
+    at_ += static_cast<int64_t>(used_);
+    used_ = 0;
+  }
+  const std::string& sums() const { return sums_; }
+
+ private:
+  OutFile& file_;
+  int64_t at_;
+  std::vector<unsigned char> block_;
+  size_t used_ = 0;
+  std::string sums_;
+};
+
+}  // namespace
+
+FileRecord write_piece_file(
+    Files& files, const std::string& folder, const std::string& name,
+    const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
+    const std::function<void(const LocalPiece&, std::span<const unsigned char>)>& see) {
+  const std::vector<Share> shares = shares_of(pieces);
+  if (shares.empty()) return {name};
+  const std::string path = folder + "/" + name;
+  std::vector<TensorEntry> entries;
+  JsonWriter table;
+  int64_t data = 0;
+  table.object([&] {
+    for (const Share& share : shares) {
+      const StateTensor& t = share.piece->tensor;
+      const std::string head = cat(word_of(t.kind), "/", entries.size());
+      entries.push_back(
+          {cat(head, "/", t.name), t.dtype, shape_of(share.extent), 0, share.bytes()});
+      table.key(head);
+      write_extent(table, share.extent);
+      data += share.bytes();
+    }
+  });
+  const auto blocks = static_cast<size_t>(ceil_div(data, kBlockBytes));
+  std::map<std::string, std::string> metadata = {{"format", kPieceFormat},
+                                                 {"pieces", table.take()},
+                                                 {"crc32c", std::string(blocks * kDigits, '0')}};
+  const auto front = static_cast<int64_t>(tensor_header(entries, metadata, path).size());
+  OutFile file(files, path + ".tmp");
+  BlockWriter out(file, front);
+  for (const Share& share : shares) {
+    const char* from = static_cast<const char*>(share.piece->data) +
+                       share.piece->first * bytes_of(share.piece->tensor);
+    for (int64_t left = share.bytes(); left > 0;) {
+      const auto room = out.room();
+      const auto count = std::min(static_cast<size_t>(left), room.size());
+      copy.read(room.data(), from, static_cast<int64_t>(count));
+      see(*share.piece, room.first(count));
+      out.take(count);
+      from += count;
+      left -= static_cast<int64_t>(count);
+    }
+  }
+  out.flush();
+  metadata["crc32c"] = out.sums();
+  const std::string header = tensor_header(entries, metadata, path);
+  file.write(header.data(), front, 0);
+  file.finish();
+  file.publish(path);
+  return {name, front + data, crc32c(header.data(), header.size())};
+}
+
+PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
+    : file_(folder + "/" + record.name) {
+  const std::string& path = file_.path();
+  const auto require = [&](bool good, const auto&... problem) {
+    MUONRT_REQUIRE(good, Status::kCorrupt, path, ": ", problem...,
+                   "; the checkpoint is damaged, load another");
+  };
+  const int64_t bytes = std::ssize(file_.header()) + std::ssize(file_.data());
+  require(bytes == record.bytes, "it has ", bytes, " bytes (the manifest says ", record.bytes, ")");
+  const uint32_t sum = crc32c(file_.header().data(), file_.header().size());
+  require(sum == record.header_crc32c, "its header has the checksum ", digits_of(sum, kDigits),
+          " (the manifest says ", digits_of(record.header_crc32c, kDigits), ")");
+  const auto& metadata = file_.table().metadata;
+  const auto text = [&](const char* key) {
+    const auto found = metadata.find(key);
+    require(found != metadata.end(), "its metadata have no ", key);
+    return found->second;
+  };
+  require(text("format") == kPieceFormat, "its format is ", in_quotes(text("format")), ", not ",
+          kPieceFormat);
+  const std::string sums = text("crc32c");
+  const auto blocks = static_cast<size_t>(ceil_div(std::ssize(file_.data()), kBlockBytes));
+  require(sums.size() == blocks * kDigits, "it has no checksum for each block");
+  for (size_t i = 0; i < blocks; ++i) {
+    uint32_t one = 0;
+    const char* const at = sums.data() + i * kDigits;
+    const auto end = std::from_chars(at, at + kDigits, one, 16).ptr;
+    require(end == at + kDigits, "the checksum of block ", i, " is no number");
+    sums_.push_back(one);
+  }
+  checked_.resize(blocks);
+  constexpr JsonLimits kLimits{5, 20000000};
+  const JsonValue table = parse_json(text("pieces"), path + ": pieces", kLimits);
+  for (const TensorEntry& entry : file_.table().entries) {
+    const std::string where = path + ": tensor " + in_quotes(entry.name);
+    const size_t word = entry.name.find('/');
+    const size_t number = word == entry.name.npos ? word : entry.name.find('/', word + 1);
+    require(number != entry.name.npos, "tensor ", in_quotes(entry.name), " is no KIND/NUMBER/NAME");
+    const JsonValue* const extent = table.find(entry.name.substr(0, number));
+    require(extent, "tensor ", in_quotes(entry.name), " has no piece");
+    pieces_.push_back({entry.name.substr(number + 1), kind_of(entry.name.substr(0, word)),
+                       read_extent(*extent, where), &entry});
+    require(pieces_.back().extent.numel() == entry.elements(), "tensor ", in_quotes(entry.name),
+            " is not as long as its piece");
+  }
+}
+
+std::span<const unsigned char> PieceFile::elements(const FilePiece& piece, int64_t first,
+                                                   int64_t count) {
+  const int64_t size = element_bytes(piece.entry->dtype);
+  const int64_t begin = piece.entry->begin + first * size, end = begin + count * size;
+  for (int64_t b = begin / kBlockBytes; b * kBlockBytes < end; ++b) {
+    const auto block = static_cast<size_t>(b);
+    if (checked_[block]) continue;
+    const int64_t at = b * kBlockBytes;
+    const int64_t bytes = std::min(kBlockBytes, std::ssize(file_.data()) - at);
+    const uint32_t sum = crc32c(file_.data().data() + at, static_cast<size_t>(bytes));
+    MUONRT_REQUIRE(sum == sums_[block], Status::kCorrupt, path(), ": tensor ",
+                   in_quotes(piece.entry->name), ": bytes ", at, " to ", at + bytes,
+                   " of the data have the checksum ", digits_of(sum, kDigits), " (the header says ",
+                   digits_of(sums_[block], kDigits), "); the checkpoint is damaged, load another");
+    checked_[block] = true;
+  }
+  return file_.data().subspan(static_cast<size_t>(begin), static_cast<size_t>(count * size));
+}
+
+}  // namespace muonrt

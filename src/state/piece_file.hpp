@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "state/device_copy.hpp"
+#include "state/files.hpp"
+#include "state/pieces.hpp"
+#include "state/tensor_file.hpp"
+
+namespace muonrt {
+
+/// What is checked as one: so many bytes of a file's data.
+constexpr int64_t kBlockBytes = 1 << 20;
+
+/// A file of a checkpoint, as its manifest names it.
+struct FileRecord {
+  std::string name;
+  int64_t bytes = 0;           // 0: the rank had nothing to write, and there is no file
+  uint32_t header_crc32c = 0;  // of all in front of the data
+};
+
+/// Writes what this rank is to write, and calls `see` with every part of it on its way.
+/// @param folder  it appears there, under `name`, when it is whole and on disk.
+FileRecord write_piece_file(
+    Files& files, const std::string& folder, const std::string& name,
+    const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
+    const std::function<void(const LocalPiece&, std::span<const unsigned char>)>& see);
+
+/// A piece that lies in a file.
+struct FilePiece {
+  std::string param;  // name
+  int32_t kind;
+  Extent extent;
+  const TensorEntry* entry;
+};
+
+/// A file of pieces, each byte of which is checked before it is given out.
+class PieceFile {
+ public:
+  /// Errors: IO, CORRUPT, naming the file.
+  PieceFile(const std::string& folder, const FileRecord& record);
+
+  const std::string& path() const { return file_.path(); }
+  const std::vector<FilePiece>& pieces() const { return pieces_; }
+  /// Elements [first, first + count) of a piece. Errors: CORRUPT, naming file, tensor and bytes.
+  std::span<const unsigned char> elements(const FilePiece& piece, int64_t first, int64_t count);
+  /// What was checked is checked again when it is next given out.
+  void forget_checks() { checked_.assign(checked_.size(), false); }
+
+ private:
+  TensorFile file_;
+  std::vector<FilePiece> pieces_;
+  std::vector<uint32_t> sums_;  // by block
+  std::vector<bool> checked_;
+};
+
+}  // namespace muonrt

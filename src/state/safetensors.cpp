@@ -1,0 +1,255 @@
+#include "state/safetensors.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.hpp"
+#include "base/json.hpp"
+#include "base/json_value.hpp"
+
+namespace muonrt {
+
+namespace {
+
+struct TypeSize {
+  std::string_view name;
+  int64_t bits;
+};
+constexpr TypeSize kTypes[] = {
+    {"F32", 32},    {"BF16", 16}, {"F16", 16},        {"F64", 64},        {"BOOL", 8},
+    {"U8", 8},      {"I8", 8},    {"U16", 16},        {"I16", 16},        {"U32", 32},
+    {"I32", 32},    {"U64", 64},  {"I64", 64},        {"F8_E4M3", 8},     {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"C64", 64},  {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6},
+    {"F6_E3M2", 6}, {"F4", 4}};
+constexpr size_t kMostDims = 64;
+constexpr const char* kMetadata = "__metadata__";
+
+[[noreturn]] void refuse(const std::string& where, const std::string& problem) {
+  throw Error(Status::kCorrupt, cat(where, ": ", problem));
+}
+
+std::vector<int64_t> whole_numbers(const JsonValue& value, const std::string& where,
+                                   const char* what) {
+  const auto* list = value.as<JsonValue::List>();
+  if (!list || list->size() > kMostDims)
+    refuse(where, cat(what, " is no list of at most ", kMostDims, " whole numbers"));
+  std::vector<int64_t> out;
+  for (const JsonValue& item : *list) {
+    const int64_t* number = item.as<int64_t>();
+    if (!number || *number < 0)
+      refuse(where, cat(what, " holds no whole number from 0 to 2^63 - 1 at place ", out.size()));
+    out.push_back(*number);
+  }
+  return out;
+}
+
+int64_t elements_of(const std::vector<int64_t>& shape, const std::string& where) {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
+  int64_t out = 1;
+  for (const int64_t n : shape)
+    if (__builtin_mul_overflow(out, n, &out)) refuse(where, "its shape overflows 63 bits");
+  return out;
+}
+
+int64_t bytes_of(const TensorEntry& e, const std::string& where) {
+  const int64_t elements = elements_of(e.shape, where), bits = element_bits(e.dtype);
+  const int64_t rest = elements % 8 * bits;
+  int64_t out = 0;
+  if (__builtin_mul_overflow(elements / 8, bits, &out))
+    refuse(where, "its shape overflows 63 bits");
+  if (rest % 8 != 0)
+    refuse(where, cat(elements, " elements of ", e.dtype, " make no whole number of bytes"));
+  if (__builtin_add_overflow(out, rest / 8, &out)) refuse(where, "its shape overflows 63 bits");
+  return out;
+}
+
+TensorEntry read_entry(const std::string& name, const JsonValue& value, const std::string& where) {
+  const auto* object = value.as<JsonValue::Object>();
+  if (!object) refuse(where, "its entry is no object");
+  if (name.find('\0') != name.npos) refuse(where, "its name holds NUL");
+  for (const auto& [key, unused] : *object) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets")
+      refuse(where,
+             cat("unknown key ", in_quotes(key), " (dtype, shape and data_offsets belong there)"));
+  }
+  for (const char* key : {"dtype", "shape", "data_offsets"})
+    if (!value.find(key)) refuse(where, cat(key, " is missing"));
+  TensorEntry out;
+  out.name = name;
+  const auto* dtype = value.find("dtype")->as<std::string>();
+  if (!dtype) refuse(where, "dtype is no text");
+  out.dtype = *dtype;
+  if (element_bits(out.dtype) == 0) refuse(where, cat("dtype ", in_quotes(*dtype), " is unknown"));
+  out.shape = whole_numbers(*value.find("shape"), where, "shape");
+  const auto offsets = whole_numbers(*value.find("data_offsets"), where, "data_offsets");
+  if (offsets.size() != 2) refuse(where, "data_offsets are no pair of begin and end");
+  out.begin = offsets[0];
+  out.end = offsets[1];
+  if (out.begin > out.end) refuse(where, "data_offsets end before they begin");
+  const int64_t bytes = bytes_of(out, where);
+  if (out.bytes() != bytes)
+    refuse(where,
+           cat("data_offsets span ", out.bytes(), " bytes, but dtype and shape make ", bytes));
+  return out;
+}
+
+void read_metadata(TensorTable& table, const JsonValue& value, const std::string& file) {
+  if (value.is_null()) return;
+  const std::string where = cat(file, ": ", kMetadata);
+  const auto* object = value.as<JsonValue::Object>();
+  if (!object) refuse(where, "it is no object");
+  for (const auto& [key, item] : *object) {
+    const auto* text = item.as<std::string>();
+    if (!text) refuse(where, cat("the value of ", in_quotes(key), " is no text"));
+    table.metadata[key] = *text;
+  }
+}
+
+void check_cover(const TensorTable& table, int64_t data_bytes, const std::string& file) {
+  int64_t at = 0;
+  const TensorEntry* before = nullptr;
+  for (const TensorEntry& e : table.entries) {
+    const std::string where = cat(file, ": tensor ", in_quotes(e.name));
+    if (e.end > data_bytes)
+      refuse(where, cat("its data ends at byte ", e.end, ", but the file holds ", data_bytes,
+                        " bytes of data (it is truncated)"));
+    if (e.begin < at)
+      refuse(where, cat("its data overlaps that of tensor ", in_quotes(before->name)));
+    if (e.begin > at)
+      refuse(where, cat("no tensor covers the bytes ", at, " to ", e.begin, " before its data"));
+    at = e.end;
+    before = &e;
+  }
+  if (at != data_bytes) refuse(file, cat("no tensor covers the last ", data_bytes - at, " bytes"));
+}
+
+/// As a JSON string.
+std::string json_text(std::string_view text) {
+  JsonWriter json;
+  json.value(text);
+  return json.take();
+}
+
+std::string entry_text(const TensorEntry& e) {
+  std::string out = json_text(e.name) + ":{\"dtype\":" + json_text(e.dtype) + ",\"shape\":[";
+  for (size_t i = 0; i < e.shape.size(); ++i) out += cat(i ? "," : "", e.shape[i]);
+  return out + cat("],\"data_offsets\":[", e.begin, ",", e.end, "]}");
+}
+
+void check_reads_back(const std::string& header, const std::vector<TensorEntry>& entries,
+                      const std::map<std::string, std::string>& metadata, const std::string& file) {
+  const int64_t end = entries.empty() ? 0 : entries.back().end;
+  try {
+    const TensorTable table = parse_tensor_table(std::string_view(header).substr(8), end, file);
+    for (const TensorEntry& e : entries) {
+      const TensorEntry* found = table.find(e.name);
+      if (!found || found->begin != e.begin || found->end != e.end)
+        refuse(cat(file, ": tensor ", in_quotes(e.name)), "its name is there twice, or no UTF-8");
+    }
+    if (table.metadata != metadata) refuse(file, "its metadata are no UTF-8");
+  } catch (const Error& e) {
+    throw Error(Status::kInvalidArgument,
+                cat(e.message(), " (a file is written only if it can be read)"));
+  }
+  const auto bytes = static_cast<int64_t>(header.size()) - 8;
+  MUONRT_REQUIRE(bytes <= kMostHeaderBytes, kBad, file, ": its header would have ", bytes,
+                 " bytes (at most ", kMostHeaderBytes, "); write fewer tensors");
+}
+
+}  // namespace
+
+int64_t TensorEntry::elements() const {
+  int64_t out = bytes() == 0 ? 0 : 1;
+  for (const int64_t n : shape) out = out == 0 ? 0 : out * n;
+  return out;
+}
+
+int64_t element_bits(std::string_view dtype) {
+  for (const TypeSize& type : kTypes)
+    if (type.name == dtype) return type.bits;
+  return 0;
+}
+
+int64_t element_bytes(std::string_view dtype) {
+  const int64_t bits = element_bits(dtype);
+  return bits % 8 == 0 ? bits / 8 : 0;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) { return cat(shape); }
+
+void TensorTable::index() {
+  places_.clear();
+  for (size_t i = 0; i < entries.size(); ++i) places_[entries[i].name] = i;
+}
+
+const TensorEntry* TensorTable::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &entries[found->second];
+}
+
+int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std::string& file) {
+  if (file_bytes < 8) refuse(file, "is no safetensors file (shorter than 8 bytes)");
+  uint64_t out = 0;
+  for (size_t i = 8; i-- > 0;) out = out << 8 | length[i];
+  if (out > static_cast<uint64_t>(file_bytes - 8))
+    refuse(file, cat("its header claims ", out, " bytes of a file of ", file_bytes,
+                     " (truncated, or no safetensors file)"));
+  if (out > static_cast<uint64_t>(kMostHeaderBytes))
+    refuse(file, cat("its header has ", out, " bytes (at most ", kMostHeaderBytes, ")"));
+  return static_cast<int64_t>(out);
+}
+
+TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
+                               const std::string& file) {
+  constexpr JsonLimits kLimits{3, 20000000};
+  const JsonValue json = parse_json(header, file + ": header", kLimits);
+  const auto* object = json.as<JsonValue::Object>();
+  if (!object || header[0] != '{') refuse(file, "its header is no JSON object from its first byte");
+  TensorTable table;
+  for (const auto& [name, value] : *object) {
+    if (name == kMetadata) {
+      read_metadata(table, value, file);
+    } else {
+      table.entries.push_back(read_entry(name, value, cat(file, ": tensor ", in_quotes(name))));
+    }
+  }
+  std::sort(table.entries.begin(), table.entries.end(),
+            [](const TensorEntry& a, const TensorEntry& b) {
+              return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+            });
+  check_cover(table, data_bytes, file);
+  table.index();
+  return table;
+}
+
+std::string tensor_header(std::vector<TensorEntry>& entries,
+                          const std::map<std::string, std::string>& metadata,
+                          const std::string& file) {
+  std::string out(8, '\0');
+  out += '{';
+  const auto comma = [&] { out += out.back() == '{' ? "" : ","; };
+  if (!metadata.empty()) {
+    out += cat("\"", kMetadata, "\":{");
+    for (const auto& [key, text] : metadata) {
+      comma();
+      out += json_text(key) + ":" + json_text(text);
+    }
+    out += '}';
+  }
+  int64_t at = 0;
+  for (TensorEntry& e : entries) {
+    const int64_t bytes = e.bytes();
+    e.begin = at;
+    e.end = at += bytes;
+    comma();
+    out += entry_text(e);
+  }
+  out += '}';
+  while (out.size() % 8 != 0) out += ' ';
+  for (size_t i = 0; i < 8; ++i)
+    out[i] = static_cast<char>(uint64_t{out.size() - 8} >> (8 * i) & 0xff);
+  check_reads_back(out, entries, metadata, file);
+  return out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "state/checkpoint.hpp"
+#include "state/manifest.hpp"
+
+namespace muonrt {
+
+/// A save on its way. What it has written goes with it unless it was published.
+class Save {
+ public:
+  /// Agrees on everything, and hashes the parameters. Collective. Errors: as muonrt_optimizer_save.
+  Save(Optimizer& optimizer, std::string folder, const SaveSettings& settings, Files& files);
+  ~Save();
+  Save(const Save&) = delete;
+  Save& operator=(const Save&) = delete;
+
+  /// This rank's file. No other rank is asked, and not the optimizer.
+  void write(const std::vector<LocalPiece>& pieces, DeviceCopy& copy);
+  /// Makes it the newest checkpoint, unless a rank brings an error of its `write`. Collective.
+  void publish(const std::optional<Error>& error);
+
+ private:
+  void remove_mine();
+
+  Comm& comm_;
+  const std::string folder_;
+  const SaveSettings settings_;
+  Files& files_;
+  const int64_t step_;
+  std::string id_, name_;  // of the checkpoint, and of this rank's file
+  Manifest manifest_;
+  FileRecord mine_;
+};
+
+}  // namespace muonrt

@@ -1,0 +1,61 @@
+#include "state/tensor_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "base/error.hpp"
+
+namespace muonrt {
+
+namespace {
+
+[[noreturn]] void fail_to_map(const std::string& path, const char* what, int reason) {
+  throw Error(Status::kIo, cat(path, ": ", what, ": ", std::generic_category().message(reason)));
+}
+
+/// A descriptor that is closed.
+struct Descriptor {
+  explicit Descriptor(int n) : number(n) {}
+  ~Descriptor() {
+    if (number >= 0) close(number);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  const int number;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  // Without waiting for a writer, where it is a pipe.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.number < 0) fail_to_map(path, "cannot be opened", errno);
+  struct stat info;
+  if (fstat(file.number, &info) != 0) fail_to_map(path, "cannot be read", errno);
+  MUONRT_REQUIRE(S_ISREG(info.st_mode), Status::kIo, path, ": is no regular file");
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* const data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
+  if (data == MAP_FAILED) fail_to_map(path, "cannot be read", errno);
+  data_ = data;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) munmap(data_, size_);
+}
+
+TensorFile::TensorFile(std::string path) : path_(std::move(path)), map_(path_) {
+  const auto all = map_.bytes();
+  const int64_t header = header_bytes(all.data(), std::ssize(all), path_);
+  data_at_ = 8 + static_cast<size_t>(header);
+  const auto text = all.subspan(8, static_cast<size_t>(header));
+  table_ = parse_tensor_table({reinterpret_cast<const char*>(text.data()), text.size()},
+                              std::ssize(all) - std::ssize(text) - 8, path_);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,69 @@
+/* Four steps at once, and two, a checkpoint, and two by another optimizer: the same bits.
+ * Usage: muonrt_c_checkpoint FOLDER */
+#include <muonrt/muonrt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kCount = 6 * 4 };
+static float gradient[kCount];
+
+static void check(muonrt_status_t status) {
+  if (status == MUONRT_OK) return;
+  printf("%s: %s\n", muonrt_status_name(status), muonrt_last_error());
+  exit(1);
+}
+
+static muonrt_optimizer_t* make(muonrt_comm_t* comm, float* weights) {
+  const int64_t shape[2] = {6, 4};
+  muonrt_optimizer_t* optimizer;
+  muonrt_group_t group;
+  muonrt_param_t param;
+  muonrt_group_init(&group, MUONRT_ROLE_MUON);
+  muonrt_param_init(&param);
+  param.name = "w";
+  param.ndim = 2;
+  param.shape = shape;
+  param.data = weights;
+  param.grad = gradient;
+  check(muonrt_optimizer_create(&optimizer, comm, NULL, &group, 1, &param, 1));
+  return optimizer;
+}
+
+static void step(muonrt_optimizer_t* optimizer, int number) {
+  muonrt_step_t args;
+  int i;
+  for (i = 0; i < kCount; ++i) gradient[i] = (float)((i + 1) * (number + 3) % 7) - 3.0f;
+  muonrt_step_init(&args);
+  args.lr = 0.02;
+  check(muonrt_optimizer_step(optimizer, &args, NULL));
+}
+
+int main(int argc, char** argv) {
+  float whole[kCount] = {0}, first[kCount] = {0}, second[kCount] = {0};
+  muonrt_comm_t* comm;
+  muonrt_optimizer_t* optimizer;
+  muonrt_save_options_t save;
+  int number;
+
+  if (argc != 2) return 2;
+  check(muonrt_comm_create_self(&comm));
+  optimizer = make(comm, whole);
+  for (number = 0; number < 4; ++number) step(optimizer, number);
+  muonrt_optimizer_destroy(optimizer);
+
+  optimizer = make(comm, first);
+  for (number = 0; number < 2; ++number) step(optimizer, number);
+  muonrt_save_options_init(&save);
+  save.with_params = 1;
+  check(muonrt_optimizer_save(optimizer, argv[1], &save));
+  muonrt_optimizer_destroy(optimizer);
+
+  optimizer = make(comm, second);
+  check(muonrt_optimizer_load(optimizer, argv[1], NULL));
+  for (; number < 4; ++number) step(optimizer, number);
+  muonrt_optimizer_destroy(optimizer);
+  muonrt_comm_destroy(comm);
+  puts(memcmp(whole, second, sizeof whole) == 0 ? "the same bits" : "other bits");
+  return memcmp(whole, second, sizeof whole) != 0;
+}

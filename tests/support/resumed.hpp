@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+#include "state/checkpoint.hpp"
+#include "support/folder.hpp"
+#include "support/world.hpp"
+
+/// Worlds that stop, are saved, and go on as others.
+namespace resumed {
+
+using namespace muonrt;
+
+inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
+  StepReport report;
+  for (int64_t step = first; step < end; ++step) rank.step(step, report);
+}
+
+/// Steps [0, steps) of `c`, then a save. @return  the parameters as they are then.
+inline world::Tensors save(const world::Case& c, int64_t steps, const std::string& folder,
+                           const SaveSettings& how = {.with_params = true}) {
+  world::Tensors out;
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    comm.set_timeout_ms(60000);
+    world::Rank rank(c, comm);
+    run_steps(rank, 0, steps);
+    Files files;
+    save_state(rank.optimizer(), folder, how, files);
+    const std::lock_guard lock(mutex);
+    rank.add_to(out, seen);
+  });
+  return out;
+}
+
+/// Writes these parameters where a rank has them.
+inline void give(world::Rank& rank, const world::Case& c, int number, const world::Tensors& from) {
+  for (size_t p = 0; p < c.params.size(); ++p) {
+    const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
+    const auto param = static_cast<int64_t>(p);
+    world::for_each_element(rank.layout(param), number, [&](int64_t element, int64_t local) {
+      std::memcpy(rank.data(param).data() + static_cast<size_t>(local) * size,
+                  from.params[p].data() + static_cast<size_t>(element) * size, size);
+    });
+  }
+}
+
+/// A load in another world, and its steps [first, end). @param given  the parameters that it has.
+inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
+                           const std::string& folder, const LoadSettings& how = {},
+                           const world::Tensors* given = nullptr) {
+  world::Outcome out;
+  std::vector<std::vector<bool>> seen;
+  std::mutex mutex;
+  bool equal = true;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    comm.set_timeout_ms(60000);
+    world::Rank rank(c, comm);
+    if (given) give(rank, c, comm.rank(), *given);
+    load_state(rank.optimizer(), folder, how);
+    run_steps(rank, first, end);
+    const std::lock_guard lock(mutex);
+    equal = rank.add_to(out.tensors, seen) && equal;
+  });
+  if (!equal) throw std::runtime_error("replicas differ: " + c.describe());
+  return out;
+}
+
+/// What `c` has after `c.steps`, all but the first `k` of them in the world `elsewhere`.
+inline world::Outcome moved(const world::Case& c, const world::Case& elsewhere, int64_t k) {
+  const test_support::Folder folder;
+  save(c, k, folder.path() + "/state");
+  return load(elsewhere, k, c.steps, folder.path() + "/state");
+}
+
+}  // namespace resumed

@@ -1,0 +1,113 @@
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.hpp"
+#include "state/device_copy.hpp"
+#include "support/rank_check.hpp"
+#include "support/resumed.hpp"
+#include "support/wrapped_device.hpp"
+
+// Loads that fail in the middle of it; memory that the host does not reach.
+
+using namespace muonrt;
+
+namespace {
+
+/// Changes one bit of the first byte of data of a file, where it lies.
+void damage(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  unsigned char length[8];
+  file.read(reinterpret_cast<char*>(length), 8);
+  const int at = 8 + length[0] + 256 * length[1];
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(at);
+  file.put(byte);
+}
+
+std::filesystem::path file_of(const std::string& folder, const std::string& end) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().string().ends_with(end)) return entry.path();
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: a load that fails behind its vote ends the optimizer on every rank, by name",
+          "[unit][state]") {
+  world::Case c = world::on_mesh({2});
+  c.params.push_back(world::matrix("w", {6, 5}, {{PlacementKind::kShard, 0, 1}}));
+  int64_t refused = 0, ended = 0, late = 0;
+  for (int64_t nth = 1; late == 0 && nth < 40; ++nth) {
+    const test_support::Folder folder;
+    resumed::save(c, 2, folder.path());
+    std::atomic<bool> loading = false;
+    std::atomic<int64_t> operations = 0;
+    ThreadFaults faults;
+    // Rank 1's file is damaged when rank 1 has done so many operations of the load.
+    faults.after_operation = [&](int32_t, int32_t rank, const Operation&) {
+      if (rank == 1 && loading && ++operations == nth)
+        damage(file_of(folder.path(), "1.safetensors"));
+    };
+    std::vector<std::string> loads(2), steps(2);
+    world::on_ranks(
+        2,
+        [&](Comm& comm) {
+          comm.set_timeout_ms(60000);
+          world::Rank rank(c, comm);
+          const auto said = [](const std::function<void()>& work) -> std::string {
+            try {
+              work();
+            } catch (const Error& e) {
+              return cat(status_name(e.status()), " ", e.message());
+            }
+            return "no error";
+          };
+          const auto number = static_cast<size_t>(comm.rank());
+          if (number == 1) loading = true;
+          loads[number] = said([&] { load_state(rank.optimizer(), folder.path(), {}); });
+          if (number == 1) loading = false;
+          steps[number] = said([&] { resumed::run_steps(rank, 2, 3); });
+        },
+        std::move(faults));
+    INFO("after operation " << nth << ": " << loads[0]);
+    CHECK(loads[0] == loads[1]);
+    if (loads[0] == "no error") {
+      ++late;
+    } else {
+      CHECK_THAT(loads[0], Catch::Contains("CORRUPT") && Catch::Contains("1.safetensors"));
+      const bool partly = loads[0].find("state is partly written") != std::string::npos;
+      (partly ? ended : refused) += 1;
+      for (const std::string& step : steps) {
+        if (partly) CHECK_THAT(step, Catch::Contains("INVALID_STATE"));
+        if (!partly) CHECK(step == "no error");
+      }
+    }
+  }
+  CHECK(refused > 0);
+  CHECK(ended > 0);
+  CHECK(late == 1);
+}
+
+TEST_CASE("checkpoint: memory that the host does not reach is copied through memory that it does",
+          "[unit][state]") {
+  class Far : public wrapped::Device {
+   public:
+    using wrapped::Device::Device;
+    bool host_reaches_memory() const override { return false; }
+  };
+  Far device(world::host_device(OptimizerSettings()),
+             [](Ops& ops) { return std::make_unique<wrapped::Ops>(ops); });
+  DeviceCopy copy(device, 60000);
+  std::vector<uint32_t> in((5 << 18) + 3), out(in.size());
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint32_t>(i * 2654435761u);
+  const auto bytes = static_cast<int64_t>(in.size() * 4);
+  const Buffer far(device, bytes);
+  copy.write(far.data(), in.data(), bytes);
+  CHECK(std::memcmp(far.data(), in.data(), static_cast<size_t>(bytes)) == 0);
+  copy.read(out.data(), far.data(), bytes);
+  CHECK((in == out));
+}

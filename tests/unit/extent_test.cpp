@@ -1,0 +1,95 @@
+#include "state/extent.hpp"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <map>
+#include <random>
+
+#include "base/error.hpp"
+
+using namespace muonrt;
+
+namespace {
+
+/// Element by element: place in the extent, by the element of the whole tensor.
+std::map<int64_t, int64_t> places(const Extent& x) {
+  std::map<int64_t, int64_t> out;
+  int64_t numel = 1;
+  for (const int64_t n : x.shape) numel *= n;
+  int64_t number = 0;  // in the product
+  for (int64_t e = 0; e < numel; ++e) {
+    bool in = true;
+    int64_t rest = e;
+    for (size_t d = x.shape.size(); d-- > 0; rest /= x.shape[d])
+      in = in && position_of(x.runs[d], rest % x.shape[d]) >= 0;
+    if (!in) continue;
+    if (number >= x.begin && number < x.end) out[e] = number - x.begin;
+    ++number;
+  }
+  return out;
+}
+
+Extent draw(std::mt19937& random, std::vector<int64_t> shape) {
+  Extent out;
+  out.shape = std::move(shape);
+  for (const int64_t n : out.shape) {
+    Runs all = whole(n);
+    if (random() % 3 != 0) all = cut(all, 1 + random() % 3, 0, 1 + random() % 3, 1);
+    out.runs.push_back(all);
+  }
+  const int64_t numel = out.product();
+  out.begin = static_cast<int64_t>(random() % static_cast<uint64_t>(numel + 1));
+  out.end =
+      out.begin + static_cast<int64_t>(random() % static_cast<uint64_t>(numel - out.begin + 1));
+  if (random() % 2) out.begin = 0, out.end = numel;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("extent: stretches and overlaps are those of its elements one by one", "[unit][state]") {
+  std::mt19937 random(20261126);
+  const std::vector<std::vector<int64_t>> shapes = {{24}, {4, 6}, {2, 3, 4}, {24, 1}, {2, 12}};
+  for (int i = 0; i < 400; ++i) {
+    const Extent a = draw(random, shapes[random() % shapes.size()]),
+                 b = draw(random, shapes[random() % shapes.size()]);
+    const auto in_a = places(a), in_b = places(b);
+    std::map<int64_t, int64_t> seen;
+    int64_t last = -1;
+    for (const Stretch& s : a.stretches()) {
+      CHECK(s.count > 0);
+      CHECK(s.element > last);
+      last = s.element + s.count;  // neighbours are one
+      for (int64_t k = 0; k < s.count; ++k) seen[s.element + k] = s.local + k;
+    }
+    CHECK(seen == in_a);
+    std::map<int64_t, std::pair<int64_t, int64_t>> both, expected;
+    for (const Overlap& o : overlaps(a, b))
+      for (int64_t k = 0; k < o.count; ++k) both[o.element + k] = {o.first + k, o.second + k};
+    for (const auto& [element, place] : in_a)
+      if (in_b.contains(element)) expected[element] = {place, in_b.at(element)};
+    CHECK(both == expected);
+  }
+}
+
+TEST_CASE("extent: one that is none is refused", "[unit][state]") {
+  const Extent good = {{4, 6}, {{{0, 2}, {3, 4}}, {{0, 6}}}, 2, 18};
+  CHECK_NOTHROW(check_extent(good, 24, "x"));
+  CHECK_THROWS_WITH(check_extent(good, 25, "x"), Catch::Contains("another tensor's"));
+  const auto bad = [&](const std::function<void(Extent&)>& change) {
+    Extent x = good;
+    change(x);
+    CHECK_THROWS_AS(check_extent(x, 24, "x"), Error);
+  };
+  bad([](Extent& x) { x.begin = -1; });
+  bad([](Extent& x) { x.end = 19; });
+  bad([](Extent& x) { x.end = x.begin; });
+  bad([](Extent& x) { x.runs.pop_back(); });
+  bad([](Extent& x) { x.runs[0] = {}; });
+  bad([](Extent& x) { x.runs[0] = {{3, 4}, {0, 2}}; });
+  bad([](Extent& x) { x.runs[0] = {{0, 2}, {1, 3}}; });
+  bad([](Extent& x) { x.runs[1] = {{0, 7}}; });
+  bad([](Extent& x) { x.runs[1] = {{-1, 3}}; });
+  bad([](Extent& x) { x.runs[1] = {{3, 3}}; });
+  bad([](Extent& x) { x.shape = {int64_t{1} << 40, int64_t{1} << 40}; });
+}
