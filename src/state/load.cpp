@@ -159,7 +159,7 @@ class Loader {
         mine_(mine),
         comparison_(comparison),
         copy_(optimizer.device(), optimizer.settings().timeout_ms),
-        sources_(folder, saved),
+        sources_(folder, saved, optimizer.rank(), optimizer.comm().size()),
         pieces_(local_pieces(optimizer, mine.with_params)) {}
 
   void verify() {

@@ -6,11 +6,12 @@
 
 #include "base/error.hpp"
 #include "state/device_copy.hpp"
+#include "state/sources.hpp"
 #include "support/rank_check.hpp"
 #include "support/resumed.hpp"
 #include "support/wrapped_device.hpp"
 
-// Loads that fail in the middle of it; memory that the host does not reach.
+// Loads that fail in the middle of it; what a load opens; memory that the host does not reach.
 
 using namespace muonrt;
 
@@ -90,6 +91,56 @@ TEST_CASE("checkpoint: a load that fails behind its vote ends the optimizer on e
   CHECK(refused > 0);
   CHECK(ended > 0);
   CHECK(late == 1);
+}
+
+TEST_CASE("checkpoint: a rank opens those files alone that it needs, its like's first",
+          "[unit][state]") {
+  world::Case c = world::on_mesh({4});
+  for (const char* name : {"a", "b"}) {
+    c.params.push_back(world::matrix(name, {8, 6}, {{PlacementKind::kShard, 0, 1}}));
+    c.params.back().role = Role::kAdamW;
+  }
+  const test_support::Folder folder;
+  resumed::save(c, 2, folder.path());
+  const std::string name = folder.path() + "/manifest.json";
+  std::ifstream file(name);
+  const Manifest manifest =
+      parse_manifest(std::string(std::istreambuf_iterator<char>(file), {}), name);
+  REQUIRE(manifest.files.size() == 4);
+  std::filesystem::remove(folder.path() + "/" + manifest.files[2].name);
+  // Ranks of a world: which of 8 rows each reads, and whether it can without that file's rows 4, 5.
+  struct Reader {
+    int rank, world;
+    int64_t row, end;
+    bool reads;
+  };
+  for (const Reader& r : {Reader{0, 4, 0, 2, true},
+                          {1, 4, 2, 4, true},
+                          {2, 4, 4, 6, false},
+                          {3, 4, 6, 8, true},
+                          {0, 2, 0, 4, true},
+                          {1, 2, 4, 8, false},
+                          {0, 1, 0, 8, false},
+                          {7, 8, 7, 8, true},
+                          {5, 8, 5, 6, false}}) {
+    INFO("rank " << r.rank << " of " << r.world);
+    StateSources sources(folder.path(), manifest, r.rank, r.world);
+    const Extent rows{{8, 6}, {{{r.row, r.end}}, {{0, 6}}}, 0, (r.end - r.row) * 6};
+    int64_t elements = 0;
+    const auto read = [&] {
+      for (const char* param : {"b", "a"})
+        sources.read(param, static_cast<int32_t>(StateKind::kVariance), rows, param,
+                     [&](int64_t, int64_t, std::span<const unsigned char> bytes) {
+                       elements += std::ssize(bytes) / 4;
+                     });
+    };
+    if (r.reads) {
+      read();
+      CHECK(elements == 2 * rows.numel());
+    } else {
+      CHECK_THROWS_WITH(read(), Catch::Contains(manifest.files[2].name));
+    }
+  }
 }
 
 TEST_CASE("checkpoint: memory that the host does not reach is copied through memory that it does",
