@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(Mu
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t inside = job.row * item.packed_ld + job.col;
   const int64_t packed = item.packed_offset + inside;
-  const Weights weights = Weights::of(view, item.param, a.verdict.findings);
+  const Weights weights = Weights::of(view, a.verdict.findings);
   const bool rows_fit = job.rows == 1 || (aligned_stride(a.message.dtype, item.packed_ld) &&
                                           aligned_stride(DType::kF32, item.local_ld) &&
                                           aligned_stride(view.momentum_dtype, item.local_ld) &&
@@ -153,10 +153,10 @@ struct AdamBody {
 };
 
 /// The AdamW of `rows` rows from element `first` on.
-__device__ inline void run_adam(const ParamView& view, int32_t param, int64_t first, int64_t ld,
-                                int rows, int cols, int64_t inside, const Positions& positions,
+__device__ inline void run_adam(const ParamView& view, int64_t first, int64_t ld, int rows,
+                                int cols, int64_t inside, const Positions& positions,
                                 const AdamScalars& scalars, Findings* findings) {
-  const Weights weights = Weights::of(view, param, findings);
+  const Weights weights = Weights::of(view, findings);
   const bool rows_fit =
       rows == 1 || (aligned_stride(DType::kF32, ld) && aligned_stride(view.grad_dtype, ld) &&
                     aligned_stride(view.param_dtype, ld));
@@ -180,9 +180,9 @@ struct AdamStretch {
   const AdamScalars* scalars;
   Findings* findings;
 
-  __device__ void operator()(const ParamView& view, int32_t param, int64_t first, int n) const {
+  __device__ void operator()(const ParamView& view, int32_t, int64_t first, int n) const {
     const Positions whole{view.numel, 0, view.numel};
-    run_adam(view, param, first, n, 1, n, first, whole, scalars[view.scalars], findings);
+    run_adam(view, first, n, 1, n, first, whole, scalars[view.scalars], findings);
   }
 };
 
@@ -204,8 +204,8 @@ __global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPiece
   const PieceItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
   if (!view.active) return;
-  run_adam(view, item.param, item.local_offset + job.row * item.local_ld + job.col, item.local_ld,
-           job.rows, job.cols, job.row * item.packed_ld + job.col,
+  run_adam(view, item.local_offset + job.row * item.local_ld + job.col, item.local_ld, job.rows,
+           job.cols, job.row * item.packed_ld + job.col,
            {item.packed_ld, item.tensor_index, item.tensor_ld}, a.tables.adam[view.scalars],
            a.verdict.findings);
 }

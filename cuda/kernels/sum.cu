@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) pack_adamw_kernel(AdamValueArguments
   const ParamView& view = a.tables.params[item.param];
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
-  const Weights weights = Weights::of(view, item.param, nullptr);
+  const Weights weights = Weights::of(view, nullptr);
   const bool fits =
       job.rows == 1 && weights.vectors_fit(local) && aligned(view.grad, view.grad_dtype, local) &&
       aligned(view.momentum, DType::kF32, local) && aligned(view.variance, DType::kF32, local) &&
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) commit_values_kernel(ValueArguments 
   if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t packed = item.packed_offset + job.row * item.packed_ld + job.col;
-  const Weights weights = Weights::of(view, item.param, a.verdict.findings);
+  const Weights weights = Weights::of(view, a.verdict.findings);
   ValueBody body{weights, a.message, local, item.local_ld, packed, item.packed_ld};
   for_elements(job.rows, job.cols,
                job.rows == 1 && weights.vectors_fit(local) &&

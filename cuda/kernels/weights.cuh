@@ -52,13 +52,11 @@ struct Weights {
   uint16_t* remainder;
   DType dtype;
   WeightForm form;
-  int32_t index;          // of the parameter
   const ParamView* view;  // read where rounding is stochastic: registers are few
   Findings* findings;     // of what is written, or null
 
-  __device__ static Weights of(const ParamView& view, int32_t index, Findings* findings) {
-    return {view.param, view.master, view.remainder, view.param_dtype,
-            view.form,  index,       &view,          findings};
+  __device__ static Weights of(const ParamView& view, Findings* findings) {
+    return {view.param, view.master, view.remainder, view.param_dtype, view.form, &view, findings};
   }
   __device__ bool vectors_fit(int64_t at) const {
     return aligned(param, dtype, at) &&
@@ -96,6 +94,9 @@ struct Weights {
     store_halves(static_cast<uint16_t*>(param), at, high);
   }
 
+  /// Read anew each time: kept, it takes a register that commit_muon has not.
+  __device__ uint32_t key() const { return *static_cast<const volatile uint32_t*>(&view->key); }
+
   /// At random: one run of the generator after the other, each for those neighbours that lie in its
   /// block of the tensor and in one row. Mostly one block has them all.
   template <int N>
@@ -105,9 +106,7 @@ struct Weights {
     Halves<N> out;
     const uint64_t begin = positions.index(position);
     if (N == kRandomBlock && begin % kRandomBlock == 0 && positions.cols - position.col >= N) {
-      const RandomBlock random =
-          random_block(view->seed, view->step, static_cast<uint32_t>(index) + view->key_shift,
-                       begin / kRandomBlock);
+      const RandomBlock random = random_block(view->seed, view->step, key(), begin / kRandomBlock);
 #pragma unroll
       for (int i = 0; i < N; ++i)
         out.bits[i] = round_stochastic(w.x[i], random.of(static_cast<uint32_t>(i)));
@@ -116,9 +115,7 @@ struct Weights {
 #pragma unroll 1
     for (int done = 0; done < N;) {
       const uint64_t at = positions.index(position);
-      const RandomBlock random =
-          random_block(view->seed, view->step, static_cast<uint32_t>(index) + view->key_shift,
-                       at / kRandomBlock);
+      const RandomBlock random = random_block(view->seed, view->step, key(), at / kRandomBlock);
       const int first = static_cast<int>(at % kRandomBlock);
       const int end = done + positions.go_on(position, static_cast<int>(kRandomBlock) - first);
 #pragma unroll

@@ -40,8 +40,8 @@ struct ParamView {
   int32_t watched = 0;          // 1: nor does it, but clipping reads its gradient
   float grad_scale = 1.0f;      // multiplies the gradient on reading, in this step
   int32_t scalars = 0;          // index into the step's AdamScalars (AdamW only)
-  uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from, and the
-  uint32_t key_shift = 0;       // parameter's index with this added
+  uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from, and
+  uint32_t key = 0;             // this: the parameter's index, or its index when it was saved
   MUONRT_HOST_DEVICE int64_t grads() const { return grad_numel < 0 ? numel : grad_numel; }
 };
 

@@ -51,7 +51,7 @@ void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const
             run_pass<UpdatePass>(isa, weights.values(), update, n, piece.update_scale,
                                  piece.decay_scale, factor, &scalars);
           }
-          weights.write(piece.param, element, findings);
+          weights.write(element, findings);
         } else {
           run_pass<MomentumPass>(isa, momentum, grad, n, &scalars);
         }
@@ -63,8 +63,8 @@ void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const
 }
 
 /// @param element  index in the whole tensor of the first.
-void adam_range(Isa isa, const ParamView& view, int32_t param, int64_t begin, int64_t count,
-                int64_t element, const AdamScalars& scalars, Findings* findings) {
+void adam_range(Isa isa, const ParamView& view, int64_t begin, int64_t count, int64_t element,
+                const AdamScalars& scalars, Findings* findings) {
   for (int64_t done = 0; done < count; done += kBlock) {
     const int64_t at = begin + done, n = std::min(kBlock, count - done);
     float grads[kBlock];
@@ -72,7 +72,7 @@ void adam_range(Isa isa, const ParamView& view, int32_t param, int64_t begin, in
     run_pass<AdamPass>(isa, weights.values(), static_cast<float*>(view.momentum) + at,
                        view.variance + at,
                        read_block(isa, view.grad, view.grad_dtype, at, n, grads), n, &scalars);
-    weights.write(param, element + done, findings);
+    weights.write(element + done, findings);
   }
 }
 
@@ -120,7 +120,7 @@ void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
       const ParamView& view = tables.params[index];
       if (!view.active) continue;
       spread_range(view.numel, [&](int64_t begin, int64_t end) {
-        adam_range(isa_, view, index, begin, end - begin, begin, tables.adam[view.scalars],
+        adam_range(isa_, view, begin, end - begin, begin, tables.adam[view.scalars],
                    verdict.findings);
       });
     }
@@ -128,8 +128,7 @@ void HostOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
       const ParamView& view = tables.params[piece.param];
       if (!view.active) return;
       for_blocks(piece, first, last, true, [&](int64_t local, int64_t, int64_t element, int64_t n) {
-        adam_range(isa_, view, piece.param, local, n, element, tables.adam[view.scalars],
-                   verdict.findings);
+        adam_range(isa_, view, local, n, element, tables.adam[view.scalars], verdict.findings);
       });
     };
     spread_range(count_elements(pieces),

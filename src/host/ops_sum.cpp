@@ -60,7 +60,7 @@ void take_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const P
     WeightBlock weights(isa, view, local, n);
     const float* values = read_block(isa, message.data, message.dtype, packed, n, copy);
     std::memcpy(weights.values(), values, sizeof(float) * static_cast<size_t>(n));
-    weights.write(piece.param, 0, findings);
+    weights.write(0, findings);
   });
 }
 

@@ -40,17 +40,15 @@ class WeightBlock {
 
   float* values() { return values_; }
 
-  /// @param param    its index, and @param element the first element's index in the whole tensor:
-  ///     what random bits follow from.
+  /// @param element  the first's index in the whole tensor: what random bits follow from.
   /// @param findings  where a parameter that is not finite as it is stored is noted, or null.
-  void write(int32_t param, int64_t element, Findings* findings) const {
+  void write(int64_t element, Findings* findings) const {
     const ParamView& v = *view_;
     uint32_t bad = 0;
     if (v.form == WeightForm::kRemainder) {
       bad = run_pass<SplitPass>(isa_, values_, narrow(), v.remainder + at_, n_);
     } else if (v.form == WeightForm::kStochastic) {
-      run_pass<StochasticPass>(isa_, values_, narrow(), n_, v.seed, v.step,
-                               static_cast<uint32_t>(param) + v.key_shift, element);
+      run_pass<StochasticPass>(isa_, values_, narrow(), n_, v.seed, v.step, v.key, element);
       bad = run_pass<ScanPass<bf16, false>>(isa_, narrow(), 1.0f, n_);
     } else if (v.param_dtype == DType::kBF16) {
       bad = run_pass<CastPass<float, bf16>>(isa_, values_, narrow(), n_);

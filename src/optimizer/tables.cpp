@@ -240,7 +240,7 @@ RandomKeys Tables::random_keys() const {
   RandomKeys out;
   for (int64_t i = 0; i < param_count(); ++i) {
     out.seed = params_[i].seed;
-    out.keys.push_back(static_cast<uint32_t>(i) + params_[i].key_shift);
+    out.keys.push_back(params_[i].key);
   }
   return out;
 }
@@ -248,7 +248,7 @@ RandomKeys Tables::random_keys() const {
 void Tables::set_random_keys(const RandomKeys& keys) {
   for (int64_t i = 0; i < param_count(); ++i) {
     params_[i].seed = keys.seed;
-    params_[i].key_shift = keys.keys[static_cast<size_t>(i)] - static_cast<uint32_t>(i);
+    params_[i].key = keys.keys[static_cast<size_t>(i)];
   }
 }
 

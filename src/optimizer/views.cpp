@@ -31,6 +31,7 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
   view.group = p.group;
   view.scalars = param;
   view.seed = static_cast<uint64_t>(settings.seed);
+  view.key = static_cast<uint32_t>(param);
   const auto local = [&](StateKind kind) -> void* {
     const StateEntry* entry = state.find(param, kind);
     return entry && entry->place == StatePlace::kLocal ? entry->data : nullptr;

@@ -137,6 +137,7 @@ Stage::Stage(Machine& machine_in, const Scene& scene_in) : machine(machine_in), 
     view.momentum_dtype = param.momentum_dtype;
     view.seed = 0x123456789abcdef0;
     view.step = (uint64_t{1} << 40) + 17;
+    view.key = 0xfffffff0u + static_cast<uint32_t>(p);  // an index when it was saved
     if (view.form == WeightForm::kRemainder)
       view.remainder = reinterpret_cast<uint16_t*>(
           machine.put(scene.remainder[p], (param.offset + param.remainder_offset) * 2));

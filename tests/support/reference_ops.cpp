@@ -54,8 +54,7 @@ void note_written(const void* data, DType dtype, int64_t i, const Verdict& verdi
 }
 
 /// @param element  index in the whole tensor.
-void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, float w,
-                const Verdict& verdict) {
+void set_weight(const ParamView& p, int64_t i, int64_t element, float w, const Verdict& verdict) {
   if (p.form == WeightForm::kMaster) p.master[i] = w;
   if (p.form == WeightForm::kPlain || p.form == WeightForm::kMaster) {
     store(p.param, p.param_dtype, i, w);
@@ -64,9 +63,8 @@ void set_weight(const ParamView& p, int32_t param, int64_t i, int64_t element, f
     static_cast<bf16*>(p.param)[i].bits = split.high;
     p.remainder[i] = split.low;
   } else {
-    static_cast<bf16*>(p.param)[i].bits = round_stochastic(
-        w,
-        random_bits(p.seed, p.step, static_cast<uint32_t>(param), static_cast<uint64_t>(element)));
+    static_cast<bf16*>(p.param)[i].bits =
+        round_stochastic(w, random_bits(p.seed, p.step, p.key, static_cast<uint64_t>(element)));
   }
   note_written(p.param, p.param_dtype, i, verdict);
 }
@@ -155,7 +153,7 @@ void ReferenceOps::commit_values(Stream&, std::span<const Piece> pieces, const P
   if (!verdict.passes()) return;
   for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t at, int64_t) {
     const ParamView& p = params[piece.param];
-    if (p.active) set_weight(p, piece.param, i, 0, load(message.data, message.dtype, at), verdict);
+    if (p.active) set_weight(p, i, 0, load(message.data, message.dtype, at), verdict);
   });
 }
 
@@ -330,8 +328,8 @@ void ReferenceOps::commit_update(Stream&, std::span<const Piece> pieces, const S
     if (!p.active) return;
     const float w = muon_update(weight(p, i), load(message.data, message.dtype, at),
                                 piece.update_scale, piece.decay_scale, tables.groups[p.group]);
-    set_weight(p, piece.param, i, element,
-               p.row_factors ? w * p.row_factors[element / piece.tensor_ld] : w, verdict);
+    set_weight(p, i, element, p.row_factors ? w * p.row_factors[element / piece.tensor_ld] : w,
+               verdict);
   });
 }
 
@@ -343,7 +341,7 @@ void ReferenceOps::commit_adamw(Stream&, std::span<const int32_t> list,
     const ParamView& p = tables.params[param];
     const AdamScalars& s = tables.adam[p.scalars];
     if (!p.active) return;
-    set_weight(p, param, i, element,
+    set_weight(p, i, element,
                adamw_update(weight(p, i), gradient(p, i, s.grad_scale),
                             static_cast<float*>(p.momentum)[i], p.variance[i], s),
                verdict);
