@@ -114,8 +114,8 @@ std::string SavedRun::require_resumable() const {
   }
   const json before = saved.value("products", json());
   if (before == products) return "";
-  return "--resume: products are those of " + products + ", and of " + text_of(before) +
-         " when the run began: the last bits may be others\n";
+  return "--resume: the run began with products of " + text_of(before) + ", and goes on with " +
+         text_of(products) + ": its bits may differ from here on\n";
 }
 
 }  // namespace muonrt::train

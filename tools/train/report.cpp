@@ -93,10 +93,12 @@ std::string clipping(const Options& o, const Outcome& outcome) {
 
 std::string checkpoints(const Options& o, const RunResult& r) {
   std::string out;
-  if (!o.resume.empty() && r.first_step == r.steps)
-    return "all " + std::to_string(r.steps) + " steps are done: " + o.resume + "\n";
-  if (!o.resume.empty())
-    out = "resumed after step " + std::to_string(r.first_step) + ": " + o.resume + "\n";
+  if (!o.resume.empty()) {
+    const std::string steps = std::to_string(r.first_step);
+    out = r.first_step == r.steps ? "all " + steps + " steps were done: "
+                                  : "resumed after step " + steps + ": ";
+    out += o.resume + "\n";
+  }
   if (!o.save.empty())
     out += "checkpoint after step " + std::to_string(r.steps) + ": " + o.save + "\n";
   return out;

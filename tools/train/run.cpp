@@ -306,6 +306,7 @@ RunResult Trainer::run(std::FILE* out) {
   result.val_loss = validate();
   result.curve.points.push_back(
       {first_step_, std::nan(""), result.val_loss, first_step_ * tokens, 0.0});
+  if (!options_.save.empty() && first_step_ == options_.steps) save(first_step_);
   for (int64_t step = first_step_; step < options_.steps && !result.interrupted; ++step) {
     muonrt_report_t report;
     const double began = now();
