@@ -96,7 +96,7 @@ std::string SavedRun::require_resumable() const {
                              "train.json); name a folder of --save");
   }
   const json saved = tool::parse_strict(tool::read_text(run_file(folder)), run_file(folder));
-  if (!saved.is_object() || saved.value("format", json()) != kFormat) {
+  if (!saved.is_object() || saved.value("format", json()) != json(kFormat)) {
     throw std::runtime_error(run_file(folder) + ": its format is not '" + kFormat +
                              "'; resume with the muonrt that wrote it");
   }
@@ -113,7 +113,7 @@ std::string SavedRun::require_resumable() const {
                              "; give what it was begun with, or begin anew without --resume");
   }
   const json before = saved.value("products", json());
-  if (before == products) return "";
+  if (before == json(products)) return "";
   return "--resume: the run began with products of " + text_of(before) + ", and goes on with " +
          text_of(products) + ": its bits may differ from here on\n";
 }
