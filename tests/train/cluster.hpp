@@ -35,9 +35,11 @@ inline Options tiny_options() {
 }
 
 /// One run on threads; all ranks must come to the same.
-/// @param lr  peak rate.
+/// @param lr     peak rate.
+/// @param place  of every rank's optimizer.
 inline RunResult train_on(int ranks, const std::string& mesh_text, const Options& options,
-                          const std::string& optimizer, const Corpus& corpus, double lr = 0.02) {
+                          const std::string& optimizer, const Corpus& corpus, double lr = 0.02,
+                          const Place& place = {}) {
   ThreadGroup group(ranks);
   std::vector<RunResult> results(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
@@ -48,7 +50,8 @@ inline RunResult train_on(int ranks, const std::string& mesh_text, const Options
       RunPlan plan;
       plan.optimizer = optimizer;
       plan.lr = lr;
-      results[static_cast<size_t>(rank)] = run_training(comm, mesh, options, plan, corpus, nullptr);
+      results[static_cast<size_t>(rank)] =
+          run_training(comm, mesh, options, plan, corpus, nullptr, place);
     });
   }
   for (std::thread& t : threads) t.join();

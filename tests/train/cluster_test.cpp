@@ -1,8 +1,12 @@
 #include "train/cluster.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <list>
+#include <memory>
 #include <thread>
 
+#include "support/folder.hpp"
 #include "train/mesh.hpp"
 #include "train/shards.hpp"
 
@@ -30,6 +34,52 @@ TEST_CASE("train: losses over any number of ranks and any mesh are equal to the 
       }
       CHECK(many.val_loss == one.val_loss);
     }
+  }
+}
+
+TEST_CASE("train: a resumed run goes on to the same losses, its optimizer's memory here or apart",
+          "[train]") {
+  /// As a GPU's: the model's shards are a copy.
+  class Apart : public DeviceMemory {
+   public:
+    float* make(int64_t elements) override {
+      return blocks_.emplace_back(static_cast<size_t>(elements)).data();
+    }
+    void put(float* to, const std::vector<float>& from) override {
+      std::copy(from.begin(), from.end(), to);
+    }
+    void get(std::vector<float>& to, const float* from) override {
+      std::copy_n(from, to.size(), to.begin());
+    }
+
+   private:
+    std::list<std::vector<float>> blocks_;
+  };
+  Place apart;
+  apart.make_memory = [] { return std::make_unique<Apart>(); };
+  const Corpus corpus = tiny_corpus();
+  const test_support::Folder folder;
+  Options options = tiny_options();
+  options.warmup = 0.0;  // With one rate for all steps a shorter run is the beginning of a longer.
+  options.final_lr = 1.0;
+  const RunResult whole = train_on(1, "", options, "muon", corpus);
+  Options first = options;
+  first.steps = 5;
+  first.save = folder.path();
+  first.save_every = 2;
+  train_on(3, "fsdp=3", first, "muon", corpus, 0.02, apart);
+  options.resume = first.save;
+  for (const Place& place : {Place(), apart}) {
+    const RunResult rest = train_on(4, "fsdp=2,tp=2", options, "muon", corpus, 0.02, place);
+    CHECK(rest.first_step == 5);
+    REQUIRE(rest.curve.points.size() == 8);
+    CHECK(rest.curve.points[0].step == 5);
+    for (size_t i = 1; i < rest.curve.points.size(); ++i) {
+      CHECK(rest.curve.points[i].step == whole.curve.points[i + 5].step);
+      CHECK(rest.curve.points[i].train_loss == whole.curve.points[i + 5].train_loss);
+      CHECK(rest.curve.points[i].tokens == whole.curve.points[i + 5].tokens);
+    }
+    CHECK(rest.val_loss == whole.val_loss);
   }
 }
 

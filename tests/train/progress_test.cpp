@@ -117,6 +117,15 @@ TEST_CASE("train progress: time left counts the runs that follow", "[unit][train
   CHECK(out.text() == "muon  step 10/100  loss 3.000  4:50 left  2.0k tok/s\n");
 }
 
+TEST_CASE("train progress: a resumed run is as fast as its own steps", "[unit][train]") {
+  Captured out;
+  ProgressOptions options = kOptions;
+  options.first_step = 90;
+  Progress progress(out.file(), {false, 80}, options);
+  progress.update_at({91, 3.0, kNone, kNone, kNone}, 2.0);
+  CHECK(out.text() == "muon  step 91/100  loss 3.000  0:18 left  1.0k tok/s\n");
+}
+
 TEST_CASE("train progress: a file is no terminal, and a run without a step prints nothing",
           "[unit][train]") {
   Captured out;

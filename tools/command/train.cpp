@@ -43,6 +43,8 @@ int run_on(Comm& comm, const RunDevice& where, const train::Options& options,
     train::Place place;
     place.comm = &between;
     if (where.cuda()) place.make_memory = [&] { return std::make_unique<GpuMemory>(comm.rank()); };
+    place.products = where.device + (where.portable ? " --portable" : "");
+    if (where.cuda()) place.products += " --symmetric " + where.symmetric;
     place.set_device = [&](muonrt_optimizer_options_t& o) { set_device(o, where, comm.rank()); };
     return train::train(comm, options, corpus, stderr, place);
   });
@@ -93,6 +95,20 @@ void add_train(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--data", o->data, "text file (default: the King James text)");
   command->add_option("--out", o->out, "folder for loss.csv, loss.svg, plan.txt, result.txt, ...")
+      ->check(file_name());
+  auto* save = command->add_option(
+      "--save", o->save,
+      "folder that keeps the last checkpoint: of every --save-every steps, the last one, and one "
+      "that a signal stops; with one --optimizer");
+  save->check(file_name());
+  command->add_option("--save-every", o->save_every, "steps between checkpoints")
+      ->needs(save)
+      ->capture_default_str();
+  command
+      ->add_option("--resume", o->resume,
+                   "folder of --save to go on from, with the arguments of its run, to the same "
+                   "bits; ranks, --mesh, --window, --chunk-bytes, --commit and validations may be "
+                   "others")
       ->check(file_name());
   command->add_flag("--trace", o->trace,
                     "also trace.json: the stages of the last step on all ranks");

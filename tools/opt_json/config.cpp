@@ -1,8 +1,6 @@
 #include "opt_json/config.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
 
 #include "opt_json/glob.hpp"
@@ -169,13 +167,6 @@ StepConfig parse_config(std::string_view text, const std::string& file) {
   return out;
 }
 
-StepConfig read_config(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  // An empty file can be read, which inserting its text would deny.
-  if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
-  if (!in.is_open() || in.bad() || !text) throw std::runtime_error(path + ": cannot be read");
-  return parse_config(text.str(), path);
-}
+StepConfig read_config(const std::string& path) { return parse_config(read_text(path), path); }
 
 }  // namespace muonrt::tool

@@ -1,5 +1,7 @@
 #include "opt_json/strict_json.hpp"
 
+#include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <vector>
 
@@ -102,6 +104,15 @@ Json parse_strict(std::string_view text, const std::string& what, const JsonLimi
   }
   if (!good) throw std::runtime_error(what + ": " + builder.problem());
   return builder.take();
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  // An empty file can be read, which inserting its text would deny.
+  if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  if (!in.is_open() || in.bad() || !text) throw std::runtime_error(path + ": cannot be read");
+  return text.str();
 }
 
 std::string shown(std::string_view text) {

@@ -19,6 +19,9 @@ struct JsonLimits {
 nlohmann::json parse_strict(std::string_view text, const std::string& what,
                             const JsonLimits& limits = {});
 
+/// All of a file. Throws std::runtime_error where it cannot be read.
+std::string read_text(const std::string& path);
+
 /// Text from outside for a message: quoted, control characters escaped, shortened.
 std::string shown(std::string_view text);
 

@@ -5,15 +5,11 @@
 #include <stdexcept>
 
 #include "opt_json/optimizers.hpp"
+#include "opt_json/strict_json.hpp"
 
 namespace muonrt::train {
 
 namespace {
-
-tool::StepConfig read(const std::string& name) {
-  const bool path = name.find('/') != std::string::npos || name.ends_with(".json");
-  return path ? tool::read_config(name) : tool::parse_config(tool::optimizer_json(name), name);
-}
 
 /// What a trainer's parameter cannot have.
 void check_rule(const std::string& file, const tool::ParamConfig& c) {
@@ -36,8 +32,13 @@ void check_rule(const std::string& file, const tool::ParamConfig& c) {
 
 }  // namespace
 
+std::string optimizer_text(const std::string& name) {
+  const bool path = name.find('/') != std::string::npos || name.ends_with(".json");
+  return path ? tool::read_text(name) : std::string(tool::optimizer_json(name));
+}
+
 TrainOptimizer::TrainOptimizer(const std::string& name, const Config& model, double qk_clip)
-    : config_(read(name)) {
+    : config_(tool::parse_config(optimizer_text(name), name)) {
   take_rules(model);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     clip(model, layer, false, qk_clip);

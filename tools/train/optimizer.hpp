@@ -9,11 +9,15 @@
 
 namespace muonrt::train {
 
+/// The opt.json of one. @param name  one of tools/optimizers, or a path (with '/' or .json).
+/// Throws std::runtime_error.
+std::string optimizer_text(const std::string& name);
+
 /// One optimizer of `--optimizer` on one model: an opt.json, whose rules meet the names of the
 /// model's parameters. Layouts come from the mesh, so a file that has some is refused.
 class TrainOptimizer {
  public:
-  /// @param name     one of tools/optimizers, or the path of an opt.json (with '/' or .json).
+  /// @param name     as optimizer_text takes it.
   /// @param qk_clip  threshold for the query and key matrices, over what the rules say; 0: none.
   /// Throws std::runtime_error that names the rule and key.
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip);

@@ -34,6 +34,16 @@ void check_rates(const Options& o, size_t optimizers) {
   }
 }
 
+void check_checkpoints(const Options& o, size_t optimizers) {
+  require(o.save_every >= 1, "--save-every", std::to_string(o.save_every), "use 1 or more steps");
+  if ((o.save.empty() && o.resume.empty()) || (optimizers == 1 && o.runs == 1)) return;
+  throw std::runtime_error((o.save.empty() ? "--resume" : "--save") +
+                           std::string(": a checkpoint is of one run, but --optimizer ") +
+                           o.optimizer + " with --runs " + std::to_string(o.runs) + " makes " +
+                           std::to_string(optimizers * static_cast<size_t>(o.runs)) +
+                           "; pass --optimizer with one name, such as muon, and --runs 1");
+}
+
 void check_optimizers(const Options& o) {
   bool clips = false;
   for (const std::string& name : o.optimizers()) {
@@ -75,6 +85,7 @@ void check_options(const Options& o) {
             "name each once (--runs repeats with other seeds)");
   }
   check_rates(o, names.size());
+  check_checkpoints(o, names.size());
   check_optimizers(o);
   require(o.warmup >= 0 && o.warmup <= 1, "--warmup", shortest(o.warmup),
           "use a share from 0 to 1");

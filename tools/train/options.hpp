@@ -19,6 +19,9 @@ struct Options {
   std::string mesh;  // "dp=2,fsdp=2"; empty: chosen from the number of ranks
   std::string data;  // text file; empty: the King James text
   std::string out;   // folder; empty: no files are written
+  std::string save;  // folder for checkpoints; empty: none
+  int64_t save_every = 100;
+  std::string resume;  // folder of the checkpoint to go on from; empty: from the beginning
   bool trace = false;
   bool json = false;
   std::vector<double> lr;  // peak rates: of each optimizer, or one for all; empty: their files'

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
@@ -26,6 +27,8 @@ struct Place {
   /// Of its device, one for each run; empty: the host's.
   std::function<std::unique_ptr<DeviceMemory>()> make_memory;
   std::function<void(muonrt_optimizer_options_t&)> set_device;
+  /// In words: what the last bits of its products depend on.
+  std::string products = "host";
 };
 
 }  // namespace muonrt::train

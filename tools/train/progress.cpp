@@ -53,7 +53,7 @@ void Progress::update(const ProgressReport& report) {
 
 void Progress::update_at(const ProgressReport& report, double now) {
   const double previous = first_step_ < 0 ? 0.0 : last_time_;
-  const int64_t previous_step = first_step_ < 0 ? 0 : last_.step;
+  const int64_t previous_step = first_step_ < 0 ? options_.first_step : last_.step;
   if (report.step > previous_step) {
     const double each = (now - previous) / static_cast<double>(report.step - previous_step);
     step_seconds_ =

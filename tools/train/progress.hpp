@@ -25,6 +25,7 @@ struct ProgressOptions {
   int64_t tokens_per_step = 0;  // of all ranks together
   int64_t later_steps = 0;      // of the runs that follow; counted in the time left
   double line_seconds = 5.0;    // in a log file: a line at most this often (and at the end)
+  int64_t first_step = 0;       // of `steps`: done before, by the run that this one resumes
 };
 
 using tool::detect_screen;

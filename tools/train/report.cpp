@@ -84,10 +84,23 @@ std::string clipping(const Options& o, const Outcome& outcome) {
     const bool clips = !TrainOptimizer(name, preset(o.preset), o.qk_clip).clipped_layers().empty();
     out += "QK-clip (" + name + "): " +
            (clips ? "" : "no query or key matrix that Muon steps, so nothing is clipped; ") +
-           std::to_string(r.clipped_heads) + " heads clipped in " + std::to_string(r.steps) +
-           " steps; largest attention logit " + fixed(double{most}, 3) + ", at the end " +
-           fixed(double{r.max_logits.back()}, 3) + "\n";
+           std::to_string(r.clipped_heads) + " heads clipped in " +
+           std::to_string(r.max_logits.size()) + " steps; largest attention logit " +
+           fixed(double{most}, 3) + ", at the end " + fixed(double{r.max_logits.back()}, 3) + "\n";
   }
+  return out;
+}
+
+std::string checkpoints(const Options& o, const RunResult& r) {
+  std::string out;
+  if (!o.resume.empty()) {
+    const std::string steps = std::to_string(r.first_step);
+    out = r.first_step == r.steps ? "all " + steps + " steps were done: "
+                                  : "resumed after step " + steps + ": ";
+    out += o.resume + "\n";
+  }
+  if (!o.save.empty())
+    out += "checkpoint after step " + std::to_string(r.steps) + ": " + o.save + "\n";
   return out;
 }
 
@@ -120,7 +133,7 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
                      {"", "optimizer ms (exposed)", kLeft}});
   for (const Row& row : rows) table.add(cells_of(row));
   out += table.text() + comparison(rows) + clipping(o, outcome);
-  for (const RunResult& r : outcome.results) out += r.health;
+  for (const RunResult& r : outcome.results) out += r.health + checkpoints(o, r);
   if (!o.out.empty()) {
     out += "loss curve: " + o.out + "/loss.csv, " + o.out + "/loss.svg\n";
     out += "plan: " + o.out + "/plan.txt\n";
@@ -145,6 +158,7 @@ std::string result_json(const Options& o, const Text& text, const Outcome& outco
     runs.push_back({{"optimizer", plan.optimizer},
                     {"seed", plan.seed},
                     {"lr", plan.lr},
+                    {"first_step", r.first_step},
                     {"steps", r.steps},
                     {"val_loss", r.val_loss},
                     {"train_loss", r.train_loss},

@@ -80,6 +80,7 @@ class Trainer {
       memory_->put(far_, local_);
     }
     optimizer_ = make_optimizer(mesh);
+    if (!options.resume.empty()) load();
   }
 
   RunResult run(std::FILE* out);
@@ -92,6 +93,8 @@ class Trainer {
   double validate();
   double rate(int64_t step) const;
   muonrt_report_t step_optimizer(int64_t step);
+  void load();
+  void save(int64_t steps);
   float largest(float mine);
   bool anyone_stops();
   int64_t share(int64_t total, int rank) const { return total * rank / ranks_; }
@@ -113,6 +116,7 @@ class Trainer {
   std::unique_ptr<DeviceMemory> memory_;  // the optimizer's, with the same in it; null: here
   float *far_ = nullptr, *far_grad_ = nullptr, *far_logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
+  int64_t first_step_ = 0;
 };
 
 std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
@@ -226,6 +230,26 @@ muonrt_report_t Trainer::step_optimizer(int64_t step) {
   return report;
 }
 
+/// Batches and weights' first values follow from seed and step: all else is the optimizer's.
+void Trainer::load() {
+  optimizer_->load(options_.resume);
+  if (memory_) memory_->get(local_, far_);
+  first_step_ = optimizer_->steps();
+}
+
+void Trainer::save(int64_t steps) {
+  if (const int64_t committed = optimizer_->steps(); committed != steps) {
+    throw std::runtime_error("--save: " + std::to_string(steps - committed) + " of " +
+                             std::to_string(steps) + " steps of " + plan_.optimizer +
+                             " were voted down, and a checkpoint counts the others alone; mend "
+                             "the optimizer's settings, or train without --save");
+  }
+  muonrt_save_options_t how;
+  muonrt_save_options_init(&how);
+  how.with_params = 1;
+  optimizer_->save(options_.save, &how);
+}
+
 double Trainer::train_step(int64_t step, muonrt_report_t& report) {
   const int64_t blocks = (options_.batch + kBlock - 1) / kBlock;
   shards_.gather(comm_, local_.data(), full_.pointers.data());
@@ -266,6 +290,7 @@ RunResult Trainer::run(std::FILE* out) {
       settings.label += " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of);
     }
     settings.steps = options_.steps;
+    settings.first_step = first_step_;
     settings.tokens_per_step = tokens;
     settings.later_steps = plan_.later_steps;
     progress = std::make_unique<Progress>(out, detect_screen(out), settings);
@@ -275,9 +300,14 @@ RunResult Trainer::run(std::FILE* out) {
   std::vector<std::string> names;
   for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
   tool::HealthLog health(names);
+  result.first_step = result.steps = first_step_;
+  // A scheduled momentum is another at each step, and no difference.
+  if (rank_ == 0 && out && settings_.constant()) std::fputs(optimizer_->load_notes().c_str(), out);
   result.val_loss = validate();
-  result.curve.points.push_back({0, std::nan(""), result.val_loss, 0, 0.0});
-  for (int64_t step = 0; step < options_.steps && !result.interrupted; ++step) {
+  result.curve.points.push_back(
+      {first_step_, std::nan(""), result.val_loss, first_step_ * tokens, 0.0});
+  if (!options_.save.empty() && first_step_ == options_.steps) save(first_step_);
+  for (int64_t step = first_step_; step < options_.steps && !result.interrupted; ++step) {
     muonrt_report_t report;
     const double began = now();
     result.train_loss = train_step(step, report);
@@ -290,9 +320,12 @@ RunResult Trainer::run(std::FILE* out) {
     exposed += report.exposed_seconds;
     result.steps = step + 1;
     result.interrupted = anyone_stops();
+    const bool last = result.steps == options_.steps || result.interrupted;
+    if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
+      save(result.steps);
+    }
     CurvePoint point{step + 1, result.train_loss, std::nan(""), (step + 1) * tokens, now() - start};
-    if (result.steps % options_.eval_every == 0 || result.steps == options_.steps ||
-        result.interrupted) {
+    if (last || result.steps % options_.eval_every == 0) {
       result.val_loss = point.val_loss = validate();
     }
     result.curve.points.push_back(point);
@@ -302,10 +335,11 @@ RunResult Trainer::run(std::FILE* out) {
     }
   }
   if (progress) progress->finish();
-  const auto done = static_cast<double>(result.steps);
-  result.tokens_per_second = done * static_cast<double>(tokens) / busy;
-  result.optimizer_ms = optimizer / done * 1e3;
-  result.exposed_ms = exposed / done * 1e3;
+  if (const auto done = static_cast<double>(result.steps - first_step_); done > 0) {
+    result.tokens_per_second = done * static_cast<double>(tokens) / busy;
+    result.optimizer_ms = optimizer / done * 1e3;
+    result.exposed_ms = exposed / done * 1e3;
+  }
   if (options_.trace) result.trace = optimizer_->trace(MUONRT_JSON);
   if (rank_ == 0) {
     result.plan = optimizer_->describe();

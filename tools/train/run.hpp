@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,17 @@ struct RunPlan {
 /// What came of it; equal on every rank but for `trace` and `plan`.
 struct RunResult {
   Curve curve;
-  double val_loss = 0.0;    // after the last step
-  double train_loss = 0.0;  // of the last step
-  double tokens_per_second = 0.0;
-  double optimizer_ms = 0.0;  // mean of a step
+  double val_loss = 0.0;                                         // after the last step
+  double train_loss = std::numeric_limits<double>::quiet_NaN();  // of the last step here
+  double tokens_per_second = 0.0;                                // 0 where no step was left
+  double optimizer_ms = 0.0;                                     // mean of a step
   double exposed_ms = 0.0;
-  int64_t steps = 0;  // done
-  /// Of each step: the largest input of any attention softmax over the whole batch, with the
+  int64_t first_step = 0;  // done before this run, which resumed a checkpoint
+  int64_t steps = 0;       // done, those among them
+  /// Of each step here: the largest input of any attention softmax over the whole batch, with the
   /// weights before the step.
   std::vector<float> max_logits;
-  int64_t clipped_heads = 0;  // by QK-clip, summed over the steps
+  int64_t clipped_heads = 0;  // by QK-clip, summed over these steps
   bool interrupted = false;
   std::string health;       // rank 0: a line for each step that measured
   std::string health_json;  // rank 0: a list of their matrices

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "opt_json/output_file.hpp"
+#include "train/checkpoint.hpp"
 #include "train/curve.hpp"
 #include "train/mesh.hpp"
 #include "train/optimizer.hpp"
@@ -118,6 +119,9 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
   outcome.ranks = comm.size();
   outcome.mesh = mesh.text();
   outcome.plans = plan_runs(options);
+  const SavedRun run{options, outcome.plans.front(), corpus.text(), place.products};
+  std::string note;
+  if (!options.resume.empty()) note = run.require_resumable();
   std::string trace;
   std::vector<RunFile> files;
   if (root && !options.out.empty()) {
@@ -129,6 +133,8 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
     files = run_files(options, corpus.text(), outcome, trace);
     require_writable(options, files);
   }
+  if (root && !options.save.empty()) run.begin_saving();
+  if (root) std::fputs(note.c_str(), stderr);
   bool interrupted = false;
   for (const RunPlan& plan : outcome.plans) {
     outcome.results.push_back(run_training(comm, mesh, options, plan, corpus, screen, place));

@@ -1,0 +1,121 @@
+#include "train/checkpoint.hpp"
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <system_error>
+
+#include "opt_json/output_file.hpp"
+#include "opt_json/strict_json.hpp"
+#include "train/optimizer.hpp"
+
+namespace muonrt::train {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kFormat = "muonrt train 1";
+/// Keys of an opt.json that no bit of a run depends on.
+constexpr const char* kIdle[] = {"about",    "chunk_bytes",   "window",      "commit",
+                                 "replicas", "replica_check", "health_every"};
+
+std::string run_file(const std::string& folder) { return folder + "/train.json"; }
+
+/// Whether there is one: a folder without manifest is no checkpoint.
+bool holds_checkpoint(const std::string& folder) {
+  std::error_code error;
+  return fs::exists(folder + "/manifest.json", error);
+}
+
+std::string text_of(const json& value, int indent = -1) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+/// What is compared by its content, whatever its name.
+json content(const std::string& name, uint64_t hash) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return {{"name", name}, {"hash", digits}};
+}
+
+json optimizer_facts(const std::string& name) {
+  json opt_json = tool::parse_strict(optimizer_text(name), name);
+  for (const char* key : kIdle) opt_json.erase(key);
+  const std::string text = text_of(opt_json);
+  return content(name, fingerprint({name, {text.begin(), text.end()}}));
+}
+
+/// By the option's name.
+json facts_of(const SavedRun& run) {
+  const Options& o = run.options;
+  return {{"preset", o.preset},      {"optimizer", optimizer_facts(run.plan.optimizer)},
+          {"lr", run.plan.lr},       {"qk-clip", o.qk_clip},
+          {"steps", o.steps},        {"batch", o.batch},
+          {"seed", run.plan.seed},   {"data", content(describe(run.text), fingerprint(run.text))},
+          {"warmup", o.warmup},      {"final-lr", o.final_lr},
+          {"transport", o.transport}};
+}
+
+bool same(const json& here, const json& there) {
+  if (!here.is_object()) return here == there;
+  return there.is_object() && there.contains("hash") && here["hash"] == there["hash"];
+}
+
+}  // namespace
+
+void SavedRun::begin_saving() const {
+  const std::string& folder = options.save;
+  std::error_code error;
+  if (holds_checkpoint(folder)) {
+    if (!options.resume.empty() && fs::equivalent(folder, options.resume, error)) return;
+    throw std::runtime_error("--save: " + folder + " holds a checkpoint; go on from it with " +
+                             "--resume " + folder + ", or name another folder");
+  }
+  fs::create_directories(folder, error);
+  if (error) {
+    throw std::runtime_error("--save: " + folder + ": cannot be made (" + error.message() +
+                             "); name a folder that may be written");
+  }
+  // The optimizer's save syncs the folder before it makes a checkpoint of it.
+  const json all = {{"format", kFormat}, {"options", facts_of(*this)}, {"products", products}};
+  tool::write_text_file(run_file(folder), text_of(all, 1) + "\n");
+}
+
+std::string SavedRun::require_resumable() const {
+  const std::string& folder = options.resume;
+  if (!holds_checkpoint(folder)) {
+    throw std::runtime_error("--resume: " + folder + " holds no checkpoint (no manifest.json); " +
+                             "name a folder of --save, or leave --resume out");
+  }
+  std::error_code error;
+  if (!fs::exists(run_file(folder), error)) {
+    throw std::runtime_error("--resume: " + folder + " holds a checkpoint of another program (no " +
+                             "train.json); name a folder of --save");
+  }
+  const json saved = tool::parse_strict(tool::read_text(run_file(folder)), run_file(folder));
+  if (!saved.is_object() || saved.value("format", json()) != json(kFormat)) {
+    throw std::runtime_error(run_file(folder) + ": its format is not '" + kFormat +
+                             "'; resume with the muonrt that wrote it");
+  }
+  const json mine = facts_of(*this), there = saved.value("options", json::object());
+  std::string problems;
+  for (const auto& [option, here] : mine.items()) {
+    const json other = there.is_object() ? there.value(option, json()) : json();
+    if (same(here, other)) continue;
+    problems += (problems.empty() ? "--" : "; --") + option + " is " + text_of(here) + ", there " +
+                text_of(other);
+  }
+  if (!problems.empty()) {
+    throw std::runtime_error("--resume: " + folder + " is of another run: " + problems +
+                             "; give what it was begun with, or begin anew without --resume");
+  }
+  const json before = saved.value("products", json());
+  if (before == json(products)) return "";
+  return "--resume: the run began with products of " + text_of(before) + ", and goes on with " +
+         text_of(products) + ": its bits may differ from here on\n";
+}
+
+}  // namespace muonrt::train
