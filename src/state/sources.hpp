@@ -16,6 +16,14 @@ class StateSources {
  public:
   /// Opens the files of the manifest. Errors: IO, CORRUPT, naming file and tensor.
   StateSources(const std::string& folder, const Manifest& manifest);
+  /// The same with those of its files that are open.
+  StateSources(std::vector<std::unique_ptr<PieceFile>> files, const Manifest& manifest);
+
+  const std::vector<std::unique_ptr<PieceFile>>& files() const { return files_; }
+  /// Elements of the whole tensor; of NorMuon's, lines. Of what the manifest names.
+  int64_t numel(const std::string& param, int32_t kind) const;
+  /// Where an element lies: "FILE: byte 17", with " and " between several; "no file" in none.
+  std::string where(const std::string& param, int32_t kind, int64_t element) const;
 
   /// Calls `take(first, element, bytes)` for stretches of the extent, each once: those from its
   /// element `first` on, which is element `element` of the whole tensor.
@@ -33,8 +41,14 @@ class StateSources {
     PieceFile* file;
     const FilePiece* piece;
   };
+  struct Tensor {
+    int64_t numel = 0;
+    std::vector<Source> sources = {};
+  };
+  const Tensor& at(const std::string& param, int32_t kind) const;
+
   std::vector<std::unique_ptr<PieceFile>> files_;
-  std::map<std::pair<std::string, int32_t>, std::vector<Source>> sources_;
+  std::map<std::pair<std::string, int32_t>, Tensor> tensors_;
 };
 
 }  // namespace muonrt

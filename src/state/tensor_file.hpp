@@ -29,6 +29,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+/// All of a file. Errors: as MappedFile.
+std::string text_of_file(const std::string& path);
+
 /// A safetensors file. Calls from several threads are fine.
 class TensorFile {
  public:
