@@ -30,8 +30,9 @@ def crc32c(data):
 
 
 def scrambled(x):
-    """The finalizer of SplitMix64."""
+    """SplitMix64 of the state x."""
     mask = (1 << 64) - 1
+    x = (x + 0x9E3779B97F4A7C15) & mask
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & mask
     x = ((x ^ x >> 27) * 0x94D049BB133111EB) & mask
     return x ^ x >> 31

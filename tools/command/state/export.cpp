@@ -15,6 +15,7 @@ namespace muonrt::tool {
 
 namespace {
 
+constexpr auto kMomentum = static_cast<int32_t>(StateKind::kMomentum);
 constexpr auto kMaster = static_cast<int32_t>(StateKind::kMaster);
 constexpr auto kRemainder = static_cast<int32_t>(StateKind::kRemainder);
 constexpr auto kParam = StateTensor::kParam;
@@ -87,7 +88,8 @@ std::vector<ShardTensor> state_of(const Manifest& manifest, StateSources& source
   };
   std::vector<ShardTensor> out = {count("step", manifest.step)};
   for (const ManifestParam& p : manifest.params)
-    if (p.role == "adamw") out.push_back(count("updates/" + p.name, p.updates));
+    if (p.role == "adamw" && has(p, kMomentum))
+      out.push_back(count("updates/" + p.name, p.updates));
   for (const ManifestParam& p : manifest.params) {
     for (const auto& [word, dtype] : p.state) {
       const int32_t kind = kind_of(word);
@@ -105,7 +107,7 @@ std::vector<ShardTensor> state_of(const Manifest& manifest, StateSources& source
 std::map<std::string, std::string> state_metadata(const Manifest& manifest) {
   std::map<std::string, std::string> out = {{"format", kStepStateFormat}};
   for (const ManifestParam& p : manifest.params)
-    out["momentum/" + p.name] = p.role == "adamw" ? "adamw" : p.momentum;
+    if (has(p, kMomentum)) out["momentum/" + p.name] = p.role == "adamw" ? "adamw" : p.momentum;
   return out;
 }
 
