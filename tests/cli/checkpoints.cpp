@@ -1,6 +1,7 @@
 // Checkpoints of a small model with every kind of state, for `state`.
-// Usage: muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP]]]
-// Saves once behind the last step; with KEEP > 1 behind every step.
+// Usage: muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP [FROM]]]]
+// Saves once behind the last step; with KEEP > 1 behind every step. FROM: a checkpoint to go on
+// from, which may be of a part.
 
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +43,7 @@ struct Arguments {
   int64_t steps, vocabulary = 5;
   int32_t with_params = 1;
   int64_t keep = 1;
+  const char* from = nullptr;
 };
 
 std::vector<Tensor> model(int64_t vocabulary) {
@@ -134,7 +136,13 @@ void run_rank(muonrt::Comm comm, const Arguments& a) {
   muonrt_save_options_init(&save);
   save.with_params = a.with_params;
   save.keep = a.keep;
-  for (int64_t step = 0; step < a.steps; ++step) {
+  if (a.from) {
+    muonrt_load_options_t load;
+    muonrt_load_options_init(&load);
+    load.partial = 1;
+    optimizer.load(a.from, &load);
+  }
+  for (int64_t step = optimizer.steps(); step < a.steps; ++step) {
     for (size_t i = 0; i < shards.size(); ++i)
       for (size_t k = 0; k < shards[i].grad.size(); ++k)
         shards[i].grad[k] =
@@ -156,6 +164,7 @@ int main(int argc, char** argv) {
   if (argc > 4) a.vocabulary = std::atoll(argv[4]);
   if (argc > 5) a.with_params = std::atoi(argv[5]);
   if (argc > 6) a.keep = std::atoll(argv[6]);
+  if (argc > 7) a.from = argv[7];
   muonrt::ThreadGroup group(a.ranks);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < a.ranks; ++rank) {

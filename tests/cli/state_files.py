@@ -71,6 +71,17 @@ class Tensors:
         return len(front) + len(self.data), crc32c(front)
 
 
+def write_tensors(path, tensors):
+    """{name: (dtype, shape, bytes)} as a safetensors file."""
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    front = json.dumps(header).encode()
+    Path(path).write_bytes(struct.pack("<Q", len(front)) + front + data)
+
+
 class Checkpoint:
     def __init__(self, folder, manifest="manifest.json"):
         self.path = Path(folder) / manifest

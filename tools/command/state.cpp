@@ -5,6 +5,7 @@
 #include "command/command.hpp"
 #include "command/state/diff.hpp"
 #include "command/state/export.hpp"
+#include "command/state/import.hpp"
 #include "command/state/show.hpp"
 #include "command/state/verify.hpp"
 #include "command/validators.hpp"
@@ -109,6 +110,44 @@ void add_export(CLI::App& state, Work& work) {
   });
 }
 
+void add_import(CLI::App& state, Work& work) {
+  auto* command = state.add_subcommand(
+      "import",
+      "a checkpoint from what another optimizer kept: whole tensors named PARAMETER.KEY, as its "
+      "state dict calls the keys. Prints what it assumed");
+  auto a = std::make_shared<ImportArguments>();
+  command->add_option("STATE", a->state, "safetensors: a file, an index or a folder")
+      ->required()
+      ->check(file_name());
+  command->add_option("--from", a->from, "whose keys and momentum they are")
+      ->required()
+      ->check(CLI::IsMember(import_formats()));
+  command->add_option("--params", a->params, "the parameters, in the dtypes of the optimizer to be")
+      ->required()
+      ->check(file_name());
+  command->add_option("--to", a->to, "folder, a new one or one without a checkpoint")
+      ->required()
+      ->check(file_name());
+  command->add_option("--step", a->step, "steps that were made")
+      ->required()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
+  command->add_option("--momentum", a->momentum, "what Muon's momentum was made with")
+      ->check(number_between(0, 0.999999))
+      ->capture_default_str();
+  command->add_option("--beta1", a->beta1, "what AdamW's first moment was made with")
+      ->check(number_between(0, 0.999999))
+      ->capture_default_str();
+  command->footer(
+      "Example: muonrt state import state.safetensors --from moonlight --params "
+      "model.safetensors --step 1000 --to run/state");
+  command->callback([=, &work] {
+    work = [=] {
+      import_checkpoint(*a);
+      return 0;
+    };
+  });
+}
+
 }  // namespace
 
 void add_state(CLI::App& app, Work& work) {
@@ -118,9 +157,10 @@ void add_state(CLI::App& app, Work& work) {
   add_verify_state(*state, work);
   add_diff(*state, work);
   add_export(*state, work);
+  add_import(*state, work);
   state->footer(
       "Nothing is to be resharded: a checkpoint loads on any number of ranks, mesh and placement.\n"
-      "State of torch, Moonlight and microsoft/dion comes and goes by python -m muonrt.convert.\n"
+      "Files of torch.save come and go by python -m muonrt.convert.\n"
       "Example: muonrt state verify run/state");
 }
 
