@@ -1,0 +1,185 @@
+#include "command/state/import.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/hash.hpp"
+#include "command/state/saved.hpp"
+#include "state/conversions.hpp"
+#include "state/digits.hpp"
+#include "state/moments.hpp"
+#include "state/param_hash.hpp"
+#include "state/publisher.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+/// What an optimizer calls its state; tensors are named PARAMETER.KEY.
+struct Format {
+  const char *name, *muon, *first, *second, *momentum;
+};
+constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
+                               {"keller_jordan", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
+                               {"megatron", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
+                               {"moonlight", "momentum_buffer", "moment1", "moment2", "heavy_ball"},
+                               {"dion", "momentum", "momentum", "variance", "heavy_ball"}};
+
+const Format& format_of(const std::string& name) {
+  for (const Format& format : kFormats)
+    if (name == format.name) return format;
+  throw Error(kBad, cat("--from: there is no format ", in_quotes(name)));
+}
+
+/// f32 of F32 or BF16.
+std::vector<unsigned char> f32_of(const TensorEntry& entry, std::span<const unsigned char> bytes) {
+  if (entry.dtype == "F32") return {bytes.begin(), bytes.end()};
+  std::vector<unsigned char> out(bytes.size() * 2);
+  for (size_t i = 0; i < bytes.size() / 2; ++i) {
+    const float value = value_at(entry.dtype, bytes.data() + i * 2);
+    std::memcpy(out.data() + i * sizeof value, &value, sizeof value);
+  }
+  return out;
+}
+
+class Import {
+ public:
+  explicit Import(const ImportArguments& a)
+      : a_(a), format_(format_of(a.from)), state_(a.state), params_(a.params) {
+    manifest_.step = a.step;
+    manifest_.with_params = true;
+    manifest_.groups.resize(2);  // their settings are not known
+  }
+
+  void run() {
+    for (const TensorEntry& entry : params_.table().entries) add(entry);
+    for (const TensorEntry& entry : state_.table().entries)
+      MUONRT_REQUIRE(taken_.contains(entry.name), kBad, state_.path(), ": tensor ",
+                     in_quotes(entry.name), " is PARAMETER.KEY of no parameter of ", params_.path(),
+                     " and no key of ", format_.name, " (", keys(), ")");
+    MUONRT_REQUIRE(!manifest_.params.empty(), kBad, state_.path(), ": it has no state of ",
+                   params_.path());
+    write();
+    print();
+  }
+
+ private:
+  std::string keys() const {
+    return cat(format_.muon, ", ", format_.first, ", ", format_.second, ", step");
+  }
+  const TensorEntry* find(const std::string& param, const char* key) {
+    const TensorEntry* const found = state_.table().find(param + "." + key);
+    if (found) taken_.insert(found->name);
+    return found;
+  }
+
+  void add(const TensorEntry& entry) {
+    const TensorEntry* const second = find(entry.name, format_.second);
+    const TensorEntry* const first = find(entry.name, second ? format_.first : format_.muon);
+    find(entry.name, "step");
+    if (!first && !second) {
+      without_.push_back(entry.name);
+      return;
+    }
+    MUONRT_REQUIRE(first, kBad, state_.path(), ": tensor ", in_quotes(second->name), " has no ",
+                   format_.first, " beside it");
+    require_number(params_, entry);
+    ManifestParam p;
+    p.name = entry.name;
+    p.shape = entry.shape;
+    p.dtype = entry.dtype == "F32" ? "f32" : "bf16";
+    p.role = second ? "adamw" : "muon";
+    p.momentum = second ? "ema" : format_.momentum;
+    p.constant = second ? a_.beta1 : a_.momentum;
+    p.updates = a_.step;
+    p.group = second ? 1 : 0;
+    Hash key;
+    key.bytes(p.name);
+    p.key = static_cast<uint32_t>(key.digest());
+    p.hash = hash_of_elements(p.name, 0, params_.bytes(entry), element_bytes(entry.dtype));
+    add_piece(p, StateTensor::kParam, entry.dtype, params_.bytes(entry));
+    add_moment(p, static_cast<int32_t>(StateKind::kMomentum), *first);
+    if (second) add_moment(p, static_cast<int32_t>(StateKind::kVariance), *second);
+    manifest_.params.push_back(std::move(p));
+  }
+  static void require_number(const TensorModel& model, const TensorEntry& entry) {
+    MUONRT_REQUIRE(entry.dtype == "F32" || entry.dtype == "BF16", kBad, model.path(), ": tensor ",
+                   in_quotes(entry.name), " is ", entry.dtype, " (F32 or BF16)");
+  }
+  void add_moment(ManifestParam& p, int32_t kind, const TensorEntry& entry) {
+    require_number(state_, entry);
+    MUONRT_REQUIRE(entry.shape == p.shape, kBad, state_.path(), ": tensor ", in_quotes(entry.name),
+                   " has shape ", shape_text(entry.shape), ", its parameter ", shape_text(p.shape),
+                   "; give whole tensors");
+    values_.push_back(f32_of(entry, state_.bytes(entry)));
+    const auto bad = bad_moment(kind, "F32", a_.step, values_.back());
+    MUONRT_REQUIRE(!bad, kBad, state_.path(), ": tensor ", in_quotes(entry.name), ": element ",
+                   bad->index, " ", bad->problem);
+    add_piece(p, kind, "F32", values_.back());
+  }
+  void add_piece(ManifestParam& p, int32_t kind, const std::string& dtype,
+                 std::span<const unsigned char> bytes) {
+    const int64_t numel = std::ssize(bytes) / element_bytes(dtype);
+    if (numel == 0) return;
+    p.state[word_of(kind)] = dtype;
+    const StateTensor tensor = {std::ssize(manifest_.params), p.name, kind, dtype, numel};
+    // It is read alone.
+    pieces_.push_back(
+        {tensor, whole_extent(numel), const_cast<unsigned char*>(bytes.data()), 0, numel});
+  }
+
+  void write() {
+    Files files;
+    files.make_folder(a_.to);
+    const std::string there = manifest_path(a_.to, "");
+    MUONRT_REQUIRE(!files.exists(there), kBad, "--to: ", there,
+                   " is there, and is left as it is; give a new folder");
+    Hash id;
+    id.bytes(to_text(manifest_));
+    const std::string digits = digits_of(id.digest(), 16);
+    DeviceCopy copy;
+    manifest_.files = {write_piece_file(files, a_.to, kFilePrefix + digits + "-00000.safetensors",
+                                        pieces_, copy, [](const auto&, const auto&) {})};
+    Publisher(files, a_.to, digits).publish(manifest_, 1);
+  }
+
+  void print() const {
+    const auto muon = std::count_if(manifest_.params.begin(), manifest_.params.end(),
+                                    [](const ManifestParam& p) { return p.role == "muon"; });
+    fmt::print("{}: step {}, {} parameters of Muon and {} of AdamW\n", a_.to, a_.step, muon,
+               std::ssize(manifest_.params) - muon);
+    fmt::print("assumed: tensors named PARAMETER.KEY ({})\n", keys());
+    fmt::print("assumed: AdamW where there is {}, else Muon, its momentum {} of {}\n",
+               format_.second, format_.momentum, a_.momentum);
+    fmt::print(
+        "assumed: AdamW's first moments of beta1 {}; every parameter took part in {} steps\n",
+        a_.beta1, a_.step);
+    for (const std::string& name : without_)
+      fmt::print("note: param {} has no state: it is not in the checkpoint\n", in_quotes(name));
+    fmt::print("master weights and what else is absent start anew: load with partial = 1\n");
+  }
+
+  const ImportArguments& a_;
+  const Format& format_;
+  const TensorModel state_, params_;
+  Manifest manifest_;
+  std::vector<LocalPiece> pieces_;
+  std::vector<std::vector<unsigned char>> values_;
+  std::set<std::string> taken_;
+  std::vector<std::string> without_;
+};
+
+}  // namespace
+
+std::vector<std::string> import_formats() {
+  std::vector<std::string> out;
+  for (const Format& format : kFormats) out.push_back(format.name);
+  return out;
+}
+
+void import_checkpoint(const ImportArguments& arguments) { Import(arguments).run(); }
+
+}  // namespace muonrt::tool
