@@ -76,6 +76,8 @@ std::vector<Stretch> Extent::stretches() const {
   return out;
 }
 
+Extent whole_extent(int64_t numel) { return {{numel}, {whole(numel)}, 0, numel}; }
+
 Extent local_extent(const Layout& layout, int rank) {
   Extent out;
   out.shape = layout.shape();

@@ -32,6 +32,9 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+/// All of a tensor of so many elements, as one dimension.
+Extent whole_extent(int64_t numel);
+
 /// What `rank` holds of a tensor laid out so.
 Extent local_extent(const Layout& layout, int rank);
 

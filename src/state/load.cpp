@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/checkpoint.hpp"
 #include "state/conversions.hpp"
+#include "state/moments.hpp"
 #include "state/param_hash.hpp"
 #include "state/sources.hpp"
 
@@ -114,8 +114,7 @@ Manifest read_manifest(Comm& comm, const std::string& path) {
   Manifest out;
   Hash hash;
   together(comm, [&] {
-    const MappedFile file(path);
-    const std::string text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    const std::string text = text_of_file(path);
     hash.bytes(text);
     out = parse_manifest(text, path);
   });
@@ -123,23 +122,6 @@ Manifest read_manifest(Comm& comm, const std::string& path) {
   same.add("load: hash of the manifest", cat(hash.digest()));
   same.compare(comm);
   return out;
-}
-
-/// A bad moment would end in weights unseen.
-void check_moments(const StateTensor& t, int64_t step, int64_t element,
-                   std::span<const unsigned char> bytes, const std::string& what) {
-  if (!is_moment(t.kind)) return;
-  const bool second = t.kind != static_cast<int32_t>(StateKind::kMomentum);
-  const auto size = static_cast<size_t>(bytes_of(t));
-  for (size_t i = 0; i * size < bytes.size(); ++i) {
-    const float value = value_at(t.dtype, bytes.data() + i * size);
-    const auto at = element + static_cast<int64_t>(i);
-    MUONRT_REQUIRE(std::isfinite(value) && !(second && value < 0), Status::kCorrupt, what,
-                   ": element ", at, " is ", value, " (a finite number", second ? " >= 0" : "",
-                   "); load another checkpoint");
-    MUONRT_REQUIRE(step > 0 || value == 0, Status::kCorrupt, what, ": element ", at, " is ", value,
-                   ", but the checkpoint is of step 0; load another");
-  }
 }
 
 /// What momentum is multiplied by to become that of the other convention: heavy ball sums what an
@@ -167,7 +149,11 @@ class Loader {
       const std::string what = name_of(piece);
       read(piece, kind_read(piece),
            [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
-             check_moments(piece.tensor, saved_.step, element, bytes, what);
+             const StateTensor& t = piece.tensor;
+             // A bad one would end in weights unseen.
+             const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
+             MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
+                            bad->problem, "; load another checkpoint");
            });
     }
   }
@@ -289,8 +275,7 @@ std::vector<std::string> load_state(Optimizer& optimizer, const std::string& fol
   arguments.add("load: with_params", cat(settings.with_params));
   arguments.add("load: partial", cat(settings.partial));
   arguments.compare(comm);
-  const std::string path =
-      cat(folder, "/", settings.manifest.empty() ? kManifestName : settings.manifest);
+  const std::string path = manifest_path(folder, settings.manifest);
   const Manifest saved = read_manifest(comm, path);
   const bool with_params = saved.with_params && settings.with_params;
   const Manifest mine = manifest_of(optimizer, with_params);

@@ -13,8 +13,6 @@ namespace muonrt {
 
 namespace {
 
-constexpr const char* kFormat = "muonrt checkpoint 1";
-
 /// The first line; it holds the checksum of all that follows.
 std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
@@ -127,10 +125,21 @@ ManifestParam read_param(const Reader& json, size_t groups) {
   MUONRT_REQUIRE(good, Status::kCorrupt, "manifest: param ", in_quotes(p.name),
                  ": its momentum is ", in_quotes(p.momentum), " of ", p.constant, " in group ",
                  p.group, " (ema or heavy_ball of 0 to below 1, in one of ", groups, " groups)");
+  for (const auto& [word, dtype] : p.state) {
+    const bool remainder = word == word_of(static_cast<int32_t>(StateKind::kRemainder));
+    const bool known = kind_of(word) != kind_of("") &&
+                       (remainder ? dtype == "U16" : dtype == "F32" || dtype == "BF16");
+    MUONRT_REQUIRE(known, Status::kCorrupt, "manifest: param ", in_quotes(p.name), ": its state ",
+                   in_quotes(word), " in ", in_quotes(dtype), " is unknown");
+  }
   return p;
 }
 
 }  // namespace
+
+std::string manifest_path(const std::string& folder, const std::string& name) {
+  return cat(folder, "/", name.empty() ? kManifestName : name);
+}
 
 Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
   const OptimizerSettings& settings = optimizer.settings();
@@ -167,7 +176,7 @@ Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
 std::string to_text(const Manifest& manifest) {
   JsonWriter json;
   json.object([&] {
-    json.field("format", kFormat);
+    json.field("format", kCheckpointFormat);
     json.field("step", manifest.step);
     json.field("seed", digits_of(manifest.seed, 16));
     json.field("with_params", manifest.with_params);
@@ -219,9 +228,9 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
                  "); the checkpoint is damaged, load another");
   const JsonValue value = parse_json(text, what);
   const Reader json(value, what);
-  MUONRT_REQUIRE(json.at<std::string>("format") == kFormat, Status::kNotSupported, what,
+  MUONRT_REQUIRE(json.at<std::string>("format") == kCheckpointFormat, Status::kNotSupported, what,
                  ": its format is ", in_quotes(json.at<std::string>("format")),
-                 " (this library has ", kFormat, ")");
+                 " (this library has ", kCheckpointFormat, ")");
   Manifest out;
   out.step = json.count("step");
   out.seed = json.hex("seed");

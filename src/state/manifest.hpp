@@ -37,6 +37,10 @@ struct Manifest {
 };
 
 constexpr const char* kManifestName = "manifest.json";
+constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
+
+/// @param name  of one that was kept; "": the newest.
+std::string manifest_path(const std::string& folder, const std::string& name);
 
 /// What the optimizer's would say, but for hashes and files.
 Manifest manifest_of(const Optimizer& optimizer, bool with_params);

@@ -218,21 +218,28 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   }
 }
 
+std::string PieceFile::problem_of(int64_t block) {
+  const auto b = static_cast<size_t>(block);
+  if (checked_[b]) return "";
+  const int64_t at = block * kBlockBytes;
+  const int64_t bytes = std::min(kBlockBytes, std::ssize(file_.data()) - at);
+  const uint32_t sum = crc32c(file_.data().data() + at, static_cast<size_t>(bytes));
+  if (sum != sums_[b])
+    return cat("bytes ", at, " to ", at + bytes, " of the data have the checksum ",
+               digits_of(sum, kDigits), " (the header says ", digits_of(sums_[b], kDigits), ")");
+  checked_[b] = true;
+  return "";
+}
+
 std::span<const unsigned char> PieceFile::elements(const FilePiece& piece, int64_t first,
                                                    int64_t count) {
   const int64_t size = element_bytes(piece.entry->dtype);
   const int64_t begin = piece.entry->begin + first * size, end = begin + count * size;
   for (int64_t b = begin / kBlockBytes; b * kBlockBytes < end; ++b) {
-    const auto block = static_cast<size_t>(b);
-    if (checked_[block]) continue;
-    const int64_t at = b * kBlockBytes;
-    const int64_t bytes = std::min(kBlockBytes, std::ssize(file_.data()) - at);
-    const uint32_t sum = crc32c(file_.data().data() + at, static_cast<size_t>(bytes));
-    MUONRT_REQUIRE(sum == sums_[block], Status::kCorrupt, path(), ": tensor ",
-                   in_quotes(piece.entry->name), ": bytes ", at, " to ", at + bytes,
-                   " of the data have the checksum ", digits_of(sum, kDigits), " (the header says ",
-                   digits_of(sums_[block], kDigits), "); the checkpoint is damaged, load another");
-    checked_[block] = true;
+    const std::string problem = problem_of(b);
+    MUONRT_REQUIRE(problem.empty(), Status::kCorrupt, path(), ": tensor ",
+                   in_quotes(piece.entry->name), ": ", problem,
+                   "; the checkpoint is damaged, load another");
   }
   return file_.data().subspan(static_cast<size_t>(begin), static_cast<size_t>(count * size));
 }

@@ -47,6 +47,17 @@ class PieceFile {
   const std::vector<FilePiece>& pieces() const { return pieces_; }
   /// Elements [first, first + count) of a piece. Errors: CORRUPT, naming file, tensor and bytes.
   std::span<const unsigned char> elements(const FilePiece& piece, int64_t first, int64_t count);
+  /// Blocks of kBlockBytes that the data have; the last may be short.
+  int64_t blocks() const { return std::ssize(sums_); }
+  /// What is wrong with a block: its bytes and checksums. Empty where nothing is.
+  std::string problem_of(int64_t block);
+  /// Of the file: the first byte of a piece's element.
+  int64_t byte_of(const FilePiece& piece, int64_t element) const {
+    return std::ssize(file_.header()) + piece.entry->begin +
+           element * element_bytes(piece.entry->dtype);
+  }
+  /// What was read of it need not stay in memory; the next reader takes it from the file.
+  void give_memory_back() const { file_.give_memory_back(); }
   /// What was checked is checked again when it is next given out.
   void forget_checks() { checked_.assign(checked_.size(), false); }
 

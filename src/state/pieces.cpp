@@ -146,7 +146,7 @@ std::vector<LocalPiece> local_pieces(const Optimizer& optimizer, bool with_param
       } else if (entry.place == StatePlace::kSlices) {
         piece.extent = local_extent(spec.layout, rank).part(kept.begin, kept.begin + kept.numel);
       } else {
-        piece.extent = {{tensor.numel}, {whole(tensor.numel)}, kept.begin, kept.begin + kept.numel};
+        piece.extent = whole_extent(tensor.numel).part(kept.begin, kept.begin + kept.numel);
         piece.data = static_cast<char*>(entry.data) + kept.begin * bytes_of(tensor);
       }
       at += kept.numel * bytes_of(tensor);

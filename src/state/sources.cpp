@@ -9,7 +9,9 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kStretch = 1 << 18;  // elements that are given out at once
+constexpr int64_t kStretch = 1 << 18;   // elements that are given out at once
+constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memory
+constexpr auto kLines = static_cast<int32_t>(StateKind::kNormuon);
 
 int64_t product(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, checked_mul);
@@ -17,24 +19,38 @@ int64_t product(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+StateSources::StateSources(const Manifest& manifest) {
+  for (const ManifestParam& p : manifest.params) {
+    params_[p.name] = &p;
+    for (const auto& [word, unused] : p.state) {
+      const int32_t kind = kind_of(word);
+      tensors_[{p.name, kind}].numel = kind == kLines ? 0 : product(p.shape);
+    }
+  }
+}
+
 StateSources::StateSources(std::string folder, const Manifest& manifest, int rank, int world)
-    : folder_(std::move(folder)) {
-  for (const ManifestParam& p : manifest.params) params_[p.name] = &p;
+    : StateSources(manifest) {
+  folder_ = std::move(folder);
   // Ranks that lie as those that saved find all in one file, others mostly in those around it.
-  const int64_t count = std::ssize(manifest.files), like = count * rank / world;
+  const int64_t like = std::ssize(manifest.files) * rank / world;
   const auto distance = [&](const FileRecord& record) {
     const int64_t from = &record - manifest.files.data() - like;
     return from >= 0 ? 2 * from : -2 * from + 1;
   };
   for (const FileRecord& record : manifest.files) unopened_.push_back(&record);
-  std::sort(unopened_.begin(), unopened_.end(),
-            [&](const FileRecord* a, const FileRecord* b) { return distance(*a) > distance(*b); });
+  std::sort(unopened_.begin(), unopened_.end(), [&](const FileRecord* a, const FileRecord* b) {
+    return distance(*a) > distance(*b);
+  });
 }
 
-void StateSources::open_next() {
-  files_.push_back(std::make_unique<PieceFile>(folder_, *unopened_.back()));
-  unopened_.pop_back();
-  PieceFile& file = *files_.back();
+StateSources::StateSources(std::vector<std::unique_ptr<PieceFile>> files, const Manifest& manifest)
+    : StateSources(manifest) {
+  for (auto& file : files) add(std::move(file));
+}
+
+void StateSources::add(std::unique_ptr<PieceFile> opened) {
+  PieceFile& file = *files_.emplace_back(std::move(opened));
   for (const FilePiece& piece : file.pieces()) {
     const std::string where = cat(file.path(), ": tensor ", in_quotes(piece.entry->name));
     const auto param = params_.find(piece.param);
@@ -43,11 +59,41 @@ void StateSources::open_next() {
     MUONRT_REQUIRE(state && dtype != state->end() && dtype->second == piece.entry->dtype,
                    Status::kCorrupt, where, ": the manifest has no such state, or in another ",
                    "dtype; the checkpoint is damaged, load another");
-    const bool lines = piece.kind == static_cast<int32_t>(StateKind::kNormuon);
-    const int64_t numel = product(lines ? piece.extent.shape : param->second->shape);
-    check_extent(piece.extent, numel, where);
-    sources_[{piece.param, piece.kind}].push_back({&file, &piece});
+    Tensor& tensor = tensors_[{piece.param, piece.kind}];
+    // How many lines there are, the first piece says for all.
+    if (piece.kind == kLines && tensor.numel == 0) tensor.numel = product(piece.extent.shape);
+    check_extent(piece.extent, tensor.numel, where);
+    tensor.sources.push_back({&file, &piece});
   }
+}
+
+void StateSources::open_next() {
+  const FileRecord& record = *unopened_.back();
+  unopened_.pop_back();
+  add(std::make_unique<PieceFile>(folder_, record));
+}
+
+const StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) const {
+  static const Tensor none;
+  const auto found = tensors_.find({param, kind});
+  return found == tensors_.end() ? none : found->second;
+}
+
+int64_t StateSources::numel(const std::string& param, int32_t kind) {
+  const Tensor& tensor = at(param, kind);
+  while (kind == kLines && tensor.numel == 0 && !unopened_.empty()) open_next();
+  return tensor.numel;
+}
+
+std::string StateSources::where(const std::string& param, int32_t kind, int64_t element) const {
+  std::string out;
+  const Tensor& tensor = at(param, kind);
+  const Extent one = whole_extent(tensor.numel).part(element, element + 1);
+  for (const Source& source : tensor.sources)
+    for (const Overlap& o : overlaps(one, source.piece->extent))
+      out += cat(out.empty() ? "" : " and ", source.file->path(), ": byte ",
+                 source.file->byte_of(*source.piece, o.second));
+  return out.empty() ? "no file" : out;
 }
 
 void StateSources::forget_checks() {
@@ -64,29 +110,38 @@ void StateSources::take_from(const Source& source, const Extent& extent, const T
       const int64_t count = std::min(kStretch, o.count - done);
       const auto bytes = source.file->elements(*source.piece, o.second + done, count);
       take(o.first + done, o.element + done, bytes.first(static_cast<size_t>(count * size)));
+      resident_ += std::max(count * size, int64_t{4096});
     }
   }
+  if (resident_ < kResident) return;
+  for (const auto& file : files_) file->give_memory_back();
+  resident_ = 0;
 }
 
 void StateSources::read(const std::string& param, int32_t kind, const Extent& extent,
                         const std::string& what, const Take& take) {
   Taken taken;
-  const std::vector<Source>& sources = sources_[{param, kind}];
+  const std::vector<Source>& sources = at(param, kind).sources;
   for (size_t i = 0;; ++i) {
     while (i == sources.size() && taken.count < extent.numel() && !unopened_.empty()) open_next();
     if (i == sources.size()) break;
     take_from(sources[i], extent, take, taken);
   }
   std::sort(taken.stretches.begin(), taken.stretches.end());
-  int64_t at = 0;
+  int64_t at_place = 0;
+  const auto require = [&](bool good, int64_t place, const char* problem) {
+    if (good) return;
+    const int64_t element = extent.part(place, place + 1).stretches().front().element;
+    throw Error(Status::kCorrupt,
+                cat(what, ": element ", element, problem, " (it is in ",
+                    where(param, kind, element), "); the checkpoint is damaged, load another"));
+  };
   for (const auto& [first, end] : taken.stretches) {
-    MUONRT_REQUIRE(first == at, Status::kCorrupt, what, ": element ", std::min(first, at),
-                   " of its local piece is ", first < at ? "in two files" : "in no file",
-                   "; the checkpoint is damaged, load another");
-    at = end;
+    require(first >= at_place, first, " is there twice");
+    require(first <= at_place, at_place, " is missing");
+    at_place = end;
   }
-  MUONRT_REQUIRE(at == extent.numel(), Status::kCorrupt, what, ": element ", at,
-                 " of its local piece is in no file; the checkpoint is damaged, load another");
+  require(at_place == extent.numel(), at_place, " is missing");
 }
 
 }  // namespace muonrt

@@ -11,13 +11,23 @@
 
 namespace muonrt {
 
-/// The pieces of a checkpoint, and what of them a rank needs. Files are opened when what is needed
-/// is not in those that are open: the tables of all, on every rank, are much where ranks are many.
+/// The pieces of a checkpoint, and what of them a rank needs. Files are opened when what is needed is
+/// not in those that are open: the tables of all, on every rank, are much where ranks are many.
 class StateSources {
  public:
   /// @param manifest  stays where it is. @param rank  of `world`: so many ranks read, each from the
   ///     files of its like on.
-  StateSources(std::string folder, const Manifest& manifest, int rank, int world);
+  explicit StateSources(std::string folder, const Manifest& manifest, int rank = 0, int world = 1);
+  /// Of those of its files that are open. Errors: CORRUPT, naming file and tensor.
+  StateSources(std::vector<std::unique_ptr<PieceFile>> files, const Manifest& manifest);
+
+  /// Those that are open.
+  const std::vector<std::unique_ptr<PieceFile>>& files() const { return files_; }
+  /// Elements of the whole tensor; of NorMuon's, lines. Of what the manifest names.
+  int64_t numel(const std::string& param, int32_t kind);
+  /// Where an element lies: "FILE: byte 17", with " and " between several; "no file" in none of
+  /// those that are open.
+  std::string where(const std::string& param, int32_t kind, int64_t element) const;
 
   /// Calls `take(first, element, bytes)` for stretches of the extent, each once: those from its
   /// element `first` on, which is element `element` of the whole tensor.
@@ -35,19 +45,27 @@ class StateSources {
     PieceFile* file;
     const FilePiece* piece;
   };
+  struct Tensor {
+    int64_t numel = 0;  // of NorMuon 0 until a piece has told
+    std::vector<Source> sources = {};
+  };
   /// Of which of its elements something was taken, and how many.
   struct Taken {
     std::vector<std::pair<int64_t, int64_t>> stretches;  // first, end
     int64_t count = 0;
   };
-  void take_from(const Source& source, const Extent& extent, const Take& take, Taken& taken);
+  explicit StateSources(const Manifest& manifest);
+  void add(std::unique_ptr<PieceFile> file);
   void open_next();
+  const Tensor& at(const std::string& param, int32_t kind) const;
+  void take_from(const Source& source, const Extent& extent, const Take& take, Taken& taken);
 
   std::string folder_;
   std::map<std::string, const ManifestParam*> params_;  // by name
   std::vector<const FileRecord*> unopened_;             // the next one last
   std::vector<std::unique_ptr<PieceFile>> files_;
-  std::map<std::pair<std::string, int32_t>, std::vector<Source>> sources_;
+  std::map<std::pair<std::string, int32_t>, Tensor> tensors_;
+  int64_t resident_ = 0;  // bytes that were read since memory was last given back
 };
 
 }  // namespace muonrt

@@ -23,11 +23,16 @@ class MappedFile {
   std::span<const unsigned char> bytes() const {
     return {static_cast<const unsigned char*>(data_), size_};
   }
+  /// What was read need not stay in memory; the next reader takes it from the file again.
+  void give_memory_back() const;
 
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
 };
+
+/// All of a file. Errors: as MappedFile.
+std::string text_of_file(const std::string& path);
 
 /// A safetensors file. Calls from several threads are fine.
 class TensorFile {
@@ -40,6 +45,7 @@ class TensorFile {
   std::span<const unsigned char> header() const { return map_.bytes().first(data_at_); }
   /// What follows the header.
   std::span<const unsigned char> data() const { return map_.bytes().subspan(data_at_); }
+  void give_memory_back() const { map_.give_memory_back(); }
 
  private:
   std::string path_;

@@ -25,6 +25,7 @@ void add_info_defaults(CLI::App& info, Work& work);
 void add_info_optimizers(CLI::App& info, Work& work);
 void add_layout(CLI::App& app, Work& work);
 void add_plan(CLI::App& app, Work& work);
+void add_state(CLI::App& app, Work& work);
 void add_step(CLI::App& app, Work& work);
 void add_train(CLI::App& app, Work& work);
 void add_verify(CLI::App& app, Work& work);

@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
   muonrt::tool::add_layout(app, work);
   muonrt::tool::add_plan(app, work);
   muonrt::tool::add_step(app, work);
+  muonrt::tool::add_state(app, work);
   muonrt::tool::add_verify(app, work);
   muonrt::tool::add_bench(app, work);
   refuse_beyond_64_bits(app);

@@ -14,13 +14,12 @@
 #include "command/step/gather.hpp"
 #include "command/step/half.hpp"
 #include "command/step/owned.hpp"
+#include "command/step/state_format.hpp"
 #include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
 
 namespace {
-
-constexpr const char* kFormat = "muonrt step state 1";
 
 /// One piece of state of one parameter.
 struct Piece {
@@ -74,9 +73,9 @@ std::string momentum_kind(const StepTensor& t) {
 void check_metadata(const TensorModel& file, const std::vector<StepTensor>& tensors) {
   const auto& metadata = file.table().metadata;
   const auto format = metadata.find("format");
-  if (format == metadata.end() || format->second != kFormat) {
-    throw std::runtime_error(file.path() + ": its metadata do not say format " + shown(kFormat) +
-                             "; give a file that --state-out wrote");
+  if (format == metadata.end() || format->second != kStepStateFormat) {
+    throw std::runtime_error(file.path() + ": its metadata do not say format " +
+                             shown(kStepStateFormat) + "; give a file that --state-out wrote");
   }
   for (const StepTensor& t : tensors) {
     if (!t.steps()) continue;
@@ -229,7 +228,7 @@ std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
   const bool root = comm.rank() == 0;
   std::unique_ptr<TensorWriter> writer;
   if (root) {
-    std::map<std::string, std::string> metadata = {{"format", kFormat}};
+    std::map<std::string, std::string> metadata = {{"format", kStepStateFormat}};
     std::vector<TensorEntry> entries = {{"step", "I64", {}, 0, 8}};
     for (const Counted& c : counted) entries.push_back({c.name, "I64", {}, 0, 8});
     for (const Piece& p : pieces) {

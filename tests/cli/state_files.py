@@ -1,0 +1,129 @@
+"""Checkpoints of muonrt in plain Python, by src/state/README.md: read, and written again with
+checksums that fit."""
+import itertools
+import json
+import math
+import struct
+from pathlib import Path
+
+SIZES = {"F32": 4, "BF16": 2, "U16": 2, "I64": 8}
+BLOCK = 1 << 20
+
+
+def _table():
+    out = []
+    for i in range(256):
+        for _ in range(8):
+            i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
+        out.append(i)
+    return out
+
+
+TABLE = _table()
+
+
+def crc32c(data):
+    out = 0xFFFFFFFF
+    for byte in data:
+        out = out >> 8 ^ TABLE[(out ^ byte) & 0xFF]
+    return out ^ 0xFFFFFFFF
+
+
+def scrambled(x):
+    """SplitMix64 of the state x."""
+    mask = (1 << 64) - 1
+    x = (x + 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & mask
+    return x ^ x >> 31
+
+
+class Tensors:
+    """A safetensors file: entries {name: (dtype, shape, begin, end)}, metadata, data."""
+
+    def __init__(self, path):
+        content = Path(path).read_bytes()
+        length = struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:8 + length])
+        self.metadata = header.pop("__metadata__", {})
+        self.entries = {name: (e["dtype"], e["shape"], *e["data_offsets"])
+                        for name, e in header.items()}
+        self.front = 8 + length
+        self.data = bytearray(content[self.front:])
+
+    def bytes(self, name):
+        _, _, begin, end = self.entries[name]
+        return bytes(self.data[begin:end])
+
+    def write(self, path):
+        """Without a change of sizes; checksums of a checkpoint's file are made anew.
+        @return (bytes, CRC-32C of the header)."""
+        if "crc32c" in self.metadata:
+            self.metadata["crc32c"] = "".join(f"{crc32c(self.data[at:at + BLOCK]):08x}"
+                                              for at in range(0, len(self.data), BLOCK))
+        header = {"__metadata__": self.metadata}
+        for name, (dtype, shape, begin, end) in self.entries.items():
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        front = struct.pack("<Q", len(text)) + text
+        Path(path).write_bytes(front + self.data)
+        return len(front) + len(self.data), crc32c(front)
+
+
+class Checkpoint:
+    def __init__(self, folder, manifest="manifest.json"):
+        self.path = Path(folder) / manifest
+        self.manifest = json.loads(self.path.read_text())
+        assert self.manifest.pop("crc32c") == self.first_line()[12:20].decode()
+        self.files = {f["name"]: Tensors(Path(folder) / f["name"]) for f in self.manifest["files"]}
+
+    def first_line(self):
+        rest = self.path.read_bytes().split(b"\n", 1)[1]
+        return b'{"crc32c": "%08x",\n' % crc32c(rest)
+
+    def places(self):
+        """Of each element of each tensor: (kind, param, element, file, byte of the file)."""
+        for file, tensors in self.files.items():
+            pieces = json.loads(tensors.metadata["pieces"])
+            for name, (dtype, _, begin, _) in tensors.entries.items():
+                kind, number, param = name.split("/", 2)
+                piece = pieces[f"{kind}/{number}"]
+                lists = [[i for b, e in zip(runs[::2], runs[1::2]) for i in range(b, e)]
+                         for runs in piece["runs"]]
+                strides = [math.prod(piece["shape"][d + 1:]) for d in range(len(lists))]
+                steps = [[i * stride for i in list_] for list_, stride in zip(lists, strides)]
+                at = tensors.front + begin
+                for index in itertools.islice(itertools.product(*steps), *piece["range"]):
+                    yield kind, param, sum(index), file, at
+                    at += SIZES[dtype]
+
+    def whole(self):
+        """{(param, kind): bytes of the whole tensor}; each element must be there once."""
+        out, seen = {}, set()
+        dtypes = {(p["name"], kind): dtype for p in self.manifest["params"]
+                  for kind, dtype in p["state"].items()}
+        counts = {}
+        for kind, param, element, file, at in self.places():
+            assert (kind, param, element) not in seen
+            seen.add((kind, param, element))
+            size = SIZES[dtypes[param, kind]]
+            data = self.files[file].data
+            first = at - self.files[file].front
+            counts.setdefault((param, kind), {})[element] = bytes(data[first:first + size])
+        for key, elements in counts.items():
+            assert sorted(elements) == list(range(len(elements)))
+            out[key] = b"".join(elements[i] for i in range(len(elements)))
+        return out
+
+    def write(self):
+        """Manifest and files, with checksums that fit."""
+        for record in self.manifest["files"]:
+            name = record["name"]
+            record["bytes"], crc = self.files[name].write(self.path.parent / name)
+            record["header_crc32c"] = f"{crc:08x}"
+        self.write_manifest()
+
+    def write_manifest(self):
+        rest = (json.dumps(self.manifest)[1:] + "\n").encode()
+        self.path.write_bytes(b'{"crc32c": "%08x",\n' % crc32c(rest) + rest)

@@ -1,0 +1,38 @@
+"""Runs of `muonrt state` on checkpoints that muonrt_checkpoints makes, for its tests."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import scratch
+
+MUONRT, MAKER = (Path(word).resolve() for word in sys.argv[1:3])
+FOLDER = scratch.folder("state")
+problems = []
+
+
+def check(good, what):
+    if not good:
+        problems.append(what)
+
+
+def make(name, *arguments):
+    folder = FOLDER / name
+    subprocess.run([MAKER, folder, *map(str, arguments)], check=True)
+    return folder
+
+
+def state(*words, code=0):
+    """What the command prints; its exit code must be `code`."""
+    done = subprocess.run([MUONRT, "state", *map(str, words)], capture_output=True, text=True)
+    check(done.returncode == code, f"{words}: exit code {done.returncode}: {done.stderr or done.stdout}")
+    return done.stdout + done.stderr
+
+
+def state_json(*words, code=0):
+    return json.loads(state(*words, "--json", code=code))
+
+
+def end(what):
+    print("\n".join(problems) or what)
+    sys.exit(bool(problems))

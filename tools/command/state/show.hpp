@@ -1,0 +1,10 @@
+#pragma once
+
+#include "command/state/saved.hpp"
+
+namespace muonrt::tool {
+
+/// Prints what the manifest says. Errors: as Saved::read.
+void show_checkpoint(const Saved& saved, bool json);
+
+}  // namespace muonrt::tool
