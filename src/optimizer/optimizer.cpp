@@ -7,11 +7,7 @@
 
 namespace muonrt {
 
-namespace {
-
-constexpr int64_t kMostSteps = int64_t{1} << 53;
-
-}  // namespace
+namespace {}  // namespace
 
 // What one rank alone does lies between two collectives, with all the memory that the next one
 // needs: so no rank is missed there.

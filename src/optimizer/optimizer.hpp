@@ -22,6 +22,9 @@
 
 namespace muonrt {
 
+/// Of committed steps, and of a parameter's updates.
+constexpr int64_t kMostSteps = int64_t{1} << 53;
+
 /// Parameters, their state, the step. One per rank; used by one thread at a time.
 class Optimizer {
  public:

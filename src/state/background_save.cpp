@@ -1,6 +1,6 @@
 #include "state/background_save.hpp"
 
-#include <system_error>
+#include <exception>
 
 #include "base/signal_mask.hpp"
 #include "optimizer/agreement.hpp"
@@ -48,34 +48,36 @@ int64_t BackgroundSave::reserve(const Optimizer& optimizer, bool with_params) {
 
 void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
                            const SaveSettings& settings) {
-  auto save = std::make_unique<Save>(optimizer, folder, settings, *files_);
-  std::vector<LocalPiece> pieces;
+  std::unique_ptr<Save> save;
   bool staged = false;
-  error_.reset();
+  error_.emplace(Status::kOutOfMemory, "save: there was no memory to begin");
+  save = std::make_unique<Save>(optimizer, folder, settings, *files_);
   together(optimizer.comm(), [&] {
-    pieces = local_pieces(optimizer, settings.with_params);
+    pieces_ = local_pieces(optimizer, settings.with_params);
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    staged = bytes_written(pieces) <= std::ssize(memory_);
+    staged = bytes_written(pieces_) <= std::ssize(memory_);
     if (staged) {
-      stage(pieces, memory_, copy);
+      stage(pieces_, memory_, copy);
     } else {
-      save->write(pieces, copy);
+      save->write(pieces_, copy);
+      error_.reset();
     }
   });
   save_ = std::move(save);
   if (!staged) return;
-  const auto write = [this, pieces = std::move(pieces)] {
-    error_ = error_of([&] {
-      DeviceCopy copy;
-      save_->write(pieces, copy);
-    });
-  };
   try {
     const SignalMask mask;
-    thread_ = std::thread(write);
-  } catch (const std::system_error&) {
-    write();  // there are no threads left
+    thread_ = std::thread([this] { write(); });
+  } catch (const std::exception&) {
+    write();  // there is no thread left, or no memory for one
   }
+}
+
+void BackgroundSave::write() {
+  error_ = error_of([&] {
+    DeviceCopy copy;
+    save_->write(pieces_, copy);
+  });
 }
 
 void BackgroundSave::wait() {

@@ -28,11 +28,14 @@ class BackgroundSave {
   bool under_way() const { return save_ != nullptr; }
 
  private:
+  void write();
+
   std::unique_ptr<Files> files_;
   std::vector<unsigned char> memory_;
   std::unique_ptr<Save> save_;
+  std::vector<LocalPiece> pieces_;  // that the thread writes
   std::thread thread_;
-  std::optional<Error> error_;  // of the thread, once it has ended
+  std::optional<Error> error_;  // unless this rank's file is written
 };
 
 }  // namespace muonrt

@@ -1,6 +1,7 @@
 #include "state/files.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,11 +32,26 @@ int sync_and_close(int file) {
 
 void Files::make_folder(const std::string& path) {
   before("make_folder", path);
-  if (mkdir(path.c_str(), kFolderMode) == 0) return;
+  if (mkdir(path.c_str(), kFolderMode) == 0) {
+    const auto parent = path.find_last_of('/', path.find_last_not_of('/'));
+    return sync_folder(parent == path.npos ? "." : path.substr(0, parent + 1));
+  }
   const int reason = errno;
   struct stat info;
   if (reason == EEXIST && stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
   fail(path, "made", reason);
+}
+
+FileLock Files::lock(const std::string& path) {
+  before("lock", path);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+  if (file < 0) fail(path, "opened", errno);
+  FileLock out(file);
+  if (flock(file, LOCK_EX | LOCK_NB) == 0) return out;
+  MUONRT_REQUIRE(errno != EWOULDBLOCK, Status::kIo, path,
+                 ": it is locked (another save into this folder is under way); wait for it, or "
+                 "save into a folder of your own");
+  return FileLock();  // the file system has none
 }
 
 bool Files::exists(const std::string& path) {
@@ -70,6 +86,7 @@ void Files::rename(const std::string& from, const std::string& to) {
 void Files::sync_folder(const std::string& path) {
   before("sync_folder", path);
   const int file = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0 && errno == EACCES) return;  // it may be written, but not read
   if (file < 0) fail(path, "opened", errno);
   if (const int reason = sync_and_close(file)) fail(path, "written", reason);
 }
@@ -80,6 +97,10 @@ void Files::remove(const std::string& path) noexcept {
     unlink(path.c_str());
   } catch (...) {
   }
+}
+
+FileLock::~FileLock() {
+  if (file_ >= 0) close(file_);
 }
 
 OutFile::OutFile(Files& files, std::string path) : files_(files), path_(std::move(path)) {

@@ -2,16 +2,36 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace muonrt {
+
+/// Holds a file locked, or nothing.
+class FileLock {
+ public:
+  FileLock() = default;
+  explicit FileLock(int file) : file_(file) {}
+  ~FileLock();
+  FileLock(FileLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  FileLock& operator=(FileLock&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+
+ private:
+  int file_ = -1;
+};
 
 /// What saving asks of a file system. Errors of all: IO, naming the file and the reason.
 class Files {
  public:
   virtual ~Files() = default;
 
+  /// It may be there. One that is made is on disk.
   void make_folder(const std::string& path);
+  /// Until the lock goes, nobody else gets it. Where the file system has no locks everybody does.
+  FileLock lock(const std::string& path);
   bool exists(const std::string& path);
   /// Names in a folder.
   std::vector<std::string> list(const std::string& folder);

@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t kMostShown = 20;  // differences in an error
 
+/// Names come from outside.
+std::string name_of(const ManifestParam& param) { return cat("param ", in_quotes(param.name)); }
+
 /// Of what a manifest says and the optimizer has.
 class Comparison {
  public:
@@ -26,14 +29,13 @@ class Comparison {
       known.insert(p.name);
       const auto found = by_name_.find(p.name);
       if (found == by_name_.end()) {
-        missing(cat("param '", p.name, "' is not in it"), "it starts anew");
+        missing(cat(name_of(p), " is not in it"), "it starts anew");
       } else {
         compare(*found->second, p);
       }
     }
     for (const ManifestParam& p : saved.params)
-      if (!known.contains(p.name))
-        missing(cat("param '", p.name, "' is no parameter here"), "it is left");
+      if (!known.contains(p.name)) missing(cat(name_of(p), " is no parameter here"), "it is left");
   }
 
   /// Errors: INVALID_ARGUMENT with the list of what differs.
@@ -64,8 +66,7 @@ class Comparison {
   void compare(const ManifestParam& saved, const ManifestParam& mine) {
     const auto differ = [&](const char* what, const auto& there, const auto& here) {
       if (there != here)
-        problems_.push_back(
-            cat("param '", mine.name, "': its ", what, " is ", here, ", there ", there));
+        problems_.push_back(cat(name_of(mine), ": its ", what, " is ", here, ", there ", there));
     };
     differ("shape", saved.shape, mine.shape);
     differ("dtype", saved.dtype, mine.dtype);
@@ -74,9 +75,11 @@ class Comparison {
       const auto found = saved.state.find(kind);
       const std::string other = word_of(other_form(kind_of(kind)));
       if (found == saved.state.end() && saved.state.contains(other)) {
-        notes_.push_back(cat("param '", mine.name, "': its ", other, " becomes ", kind));
+        differ(cat("dtype of ", other).c_str(), saved.state.at(other),
+               kind_of(other) == static_cast<int32_t>(StateKind::kMaster) ? "F32" : "U16");
+        notes_.push_back(cat(name_of(mine), ": its ", other, " becomes ", kind));
       } else if (found == saved.state.end()) {
-        missing(cat("param '", mine.name, "': its ", kind, " is not in it"), "it starts anew");
+        missing(cat(name_of(mine), ": its ", kind, " is not in it"), "it starts anew");
       } else {
         differ(cat("dtype of ", kind).c_str(), found->second, dtype);
       }
@@ -84,12 +87,12 @@ class Comparison {
     for (const auto& [kind, dtype] : saved.state)
       if (!mine.state.contains(kind) && kind != word_of(StateTensor::kParam) &&
           !mine.state.contains(word_of(other_form(kind_of(kind)))))
-        missing(cat("param '", mine.name, "': it keeps no ", kind), "it is left");
+        missing(cat(name_of(mine), ": it keeps no ", kind), "it is left");
     if (!saved.lines.empty() && !mine.lines.empty() && saved.lines != mine.lines)
-      problems_.push_back(cat("param '", mine.name, "': NorMuon's lines are others (axis, parts)"));
+      problems_.push_back(cat(name_of(mine), ": NorMuon's lines are others (axis, parts)"));
     if (saved.momentum != mine.momentum)
-      notes_.push_back(cat("param '", mine.name, "': its momentum was ", saved.momentum,
-                           " and becomes ", mine.momentum));
+      notes_.push_back(cat(name_of(mine), ": its momentum was ", saved.momentum, " and becomes ",
+                           mine.momentum));
     compare_groups(saved, mine);
   }
   void compare_groups(const ManifestParam& saved, const ManifestParam& mine) {
@@ -98,7 +101,7 @@ class Comparison {
     for (const auto& [name, here] : mine_.groups[static_cast<size_t>(mine.group)]) {
       const auto found = there.find(name);
       if (found != there.end() && found->second != here)
-        notes_.push_back(cat("group of param '", mine.name, "': ", name, " is ", here, ", and was ",
+        notes_.push_back(cat("group of ", name_of(mine), ": ", name, " is ", here, ", and was ",
                              found->second, " when it was saved"));
     }
   }
@@ -113,13 +116,13 @@ class Comparison {
 Manifest read_manifest(Comm& comm, const std::string& path) {
   Manifest out;
   Hash hash;
+  Fingerprint same;
   together(comm, [&] {
     const std::string text = text_of_file(path);
     hash.bytes(text);
+    same.add("load: hash of the manifest", cat(hash.digest()));
     out = parse_manifest(text, path);
   });
-  Fingerprint same;
-  same.add("load: hash of the manifest", cat(hash.digest()));
   same.compare(comm);
   return out;
 }
@@ -146,7 +149,7 @@ class Loader {
 
   void verify() {
     for (const LocalPiece& piece : pieces_) {
-      const std::string what = name_of(piece);
+      const std::string what = what_of(piece);
       read(piece, kind_read(piece),
            [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
              const StateTensor& t = piece.tensor;
@@ -154,28 +157,29 @@ class Loader {
              const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
              MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
                             bad->problem, "; load another checkpoint");
+             const double factor = factor_of(piece);
+             if (factor == 1.0) return;
+             const auto large =
+                 bad_moment(t.kind, t.dtype, saved_.step, scaled(bytes, t.dtype, factor));
+             MUONRT_REQUIRE(!large, Status::kInvalidArgument, what, ": element ",
+                            element + large->index, " ", large->problem, " as ",
+                            mine_of(piece).momentum, "; keep the momentum's convention");
            });
     }
   }
 
   void write() {
     sources_.forget_checks();
-    std::vector<int64_t> anew;  // whose weights are taken from the parameters
     for (const LocalPiece& piece : pieces_) {
       const int32_t kind = kind_read(piece);
       if (kind == piece.tensor.kind) {
         write_saved(piece);
       } else if (kind != kNone) {
         write_other_form(piece, kind);
-      } else if (is_moment(piece.tensor.kind)) {
-        const std::vector<unsigned char> zero(
-            static_cast<size_t>(piece.extent.numel() * bytes_of(piece.tensor)));
-        copy_.write(piece.data, zero.data(), std::ssize(zero));
-      } else {
-        anew.push_back(piece.tensor.param);
+      } else if (piece.tensor.kind != StateTensor::kParam) {
+        write_anew(piece);
       }
     }
-    if (!anew.empty()) optimizer_.take_params(anew);
     resume();
   }
 
@@ -194,18 +198,26 @@ class Loader {
       if (saved && saved->state.contains(word_of(kind))) return kind;
     return kNone;
   }
-  std::string name_of(const LocalPiece& piece) const {
-    return cat("load: param '", mine_of(piece).name, "': ", word_of(piece.tensor.kind));
+  std::string what_of(const LocalPiece& piece) const {
+    return cat("load: ", name_of(mine_of(piece)), ": ", word_of(piece.tensor.kind));
+  }
+  /// What its elements are multiplied by.
+  double factor_of(const LocalPiece& piece) const {
+    const bool momentum = piece.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
+    return momentum ? conversion(saved_of(piece), mine_of(piece)) : 1.0;
+  }
+  char* param_of(const LocalPiece& piece) const {
+    return static_cast<char*>(
+        optimizer_.settings().params[static_cast<size_t>(piece.tensor.param)].data);
   }
   void read(const LocalPiece& piece, int32_t kind, const StateSources::Take& take) {
-    if (kind != kNone) sources_.read(mine_of(piece).name, kind, piece.extent, name_of(piece), take);
+    if (kind != kNone) sources_.read(mine_of(piece).name, kind, piece.extent, what_of(piece), take);
   }
 
   void write_saved(const LocalPiece& piece) {
     const int64_t size = bytes_of(piece.tensor);
     char* const to = static_cast<char*>(piece.data);
-    const bool converts = piece.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
-    const double factor = converts ? conversion(saved_of(piece), mine_of(piece)) : 1.0;
+    const double factor = factor_of(piece);
     read(piece, piece.tensor.kind,
          [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
            if (factor == 1.0)
@@ -219,8 +231,7 @@ class Loader {
   /// ties otherwise than one beside master weights.
   void write_other_form(const LocalPiece& piece, int32_t kind) {
     char* const to = static_cast<char*>(piece.data);
-    char* const param = static_cast<char*>(
-        optimizer_.settings().params[static_cast<size_t>(piece.tensor.param)].data);
+    char* const param = param_of(piece);
     read(piece, kind, [&](int64_t first, int64_t, std::span<const unsigned char> bytes) {
       if (kind == static_cast<int32_t>(StateKind::kMaster)) {
         const SplitWeights weights = split_weights(bytes);
@@ -234,13 +245,32 @@ class Loader {
       }
     });
   }
+  /// Zeros; master weights from the parameter.
+  void write_anew(const LocalPiece& piece) {
+    constexpr int64_t kStretch = 1 << 18;
+    const int64_t size = bytes_of(piece.tensor);
+    const bool master = piece.tensor.kind == static_cast<int32_t>(StateKind::kMaster);
+    for (int64_t at = 0; at < piece.extent.numel(); at += kStretch) {
+      const int64_t count = std::min(kStretch, piece.extent.numel() - at);
+      std::vector<unsigned char> values(static_cast<size_t>(count * size));
+      if (master) {
+        std::vector<unsigned char> halves(static_cast<size_t>(count * 2));
+        copy_.read(halves.data(), param_of(piece) + at * 2, count * 2);
+        values = join_weights(halves, std::vector<unsigned char>(halves.size()));
+      }
+      copy_.write(static_cast<char*>(piece.data) + at * size, values.data(), count * size);
+    }
+  }
+
   void resume() {
     RandomKeys keys = {saved_.seed, {}};
+    uint32_t unused = 0;  // keys from here on are nobody's
+    for (const ManifestParam& p : saved_.params) unused = std::max(unused, p.key + 1);
     std::vector<int64_t> updates;
     for (const ManifestParam& p : mine_.params) {
       const ManifestParam* const saved = comparison_.saved(p.name);
       updates.push_back(saved ? saved->updates : 0);
-      keys.keys.push_back(saved ? saved->key : p.key);
+      keys.keys.push_back(saved ? saved->key : unused++);
     }
     optimizer_.resume(saved_.step, updates, keys);
   }
@@ -258,8 +288,8 @@ void check_params(const std::vector<uint64_t>& hashes, const Manifest& mine,
                   const Comparison& comparison, const std::string& path) {
   for (size_t i = 0; i < hashes.size(); ++i) {
     const ManifestParam* const saved = comparison.saved(mine.params[i].name);
-    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kBad, path, ": param '", mine.params[i].name,
-                   "' has other values than when its state was saved; load the parameters that "
+    MUONRT_REQUIRE(!saved || saved->hash == hashes[i], kBad, path, ": ", name_of(mine.params[i]),
+                   " has other values than when its state was saved; load the parameters that "
                    "were saved with it first");
   }
 }
@@ -271,24 +301,29 @@ std::vector<std::string> load_state(Optimizer& optimizer, const std::string& fol
   optimizer.require_usable();
   Comm& comm = optimizer.comm();
   Fingerprint arguments;
-  arguments.add("load: manifest", settings.manifest);
-  arguments.add("load: with_params", cat(settings.with_params));
-  arguments.add("load: partial", cat(settings.partial));
+  std::string path;
+  together(comm, [&] {
+    path = manifest_path(folder, settings.manifest);
+    arguments.add("load: manifest", settings.manifest);
+    arguments.add("load: with_params", cat(settings.with_params));
+    arguments.add("load: partial", cat(settings.partial));
+  });
   arguments.compare(comm);
-  const std::string path = manifest_path(folder, settings.manifest);
   const Manifest saved = read_manifest(comm, path);
   const bool with_params = saved.with_params && settings.with_params;
-  const Manifest mine = manifest_of(optimizer, with_params);
-  const Comparison comparison(saved, mine, settings);
+  Manifest mine;
+  std::optional<Comparison> comparison;
   std::optional<Loader> loader;
   together(comm, [&] {
-    comparison.require_equal(path);
-    loader.emplace(optimizer, folder, saved, mine, comparison);
+    mine = manifest_of(optimizer, with_params);
+    comparison.emplace(saved, mine, settings);
+    comparison->require_equal(path);
+    loader.emplace(optimizer, folder, saved, mine, *comparison);
     loader->verify();
   });
   if (!with_params) {
     const std::vector<uint64_t> hashes = param_hashes(optimizer);
-    together(comm, [&] { check_params(hashes, mine, comparison, path); });
+    together(comm, [&] { check_params(hashes, mine, *comparison, path); });
   }
   try {
     together(comm, [&] { loader->write(); });
@@ -298,7 +333,7 @@ std::vector<std::string> load_state(Optimizer& optimizer, const std::string& fol
     optimizer.end(end);
     throw end;
   }
-  return comparison.notes();
+  return comparison->notes();
 }
 
 }  // namespace muonrt

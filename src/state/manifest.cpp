@@ -13,6 +13,8 @@ namespace muonrt {
 
 namespace {
 
+constexpr JsonLimits kLimits{6, 100000000};  // any that can be saved
+
 /// The first line; it holds the checksum of all that follows.
 std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
@@ -45,17 +47,18 @@ class Reader {
                    " is missing, or of another kind; the checkpoint is damaged, load another");
     return *value;
   }
-  int64_t count(const char* key) const {
+  int64_t count(const char* key, int64_t most = std::numeric_limits<int64_t>::max()) const {
     const int64_t value = at<int64_t>(key);
-    MUONRT_REQUIRE(value >= 0, Status::kCorrupt, where_, ": ", key, " is ", value, " (>= 0)");
+    MUONRT_REQUIRE(value >= 0 && value <= most, Status::kCorrupt, where_, ": ", key, " is ", value,
+                   " (0 to ", most, ")");
     return value;
   }
-  uint64_t hex(const char* key) const {
+  uint64_t hex(const char* key, size_t digits = 16) const {
     const std::string& text = at<std::string>(key);
     uint64_t out = 0;
     const auto end = std::from_chars(text.data(), text.data() + text.size(), out, 16);
-    MUONRT_REQUIRE(end.ec == std::errc() && end.ptr == text.data() + text.size(), Status::kCorrupt,
-                   where_, ": ", key, " is no hexadecimal number");
+    MUONRT_REQUIRE(text.size() == digits && end.ptr == text.data() + text.size(), Status::kCorrupt,
+                   where_, ": ", key, " is no number of ", digits, " hexadecimal digits");
     return out;
   }
   double number(const char* key) const {
@@ -113,8 +116,8 @@ ManifestParam read_param(const Reader& json, size_t groups) {
   p.role = json.at<std::string>("role");
   p.momentum = json.at<std::string>("momentum");
   p.constant = json.number("constant");
-  p.updates = json.count("updates");
-  p.key = static_cast<uint32_t>(json.hex("key"));
+  p.updates = json.count("updates", kMostSteps);
+  p.key = static_cast<uint32_t>(json.hex("key", 8));
   p.hash = json.hex("hash");
   p.lines = json.at<std::string>("lines");
   p.group = json.count("group");
@@ -177,6 +180,7 @@ std::string to_text(const Manifest& manifest) {
   JsonWriter json;
   json.object([&] {
     json.field("format", kCheckpointFormat);
+    json.field("save", manifest.save);
     json.field("step", manifest.step);
     json.field("seed", digits_of(manifest.seed, 16));
     json.field("with_params", manifest.with_params);
@@ -226,13 +230,14 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
                  what, ": it does not begin with the checksum of what follows (",
                  digits_of(crc32c(rest.data(), rest.size()), 8),
                  "); the checkpoint is damaged, load another");
-  const JsonValue value = parse_json(text, what);
+  const JsonValue value = parse_json(text, what, kLimits);
   const Reader json(value, what);
   MUONRT_REQUIRE(json.at<std::string>("format") == kCheckpointFormat, Status::kNotSupported, what,
                  ": its format is ", in_quotes(json.at<std::string>("format")),
                  " (this library has ", kCheckpointFormat, ")");
   Manifest out;
-  out.step = json.count("step");
+  out.save = json.count("save");
+  out.step = json.count("step", kMostSteps);
   out.seed = json.hex("seed");
   out.with_params = json.at<bool>("with_params");
   json.each("groups", [&](const Reader& g) { out.groups.push_back(g.texts()); });
@@ -240,7 +245,7 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
             [&](const Reader& p) { out.params.push_back(read_param(p, out.groups.size())); });
   json.each("files", [&](const Reader& f) {
     out.files.push_back({f.at<std::string>("name"), f.count("bytes"),
-                         static_cast<uint32_t>(f.hex("header_crc32c"))});
+                         static_cast<uint32_t>(f.hex("header_crc32c", 8))});
     const std::string& name = out.files.back().name;
     MUONRT_REQUIRE(!name.empty() && name.find('/') == name.npos, Status::kCorrupt, what,
                    ": files: ", in_quotes(name), " is no name of a file beside the manifest");

@@ -28,6 +28,7 @@ struct ManifestParam {
 
 /// A checkpoint, but for the data.
 struct Manifest {
+  int64_t save = 0;  // counts those into one folder, however step goes
   int64_t step = 0;
   uint64_t seed = 0;  // of random rounding
   bool with_params = false;

@@ -124,7 +124,7 @@ class BlockWriter {
 FileRecord write_piece_file(
     Files& files, const std::string& folder, const std::string& name,
     const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
-    const std::function<void(const LocalPiece&, std::span<const unsigned char>)>& see) {
+    const std::function<void(const LocalPiece&, int64_t, std::span<const unsigned char>)>& see) {
   const std::vector<Share> shares = shares_of(pieces);
   if (shares.empty()) return {name};
   const std::string path = folder + "/" + name;
@@ -156,7 +156,9 @@ FileRecord write_piece_file(
       const auto room = out.room();
       const auto count = std::min(static_cast<size_t>(left), room.size());
       copy.read(room.data(), from, static_cast<int64_t>(count));
-      see(*share.piece, room.first(count));
+      see(*share.piece,
+          (from - static_cast<const char*>(share.piece->data)) / bytes_of(share.piece->tensor),
+          room.first(count));
       out.take(count);
       from += count;
       left -= static_cast<int64_t>(count);

@@ -22,12 +22,13 @@ struct FileRecord {
   uint32_t header_crc32c = 0;  // of all in front of the data
 };
 
-/// Writes what this rank is to write, and calls `see` with every part of it on its way.
+/// Writes what this rank is to write, and calls `see` with every part of it on its way: the piece's
+/// elements from `first` on.
 /// @param folder  it appears there, under `name`, when it is whole and on disk.
-FileRecord write_piece_file(
-    Files& files, const std::string& folder, const std::string& name,
-    const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
-    const std::function<void(const LocalPiece&, std::span<const unsigned char>)>& see);
+FileRecord write_piece_file(Files& files, const std::string& folder, const std::string& name,
+                            const std::vector<LocalPiece>& pieces, DeviceCopy& copy,
+                            const std::function<void(const LocalPiece&, int64_t first,
+                                                     std::span<const unsigned char>)>& see);
 
 /// A piece that lies in a file.
 struct FilePiece {

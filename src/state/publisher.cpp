@@ -1,8 +1,10 @@
 #include "state/publisher.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <set>
+#include <string_view>
 
-#include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/digits.hpp"
 
@@ -11,49 +13,94 @@ namespace muonrt {
 namespace {
 
 constexpr const char* kOlder = "manifest-";  // of checkpoints that are kept behind the newest
+constexpr const char* kJson = ".json";
+constexpr size_t kSaveDigits = 10, kStepDigits = 16;
 
-std::string text_of(const std::string& path) {
-  const MappedFile file(path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+bool is_number(std::string_view text, std::string_view digits) {
+  return text.find_first_not_of(digits) == text.npos;
+}
+
+/// manifest-SAVE-STEP.json, so that names sort as saves do.
+std::string older_name(const Manifest& manifest) {
+  return cat(kOlder, digits_of(static_cast<uint64_t>(manifest.save), kSaveDigits, 10), "-",
+             digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
+}
+
+bool is_older(std::string_view name) {
+  const size_t save = std::string_view(kOlder).size(), step = save + kSaveDigits + 1;
+  return name.starts_with(kOlder) && name.size() == step + kStepDigits + 5 &&
+         name.ends_with(kJson) && name[step - 1] == '-' &&
+         is_number(name.substr(save, kSaveDigits), "0123456789") &&
+         is_number(name.substr(step, kStepDigits), "0123456789");
+}
+
+constexpr std::string_view kPrefix = "muonrt-";
+constexpr size_t kIdDigits = 16, kRankDigits = 5;
+
+/// Of a save, whoever made it: nothing else is removed.
+bool is_of_a_save(std::string_view name) {
+  if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kIdDigits) return false;
+  if (!is_number(name.substr(kPrefix.size(), kIdDigits), "0123456789abcdef")) return false;
+  std::string_view rest = name.substr(kPrefix.size() + kIdDigits);
+  if (rest == ".probe" || rest == "-manifest.tmp") return true;
+  if (rest.ends_with(".tmp")) rest.remove_suffix(4);
+  return rest.size() == 1 + kRankDigits + 12 && rest[0] == '-' && rest.ends_with(".safetensors") &&
+         is_number(rest.substr(1, kRankDigits), "0123456789");
 }
 
 }  // namespace
 
-void Publisher::publish(const Manifest& manifest, int64_t keep) {
+std::string rank_file(const std::string& id, int rank) {
+  return cat(kPrefix, id, "-", digits_of(static_cast<uint64_t>(rank), kRankDigits, 10),
+             ".safetensors");
+}
+
+std::string probe_path(const std::string& folder, const std::string& id) {
+  return cat(folder, "/", kPrefix, id, ".probe");
+}
+
+void Publisher::publish(Manifest& manifest, int64_t keep, bool& published) {
   for (const FileRecord& file : manifest.files) {
     const int64_t bytes = files_.size(folder_ + "/" + file.name);
     MUONRT_REQUIRE(bytes == file.bytes, Status::kIo, folder_, "/", file.name, ": it has ", bytes,
                    " bytes (its rank has written ", file.bytes,
                    "); is the folder shared by all ranks?");
   }
+  manifest.save = keep_newest(keep) + 1;
   // Files are there before the manifest that names them.
   files_.sync_folder(folder_);
-  if (keep > 1) keep_newest();
   write(to_text(manifest), kManifestName);
-  published_ = true;
+  published = true;
   files_.sync_folder(folder_);
-  const auto parent = folder_.find_last_of('/', folder_.find_last_not_of('/'));
-  files_.sync_folder(parent == folder_.npos ? "." : folder_.substr(0, parent + 1));
   clean(manifest, keep);
 }
 
 void Publisher::write(const std::string& text, const std::string& name) {
-  OutFile file(files_, cat(folder_, "/", kFilePrefix, id_, "-manifest.tmp"));
+  OutFile file(files_, cat(folder_, "/", kPrefix, id_, "-manifest.tmp"));
   file.write(text.data(), std::ssize(text), 0);
   file.finish();
   file.publish(folder_ + "/" + name);
 }
 
-/// The newest so far gets a name that stays.
-void Publisher::keep_newest() {
+/// The newest so far gets a name that stays. @return  the number of the last save.
+int64_t Publisher::keep_newest(int64_t keep) {
+  int64_t last = 0;
+  for (const std::string& name : files_.list(folder_))
+    if (is_older(name))
+      last = std::max<int64_t>(last, std::stoll(name.substr(std::strlen(kOlder), kSaveDigits)));
   const std::string path = folder_ + "/" + kManifestName;
-  if (!files_.exists(path)) return;
-  const std::string text = text_of(path);
-  const Manifest old = parse_manifest(text, path);
-  Hash hash;
-  hash.bytes(text);
-  write(text, cat(kOlder, digits_of(static_cast<uint64_t>(old.step), 16, 10), "-",
-                  digits_of(hash.digest(), 16), ".json"));
+  if (!files_.exists(path)) return last;
+  const std::string text = text_of_file(path);
+  Manifest old;
+  try {
+    old = parse_manifest(text, path);
+  } catch (const Error& e) {
+    // What is damaged can be loaded by nobody; what another library has written stays.
+    if (e.status() == Status::kCorrupt) return last;
+    throw;
+  }
+  if (keep > 1) write(text, older_name(old));
+  return std::max(last, old.save);
 }
 
 /// Files that no checkpoint of the last `keep` names, and what failed saves have left. What goes
@@ -64,7 +111,7 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
     const std::vector<std::string> names = files_.list(folder_);
     for (const FileRecord& file : newest.files) named.insert(file.name);
     for (const std::string& name : names)
-      if (name.starts_with(kOlder)) older.insert(name);
+      if (is_older(name)) older.insert(name);
     std::vector<std::string> gone;
     int64_t left = keep - 1;
     for (auto name = older.rbegin(); name != older.rend(); ++name) {
@@ -73,11 +120,15 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
         gone.push_back(*name);
         continue;
       }
-      for (const FileRecord& file : parse_manifest(text_of(path), path).files)
-        named.insert(file.name);
+      Manifest kept;
+      const std::optional<Error> damaged =
+          error_of([&] { kept = parse_manifest(text_of_file(path), path); });
+      if (damaged && damaged->status() != Status::kCorrupt) throw *damaged;
+      if (damaged) gone.push_back(*name);
+      for (const FileRecord& file : kept.files) named.insert(file.name);
     }
     for (const std::string& name : names)
-      if (name.starts_with(kFilePrefix) && !named.contains(name)) gone.push_back(name);
+      if (is_of_a_save(name) && !named.contains(name)) gone.push_back(name);
     for (const std::string& name : gone) files_.remove(folder_ + "/" + name);
   }));
 }

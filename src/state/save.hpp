@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "state/checkpoint.hpp"
+#include "state/files.hpp"
 #include "state/manifest.hpp"
 
 namespace muonrt {
@@ -24,6 +25,12 @@ class Save {
   void publish(const std::optional<Error>& error);
 
  private:
+  /// What a rank tells the others.
+  struct Told {
+    int64_t bytes, header_crc32c;
+  };
+  void draw_id();
+  void make_shared_folder();
   void remove_mine();
 
   Comm& comm_;
@@ -34,6 +41,8 @@ class Save {
   std::string id_, name_;  // of the checkpoint, and of this rank's file
   Manifest manifest_;
   FileRecord mine_;
+  std::vector<Told> told_;  // by rank
+  FileLock lock_;           // rank 0: of the folder
 };
 
 }  // namespace muonrt

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -7,8 +8,8 @@
 #include "base/error.hpp"
 #include "state/device_copy.hpp"
 #include "state/sources.hpp"
+#include "support/checkpoints.hpp"
 #include "support/rank_check.hpp"
-#include "support/resumed.hpp"
 #include "support/wrapped_device.hpp"
 
 // Loads that fail in the middle of it; what a load opens; memory that the host does not reach.
@@ -161,4 +162,122 @@ TEST_CASE("checkpoint: memory that the host does not reach is copied through mem
   CHECK(std::memcmp(far.data(), in.data(), static_cast<size_t>(bytes)) == 0);
   copy.read(out.data(), far.data(), bytes);
   CHECK((in == out));
+}
+
+namespace {
+
+/// One bf16 matrix on one rank, its f32 weights kept so.
+world::Case weights(MasterKind kind) {
+  world::Case c = world::on_mesh({1});
+  c.params.push_back(world::matrix("w", {6, 5}, {}));
+  c.params.back().role = Role::kAdamW;
+  c.params.back().dtype = DType::kBF16;
+  c.params.back().master_kind = kind;
+  if (kind != MasterKind::kCaller) return c;
+  auto masters = std::make_shared<std::vector<float>>(30, 0.3125f);
+  c.adjust = [masters](OptimizerSettings& settings, int) {
+    settings.params[0].master = masters->data();
+  };
+  return c;
+}
+
+/// What the manifest in a folder says, changed, with the checksum of what it says then.
+void change_manifest(const std::string& folder, const std::function<void(Manifest&)>& change) {
+  const std::string path = folder + "/manifest.json";
+  Manifest manifest = parse_manifest(resumed::content(path), path);
+  change(manifest);
+  resumed::put(path, to_text(manifest));
+}
+
+std::string problem_of_load(const world::Case& c, const std::string& folder) {
+  return resumed::problem_of([&] { resumed::load(c, 2, 3, folder); });
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anything is written",
+          "[unit][state]") {
+  const world::Case c = weights(MasterKind::kOwned);
+  const test_support::Folder folder;
+  resumed::save(c, 2, folder.path());
+  const int64_t most = int64_t{1} << 53;
+  const auto refused = [&](const world::Case& by, const std::function<void(Manifest&)>& change,
+                           const std::string& words) {
+    const test_support::Folder other;
+    std::filesystem::copy(folder.path(), other.path());
+    change_manifest(other.path(), change);
+    const std::string problem = problem_of_load(by, other.path());
+    CHECK_THAT(problem, Catch::Contains(words) && !Catch::Contains("partly"));
+  };
+  refused(
+      c, [&](Manifest& m) { m.step = most + 1; }, "step is 9007199254740993");
+  refused(
+      c, [&](Manifest& m) { m.params[0].updates = most + 1; }, "updates is 9007199254740993");
+  refused(
+      c, [&](Manifest& m) { m.params[0].state["master"] = "U16"; }, "'master' in 'U16'");
+  // The other form of the weights is read by its own dtype.
+  for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
+    const bool owned = kind == MasterKind::kOwned;
+    const test_support::Folder other;
+    resumed::save(weights(kind), 2, other.path());
+    change_manifest(other.path(), [&](Manifest& m) {
+      m.params[0].state[owned ? "master" : "remainder"] = owned ? "BF16" : "F32";
+    });
+    const auto problem =
+        problem_of_load(weights(owned ? MasterKind::kRemainder : MasterKind::kOwned), other.path());
+    CHECK_THAT(problem, Catch::Contains(owned ? "dtype of master is F32, there BF16" : "'F32'"));
+  }
+}
+
+TEST_CASE(
+    "checkpoint: in part, master weights that are absent are the parameter's, the caller's too",
+    "[unit][state]") {
+  const test_support::Folder folder;
+  resumed::save(weights(MasterKind::kNone), 2, folder.path());
+  for (const MasterKind kind :
+       {MasterKind::kOwned, MasterKind::kCaller, MasterKind::kRemainder, MasterKind::kNone}) {
+    INFO("kind " << static_cast<int>(kind));
+    const auto problem = resumed::problem_of(
+        [&] { resumed::load(weights(kind), 2, 3, folder.path(), {.partial = true}); });
+    CHECK(problem == "no error");
+  }
+}
+
+TEST_CASE("checkpoint: in part, a new parameter's random bits are nobody else's", "[unit][state]") {
+  world::Case c = weights(MasterKind::kStochastic);
+  c.params.push_back(c.params[0]);
+  c.params.back().name = "v";
+  world::Case other = c;
+  other.params[0].name = "new";  // v had key 1, and is number 1 again; new is number 0, as w was
+  std::swap(other.params[0], other.params[1]);
+  const test_support::Folder folder;
+  resumed::save(c, 2, folder.path());
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank rank(other, comm);
+    load_state(rank.optimizer(), folder.path(), {.partial = true});
+    const auto keys = rank.optimizer().random_keys().keys;
+    RANK_CHECK(keys == std::vector<uint32_t>{1, 2});
+  });
+}
+
+TEST_CASE("checkpoint: moments that no load would take are not saved", "[unit][state]") {
+  const world::Case c = weights(MasterKind::kOwned);
+  const test_support::Folder folder;
+  resumed::save(c, 1, folder.path());
+  for (const auto& [kind, bad] : {std::pair{StateKind::kMomentum, std::nanf("")},
+                                  {StateKind::kVariance, -1.0f},
+                                  {StateKind::kVariance, HUGE_VALF}}) {
+    std::string problem;
+    world::on_ranks(1, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      resumed::run_steps(rank, 0, 2);
+      std::memcpy(rank.optimizer().state(0, kind).data, &bad, sizeof bad);
+      Files files;
+      problem =
+          resumed::problem_of([&] { save_state(rank.optimizer(), folder.path(), {}, files); });
+    });
+    CHECK_THAT(problem, Catch::Contains("INVALID_STATE") && Catch::Contains("element 0"));
+    CHECK(parse_manifest(resumed::content(folder.path() + "/manifest.json"), "m").step == 1);
+    CHECK(resumed::names_in(folder.path()).size() == 2);
+  }
 }

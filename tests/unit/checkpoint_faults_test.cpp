@@ -10,56 +10,17 @@
 #include "base/error.hpp"
 #include "state/background_save.hpp"
 #include "support/bits_cases.hpp"
+#include "support/checkpoints.hpp"
 #include "support/rank_check.hpp"
-#include "support/resumed.hpp"
 
 // What goes wrong with checkpoints: on disk, in files, in the caller's hands.
 
 using namespace muonrt;
 using Catch::Contains;
 using test_support::Folder;
+using namespace resumed;
 
 namespace {
-
-/// Small: two ranks, one of each kind of parameter.
-world::Case small(int64_t rows = 6) {
-  world::Case c = world::on_mesh({2});
-  c.settings.groups = world::default_groups();
-  c.settings.groups[0].normuon = NormuonAxis::kRows;
-  c.params.push_back(world::matrix("w", {rows, 5}, {{PlacementKind::kShard, 0, 1}}));
-  c.params.push_back(world::matrix("b", {11}, {{PlacementKind::kReplicate, 0, 1}}));
-  c.params.back().role = Role::kAdamW;
-  c.params.back().dtype = DType::kBF16;
-  c.steps = 3;
-  return c;
-}
-
-std::string problem_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return cat(status_name(e.status()), " ", e.message());
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-std::string content(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-void put(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    out.push_back(entry.path().filename().string());
-  std::sort(out.begin(), out.end());
-  return out;
-}
 
 /// Lets operation number `nth` of one rank fail, and, where it is lasting, all behind it.
 class FailingFiles : public Files {
@@ -116,20 +77,20 @@ TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or
       for (int64_t nth = 0; !ended && nth < 60; ++nth) {
         const Folder folder;
         const std::string path = folder.path() + "/state";
-        resumed::save(c, 1, path);
+        save(c, 1, path);
         std::atomic<bool> failed = false;
         std::vector<std::string> problems(2);
         world::on_ranks(2, [&](Comm& comm) {
           comm.set_timeout_ms(60000);
           world::Rank rank(c, comm);
-          resumed::run_steps(rank, 0, 2);
+          run_steps(rank, 0, 2);
           FailingFiles files(comm.rank() == failing ? nth : 1000, lasting);
           const auto number = static_cast<size_t>(comm.rank());
           problems[number] =
               problem_of([&] { save_state(rank.optimizer(), path, {.with_params = true}, files); });
           if (files.failed() && comm.rank() == failing) failed = true;
           // The optimizer goes on.
-          resumed::run_steps(rank, 2, 3);
+          run_steps(rank, 2, 3);
         });
         ended = !failed;
         INFO("rank " << failing << " operation " << nth << (lasting ? " and on" : "") << ": "
@@ -140,10 +101,10 @@ TEST_CASE("checkpoint: whatever operation fails, the folder holds the old one or
         (step == 1 ? olds : news) += 1;
         if (problems[0] == "no error") CHECK(step == 2);
         if (problems[0] != "no error") CHECK_THAT(problems[0], Contains("planted"));
-        const auto loaded = resumed::load(c, 0, 0, path).tensors;
+        const auto loaded = load(c, 0, 0, path).tensors;
         CHECK((loaded == (step == 1 ? old : fresh)));
         // And the next save leaves nothing else behind.
-        resumed::save(c, 2, path);
+        save(c, 2, path);
         CHECK(names_in(path).size() == 3);
       }
       CHECK(ended);
@@ -158,23 +119,23 @@ TEST_CASE("checkpoint: what fails behind the steps is told by the wait, and the 
   const world::Case c = small();
   for (const bool lasting : {false, true}) {
     const Folder folder;
-    resumed::save(c, 1, folder.path());
+    save(c, 1, folder.path());
     std::vector<std::string> problems(2);
     world::on_ranks(2, [&](Comm& comm) {
       world::Rank rank(c, comm);
-      resumed::run_steps(rank, 0, 2);
+      run_steps(rank, 0, 2);
       // Of rank 1: the look for the probe, then the file: made, written.
       BackgroundSave saving(std::make_unique<FailingFiles>(comm.rank() == 1 ? 2 : 1000, lasting));
       saving.reserve(rank.optimizer(), true);
       saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
-      resumed::run_steps(rank, 2, 3);
+      run_steps(rank, 2, 3);
       problems[static_cast<size_t>(comm.rank())] = problem_of([&] { saving.wait(); });
       RANK_CHECK(!saving.under_way());
     });
     CHECK(problems[0] == problems[1]);
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
     CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
-    resumed::load(c, 1, 2, folder.path());
+    load(c, 1, 2, folder.path());
     CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));  // who is dead removes nothing
   }
 }
@@ -190,17 +151,17 @@ TEST_CASE("checkpoint: what is written behind the steps is what was there when i
   const Folder folder;
   world::on_ranks(2, [&](Comm& comm) {
     world::Rank rank(c, comm);
-    resumed::run_steps(rank, 0, 1);
+    run_steps(rank, 0, 1);
     auto waiting = std::make_unique<WaitingFiles>();
     WaitingFiles& files = *waiting;
     BackgroundSave saving(std::move(waiting));
     saving.reserve(rank.optimizer(), true);
     saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
-    resumed::run_steps(rank, 1, 3);
+    run_steps(rank, 1, 3);
     files.let_go();
     saving.wait();
   });
-  CHECK((resumed::load(c, 0, 0, folder.path()).tensors == expected));
+  CHECK((load(c, 0, 0, folder.path()).tensors == expected));
 }
 
 TEST_CASE("checkpoint: where one rank's part is damaged, no rank has written anything",
@@ -208,7 +169,7 @@ TEST_CASE("checkpoint: where one rank's part is damaged, no rank has written any
   const Folder folder;
   world::Case c = small();
   c.params.pop_back();  // what is left is cut: each rank reads its own file alone
-  resumed::save(c, 2, folder.path());
+  save(c, 2, folder.path());
   const auto names = names_in(folder.path());
   const std::string path = folder.path() + "/" + names[2];  // of rank 1
   std::string bad = content(path);
@@ -224,7 +185,7 @@ TEST_CASE("checkpoint: where one rank's part is damaged, no rank has written any
     RANK_CHECK(rank.data(0) == untouched.data(0));
     RANK_CHECK(rank.state(0, StateKind::kMomentum) == untouched.state(0, StateKind::kMomentum));
     RANK_CHECK(rank.optimizer().steps() == 0);
-    resumed::run_steps(rank, 0, 1);
+    run_steps(rank, 0, 1);
   });
   CHECK(problems[0] == problems[1]);
   CHECK_THAT(problems[0], Contains("rank 1") && Contains(names[2]) && Contains("bytes 0 to"));
@@ -232,8 +193,8 @@ TEST_CASE("checkpoint: where one rank's part is damaged, no rank has written any
 
 TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][state]") {
   const Folder folder;
-  resumed::save(small(), 2, folder.path());
-  const std::string unchanged = problem_of([&] { resumed::load(small(), 2, 2, folder.path()); });
+  save(small(), 2, folder.path());
+  const std::string unchanged = problem_of([&] { load(small(), 2, 2, folder.path()); });
   REQUIRE(unchanged == "no error");
   const auto names = names_in(folder.path());
   REQUIRE(names.size() == 3);
@@ -244,14 +205,14 @@ TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ 1 << i % 8);
       put(folder.path() + "/" + name, bad);
-      const std::string problem = problem_of([&] { resumed::load(small(), 2, 2, folder.path()); });
+      const std::string problem = problem_of([&] { load(small(), 2, 2, folder.path()); });
       INFO(name << " byte " << i);
       CHECK_THAT(problem, Contains(name) && Contains("CORRUPT"));
     }
     put(folder.path() + "/" + name, good.substr(0, good.size() - 1));
-    CHECK_THAT(problem_of([&] { resumed::load(small(), 2, 2, folder.path()); }), Contains(name));
+    CHECK_THAT(problem_of([&] { load(small(), 2, 2, folder.path()); }), Contains(name));
     std::filesystem::remove(folder.path() + "/" + name);
-    CHECK_THAT(problem_of([&] { resumed::load(small(), 2, 2, folder.path()); }),
+    CHECK_THAT(problem_of([&] { load(small(), 2, 2, folder.path()); }),
                Contains(name) && Contains("cannot be opened"));
     put(folder.path() + "/" + name, good);
   }
@@ -260,7 +221,7 @@ TEST_CASE("checkpoint: every flipped bit is found, and its file named", "[unit][
 TEST_CASE("checkpoint: another model's state is refused with the list, and nothing is written",
           "[unit][state]") {
   const Folder folder;
-  resumed::save(small(), 2, folder.path());
+  save(small(), 2, folder.path());
   world::Case other = small(8);
   other.params[1].name = "c";
   other.settings.groups[0].momentum_dtype = DType::kBF16;
@@ -273,7 +234,7 @@ TEST_CASE("checkpoint: another model's state is refused with the list, and nothi
       RANK_CHECK(rank.state(0, kind) == untouched.state(0, kind));
     RANK_CHECK(rank.data(0) == untouched.data(0));
     RANK_CHECK(rank.optimizer().steps() == 0);
-    resumed::run_steps(rank, 0, 1);
+    run_steps(rank, 0, 1);
   });
   CHECK(problems[0] == problems[1]);
   for (const char* word : {"INVALID_ARGUMENT", "'w': its shape is [8, 5], there [6, 5]",
@@ -285,12 +246,12 @@ TEST_CASE("checkpoint: another model's state is refused with the list, and nothi
 TEST_CASE("checkpoint: in part, what is absent starts anew and what is surplus is left, as told",
           "[unit][state]") {
   const Folder folder;
-  const auto saved = resumed::save(small(), 2, folder.path());
+  const auto saved = save(small(), 2, folder.path());
   world::Case other = small();
   other.params[1].name = "c";
   world::on_ranks(2, [&](Comm& comm) {
     world::Rank rank(other, comm);
-    resumed::run_steps(rank, 0, 1);
+    run_steps(rank, 0, 1);
     const auto notes = load_state(rank.optimizer(), folder.path(), {.partial = true});
     std::string text;
     for (const std::string& note : notes) text += note + "\n";
@@ -307,14 +268,14 @@ TEST_CASE("checkpoint: in part, what is absent starts anew and what is surplus i
     const auto momentum = rank.state(0, StateKind::kMomentum);
     RANK_CHECK(std::equal(momentum.begin(), momentum.end(),
                           saved.momentum[0].begin() + comm.rank() * 3 * 5 * 4));
-    resumed::run_steps(rank, 2, 3);
+    run_steps(rank, 2, 3);
   });
 }
 
 TEST_CASE("checkpoint: momentum of the other convention is converted, and it is said",
           "[unit][state]") {
   const Folder folder;
-  const auto saved = resumed::save(small(), 2, folder.path());
+  const auto saved = save(small(), 2, folder.path());
   world::Case heavy = small();
   heavy.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
   heavy.settings.groups[0].weight_decay = 0.25;
@@ -341,55 +302,19 @@ TEST_CASE("checkpoint: moments beside step 0 are neither saved nor loaded", "[un
   world::on_ranks(2, [&](Comm& comm) {
     const world::Case c = small();
     world::Rank rank(c, comm);
-    resumed::run_steps(rank, 0, 1);
+    run_steps(rank, 0, 1);
     rank.optimizer().set_steps(0);
     Files files;
     const std::string problem =
         problem_of([&] { save_state(rank.optimizer(), folder.path(), {}, files); });
-    RANK_CHECK(problem.find("is not zero, but no step was committed") != problem.npos);
+    RANK_CHECK(problem.find("but the checkpoint is of step 0") != problem.npos);
   });
   CHECK(names_in(folder.path()).empty());
-  resumed::save(small(), 1, folder.path());
+  save(small(), 1, folder.path());
   const std::string path = folder.path() + "/manifest.json";
   Manifest manifest = parse_manifest(content(path), path);
   manifest.step = 0;
   put(path, to_text(manifest));
-  CHECK_THAT(problem_of([&] { resumed::load(small(), 0, 1, folder.path()); }),
+  CHECK_THAT(problem_of([&] { load(small(), 0, 1, folder.path()); }),
              Contains("but the checkpoint is of step 0"));
-}
-
-TEST_CASE("checkpoint: the last few are kept, and nothing else", "[unit][state]") {
-  const Folder folder;
-  for (const int64_t steps : {1, 2, 3, 4}) {
-    put(folder.path() + "/muonrt-left-over.tmp", "of a save that failed");
-    put(folder.path() + "/mine.txt", "the caller's");
-    resumed::save(small(), steps, folder.path(), {.with_params = true, .keep = 3});
-  }
-  const auto names = names_in(folder.path());
-  CHECK(names.size() == 1 + 2 + 1 + 3 * 2);  // the newest, two older, the caller's, their files
-  std::vector<int64_t> steps;
-  for (const std::string& name : names) {
-    if (!name.starts_with("manifest")) continue;
-    steps.push_back(parse_manifest(content(folder.path() + "/" + name), name).step);
-    CHECK(problem_of([&] { resumed::load(small(), 0, 0, folder.path(), {.manifest = name}); }) ==
-          "no error");
-  }
-  std::sort(steps.begin(), steps.end());
-  CHECK(steps == std::vector<int64_t>{2, 3, 4});
-}
-
-TEST_CASE("checkpoint: a folder that the ranks do not share is refused", "[unit][state]") {
-  const Folder one, two;
-  std::vector<std::string> problems(2);
-  world::on_ranks(2, [&](Comm& comm) {
-    const world::Case c = small();
-    world::Rank rank(c, comm);
-    Files files;
-    problems[static_cast<size_t>(comm.rank())] = problem_of(
-        [&] { save_state(rank.optimizer(), (comm.rank() ? two : one).path(), {}, files); });
-  });
-  CHECK(problems[0] == problems[1]);
-  CHECK_THAT(problems[0], Contains("rank 1") && Contains("not shared"));
-  CHECK(names_in(one.path()).empty());
-  CHECK(names_in(two.path()).empty());
 }

@@ -53,7 +53,8 @@ void add_verify_state(CLI::App& state, Work& work) {
   add_saved(*command, a->saved);
   command->add_flag("--json", a->json, "print JSON");
   command->footer(
-      "Example: muonrt state verify run/state --manifest manifest-1000-0123456789abcdef.json");
+      "Example: muonrt state verify run/state --manifest "
+      "manifest-0000000003-0000000000001000.json");
   command->callback(
       [=, &work] { work = [=] { return verify_checkpoint(a->saved, a->json) ? 0 : 1; }; });
 }
