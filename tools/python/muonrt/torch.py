@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         tensors one of Comm.nccl or Comm.staged.
     options: of muonrt.Optimizer (threads: torch.get_num_threads() by default; clip_norm, ...).
 
-    Collective over the ranks: creation, step. On CUDA a step waits for the current stream, which
+    Collective over the ranks: creation, step, save, load. On CUDA a step waits for the current stream, which
     need not wait for it: the step's work has ended when `step` returns. By default muonrt iterates
     in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give iteration_dtype="bfloat16", transport_dtype="float32" and
     muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
