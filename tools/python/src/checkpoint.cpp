@@ -70,8 +70,9 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
           "Until then the folder holds what it held before. Collective, between steps.\n"
           "with_params: the parameters too; else a hash of each, which a load compares.\n"
           "keep: checkpoints that stay in the folder, this one among them.\n"
-          "Rates and other settings are the caller's to keep. Raises the same on every rank, with\n"
-          "rank and file; the optimizer stays as it was.")
+          "Rates and other settings are the caller's to keep. On CUDA what writes parameters has\n"
+          "ended, or is on the default stream. Raises the same on every rank, with rank and file;\n"
+          "the optimizer stays as it was.")
       .def("load", &load, nb::arg("folder"), nb::kw_only(), nb::arg("manifest") = nb::none(),
            nb::arg("without_params") = false, nb::arg("partial") = false,
            "Goes on from a checkpoint of whatever ranks and layouts, to the same bits. Returns\n"
