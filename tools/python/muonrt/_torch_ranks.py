@@ -123,12 +123,12 @@ def gather_objects(comm: muonrt.Comm, mine) -> list:
 
 
 def together(comm: muonrt.Comm, work) -> list:
-    """Every rank's `work()`, a JSON value; what it raises on one rank is raised on all. Collective."""
+    """Every rank's `work()`, a JSON value; what one raises all raise. Collective."""
     try:
         mine = {"value": work()}
     except Exception as error:
-        status = getattr(error, "status", muonrt.InvalidArgumentError.status)
-        mine = {"status": status, "error": f"rank {comm.rank}: {error}"}
+        kind = error if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError
+        mine = {"status": kind.status, "error": f"rank {comm.rank}: {error}"}
     everywhere = gather_objects(comm, mine)
     for told in everywhere:
         if "error" in told:

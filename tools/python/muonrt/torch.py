@@ -46,10 +46,11 @@ class Muon(torch.optim.Optimizer):
         tensors one of Comm.nccl or Comm.staged.
     options: of muonrt.Optimizer (threads: torch.get_num_threads() by default; clip_norm, ...).
 
-    Collective over the ranks: creation, step, save, load. On CUDA a step waits for the current stream, which
-    need not wait for it: the step's work has ended when `step` returns. By default muonrt iterates
-    in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give iteration_dtype="bfloat16", transport_dtype="float32" and
-    muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
+    Collective over the ranks: creation, step, save, load. On CUDA a step waits for the current
+    stream, which need not wait for it: the step's work has ended when `step` returns. By default
+    muonrt iterates in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give
+    iteration_dtype="bfloat16", transport_dtype="float32" and muon={"coefficients":
+    "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
     """
 
     _step_supports_amp_scaling = True  # a GradScaler hands over its scale and what it found
@@ -305,7 +306,7 @@ class Muon(torch.optim.Optimizer):
     def save(self, folder: str | os.PathLike, *, with_params: bool = False, keep: int = 1) -> None:
         """Saves a checkpoint that any mesh can go on from; see muonrt.Optimizer.save. Collective.
 
-        It has neither what `param_groups` say (rates), nor parameters that need no gradient.
+        Rates are not in it, nor are parameters that need no gradient.
         """
         self._of_folder(self._core.save, folder, with_params=with_params, keep=keep)
 
