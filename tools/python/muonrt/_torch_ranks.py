@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import muonrt
+from muonrt._errors import of_status
 
 if dist.is_available():
     import torch.distributed.tensor  # noqa: F401 (torch itself imports it late)
@@ -119,6 +120,20 @@ def gather_objects(comm: muonrt.Comm, mine) -> list:
     sizes = [int.from_bytes(b, "little") for b in comm.allgather(len(text).to_bytes(8, "little"))]
     padded = comm.allgather(text.ljust(max(sizes)))
     return [json.loads(b[:n]) for b, n in zip(padded, sizes)]
+
+
+def together(comm: muonrt.Comm, work) -> list:
+    """Every rank's `work()`, a JSON value; what one raises all raise. Collective."""
+    try:
+        mine = {"value": work()}
+    except Exception as error:
+        kind = error if isinstance(error, muonrt.Error) else muonrt.InvalidArgumentError
+        mine = {"status": kind.status, "error": f"rank {comm.rank}: {error}"}
+    everywhere = gather_objects(comm, mine)
+    for told in everywhere:
+        if "error" in told:
+            raise of_status(told["status"], told["error"])
+    return [told["value"] for told in everywhere]
 
 
 @dataclass(frozen=True)

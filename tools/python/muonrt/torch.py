@@ -1,6 +1,7 @@
 """muonrt.torch.Muon: a torch.optim.Optimizer over plain tensors and DTensors."""
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -45,10 +46,11 @@ class Muon(torch.optim.Optimizer):
         tensors one of Comm.nccl or Comm.staged.
     options: of muonrt.Optimizer (threads: torch.get_num_threads() by default; clip_norm, ...).
 
-    Collective over the ranks: creation, step. On CUDA a step waits for the current stream, which
-    need not wait for it: the step's work has ended when `step` returns. By default muonrt iterates
-    in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give iteration_dtype="bfloat16", transport_dtype="float32" and
-    muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
+    Collective over the ranks: creation, step, save, load. On CUDA a step waits for the current
+    stream, which need not wait for it: the step's work has ended when `step` returns. By default
+    muonrt iterates in f32 (on CUDA in bf16) and sends bf16; for torch.optim.Muon's own values give
+    iteration_dtype="bfloat16", transport_dtype="float32" and muon={"coefficients":
+    "keller_jordan", "normalize": "max_eps", "scale_rule": "original"}.
     """
 
     _step_supports_amp_scaling = True  # a GradScaler hands over its scale and what it found
@@ -149,14 +151,8 @@ class Muon(torch.optim.Optimizer):
                       "eps": float(group["eps"])}
 
     def _create(self, number: dict[int, int], options: dict) -> None:
-        rank, world = self._comm.rank, self._comm.size
-        try:
-            mine = [self._spread(name, p, number) for name, p in zip(self._names, self._params)]
-        except Exception as error:  # told to all ranks, which would wait
-            mine = f"rank {rank}: {error}"
-        everywhere = ranks.gather_objects(self._comm, mine)
-        if texts := [e for e in everywhere if isinstance(e, str)]:
-            raise muonrt.InvalidArgumentError(texts[0])
+        everywhere = ranks.together(self._comm, lambda: [
+            self._spread(name, p, number) for name, p in zip(self._names, self._params)])
         if len({len(e) for e in everywhere}) > 1:
             raise muonrt.MismatchError(
                 f"ranks have {[len(e) for e in everywhere]} parameters that need a gradient")
@@ -168,7 +164,7 @@ class Muon(torch.optim.Optimizer):
         for i, (name, p) in enumerate(zip(self._names, self._params)):
             spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                        for e in everywhere]
-            layout = ranks.layout_of(name, p, spreads, rank)
+            layout = ranks.layout_of(name, p, spreads, self._comm.rank)
             params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
                                        group=of_group[i], view=self._views[i]))
         ranks.settle(self._device)  # masters are made from what parameters hold
@@ -178,8 +174,8 @@ class Muon(torch.optim.Optimizer):
     def _spread(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
         if device.type not in ("cpu", "cuda"):
-            raise muonrt.NotSupportedError(f"param '{name}' is on device '{device}'; "
-                                           "muonrt takes memory of the host and of CUDA devices")
+            raise muonrt.InvalidArgumentError(f"param '{name}' is on device '{device}'; "
+                                              "muonrt takes memory of the host and of CUDA devices")
         if device != self._device:
             raise muonrt.InvalidArgumentError(
                 f"param '{name}' is on device '{device}', but param '{self._names[0]}' on "
@@ -306,6 +302,50 @@ class Muon(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict) -> None:
         """Copies a state in place: of muonrt.torch.Muon, or of torch.optim.Muon and AdamW."""
         self._state_views.load(state_dict)
+
+    def save(self, folder: str | os.PathLike, *, with_params: bool = False, keep: int = 1) -> None:
+        """Saves a checkpoint that any mesh can go on from; see muonrt.Optimizer.save. Collective.
+
+        Rates are not in it, nor are parameters that need no gradient.
+        """
+        self._of_folder(self._core.save, folder, with_params=with_params, keep=keep)
+
+    def load(self, folder: str | os.PathLike, *, manifest: str | None = None,
+             without_params: bool = False, partial: bool = False) -> list[str]:
+        """Goes on from what `save` has saved, to the same bits; returns what differs. Collective.
+
+        See muonrt.Optimizer.load. Parameters go by the names that they were given by; where the
+        checkpoint has them, the model's are written. Rates stay: set those of the scheduler.
+        """
+        notes = self._of_folder(self._core.load, folder, manifest=manifest,
+                                without_params=without_params, partial=partial)
+        torch.autograd.graph.increment_version([ranks.local_of(p) for p in self._params])
+        self._state_views.note_steps()
+        self._state_views.gather()
+        return notes
+
+    def save_reserve(self, *, with_params: bool = False) -> int:
+        """Takes host memory, so that `save_begin` need not write; returns how many bytes."""
+        return self._core.save_reserve(with_params=with_params)
+
+    def save_begin(self, folder: str | os.PathLike, *, with_params: bool = False,
+                   keep: int = 1) -> None:
+        """Begins a save, which a thread writes while steps go on. Collective."""
+        self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep)
+
+    def save_wait(self) -> None:
+        """Waits until every rank has written what was begun, and publishes it. Collective."""
+        self._core.save_wait()
+
+    def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
+        """What is wrong here is told to all ranks, which would wait."""
+        def ready():
+            self._check_pointers()
+            self._send_settings()
+
+        ranks.together(self._comm, ready)
+        ranks.settle(self._device)
+        return call(folder, **options)
 
     def close(self) -> None:
         """Gives back memory and connections; `state` is empty afterwards."""

@@ -1,84 +1,11 @@
-#include "binding.hpp"
+#include "optimizer.hpp"
 
 namespace binding {
 namespace {
 
 constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
 
-/// Everything that lives as long as the C optimizer does: views of state share it.
-struct Held {
-  std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
-  std::vector<Array> data, masters;     // borrowed by the C optimizer
-  std::vector<std::optional<Array>> grads;
-  std::vector<Array> scalars;  // of a step that runs, or did not end
-  muonrt_optimizer_t* handle = nullptr;
-
-  Held() = default;
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() {
-    nb::gil_scoped_release release;
-    muonrt_optimizer_destroy(handle);
-  }
-};
-
-class Optimizer {
- public:
-  Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups, Comm* comm,
-            const nb::kwargs& settings);
-  ~Optimizer() { alive<Optimizer>().erase(this); }
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
-
-  Report step(const std::variant<double, std::vector<double>>& lr,
-              const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
-              nb::object found_inf, std::optional<uintptr_t> stream);
-  void set_grad(nb::handle param, nb::handle grad) {
-    Busy busy(busy_, "the optimizer");
-    const size_t i = index(param);
-    std::optional<Array> array = take_grad(i, grad);
-    check(muonrt_optimizer_set_grad(get(), static_cast<int64_t>(i), array ? array->data : nullptr));
-    held_->grads[i] = std::move(array);
-  }
-  void set_grads(const std::vector<nb::object>& grads);
-  void set_group(int32_t index, const nb::kwargs& settings);
-  void take_params(const std::optional<std::vector<nb::object>>& params);
-  std::vector<int64_t> updates() const;
-  void set_updates(const std::vector<int64_t>& updates);
-  nb::object state(nb::handle param, const std::string& kind);
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> state_pieces(nb::handle param,
-                                                                  const std::string& kind);
-  std::tuple<std::string, int64_t> recover(Comm& survivors);
-  bool in_use() const { return busy_; }
-  void close() {
-    Busy busy(busy_, "the optimizer");
-    held_.reset();
-  }
-
-  muonrt_optimizer_t* get() const {
-    if (!held_) refuse(MUONRT_ERROR_INVALID_STATE, "the optimizer is closed");
-    return held_->handle;
-  }
-  size_t index(nb::handle param) const;
-  std::string text(decltype(muonrt_optimizer_describe) call, bool json) {
-    Busy busy(busy_, "the optimizer");
-    return muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
-      return call(get(), json ? MUONRT_JSON : MUONRT_TEXT, buffer, capacity, needed);
-    });
-  }
-  std::vector<std::string> names;
-
- private:
-  std::optional<Array> take_grad(size_t i, nb::handle grad) const;
-  const float* take_scalar(const char* what, nb::handle object);
-
-  std::shared_ptr<Held> held_;
-  Place place_;
-  std::vector<Group> groups_;
-  std::vector<muonrt_dtype_t> grad_dtypes_;
-  std::vector<std::vector<int64_t>> grad_shapes_;
-  std::atomic<bool> busy_{false};
-};
+}  // namespace
 
 Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups,
                      Comm* comm, const nb::kwargs& settings) {
@@ -294,8 +221,6 @@ std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
           recovery.step};
 }
 
-}  // namespace
-
 void close_optimizers() {
   for (Optimizer* optimizer : alive<Optimizer>())
     if (!optimizer->in_use()) optimizer->close();
@@ -303,8 +228,10 @@ void close_optimizers() {
 
 void bind_optimizer(nb::module_& module) {
   bind_report(module);
-  nb::class_<Optimizer>(module, "Optimizer", nb::is_weak_referenceable(),
-                        "Muon and AdamW over sharded parameters, one step for all of them")
+  nb::class_<Optimizer> optimizer(
+      module, "Optimizer", nb::is_weak_referenceable(),
+      "Muon and AdamW over sharded parameters, one step for all of them");
+  optimizer
       .def(
           nb::init<const std::vector<Param*>&, const std::vector<Group*>&, Comm*,
                    const nb::kwargs&>(),
@@ -389,6 +316,7 @@ void bind_optimizer(nb::module_& module) {
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+  bind_checkpoint(optimizer);
 }
 
 }  // namespace binding

@@ -188,6 +188,27 @@ def test_the_state_continues_to_the_last_bit(dtype):
     assert others[0].last_report.step == 5 and others[0].param_groups[0]["lr"] == LR
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_folder_holds_what_the_current_stream_has_written(tmp_path, dtype):
+    muon = {"normuon": "rows"} if dtype == torch.float32 else None
+    m, twin = Model(dtype), Model(dtype)
+    one, other = on_the_gpu(m, muon=muon), optimizer(twin, muon=muon)
+    real = m.down.weight.detach().clone()
+    with torch.no_grad():
+        m.down.weight.fill_(5.0)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+        torch.cuda._sleep(LONG)
+        m.down.weight.copy_(real)
+        one.save(tmp_path, with_params=True)
+    assert other.load(tmp_path) == [] and bits(twin) == bits(m)
+    for step in range(3, 5):
+        for x, each in zip((m, twin), (one, other)):
+            inject(x, step)
+            each.step()
+    assert bits(twin) == bits(m) and other.last_report.step == 5
+
+
 def test_grad_scaler():
     m, plain = Model(), Model()
     one, other = optimizer(m), optimizer(plain)

@@ -59,15 +59,28 @@ def test_a_dcp_checkpoint_of_3_ranks_goes_on_over_2_and_4(tmp_path, settings, si
 
 
 def sit_out(rank, size):
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    inject(m, 0)
+    m.up.weight.grad = None  # on no rank
+    before = full(m.up.weight)
+    if rank == 1:
+        m.down.weight.grad = None  # rank 0 has one: zero here
+    one.step()
+    assert (full(m.up.weight) == before).all()
+    return one.last_report.step
+
+
+def replicas_differ(rank, size):
     m = torch.nn.parallel.DistributedDataParallel(Model())
     one = optimizer(m)
     inject(m, 0)
-    m.module.up.weight.grad = None  # on no rank
-    before = full(m.module.up.weight)
     if rank == 1:
-        m.module.down.weight.grad = None  # rank 0 has one: zero here
+        m.module.down.weight.grad = None
+    with pytest.raises(muonrt.MismatchError, match="'module.down.weight'.*rank 1.*other bits"):
+        one.step()
+    inject(m, 0)
     one.step()
-    assert (full(m.module.up.weight) == before).all()
     return one.last_report.step
 
 
@@ -109,12 +122,12 @@ def refused_on_one_rank(rank, size):
 
 def faults(rank, size):
     return [work(rank, size) for work in
-            (sit_out, fails_on_one_rank, settings_differ, refused_on_one_rank)]
+            (sit_out, replicas_differ, fails_on_one_rank, settings_differ, refused_on_one_rank)]
 
 
 def test_ranks_that_differ_get_an_answer_and_never_hang():
-    sits, failed, differ, refused = zip(*on_gloo(2, faults))
-    assert sits == (1, 1) and differ == (1, 1) and refused == (True, True)
+    sits, replicas, failed, differ, refused = zip(*on_gloo(2, faults))
+    assert sits == replicas == differ == (1, 1) and refused == (True, True)
     assert "'up.weight' lies elsewhere" in failed[1]
     assert failed[0].startswith("InvalidArgumentError") and "rank 1" in failed[0]
 
