@@ -1,11 +1,9 @@
 #include "state/param_hash.hpp"
 
 #include <algorithm>
-#include <cstring>
 
-#include "backend/health.hpp"
-#include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
+#include "state/element_hash.hpp"
 
 namespace muonrt {
 
@@ -14,20 +12,7 @@ namespace {
 constexpr int64_t kElements = 1 << 18;  // copied at once
 constexpr int64_t kParams = 4096;       // exchanged at once
 
-template <class Bits>
-uint64_t sum_of(const std::vector<unsigned char>& from, uint64_t first, int64_t count) {
-  uint64_t out = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    Bits bits;
-    std::memcpy(&bits, from.data() + i * static_cast<int64_t>(sizeof bits), sizeof bits);
-    out += scrambled(scrambled(first + static_cast<uint64_t>(i)) ^ bits);
-  }
-  return out;
-}
-
 uint64_t share_of_hash(const LocalPiece& piece, DeviceCopy& copy) {
-  Hash hash;
-  hash.bytes(piece.tensor.name);
   const int64_t size = bytes_of(piece.tensor);
   std::vector<unsigned char> values(static_cast<size_t>(kElements * size));
   uint64_t out = 0;
@@ -36,9 +21,8 @@ uint64_t share_of_hash(const LocalPiece& piece, DeviceCopy& copy) {
       const int64_t count = std::min(kElements, s.count - done);
       const int64_t at = piece.first + s.local + done;
       copy.read(values.data(), static_cast<const char*>(piece.data) + at * size, count * size);
-      const uint64_t first = hash.digest() + static_cast<uint64_t>(s.element + done);
-      out += size == 4 ? sum_of<uint32_t>(values, first, count)
-                       : sum_of<uint16_t>(values, first, count);
+      const auto part = std::span(values).first(static_cast<size_t>(count * size));
+      out += hash_elements(piece.tensor.name, s.element + done, part, size);
     }
   }
   return out;

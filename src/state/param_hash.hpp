@@ -8,9 +8,7 @@
 
 namespace muonrt {
 
-/// Of each parameter a hash of all its elements, whatever the mesh: the sum, which wraps, of
-/// scrambled(scrambled(n + i) ^ b) over the elements i, where b are the element's bits and n is the
-/// FNV-1a hash of the name. Collective.
+/// Of each parameter a hash of all its elements, whatever the mesh: see hash_elements. Collective.
 std::vector<uint64_t> param_hashes(Optimizer& optimizer);
 
 }  // namespace muonrt

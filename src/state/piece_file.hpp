@@ -1,19 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "state/checksums.hpp"
 #include "state/device_copy.hpp"
 #include "state/files.hpp"
 #include "state/pieces.hpp"
 #include "state/tensor_file.hpp"
 
 namespace muonrt {
-
-/// What is checked as one: so many bytes of a file's data.
-constexpr int64_t kBlockBytes = 1 << 20;
 
 /// A file of a checkpoint, as its manifest names it.
 struct FileRecord {
@@ -48,13 +47,12 @@ class PieceFile {
   /// Elements [first, first + count) of a piece. Errors: CORRUPT, naming file, tensor and bytes.
   std::span<const unsigned char> elements(const FilePiece& piece, int64_t first, int64_t count);
   /// What was checked is checked again when it is next given out.
-  void forget_checks() { checked_.assign(checked_.size(), false); }
+  void forget_checks() { blocks_->forget(); }
 
  private:
   TensorFile file_;
   std::vector<FilePiece> pieces_;
-  std::vector<uint32_t> sums_;  // by block
-  std::vector<bool> checked_;
+  std::optional<CheckedBlocks> blocks_;
 };
 
 }  // namespace muonrt
