@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "command/step/commit.hpp"
 #include "command/step/gather.hpp"
 #include "command/step/logits.hpp"
 #include "command/step/report.hpp"
@@ -51,6 +53,18 @@ void check_outputs(const StepArguments& a) {
   require_writable(outputs, inputs);
 }
 
+/// Collective: no rank reads before rank 0 has done what an earlier run left to do.
+void recover(Comm& comm, const StepArguments& a) {
+  if (comm.rank() == 0) {
+    recover_commit(a.out);
+    std::error_code none;
+    if (std::filesystem::exists(a.params, none)) recover_commit(a.params);
+  }
+  const char word = 0;
+  std::vector<char> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&word, all.data(), sizeof word);
+}
+
 /// What is to become the output file: every tensor of the input, in its order, those that step with
 /// new values. Rank 0 gets it, the others null.
 /// @param updates  receives the root mean square of what each tensor moved by.
@@ -94,6 +108,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   const bool root = comm.rank() == 0;
   check_mesh(a.mesh, comm.size());
   if (root) check_outputs(a);
+  recover(comm, a);
   const StepConfig config = read_config(a.config);
   if (!a.health.empty() && config.health_every == 0) {
     throw std::runtime_error("--health: no step measures (health_every of " + config.file +
@@ -140,7 +155,7 @@ int run_step(Comm& comm, const StepArguments& a) {
                  out->sha256(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     // All are whole, and what is printed is out, before the first takes its name.
-    for (OutputFile* file : files) file->publish();
+    publish_together(files);
   }
   return 0;
 }
