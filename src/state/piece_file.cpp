@@ -1,7 +1,6 @@
 #include "state/piece_file.hpp"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/crc32c.hpp"
 #include "base/json.hpp"
@@ -104,19 +103,19 @@ class BlockWriter {
   }
   void flush() {
     if (used_ == 0) return;
-    sums_ += digits_of(crc32c(block_.data(), used_), kDigits);
+    sums_.add(std::span(block_).first(used_));
     file_.write(block_.data(), static_cast<int64_t>(used_), at_);
     at_ += static_cast<int64_t>(used_);
     used_ = 0;
   }
-  const std::string& sums() const { return sums_; }
+  std::string sums() const { return sums_.digits(); }
 
  private:
   OutFile& file_;
   int64_t at_;
   std::vector<unsigned char> block_;
   size_t used_ = 0;
-  std::string sums_;
+  BlockSums sums_;
 };
 
 }  // namespace
@@ -142,10 +141,8 @@ FileRecord write_piece_file(
       data += share.bytes();
     }
   });
-  const auto blocks = static_cast<size_t>(ceil_div(data, kBlockBytes));
-  std::map<std::string, std::string> metadata = {{"format", kPieceFormat},
-                                                 {"pieces", table.take()},
-                                                 {"crc32c", std::string(blocks * kDigits, '0')}};
+  std::map<std::string, std::string> metadata = {
+      {"format", kPieceFormat}, {"pieces", table.take()}, {"crc32c", BlockSums::zeros(data)}};
   const auto front = static_cast<int64_t>(tensor_header(entries, metadata, path).size());
   OutFile file(files, path + ".tmp");
   BlockWriter out(file, front);
@@ -193,17 +190,7 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   };
   require(text("format") == kPieceFormat, "its format is ", in_quotes(text("format")), ", not ",
           kPieceFormat);
-  const std::string sums = text("crc32c");
-  const auto blocks = static_cast<size_t>(ceil_div(std::ssize(file_.data()), kBlockBytes));
-  require(sums.size() == blocks * kDigits, "it has no checksum for each block");
-  for (size_t i = 0; i < blocks; ++i) {
-    uint32_t one = 0;
-    const char* const at = sums.data() + i * kDigits;
-    const auto end = std::from_chars(at, at + kDigits, one, 16).ptr;
-    require(end == at + kDigits, "the checksum of block ", i, " is no number");
-    sums_.push_back(one);
-  }
-  checked_.resize(blocks);
+  blocks_.emplace(file_);
   constexpr JsonLimits kLimits{5, 20000000};
   const JsonValue table = parse_json(text("pieces"), path + ": pieces", kLimits);
   for (const TensorEntry& entry : file_.table().entries) {
@@ -220,29 +207,11 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   }
 }
 
-std::string PieceFile::problem_of(int64_t block) {
-  const auto b = static_cast<size_t>(block);
-  if (checked_[b]) return "";
-  const int64_t at = block * kBlockBytes;
-  const int64_t bytes = std::min(kBlockBytes, std::ssize(file_.data()) - at);
-  const uint32_t sum = crc32c(file_.data().data() + at, static_cast<size_t>(bytes));
-  if (sum != sums_[b])
-    return cat("bytes ", at, " to ", at + bytes, " of the data have the checksum ",
-               digits_of(sum, kDigits), " (the header says ", digits_of(sums_[b], kDigits), ")");
-  checked_[b] = true;
-  return "";
-}
-
 std::span<const unsigned char> PieceFile::elements(const FilePiece& piece, int64_t first,
                                                    int64_t count) {
   const int64_t size = element_bytes(piece.entry->dtype);
   const int64_t begin = piece.entry->begin + first * size, end = begin + count * size;
-  for (int64_t b = begin / kBlockBytes; b * kBlockBytes < end; ++b) {
-    const std::string problem = problem_of(b);
-    MUONRT_REQUIRE(problem.empty(), Status::kCorrupt, path(), ": tensor ",
-                   in_quotes(piece.entry->name), ": ", problem,
-                   "; the checkpoint is damaged, load another");
-  }
+  blocks_->check(begin, end, piece.entry->name);
   return file_.data().subspan(static_cast<size_t>(begin), static_cast<size_t>(count * size));
 }
 

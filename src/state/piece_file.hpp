@@ -1,19 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "state/checksums.hpp"
 #include "state/device_copy.hpp"
 #include "state/files.hpp"
 #include "state/pieces.hpp"
 #include "state/tensor_file.hpp"
 
 namespace muonrt {
-
-/// What is checked as one: so many bytes of a file's data.
-constexpr int64_t kBlockBytes = 1 << 20;
 
 /// A file of a checkpoint, as its manifest names it.
 struct FileRecord {
@@ -49,9 +48,9 @@ class PieceFile {
   /// Elements [first, first + count) of a piece. Errors: CORRUPT, naming file, tensor and bytes.
   std::span<const unsigned char> elements(const FilePiece& piece, int64_t first, int64_t count);
   /// Blocks of kBlockBytes that the data have; the last may be short.
-  int64_t blocks() const { return std::ssize(sums_); }
+  int64_t blocks() const { return blocks_->count(); }
   /// What is wrong with a block: its bytes and checksums. Empty where nothing is.
-  std::string problem_of(int64_t block);
+  std::string problem_of(int64_t block) { return blocks_->problem_of(block); }
   /// Of the file: the first byte of a piece's element.
   int64_t byte_of(const FilePiece& piece, int64_t element) const {
     return std::ssize(file_.header()) + piece.entry->begin +
@@ -60,13 +59,12 @@ class PieceFile {
   /// What was read of it need not stay in memory; the next reader takes it from the file.
   void give_memory_back() const { file_.give_memory_back(); }
   /// What was checked is checked again when it is next given out.
-  void forget_checks() { checked_.assign(checked_.size(), false); }
+  void forget_checks() { blocks_->forget(); }
 
  private:
   TensorFile file_;
   std::vector<FilePiece> pieces_;
-  std::vector<uint32_t> sums_;  // by block
-  std::vector<bool> checked_;
+  std::optional<CheckedBlocks> blocks_;
 };
 
 }  // namespace muonrt

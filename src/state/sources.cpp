@@ -39,9 +39,8 @@ StateSources::StateSources(std::string folder, const Manifest& manifest, int ran
     return from >= 0 ? 2 * from : -2 * from + 1;
   };
   for (const FileRecord& record : manifest.files) unopened_.push_back(&record);
-  std::sort(unopened_.begin(), unopened_.end(), [&](const FileRecord* a, const FileRecord* b) {
-    return distance(*a) > distance(*b);
-  });
+  std::sort(unopened_.begin(), unopened_.end(),
+            [&](const FileRecord* a, const FileRecord* b) { return distance(*a) > distance(*b); });
 }
 
 StateSources::StateSources(std::vector<std::unique_ptr<PieceFile>> files, const Manifest& manifest)

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// The pieces of a checkpoint, and what of them a rank needs. Files are opened when what is needed is
-/// not in those that are open: the tables of all, on every rank, are much where ranks are many.
+/// The pieces of a checkpoint, and what of them a rank needs. Files are opened when what is needed
+/// is not in those that are open: the tables of all, on every rank, are much where ranks are many.
 class StateSources {
  public:
   /// @param manifest  stays where it is. @param rank  of `world`: so many ranks read, each from the

@@ -69,6 +69,7 @@ class TensorModel {
   /// Errors: INVALID_ARGUMENT where there is none.
   const TensorEntry& at(const std::string& name) const;
   std::span<const unsigned char> bytes(const TensorEntry& entry) const;
+  const std::vector<std::unique_ptr<TensorFile>>& files() const { return files_; }
 
  private:
   void add_files(const std::vector<std::string>& paths);

@@ -19,8 +19,9 @@ namespace {
   throw std::runtime_error(path + ": " + problem);
 }
 
-/// The absolute path behind links, also where nothing is there yet.
-fs::path target_of(const std::string& path) {
+}  // namespace
+
+fs::path output_target(const std::string& path) {
   constexpr int kMostLinks = 40;  // as Linux has it
   std::error_code error;
   fs::path at = fs::absolute(path, error);
@@ -33,9 +34,11 @@ fs::path target_of(const std::string& path) {
   return error ? at : whole;
 }
 
+namespace {
+
 /// @return  the path of the file itself.
 fs::path regular_target(const std::string& path) {
-  const fs::path target = target_of(path);
+  const fs::path target = output_target(path);
   std::error_code error;
   const fs::file_status found = fs::status(target, error);
   if (fs::is_directory(found)) refuse(path, "is a folder; give the name of a file");
@@ -47,7 +50,7 @@ fs::path regular_target(const std::string& path) {
 
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code error;
-  return target_of(a) == target_of(b) || fs::equivalent(a, b, error);
+  return output_target(a) == output_target(b) || fs::equivalent(a, b, error);
 }
 
 }  // namespace
@@ -73,6 +76,11 @@ void OutputFile::write(const void* data, size_t bytes) {
   if (bytes > 0 && std::fwrite(data, 1, bytes, temporary_->file()) != bytes) fail();
 }
 
+void OutputFile::rewrite(const void* data, size_t bytes) {
+  if (std::fseek(temporary_->file(), 0, SEEK_SET) != 0) fail();
+  write(data, bytes);
+}
+
 void OutputFile::finish() {
   if (!temporary_->close()) fail();
 }
@@ -82,6 +90,11 @@ void OutputFile::publish() {
     refuse(path_, "internal: published before it is whole, or twice");
   }
   if (!temporary_->rename(target_)) fail();
+  temporary_.reset();
+}
+
+void OutputFile::release() {
+  temporary_->release();
   temporary_.reset();
 }
 

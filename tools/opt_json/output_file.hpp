@@ -19,11 +19,19 @@ class OutputFile {
   explicit OutputFile(std::string path);
 
   const std::string& path() const { return path_; }
+  /// The file itself, behind links.
+  const std::filesystem::path& target() const { return target_; }
   void write(const void* data, size_t bytes);
+  /// Puts others in place of the first bytes.
+  void rewrite(const void* data, size_t bytes);
   /// The temporary file is whole and on disk.
   void finish();
   /// The file takes its name; after `finish`.
   void publish();
+  /// Where it lies until then; after `finish`.
+  const std::string& temporary() const { return temporary_->path(); }
+  /// Leaves it there: whoever calls gives it its name.
+  void release();
 
  private:
   [[noreturn]] void fail() const;
@@ -32,6 +40,9 @@ class OutputFile {
   std::filesystem::path target_;
   std::optional<TemporaryFile> temporary_;  // until it is published
 };
+
+/// The absolute path of the file itself, behind links, also where nothing is there yet.
+std::filesystem::path output_target(const std::string& path);
 
 /// Writes `content` to `path` through an OutputFile.
 void write_text_file(const std::string& path, const std::string& content);

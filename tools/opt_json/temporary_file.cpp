@@ -59,7 +59,7 @@ void count(int more, void (*handler)(int)) {
 
 std::string random_name() {
   std::random_device random;
-  std::string out = "muonrt.tmp.";
+  std::string out = TemporaryFile::kPrefix;
   for (int i = 0; i < 16; ++i) out += "0123456789abcdef"[random() % 16];
   return out;
 }
@@ -108,6 +108,8 @@ bool TemporaryFile::close() {
   file_ = nullptr;
   return std::fclose(file) == 0;
 }
+
+const std::string& TemporaryFile::path() const { return name_->path; }
 
 bool TemporaryFile::rename(const std::filesystem::path& target) {
   if (std::rename(name_->path.c_str(), target.c_str()) != 0) return false;

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <string>
 
 namespace muonrt::tool {
 
@@ -13,6 +14,9 @@ namespace muonrt::tool {
 /// (Only meanwhile: oneDNN 2.6 does not survive a handler on a thread that it computes on.)
 class TemporaryFile {
  public:
+  /// What its name begins with.
+  static constexpr const char* kPrefix = "muonrt.tmp.";
+
   /// @param mode  as open(2) takes it: without the bits of the process' mask.
   /// Where the folder takes no file, `file` is null and errno says why.
   TemporaryFile(const std::filesystem::path& folder, mode_t mode);
@@ -25,6 +29,9 @@ class TemporaryFile {
   /// It is on disk. These return whether it went well, else errno says why.
   bool close();
   bool rename(const std::filesystem::path& target);
+  const std::string& path() const;
+  /// It stays, whatever becomes of this object and the process.
+  void release() { forget(); }
 
  private:
   struct Name;

@@ -105,7 +105,7 @@ std::vector<ShardTensor> state_of(const Manifest& manifest, StateSources& source
 }
 
 std::map<std::string, std::string> state_metadata(const Manifest& manifest) {
-  std::map<std::string, std::string> out = {{"format", kStepStateFormat}};
+  std::map<std::string, std::string> out = {{"format", kStepStateOlder}};
   for (const ManifestParam& p : manifest.params)
     if (has(p, kMomentum)) out["momentum/" + p.name] = p.role == "adamw" ? "adamw" : p.momentum;
   return out;

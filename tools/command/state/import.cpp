@@ -10,8 +10,8 @@
 #include "command/state/saved.hpp"
 #include "state/conversions.hpp"
 #include "state/digits.hpp"
+#include "state/element_hash.hpp"
 #include "state/moments.hpp"
-#include "state/param_hash.hpp"
 #include "state/publisher.hpp"
 
 namespace muonrt::tool {
@@ -99,7 +99,7 @@ class Import {
     Hash key;
     key.bytes(p.name);
     p.key = static_cast<uint32_t>(key.digest());
-    p.hash = hash_of_elements(p.name, 0, params_.bytes(entry), element_bytes(entry.dtype));
+    p.hash = hash_elements(p.name, 0, params_.bytes(entry), element_bytes(entry.dtype));
     add_piece(p, StateTensor::kParam, entry.dtype, params_.bytes(entry));
     add_moment(p, static_cast<int32_t>(StateKind::kMomentum), *first);
     if (second) add_moment(p, static_cast<int32_t>(StateKind::kVariance), *second);

@@ -9,8 +9,8 @@
 #include "command/progress.hpp"
 #include "command/table.hpp"
 #include "state/digits.hpp"
+#include "state/element_hash.hpp"
 #include "state/moments.hpp"
-#include "state/param_hash.hpp"
 
 namespace muonrt::tool {
 
@@ -120,7 +120,7 @@ class Verification {
                    tensor_text(p.name, kind),
                    [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
                      if (kind == StateTensor::kParam)
-                       hash += hash_of_elements(p.name, element, bytes, element_bytes(dtype));
+                       hash += hash_elements(p.name, element, bytes, element_bytes(dtype));
                      const auto bad = bad_moment(kind, dtype, manifest_.step, bytes);
                      if (!bad || !good) return;
                      good = false;  // the first of a tensor is told

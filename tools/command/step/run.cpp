@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "command/step/commit.hpp"
 #include "command/step/gather.hpp"
 #include "command/step/logits.hpp"
 #include "command/step/report.hpp"
@@ -16,6 +18,7 @@
 #include "opt_json/health.hpp"
 #include "opt_json/output_file.hpp"
 #include "opt_json/strict_json.hpp"
+#include "state/element_hash.hpp"
 
 namespace muonrt::tool {
 
@@ -50,14 +53,28 @@ void check_outputs(const StepArguments& a) {
   require_writable(outputs, inputs);
 }
 
+/// Collective: no rank reads before rank 0 has done what an earlier run left to do.
+void recover(Comm& comm, const StepArguments& a) {
+  if (comm.rank() == 0) {
+    recover_commit(a.out);
+    std::error_code none;
+    if (std::filesystem::exists(a.params, none)) recover_commit(a.params);
+  }
+  const char word = 0;
+  std::vector<char> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&word, all.data(), sizeof word);
+}
+
 /// What is to become the output file: every tensor of the input, in its order, those that step with
 /// new values. Rank 0 gets it, the others null.
 /// @param updates  receives the root mean square of what each tensor moved by.
+/// @param hashes   receives, on rank 0, the hash of each tensor that steps, else 0.
 std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
                                                const TensorModel& params,
                                                const std::vector<StepTensor>& tensors,
                                                const std::string& path,
-                                               std::vector<double>& updates) {
+                                               std::vector<double>& updates,
+                                               std::vector<uint64_t>& hashes) {
   const bool root = comm.rank() == 0;
   std::unique_ptr<TensorWriter> writer;
   if (root) {
@@ -66,18 +83,21 @@ std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
   for (const StepTensor& t : tensors) {
     const auto before = params.bytes(*t.entry);
     double moved = 0;
+    uint64_t hash = 0;
     if (t.steps()) {
       const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
                                          t.layout->stretches(comm.rank()), session.data(t),
                                          "param " + shown(t.entry->name));
       if (root) {
         moved = root_mean_square_change(t.entry->dtype, before, after);
+        hash = hash_elements(t.entry->name, 0, after, element_bytes(t.entry->dtype));
         writer->add(after.data(), std::ssize(after));
       }
     } else if (root) {
       writer->add(before.data(), std::ssize(before));
     }
     updates.push_back(moved);
+    hashes.push_back(hash);
   }
   return writer;
 }
@@ -88,6 +108,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   const bool root = comm.rank() == 0;
   check_mesh(a.mesh, comm.size());
   if (root) check_outputs(a);
+  recover(comm, a);
   const StepConfig config = read_config(a.config);
   if (!a.health.empty() && config.health_every == 0) {
     throw std::runtime_error("--health: no step measures (health_every of " + config.file +
@@ -99,7 +120,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());
-  if (!a.state_in.empty()) load_state(session, tensors, a.state_in, comm.rank());
+  if (!a.state_in.empty()) load_state(session, tensors, params, a.state_in, comm.rank());
   std::vector<std::string> names;
   for (const StepTensor& t : tensors) {
     if (t.steps()) names.push_back(t.entry->name);
@@ -114,25 +135,27 @@ int run_step(Comm& comm, const StepArguments& a) {
     if (!logits.empty()) report.add_clipped(session.optimizer());
   }
   std::vector<double> updates;
-  const auto out = write_parameters(comm, session, params, tensors, a.out, updates);
+  std::vector<uint64_t> hashes;
+  const auto out = write_parameters(comm, session, params, tensors, a.out, updates, hashes);
   std::unique_ptr<TensorWriter> state;
-  if (!a.state_out.empty()) state = save_state(comm, session, tensors, a.state_out);
+  if (!a.state_out.empty()) state = save_state(comm, session, tensors, hashes, a.state_out);
   if (root) {
-    const std::string digest = out->finish();
+    out->finish();
+    std::vector<OutputFile*> files = {&out->file()};
+    if (state) files.push_back(&state->file());
     std::unique_ptr<OutputFile> lines;
     if (!a.health.empty()) {
       lines = std::make_unique<OutputFile>(a.health);
       const std::string text = health.json_lines();
       lines->write(text.data(), text.size());
       lines->finish();
+      files.push_back(lines.get());
     }
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates, digest,
-                 health);
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates,
+                 out->sha256(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     // All are whole, and what is printed is out, before the first takes its name.
-    out->publish();
-    if (state) state->publish();
-    if (lines) lines->publish();
+    publish_together(files);
   }
   return 0;
 }

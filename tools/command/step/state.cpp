@@ -16,6 +16,9 @@
 #include "command/step/owned.hpp"
 #include "command/step/state_format.hpp"
 #include "opt_json/strict_json.hpp"
+#include "state/checksums.hpp"
+#include "state/digits.hpp"
+#include "state/element_hash.hpp"
 
 namespace muonrt::tool {
 
@@ -73,7 +76,8 @@ std::string momentum_kind(const StepTensor& t) {
 void check_metadata(const TensorModel& file, const std::vector<StepTensor>& tensors) {
   const auto& metadata = file.table().metadata;
   const auto format = metadata.find("format");
-  if (format == metadata.end() || format->second != kStepStateFormat) {
+  if (format == metadata.end() ||
+      (format->second != kStepStateFormat && format->second != kStepStateOlder)) {
     throw std::runtime_error(file.path() + ": its metadata do not say format " +
                              shown(kStepStateFormat) + "; give a file that --state-out wrote");
   }
@@ -86,6 +90,45 @@ void check_metadata(const TensorModel& file, const std::vector<StepTensor>& tens
                                momentum_kind(t));
     }
   }
+}
+
+std::string hash_key(const StepTensor& t) { return "hash/" + t.entry->name; }
+
+void note(const TensorModel& file, const std::string& what) {
+  fmt::print(stderr, "muonrt: note: {}: {}\n", file.path(), what);
+}
+
+/// Every byte, and that the parameters are those that the state was written with.
+void check_values(const TensorModel& model, const TensorModel& params,
+                  const std::vector<StepTensor>& tensors) {
+  bool all = true;
+  for (const auto& file : model.files()) {
+    const auto& metadata = file->table().metadata;
+    const bool sums = metadata.at("format") == kStepStateFormat || metadata.contains("crc32c");
+    if (sums) check_sums(*file);
+    all = all && sums;
+  }
+  if (!all) note(model, "it has no checksums (an older file): damage to it is not seen");
+  std::string unknown;
+  for (const StepTensor& t : tensors) {
+    if (!t.steps()) continue;
+    const std::string& name = t.entry->name;
+    const auto found = model.table().metadata.find(hash_key(t));
+    if (found == model.table().metadata.end()) {
+      if (unknown.empty()) unknown = name;
+      continue;
+    }
+    const auto bytes = params.bytes(*t.entry);
+    const auto hash = hash_elements(name, 0, bytes, element_bytes(t.entry->dtype));
+    if (digits_of(hash, 16) == found->second) continue;
+    throw std::runtime_error(
+        fmt::format("{}: it belongs to other values of {} than {} has (their hash is {}, in the "
+                    "state {}); give "
+                    "the parameters that were written with this state",
+                    model.path(), shown(name), params.path(), digits_of(hash, 16), found->second));
+  }
+  if (!unknown.empty())
+    note(model, "it has no hash of " + shown(unknown) + ": other parameters are not seen");
 }
 
 int64_t count_of(const TensorModel& file, const std::string& name) {
@@ -123,10 +166,9 @@ std::vector<int64_t> updates_of(const TensorModel& file, const std::vector<Count
   if (any) {
     for (const Counted& c : counted) out.push_back(count_of(file, c.name));
   } else if (says && step > 0 && !counted.empty()) {
-    fmt::print(stderr,
-               "muonrt: note: {}: it has no counts of updates (an older file); every AdamW "
-               "parameter goes on as if it had taken part in all {} steps\n",
-               file.path(), step);
+    note(file, fmt::format("it has no counts of updates (an older file); every AdamW parameter "
+                           "goes on as if it had taken part in all {} steps",
+                           step));
   }
   return out;
 }
@@ -174,9 +216,10 @@ void check_masters(const TensorModel& file, const Piece& p, const Stretch& held,
 }  // namespace
 
 void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
-                const std::string& path, int rank) {
+                const TensorModel& params, const std::string& path, int rank) {
   const TensorModel file(path);
   check_metadata(file, tensors);
+  if (rank == 0) check_values(file, params, tensors);
   const int64_t step = count_of(file, "step");
   const auto counted = counted_of(tensors);
   const std::vector<int64_t> updates = updates_of(file, counted, step, rank == 0);
@@ -222,6 +265,7 @@ void load_state(StepSession& session, const std::vector<StepTensor>& tensors,
 
 std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
                                          const std::vector<StepTensor>& tensors,
+                                         const std::vector<uint64_t>& hashes,
                                          const std::string& path) {
   const auto pieces = pieces_of(tensors);
   const auto counted = counted_of(tensors);
@@ -235,7 +279,9 @@ std::unique_ptr<TensorWriter> save_state(Comm& comm, StepSession& session,
       entries.push_back({p.name, p.dtype, p.shape(), 0, p.elements() * p.element()});
       if (p.kind == MUONRT_STATE_MOMENTUM) metadata[p.name] = momentum_kind(*p.tensor);
     }
-    writer = std::make_unique<TensorWriter>(path, std::move(entries), metadata);
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (tensors[i].steps()) metadata[hash_key(tensors[i])] = digits_of(hashes[i], 16);
+    writer = std::make_unique<TensorWriter>(path, std::move(entries), metadata, Sums::in_metadata);
     const int64_t step = session.empty() ? 0 : session.optimizer().steps();
     writer->add(&step, 8);
     for (const Counted& c : counted) {

@@ -10,23 +10,28 @@
 
 namespace muonrt::tool {
 
+/// Whether a file carries the checksums of state/checksums.hpp.
+enum class Sums { none, in_metadata };
+
 /// Writes a safetensors file as OutputFile does: whole, then its name.
 class TensorWriter {
  public:
   /// The tensors of the file, in the order in which their data will lie; offsets are set here.
   /// Throws std::runtime_error that names the file, as every function does.
   TensorWriter(std::string path, std::vector<TensorEntry> entries,
-               const std::map<std::string, std::string>& metadata);
+               std::map<std::string, std::string> metadata, Sums sums = Sums::none);
   ~TensorWriter();
   TensorWriter(const TensorWriter&) = delete;
   TensorWriter& operator=(const TensorWriter&) = delete;
 
   /// The data of the next tensor.
   void add(const void* data, int64_t bytes);
-  /// The temporary file is whole and on disk. @return  SHA-256 of its bytes, as hexadecimal digits.
-  std::string finish();
-  /// The file takes its name; after `finish`.
-  void publish() { file_.publish(); }
+  /// The temporary file is whole and on disk.
+  void finish();
+  /// SHA-256 of the bytes of a file without checksums, as hexadecimal digits; after `finish`.
+  std::string sha256() const;
+  /// For its name; after `finish`.
+  OutputFile& file() { return file_; }
 
  private:
   struct Inside;
@@ -35,6 +40,7 @@ class TensorWriter {
 
   OutputFile file_;
   std::vector<TensorEntry> entries_;
+  std::map<std::string, std::string> metadata_;
   size_t next_ = 0;
   std::unique_ptr<Inside> inside_;
 };

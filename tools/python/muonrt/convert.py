@@ -25,7 +25,8 @@ from muonrt._torch_state import momentum_factor
 
 PUBLISHED = {"muon": {"weight_decay": 0.1, "nesterov": True, "momentum_kind": "ema"},
              "adamw": {"weight_decay": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}}
-FORMAT = "muonrt step state 1"  # of tools/command/step/state.cpp
+FORMAT = "muonrt step state 1"  # of tools/command/step/state.cpp: without checksums
+CHECKED = "muonrt step state 2"
 
 
 @dataclass
@@ -183,7 +184,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
 def read_file(out: Checkpoint, path: Path) -> None:
     """Adds a file of `muonrt step --state-out`."""
     tensors, metadata = _safetensors.read(path)
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") not in (FORMAT, CHECKED):
         raise ValueError(f"{path}: its metadata do not say format '{FORMAT}'")
     out.set_step(tensors.pop("step"))
     states: dict[str, dict] = {}

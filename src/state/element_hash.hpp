@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "backend/health.hpp"
+#include "base/hash.hpp"
+
+namespace muonrt {
+
+/// What elements add to the hash of their parameter: the sum, which wraps, of
+/// scrambled(scrambled(n + i) ^ b) over elements i with bits b, where n is the FNV-1a hash of the
+/// name. So shares of it may be added in any order.
+/// @param first  the index of the first. @param bytes  of an element: 4, else 2.
+inline uint64_t hash_elements(std::string_view name, int64_t first,
+                              std::span<const unsigned char> values, int64_t bytes) {
+  Hash hash;
+  hash.bytes(name);
+  const uint64_t begin = hash.digest() + static_cast<uint64_t>(first);
+  const auto sum = [&](auto bits) {
+    uint64_t out = 0;
+    for (size_t i = 0; i < values.size() / sizeof bits; ++i) {
+      std::memcpy(&bits, values.data() + i * sizeof bits, sizeof bits);
+      out += scrambled(scrambled(begin + i) ^ bits);
+    }
+    return out;
+  };
+  return bytes == 4 ? sum(uint32_t{}) : sum(uint16_t{});
+}
+
+}  // namespace muonrt
