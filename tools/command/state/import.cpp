@@ -134,6 +134,7 @@ class Import {
   void write() {
     Files files;
     files.make_folder(a_.to);
+    const FileLock lock = files.lock(cat(a_.to, "/", kLockName));
     const std::string there = manifest_path(a_.to, "");
     MUONRT_REQUIRE(!files.exists(there), kBad, "--to: ", there,
                    " is there, and is left as it is; give a new folder");
@@ -141,9 +142,10 @@ class Import {
     id.bytes(to_text(manifest_));
     const std::string digits = digits_of(id.digest(), 16);
     DeviceCopy copy;
-    manifest_.files = {write_piece_file(files, a_.to, kFilePrefix + digits + "-00000.safetensors",
-                                        pieces_, copy, [](const auto&, const auto&) {})};
-    Publisher(files, a_.to, digits).publish(manifest_, 1);
+    manifest_.files = {write_piece_file(files, a_.to, rank_file(digits, 0), pieces_, copy,
+                                        [](const auto&, int64_t, const auto&) {})};
+    bool published = false;
+    Publisher(files, a_.to, digits).publish(manifest_, 1, published);
   }
 
   void print() const {
