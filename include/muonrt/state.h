@@ -126,8 +126,10 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * `folder`, which all ranks must share and which is made where there is none (its parent must be
  * there); rank 0 then writes manifest.json, and until that is there the folder holds the checkpoint
  * that it held before. Format: src/state/README.md. Collective over the optimizer's ranks, between
- * steps; blocking. timeout_ms bounds how long ranks wait for the slowest to write. One save into a
- * folder at a time: files called muonrt-* that no manifest names are removed.
+ * steps; blocking. timeout_ms bounds how long ranks wait for the slowest to write. CUDA: reads
+ * behind what the default stream holds; synchronize a non-blocking stream that writes parameters
+ * first. One save into a folder at a time, whoever makes it: another gets IO. What saves that
+ * failed have left is removed.
  * @param options  may be NULL: every default.
  * Errors, the same on every rank and naming rank and file: IO; INVALID_ARGUMENT; MISMATCH (ranks
  * disagree on options or steps); INVALID_STATE (moments that are not zero beside step 0, an
