@@ -247,11 +247,11 @@ class Loader {
   }
   /// Zeros; master weights from the parameter.
   void write_anew(const LocalPiece& piece) {
-    constexpr int64_t kStretch = 1 << 18;
+    constexpr int64_t kAtOnce = 1 << 18;
     const int64_t size = bytes_of(piece.tensor);
     const bool master = piece.tensor.kind == static_cast<int32_t>(StateKind::kMaster);
-    for (int64_t at = 0; at < piece.extent.numel(); at += kStretch) {
-      const int64_t count = std::min(kStretch, piece.extent.numel() - at);
+    for (int64_t at = 0; at < piece.extent.numel(); at += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, piece.extent.numel() - at);
       std::vector<unsigned char> values(static_cast<size_t>(count * size));
       if (master) {
         std::vector<unsigned char> halves(static_cast<size_t>(count * 2));

@@ -12,7 +12,7 @@ namespace muonrt {
 namespace {
 
 constexpr const char* kPieceFormat = "muonrt state 1";
-constexpr size_t kDigits = 8;  // of a checksum
+constexpr size_t kSumDigits = 8;  // of a checksum
 
 /// One tensor of the file: the share of a piece.
 struct Share {
@@ -180,8 +180,8 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   const int64_t bytes = std::ssize(file_.header()) + std::ssize(file_.data());
   require(bytes == record.bytes, "it has ", bytes, " bytes (the manifest says ", record.bytes, ")");
   const uint32_t sum = crc32c(file_.header().data(), file_.header().size());
-  require(sum == record.header_crc32c, "its header has the checksum ", digits_of(sum, kDigits),
-          " (the manifest says ", digits_of(record.header_crc32c, kDigits), ")");
+  require(sum == record.header_crc32c, "its header has the checksum ", digits_of(sum, kSumDigits),
+          " (the manifest says ", digits_of(record.header_crc32c, kSumDigits), ")");
   const auto& metadata = file_.table().metadata;
   const auto text = [&](const char* key) {
     const auto found = metadata.find(key);

@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kStretch = 1 << 18;   // elements that are given out at once
+constexpr int64_t kGivenOut = 1 << 18;  // elements at once
 constexpr int64_t kResident = 1 << 25;  // bytes of files that may stay in memory
 constexpr auto kLines = static_cast<int32_t>(StateKind::kNormuon);
 
@@ -105,8 +105,8 @@ void StateSources::take_from(const Source& source, const Extent& extent, const T
   for (const Overlap& o : overlaps(extent, source.piece->extent)) {
     taken.stretches.emplace_back(o.first, o.first + o.count);
     taken.count += o.count;
-    for (int64_t done = 0; done < o.count; done += kStretch) {
-      const int64_t count = std::min(kStretch, o.count - done);
+    for (int64_t done = 0; done < o.count; done += kGivenOut) {
+      const int64_t count = std::min(kGivenOut, o.count - done);
       const auto bytes = source.file->elements(*source.piece, o.second + done, count);
       take(o.first + done, o.element + done, bytes.first(static_cast<size_t>(count * size)));
       resident_ += std::max(count * size, int64_t{4096});
