@@ -62,8 +62,8 @@ void add_verify_state(CLI::App& state, Work& work) {
 void add_diff(CLI::App& state, Work& work) {
   auto* command = state.add_subcommand(
       "diff",
-      "how two checkpoints differ, on whatever meshes they were saved: settings, parameters; of each "
-      "tensor elements and largest difference. Exit code 0: in nothing, 1: they do");
+      "how two checkpoints differ, on whatever meshes they were saved: settings, parameters; of "
+      "each tensor elements and largest difference. Exit code 0: in nothing, 1: they do");
   struct Arguments {
     Saved first, second;
     bool json = false;
