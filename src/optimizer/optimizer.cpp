@@ -7,8 +7,6 @@
 
 namespace muonrt {
 
-namespace {}  // namespace
-
 // What one rank alone does lies between two collectives, with all the memory that the next one
 // needs: so no rank is missed there.
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSettings()> read,

@@ -236,7 +236,7 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
                  ": its format is ", in_quotes(json.at<std::string>("format")),
                  " (this library has ", kCheckpointFormat, ")");
   Manifest out;
-  out.save = json.count("save");
+  out.save = json.count("save", kMostSaves);
   out.step = json.count("step", kMostSteps);
   out.seed = json.hex("seed");
   out.with_params = json.at<bool>("with_params");

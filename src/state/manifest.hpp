@@ -37,6 +37,7 @@ struct Manifest {
   std::vector<FileRecord> files;
 };
 
+constexpr int64_t kMostSaves = 9999999999;
 constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 

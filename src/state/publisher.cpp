@@ -66,7 +66,7 @@ void Publisher::publish(Manifest& manifest, int64_t keep, bool& published) {
                    " bytes (its rank has written ", file.bytes,
                    "); is the folder shared by all ranks?");
   }
-  manifest.save = keep_newest(keep) + 1;
+  manifest.save = std::min(keep_newest(keep) + 1, kMostSaves);
   // Files are there before the manifest that names them.
   files_.sync_folder(folder_);
   write(to_text(manifest), kManifestName);
