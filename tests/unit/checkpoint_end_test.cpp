@@ -210,6 +210,8 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
     CHECK_THAT(problem, Catch::Contains(words) && !Catch::Contains("partly"));
   };
   refused(
+      c, [&](Manifest& m) { m.save = kMostSaves + 1; }, "save is 10000000000");
+  refused(
       c, [&](Manifest& m) { m.step = most + 1; }, "step is 9007199254740993");
   refused(
       c, [&](Manifest& m) { m.params[0].updates = most + 1; }, "updates is 9007199254740993");
