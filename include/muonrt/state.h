@@ -132,9 +132,10 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * failed have left is removed.
  * @param options  may be NULL: every default.
  * Errors, the same on every rank and naming rank and file: IO; INVALID_ARGUMENT; MISMATCH (ranks
- * disagree on options or steps); INVALID_STATE (moments that are not zero beside step 0, an
- * optimizer that a step has ended); DEVICE, COMM, TIMEOUT. The optimizer stays as it was, and
- * usable unless COMM or TIMEOUT. */
+ * disagree on options or steps); NOT_SUPPORTED (the newest checkpoint there is of another format);
+ * INVALID_STATE (moments that are not finite, second moments below 0, moments that are not zero
+ * beside step 0, an optimizer that a step has ended); DEVICE, COMM, TIMEOUT. The optimizer stays as
+ * it was, and usable unless COMM or TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_save_options_t* options);
 

@@ -13,20 +13,14 @@
 
 #include "muonrt/muonrt.hpp"
 #include "support/folder.hpp"
+#include "support/noise.hpp"
 
 using Catch::Contains;
+using test_support::noise;
 
 namespace {
 
 constexpr int64_t kRows = 7, kCols = 5;
-
-float noise(int64_t i) {
-  uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
-  x ^= x >> 15;
-  x *= 0x85ebca6bu;
-  x ^= x >> 13;
-  return static_cast<float>(x >> 8) / 8388608.0f - 1.0f;
-}
 
 /// A matrix for Muon and a vector for AdamW, whole on one rank, or rows and all of it on several.
 class Trainer {

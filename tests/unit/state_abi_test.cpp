@@ -7,21 +7,14 @@
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
+#include "support/noise.hpp"
 
 using Catch::Contains;
+using test_support::noise;
 
 namespace {
 
 constexpr int64_t kRows = 24, kCols = 10, kCount = kRows * kCols;
-
-/// Numbers of both signs and many sizes, the same at every call.
-float noise(int64_t i) {
-  uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
-  x ^= x >> 15;
-  x *= 0x85ebca6bu;
-  x ^= x >> 13;
-  return static_cast<float>(x >> 8) / 8388608.0f - 1.0f;
-}
 
 /// A bf16 matrix of one rank, with f32 gradients.
 class Matrix {
