@@ -29,7 +29,6 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
     fingerprint = make_fingerprint(self.settings_, self.device_->describe());
     methods = make_newton_schulz(self.settings_);
     self.record_ = VoteRecord(comm.rank(), comm.size(), self.settings_.commit);
-    self.found_of_all_.resize(static_cast<size_t>(comm.size()));
   });
   Optimizer& self = *out;
   fingerprint.compare(comm);
@@ -62,7 +61,6 @@ void Optimizer::take_memory() {
   written_ = WrittenMemory(settings_, tables_.params(), state_);
   first_check_ = FirstCheck(*device_, settings_, state_, plans_.whole(), tables_.params(), rank(),
                             comm_->size());
-  health_.matrices.reserve(plans_.most_measured());
 }
 
 std::string Optimizer::describe(bool json) const {

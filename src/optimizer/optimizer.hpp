@@ -69,7 +69,7 @@ class Optimizer {
   void require_usable() const { record_.require_usable(); }
   /// It can be used no longer; every later call says why.
   void end(const Error& error) { record_.end(error); }
-  const HealthReport& health() const { return health_; }
+  const HealthReport& health() const { return plans_.health(); }
 
   const Plan& plan() const { return plans_.whole(); }
   /// Of block steps; null where there are none.
@@ -84,7 +84,7 @@ class Optimizer {
   Comm& comm() { return *comm_; }
   const OptimizerSettings& settings() const { return settings_; }
   int rank() const { return comm_->rank(); }
-  int64_t orthogonalized() const { return orthogonalized_; }
+  int64_t orthogonalized() const { return plans_.orthogonalized(); }
 
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -112,9 +112,6 @@ class Optimizer {
   std::unique_ptr<Comm> comm_;
   StepPlans plans_;
   VoteRecord record_;
-  HealthReport health_;
-  std::vector<Found> found_of_all_;  // room for those of every rank
-  int64_t orthogonalized_ = 0;       // matrices, in all steps
 };
 
 }  // namespace muonrt

@@ -23,12 +23,14 @@ void StepPlans::take_pipelines(Context context, int rank, std::vector<SlotPlan> 
   work.chunks.newton_schulz = &methods_;
   context.plan = whole_.plan.get();
   whole_.pipeline = std::make_unique<Pipeline>(context, rank, std::move(slots), work);
-  if (!blocks_.plan) return;
-  // NorMuon and blocks exclude each other.
-  work.chunks.normuon = nullptr;
-  context.plan = blocks_.plan.get();
-  blocks_.pipeline =
-      std::make_unique<Pipeline>(context, rank, blocks_.plan->rank_slots(rank), std::move(work));
+  if (blocks_.plan) {
+    // NorMuon and blocks exclude each other.
+    work.chunks.normuon = nullptr;
+    context.plan = blocks_.plan.get();
+    blocks_.pipeline =
+        std::make_unique<Pipeline>(context, rank, blocks_.plan->rank_slots(rank), std::move(work));
+  }
+  health_.matrices.reserve(most_measured());
 }
 
 // The agreement that ends the creation is what no rank's first exchange overtakes.
@@ -44,6 +46,15 @@ size_t StepPlans::most_measured() const {
     if (kind->pipeline && kind->pipeline->health())
       most = std::max(most, kind->pipeline->health()->matrices().size());
   return most;
+}
+
+void StepPlans::take_health(const ParamView* params, int64_t steps, bool skipped) {
+  Health& health = *pipeline().health();
+  health.finish(params, !skipped);
+  health_.step = steps;
+  health_.skipped = skipped;
+  health_.matrices.assign(health.matrices().begin(), health.matrices().end());  // has its memory
+  health_.difference = health.difference();
 }
 
 void StepPlans::choose(int64_t committed) {

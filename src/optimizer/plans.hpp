@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "algo/newton_schulz.hpp"
+#include "optimizer/report.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "pipeline/pipeline.hpp"
 #include "plan/plan.hpp"
@@ -41,8 +42,15 @@ class StepPlans {
   Pipeline& pipeline() { return *current().pipeline; }
   const Pipeline& pipeline() const { return *current().pipeline; }
 
-  /// Matrices of which a step that measures tells.
-  size_t most_measured() const;
+  /// The current step's work on this rank has ended.
+  void count_matrices() { orthogonalized_ += pipeline().owned_matrices(); }
+  /// Matrices that this rank has orthogonalized, in all steps.
+  int64_t orthogonalized() const { return orthogonalized_; }
+
+  /// The current step has measured: keeps what it found. Throws what the device and the exchanges
+  /// do. @param steps  committed by now.
+  void take_health(const ParamView* params, int64_t steps, bool skipped);
+  const HealthReport& health() const { return health_; }
 
   /// Both plans, with the scratch that their products take; text or JSON.
   std::string describe(const MatrixRules& rules, bool health, bool json) const;
@@ -53,11 +61,14 @@ class StepPlans {
     std::unique_ptr<Pipeline> pipeline;
   };
   const Kind& current() const { return in_blocks_ ? blocks_ : whole_; }
+  size_t most_measured() const;  // matrices
 
   std::vector<NewtonSchulz> methods_;  // by group
   Kind whole_, blocks_;
   int period_ = 1;
   bool in_blocks_ = false;
+  int64_t orthogonalized_ = 0;
+  HealthReport health_;
 };
 
 }  // namespace muonrt

@@ -108,7 +108,11 @@ Error as_end(const Error& error) {
 }  // namespace
 
 VoteRecord::VoteRecord(int rank, int world, CommitMode commit)
-    : rank_(rank), world_(world), of_ranks_(static_cast<size_t>(world)), commit_(commit) {
+    : rank_(rank),
+      world_(world),
+      of_ranks_(static_cast<size_t>(world)),
+      found_of_ranks_(static_cast<size_t>(world)),
+      commit_(commit) {
   std::random_device draw;
   identity_ = uint64_t{draw()} << 32 | draw();
 }

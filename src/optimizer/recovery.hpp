@@ -7,6 +7,7 @@
 #include "backend/comm.hpp"
 #include "backend/scalars.hpp"
 #include "base/function_ref.hpp"
+#include "optimizer/report.hpp"
 #include "optimizer/verdict.hpp"
 #include "pipeline/pipeline.hpp"
 
@@ -61,6 +62,8 @@ class VoteRecord {
   /// What this rank knows of it, but for what errors of streams and the communicator say.
   StepEnd end_of(const Outcome& outcome) const;
   void note_commit(const Ballot& verdict);
+  /// Room for what every rank found in a step, so that explaining a skip takes no memory.
+  std::vector<Found>& found_of_ranks() { return found_of_ranks_; }
   /// It has failed, and the communicator has been aborted: only then may `outcome` be read.
   /// @return  what the caller is told.
   Error note_failure(const Error& error, const Outcome& outcome);
@@ -77,6 +80,7 @@ class VoteRecord {
   uint64_t identity_ = 0;  // of all ranks of this optimizer; before they agree: this one's draw
   int64_t rank_ = 0, world_ = 1;
   std::vector<int64_t> of_ranks_;  // room for a number of every rank
+  std::vector<Found> found_of_ranks_;
   CommitMode commit_ = CommitMode::kAtomic;
   int64_t steps_ = 0;         // committed
   int64_t stamp_ = 0;         // of the step in progress, or the last

@@ -111,7 +111,7 @@ void Optimizer::wait() {
   const auto error = comm_->error();
   end.comm_failed = error.has_value();
   if (error && judge(end) > StepResult::kRejected) fail(*error);
-  orthogonalized_ += pipeline.owned_matrices();
+  plans_.count_matrices();
 }
 
 Status Optimizer::step(FunctionRef<StepSettings()> read, StepReport& report) {
@@ -160,7 +160,8 @@ std::optional<Error> Optimizer::conclude(const StepSettings& step, const std::op
   report.orthogonalized = last.orthogonalized;
   if (result == StepResult::kSkipped) {
     report.skipped = true;
-    explain_skip(*comm_, found_in(outcome.findings, tables_, settings_), found_of_all_, report);
+    explain_skip(*comm_, found_in(outcome.findings, tables_, settings_), record_.found_of_ranks(),
+                 report);
     return std::nullopt;
   }
   report.zero_matrices = last.zero_matrices;
@@ -202,17 +203,13 @@ Recovery Optimizer::recover(Comm& survivors, SurvivorPolicy policy) {
 
 // The step is what it is by now: that its statistics fail is the next step's error.
 void Optimizer::take_health(StepReport& report) {
-  Health& health = *plans_.pipeline().health();
-  if (const auto error = error_of([&] { health.finish(tables_.params(), !report.skipped); })) {
+  if (const auto error = error_of(
+          [&] { plans_.take_health(tables_.params(), record_.steps(), report.skipped); })) {
     comm_->abort(error->status(), error->message());
     record_.end(error->between("health statistics of the step before: "));
     return;
   }
   report.health = true;
-  health_.step = record_.steps();
-  health_.skipped = report.skipped;
-  health_.matrices.assign(health.matrices().begin(), health.matrices().end());  // has its memory
-  health_.difference = health.difference();
 }
 
 }  // namespace muonrt
