@@ -1,11 +1,12 @@
 """A step of GPT-2 small: muonrt.torch.Muon beside torch's own optimizers, and beside an all-gather.
 
-  python tools/python/bench.py [--layers 12] [--width 768] [--ranks 2] [--steps 5] [--device cpu]
+  python tools/python/bench.py [--layers 12] [--width 768] [--ranks 2] [--steps 5] [--device cpu] [--iterate bf16 f32]
 
 One process: torch.optim.Muon for matrices and AdamW for the rest. Over gloo ranks that hold rows
 (NCCL on CUDA): each rank gathers every matrix's momentum, orthogonalizes the whole and applies its
 rows (as muon_reference.py of microsoft/dion does). Both iterate in bf16, as torch does, and in
-float32, as muonrt does on the host. All take the same gradients; medians of steps in turn.
+float32, as muonrt does on the host (--iterate f32 alone where bf16 products are emulated: hours).
+All take the same gradients; medians of steps in turn.
 difference: RMS of muonrt's update less the other's, by the RMS of the update, of the worst
 parameter after two steps. Exit 1 where that is more than rounding.
 """
@@ -153,11 +154,11 @@ def settle(args):
 def measure(args, ranks: int) -> dict:
     """{name: (median ms, difference of updates)} of muonrt and of the others."""
     before = [p.detach().clone() for _, p in parameters(args, ranks)]
-    sets = {name: parameters(args, ranks) for name in ("muonrt", "bf16", "f32")}
+    sets = {name: parameters(args, ranks) for name in ("muonrt", *args.iterate)}
     other = AllGather if ranks > 1 else Torch
-    optimizers = {"muonrt": ours(args, sets["muonrt"], ranks),
-                  "bf16": other(sets["bf16"], torch.bfloat16),
-                  "f32": other(sets["f32"], torch.float32)}
+    optimizers = {"muonrt": ours(args, sets["muonrt"], ranks)}
+    for name in args.iterate:
+        optimizers[name] = other(sets[name], {"bf16": torch.bfloat16, "f32": torch.float32}[name])
     times = {name: [] for name in optimizers}
     differences = {"muonrt": 0.0}
     for step in range(args.steps + 1):
@@ -169,7 +170,7 @@ def measure(args, ranks: int) -> dict:
             if step > 0:  # the first one allocates
                 times[name].append(1e3 * (time.perf_counter() - start))
         if step == 1:  # the first says nothing of the momentum, which then is the gradient
-            for name in ("bf16", "f32"):
+            for name in args.iterate:
                 differences[name] = worst(before, sets["muonrt"], sets[name])
         for _, p in (pair for named in sets.values() for pair in named):
             p.grad.copy_(p.grad.flip(-1))  # another gradient for the next step
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="a divisor of the width")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--iterate", nargs="+", choices=["bf16", "f32"], default=["bf16", "f32"])
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of all ranks together")
     args = parser.parse_args()
     if args.width % args.ranks:
@@ -260,7 +262,7 @@ def main() -> None:
             continue
         result, outside = on_ranks(args, ranks)
         mine = result["muonrt"][0]
-        for name in ("bf16", "f32"):
+        for name in args.iterate:
             theirs, difference = result[name]
             who = f"{ranks} ranks, all-gather" if ranks > 1 else "torch.optim.Muon + AdamW"
             wrong |= not difference < TOLERANCE[name]
