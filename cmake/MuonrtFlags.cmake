@@ -13,9 +13,10 @@ if(MUONRT_WERROR)
   list(APPEND muonrt_warnings -Werror)
 endif()
 # Contraction off: a fused multiply-add in a vector body beside a plain one in its remainder would
-# make an element's bits depend on its place in a shard.
+# make an element's bits depend on its place in a shard. Comparisons are said to trap nowhere: without
+# AVX-512 GCC else vectorizes no loop that has one behind another. No bit depends on it.
 target_compile_options(muonrt_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno>)
+  $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
 # Device code: no contraction either, so that elementwise passes give the host's bits; constexpr
 # functions of base/ are called from kernels; a kernel that spills registers is told, and with

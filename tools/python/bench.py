@@ -1,6 +1,7 @@
 """A step of GPT-2 small: muonrt.torch.Muon beside torch's own optimizers, and beside an all-gather.
 
-  python tools/python/bench.py [--layers 12] [--width 768] [--ranks 2] [--steps 5] [--device cpu] [--iterate bf16 f32]
+  python tools/python/bench.py [--layers 12] [--width 768] [--ranks 2] [--steps 5] [--device cpu]
+      [--iterate bf16 f32]
 
 One process: torch.optim.Muon for matrices and AdamW for the rest. Over gloo ranks that hold rows
 (NCCL on CUDA): each rank gathers every matrix's momentum, orthogonalizes the whole and applies its
