@@ -12,6 +12,7 @@ import muonrt
 from muonrt import _presets
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
+from muonrt._torch_roles import DIMS, Role, role_of, warn_of_conv1d
 from muonrt._torch_state import State
 
 # What a param_group of each role holds that may change between steps; the rest is fixed.
@@ -22,14 +23,14 @@ DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True
             "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
-Role = Callable[[str, torch.Tensor], str | tuple[str, str] | None]
-
 
 class Muon(torch.optim.Optimizer):
     """Muon for matrices and AdamW for the rest, sharded as the parameters are.
 
     params: `model.named_parameters()`, or groups: dicts with "params" (named the same way) and any
-        of the settings below for them, "role" among them ("muon" or "adamw" for all of a group).
+        of the settings below for them, "role" among them ("muon" or "adamw" for all of a group),
+        and how their matrices lie: transposed=True: stored inputs x outputs (GPT-2's Conv1D);
+        batch_dims, row_dims: how many dimensions make a stack, and the rows, as muonrt.Param's.
         float32 or bfloat16, all in host memory or on one CUDA device; DTensors (FSDP2, HSDP, TP)
         lie as they say. Parameters that need no gradient are left out. Updated in place.
     lr, weight_decay, momentum, nesterov: Muon's (0.02, 0.1, 0.95, True).
@@ -37,8 +38,9 @@ class Muon(torch.optim.Optimizer):
     preset: a published optimizer by name ("moonlight"; muonrt.torch.presets() lists them): its
         settings, but for those given here.
     role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
-        ("muon", "matrix") for convolution kernels, or None: by name and dimension as muonrt.route
-        does (embeddings, heads, norms and vectors get AdamW).
+        ("muon", "matrix") for convolution kernels, ("muon", {"transposed": True, "batch_dims": 1})
+        for what else muonrt.Param has (it goes before the group's), or None: by name and dimension
+        as muonrt.route does (embeddings, heads, norms and vectors get AdamW).
     muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
         "keller_jordan"}; fixed.
     process_group: the ranks that hold the parameters; None: all. One optimizer for each stage of a
@@ -68,7 +70,7 @@ class Muon(torch.optim.Optimizer):
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
         self._names: list[str] = []
-        self._views: list[str] = []
+        self._readings: list[dict[str, Any]] = []
         found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
         if "muon" not in found:
             found, role = found | {"muon": {}}, lambda name, p: "adamw"
@@ -80,6 +82,7 @@ class Muon(torch.optim.Optimizer):
             own = {k: v for k, v in given[kind].items() if v is not None}
             given[kind] = DEFAULTS[kind] | said | own
         groups = self._split(params, role, given)
+        warn_of_conv1d(groups, self._readings, self._fixed["muon"])
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
         self._params = [p for group in self.param_groups for p in group["params"]]
         self._device = ranks.local_of(self._params[0]).device
@@ -100,7 +103,8 @@ class Muon(torch.optim.Optimizer):
             entries = [{"params": entries}]
         for entry in entries:
             members: dict[str, list] = {"muon": [], "adamw": []}
-            rest = {k: v for k, v in entry.items() if k not in ("params", "role")}
+            rest = {k: v for k, v in entry.items() if k not in ("params", "role", *DIMS)}
+            dims = {k: entry[k] for k in DIMS if k in entry}
             for item in entry["params"]:
                 if isinstance(item, torch.Tensor):
                     raise muonrt.InvalidArgumentError(
@@ -108,39 +112,22 @@ class Muon(torch.optim.Optimizer):
                         "model.named_parameters(), or pairs of name and parameter")
                 name, p = item
                 if p.requires_grad:
-                    kind, view = self._route(name, p, entry.get("role"), role)
-                    members[kind].append((name, view, p))
+                    kind, reading = role_of(name, p, entry.get("role"), role, dims)
+                    members[kind].append((name, reading, p))
             for kind, named in members.items():
                 if named:
                     self._names += [name for name, _, _ in named]
-                    self._views += [view for _, view, _ in named]
+                    self._readings += [reading for _, reading, _ in named]
                     unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
                     if unknown:
                         raise TypeError(f"a group has no setting {sorted(unknown)}; there are "
-                                        f"{CHANGING['muon'] + CHANGING['adamw']}")
+                                        f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
                     own = {k: v for k, v in rest.items() if k in CHANGING[kind]}
                     out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                                 **given[kind], **own})
                     if kind == "muon":  # for who reads the state
                         out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
-
-    @staticmethod
-    def _route(name, p, group_role, role) -> tuple[str, str]:
-        chosen = role(name, p) if role else None
-        if chosen is None and group_role is not None:
-            chosen = group_role
-        if chosen is None:
-            try:
-                return muonrt.route(name, p.ndim)
-            except muonrt.InvalidArgumentError as error:
-                raise muonrt.InvalidArgumentError(
-                    f"{error}; tell it by role=, for instance ('muon', 'stack')") from None
-        kind, view = (chosen, "plain") if isinstance(chosen, str) else chosen
-        if kind not in CHANGING:
-            raise muonrt.InvalidArgumentError(
-                f"param '{name}': role {kind!r}; use 'muon' or 'adamw'")
-        return kind, view
 
     def _group_settings(self, group: dict) -> dict:
         """A param_group in muonrt's words, but its rate, which each step is given."""
@@ -166,7 +153,7 @@ class Muon(torch.optim.Optimizer):
                        for e in everywhere]
             layout = ranks.layout_of(name, p, spreads, self._comm.rank)
             params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
-                                       group=of_group[i], view=self._views[i]))
+                                       group=of_group[i], **self._readings[i]))
         ranks.settle(self._device)  # masters are made from what parameters hold
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
         self._pointers = [ranks.local_of(p).data_ptr() for p in self._params]

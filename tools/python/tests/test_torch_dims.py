@@ -1,0 +1,184 @@
+"""How muonrt.torch.Muon reads tensors: stored (in, out), stacks, several dimensions for the rows,
+parts of fused matrices."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_torch_ranks import WAYS, cut_as, one_rank, steps_of  # noqa: E402
+from torch_ranks import full, on_gloo  # noqa: E402
+
+import muonrt  # noqa: E402
+import muonrt.torch  # noqa: E402
+from muonrt._torch_ranks import local_of  # noqa: E402
+
+# Rules that ask which side the rows are.
+SIDED = dict(muon={"scale_rule": "original", "normuon": "rows"}, transport_dtype="float32")
+
+
+class Conv1D(torch.nn.Module):
+    """As transformers has it: inputs x outputs."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(inputs, outputs))
+
+
+class Block(torch.nn.Module):
+    """Two layers of GPT-2's names, stored (in, out) or (out, in), of the same weights."""
+
+    def __init__(self, transposed):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        for name, (outputs, inputs) in dict(c_fc=(24, 7), c_proj=(7, 24)).items():
+            whole = torch.randn(outputs, inputs, generator=generator)
+            layer = Conv1D(outputs, inputs) if transposed else \
+                torch.nn.Linear(inputs, outputs, bias=False)
+            layer.weight.data.copy_(whole.T if transposed else whole)
+            setattr(self, name, layer)
+
+
+def gradient(index, shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(50 + index))
+
+
+def stepped(m, one, transposed):
+    """Two steps under the gradients that follow from the layers alone."""
+    for _ in range(2):
+        for index, p in enumerate(m.parameters()):
+            shape = tuple(p.shape)
+            whole = gradient(index, shape[::-1] if transposed else shape)
+            whole = whole.T.contiguous() if transposed else whole
+            if isinstance(p, torch.distributed.tensor.DTensor):
+                p.grad = torch.distributed.tensor.DTensor.from_local(
+                    cut_as(p, whole), p.device_mesh, p.placements, run_check=False, shape=p.shape,
+                    stride=p.stride())
+            else:
+                p.grad = whole
+        one.step()
+    return m
+
+
+def outputs_by_inputs():
+    m = Block(transposed=False)
+    stepped(m, muonrt.torch.Muon(m.named_parameters(), **SIDED), False)
+    return {name: full(p) for name, p in m.named_parameters()}
+
+
+def by_group(m):
+    return muonrt.torch.Muon([{"params": m.named_parameters(), "transposed": True}], **SIDED)
+
+
+def by_role(m):
+    return muonrt.torch.Muon(m.named_parameters(), **SIDED,
+                             role=lambda name, p: ("muon", {"transposed": True}))
+
+
+@pytest.mark.parametrize("make", [by_group, by_role])
+def test_inputs_by_outputs_move_as_the_transpose(make):
+    want, m = outputs_by_inputs(), Block(transposed=True)
+    before = {name: full(p) for name, p in m.named_parameters()}
+    stepped(m, make(m), True)
+    for name, p in m.named_parameters():
+        assert full(p).T.tobytes() == want[name].tobytes() != before[name].T.tobytes(), name
+
+
+def inputs_by_outputs_over_ranks(rank, size, want):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    for dim in (0, 1):
+        m = Block(transposed=True)
+        # Columns only where FSDP2 cuts them.
+        fully_shard(m, shard_placement_fn=lambda p: Shard(dim if p.shape[dim] % size == 0 else 0))
+        one = by_group(m)
+        stepped(m, one, True)
+        for name, p in m.named_parameters():
+            whole = torch.from_numpy(want[name]).T.contiguous()
+            assert local_of(p).numpy().tobytes() == cut_as(p, whole).numpy().tobytes(), (dim, name)
+        assert m.c_fc.weight.placements[0].dim == dim
+        one.close()
+
+
+def test_inputs_by_outputs_over_fsdp2():
+    on_gloo(2, inputs_by_outputs_over_ranks, outputs_by_inputs())
+
+
+def test_stacks_and_rows_of_several_dimensions():
+    """2 x 3 experts, heads x head_dim x inputs: the bits of the matrices by themselves."""
+    generator = torch.Generator().manual_seed(0)
+    experts, heads = (torch.nn.Parameter(torch.randn(s, generator=generator))
+                      for s in ((2, 3, 8, 5), (2, 4, 5)))
+    alone = [(f"m{i}", torch.nn.Parameter(w.detach().clone()))
+             for i, w in enumerate([*experts.flatten(0, 1), heads.flatten(0, 1)])]
+    one = muonrt.torch.Muon([{"params": [("experts", experts)], "batch_dims": 2},
+                             {"params": [("heads", heads)], "row_dims": 2}], **SIDED)
+    other = muonrt.torch.Muon(alone, **SIDED)
+    experts.grad, heads.grad = gradient(0, experts.shape), gradient(1, heads.shape)
+    for (_, p), grad in zip(alone, [*experts.grad.flatten(0, 1), heads.grad.flatten(0, 1)]):
+        p.grad = grad.clone()
+    one.step()
+    other.step()
+    got = [*experts.flatten(0, 1), heads.flatten(0, 1)]
+    assert all(torch.equal(p, q) for p, (_, q) in zip(got, alone))
+
+
+def test_what_is_said_of_dimensions_is_checked():
+    p = torch.nn.Parameter(torch.ones(2, 3, 4))
+    with pytest.raises(muonrt.InvalidArgumentError, match="tell it by role="):
+        muonrt.torch.Muon([("w", p)])
+    with pytest.raises(muonrt.InvalidArgumentError, match=r"no setting \['rows'\]"):
+        muonrt.torch.Muon([("w", p)], role=lambda name, p: ("muon", {"rows": 2}))
+    with pytest.raises(muonrt.InvalidArgumentError, match="param 'w'.*batch_dims"):
+        muonrt.torch.Muon([{"params": [("w", p)], "batch_dims": 3}])
+
+
+def test_conv1d_by_its_names_is_told_where_it_matters():
+    def noted(**settings):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            muonrt.torch.Muon([{"params": Block(True).named_parameters(), **settings.pop("of", {})}],
+                              **settings)
+        return [str(w.message) for w in found]
+
+    ratio = {"scale_rule": "ratio"}
+    assert len(noted(muon=ratio)) == 1 and "param 'c_fc.weight': shape (7, 24)" in noted(muon=ratio)[0]
+    assert len(noted(muon={"normuon": "rows"})) == 1
+    assert noted() == []  # match_rms has no sides
+    assert noted(muon=ratio, of={"transposed": True}) == []
+    assert noted(muon=ratio, of={"transposed": False}) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        muonrt.torch.Muon(Block(False).named_parameters(), muon=ratio)
+
+
+def flattened(m, size):
+    """As torchtitan's dp_shard_cp: two dimensions of a mesh, taken as one."""
+    mesh = torch.distributed.init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
+    return torch.distributed.fsdp.fully_shard(m, mesh=mesh["dp", "cp"]._flatten("dp_cp"))
+
+
+def of_a_whole_mesh(m, size):
+    """The same, of parameters that are DTensors on the mesh of all ranks."""
+    from torch.distributed.fsdp import DataParallelMeshDims, fully_shard
+    from torch.distributed.tensor import Replicate, distribute_module
+
+    mesh = torch.distributed.init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
+    assert all(p == Replicate() for q in distribute_module(m, mesh).parameters()
+               for p in q.placements)
+    return fully_shard(m, mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard=("dp", "cp")))
+
+
+def over_two_dimensions(rank, size, want, momenta):
+    import torch.distributed.fsdp as fsdp
+
+    WAYS.update(flattened=flattened, of_a_whole_mesh=of_a_whole_mesh)
+    for way in ("flattened", "of_a_whole_mesh"):
+        if way == "flattened" or hasattr(fsdp, "DataParallelMeshDims"):  # of later torches
+            assert steps_of(rank, size, way, want, momenta)[0] == [4, 4, 4, 1][rank]
+
+
+def test_fsdp2_over_two_dimensions_of_a_mesh():
+    on_gloo(4, over_two_dimensions, *one_rank())
