@@ -211,6 +211,30 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
   return std::make_unique<Comm>(handle);
 }
 
+std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string& path,
+                                  const std::string& run_id, std::optional<nb::bytes> secret,
+                                  double timeout) {
+  auto folder = muonrt::detail::filled(muonrt_folder_init_sized);
+  folder.rank = rank;
+  folder.size = size;
+  folder.path = path.c_str();
+  folder.run_id = run_id.c_str();
+  folder.secret = secret ? secret->c_str() : nullptr;
+  folder.secret_bytes = secret ? static_cast<int64_t>(secret->size()) : 0;
+  folder.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
+  muonrt_comm_t* handle = nullptr;
+  {
+    nb::gil_scoped_release release;
+    check(muonrt_comm_create_folder(&handle, &folder));
+  }
+  return std::make_unique<Comm>(handle);
+}
+
+/// In Python: what mpi4py can call, whatever MPI it has.
+nb::object over_mpi(nb::object comm, double timeout) {
+  return nb::module_::import_("muonrt._mpi").attr("comm_of")(comm, timeout);
+}
+
 /// A communicator of GPU memory over one of host memory.
 std::unique_ptr<Comm> over_host(
     Comm& host, const std::function<muonrt_status_t(muonrt_comm_t**, muonrt_comm_t*)>& create) {
@@ -283,6 +307,19 @@ void bind_comm(nb::module_& module) {
                   "bytes, the same on all ranks, new for every run. `timeout`: seconds for all\n"
                   "ranks to come. Rank 0 may give port 0 and takes a free one: listening(address)\n"
                   "is called with it, to tell the others. Collective. Rank 0 ends last.")
+      .def_static("folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
+                  nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
+                  "Ranks that meet over TCP and find rank 0's address in the file path/run_id of a\n"
+                  "folder that all of them reach. run_id: tells this run from all others, 1 to 64\n"
+                  "of A-Z a-z 0-9 . - _. `secret`: as for tcp; none: who can read the file may\n"
+                  "take part. `timeout`: seconds for all ranks to come. Collective. Rank 0 ends\n"
+                  "last.")
+      .def_static("mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
+                  nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),
+                  "Over the ranks of `comm`, an intra-communicator of mpi4py, by any MPI that it\n"
+                  "runs on; a duplicate of it is used. `timeout`: seconds for all ranks to come.\n"
+                  "MPI_THREAD_SERIALIZED or more is needed: a step calls MPI on a thread of its\n"
+                  "own. Collective. Close it on all ranks before MPI.Finalize.")
       .def_static("functions", &from_functions, nb::arg("rank"), nb::arg("size"),
                   nb::arg("exchange"), nb::arg("allgather"), nb::arg("name") = "python",
                   nb::arg("caller_thread_only") = true,
