@@ -24,6 +24,11 @@ DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
 
+def _place_of(tensor: torch.Tensor) -> tuple:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+
 class Muon(torch.optim.Optimizer):
     """Muon for matrices and AdamW for the rest, sharded as the parameters are.
 
@@ -156,7 +161,7 @@ class Muon(torch.optim.Optimizer):
                                        group=of_group[i], **self._readings[i]))
         ranks.settle(self._device)  # masters are made from what parameters hold
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
-        self._pointers = [ranks.local_of(p).data_ptr() for p in self._params]
+        self._places = [_place_of(ranks.local_of(p)) for p in self._params]
 
     def _spread(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
@@ -187,7 +192,7 @@ class Muon(torch.optim.Optimizer):
                 loss = closure()
         with torch.no_grad(), ranks.on_device(self._device):
             try:
-                self._check_pointers()
+                self._follow()
                 self._send_settings()
                 grads = [self._gradient(p) for p in self._params]
                 self._core.set_grads(grads)
@@ -202,11 +207,13 @@ class Muon(torch.optim.Optimizer):
                 self._state_views.note_steps()
         return loss
 
-    def _check_pointers(self) -> None:
-        for name, p, pointer in zip(self._names, self._params, self._pointers):
-            if ranks.local_of(p).data_ptr() != pointer:
-                raise muonrt.InvalidStateError(
-                    f"param '{name}' lies elsewhere than at creation; make the optimizer anew")
+    def _follow(self) -> None:
+        """Binds parameters anew that have moved in memory (`p.data = ...`)."""
+        for i, p in enumerate(self._params):
+            local = ranks.local_of(p)
+            if _place_of(local) != self._places[i]:
+                self._core.set_data(i, local)
+                self._places[i] = _place_of(local)
 
     def _send_settings(self) -> None:
         for i, group in enumerate(self.param_groups):
@@ -327,7 +334,8 @@ class Muon(torch.optim.Optimizer):
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
         """What is wrong here is told to all ranks, which would wait."""
         def ready():
-            self._check_pointers()
+            with ranks.on_device(self._device):
+                self._follow()
             self._send_settings()
 
         ranks.together(self._comm, ready)

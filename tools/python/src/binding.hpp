@@ -94,6 +94,11 @@ struct Comm {
 /// Over `host`, for optimizers on a CUDA device; see muonrt/nccl.h.
 std::unique_ptr<Comm> staged(Comm& host, int32_t device_index);
 
+/// Over functions in Python; see muonrt/transport.h.
+std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exchange,
+                                     nb::object allgather, const std::string& name,
+                                     bool caller_thread_only, nb::object abort, nb::object close);
+
 /// Runs `call` without the GIL and throws what it returns. On Python's main thread it runs beside:
 /// an exception of a signal handler (Ctrl-C) aborts `comm`, which ends the call, and is raised.
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);

@@ -103,6 +103,22 @@ void Optimizer::set_grads(const std::vector<nb::object>& grads) {
   held_->grads = std::move(arrays);
 }
 
+void Optimizer::set_data(nb::handle param, nb::handle data) {
+  Busy busy(busy_, "the optimizer");
+  muonrt_optimizer_t* optimizer = get();
+  const size_t i = index(param);
+  const std::string what = cat("param '", names[i], "': data");
+  Array& bound = held_->data[i];
+  Array array =
+      take_array(what, data, bound.dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", true);
+  if (array.shape != bound.shape)
+    refuse(kBad,
+           cat(what, " has shape ", shape_text(array.shape), ", not ", shape_text(bound.shape)));
+  require_place(what, array, place_, "the optimizer");
+  check(muonrt_optimizer_set_data(optimizer, static_cast<int64_t>(i), array.data));
+  bound = std::move(array);
+}
+
 void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   Busy busy(busy_, "the optimizer");
   if (index < 0 || index >= static_cast<int32_t>(groups_.size()))
@@ -252,6 +268,9 @@ void bind_optimizer(nb::module_& module) {
            "Rebinds and keeps the gradient of a parameter (name or index); None: none")
       .def("set_grads", &Optimizer::set_grads, nb::arg("grads"),
            "The same for all parameters, in their order")
+      .def("set_data", &Optimizer::set_data, nb::arg("param"), nb::arg("data"),
+           "Rebinds and keeps the array of a parameter (name or index), with the values that the\n"
+           "last one had; of others tell take_params. Local, between steps")
       .def("set_group", &Optimizer::set_group, nb::arg("index"), nb::arg("settings"),
            "Changes settings of a group for the steps to come, the same on every rank")
       .def("take_params", &Optimizer::take_params, nb::arg("params").none() = nb::none(),

@@ -52,6 +52,7 @@ class Optimizer {
     held_->grads[i] = std::move(array);
   }
   void set_grads(const std::vector<nb::object>& grads);
+  void set_data(nb::handle param, nb::handle data);
   void set_group(int32_t index, const nb::kwargs& settings);
   void take_params(const std::optional<std::vector<nb::object>>& params);
   std::vector<int64_t> updates() const;
