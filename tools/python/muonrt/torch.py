@@ -28,7 +28,6 @@ def _place_of(tensor: torch.Tensor) -> tuple:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-
 class Muon(torch.optim.Optimizer):
     """Muon for matrices and AdamW for the rest, sharded as the parameters are.
 
@@ -44,8 +43,9 @@ class Muon(torch.optim.Optimizer):
         settings, but for those given here.
     role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
         ("muon", "matrix") for convolution kernels, ("muon", {"transposed": True, "batch_dims": 1})
-        for what else muonrt.Param has (it goes before the group's), or None: by name and dimension
-        as muonrt.route does (embeddings, heads, norms and vectors get AdamW).
+        for what else muonrt.Param has ("parts" and "qk_clip", too; it goes before the group's), or
+        None: by name and dimension as muonrt.route does (embeddings, heads, norms and vectors get
+        AdamW).
     muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
         "keller_jordan"}; fixed.
     process_group: the ranks that hold the parameters; None: all. One optimizer for each stage of a
@@ -95,7 +95,8 @@ class Muon(torch.optim.Optimizer):
         with ranks.on_device(self._device):
             self._comm, world = (comm, list(range(comm.size))) if comm \
                 else ranks.comm_of(self._device, process_group)
-            self._create({r: i for i, r in enumerate(world)}, options)
+            self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
+            self._create()
             self._state_views = State(self)
         self.last_report: muonrt.Report | None = None
         _alive.add(self)
@@ -142,7 +143,8 @@ class Muon(torch.optim.Optimizer):
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
                       "eps": float(group["eps"])}
 
-    def _create(self, number: dict[int, int], options: dict) -> None:
+    def _create(self) -> None:
+        _, _, number, options = self._made_with
         everywhere = ranks.together(self._comm, lambda: [
             self._spread(name, p, number) for name, p in zip(self._names, self._params)])
         if len({len(e) for e in everywhere}) > 1:
@@ -176,15 +178,48 @@ class Muon(torch.optim.Optimizer):
         return spread and (spread.mesh_shape, spread.ranks, spread.placements)
 
     def add_param_group(self, param_group: dict) -> None:
-        if self._core is not None:
-            raise muonrt.NotSupportedError("a group cannot be added; make the optimizer anew")
-        super().add_param_group(param_group)
+        """Adds parameters, as those of layers that are unfrozen: a dict as at creation. Collective.
 
-    def step(self, closure: Callable[[], Any] | None = None):
+        All is planned anew. State, counts and rates of the others stay to the bit; those of the new
+        ones begin. Both states are in memory meanwhile.
+        """
+        if self._core is None:
+            return super().add_param_group(param_group)
+        kept = {k: getattr(self, k) for k in ("_core", "_params", "_sent", "_places",
+                                              "_state_views")}
+        sizes, states = (len(self.param_groups), len(self._names)), dict(self.state)
+
+        def enter():
+            given, role, *_ = self._made_with
+            groups = self._split([param_group], role, given)
+            if not groups:
+                raise muonrt.InvalidArgumentError("the group has no parameter that needs a gradient")
+            for group in groups:
+                super(Muon, self).add_param_group(group)
+            self._params = [p for group in self.param_groups for p in group["params"]]
+
+        with torch.no_grad(), ranks.on_device(self._device):
+            self._state_views.gather()
+            try:
+                ranks.together(self._comm, enter)
+                self._create()
+                self._state_views = State(self)
+            except Exception:
+                self.__dict__.update(kept)
+                self.state.clear()
+                self.state.update(states)
+                del self.param_groups[sizes[0]:], self._names[sizes[1]:], self._readings[sizes[1]:]
+                raise
+            self._state_views.go_on(states, kept["_core"])
+        kept["_core"].close()
+
+    def step(self, closure: Callable[[], Any] | None = None, *,
+             qk_logits: torch.Tensor | None = None):
         """One step of every parameter, or of none; returns the closure's loss. Collective.
 
         `last_report` says what was done. Parameters without a gradient sit out; where another rank
-        has one, the gradient here counts as zero.
+        has one, the gradient here counts as zero. qk_logits: float32, for a role's "qk_clip": the
+        largest logit of each query head here, as for muonrt.Optimizer.step.
         """
         loss = None
         if closure is not None:
@@ -196,7 +231,7 @@ class Muon(torch.optim.Optimizer):
                 self._send_settings()
                 grads = [self._gradient(p) for p in self._params]
                 self._core.set_grads(grads)
-                scaled = self._scaler()
+                scaled = self._scaler() | {"qk_logits": qk_logits}
             except Exception:
                 self._vote_no()
                 raise
