@@ -309,6 +309,7 @@ void bind_comm(nb::module_& module) {
           },
           "Returns when every rank has called it")
       .def("allgather", &allgather, nb::arg("mine"),
+           nb::sig("def allgather(self, mine: bytes) -> list[bytes]"),
            "A list of every rank's bytes; all of one length")
       .def(
           "exchange", &exchange, nb::arg("sends"), nb::arg("receives"),
@@ -327,7 +328,9 @@ void bind_comm(nb::module_& module) {
       .def(
           "close", [](Comm& comm) { comm.close(); },
           "Leaves the communicator, once the optimizers made from it are closed too")
-      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Comm"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
 

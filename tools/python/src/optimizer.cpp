@@ -230,7 +230,9 @@ void bind_optimizer(nb::module_& module) {
       .def_ro("begin", &StateExtent::begin)
       .def_ro("end", &StateExtent::end)
       .def_ro("written", &StateExtent::written)
-      .def_ro("data", &StateExtent::data);
+      .def_prop_ro(
+          "data", [](const StateExtent& extent) { return extent.data; },
+          nb::sig("def data(self) -> typing.Any"));
   nb::class_<Optimizer> optimizer(
       module, "Optimizer", nb::is_weak_referenceable(),
       "Muon and AdamW over sharded parameters, one step for all of them");
@@ -326,7 +328,9 @@ void bind_optimizer(nb::module_& module) {
           "What the last step that measured found (health_every)")
       .def("close", &Optimizer::close,
            "Gives back everything, once no array of state() is left either")
-      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Optimizer"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
   bind_state(optimizer);

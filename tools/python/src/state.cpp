@@ -73,6 +73,7 @@ void bind_state(nb::class_<Optimizer>& optimizer) {
   optimizer
       .def(
           "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
+          nb::sig("def state(self, param: str | int, kind: str) -> typing.Any"),
           "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over "
           "muonrt's\n"
           "own memory: \"momentum\", \"variance\", \"master\" (float32,\n"

@@ -170,8 +170,8 @@ def test_frozen_parameters_are_left_out_and_unnamed_refused():
         muonrt.torch.Muon(m.parameters())
     with pytest.raises(TypeError, match="no setting"):
         muonrt.torch.Muon([{"params": m.named_parameters(), "learning_rate": 1}])
-    with pytest.raises(muonrt.NotSupportedError, match="anew"):
-        one.add_param_group({"params": [m[0].weight]})
+    with pytest.raises(muonrt.InvalidArgumentError, match="has no name"):
+        one.add_param_group({"params": [m[0].weight.requires_grad_()]})
 
 
 def test_meta_parameters_are_refused():
