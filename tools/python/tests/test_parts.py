@@ -168,5 +168,5 @@ def test_ranks_meet_in_a_folder(tmp_path):
     (tmp_path / "run-1").write_text("of another run")
     with pytest.raises(muonrt.InvalidStateError, match="run-1"):
         muonrt.Comm.folder(0, 2, str(tmp_path), "run-1")
-    with pytest.raises(muonrt.InvalidArgumentError, match="run_id"):
+    with pytest.raises(muonrt.InvalidArgumentError, match="run id"):
         muonrt.Comm.folder(0, 2, str(tmp_path), "run/1")

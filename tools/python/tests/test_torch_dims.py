@@ -182,3 +182,54 @@ def over_two_dimensions(rank, size, want, momenta):
 
 def test_fsdp2_over_two_dimensions_of_a_mesh():
     on_gloo(4, over_two_dimensions, *one_rank())
+
+
+def test_fused_and_clipped_weights_by_role():
+    """QKV stored (in, out): its parts move as three matrices; a head's rows are multiplied."""
+    generator = torch.Generator().manual_seed(9)
+    whole, grad = (torch.randn(12, 5, generator=generator) for _ in range(2))
+    fused = torch.nn.Parameter(whole.T.contiguous())
+    thirds = [(n, torch.nn.Parameter(w.clone())) for n, w in zip("qkv", whole.split(4))]
+    parts = [muonrt.Part(n, rows=(4 * i, 4 * i + 4)) for i, n in enumerate("qkv")]
+    clip = muonrt.QkClip("q", layer=0, heads=2, head_dim=2, threshold=10.0)
+    ones = [muonrt.torch.Muon([("c_attn", fused)], **SIDED,
+                              role=lambda n, p: ("muon", {"parts": parts, "transposed": True})),
+            muonrt.torch.Muon(thirds, **SIDED,
+                              role=lambda n, p: ("muon", {"qk_clip": clip} if n == "q" else {}))]
+    fused.grad = grad.T.contiguous()
+    for (_, p), g in zip(thirds, grad.split(4)):
+        p.grad = g.clone()
+    ones[0].step()
+    ones[1].step(qk_logits=torch.tensor([40.0, 5.0]))
+    q, k, v = fused.detach().T.split(4)
+    assert torch.equal(k, thirds[1][1]) and torch.equal(v, thirds[2][1])
+    assert torch.equal(q[2:], thirds[0][1][2:])
+    assert torch.allclose(q[:2] / 2, thirds[0][1][:2], rtol=1e-6)  # sqrt(10 / 40)
+    assert ones[1].last_report.clipped_heads == 1
+
+
+def test_gpt2_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    from transformers.pytorch_utils import Conv1D
+
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    stored = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, Conv1D)}
+    assert {name.split(".")[-2] for name in stored} == {"c_attn", "c_proj", "c_fc"}
+    ratio = {"scale_rule": "ratio"}
+    with pytest.warns(UserWarning, match="'transformer.h.0.attn.c_attn.weight': shape .8, 24. is"):
+        muonrt.torch.Muon(model.named_parameters(), muon=ratio)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = muonrt.torch.Muon(
+            model.named_parameters(), adamw_lr=0.02, muon=ratio, role=lambda name, p: (
+            ("muon", {"transposed": True}) if name in stored else None))
+    tokens = torch.arange(8)[None] * 5 % 32
+    losses = []
+    for _ in range(20):
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        one.step()
+        one.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.5
