@@ -9,7 +9,15 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 from test_torch_faults import in_turn, lost_rank  # noqa: E402
-from test_torch_ranks import Model, fsdp, inject, one_rank, optimizer, steps_of  # noqa: E402
+from test_torch_ranks import (  # noqa: E402
+    Model,
+    fsdp,
+    inject,
+    one_rank,
+    optimizer,
+    stage_of,
+    steps_of,
+)
 from test_torch_trainers import a_rank_is_gone  # noqa: E402
 from torch_ranks import on_gloo  # noqa: E402
 
@@ -33,9 +41,10 @@ def apart(rank, size, work, *arguments):
     return result
 
 
-@pytest.mark.parametrize("way, size", [("fsdp2", 3), ("fsdp2 x tp", 4)])
-def test_bits_of_one_rank(way, size):
-    on_gloo(size, apart, steps_of, way, *one_rank())
+def test_bits_of_one_rank():
+    want, momenta = one_rank()
+    on_gloo(3, apart, steps_of, "fsdp2", want, momenta)
+    on_gloo(4, apart, stage_of, want)  # groups of some ranks each
 
 
 def test_a_lost_rank_is_named():
