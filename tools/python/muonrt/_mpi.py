@@ -45,7 +45,7 @@ class _Channel:
         self._MPI, self.rank, self.size = MPI, comm.Get_rank(), comm.Get_size()
         self._lock = threading.Lock()  # around every call of MPI
         self._failed = False
-        self._letters: list = []
+        self._letters: list = []  # sends of what `abort` was told, once
         self._comm = None
         duplicate, request = comm.Idup()
         self._wait([request], timeout, "the duplicate of the communicator", self._others())
@@ -54,16 +54,20 @@ class _Channel:
 
     def exchange(self, sends, receives, timeout: float) -> None:
         requests, peers, memory = [], [], []
-        with self._lock:
-            for start, messages in ((self._comm.Irecv, receives), (self._comm.Isend, sends)):
-                for peer, view in messages:
-                    mine = np.empty(len(view), np.uint8) if messages is receives else \
-                        np.frombuffer(view, np.uint8).copy()
-                    memory.append(mine)
-                    for begin in range(0, len(mine), _PIECE):
-                        piece = mine[begin:begin + _PIECE]
-                        requests.append(start([piece, self._MPI.BYTE], peer, _DATA))
-                        peers.append((peer, len(piece) if messages is receives else None))
+        try:
+            with self._lock:
+                for start, messages in ((self._comm.Irecv, receives), (self._comm.Isend, sends)):
+                    for peer, view in messages:
+                        mine = np.empty(len(view), np.uint8) if messages is receives else \
+                            np.frombuffer(view, np.uint8).copy()
+                        memory.append(mine)
+                        for begin in range(0, len(mine), _PIECE):
+                            piece = mine[begin:begin + _PIECE]
+                            requests.append(start([piece, self._MPI.BYTE], peer, _DATA))
+                            peers.append((peer, len(piece) if messages is receives else None))
+        except BaseException:
+            self._leave(requests, memory)
+            raise
         self._wait(requests, timeout, "exchange", peers, memory)
         for (_, view), mine in zip(receives, memory):
             view[:] = mine.data
@@ -138,11 +142,11 @@ class _Channel:
         """To every rank, this one too: its call may be waiting on another thread."""
         self._failed = True
         letter = json.dumps([status, text[:_LETTER_BYTES // 8]]).encode()
-        self._letters.append(letter.ljust(_LETTER_BYTES, b"\0"))
+        letter = letter.ljust(_LETTER_BYTES, b"\0")
         with self._lock:
-            if not self._MPI.Is_finalized():
-                self._letters += [self._comm.Isend([self._letters[0], self._MPI.BYTE], peer, _LETTER)
-                                  for peer in range(self.size)]
+            if not self._letters and not self._MPI.Is_finalized():
+                self._letters = [self._comm.Isend([letter, self._MPI.BYTE], peer, _LETTER)
+                                 for peer in range(self.size)]
 
     def close(self) -> None:
         """A communicator that has failed stays: to free it is collective, and a peer may be gone."""

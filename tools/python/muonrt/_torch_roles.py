@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 import muonrt
+from muonrt import _torch_ranks as ranks
 
 # What a group may say of the matrices in it, and what a role may.
 DIMS = ("transposed", "batch_dims", "row_dims")
-READING = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis")
+READING = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape")
 
 Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | None"]
 
@@ -37,6 +38,10 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
     if unknown := set(reading) - set(READING):
         raise muonrt.InvalidArgumentError(
             f"param '{name}': a role has no setting {sorted(unknown)}; there are {READING}")
+    if "layout" in reading and ranks.is_dtensor(p):
+        raise muonrt.InvalidArgumentError(
+            f"param '{name}': a layout is given, but the DTensor says {p.placements}; give a layout "
+            "for plain tensors, each rank's shard")
     return kind, (dims if kind == "muon" else {}) | reading
 
 

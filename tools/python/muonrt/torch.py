@@ -43,9 +43,9 @@ class Muon(torch.optim.Optimizer):
         settings, but for those given here.
     role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
         ("muon", "matrix") for convolution kernels, ("muon", {"transposed": True, "batch_dims": 1})
-        for what else muonrt.Param has ("parts" and "qk_clip", too; it goes before the group's), or
-        None: by name and dimension as muonrt.route does (embeddings, heads, norms and vectors get
-        AdamW).
+        for what else muonrt.Param has (it goes before the group's): "parts", "qk_clip"; "layout" and
+        "shape", for plain tensors that are shards. None: by name and dimension as muonrt.route
+        does (embeddings, heads, norms and vectors get AdamW).
     muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
         "keller_jordan"}; fixed.
     process_group: the ranks that hold the parameters; None: all. One optimizer for each stage of a
@@ -159,8 +159,8 @@ class Muon(torch.optim.Optimizer):
             spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                        for e in everywhere]
             layout = ranks.layout_of(name, p, spreads, self._comm.rank)
-            params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
-                                       group=of_group[i], **self._readings[i]))
+            reading = {"shape": tuple(p.shape), "layout": layout} | self._readings[i]
+            params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **reading))
         ranks.settle(self._device)  # masters are made from what parameters hold
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
         self._places = [_place_of(ranks.local_of(p)) for p in self._params]

@@ -250,13 +250,14 @@ void bind_comm(nb::module_& module) {
                   "bytes, the same on all ranks, new for every run. `timeout`: seconds for all\n"
                   "ranks to come. Rank 0 may give port 0 and takes a free one: listening(address)\n"
                   "is called with it, to tell the others. Collective. Rank 0 ends last.")
-      .def_static("folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
-                  nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
-                  "Ranks that meet over TCP and find rank 0's address in the file path/run_id of a\n"
-                  "folder that all of them reach. run_id: tells this run from all others, 1 to 64\n"
-                  "of A-Z a-z 0-9 . - _. `secret`: as for tcp; none: who can read the file may\n"
-                  "take part. `timeout`: seconds for all ranks to come. Collective. Rank 0 ends\n"
-                  "last.")
+      .def_static(
+          "folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
+          nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
+          "Ranks that meet over TCP and find rank 0's address in the file path/run_id of a\n"
+          "folder that all of them reach. run_id: tells this run from all others, 1 to 64\n"
+          "of A-Z a-z 0-9 . - _. `secret`: as for tcp; none: who can read the file may\n"
+          "take part. `timeout`: seconds for all ranks to come. Collective. Rank 0 ends\n"
+          "last.")
       .def_static("mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
                   nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),
                   "Over the ranks of `comm`, an intra-communicator of mpi4py, by any MPI that it\n"
@@ -329,8 +330,7 @@ void bind_comm(nb::module_& module) {
           "close", [](Comm& comm) { comm.close(); },
           "Leaves the communicator, once the optimizers made from it are closed too")
       .def(
-          "__enter__", [](nb::object self) { return self; },
-          nb::sig("def __enter__(self) -> Comm"))
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Comm"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
 

@@ -237,10 +237,10 @@ void bind_param(nb::module_& module) {
              const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
              const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
              int32_t priority) {
-            new (self) Param(make(name, data, grad, std::move(shape), layout, group, dtype,
-                                  grad_dtype, view, master_kind, master, owner, lr_factor,
-                                  grad_layout, transposed, batch_dims, row_dims, parts, qk_clip,
-                                  normuon_axis, priority));
+            new (self)
+                Param(make(name, data, grad, std::move(shape), layout, group, dtype, grad_dtype,
+                           view, master_kind, master, owner, lr_factor, grad_layout, transposed,
+                           batch_dims, row_dims, parts, qk_clip, normuon_axis, priority));
           },
           nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(), nb::kw_only(),
           nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),

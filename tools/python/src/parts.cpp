@@ -13,7 +13,8 @@ std::optional<std::vector<muonrt_run_t>> runs_of(const Lines& lines) {
   if (const auto* one = std::get_if<Pair>(&*lines)) {
     out.push_back({one->first, one->second});
   } else {
-    for (const auto& [begin, end] : std::get<std::vector<Pair>>(*lines)) out.push_back({begin, end});
+    for (const auto& [begin, end] : std::get<std::vector<Pair>>(*lines))
+      out.push_back({begin, end});
   }
   return out;
 }
@@ -79,7 +80,8 @@ void bind_parts(nb::module_& module) {
           nb::arg("threshold") = 100.0, nb::arg("exponent") = 0.5,
           "A head whose largest logit (step(qk_logits=)) is above `threshold` has its rows\n"
           "multiplied: gamma = threshold / logit. Rows are counted in the whole weight.\n"
-          "kind: \"q\": heads x head_dim rows, by gamma^exponent; \"k\": kv_heads x head_dim, by the\n"
+          "kind: \"q\": heads x head_dim rows, by gamma^exponent; \"k\": kv_heads x head_dim, by "
+          "the\n"
           "smallest gamma of its heads ^ (1 - exponent); \"mla_q\": heads x (nope + rope);\n"
           "\"mla_kv\": kv_heads x (nope + v_dim); \"qkv\": fused, group by group.\n"
           "layer: a number that the weights of a layer share. kv_heads: 0: as heads. select: the\n"

@@ -106,6 +106,48 @@ def test_inputs_by_outputs_over_fsdp2():
     on_gloo(2, inputs_by_outputs_over_ranks, outputs_by_inputs())
 
 
+WHOLE, BOUNDS = (11, 6), [0, 3, 11]
+
+
+def shard_of(whole, rank):
+    """Rows between bounds, which no DTensor has."""
+    return whole[BOUNDS[rank]:BOUNDS[rank + 1]].clone()
+
+
+def whole_and_experts():
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(WHOLE, generator=generator), torch.randn(2, 5, 6, generator=generator)
+
+
+def two_steps(rows, experts, cut_rows, cut_experts, role=None):
+    rows, experts = torch.nn.Parameter(rows), torch.nn.Parameter(experts)
+    one = muonrt.torch.Muon([("rows", rows), ("experts", experts)], role=role, **SIDED)
+    for step in range(2):
+        rows.grad = cut_rows(gradient(step, WHOLE))
+        experts.grad = cut_experts(gradient(step + 2, (2, 5, 6)))
+        one.step()
+    one.close()
+    return rows.detach(), experts.detach()
+
+
+def plain_shards(rank, size, want_rows, want_experts):
+    mesh = muonrt.Mesh((size,))
+    told = {"rows": {"shape": WHOLE, "layout": muonrt.Layout(mesh, row_bounds=BOUNDS)},
+            "experts": {"shape": (2, 5, 6), "view": "stack", "layout": muonrt.Layout(mesh, "S(0)")}}
+    rows, experts = whole_and_experts()
+    got = two_steps(shard_of(rows, rank), experts[rank:rank + 1].clone(),
+                    lambda g: shard_of(g, rank), lambda g: g[rank:rank + 1].clone(),
+                    lambda name, p: ("muon", told[name]))
+    assert got[0].numpy().tobytes() == want_rows[BOUNDS[rank]:BOUNDS[rank + 1]].tobytes()
+    assert got[1].numpy().tobytes() == want_experts[rank:rank + 1].tobytes()
+
+
+def test_plain_tensors_that_are_shards():
+    want = two_steps(*whole_and_experts(), torch.clone, torch.clone,
+                     lambda name, p: ("muon", "stack" if name == "experts" else {}))
+    on_gloo(2, plain_shards, *[w.numpy() for w in want])
+
+
 def test_stacks_and_rows_of_several_dimensions():
     """2 x 3 experts, heads x head_dim x inputs: the bits of the matrices by themselves."""
     generator = torch.Generator().manual_seed(0)
