@@ -72,4 +72,4 @@ if __name__ == "__main__":
         rank.start()
     for rank in ranks:
         rank.join()
-    sys.exit(max(rank.exitcode for rank in ranks))
+    sys.exit(max(rank.exitcode or 0 for rank in ranks))

@@ -4,7 +4,20 @@ import atexit as _atexit
 import socket as _socket
 
 from . import _core
-from ._core import Comm, Group, Layout, Mesh, Optimizer, Param, Report, ThreadGroup, route
+from ._core import (
+    Comm,
+    Group,
+    Layout,
+    Mesh,
+    Optimizer,
+    Param,
+    Part,
+    QkClip,
+    Report,
+    StateExtent,
+    ThreadGroup,
+    route,
+)
 from ._errors import (
     AbortedError,
     CallbackError,
@@ -28,7 +41,7 @@ __all__ = [
     "AbortedError", "CallbackError", "Comm", "CommError", "CorruptError", "DeviceError", "Error",
     "Group", "InternalError", "InvalidArgumentError", "InvalidStateError", "IoError", "Layout",
     "Mesh", "MismatchError", "NotSupportedError", "Optimizer", "OutOfMemoryError", "Param",
-    "Report", "ThreadGroup", "TimeoutError", "TornError", "UndecidedError", "build_info",
+    "Part", "QkClip", "Report", "StateExtent", "ThreadGroup", "TimeoutError", "TornError", "UndecidedError", "build_info",
     "free_address", "route", "version",
 ]
 

@@ -5,7 +5,9 @@ import json
 import os
 import secrets
 import socket
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,11 @@ from muonrt._errors import of_status
 
 if dist.is_available():
     import torch.distributed.tensor  # noqa: F401 (torch itself imports it late)
+
+# How long TCP may take to say why gloo has lost a peer.
+REASON_S = 5.0
+# Of no message. Gloo picks one of its connections by the tag: this one's is that of tag 0.
+NO_TAG = 840
 
 
 def is_dtensor(tensor) -> bool:
@@ -54,8 +61,8 @@ def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list
     """A communicator over the ranks of a process group, and their global ranks in its order.
 
     For parameters on `device`: of CUDA memory by NCCL where each rank has a GPU of its own, else
-    through host memory. Rank 0 tells the others its address and a secret by one broadcast.
-    Collective over the group.
+    through host memory: over TCP on one machine, over gloo on several. Rank 0 tells the others its
+    address and a secret by one broadcast. Collective over the group.
     """
     group, ranks = None, [0]
     if dist.is_available() and dist.is_initialized():
@@ -69,15 +76,15 @@ def comm_of(device: torch.device, process_group=None) -> tuple[muonrt.Comm, list
         dist.all_gather_object(places, (socket.gethostname(), _gpu_of(device)), group=group)
         host = _meet(group, ranks, [name for name, _ in places])
     gpus = [place for place in places if place[1] is not None]
-    if not gpus:
-        return host, ranks
-    if len(gpus) < len(places):
+    if gpus and len(gpus) < len(places):
         raise muonrt.MismatchError(
             f"parameters are on {['CUDA' if gpu else 'the host' for _, gpu in places]} by rank; "
             "an optimizer takes arrays of one kind of device")
-    alone = len(places) > 1 and len(set(places)) == len(places)
-    make = muonrt.Comm.nccl if alone else muonrt.Comm.staged
-    return make(host, device.index), ranks
+    if len(set(gpus)) == len(places) > 1:
+        return muonrt.Comm.nccl(host, device.index), ranks
+    if len({name for name, _ in places}) > 1:
+        host = over_gloo(host, ranks)  # over TCP rank 0 carries every byte
+    return (muonrt.Comm.staged(host, device.index) if gpus else host), ranks
 
 
 def _meet(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
@@ -112,6 +119,71 @@ def _meet(group, ranks: list[int], hosts: list[str]) -> muonrt.Comm:
         if not told:  # the others wait for it
             tell(None, f"rank 0: {error}")
         raise
+
+
+def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
+    """A communicator whose data go by a gloo group of its own; `tcp` tells the ranks of errors.
+
+    `ranks`: global ones, in the order of `tcp`. It needs no process group afterwards. Collective.
+    """
+    group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    gloo = group._get_backend(torch.device("cpu"))
+    rank, size = tcp.rank, tcp.size
+    number = [dist.get_group_rank(group, r) for r in ranks]  # gloo has an order of its own
+    tcp.set_timeout(REASON_S)
+
+    def exchange(sends, receives, timeout):
+        end, works = time.monotonic() + timeout, []
+        try:
+            for call, messages in ((gloo.recv, receives), (gloo.send, sends)):
+                for peer, view in messages:
+                    tensor = torch.frombuffer(view, dtype=torch.uint8)
+                    works.append((peer, call([tensor], number[peer], 0)))
+            for peer, work in works:
+                work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
+        except RuntimeError as error:
+            hang_up()  # nothing comes into these views any more
+            if time.monotonic() >= end:
+                raise TimeoutError(f"rank {peer} did not come before the deadline") from error
+            raise_reason(peer, error)
+
+    def allgather(mine, all, timeout):
+        parts = [all[i * len(mine):(i + 1) * len(mine)] for i in range(size)]
+        parts[rank][:] = mine
+        others = [i for i in range(size) if i != rank]
+        exchange([(i, mine) for i in others], [(i, parts[i]) for i in others], timeout)
+
+    def raise_reason(peer, error):
+        """What the ranks have been told, or else TCP's word on a peer that gloo has lost."""
+        asked = time.monotonic()
+        try:
+            tcp.exchange([], [(peer, bytearray(1))])  # which nobody sends
+        except muonrt.TimeoutError:
+            if time.monotonic() - asked < REASON_S:  # a peer's, that it has told
+                raise
+            raise muonrt.CommError(f"rank {peer}: {error}") from error
+
+    def hang_up():
+        """Ends all waits of the group, here and on its peers."""
+        nothing = torch.empty(1, dtype=torch.uint8)
+        with contextlib.suppress(RuntimeError):  # a timeout: gloo then closes its connections
+            gloo.recv([nothing], number[rank - 1], NO_TAG).wait(timedelta(milliseconds=1))
+
+    def abort(message, status):
+        tcp.abort(message, status)
+        hang_up()
+
+    def close():
+        nonlocal gloo, group
+        tcp.close()
+        hang_up()
+        if dist.is_initialized():
+            with contextlib.suppress(ValueError):  # another world's, by now
+                dist.destroy_process_group(group)
+        gloo = group = None
+
+    return muonrt.Comm.functions(rank, size, exchange, allgather, name="gloo",
+                                 caller_thread_only=False, abort=abort, close=close)
 
 
 def gather_objects(comm: muonrt.Comm, mine) -> list:

@@ -128,6 +128,19 @@ class State:
         ranks.settle(self._optimizer._device)  # muonrt waits for the default stream alone
         self._optimizer._core.take_params()
 
+    def go_on(self, states: dict, core) -> None:
+        """Takes over the `state` and the counts of an optimizer of the first of these parameters."""
+        for p, old in states.items():
+            for key, tensor in old.items():
+                if key != "step":
+                    ranks.local_of(self._optimizer.state[p][key]).copy_(ranks.local_of(tensor))
+        self._moments.scatter()
+        ranks.settle(self._optimizer._device)
+        new = self._optimizer._core
+        new.steps = core.steps
+        new.updates = core.updates + [0] * (len(new.updates) - len(core.updates))
+        self.note_steps()
+
     def load(self, state_dict: dict) -> None:
         groups, saved = self._optimizer.param_groups, state_dict["param_groups"]
         sizes, saved_sizes = ([len(g["params"]) for g in gs] for gs in (groups, saved))

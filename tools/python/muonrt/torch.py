@@ -12,6 +12,7 @@ import muonrt
 from muonrt import _presets
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
+from muonrt._torch_roles import DIMS, Role, role_of, warn_of_conv1d
 from muonrt._torch_state import State
 
 # What a param_group of each role holds that may change between steps; the rest is fixed.
@@ -22,14 +23,18 @@ DEFAULTS = {"muon": dict(lr=0.02, weight_decay=0.1, momentum=0.95, nesterov=True
             "adamw": dict(lr=3e-4, weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 
-Role = Callable[[str, torch.Tensor], str | tuple[str, str] | None]
+
+def _place_of(tensor: torch.Tensor) -> tuple:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 class Muon(torch.optim.Optimizer):
     """Muon for matrices and AdamW for the rest, sharded as the parameters are.
 
     params: `model.named_parameters()`, or groups: dicts with "params" (named the same way) and any
-        of the settings below for them, "role" among them ("muon" or "adamw" for all of a group).
+        of the settings below for them, "role" among them ("muon" or "adamw" for all of a group),
+        and how their matrices lie: transposed=True: stored inputs x outputs (GPT-2's Conv1D);
+        batch_dims, row_dims: how many dimensions make a stack, and the rows, as muonrt.Param's.
         float32 or bfloat16, all in host memory or on one CUDA device; DTensors (FSDP2, HSDP, TP)
         lie as they say. Parameters that need no gradient are left out. Updated in place.
     lr, weight_decay, momentum, nesterov: Muon's (0.02, 0.1, 0.95, True).
@@ -37,7 +42,9 @@ class Muon(torch.optim.Optimizer):
     preset: a published optimizer by name ("moonlight"; muonrt.torch.presets() lists them): its
         settings, but for those given here.
     role: (name, parameter) -> "muon", "adamw", ("muon", "stack") for experts x rows x cols,
-        ("muon", "matrix") for convolution kernels, or None: by name and dimension as muonrt.route
+        ("muon", "matrix") for convolution kernels, ("muon", {"transposed": True, "batch_dims": 1})
+        for what else muonrt.Param has (it goes before the group's): "parts", "qk_clip"; "layout" and
+        "shape", for plain tensors that are shards. None: by name and dimension as muonrt.route
         does (embeddings, heads, norms and vectors get AdamW).
     muon, adamw: further settings of muonrt.Group by name, such as {"coefficients":
         "keller_jordan"}; fixed.
@@ -68,7 +75,7 @@ class Muon(torch.optim.Optimizer):
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
         self._names: list[str] = []
-        self._views: list[str] = []
+        self._readings: list[dict[str, Any]] = []
         found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
         if "muon" not in found:
             found, role = found | {"muon": {}}, lambda name, p: "adamw"
@@ -80,6 +87,7 @@ class Muon(torch.optim.Optimizer):
             own = {k: v for k, v in given[kind].items() if v is not None}
             given[kind] = DEFAULTS[kind] | said | own
         groups = self._split(params, role, given)
+        warn_of_conv1d(groups, self._readings, self._fixed["muon"])
         super().__init__(groups, {k: given["muon"][k] for k in ("lr", "weight_decay")})
         self._params = [p for group in self.param_groups for p in group["params"]]
         self._device = ranks.local_of(self._params[0]).device
@@ -87,7 +95,8 @@ class Muon(torch.optim.Optimizer):
         with ranks.on_device(self._device):
             self._comm, world = (comm, list(range(comm.size))) if comm \
                 else ranks.comm_of(self._device, process_group)
-            self._create({r: i for i, r in enumerate(world)}, options)
+            self._made_with = given, role, {r: i for i, r in enumerate(world)}, options
+            self._create()
             self._state_views = State(self)
         self.last_report: muonrt.Report | None = None
         _alive.add(self)
@@ -100,7 +109,8 @@ class Muon(torch.optim.Optimizer):
             entries = [{"params": entries}]
         for entry in entries:
             members: dict[str, list] = {"muon": [], "adamw": []}
-            rest = {k: v for k, v in entry.items() if k not in ("params", "role")}
+            rest = {k: v for k, v in entry.items() if k not in ("params", "role", *DIMS)}
+            dims = {k: entry[k] for k in DIMS if k in entry}
             for item in entry["params"]:
                 if isinstance(item, torch.Tensor):
                     raise muonrt.InvalidArgumentError(
@@ -108,39 +118,22 @@ class Muon(torch.optim.Optimizer):
                         "model.named_parameters(), or pairs of name and parameter")
                 name, p = item
                 if p.requires_grad:
-                    kind, view = self._route(name, p, entry.get("role"), role)
-                    members[kind].append((name, view, p))
+                    kind, reading = role_of(name, p, entry.get("role"), role, dims)
+                    members[kind].append((name, reading, p))
             for kind, named in members.items():
                 if named:
                     self._names += [name for name, _, _ in named]
-                    self._views += [view for _, view, _ in named]
+                    self._readings += [reading for _, reading, _ in named]
                     unknown = set(rest) - set(CHANGING["muon"] + CHANGING["adamw"])
                     if unknown:
                         raise TypeError(f"a group has no setting {sorted(unknown)}; there are "
-                                        f"{CHANGING['muon'] + CHANGING['adamw']}")
+                                        f"{CHANGING['muon'] + CHANGING['adamw'] + DIMS}")
                     own = {k: v for k, v in rest.items() if k in CHANGING[kind]}
                     out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                                 **given[kind], **own})
                     if kind == "muon":  # for who reads the state
                         out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
-
-    @staticmethod
-    def _route(name, p, group_role, role) -> tuple[str, str]:
-        chosen = role(name, p) if role else None
-        if chosen is None and group_role is not None:
-            chosen = group_role
-        if chosen is None:
-            try:
-                return muonrt.route(name, p.ndim)
-            except muonrt.InvalidArgumentError as error:
-                raise muonrt.InvalidArgumentError(
-                    f"{error}; tell it by role=, for instance ('muon', 'stack')") from None
-        kind, view = (chosen, "plain") if isinstance(chosen, str) else chosen
-        if kind not in CHANGING:
-            raise muonrt.InvalidArgumentError(
-                f"param '{name}': role {kind!r}; use 'muon' or 'adamw'")
-        return kind, view
 
     def _group_settings(self, group: dict) -> dict:
         """A param_group in muonrt's words, but its rate, which each step is given."""
@@ -150,7 +143,8 @@ class Muon(torch.optim.Optimizer):
         return out | {"beta1": float(group["betas"][0]), "beta2": float(group["betas"][1]),
                       "eps": float(group["eps"])}
 
-    def _create(self, number: dict[int, int], options: dict) -> None:
+    def _create(self) -> None:
+        _, _, number, options = self._made_with
         everywhere = ranks.together(self._comm, lambda: [
             self._spread(name, p, number) for name, p in zip(self._names, self._params)])
         if len({len(e) for e in everywhere}) > 1:
@@ -165,11 +159,11 @@ class Muon(torch.optim.Optimizer):
             spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
                        for e in everywhere]
             layout = ranks.layout_of(name, p, spreads, self._comm.rank)
-            params.append(muonrt.Param(name, ranks.local_of(p), shape=tuple(p.shape), layout=layout,
-                                       group=of_group[i], view=self._views[i]))
+            reading = {"shape": tuple(p.shape), "layout": layout} | self._readings[i]
+            params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **reading))
         ranks.settle(self._device)  # masters are made from what parameters hold
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
-        self._pointers = [ranks.local_of(p).data_ptr() for p in self._params]
+        self._places = [_place_of(ranks.local_of(p)) for p in self._params]
 
     def _spread(self, name: str, p: torch.Tensor, number: dict[int, int]):
         device = ranks.local_of(p).device
@@ -184,15 +178,48 @@ class Muon(torch.optim.Optimizer):
         return spread and (spread.mesh_shape, spread.ranks, spread.placements)
 
     def add_param_group(self, param_group: dict) -> None:
-        if self._core is not None:
-            raise muonrt.NotSupportedError("a group cannot be added; make the optimizer anew")
-        super().add_param_group(param_group)
+        """Adds parameters, as those of layers that are unfrozen: a dict as at creation. Collective.
 
-    def step(self, closure: Callable[[], Any] | None = None):
+        All is planned anew. State, counts and rates of the others stay to the bit; those of the new
+        ones begin. Both states are in memory meanwhile.
+        """
+        if self._core is None:
+            return super().add_param_group(param_group)
+        kept = {k: getattr(self, k) for k in ("_core", "_params", "_sent", "_places",
+                                              "_state_views")}
+        sizes, states = (len(self.param_groups), len(self._names)), dict(self.state)
+
+        def enter():
+            given, role, *_ = self._made_with
+            groups = self._split([param_group], role, given)
+            if not groups:
+                raise muonrt.InvalidArgumentError("the group has no parameter that needs a gradient")
+            for group in groups:
+                super(Muon, self).add_param_group(group)
+            self._params = [p for group in self.param_groups for p in group["params"]]
+
+        with torch.no_grad(), ranks.on_device(self._device):
+            self._state_views.gather()
+            try:
+                ranks.together(self._comm, enter)
+                self._create()
+                self._state_views = State(self)
+            except Exception:
+                self.__dict__.update(kept)
+                self.state.clear()
+                self.state.update(states)
+                del self.param_groups[sizes[0]:], self._names[sizes[1]:], self._readings[sizes[1]:]
+                raise
+            self._state_views.go_on(states, kept["_core"])
+        kept["_core"].close()
+
+    def step(self, closure: Callable[[], Any] | None = None, *,
+             qk_logits: torch.Tensor | None = None):
         """One step of every parameter, or of none; returns the closure's loss. Collective.
 
         `last_report` says what was done. Parameters without a gradient sit out; where another rank
-        has one, the gradient here counts as zero.
+        has one, the gradient here counts as zero. qk_logits: float32, for a role's "qk_clip": the
+        largest logit of each query head here, as for muonrt.Optimizer.step.
         """
         loss = None
         if closure is not None:
@@ -200,11 +227,11 @@ class Muon(torch.optim.Optimizer):
                 loss = closure()
         with torch.no_grad(), ranks.on_device(self._device):
             try:
-                self._check_pointers()
+                self._follow()
                 self._send_settings()
                 grads = [self._gradient(p) for p in self._params]
                 self._core.set_grads(grads)
-                scaled = self._scaler()
+                scaled = self._scaler() | {"qk_logits": qk_logits}
             except Exception:
                 self._vote_no()
                 raise
@@ -215,11 +242,13 @@ class Muon(torch.optim.Optimizer):
                 self._state_views.note_steps()
         return loss
 
-    def _check_pointers(self) -> None:
-        for name, p, pointer in zip(self._names, self._params, self._pointers):
-            if ranks.local_of(p).data_ptr() != pointer:
-                raise muonrt.InvalidStateError(
-                    f"param '{name}' lies elsewhere than at creation; make the optimizer anew")
+    def _follow(self) -> None:
+        """Binds parameters anew that have moved in memory (`p.data = ...`)."""
+        for i, p in enumerate(self._params):
+            local = ranks.local_of(p)
+            if _place_of(local) != self._places[i]:
+                self._core.set_data(i, local)
+                self._places[i] = _place_of(local)
 
     def _send_settings(self) -> None:
         for i, group in enumerate(self.param_groups):
@@ -340,7 +369,8 @@ class Muon(torch.optim.Optimizer):
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
         """What is wrong here is told to all ranks, which would wait."""
         def ready():
-            self._check_pointers()
+            with ranks.on_device(self._device):
+                self._follow()
             self._send_settings()
 
         ranks.together(self._comm, ready)

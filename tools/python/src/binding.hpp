@@ -94,6 +94,11 @@ struct Comm {
 /// Over `host`, for optimizers on a CUDA device; see muonrt/nccl.h.
 std::unique_ptr<Comm> staged(Comm& host, int32_t device_index);
 
+/// Over functions in Python; see muonrt/transport.h.
+std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exchange,
+                                     nb::object allgather, const std::string& name,
+                                     bool caller_thread_only, nb::object abort, nb::object close);
+
 /// Runs `call` without the GIL and throws what it returns. On Python's main thread it runs beside:
 /// an exception of a signal handler (Ctrl-C) aborts `comm`, which ends the call, and is raised.
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);
@@ -177,9 +182,24 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
 void require_place(const std::string& what, const Array& array, const Place& place,
                    const std::string& whose);
 
+/// A block of a matrix that is orthogonalized by itself.
+struct Part {
+  std::string name;
+  std::optional<std::vector<muonrt_run_t>> rows, cols;
+  muonrt_part_t settings;
+};
+
+/// What QK-clip knows of a weight.
+struct QkClip {
+  std::vector<int32_t> select;
+  muonrt_qk_clip_t settings;
+};
+
 /// One parameter, before it belongs to an optimizer.
 struct Param {
   std::string name;
+  std::vector<Part> parts;
+  std::optional<QkClip> qk_clip;
   Array data, master;
   std::optional<Array> grad;
   std::vector<int64_t> shape;
@@ -190,6 +210,8 @@ struct Param {
 /// What the C struct of a parameter points to during the creation.
 struct ParamView {
   muonrt_param_t c;
+  std::vector<muonrt_part_t> parts;
+  muonrt_qk_clip_t qk_clip;
   std::vector<int64_t> local;
   std::optional<LayoutView> layout, grad_layout;
 };
@@ -232,10 +254,16 @@ int32_t view_of(const std::string& word);
 int32_t master_of(const std::string& word);
 int32_t state_of(const std::string& word);
 int32_t dtype_of(const std::string& word);
+int32_t qk_clip_of(const std::string& word);
+/// 0 for "": as the group says.
+int32_t normuon_of(const std::string& word);
+/// The word of a state's value.
+std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
 void bind_layout(nb::module_& module);
 void bind_param(nb::module_& module);
+void bind_parts(nb::module_& module);
 void bind_settings(nb::module_& module);
 void bind_report(nb::module_& module);
 void bind_optimizer(nb::module_& module);

@@ -1,7 +1,6 @@
-#include <nanobind/stl/function.h>
-
 #include <chrono>
 #include <condition_variable>
+#include <list>
 #include <mutex>
 #include <thread>
 
@@ -78,94 +77,6 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
 
 namespace {
 
-/// Functions in Python that carry a communicator; see muonrt/transport.h.
-struct Functions {
-  nb::object exchange, allgather;
-  int32_t size;
-};
-
-nb::object view_of_memory(void* data, int64_t bytes, bool writable) {
-  return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(data), bytes,
-                                           writable ? PyBUF_WRITE : PyBUF_READ));
-}
-
-nb::list views_of(const muonrt_message_t* messages, int64_t n, bool writable) {
-  nb::list out;
-  for (int64_t i = 0; i < n; ++i)
-    out.append(nb::make_tuple(messages[i].peer,
-                              view_of_memory(messages[i].data, messages[i].bytes, writable)));
-  return out;
-}
-
-/// Calls into Python; an exception becomes a status and a text.
-muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
-                          const std::function<void()>& call) {
-  nb::gil_scoped_acquire acquire;
-  try {
-    call();
-    return MUONRT_OK;
-  } catch (nb::python_error& error) {
-    muonrt_status_t status = MUONRT_ERROR_COMM;
-    if (error.matches(PyExc_TimeoutError)) status = MUONRT_ERROR_TIMEOUT;
-    nb::object own = nb::getattr(error.value(), "status", nb::none());
-    if (nb::isinstance<nb::int_>(own)) status = nb::cast<int32_t>(own);
-    const std::string text = cat(what, ": ", nb::str(error.type().attr("__name__")).c_str(), ": ",
-                                 nb::str(error.value()).c_str());
-    std::snprintf(message, static_cast<size_t>(capacity), "%s", text.c_str());
-    return status;
-  } catch (const std::exception& error) {
-    std::snprintf(message, static_cast<size_t>(capacity), "%s: %s", what, error.what());
-    return MUONRT_ERROR_COMM;
-  }
-}
-
-muonrt_status_t call_exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
-                              const muonrt_message_t* receives, int64_t n_receives,
-                              int64_t timeout_ms, char* message, int64_t capacity) {
-  return as_status("exchange", message, capacity, [&] {
-    static_cast<Functions*>(state)->exchange(views_of(sends, n_sends, false),
-                                             views_of(receives, n_receives, true),
-                                             static_cast<double>(timeout_ms) / 1000.0);
-  });
-}
-
-muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t bytes,
-                               int64_t timeout_ms, char* message, int64_t capacity) {
-  return as_status("allgather", message, capacity, [&] {
-    auto* functions = static_cast<Functions*>(state);
-    functions->allgather(view_of_memory(const_cast<void*>(mine), bytes, false),
-                         view_of_memory(all, bytes * functions->size, true),
-                         static_cast<double>(timeout_ms) / 1000.0);
-  });
-}
-
-void destroy_functions(void* state) {
-  if (Py_IsInitialized() == 0) return;
-  nb::gil_scoped_acquire acquire;
-  delete static_cast<Functions*>(state);
-}
-
-std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exchange,
-                                     nb::object allgather, const std::string& name,
-                                     bool caller_thread_only) {
-  auto functions =
-      std::make_unique<Functions>(Functions{std::move(exchange), std::move(allgather), size});
-  muonrt_transport_t transport;
-  muonrt_transport_init(&transport);
-  transport.rank = rank;
-  transport.size = size;
-  transport.caller_thread_only = caller_thread_only;
-  transport.name = name.c_str();
-  transport.state = functions.get();
-  transport.exchange = call_exchange;
-  transport.allgather = call_allgather;
-  transport.destroy = destroy_functions;
-  muonrt_comm_t* handle = nullptr;
-  check(muonrt_comm_create_callbacks(&handle, &transport));
-  functions.release();
-  return std::make_unique<Comm>(handle);
-}
-
 /// A function in Python that is told where rank 0 listens, and what it raised.
 struct Listening {
   nb::object call;
@@ -209,6 +120,30 @@ std::unique_ptr<Comm> over_tcp(int32_t rank, int32_t size, const std::string& ad
   if (told.raised) throw nb::python_error(*told.raised);
   check(status);
   return std::make_unique<Comm>(handle);
+}
+
+std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string& path,
+                                  const std::string& run_id, std::optional<nb::bytes> secret,
+                                  double timeout) {
+  auto folder = muonrt::detail::filled(muonrt_folder_init_sized);
+  folder.rank = rank;
+  folder.size = size;
+  folder.path = path.c_str();
+  folder.run_id = run_id.c_str();
+  folder.secret = secret ? secret->c_str() : nullptr;
+  folder.secret_bytes = secret ? static_cast<int64_t>(secret->size()) : 0;
+  folder.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
+  muonrt_comm_t* handle = nullptr;
+  {
+    nb::gil_scoped_release release;
+    check(muonrt_comm_create_folder(&handle, &folder));
+  }
+  return std::make_unique<Comm>(handle);
+}
+
+/// In Python: what mpi4py can call, whatever MPI it has.
+nb::object over_mpi(nb::object comm, double timeout) {
+  return nb::module_::import_("muonrt._mpi").attr("comm_of")(comm, timeout);
 }
 
 /// A communicator of GPU memory over one of host memory.
@@ -264,6 +199,38 @@ nb::list allgather(Comm& comm, nb::bytes mine) {
   return out;
 }
 
+/// The memory of a Python object with the buffer protocol, row-major and contiguous.
+class Buffer {
+ public:
+  Buffer(nb::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+      nb::raise_python_error();
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  muonrt_message_t message(int32_t peer) const { return {peer, 0, view_.buf, view_.len}; }
+
+ private:
+  Py_buffer view_;
+};
+
+using Messages = std::vector<std::pair<int32_t, nb::object>>;
+
+void exchange(Comm& comm, const Messages& sends, const Messages& receives) {
+  Busy busy(comm.busy, "the communicator");
+  std::list<Buffer> buffers;
+  std::vector<muonrt_message_t> out, in;
+  for (const auto& [peer, object] : sends)
+    out.push_back(buffers.emplace_back(object, false).message(peer));
+  for (const auto& [peer, object] : receives)
+    in.push_back(buffers.emplace_back(object, true).message(peer));
+  collective(comm.get(), [&] {
+    return muonrt_comm_exchange(comm.get(), out.data(), static_cast<int64_t>(out.size()), in.data(),
+                                static_cast<int64_t>(in.size()));
+  });
+}
+
 }  // namespace
 
 void bind_comm(nb::module_& module) {
@@ -283,14 +250,31 @@ void bind_comm(nb::module_& module) {
                   "bytes, the same on all ranks, new for every run. `timeout`: seconds for all\n"
                   "ranks to come. Rank 0 may give port 0 and takes a free one: listening(address)\n"
                   "is called with it, to tell the others. Collective. Rank 0 ends last.")
-      .def_static("functions", &from_functions, nb::arg("rank"), nb::arg("size"),
-                  nb::arg("exchange"), nb::arg("allgather"), nb::arg("name") = "python",
-                  nb::arg("caller_thread_only") = true,
-                  "Over functions of yours. exchange(sends, receives, timeout) moves lists of\n"
-                  "(peer, memoryview); allgather(mine, all, timeout) fills `all`, size x\n"
-                  "len(mine) bytes, in rank order. Both return when that is done, or raise.\n"
-                  "A view must not be used after the return. Optimizers of one such\n"
-                  "communicator are used in the same order on every rank.")
+      .def_static(
+          "folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
+          nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
+          "Ranks that meet over TCP and find rank 0's address in the file path/run_id of a\n"
+          "folder that all of them reach. run_id: tells this run from all others, 1 to 64\n"
+          "of A-Z a-z 0-9 . - _. `secret`: as for tcp; none: who can read the file may\n"
+          "take part. `timeout`: seconds for all ranks to come. Collective. Rank 0 ends\n"
+          "last.")
+      .def_static("mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
+                  nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),
+                  "Over the ranks of `comm`, an intra-communicator of mpi4py, by any MPI that it\n"
+                  "runs on; a duplicate of it is used. `timeout`: seconds for all ranks to come.\n"
+                  "MPI_THREAD_SERIALIZED or more is needed: a step calls MPI on a thread of its\n"
+                  "own. Collective. Close it on all ranks before MPI.Finalize.")
+      .def_static(
+          "functions", &from_functions, nb::arg("rank"), nb::arg("size"), nb::arg("exchange"),
+          nb::arg("allgather"), nb::arg("name") = "python", nb::arg("caller_thread_only") = true,
+          nb::arg("abort").none() = nb::none(), nb::arg("close").none() = nb::none(),
+          "Over functions of yours. exchange(sends, receives, timeout) moves lists of\n"
+          "(peer, memoryview); allgather(mine, all, timeout) fills `all`, size x\n"
+          "len(mine) bytes, in rank order. Both return when that is done, or raise.\n"
+          "A view must not be used after the return, nor written where it is sent.\n"
+          "abort(message, status) tells the peers, whose calls and this rank's then raise;\n"
+          "from any thread, also while another function runs. close() comes last.\n"
+          "Optimizers of one such communicator are used in the same order on every rank.")
       .def_static(
           "nccl", &over_nccl, nb::arg("host"), nb::arg("device_index") = 0,
           nb::arg("max_ctas") = nb::none(),
@@ -326,19 +310,27 @@ void bind_comm(nb::module_& module) {
           },
           "Returns when every rank has called it")
       .def("allgather", &allgather, nb::arg("mine"),
+           nb::sig("def allgather(self, mine: bytes) -> list[bytes]"),
            "A list of every rank's bytes; all of one length")
       .def(
+          "exchange", &exchange, nb::arg("sends"), nb::arg("receives"),
+          "Moves lists of (peer, buffer), at most one for each pair of ranks; both sides know the\n"
+          "size, and leave empty ones out")
+      .def(
           "abort",
-          [](Comm& comm, const std::string& message) {
+          [](Comm& comm, const std::string& message, muonrt_status_t status) {
             nb::gil_scoped_release release;
-            check(muonrt_comm_abort(comm.get(), MUONRT_ERROR_ABORTED, message.c_str()));
+            check(muonrt_comm_abort(comm.get(), status, message.c_str()));
           },
           nb::arg("message"),
-          "Pending and later calls of every rank end with AbortedError. From any thread.")
+          nb::arg("status") = static_cast<muonrt_status_t>(MUONRT_ERROR_ABORTED),
+          "Pending and later calls of every rank end with AbortedError, or with the exception of\n"
+          "which `status` is given. From any thread.")
       .def(
           "close", [](Comm& comm) { comm.close(); },
           "Leaves the communicator, once the optimizers made from it are closed too")
-      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Comm"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
 

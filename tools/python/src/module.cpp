@@ -64,6 +64,7 @@ NB_MODULE(_core, module) {
   bind_comm(module);
   bind_layout(module);
   bind_settings(module);
+  bind_parts(module);
   bind_param(module);
   bind_optimizer(module);
 }

@@ -103,6 +103,22 @@ void Optimizer::set_grads(const std::vector<nb::object>& grads) {
   held_->grads = std::move(arrays);
 }
 
+void Optimizer::set_data(nb::handle param, nb::handle data) {
+  Busy busy(busy_, "the optimizer");
+  muonrt_optimizer_t* optimizer = get();
+  const size_t i = index(param);
+  const std::string what = cat("param '", names[i], "': data");
+  Array& bound = held_->data[i];
+  Array array =
+      take_array(what, data, bound.dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", true);
+  if (array.shape != bound.shape)
+    refuse(kBad,
+           cat(what, " has shape ", shape_text(array.shape), ", not ", shape_text(bound.shape)));
+  require_place(what, array, place_, "the optimizer");
+  check(muonrt_optimizer_set_data(optimizer, static_cast<int64_t>(i), array.data));
+  bound = std::move(array);
+}
+
 void Optimizer::set_group(int32_t index, const nb::kwargs& settings) {
   Busy busy(busy_, "the optimizer");
   if (index < 0 || index >= static_cast<int32_t>(groups_.size()))
@@ -141,7 +157,8 @@ void Optimizer::set_updates(const std::vector<int64_t>& updates) {
 
 Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
                        const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
-                       nb::object found_inf, std::optional<uintptr_t> stream) {
+                       nb::object found_inf, std::optional<uintptr_t> stream,
+                       nb::object qk_logits) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
@@ -166,47 +183,18 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
                        "; pass a float32 array of one element on ", place_.text()));
     args.found_inf = &found;
   }
+  if (!qk_logits.is_none()) {
+    const Array logits = take_array("qk_logits", qk_logits, "float32", false);
+    require_place("qk_logits", logits, place_, "the optimizer");
+    args.qk_logits = static_cast<const float*>(logits.data);
+    args.n_qk_logits = static_cast<int64_t>(logits.held.size());
+    held_->scalars.push_back(logits);
+  }
   args.stream = reinterpret_cast<void*>(stream.value_or(0));
   Report report{muonrt::detail::filled(muonrt_report_init_sized)};
   collective(held->comm.get(), [&] { return muonrt_optimizer_step(optimizer, &args, &report.c); });
   held->scalars.clear();
   return report;
-}
-
-nb::object Optimizer::state(nb::handle param, const std::string& kind) {
-  Busy busy(busy_, "the optimizer");
-  const size_t i = index(param);
-  auto view = muonrt::detail::filled(muonrt_state_view_init_sized);
-  check(muonrt_optimizer_state(get(), static_cast<int64_t>(i), state_of(kind), &view));
-  std::vector<size_t> shape{static_cast<size_t>(view.numel)};
-  if (view.place == MUONRT_PLACE_LOCAL)
-    shape.assign(held_->data[i].shape.begin(), held_->data[i].shape.end());
-  static float nothing = 0.0f;
-  void* data = view.data == nullptr ? &nothing : view.data;
-  nb::capsule owner(new std::shared_ptr<Held>(held_), [](void* pointer) noexcept {
-    delete static_cast<std::shared_ptr<Held>*>(pointer);
-  });
-  const nb::dlpack::dtype dtype =
-      view.dtype == MUONRT_DTYPE_F32 ? nb::dtype<float>() : nb::dtype<uint16_t>();
-  if (place_.on_cuda())
-    return nb::cast(nb::ndarray<nb::device::cuda>(view.data, shape.size(), shape.data(), owner,
-                                                  nullptr, dtype, nb::device::cuda::value,
-                                                  place_.index));
-  return nb::cast(nb::ndarray<nb::numpy>(data, shape.size(), shape.data(), owner, nullptr, dtype));
-}
-
-std::vector<std::tuple<int64_t, int64_t, int64_t>> Optimizer::state_pieces(
-    nb::handle param, const std::string& kind) {
-  Busy busy(busy_, "the optimizer");
-  const auto i = static_cast<int64_t>(index(param));
-  const int32_t wanted = state_of(kind);
-  int64_t count = 0;
-  check(muonrt_optimizer_state_pieces(get(), i, wanted, nullptr, 0, &count));
-  std::vector<muonrt_state_piece_t> pieces(static_cast<size_t>(count));
-  check(muonrt_optimizer_state_pieces(get(), i, wanted, pieces.data(), count, &count));
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> out;
-  for (const auto& piece : pieces) out.emplace_back(piece.index, piece.begin, piece.numel);
-  return out;
 }
 
 std::tuple<std::string, int64_t> Optimizer::recover(Comm& survivors) {
@@ -228,6 +216,23 @@ void close_optimizers() {
 
 void bind_optimizer(nb::module_& module) {
   bind_report(module);
+  nb::class_<StateExtent>(module, "StateExtent",
+                          "A piece of state that lies on this rank. Of a tensor of `shape`: the\n"
+                          "product of the index lists `runs`, [(begin, end), ...] for each\n"
+                          "dimension, and of these, row-major, elements `begin` to `end`.\n"
+                          "NorMuon: lines. `data`: these, of one dimension (as Optimizer.state\n"
+                          "gives it). `written`: of those, counted from `begin`, what this rank\n"
+                          "writes where all who hold the same share a checkpoint's work.")
+      .def_ro("param", &StateExtent::param)
+      .def_ro("kind", &StateExtent::kind)
+      .def_ro("shape", &StateExtent::shape)
+      .def_ro("runs", &StateExtent::runs)
+      .def_ro("begin", &StateExtent::begin)
+      .def_ro("end", &StateExtent::end)
+      .def_ro("written", &StateExtent::written)
+      .def_prop_ro(
+          "data", [](const StateExtent& extent) { return extent.data; },
+          nb::sig("def data(self) -> typing.Any"));
   nb::class_<Optimizer> optimizer(
       module, "Optimizer", nb::is_weak_referenceable(),
       "Muon and AdamW over sharded parameters, one step for all of them");
@@ -247,6 +252,7 @@ void bind_optimizer(nb::module_& module) {
       .def("step", &Optimizer::step, nb::arg("lr"),
            nb::arg("without_grad") = std::vector<int64_t>{}, nb::arg("grad_scale_inv") = 1.0,
            nb::arg("found_inf") = false, nb::arg("stream") = nb::none(),
+           nb::arg("qk_logits").none() = nb::none(),
            "One step of every parameter, or of none. Collective; the GIL is free meanwhile.\n"
            "lr: the rate, or a list of one for each group.\n"
            "without_grad: indices that sit out, the same list on every rank. found_inf: on any\n"
@@ -256,11 +262,17 @@ void bind_optimizer(nb::module_& module) {
            "on\n"
            "which gradients are written; none: the default stream. When the call returns, the "
            "step's\n"
-           "work has ended: every stream sees the new parameters.")
+           "work has ended: every stream sees the new parameters.\n"
+           "qk_logits: float32, the largest logit here of each query head, layer by layer that a\n"
+           "QkClip names, ascending; -inf of a head that is not here; none: of none. The largest\n"
+           "over all ranks decides.")
       .def("set_grad", &Optimizer::set_grad, nb::arg("param"), nb::arg("grad").none(),
            "Rebinds and keeps the gradient of a parameter (name or index); None: none")
       .def("set_grads", &Optimizer::set_grads, nb::arg("grads"),
            "The same for all parameters, in their order")
+      .def("set_data", &Optimizer::set_data, nb::arg("param"), nb::arg("data"),
+           "Rebinds and keeps the array of a parameter (name or index), with the values that the\n"
+           "last one had; of others tell take_params. Local, between steps")
       .def("set_group", &Optimizer::set_group, nb::arg("index"), nb::arg("settings"),
            "Changes settings of a group for the steps to come, the same on every rank")
       .def("take_params", &Optimizer::take_params, nb::arg("params").none() = nb::none(),
@@ -270,20 +282,23 @@ void bind_optimizer(nb::module_& module) {
       .def_prop_rw("updates", &Optimizer::updates, &Optimizer::set_updates,
                    "Committed steps in which each parameter took part, which AdamW corrects its\n"
                    "moments by; set them to resume, after `steps`, the same on every rank")
-      .def(
-          "state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
-          "A NumPy array (on CUDA: a DLPack capsule, for from_dlpack of a framework) over "
-          "muonrt's\n"
-          "own memory: \"momentum\", \"variance\", \"master\" (float32,\n"
-          "the shard's shape), \"remainder\" (uint16), \"normuon\". bf16 momentum is uint16 bits.\n"
-          "Write to it only between steps. Where the gradient lies otherwise than the parameter\n"
-          "it has one dimension; see state_pieces.")
-      .def("state_pieces", &Optimizer::state_pieces, nb::arg("param"), nb::arg("kind"),
-           "[(matrix, begin, elements), ...] of a state that is not local; see muonrt/state.h")
       .def("recover", &Optimizer::recover, nb::arg("survivors"),
            "After a step that failed: (\"nothing\" | \"forward\" | \"discarded\", committed "
            "steps).\n"
            "Collective over `survivors`.")
+      .def(
+          "clipped_heads",
+          [](const Optimizer& o) {
+            int64_t count = 0;
+            check(muonrt_optimizer_clipped_heads(o.get(), nullptr, nullptr, 0, &count));
+            std::vector<int32_t> layers(static_cast<size_t>(count)), heads(layers.size());
+            check(muonrt_optimizer_clipped_heads(o.get(), layers.data(), heads.data(), count,
+                                                 &count));
+            std::vector<std::pair<int32_t, int32_t>> out;
+            for (size_t i = 0; i < layers.size(); ++i) out.emplace_back(layers[i], heads[i]);
+            return out;
+          },
+          "[(layer, head), ...] that QK-clip acted on in the last committed step")
       .def("find", &Optimizer::index, nb::arg("name"), "Index of a parameter")
       .def_ro("names", &Optimizer::names)
       .def_prop_rw(
@@ -313,9 +328,12 @@ void bind_optimizer(nb::module_& module) {
           "What the last step that measured found (health_every)")
       .def("close", &Optimizer::close,
            "Gives back everything, once no array of state() is left either")
-      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Optimizer"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
+  bind_state(optimizer);
   bind_checkpoint(optimizer);
 }
 

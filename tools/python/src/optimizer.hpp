@@ -1,4 +1,4 @@
-/// The class muonrt.Optimizer, whose methods are in two files.
+/// The class muonrt.Optimizer, whose methods are in three files.
 #ifndef MUONRT_PYTHON_OPTIMIZER_HPP
 #define MUONRT_PYTHON_OPTIMIZER_HPP
 
@@ -23,6 +23,16 @@ struct Held {
   }
 };
 
+/// A piece of state that lies here; see muonrt/state.h.
+struct StateExtent {
+  std::string param, kind;
+  std::vector<int64_t> shape;
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> runs;
+  int64_t begin, end;
+  std::pair<int64_t, int64_t> written;
+  nb::object data;
+};
+
 class Optimizer {
  public:
   Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups, Comm* comm,
@@ -33,7 +43,7 @@ class Optimizer {
 
   Report step(const std::variant<double, std::vector<double>>& lr,
               const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
-              nb::object found_inf, std::optional<uintptr_t> stream);
+              nb::object found_inf, std::optional<uintptr_t> stream, nb::object qk_logits);
   void set_grad(nb::handle param, nb::handle grad) {
     Busy busy(busy_, "the optimizer");
     const size_t i = index(param);
@@ -42,6 +52,7 @@ class Optimizer {
     held_->grads[i] = std::move(array);
   }
   void set_grads(const std::vector<nb::object>& grads);
+  void set_data(nb::handle param, nb::handle data);
   void set_group(int32_t index, const nb::kwargs& settings);
   void take_params(const std::optional<std::vector<nb::object>>& params);
   std::vector<int64_t> updates() const;
@@ -49,6 +60,7 @@ class Optimizer {
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<std::tuple<int64_t, int64_t, int64_t>> state_pieces(nb::handle param,
                                                                   const std::string& kind);
+  std::vector<StateExtent> state_extents();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
   /// Makes a collective call of the C optimizer, without the GIL; `call` throws nothing.
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
@@ -74,6 +86,7 @@ class Optimizer {
 
  private:
   std::optional<Array> take_grad(size_t i, nb::handle grad) const;
+  nb::object over_memory(void* data, muonrt_dtype_t dtype, const std::vector<size_t>& shape) const;
   const float* take_scalar(const char* what, nb::handle object);
 
   std::shared_ptr<Held> held_;
@@ -84,6 +97,8 @@ class Optimizer {
   std::atomic<bool> busy_{false};
 };
 
+/// Adds the views of state to the class.
+void bind_state(nb::class_<Optimizer>& optimizer);
 /// Adds what saves and loads to the class.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 

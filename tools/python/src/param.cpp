@@ -79,6 +79,22 @@ void fill(ParamView& view, const Param& param) {
     refuse(kBad, cat("param '", param.name, "': data has shape ", shape_text(view.local),
                      ", the whole tensor ", shape_text(param.shape)));
   view.c.local_shape = view.local.data();
+  for (const Part& part : param.parts) {
+    muonrt_part_t c = part.settings;
+    c.name = part.name.empty() ? nullptr : part.name.c_str();
+    c.rows = part.rows ? part.rows->data() : nullptr;
+    c.n_rows = part.rows ? static_cast<int64_t>(part.rows->size()) : 0;
+    c.cols = part.cols ? part.cols->data() : nullptr;
+    c.n_cols = part.cols ? static_cast<int64_t>(part.cols->size()) : 0;
+    view.parts.push_back(c);
+  }
+  view.c.parts = view.parts.empty() ? nullptr : view.parts.data();
+  view.c.n_parts = static_cast<int64_t>(view.parts.size());
+  if (param.qk_clip) {
+    view.qk_clip = param.qk_clip->settings;
+    view.qk_clip.select = param.qk_clip->select.empty() ? nullptr : param.qk_clip->select.data();
+    view.c.qk_clip = &view.qk_clip;
+  }
 }
 
 void require_place(const std::string& what, const Array& array, const Place& place,
@@ -130,7 +146,9 @@ Param make(const std::string& name, nb::object data, nb::object grad,
            std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
            const std::string& dtype, const std::string& grad_dtype, const std::string& view,
            const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
-           const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims) {
+           const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
+           const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
+           int32_t priority) {
   const std::string what = cat("param '", name, "': ");
   Param out;
   out.name = name;
@@ -147,6 +165,10 @@ Param make(const std::string& name, nb::object data, nb::object grad,
   out.settings.transposed = transposed;
   out.settings.batch_dims = batch_dims;
   out.settings.row_dims = row_dims;
+  out.settings.normuon_axis = normuon_of(normuon_axis);
+  out.settings.priority = priority;
+  out.parts = parts;
+  if (qk_clip != nullptr) out.qk_clip = *qk_clip;
   out.settings.owner = owner;
   out.settings.lr_factor = lr_factor;
   out.settings.master_kind = master_of(master_kind);
@@ -212,10 +234,13 @@ void bind_param(nb::module_& module) {
              std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
              const std::string& dtype, const std::string& grad_dtype, const std::string& view,
              const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
-             const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims) {
-            new (self) Param(make(name, data, grad, std::move(shape), layout, group, dtype,
-                                  grad_dtype, view, master_kind, master, owner, lr_factor,
-                                  grad_layout, transposed, batch_dims, row_dims));
+             const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
+             const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
+             int32_t priority) {
+            new (self)
+                Param(make(name, data, grad, std::move(shape), layout, group, dtype, grad_dtype,
+                           view, master_kind, master, owner, lr_factor, grad_layout, transposed,
+                           batch_dims, row_dims, parts, qk_clip, normuon_axis, priority));
           },
           nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(), nb::kw_only(),
           nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
@@ -224,6 +249,8 @@ void bind_param(nb::module_& module) {
           nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
           nb::arg("grad_layout").none() = nb::none(), nb::arg("transposed") = false,
           nb::arg("batch_dims") = 0, nb::arg("row_dims") = 0,
+          nb::arg("parts") = std::vector<Part>{}, nb::arg("qk_clip").none() = nb::none(),
+          nb::arg("normuon_axis") = "", nb::arg("priority") = 0,
           "data: this rank's shard, float32 or bfloat16, row-major, on the host or a CUDA device;\n"
           "steps write to it.\n"
           "grad: its gradient, of the same shape unless `grad_layout` is given; may come later.\n"
@@ -235,7 +262,12 @@ void bind_param(nb::module_& module) {
           "dimensions make the stack, and the rows. transposed: stored inputs x outputs.\n"
           "master_kind: \"auto\" (bf16 gets owned f32 masters), \"none\", \"owned\", "
           "\"remainder\",\n"
-          "\"stochastic\"; or `master`, float32 of data's shape, yours.")
+          "\"stochastic\"; or `master`, float32 of data's shape, yours.\n"
+          "parts: list of Part that tile the matrix (fused Q, K, V), each orthogonalized by "
+          "itself.\n"
+          "qk_clip: a QkClip. normuon_axis: \"\" (as the group), \"rows\", \"columns\", "
+          "\"longer\".\n"
+          "priority: lower numbers go first in a step.")
       .def_ro("name", &Param::name)
       .def_ro("shape", &Param::shape)
       .def("__repr__", [](const Param& param) {

@@ -80,6 +80,7 @@ void bind_report(nb::module_& module) {
   field("exchange_seconds", &muonrt_report_t::exchange_seconds);
   field("exposed_seconds", &muonrt_report_t::exposed_seconds);
   field("grad_norm", &muonrt_report_t::grad_norm);
+  field("clipped_heads", &muonrt_report_t::clipped_heads);
   report.def("__repr__", [](const Report& r) {
     return cat("Report(step=", r.c.step, ", skipped=", r.c.skipped != 0 ? "True" : "False",
                ", seconds=", r.c.seconds, ")");

@@ -35,6 +35,11 @@ const Words kStates = {{"momentum", MUONRT_STATE_MOMENTUM},
                        {"master", MUONRT_STATE_MASTER},
                        {"remainder", MUONRT_STATE_REMAINDER},
                        {"normuon", MUONRT_STATE_NORMUON}};
+const Words kQkClips = {{"q", MUONRT_QK_CLIP_Q},
+                        {"k", MUONRT_QK_CLIP_K},
+                        {"mla_q", MUONRT_QK_CLIP_MLA_Q},
+                        {"mla_kv", MUONRT_QK_CLIP_MLA_KV},
+                        {"qkv", MUONRT_QK_CLIP_QKV}};
 const Words kDtypes = {
     {"float32", MUONRT_DTYPE_F32}, {"bfloat16", MUONRT_DTYPE_BF16}, {"float16", MUONRT_DTYPE_F16}};
 const Words kMomentum = {{"ema", MUONRT_MOMENTUM_EMA}, {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL}};
@@ -149,6 +154,15 @@ int32_t view_of(const std::string& word) { return value_of("view", kViews, word)
 int32_t master_of(const std::string& word) { return value_of("master_kind", kMasters, word); }
 int32_t state_of(const std::string& word) { return value_of("state", kStates, word); }
 int32_t dtype_of(const std::string& word) { return value_of("dtype", kDtypes, word); }
+int32_t qk_clip_of(const std::string& word) { return value_of("kind", kQkClips, word); }
+int32_t normuon_of(const std::string& word) {
+  return word.empty() ? 0 : value_of("normuon_axis", kNormuon, word);
+}
+std::string state_word(muonrt_state_kind_t kind) {
+  for (const Word& w : kStates)
+    if (w.value == kind) return w.word;
+  return "";
+}
 
 void set_group(Group& group, const nb::kwargs& kwargs) {
   Fields fields(kwargs);

@@ -1,10 +1,16 @@
 """The examples run, alone and over ranks."""
 
+import contextlib
+import io
+import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import muonrt
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -21,33 +27,53 @@ def test_numpy_ranks(ranks):
     assert done.stdout.startswith(f"{ranks} ranks: loss"), done.stdout
 
 
-def torchrun(name, ranks, *arguments):
-    done = run(name, *arguments, before=("-m", "torch.distributed.run", "--standalone",
-                                         "--nproc-per-node", str(ranks)))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def example(rank, size, name, port, arguments):
+    """Runs it in this process as torchrun does; what it prints."""
+    import torch.distributed as dist
+
+    dist.destroy_process_group()  # it makes its own
+    if size > 1:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
+                          MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    sys.argv = [name, *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return out.getvalue()
+
+
+def over_ranks(name, ranks, *arguments):
+    """What rank 0 prints. Not by torchrun, where each rank imports torch for many seconds."""
+    pytest.importorskip("torch")
+    from torch_ranks import on_gloo
+
+    port = int(muonrt.free_address().rpartition(":")[2])
+    return on_gloo(ranks, example, name, port, arguments)[0]
 
 
 @pytest.mark.parametrize("name, module", [("torch_single.py", "torch"), ("torch_fsdp2.py", "torch"),
                                           ("hf_model.py", "transformers")])
 def test_torch_in_one_process(name, module):
     pytest.importorskip(module)
-    done = run(name)
-    assert done.returncode == 0, done.stderr
-    assert "loss" in done.stdout
+    assert "loss" in over_ranks(name, 1)
 
 
-@pytest.mark.parametrize("name, ranks", [("torch_ddp.py", 2), ("torch_fsdp2.py", 2),
-                                         ("torch_fsdp2_tp.py", 4), ("torch_moe.py", 4)])
-def test_torch_over_ranks(name, ranks):
+def test_torch_by_torchrun():
     pytest.importorskip("torch")
-    assert f"{ranks} ranks: loss" in torchrun(name, ranks)
+    done = run("torch_ddp.py", before=("-m", "torch.distributed.run", "--standalone",
+                                       "--nproc-per-node", "2"))
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks: loss" in done.stdout
+
+
+@pytest.mark.parametrize("name, ranks", [("torch_fsdp2.py", 2), ("torch_fsdp2_tp.py", 4),
+                                         ("torch_moe.py", 4)])
+def test_torch_over_ranks(name, ranks):
+    assert f"{ranks} ranks: loss" in over_ranks(name, ranks)
 
 
 def test_torch_resume_over_other_ranks(tmp_path):
-    pytest.importorskip("torch")
-    assert "2 ranks: steps 0 to 20" in torchrun("resume_dcp.py", 2, str(tmp_path))
-    assert "3 ranks: steps 20 to 40" in torchrun("resume_dcp.py", 3, str(tmp_path))
+    assert "2 ranks: steps 0 to 20" in over_ranks("resume_dcp.py", 2, str(tmp_path))
+    assert "3 ranks: steps 20 to 40" in over_ranks("resume_dcp.py", 3, str(tmp_path))
 
 
 def test_torch_program_of_the_readme():

@@ -180,6 +180,31 @@ def test_weights_written_late_are_taken_when_asked():
     assert not optimizer.step(0.02).skipped
 
 
+def test_an_array_that_moves_is_bound_anew():
+    want, _ = one_rank()
+    (w, v), (gw, gv) = weights(), gradients(0)
+    optimizer = muonrt.Optimizer(
+        [muonrt.Param("w", w, gw), muonrt.Param("v", v, gv, group=1)], groups(), **textbook.EXACT)
+    left = []
+    for step in range(STEPS):
+        gw[...], gv[...] = gradients(step)
+        optimizer.step(0.02)
+        left.append((w, w.copy()))
+        w = w.copy()
+        optimizer.set_data("w", w)
+    assert w.tobytes() == want.tobytes()
+    for array, bits in left:
+        assert array.tobytes() == bits.tobytes()
+    frozen = w.copy()
+    frozen.flags.writeable = False
+    for bad, words in ((w.T.copy(), r"\(10, 13\), not \(13, 10\)"), (frozen, "read-only"),
+                       (gw, "grad")):
+        with pytest.raises(muonrt.InvalidArgumentError, match=f"param 'w': data.*{words}"):
+            optimizer.set_data("w", bad)
+    optimizer.step(0.02)
+    assert w.tobytes() != want.tobytes()
+
+
 def test_bfloat16_as_bits_and_as_ml_dtypes():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     w, _ = weights()

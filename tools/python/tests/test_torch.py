@@ -170,21 +170,49 @@ def test_frozen_parameters_are_left_out_and_unnamed_refused():
         muonrt.torch.Muon(m.parameters())
     with pytest.raises(TypeError, match="no setting"):
         muonrt.torch.Muon([{"params": m.named_parameters(), "learning_rate": 1}])
-    with pytest.raises(muonrt.NotSupportedError, match="anew"):
-        one.add_param_group({"params": [m[0].weight]})
+    with pytest.raises(muonrt.InvalidArgumentError, match="has no name"):
+        one.add_param_group({"params": [m[0].weight.requires_grad_()]})
 
 
-def test_meta_and_moved_parameters_are_refused():
+def test_meta_parameters_are_refused():
     with torch.device("meta"):
         nowhere = torch.nn.Linear(4, 4)
     with pytest.raises(muonrt.InvalidArgumentError, match="'weight' is on device 'meta'"):
         muonrt.torch.Muon(nowhere.named_parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parameters_that_move_are_bound_anew(dtype):
+    m, still = model(dtype), model(dtype)
+    one, other = (muonrt.torch.Muon(x.named_parameters()) for x in (m, still))
+    left = m[0].weight.data
+    for step in range(3):
+        for x, optimizer in ((m, one), (still, other)):
+            inject(x, step)
+            optimizer.step()
+        if step < 2:
+            for p in m.parameters():
+                p.data = p.data.clone()
+        if step == 0:
+            before = left.clone()
+    assert torch.equal(left, before)  # nobody writes to where it was
+    for p, q in zip(m.parameters(), still.parameters()):
+        assert torch.equal(p, q)
+
+
+def test_a_parameter_that_moves_to_what_cannot_be_taken_is_refused():
     m = model()
     one = muonrt.torch.Muon(m.named_parameters())
-    m[0].weight.data = m[0].weight.data.clone()
     inject(m, 0)
-    with pytest.raises(muonrt.InvalidStateError, match="'0.weight' lies elsewhere"):
-        one.step()
+    whole = m[0].weight.data
+    for data, words in ((whole.t().contiguous().t(), "row-major"), (whole[:4], r"\(4, 12\)"),
+                        (whole.bfloat16(), "bfloat")):
+        with pytest.raises((muonrt.InvalidArgumentError, RuntimeError), match=words):
+            m[0].weight.data = data
+            one.step()
+        m[0].weight.data = whole
+    one.step()
+    assert one.last_report.step == 1
 
 
 def test_gradients_of_any_strides():

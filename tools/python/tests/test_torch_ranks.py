@@ -202,3 +202,37 @@ def test_bits_of_one_rank(way, size):
 def test_experts(way, size, rows):
     sizes = on_gloo(size, steps_of, way, *one_rank(Experts))
     assert [s[0] for s in sizes] == rows
+
+
+STAGES = (("embed", "up"), ("down", "norm", "head"))
+
+
+def stage_of(rank, size, want):
+    """A pipeline of two stages, each with an optimizer over its own ranks."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))
+    m = Model()
+    layers = STAGES[mesh["pp"].get_local_rank()]
+    for layer in layers:
+        fully_shard(getattr(m, layer), mesh=mesh["dp"])
+    mine = [(name, p) for name, p in m.named_parameters() if name.split(".")[0] in layers]
+    one = muonrt.torch.Muon(mine, lr=0.02, adamw_lr=0.01, role=role,
+                            process_group=mesh["dp"].get_group())
+    assert one._comm.size == size // 2
+    for step in range(STEPS):
+        inject(m, step)
+        if layers == STAGES[0]:
+            one.step()  # stages step in an order of their own
+        dist.barrier()
+        if layers == STAGES[1]:
+            one.step()
+    for name, p in mine:
+        same_part(name, p, want[name])
+    one.close()
+    return layers
+
+
+def test_an_optimizer_for_each_stage_of_a_pipeline():
+    want, _ = one_rank()
+    assert on_gloo(4, stage_of, want) == [STAGES[0], STAGES[0], STAGES[1], STAGES[1]]

@@ -10,6 +10,7 @@ from test_torch_ranks import Model, fsdp, inject, one_rank, optimizer  # noqa: E
 from torch_ranks import full, on_gloo  # noqa: E402
 
 import muonrt  # noqa: E402
+from muonrt._torch_ranks import local_of  # noqa: E402
 
 
 def save(rank, size, folder, settings):
@@ -89,8 +90,8 @@ def fails_on_one_rank(rank, size):
     one = optimizer(m)
     inject(m, 0)
     if rank == 1:
-        p = m.up.weight
-        one._pointers[[q is p for q in one._params].index(True)] = 1  # as if it had moved
+        p = m.up.weight  # moves to columns that lie one after the other
+        p._local_tensor = p._local_tensor.t().contiguous().t()
     try:
         one.step()
         return "no error"
@@ -120,15 +121,37 @@ def refused_on_one_rank(rank, size):
     return True
 
 
+def scaled(rank, size):
+    """A GradScaler where one rank's gradients overflow: both skip, and go on together."""
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    tokens = torch.arange(12) % 11
+    found = []
+    for overflows in (False, True, False):
+        one.zero_grad()
+        scaler.scale(torch.nn.functional.cross_entropy(m(tokens), tokens % 3)).backward()
+        if overflows and rank == 1:
+            local_of(m.up.weight.grad)[0, 0] = float("inf")
+        before = full(m.up.weight)
+        scaler.step(one)
+        scaler.update()
+        found.append(one.last_report.skipped)
+        assert (full(m.up.weight) == before).all() == overflows
+    return found
+
+
 def faults(rank, size):
     return [work(rank, size) for work in
-            (sit_out, replicas_differ, fails_on_one_rank, settings_differ, refused_on_one_rank)]
+            (sit_out, replicas_differ, fails_on_one_rank, settings_differ, scaled,
+             refused_on_one_rank)]
 
 
 def test_ranks_that_differ_get_an_answer_and_never_hang():
-    sits, replicas, failed, differ, refused = zip(*on_gloo(2, faults))
+    sits, replicas, failed, differ, skipped, refused = zip(*on_gloo(2, faults))
     assert sits == replicas == differ == (1, 1) and refused == (True, True)
-    assert "'up.weight' lies elsewhere" in failed[1]
+    assert skipped == ([False, True, False],) * 2
+    assert "'up.weight'" in failed[1] and "row-major" in failed[1]
     assert failed[0].startswith("InvalidArgumentError") and "rank 1" in failed[0]
 
 

@@ -31,10 +31,12 @@ def on_gloo(size, work, *arguments, lost=None):
 
     lost: a rank that ends without a result, by an exception or a signal.
     """
-    # Forked from one process that has imported torch and done nothing with it.
+    # Forked from one process that has imported torch and done nothing with it. FSDP2 imports
+    # torch._dynamo when it is first used.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",
-                                    "torch.distributed.tensor.parallel", "muonrt.torch"])
+                                    "torch.distributed.tensor.parallel", "torch._dynamo", "pytest",
+                                    "muonrt.torch"])
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
