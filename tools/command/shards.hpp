@@ -1,52 +1,72 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "command/progress.hpp"
-#include "opt_json/output_file.hpp"
-#include "show/table.hpp"
-#include "state/safetensors.hpp"
+#include "command/step/writer.hpp"
 
 namespace muonrt::tool {
 
-/// A tensor that is asked for its bytes when its place in a file has come.
-struct ShardTensor {
-  TensorEntry entry;
-  std::function<std::vector<unsigned char>()> bytes;
+/// A safetensors file that is to be.
+struct Shard {
+  std::string path;
+  std::vector<TensorEntry> entries;  // in the order of their data; offsets are set when it is made
+  std::map<std::string, std::string> metadata;
 };
 
-/// A folder with models in it, each as several safetensors files and their index.
-class ShardFolder {
- public:
-  /// @param folder  made where there is none. @param most  bytes of the tensors of a file, unless
-  /// it
-  ///     has one tensor.
-  /// Errors: INVALID_ARGUMENT where it holds a safetensors file or an index; IO.
-  ShardFolder(std::string folder, int64_t most, Progress& progress);
+/// FOLDER/NAME-00001-of-00002.safetensors ...: in order, each with at most `most` bytes of tensors,
+/// unless it is one tensor; one file where there are no tensors.
+std::vector<Shard> cut_into_shards(const std::string& folder, const std::string& name,
+                                   const std::vector<TensorEntry>& entries,
+                                   const std::map<std::string, std::string>& metadata,
+                                   int64_t most);
 
-  /// Writes NAME-00001-of-00002.safetensors ..., and NAME.safetensors.index.json, under temporary
-  /// names. Tensor after tensor: one lies in memory at a time.
-  void write(const std::string& name, std::vector<ShardTensor> tensors,
-             const std::map<std::string, std::string>& metadata);
-  /// All of them take their names, indices last.
-  void publish();
-  /// The files, with tensors and bytes of each.
-  Table table() const { return table_; }
+/// FOLDER/NAME.safetensors.index.json.
+std::string index_path(const std::string& folder, const std::string& name);
+
+/// Errors: INVALID_ARGUMENT, beginning with `option`, where the folder, which is made where there
+/// is none, holds a safetensors file or an index of one that is not in `replaced`.
+void require_no_model(const std::string& option, const std::string& folder,
+                      const std::set<std::string>& replaced = {});
+
+/// Writes files, and their index, tensor after tensor: one is open at a time, and what it has been
+/// given last is all that lies in memory.
+class ShardWriter {
+ public:
+  /// @param index  its path; "": none.
+  ShardWriter(std::vector<Shard> shards, std::string index, Sums sums);
+
+  /// The data of the next tensor. Throws std::runtime_error that names the file, as `finish`.
+  void add(const void* data, int64_t bytes);
+  /// All are whole and on disk.
+  void finish();
+
+  /// After `finish`. @return  the tensors' files, the index last.
+  std::vector<OutputFile*> files();
+  struct Written {
+    std::string name;  // in its folder
+    int64_t tensors = 0, bytes = 0;
+    std::string sha256 = {};  // with Sums::sha256, of what has tensors
+  };
+  /// In the same order.
+  const std::vector<Written>& written() const { return written_; }
 
  private:
-  void write_file(const std::string& name, const std::vector<ShardTensor>& tensors,
-                  const std::map<std::string, std::string>& metadata);
+  void next();
+  void finish_last();
+  void write_index();
 
-  std::string folder_;
-  int64_t most_;
-  Progress& progress_;
-  std::vector<std::unique_ptr<OutputFile>> files_, indices_;
-  Table table_;
+  std::vector<Shard> shards_;
+  std::string index_path_;
+  Sums sums_;
+  size_t left_ = 0;  // tensors of the file that is open
+  std::vector<std::unique_ptr<TensorWriter>> writers_;
+  std::unique_ptr<OutputFile> index_;
+  std::vector<Written> written_;
 };
 
 }  // namespace muonrt::tool
