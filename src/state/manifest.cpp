@@ -17,6 +17,7 @@ namespace {
 /// Any that can be saved: a parameter has up to 50 values, a group of settings 80.
 constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
 constexpr size_t kMostMembers = 50;  // of the whole
+constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
 /// The first line; it holds the checksum of all that follows.
 std::string first_line(std::string_view rest) {
@@ -257,6 +258,10 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
+    // One with its settings is longer; an import writes two without.
+    const size_t most = kFewGroups + text.size() / kGroupBytes;
+    MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
+                   " groups; the checkpoint is damaged, load another");
     out.groups.push_back(Reader(item, where("groups", out.groups.size())).texts());
   };
   parts.items["params"] = [&](const JsonValue& item) {

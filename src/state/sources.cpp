@@ -46,17 +46,18 @@ StateSources::StateSources(std::vector<std::unique_ptr<PieceFile>> files, const 
 void StateSources::add(std::unique_ptr<PieceFile> opened) {
   PieceFile& file = *files_.emplace_back(std::move(opened));
   for (const FilePiece& piece : file.pieces()) {
-    const std::string where = cat(file.path(), ": tensor ", in_quotes(piece.entry->name));
+    const auto where = [&] { return cat(file.path(), ": tensor ", in_quotes(piece.entry->name)); };
     const auto param = params_.find(piece.param);
     const auto* const state = param == params_.end() ? nullptr : &param->second->state;
     const auto dtype = state ? state->find(word_of(piece.kind)) : decltype(state->end()){};
     MUONRT_REQUIRE(state && dtype != state->end() && dtype->second == piece.entry->dtype,
-                   Status::kCorrupt, where, ": the manifest has no such state, or in another ",
+                   Status::kCorrupt, where(), ": the manifest has no such state, or in another ",
                    "dtype; the checkpoint is damaged, load another");
     Tensor& tensor = at(piece.param, piece.kind);
     // How many lines there are, the first piece says for all.
     if (piece.kind == kLines && tensor.numel == 0) tensor.numel = product(piece.extent.shape);
-    check_extent(piece.extent, tensor.numel, where);
+    const char* const problem = problem_of(piece.extent, tensor.numel);
+    MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem);
     tensor.sources.push_back({&file, &piece});
   }
 }

@@ -254,6 +254,8 @@ TEST_CASE("checkpoint: a manifest is refused where it holds more than one that w
         cat("\"groups\":[{}, {", many(501, member), "}]")})
     CHECK_THAT(problem(list), Catch::Contains("more than 1000 values"));
   CHECK_THAT(problem(many(60, member)), Catch::Contains("more than 50 members"));
+  CHECK_THAT(problem(cat("\"groups\":[", many(200, [](int64_t) { return "{}"; }), "]")),
+             Catch::Contains("more than 106 groups"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":{},"files":[])"),
              Catch::Contains("params is missing, or of another kind"));
   CHECK_THAT(problem(rest + R"(,"groups":[],"params":[],"params":[],"files":[])"),
