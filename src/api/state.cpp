@@ -96,19 +96,30 @@ void require_idle(const muonrt_optimizer_t& handle, const char* function) {
                  ": a save is under way; call muonrt_optimizer_save_wait first");
 }
 
-/// The optimizer, once no rank has a bad argument. Collective.
+/// What a call was given, once no rank has a bad argument, or no memory for them. Collective.
 template <class Options>
-Optimizer& open_for_folder(muonrt_optimizer_t* handle, const char* function, const char* folder,
-                           const Options* options) {
-  Optimizer& o = optimizer_of(handle, function);
-  o.require_usable();
-  together(o.comm(), [&] {
-    require_pointer(folder, function, "folder");
-    read_options(options);
-    require_idle(*handle, function);
-  });
-  return o;
-}
+struct FolderCall {
+  Optimizer& optimizer;
+  std::string folder = {};
+  decltype(read_options(static_cast<const Options*>(nullptr))) settings = {};
+
+  template <class Prepare>
+  FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
+             const Options* options, const Prepare& prepare)
+      : optimizer(optimizer_of(handle, function)) {
+    optimizer.require_usable();
+    together(optimizer.comm(), [&] {
+      require_pointer(to, function, "folder");
+      settings = read_options(options);
+      require_idle(*handle, function);
+      folder = to;
+      prepare();
+    });
+  }
+  FolderCall(muonrt_optimizer_t* handle, const char* function, const char* to,
+             const Options* options)
+      : FolderCall(handle, function, to, options, [] {}) {}
+};
 
 }  // namespace
 
@@ -196,9 +207,9 @@ muonrt_status_t muonrt_optimizer_state_extents(muonrt_optimizer_t* optimizer,
 muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                       const muonrt_save_options_t* options) {
   return as_status([&] {
-    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_save", folder, options);
+    const FolderCall call(optimizer, "muonrt_optimizer_save", folder, options);
     Files files;
-    save_state(o, folder, read_options(options), files);
+    save_state(call.optimizer, call.folder, call.settings, files);
     return Status::kOk;
   });
 }
@@ -219,9 +230,10 @@ muonrt_status_t muonrt_optimizer_save_reserve(muonrt_optimizer_t* optimizer,
 muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer, const char* folder,
                                             const muonrt_save_options_t* options) {
   return as_status([&] {
-    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_save_begin", folder, options);
-    if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
-    optimizer->saving->begin(o, folder, read_options(options));
+    const FolderCall call(optimizer, "muonrt_optimizer_save_begin", folder, options, [&] {
+      if (!optimizer->saving) optimizer->saving = std::make_unique<BackgroundSave>();
+    });
+    optimizer->saving->begin(call.optimizer, call.folder, call.settings);
     return Status::kOk;
   });
 }
@@ -241,10 +253,8 @@ muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer) {
 muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                       const muonrt_load_options_t* options) {
   return as_status([&] {
-    Optimizer& o = open_for_folder(optimizer, "muonrt_optimizer_load", folder, options);
-    const std::vector<std::string> notes = load_state(o, folder, read_options(options));
-    optimizer->load_notes.clear();
-    for (const std::string& note : notes) optimizer->load_notes += note + "\n";
+    const FolderCall call(optimizer, "muonrt_optimizer_load", folder, options);
+    optimizer->load_notes = load_state(call.optimizer, call.folder, call.settings);
     return Status::kOk;
   });
 }

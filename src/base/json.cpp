@@ -1,11 +1,12 @@
-// The one file that knows nlohmann-json: it writes what has rules of its own, strings and floats,
-// and reads.
+// What knows nlohmann-json, with json_builder.hpp: it writes what has rules of its own, strings and
+// floats, and reads.
 
 #include "base/json.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/json_builder.hpp"
 #include "base/json_value.hpp"
 #include "base/text.hpp"
 
@@ -70,91 +71,72 @@ void JsonWriter::integer(uint64_t v) {
 
 namespace {
 
-/// Builds the value, and stops at the first thing that is too deep, too much, or there twice.
-class Builder : public nlohmann::json_sax<nlohmann::json> {
+struct Tree {
+  using Value = JsonValue;
+  template <class T>
+  static Value of(T v) {
+    return {std::move(v)};
+  }
+  static Value make_object() { return {JsonValue::Object()}; }
+  static Value make_list() { return {JsonValue::List()}; }
+  static Value number(uint64_t v) {
+    return v > INT64_MAX ? of(static_cast<double>(v)) : of(static_cast<int64_t>(v));
+  }
+  static bool is_list(const Value& v) { return v.as<JsonValue::List>() != nullptr; }
+  static bool contains(const Value& object, const std::string& key) { return object.find(key); }
+  static Value& append(Value& list, Value v) {
+    return std::get<JsonValue::List>(list.value).emplace_back(std::move(v));
+  }
+  static Value& insert(Value& object, std::string key, Value v) {
+    return std::get<JsonValue::Object>(object.value)[std::move(key)] = std::move(v);
+  }
+  static std::string quoted(const std::string& key) { return in_quotes(key); }
+};
+
+/// Gives an object out part by part. Of a member the key stays, which must not come again.
+class PartsBuilder : public JsonBuilder<Tree> {
  public:
-  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
-
-  bool null() override { return put(nullptr); }
-  bool boolean(bool v) override { return put(v); }
-  bool number_integer(number_integer_t v) override { return put(v); }
-  bool number_unsigned(number_unsigned_t v) override {
-    return v > INT64_MAX ? put(static_cast<double>(v)) : put(static_cast<int64_t>(v));
-  }
-  bool number_float(number_float_t v, const string_t&) override { return put(v); }
-  bool string(string_t& v) override { return put(std::move(v)); }
-  bool binary(binary_t&) override { return fail("binary value"); }
-  bool start_object(std::size_t) override { return open(JsonValue::Object()); }
-  bool start_array(std::size_t) override { return open(JsonValue::List()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool key(string_t& v) override {
-    if (std::get<JsonValue::Object>(open_.back()->value).contains(v))
-      return fail(cat("the key ", in_quotes(v), " occurs twice"));
-    key_ = std::move(v);
-    return count();
-  }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::json::exception& e) override {
-    std::string reason = e.what();
-    // The library's text begins with its own name and number in brackets.
-    if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
-    if (reason.size() > 300) reason = reason.substr(0, 300) + "...";
-    // It quotes what it last read, which may be no text at all.
-    for (char& c : reason)
-      if (c < 0x20 || c > 0x7e) c = '?';
-    return fail(cat("no JSON at byte ", position, ": ", reason));
-  }
-
-  JsonValue take() { return std::move(root_); }
-  const std::string& problem() const { return problem_; }
+  PartsBuilder(const JsonLimits& limits, const JsonParts& parts)
+      : JsonBuilder(limits), parts_(parts) {}
 
  private:
-  bool fail(std::string problem) {
-    if (problem_.empty()) problem_ = std::move(problem);
-    return false;
+  bool key(string_t& v) override {
+    if (around().size() == 1) member_ = v;
+    return JsonBuilder::key(v);
   }
-  bool count() {
-    return ++values_ <= limits_.values || fail(cat("more than ", limits_.values, " values"));
+  bool count() override {
+    if (++of_part_ > limits_.part)
+      return fail(cat(in_quotes(member_), " has more than ", limits_.part, " values in one part"));
+    return JsonBuilder::count();
   }
-  template <class T>
-  JsonValue* place(T v) {
-    JsonValue* at = &root_;
-    if (!open_.empty()) {
-      auto& parent = open_.back()->value;
-      if (auto* list = std::get_if<JsonValue::List>(&parent)) {
-        at = &list->emplace_back();
-      } else {
-        at = &std::get<JsonValue::Object>(parent)[std::move(key_)];
-      }
+  void began() override {
+    if (around().size() != 2 || !Tree::is_list(*around()[1])) return;
+    const auto found = parts_.items.find(member_);
+    if (found != parts_.items.end()) items_ = &found->second;
+  }
+  void ended(JsonValue& value) override {
+    if (around().size() == 1) {
+      items_ = nullptr;
+      of_part_ = 0;
+      parts_.member(member_, std::exchange(value, {}));
+    } else if (around().size() == 2 && items_) {
+      of_part_ = 0;
+      (*items_)(std::move(value));
+      std::get<JsonValue::List>(around()[1]->value).clear();
     }
-    at->value = std::move(v);
-    return at;
-  }
-  template <class T>
-  bool put(T v) {
-    place(std::move(v));
-    return count();
-  }
-  template <class T>
-  bool open(T v) {
-    if (std::ssize(open_) >= limits_.depth)
-      return fail(cat("nested deeper than ", limits_.depth, " levels"));
-    open_.push_back(place(std::move(v)));
-    return count();
-  }
-  bool close() {
-    open_.pop_back();
-    return true;
   }
 
-  JsonLimits limits_;
-  JsonValue root_;
-  // A parent is not added to while a child is open, so that the pointers stay valid.
-  std::vector<JsonValue*> open_;
-  std::string key_, problem_;
-  size_t values_ = 0;
+  const JsonParts& parts_;
+  const std::function<void(JsonValue)>* items_ = nullptr;  // of the list that is open
+  std::string member_;                                     // the last of the whole
+  size_t of_part_ = 0;                                     // values
 };
+
+JsonValue parse(JsonBuilder<Tree>& builder, std::string_view text, const std::string& what) {
+  const std::string problem = builder.parse(text);
+  MUONRT_REQUIRE(problem.empty(), Status::kCorrupt, what, ": ", problem);
+  return builder.take();
+}
 
 }  // namespace
 
@@ -166,21 +148,15 @@ const JsonValue* JsonValue::find(std::string_view key) const {
 }
 
 JsonValue parse_json(std::string_view text, const std::string& what, const JsonLimits& limits) {
-  // The library takes a mark for nothing, and a NUL for the end.
-  MUONRT_REQUIRE(!text.starts_with("\xef\xbb\xbf"), Status::kCorrupt, what,
-                 ": no JSON: it begins with a byte order mark; remove it");
-  const size_t nul = text.find('\0');
-  MUONRT_REQUIRE(nul == text.npos, Status::kCorrupt, what, ": no JSON at byte ", nul,
-                 ": it is NUL; remove it");
-  Builder builder(limits);
-  bool good = false;
-  try {
-    good = nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(Status::kCorrupt, cat(what, ": ", e.what()));
-  }
-  MUONRT_REQUIRE(good, Status::kCorrupt, what, ": ", builder.problem());
-  return builder.take();
+  JsonBuilder<Tree> builder(limits);
+  return parse(builder, text, what);
+}
+
+void parse_json_parts(std::string_view text, const std::string& what, const JsonLimits& limits,
+                      const JsonParts& parts) {
+  PartsBuilder builder(limits, parts);
+  MUONRT_REQUIRE(parse(builder, text, what).as<JsonValue::Object>(), Status::kCorrupt, what,
+                 ": is no object");
 }
 
 }  // namespace muonrt

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -30,6 +32,8 @@ struct JsonValue {
 struct JsonLimits {
   int depth = 16;            // of nested objects and lists
   size_t values = 10000000;  // in all, keys included
+  /// What parse_json_parts gives out at once.
+  size_t part = std::numeric_limits<size_t>::max();
 };
 
 /// Reads JSON that nobody vouches for: UTF-8 without a byte order mark, one value, no NUL, no key
@@ -37,5 +41,17 @@ struct JsonLimits {
 /// @param what  names the text in errors.
 /// Errors: CORRUPT.
 JsonValue parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
+
+/// What takes an object part by part, so that it never lies in memory as a whole.
+struct JsonParts {
+  /// A member. Of a list whose items were given out, what is left of it: an empty one.
+  std::function<void(const std::string& key, JsonValue value)> member;
+  /// By the key of a member that is a list: takes its items, one after the other.
+  std::map<std::string, std::function<void(JsonValue item)>, std::less<>> items = {};
+};
+
+/// Reads one object like that. What `parts` throw goes to the caller. Errors: CORRUPT.
+void parse_json_parts(std::string_view text, const std::string& what, const JsonLimits& limits,
+                      const JsonParts& parts);
 
 }  // namespace muonrt

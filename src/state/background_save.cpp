@@ -48,22 +48,23 @@ int64_t BackgroundSave::reserve(const Optimizer& optimizer, bool with_params) {
 
 void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
                            const SaveSettings& settings) {
-  std::unique_ptr<Save> save;
   bool staged = false;
-  error_.emplace(Status::kOutOfMemory, "save: there was no memory to begin");
-  save = std::make_unique<Save>(optimizer, folder, settings, *files_);
-  together(optimizer.comm(), [&] {
-    pieces_ = local_pieces(optimizer, settings.with_params);
-    DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-    staged = bytes_written(pieces_) <= std::ssize(memory_);
-    if (staged) {
-      stage(pieces_, memory_, copy);
-    } else {
-      save->write(pieces_, copy);
-      error_.reset();
-    }
-  });
-  save_ = std::move(save);
+  save_.emplace(optimizer, folder, settings, *files_);
+  const auto error =
+      agreed(optimizer.comm(), error_of([&] {
+               error_.emplace(Status::kOutOfMemory, "save: there was no memory to write it");
+               pieces_ = local_pieces(optimizer, settings.with_params);
+               DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
+               staged = bytes_written(pieces_) <= std::ssize(memory_);
+               if (staged) {
+                 stage(pieces_, memory_, copy);
+               } else {
+                 save_->write(pieces_, copy);
+                 error_.reset();
+               }
+             }));
+  if (error) save_.reset();
+  if (error) throw *error;
   if (!staged) return;
   try {
     const SignalMask mask;
@@ -82,8 +83,9 @@ void BackgroundSave::write() {
 
 void BackgroundSave::wait() {
   if (thread_.joinable()) thread_.join();
-  const std::unique_ptr<Save> save = std::move(save_);
-  save->publish(error_);
+  const auto error = error_of([&] { save_->publish(error_); });
+  save_.reset();
+  if (error) throw *error;
 }
 
 }  // namespace muonrt

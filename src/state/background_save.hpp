@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "state/save.hpp"
@@ -25,14 +26,14 @@ class BackgroundSave {
   /// Waits for the thread and publishes. Collective. Errors: as save_state, INVALID_STATE where
   /// none is under way.
   void wait();
-  bool under_way() const { return save_ != nullptr; }
+  bool under_way() const { return save_.has_value(); }
 
  private:
   void write();
 
   std::unique_ptr<Files> files_;
   std::vector<unsigned char> memory_;
-  std::unique_ptr<Save> save_;
+  std::optional<Save> save_;
   std::vector<LocalPiece> pieces_;  // that the thread writes
   std::thread thread_;
   std::optional<Error> error_;  // unless this rank's file is written

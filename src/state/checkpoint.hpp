@@ -26,9 +26,9 @@ void save_state(Optimizer& optimizer, const std::string& folder, const SaveSetti
                 Files& files);
 
 /// Goes on from the state in `folder`. Collective.
-/// @return  what is worth knowing, a line each, the same on every rank.
+/// @return  what is worth knowing, lines that end, the same on every rank.
 /// Errors: as muonrt_optimizer_load.
-std::vector<std::string> load_state(Optimizer& optimizer, const std::string& folder,
-                                    const LoadSettings& settings);
+std::string load_state(Optimizer& optimizer, const std::string& folder,
+                       const LoadSettings& settings);
 
 }  // namespace muonrt

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.hpp"
-
 namespace muonrt {
 
 namespace {
@@ -105,27 +103,25 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
   return out;
 }
 
-void check_extent(const Extent& extent, int64_t numel, const std::string& where) {
-  const auto require = [&](bool good, const char* problem) {
-    MUONRT_REQUIRE(good, Status::kCorrupt, where, ": ", problem);
-  };
-  require(extent.shape.size() == extent.runs.size() && extent.shape.size() <= 8,
-          "its piece has no list of runs for each dimension");
+const char* problem_of(const Extent& extent, int64_t numel) {
+  if (extent.shape.size() != extent.runs.size() || extent.shape.size() > 8)
+    return "its piece has no list of runs for each dimension";
   int64_t all = 1;
   for (size_t d = 0; d < extent.shape.size(); ++d) {
-    require(extent.shape[d] > 0 && !__builtin_mul_overflow(all, extent.shape[d], &all),
-            "the shape of its piece is none");
+    if (extent.shape[d] <= 0 || __builtin_mul_overflow(all, extent.shape[d], &all))
+      return "the shape of its piece is none";
     int64_t at = -1;
     for (const Run& run : extent.runs[d]) {
-      require(run.begin > at && run.begin < run.end && run.end <= extent.shape[d],
-              "the runs of its piece are not ascending, or outside of its shape");
+      if (run.begin <= at || run.begin >= run.end || run.end > extent.shape[d])
+        return "the runs of its piece are not ascending, or outside of its shape";
       at = run.end;
     }
-    require(at > 0, "its piece has no runs");
+    if (at <= 0) return "its piece has no runs";
   }
-  require(all == numel, "the shape of its piece is another tensor's");
-  require(extent.begin >= 0 && extent.begin < extent.end && extent.end <= extent.product(),
-          "the range of its piece is outside of it");
+  if (all != numel) return "the shape of its piece is another tensor's";
+  if (extent.begin < 0 || extent.begin >= extent.end || extent.end > extent.product())
+    return "the range of its piece is outside of it";
+  return nullptr;
 }
 
 }  // namespace muonrt

@@ -45,8 +45,8 @@ struct Overlap {
 /// Ascending.
 std::vector<Overlap> overlaps(const Extent& a, const Extent& b);
 
-/// Errors: CORRUPT, beginning with `where`, unless the lists are ascending and inside the shape,
+/// What is wrong with one from outside; null where the lists are ascending and inside the shape,
 /// whose product is `numel`, and begin and end inside their product.
-void check_extent(const Extent& extent, int64_t numel, const std::string& where);
+const char* problem_of(const Extent& extent, int64_t numel);
 
 }  // namespace muonrt

@@ -1,5 +1,6 @@
 #include "state/files.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -7,7 +8,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
+#include <memory>
+#include <string_view>
 #include <system_error>
 
 #include "base/error.hpp"
@@ -62,14 +64,18 @@ bool Files::exists(const std::string& path) {
 
 std::vector<std::string> Files::list(const std::string& folder) {
   before("list", folder);
+  // Not std::filesystem, whose iterator ends the process where there is no memory.
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(folder.c_str()), closedir);
+  if (!open) fail(folder, "read", errno);
   std::vector<std::string> out;
-  try {
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
-      out.push_back(entry.path().filename().string());
-  } catch (const std::filesystem::filesystem_error& e) {
-    fail(folder, "read", e.code().value());
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = readdir(open.get());
+    if (!entry && errno != 0) fail(folder, "read", errno);
+    if (!entry) return out;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") out.emplace_back(name);
   }
-  return out;
 }
 
 int64_t Files::size(const std::string& path) {

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
-#include "base/hash.hpp"
+#include "base/crc32c.hpp"
 #include "optimizer/agreement.hpp"
 #include "state/checkpoint.hpp"
 #include "state/conversions.hpp"
@@ -23,8 +26,9 @@ class Comparison {
  public:
   Comparison(const Manifest& saved, const Manifest& mine, const LoadSettings& settings)
       : saved_(saved), mine_(mine), settings_(settings) {
+    by_name_.reserve(saved.params.size());
     for (const ManifestParam& p : saved.params) by_name_[p.name] = &p;
-    std::set<std::string> known;
+    std::unordered_set<std::string_view> known(2 * mine.params.size());
     for (const ManifestParam& p : mine.params) {
       known.insert(p.name);
       const auto found = by_name_.find(p.name);
@@ -48,7 +52,12 @@ class Comparison {
       text += cat("; and ", problems_.size() - kMostShown, " more");
     throw Error(kBad, cat(what, ": it is another model's state: ", text));
   }
-  const std::vector<std::string>& notes() const { return notes_; }
+  /// What is worth knowing, a line each.
+  std::string notes() const {
+    std::string out;
+    for (const std::string& note : notes_) out += note + "\n";
+    return out;
+  }
   /// Null where there is none.
   const ManifestParam* saved(const std::string& name) const {
     const auto found = by_name_.find(name);
@@ -108,20 +117,19 @@ class Comparison {
 
   const Manifest &saved_, &mine_;
   const LoadSettings& settings_;
-  std::map<std::string, const ManifestParam*> by_name_;
+  std::unordered_map<std::string_view, const ManifestParam*> by_name_;
   std::set<std::pair<int64_t, int64_t>> seen_;
   std::vector<std::string> problems_, notes_;
 };
 
-Manifest read_manifest(Comm& comm, const std::string& path) {
-  Manifest out;
-  Hash hash;
+std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& path) {
+  std::shared_ptr<const SharedManifest> out;
   Fingerprint same;
   together(comm, [&] {
-    const std::string text = text_of_file(path);
-    hash.bytes(text);
-    same.add("load: hash of the manifest", cat(hash.digest()));
-    out = parse_manifest(text, path);
+    out = share_manifest(path);
+    const auto bytes = out->file.bytes();
+    same.add("load: checksum of the manifest",
+             cat(crc32c(bytes.data(), bytes.size()), " of ", bytes.size(), " bytes"));
   });
   same.compare(comm);
   return out;
@@ -296,8 +304,8 @@ void check_params(const std::vector<uint64_t>& hashes, const Manifest& mine,
 
 }  // namespace
 
-std::vector<std::string> load_state(Optimizer& optimizer, const std::string& folder,
-                                    const LoadSettings& settings) {
+std::string load_state(Optimizer& optimizer, const std::string& folder,
+                       const LoadSettings& settings) {
   optimizer.require_usable();
   Comm& comm = optimizer.comm();
   Fingerprint arguments;
@@ -309,15 +317,19 @@ std::vector<std::string> load_state(Optimizer& optimizer, const std::string& fol
     arguments.add("load: partial", cat(settings.partial));
   });
   arguments.compare(comm);
-  const Manifest saved = read_manifest(comm, path);
+  const auto shared = read_same(comm, path);
+  const Manifest& saved = shared->manifest;
   const bool with_params = saved.with_params && settings.with_params;
   Manifest mine;
   std::optional<Comparison> comparison;
   std::optional<Loader> loader;
+  std::string notes, partly;
   together(comm, [&] {
     mine = manifest_of(optimizer, with_params);
     comparison.emplace(saved, mine, settings);
     comparison->require_equal(path);
+    notes = comparison->notes();
+    partly = "load: state is partly written: ";
     loader.emplace(optimizer, folder, saved, mine, *comparison);
     loader->verify();
   });
@@ -328,12 +340,11 @@ std::vector<std::string> load_state(Optimizer& optimizer, const std::string& fol
   try {
     together(comm, [&] { loader->write(); });
   } catch (const Error& e) {
-    const Error end(e.status(), cat("load: state is partly written: ", e.message()), e.rank(),
-                    e.is_secondhand());
+    const Error end = e.between(partly);
     optimizer.end(end);
     throw end;
   }
-  return comparison->notes();
+  return notes;
 }
 
 }  // namespace muonrt

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <limits>
+#include <mutex>
 
 #include "base/crc32c.hpp"
 #include "base/json.hpp"
@@ -13,7 +14,10 @@ namespace muonrt {
 
 namespace {
 
-constexpr JsonLimits kLimits{6, 100000000};  // any that can be saved
+/// Any that can be saved: a parameter has up to 50 values, a group of settings 80.
+constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
+constexpr size_t kMostMembers = 50;  // of the whole
+constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
 /// The first line; it holds the checksum of all that follows.
 std::string first_line(std::string_view rest) {
@@ -90,12 +94,8 @@ class Reader {
     }
     return out;
   }
-  template <class Read>
-  void each(const char* key, const Read& read) const {
-    int64_t index = 0;
-    for (const JsonValue& value : at<JsonValue::List>(key))
-      read(Reader(value, cat(where_, ": ", key, "[", index++, "]")));
-  }
+
+  const std::string& where() const { return where_; }
 
  private:
   const JsonValue& json_;
@@ -108,7 +108,7 @@ void write_texts(JsonWriter& json, const std::map<std::string, std::string>& tex
   });
 }
 
-ManifestParam read_param(const Reader& json, size_t groups) {
+ManifestParam read_param(const Reader& json) {
   ManifestParam p;
   p.name = json.at<std::string>("name");
   p.shape = json.counts("shape");
@@ -122,12 +122,11 @@ ManifestParam read_param(const Reader& json, size_t groups) {
   p.lines = json.at<std::string>("lines");
   p.group = json.count("group");
   p.state = json.inner("state").texts();
-  const bool good = static_cast<size_t>(p.group) < groups &&
-                    (p.momentum == "ema" || p.momentum == "heavy_ball") && p.constant >= 0 &&
-                    p.constant < 1;
+  const bool good =
+      (p.momentum == "ema" || p.momentum == "heavy_ball") && p.constant >= 0 && p.constant < 1;
   MUONRT_REQUIRE(good, Status::kCorrupt, "manifest: param ", in_quotes(p.name),
-                 ": its momentum is ", in_quotes(p.momentum), " of ", p.constant, " in group ",
-                 p.group, " (ema or heavy_ball of 0 to below 1, in one of ", groups, " groups)");
+                 ": its momentum is ", in_quotes(p.momentum), " of ", p.constant,
+                 " (ema or heavy_ball of 0 to below 1)");
   for (const auto& [word, dtype] : p.state) {
     const bool remainder = word == word_of(static_cast<int32_t>(StateKind::kRemainder));
     const bool known = kind_of(word) != kind_of("") &&
@@ -136,6 +135,22 @@ ManifestParam read_param(const Reader& json, size_t groups) {
                    in_quotes(word), " in ", in_quotes(dtype), " is unknown");
   }
   return p;
+}
+
+FileRecord read_file(const Reader& json) {
+  FileRecord out = {json.at<std::string>("name"), json.count("bytes"),
+                    static_cast<uint32_t>(json.hex("header_crc32c", 8))};
+  MUONRT_REQUIRE(!out.name.empty() && out.name.find('/') == out.name.npos, Status::kCorrupt,
+                 "manifest: files: ", in_quotes(out.name),
+                 " is no name of a file beside the manifest");
+  return out;
+}
+
+void require_format(const Reader& json) {
+  const std::string& format = json.at<std::string>("format");
+  MUONRT_REQUIRE(format == kCheckpointFormat, Status::kNotSupported, json.where(),
+                 ": its format is ", in_quotes(format), " (this library has ", kCheckpointFormat,
+                 ")");
 }
 
 }  // namespace
@@ -230,27 +245,58 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
                  what, ": it does not begin with the checksum of what follows (",
                  digits_of(crc32c(rest.data(), rest.size()), 8),
                  "); the checkpoint is damaged, load another");
-  const JsonValue value = parse_json(text, what, kLimits);
-  const Reader json(value, what);
-  MUONRT_REQUIRE(json.at<std::string>("format") == kCheckpointFormat, Status::kNotSupported, what,
-                 ": its format is ", in_quotes(json.at<std::string>("format")),
-                 " (this library has ", kCheckpointFormat, ")");
   Manifest out;
+  JsonValue members = {JsonValue::Object()};
+  const Reader json(members, what);
+  const auto where = [&](const char* key, size_t at) { return cat(what, ": ", key, "[", at, "]"); };
+  JsonParts parts;
+  parts.member = [&](const std::string& key, JsonValue member) {
+    auto& all = std::get<JsonValue::Object>(members.value);
+    MUONRT_REQUIRE(all.size() < kMostMembers, Status::kCorrupt, what, ": it has more than ",
+                   kMostMembers, " members; the checkpoint is damaged, load another");
+    all[key] = std::move(member);
+    if (key == "format") require_format(json);
+  };
+  parts.items["groups"] = [&](const JsonValue& item) {
+    // One with its settings is longer; an import writes two without.
+    const size_t most = kFewGroups + text.size() / kGroupBytes;
+    MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
+                   " groups; the checkpoint is damaged, load another");
+    out.groups.push_back(Reader(item, where("groups", out.groups.size())).texts());
+  };
+  parts.items["params"] = [&](const JsonValue& item) {
+    out.params.push_back(read_param(Reader(item, where("params", out.params.size()))));
+  };
+  parts.items["files"] = [&](const JsonValue& item) {
+    out.files.push_back(read_file(Reader(item, where("files", out.files.size()))));
+  };
+  parse_json_parts(text, what, kLimits, parts);
+  require_format(json);
   out.save = json.count("save", kMostSaves);
   out.step = json.count("step", kMostSteps);
   out.seed = json.hex("seed");
   out.with_params = json.at<bool>("with_params");
-  json.each("groups", [&](const Reader& g) { out.groups.push_back(g.texts()); });
-  json.each("params",
-            [&](const Reader& p) { out.params.push_back(read_param(p, out.groups.size())); });
-  json.each("files", [&](const Reader& f) {
-    out.files.push_back({f.at<std::string>("name"), f.count("bytes"),
-                         static_cast<uint32_t>(f.hex("header_crc32c", 8))});
-    const std::string& name = out.files.back().name;
-    MUONRT_REQUIRE(!name.empty() && name.find('/') == name.npos, Status::kCorrupt, what,
-                   ": files: ", in_quotes(name), " is no name of a file beside the manifest");
-  });
+  for (const char* list : {"groups", "params", "files"}) json.at<JsonValue::List>(list);
+  for (const ManifestParam& p : out.params)
+    MUONRT_REQUIRE(p.group < std::ssize(out.groups), Status::kCorrupt, what, ": param ",
+                   in_quotes(p.name), " is in group ", p.group, " (of ", out.groups.size(), ")");
   return out;
+}
+
+Manifest read_manifest(const std::string& path) {
+  return parse_manifest(MappedFile(path).text(), path);
+}
+
+std::shared_ptr<const SharedManifest> share_manifest(const std::string& path) {
+  static std::mutex mutex;
+  static std::weak_ptr<const SharedManifest> last;
+  auto mine = std::make_shared<SharedManifest>(path);
+  const std::lock_guard lock(mutex);
+  const auto there = last.lock();
+  if (there && there->file.text() == mine->file.text()) return there;
+  mine->manifest = parse_manifest(mine->file.text(), path);
+  last = mine;
+  return mine;
 }
 
 }  // namespace muonrt

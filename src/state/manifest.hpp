@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,5 +51,16 @@ Manifest manifest_of(const Optimizer& optimizer, bool with_params);
 std::string to_text(const Manifest& manifest);
 /// @param what  names it in errors. Errors: CORRUPT.
 Manifest parse_manifest(std::string_view text, const std::string& what);
+/// Errors: as parse_manifest; IO.
+Manifest read_manifest(const std::string& path);
+
+/// A manifest and its text. Ranks that are threads of one process share it.
+struct SharedManifest {
+  explicit SharedManifest(const std::string& path) : file(path) {}
+  MappedFile file;
+  Manifest manifest;
+};
+/// The file's, as others have it who read the same text meanwhile. Errors: as read_manifest.
+std::shared_ptr<const SharedManifest> share_manifest(const std::string& path);
 
 }  // namespace muonrt

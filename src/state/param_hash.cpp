@@ -12,9 +12,10 @@ namespace {
 constexpr int64_t kElements = 1 << 18;  // copied at once
 constexpr int64_t kParams = 4096;       // exchanged at once
 
-uint64_t share_of_hash(const LocalPiece& piece, DeviceCopy& copy) {
+/// @param values  room for kElements of four bytes.
+uint64_t share_of_hash(const LocalPiece& piece, DeviceCopy& copy,
+                       std::vector<unsigned char>& values) {
   const int64_t size = bytes_of(piece.tensor);
-  std::vector<unsigned char> values(static_cast<size_t>(kElements * size));
   uint64_t out = 0;
   for (const Stretch& s : piece.extent.part(piece.first, piece.last).stretches()) {
     for (int64_t done = 0; done < s.count; done += kElements) {
@@ -32,22 +33,26 @@ uint64_t share_of_hash(const LocalPiece& piece, DeviceCopy& copy) {
 
 std::vector<uint64_t> param_hashes(Optimizer& optimizer) {
   const auto& params = optimizer.settings().params;
-  std::vector<uint64_t> mine(params.size()), out(params.size());
+  const auto world = static_cast<size_t>(optimizer.comm().size());
+  std::vector<uint64_t> mine, out, all;
   together(optimizer.comm(), [&] {
+    mine.resize(params.size());
+    out.resize(params.size());
+    all.resize(std::min(params.size(), static_cast<size_t>(kParams)) * world);
     DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
+    std::vector<unsigned char> values(kElements * 4);
     for (const LocalPiece& piece : local_pieces(optimizer, true)) {
       if (piece.tensor.kind != StateTensor::kParam) continue;
       const auto p = static_cast<size_t>(piece.tensor.param);
-      mine[p] += share_of_hash(piece, copy);
+      mine[p] += share_of_hash(piece, copy, values);
     }
   });
-  const auto world = static_cast<size_t>(optimizer.comm().size());
   for (int64_t begin = 0; begin < std::ssize(mine); begin += kParams) {
     const auto count = static_cast<size_t>(std::min(kParams, std::ssize(mine) - begin));
-    std::vector<uint64_t> all(count * world);
     optimizer.comm().allgather(&mine[static_cast<size_t>(begin)], all.data(),
                                static_cast<int64_t>(count * sizeof(uint64_t)));
-    for (size_t i = 0; i < all.size(); ++i) out[static_cast<size_t>(begin) + i % count] += all[i];
+    for (size_t i = 0; i < count * world; ++i)
+      out[static_cast<size_t>(begin) + i % count] += all[i];
   }
   return out;
 }

@@ -59,33 +59,36 @@ void write_extent(JsonWriter& json, const Extent& extent) {
   });
 }
 
-std::vector<int64_t> numbers(const JsonValue* value, const std::string& where) {
+/// @param where  says it for an error.
+template <class Where>
+std::vector<int64_t> numbers(const JsonValue* value, const Where& where) {
   const auto* list = value ? value->as<JsonValue::List>() : nullptr;
-  MUONRT_REQUIRE(list, Status::kCorrupt, where, ": its piece has no list of numbers");
+  MUONRT_REQUIRE(list, Status::kCorrupt, where(), ": its piece has no list of numbers");
   std::vector<int64_t> out;
   for (const JsonValue& item : *list) {
     const auto* number = item.as<int64_t>();
-    MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where,
+    MUONRT_REQUIRE(number && *number >= 0, Status::kCorrupt, where(),
                    ": its piece holds what is no whole number from 0 to 2^63 - 1");
     out.push_back(*number);
   }
   return out;
 }
 
-Extent read_extent(const JsonValue& json, const std::string& where) {
+template <class Where>
+Extent read_extent(const JsonValue& json, const Where& where) {
   Extent out;
   out.shape = numbers(json.find("shape"), where);
   const JsonValue* const runs = json.find("runs");
   const auto* const lists = runs ? runs->as<JsonValue::List>() : nullptr;
-  MUONRT_REQUIRE(lists, Status::kCorrupt, where, ": its piece has no runs");
+  MUONRT_REQUIRE(lists, Status::kCorrupt, where(), ": its piece has no runs");
   for (const JsonValue& list : *lists) {
     const auto bounds = numbers(&list, where);
-    MUONRT_REQUIRE(bounds.size() % 2 == 0, Status::kCorrupt, where, ": a run has no end");
+    MUONRT_REQUIRE(bounds.size() % 2 == 0, Status::kCorrupt, where(), ": a run has no end");
     Runs& to = out.runs.emplace_back();
     for (size_t i = 0; i < bounds.size(); i += 2) to.push_back({bounds[i], bounds[i + 1]});
   }
   const auto range = numbers(json.find("range"), where);
-  MUONRT_REQUIRE(range.size() == 2, Status::kCorrupt, where, ": its piece has no range");
+  MUONRT_REQUIRE(range.size() == 2, Status::kCorrupt, where(), ": its piece has no range");
   out.begin = range[0];
   out.end = range[1];
   return out;
@@ -194,7 +197,7 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   constexpr JsonLimits kLimits{5, 20000000};
   const JsonValue table = parse_json(text("pieces"), path + ": pieces", kLimits);
   for (const TensorEntry& entry : file_.table().entries) {
-    const std::string where = path + ": tensor " + in_quotes(entry.name);
+    const auto where = [&] { return path + ": tensor " + in_quotes(entry.name); };
     const size_t word = entry.name.find('/');
     const size_t number = word == entry.name.npos ? word : entry.name.find('/', word + 1);
     require(number != entry.name.npos, "tensor ", in_quotes(entry.name), " is no KIND/NUMBER/NAME");

@@ -75,7 +75,7 @@ void Publisher::publish(Manifest& manifest, int64_t keep, bool& published) {
   clean(manifest, keep);
 }
 
-void Publisher::write(const std::string& text, const std::string& name) {
+void Publisher::write(std::string_view text, const std::string& name) {
   OutFile file(files_, cat(folder_, "/", kPrefix, id_, "-manifest.tmp"));
   file.write(text.data(), std::ssize(text), 0);
   file.finish();
@@ -90,16 +90,16 @@ int64_t Publisher::keep_newest(int64_t keep) {
       last = std::max<int64_t>(last, std::stoll(name.substr(std::strlen(kOlder), kSaveDigits)));
   const std::string path = folder_ + "/" + kManifestName;
   if (!files_.exists(path)) return last;
-  const std::string text = text_of_file(path);
+  const MappedFile file(path);
   Manifest old;
   try {
-    old = parse_manifest(text, path);
+    old = parse_manifest(file.text(), path);
   } catch (const Error& e) {
     // What is damaged can be loaded by nobody; what another library has written stays.
     if (e.status() == Status::kCorrupt) return last;
     throw;
   }
-  if (keep > 1) write(text, older_name(old));
+  if (keep > 1) write(file.text(), older_name(old));
   return std::max(last, old.save);
 }
 
@@ -121,8 +121,7 @@ void Publisher::clean(const Manifest& newest, int64_t keep) {
         continue;
       }
       Manifest kept;
-      const std::optional<Error> damaged =
-          error_of([&] { kept = parse_manifest(text_of_file(path), path); });
+      const std::optional<Error> damaged = error_of([&] { kept = read_manifest(path); });
       if (damaged && damaged->status() != Status::kCorrupt) throw *damaged;
       if (damaged) gone.push_back(*name);
       for (const FileRecord& file : kept.files) named.insert(file.name);

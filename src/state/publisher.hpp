@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "state/files.hpp"
 #include "state/manifest.hpp"
@@ -27,7 +28,7 @@ class Publisher {
   void publish(Manifest& manifest, int64_t keep, bool& published);
 
  private:
-  void write(const std::string& text, const std::string& name);
+  void write(std::string_view text, const std::string& name);
   int64_t keep_newest(int64_t keep);
   void clean(const Manifest& newest, int64_t keep);
 

@@ -27,25 +27,23 @@ void require_good(int64_t step, const StateTensor& tensor, int64_t first,
 
 }  // namespace
 
-Save::Save(Optimizer& optimizer, std::string folder, const SaveSettings& settings, Files& files)
-    : comm_(optimizer.comm()),
-      folder_(std::move(folder)),
-      settings_(settings),
-      files_(files),
-      step_(optimizer.steps()) {
+Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
+           Files& files)
+    : comm_(optimizer.comm()), settings_(settings), files_(files), step_(optimizer.steps()) {
   Fingerprint arguments;
   together(comm_, [&] {
+    folder_ = folder;
     arguments.add("save: step", cat(step_));
     arguments.add("save: with_params", cat(settings.with_params));
     arguments.add("save: keep", cat(settings.keep));
-    manifest_ = manifest_of(optimizer, settings.with_params);
+    if (comm_.rank() == 0) manifest_ = manifest_of(optimizer, settings.with_params);
     told_.resize(static_cast<size_t>(comm_.size()));
   });
   arguments.compare(comm_);
   draw_id();
   make_shared_folder();
   const std::vector<uint64_t> hashes = param_hashes(optimizer);
-  for (size_t i = 0; i < hashes.size(); ++i) manifest_.params[i].hash = hashes[i];
+  for (size_t i = 0; i < manifest_.params.size(); ++i) manifest_.params[i].hash = hashes[i];
 }
 
 Save::~Save() { remove_mine(); }
@@ -63,6 +61,7 @@ void Save::draw_id() {
   together(comm_, [&] {
     id_ = digits_of(static_cast<uint64_t>(told_[0].bytes), 16);
     name_ = rank_file(id_, comm_.rank());
+    path_ = folder_ + "/" + name_;
   });
 }
 
@@ -87,7 +86,7 @@ void Save::make_shared_folder() {
 }
 
 void Save::remove_mine() {
-  if (mine_.bytes > 0) files_.remove(folder_ + "/" + mine_.name);
+  if (mine_.bytes > 0) files_.remove(path_);
   mine_ = {};
 }
 

@@ -14,7 +14,8 @@ namespace muonrt {
 class Save {
  public:
   /// Agrees on everything, and hashes the parameters. Collective. Errors: as muonrt_optimizer_save.
-  Save(Optimizer& optimizer, std::string folder, const SaveSettings& settings, Files& files);
+  /// No rank fails for want of memory before all are told.
+  Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings, Files& files);
   ~Save();
   Save(const Save&) = delete;
   Save& operator=(const Save&) = delete;
@@ -34,12 +35,13 @@ class Save {
   void remove_mine();
 
   Comm& comm_;
-  const std::string folder_;
+  std::string folder_;
   const SaveSettings settings_;
   Files& files_;
   const int64_t step_;
   std::string id_, name_;  // of the checkpoint, and of this rank's file
-  Manifest manifest_;
+  std::string path_;       // of that
+  Manifest manifest_;      // rank 0: what is to be published
   FileRecord mine_;
   std::vector<Told> told_;  // by rank
   FileLock lock_;           // rank 0: of the folder

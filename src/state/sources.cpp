@@ -20,13 +20,8 @@ int64_t product(const std::vector<int64_t>& shape) {
 }  // namespace
 
 StateSources::StateSources(const Manifest& manifest) {
-  for (const ManifestParam& p : manifest.params) {
-    params_[p.name] = &p;
-    for (const auto& [word, unused] : p.state) {
-      const int32_t kind = kind_of(word);
-      tensors_[{p.name, kind}].numel = kind == kLines ? 0 : product(p.shape);
-    }
-  }
+  params_.reserve(manifest.params.size());
+  for (const ManifestParam& p : manifest.params) params_[p.name] = &p;
 }
 
 StateSources::StateSources(std::string folder, const Manifest& manifest, int rank, int world)
@@ -51,17 +46,18 @@ StateSources::StateSources(std::vector<std::unique_ptr<PieceFile>> files, const 
 void StateSources::add(std::unique_ptr<PieceFile> opened) {
   PieceFile& file = *files_.emplace_back(std::move(opened));
   for (const FilePiece& piece : file.pieces()) {
-    const std::string where = cat(file.path(), ": tensor ", in_quotes(piece.entry->name));
+    const auto where = [&] { return cat(file.path(), ": tensor ", in_quotes(piece.entry->name)); };
     const auto param = params_.find(piece.param);
     const auto* const state = param == params_.end() ? nullptr : &param->second->state;
     const auto dtype = state ? state->find(word_of(piece.kind)) : decltype(state->end()){};
     MUONRT_REQUIRE(state && dtype != state->end() && dtype->second == piece.entry->dtype,
-                   Status::kCorrupt, where, ": the manifest has no such state, or in another ",
+                   Status::kCorrupt, where(), ": the manifest has no such state, or in another ",
                    "dtype; the checkpoint is damaged, load another");
-    Tensor& tensor = tensors_[{piece.param, piece.kind}];
+    Tensor& tensor = at(piece.param, piece.kind);
     // How many lines there are, the first piece says for all.
     if (piece.kind == kLines && tensor.numel == 0) tensor.numel = product(piece.extent.shape);
-    check_extent(piece.extent, tensor.numel, where);
+    const char* const problem = problem_of(piece.extent, tensor.numel);
+    MUONRT_REQUIRE(!problem, Status::kCorrupt, where(), ": ", problem);
     tensor.sources.push_back({&file, &piece});
   }
 }
@@ -72,10 +68,17 @@ void StateSources::open_next() {
   add(std::make_unique<PieceFile>(folder_, record));
 }
 
-const StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) const {
-  static const Tensor none;
+StateSources::Tensor& StateSources::at(const std::string& param, int32_t kind) {
   const auto found = tensors_.find({param, kind});
-  return found == tensors_.end() ? none : found->second;
+  if (found != tensors_.end()) return found->second;
+  const auto said = params_.find(param);
+  const bool known = kind != kLines && said != params_.end();
+  return tensors_[{param, kind}] = Tensor{known ? product(said->second->shape) : 0};
+}
+
+const StateSources::Tensor* StateSources::find(const std::string& param, int32_t kind) const {
+  const auto found = tensors_.find({param, kind});
+  return found == tensors_.end() ? nullptr : &found->second;
 }
 
 int64_t StateSources::numel(const std::string& param, int32_t kind) {
@@ -86,9 +89,10 @@ int64_t StateSources::numel(const std::string& param, int32_t kind) {
 
 std::string StateSources::where(const std::string& param, int32_t kind, int64_t element) const {
   std::string out;
-  const Tensor& tensor = at(param, kind);
-  const Extent one = whole_extent(tensor.numel).part(element, element + 1);
-  for (const Source& source : tensor.sources)
+  const Tensor* const tensor = find(param, kind);
+  if (!tensor) return "no file";
+  const Extent one = whole_extent(tensor->numel).part(element, element + 1);
+  for (const Source& source : tensor->sources)
     for (const Overlap& o : overlaps(one, source.piece->extent))
       out += cat(out.empty() ? "" : " and ", source.file->path(), ": byte ",
                  source.file->byte_of(*source.piece, o.second));

@@ -5,6 +5,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "state/manifest.hpp"
@@ -57,14 +59,16 @@ class StateSources {
   explicit StateSources(const Manifest& manifest);
   void add(std::unique_ptr<PieceFile> file);
   void open_next();
-  const Tensor& at(const std::string& param, int32_t kind) const;
+  Tensor& at(const std::string& param, int32_t kind);
+  /// Of those of which something is known.
+  const Tensor* find(const std::string& param, int32_t kind) const;
   void take_from(const Source& source, const Extent& extent, const Take& take, Taken& taken);
 
   std::string folder_;
-  std::map<std::string, const ManifestParam*> params_;  // by name
-  std::vector<const FileRecord*> unopened_;             // the next one last
+  std::unordered_map<std::string_view, const ManifestParam*> params_;  // by name
+  std::vector<const FileRecord*> unopened_;                            // the next one last
   std::vector<std::unique_ptr<PieceFile>> files_;
-  std::map<std::pair<std::string, int32_t>, Tensor> tensors_;
+  std::map<std::pair<std::string, int32_t>, Tensor> tensors_;  // that were asked for, or lie here
   int64_t resident_ = 0;  // bytes that were read since memory was last given back
 };
 

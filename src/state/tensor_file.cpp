@@ -53,11 +53,6 @@ void MappedFile::give_memory_back() const {
   if (data_) madvise(data_, size_, MADV_DONTNEED);
 }
 
-std::string text_of_file(const std::string& path) {
-  const MappedFile file(path);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 TensorFile::TensorFile(std::string path) : path_(std::move(path)), map_(path_) {
   const auto all = map_.bytes();
   const int64_t header = header_bytes(all.data(), std::ssize(all), path_);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "state/safetensors.hpp"
@@ -23,6 +24,7 @@ class MappedFile {
   std::span<const unsigned char> bytes() const {
     return {static_cast<const unsigned char*>(data_), size_};
   }
+  std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
   /// What was read need not stay in memory; the next reader takes it from the file again.
   void give_memory_back() const;
 
@@ -30,9 +32,6 @@ class MappedFile {
   void* data_ = nullptr;
   size_t size_ = 0;
 };
-
-/// All of a file. Errors: as MappedFile.
-std::string text_of_file(const std::string& path);
 
 /// A safetensors file. Calls from several threads are fine.
 class TensorFile {

@@ -47,15 +47,16 @@ inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSetti
 }
 inline int first_device(int) { return 0; }
 
-/// Runs a case; the tensors put together. Throws the first rank's error, and std::runtime_error
-/// where replicas differ or a step was not whole.
+/// Runs `body` on every rank of a case; the tensors behind it put together. Throws the first rank's
+/// error, and std::runtime_error where replicas differ.
 /// @param device_of  rank: index of its device, that of its communicator.
-inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm,
-                                const std::function<int(int)>& device_of = first_device) {
+inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
+                               const std::function<void(world::Rank&)>& body,
+                               const std::function<int(int)>& device_of = first_device) {
   world::Tensors out;
   std::vector<std::vector<bool>> seen;
   std::mutex mutex;
-  bool whole = true;
+  bool equal = true;
   muonrt::ThreadGroup group(of.world);
   const auto failed = transport_test::on_ranks(of.world, [&](int number) {
     auto transport = group.transport(number);
@@ -67,20 +68,31 @@ inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm
     Machine machine(make({}));
     DeviceMirror mirror(machine);
     world::Rank rank(of, *comm, make, &mirror);
-    for (int step = 0; step < of.steps; ++step) {
-      muonrt::StepReport report;
-      const muonrt::Status status = rank.step(step, report);
-      const std::lock_guard lock(mutex);
-      whole = whole && status == muonrt::Status::kOk && report.orthogonalized == report.planned;
-    }
+    body(rank);
     const std::lock_guard lock(mutex);
-    whole = rank.add_to(out, seen) && whole;
+    equal = rank.add_to(out, seen) && equal;
   });
   for (const auto& e : failed) {
     if (e) throw *e;
   }
-  if (!whole) throw std::runtime_error("a step was not whole, or replicas differ");
+  if (!equal) throw std::runtime_error("replicas differ");
   return out;
+}
+
+/// Steps [first, end) on one rank. Throws std::runtime_error where one is not whole.
+inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
+  for (int64_t step = first; step < end; ++step) {
+    muonrt::StepReport report;
+    if (rank.step(step, report) != muonrt::Status::kOk || report.orthogonalized != report.planned)
+      throw std::runtime_error("a step was not whole");
+  }
+}
+
+/// All steps of a case, as on_world.
+inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm,
+                                const std::function<int(int)>& device_of = first_device) {
+  return on_world(
+      of, make_comm, [&](world::Rank& rank) { run_steps(rank, 0, of.steps); }, device_of);
 }
 
 }  // namespace cuda_test

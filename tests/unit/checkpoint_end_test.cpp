@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/crc32c.hpp"
 #include "base/error.hpp"
 #include "state/device_copy.hpp"
+#include "state/digits.hpp"
 #include "state/sources.hpp"
 #include "support/checkpoints.hpp"
 #include "support/rank_check.hpp"
@@ -229,6 +231,44 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
         problem_of_load(weights(owned ? MasterKind::kRemainder : MasterKind::kOwned), other.path());
     CHECK_THAT(problem, Catch::Contains(owned ? "dtype of master is F32, there BF16" : "'F32'"));
   }
+}
+
+TEST_CASE("checkpoint: a manifest is refused where it holds more than one that was saved",
+          "[unit][state]") {
+  const auto problem = [](const std::string& members) {
+    const std::string rest = cat("\"format\": \"muonrt checkpoint 1\", ", members, "}\n");
+    const std::string sum = digits_of(crc32c(rest.data(), rest.size()), 8);
+    return resumed::problem_of(
+        [&] { parse_manifest(cat("{\"crc32c\": \"", sum, "\",\n", rest), "m"); });
+  };
+  const auto many = [](int64_t count, const std::function<std::string(int64_t)>& text) {
+    std::string out = text(0);
+    for (int64_t i = 1; i < count; ++i) out += "," + text(i);
+    return out;
+  };
+  const auto member = [](int64_t i) { return cat("\"m", i, "\":0"); };
+  const std::string numbers = many(1001, [](int64_t) { return "0"; });
+  const std::string rest = R"("save":0,"step":0,"seed":"0000000000000000","with_params":false)";
+  for (const std::string& list :
+       {cat("\"more\":[", numbers, "]"), cat("\"params\":[{\"shape\":[", numbers, "]}]"),
+        cat("\"groups\":[{}, {", many(501, member), "}]")})
+    CHECK_THAT(problem(list), Catch::Contains("more than 1000 values"));
+  CHECK_THAT(problem(many(60, member)), Catch::Contains("more than 50 members"));
+  CHECK_THAT(problem(cat("\"groups\":[", many(200, [](int64_t) { return "{}"; }), "]")),
+             Catch::Contains("more than 106 groups"));
+  CHECK_THAT(problem(rest + R"(,"groups":[],"params":{},"files":[])"),
+             Catch::Contains("params is missing, or of another kind"));
+  CHECK_THAT(problem(rest + R"(,"groups":[],"params":[],"params":[],"files":[])"),
+             Catch::Contains("'params' occurs twice"));
+  CHECK_THAT(problem(rest + R"(,"groups":[],"params":[])"), Catch::Contains("files is missing"));
+  CHECK_THAT(problem(rest + R"(,"groups":[[]],"params":[],"files":[])"),
+             Catch::Contains("groups[0]: it is no object"));
+  // Items of a list are many parts: each has its own thousand.
+  const std::string file = R"({"name":"f","bytes":1,"header_crc32c":"00000000"})";
+  const std::string files = many(2000, [&](int64_t) { return file; });
+  const std::string well =
+      problem(cat(rest, R"(,"params":[],"groups":[{}],"files":[)", files, "]"));
+  CHECK(well == "no error");
 }
 
 TEST_CASE(

@@ -252,9 +252,7 @@ TEST_CASE("checkpoint: in part, what is absent starts anew and what is surplus i
   world::on_ranks(2, [&](Comm& comm) {
     world::Rank rank(other, comm);
     run_steps(rank, 0, 1);
-    const auto notes = load_state(rank.optimizer(), folder.path(), {.partial = true});
-    std::string text;
-    for (const std::string& note : notes) text += note + "\n";
+    const std::string text = load_state(rank.optimizer(), folder.path(), {.partial = true});
     RANK_CHECK(text.find("'c' is not in it: it starts anew") != text.npos);
     RANK_CHECK(text.find("'b' is no parameter here: it is left") != text.npos);
     RANK_CHECK(rank.optimizer().steps() == 2);
@@ -282,9 +280,7 @@ TEST_CASE("checkpoint: momentum of the other convention is converted, and it is 
   const double factor = 1.0 / (1.0 - heavy.settings.groups[0].momentum);
   world::on_ranks(2, [&](Comm& comm) {
     world::Rank rank(heavy, comm);
-    std::string text;
-    for (const std::string& note : load_state(rank.optimizer(), folder.path(), {}))
-      text += note + "\n";
+    const std::string text = load_state(rank.optimizer(), folder.path(), {});
     RANK_CHECK(text.find("'w': its momentum was ema and becomes heavy_ball") != text.npos);
     RANK_CHECK(text.find("weight_decay is 0.25, and was 0.1") != text.npos);
     const auto momentum = rank.state(0, StateKind::kMomentum);

@@ -23,7 +23,12 @@ void add_step(CLI::App& app, Work& work) {
       ->required();
   command->add_option("--config", a->config, "what each parameter is: opt.json")->required();
   command->add_option("--mesh", a->mesh, "name=size,... over all ranks (default: world=ranks)");
-  command->add_option("--out", a->out, "where the parameters are written")->required();
+  command
+      ->add_option("--out", a->out,
+                   "where the parameters are written: a file; or a folder, whose name ends with /, "
+                   "for files as those of --params and model.safetensors.index.json")
+      ->required();
+  shard_bytes_option(*command, a->most, "files of a folder --out are cut otherwise: ");
   command->add_option("--state-in", a->state_in, "state that an earlier run wrote")
       ->check(file_name());
   command->add_option("--state-out", a->state_out, "where the state is written")

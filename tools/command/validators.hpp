@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <sstream>
 #include <string>
 
@@ -67,6 +68,16 @@ inline CLI::Validator file_name() {
             return std::string(text.empty() ? "is empty; give the name of a file" : "");
           },
           "FILE"};
+}
+
+/// @param before  what the help says in front.
+inline CLI::Option* shard_bytes_option(CLI::App& command, int64_t& most,
+                                       const std::string& before = "") {
+  return command
+      .add_option("--max-shard-bytes", most,
+                  before + "bytes of the tensors of a file, unless it has one: 5000000000, 4GiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()));
 }
 
 }  // namespace muonrt::tool

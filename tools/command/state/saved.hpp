@@ -16,7 +16,7 @@ struct Saved {
 
   std::string path() const { return manifest_path(folder, manifest); }
   /// Errors: IO, CORRUPT, NOT_SUPPORTED (another format).
-  Manifest read() const { return parse_manifest(text_of_file(path()), path()); }
+  Manifest read() const { return read_manifest(path()); }
 };
 
 /// "momentum of param 'w'".

@@ -224,13 +224,13 @@ void finish_earlier(IntentFile& intent) {
 
 }  // namespace
 
-void publish_together(const std::vector<OutputFile*>& files) {
+void publish_together(const std::vector<OutputFile*>& files, const std::string& path) {
   if (files.size() == 1) return files[0]->publish();
   std::vector<Output> outputs;
   for (const OutputFile* file : files) outputs.push_back(described(*file));
-  const fs::path path = intent_of(files[0]->target());
+  const fs::path intent_path = intent_of(output_target(path));
   for (;;) {
-    IntentFile intent(path, true);
+    IntentFile intent(intent_path, true);
     if (!intent.empty()) {
       finish_earlier(intent);
       continue;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/sha256.hpp"
 #include "command/step/half.hpp"
 #include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
@@ -162,6 +163,34 @@ bool looks_transposed(const StepTensor& t) {
   return ((named("c_attn") || named("c_fc")) && rows < cols) || (named("c_proj") && rows > cols);
 }
 
+namespace {
+
+/// As sha256sum prints the files that have tensors.
+std::string sums_text(const std::vector<ShardWriter::Written>& files) {
+  std::string out;
+  for (const auto& file : files)
+    if (!file.sha256.empty()) out += fmt::format("{}  {}\n", file.sha256, file.name);
+  return out;
+}
+
+std::string sums_json(const std::vector<ShardWriter::Written>& files) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const auto& file : files)
+    if (!file.sha256.empty()) out.emplace_back(file.name, json_text(file.sha256));
+  return json_object(out);
+}
+
+/// Of one file; of several, of what sha256sum prints.
+std::string digest_of(const std::vector<ShardWriter::Written>& files) {
+  if (files.size() == 1) return files[0].sha256;
+  const std::string text = sums_text(files);
+  Sha256 sum;
+  sum.update(text.data(), text.size());
+  return hex(sum.digest());
+}
+
+}  // namespace
+
 void StepReporter::print_notes() const {
   const auto looks = std::find_if(tensors_.begin(), tensors_.end(), looks_transposed);
   if (looks != tensors_.end()) {
@@ -180,7 +209,8 @@ void StepReporter::print_notes() const {
 }
 
 void StepReporter::print(const std::string& plan, const std::vector<double>& updates,
-                         const std::string& digest, const HealthLog& health) const {
+                         const std::vector<ShardWriter::Written>& files,
+                         const HealthLog& health) const {
   const std::vector<Path> paths = paths_of(tensors_, plan);
   std::map<std::string, int64_t> counts;
   for (const Path& path : paths) ++counts[path.name];
@@ -222,7 +252,8 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
                                                          nlohmann::json::error_handler_t::replace)},
                                     {"skipped", fmt::format("{}", skipped)},
                                     {"paths", counts_text(counts, true)},
-                                    {"sha256", json_text(digest)},
+                                    {"sha256", json_text(digest_of(files))},
+                                    {"files", sums_json(files)},
                                     {"params", table.json()},
                                     {"health", health.json_list()}}));
     return;
@@ -234,7 +265,8 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
   fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
              std::ssize(steps_) - skipped, skipped, orthogonalized, planned);
   fmt::print("paths: {}\n", counts_text(counts, false));
-  fmt::print("sha256: {}\n", digest);
+  if (files.size() > 1) fmt::print("{}", sums_text(files));
+  fmt::print("sha256: {}\n", digest_of(files));
 }
 
 }  // namespace muonrt::tool

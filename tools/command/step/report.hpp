@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "command/shards.hpp"
 #include "command/step/run.hpp"
 #include "command/step/tensors.hpp"
 #include "opt_json/health.hpp"
@@ -26,9 +27,9 @@ class StepReporter {
   /// The heads that QK-clip acted on in the step that was added last.
   void add_clipped(const Optimizer& optimizer);
   /// @param plan     as muonrt_optimizer_describe writes it, "" where nothing steps.
-  /// @param updates  of each tensor.
-  void print(const std::string& plan, const std::vector<double>& updates, const std::string& digest,
-             const HealthLog& health) const;
+  /// @param updates  of each tensor. @param files  that the parameters were written into.
+  void print(const std::string& plan, const std::vector<double>& updates,
+             const std::vector<ShardWriter::Written>& files, const HealthLog& health) const;
 
  private:
   struct Step {

@@ -10,10 +10,10 @@
 #include "command/step/commit.hpp"
 #include "command/step/gather.hpp"
 #include "command/step/logits.hpp"
+#include "command/step/output.hpp"
 #include "command/step/report.hpp"
 #include "command/step/session.hpp"
 #include "command/step/state.hpp"
-#include "command/step/writer.hpp"
 #include "command/tensor_layout.hpp"
 #include "opt_json/health.hpp"
 #include "opt_json/output_file.hpp"
@@ -39,47 +39,25 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Before the work: files that are to be written can be, and are no others of the command. A run
-/// that goes on from files may replace them.
-void check_outputs(const StepArguments& a) {
-  std::vector<NamedFile> outputs = {{"--out", a.out, "--params"}},
-                         inputs = {{"--params", a.params}};
-  if (!a.state_out.empty()) outputs.push_back({"--state-out", a.state_out, "--state-in"});
-  if (!a.health.empty()) outputs.push_back({"--health", a.health});
-  for (const std::string& path : a.grads) inputs.push_back({"--grads", path});
-  inputs.push_back({"--config", a.config});
-  if (!a.state_in.empty()) inputs.push_back({"--state-in", a.state_in});
-  for (const std::string& path : a.logits) inputs.push_back({"--logits", path});
-  require_writable(outputs, inputs);
-}
-
 /// Collective: no rank reads before rank 0 has done what an earlier run left to do.
 void recover(Comm& comm, const StepArguments& a) {
   if (comm.rank() == 0) {
-    recover_commit(a.out);
+    recover_commit(commit_path(a.out));
     std::error_code none;
-    if (std::filesystem::exists(a.params, none)) recover_commit(a.params);
+    if (std::filesystem::exists(a.params, none)) recover_commit(commit_path(a.params));
   }
   const char word = 0;
   std::vector<char> all(static_cast<size_t>(comm.size()));
   comm.allgather(&word, all.data(), sizeof word);
 }
 
-/// What is to become the output file: every tensor of the input, in its order, those that step with
-/// new values. Rank 0 gets it, the others null.
+/// Every tensor of the input, in its order, those that step with new values.
+/// @param out      receives them on rank 0; null elsewhere.
 /// @param updates  receives the root mean square of what each tensor moved by.
 /// @param hashes   receives, on rank 0, the hash of each tensor that steps, else 0.
-std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
-                                               const TensorModel& params,
-                                               const std::vector<StepTensor>& tensors,
-                                               const std::string& path,
-                                               std::vector<double>& updates,
-                                               std::vector<uint64_t>& hashes) {
-  const bool root = comm.rank() == 0;
-  std::unique_ptr<TensorWriter> writer;
-  if (root) {
-    writer = std::make_unique<TensorWriter>(path, params.table().entries, params.table().metadata);
-  }
+void write_parameters(Comm& comm, StepSession& session, const TensorModel& params,
+                      const std::vector<StepTensor>& tensors, ShardWriter* out,
+                      std::vector<double>& updates, std::vector<uint64_t>& hashes) {
   for (const StepTensor& t : tensors) {
     const auto before = params.bytes(*t.entry);
     double moved = 0;
@@ -88,18 +66,17 @@ std::unique_ptr<TensorWriter> write_parameters(Comm& comm, StepSession& session,
       const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
                                          t.layout->stretches(comm.rank()), session.data(t),
                                          "param " + shown(t.entry->name));
-      if (root) {
+      if (out) {
         moved = root_mean_square_change(t.entry->dtype, before, after);
         hash = hash_elements(t.entry->name, 0, after, element_bytes(t.entry->dtype));
-        writer->add(after.data(), std::ssize(after));
+        out->add(after.data(), std::ssize(after));
       }
-    } else if (root) {
-      writer->add(before.data(), std::ssize(before));
+    } else if (out) {
+      out->add(before.data(), std::ssize(before));
     }
     updates.push_back(moved);
     hashes.push_back(hash);
   }
-  return writer;
 }
 
 }  // namespace
@@ -136,12 +113,13 @@ int run_step(Comm& comm, const StepArguments& a) {
   }
   std::vector<double> updates;
   std::vector<uint64_t> hashes;
-  const auto out = write_parameters(comm, session, params, tensors, a.out, updates, hashes);
+  const std::unique_ptr<ShardWriter> out = root ? make_output(a, params, grads) : nullptr;
+  write_parameters(comm, session, params, tensors, out.get(), updates, hashes);
   std::unique_ptr<TensorWriter> state;
   if (!a.state_out.empty()) state = save_state(comm, session, tensors, hashes, a.state_out);
   if (root) {
     out->finish();
-    std::vector<OutputFile*> files = {&out->file()};
+    std::vector<OutputFile*> files = out->files();
     if (state) files.push_back(&state->file());
     std::unique_ptr<OutputFile> lines;
     if (!a.health.empty()) {
@@ -152,10 +130,10 @@ int run_step(Comm& comm, const StepArguments& a) {
       files.push_back(lines.get());
     }
     report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates,
-                 out->sha256(), health);
+                 out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     // All are whole, and what is printed is out, before the first takes its name.
-    publish_together(files);
+    publish_together(files, commit_path(a.out));
   }
   return 0;
 }

@@ -15,6 +15,7 @@ struct StepArguments {
   std::vector<std::string> grads, logits;
   RunDevice where;
   int ranks = 0;
+  int64_t most = 0;  // bytes of the tensors of a file of a folder `out`; 0: as `params` is cut
   bool verbose = false, json = false;
 };
 

@@ -28,7 +28,7 @@ TensorWriter::TensorWriter(std::string path, std::vector<TensorEntry> entries,
   }
   const std::string header = tensor_header(entries_, metadata_, file_.path());
   file_.write(header.data(), header.size());
-  inside_->sha.update(header.data(), header.size());
+  if (sums == Sums::sha256) inside_->sha.update(header.data(), header.size());
 }
 
 TensorWriter::~TensorWriter() = default;
@@ -44,18 +44,18 @@ void TensorWriter::add(const void* data, int64_t bytes) {
   ++next_;
   const auto size = static_cast<size_t>(bytes);
   file_.write(data, size);
-  if (inside_->sums == Sums::none) {
+  if (inside_->sums == Sums::sha256) {
     inside_->sha.update(data, size);
-  } else {
+  } else if (inside_->sums == Sums::in_metadata) {
     inside_->blocks.add({static_cast<const unsigned char*>(data), size});
   }
 }
 
 void TensorWriter::finish() {
   if (next_ != entries_.size()) fail_inside("a tensor was left out");
-  if (inside_->sums == Sums::none) {
+  if (inside_->sums == Sums::sha256) {
     inside_->digest = hex(inside_->sha.digest());
-  } else {
+  } else if (inside_->sums == Sums::in_metadata) {
     metadata_["crc32c"] = inside_->blocks.digits();
     std::string header = tensor_header(entries_, metadata_, file_.path());
     seal_header(header);

@@ -10,8 +10,8 @@
 
 namespace muonrt::tool {
 
-/// Whether a file carries the checksums of state/checksums.hpp.
-enum class Sums { none, in_metadata };
+/// Of a file: those of state/checksums.hpp in its metadata, or its SHA-256 for whoever asks.
+enum class Sums { none, in_metadata, sha256 };
 
 /// Writes a safetensors file as OutputFile does: whole, then its name.
 class TensorWriter {
@@ -19,7 +19,7 @@ class TensorWriter {
   /// The tensors of the file, in the order in which their data will lie; offsets are set here.
   /// Throws std::runtime_error that names the file, as every function does.
   TensorWriter(std::string path, std::vector<TensorEntry> entries,
-               std::map<std::string, std::string> metadata, Sums sums = Sums::none);
+               std::map<std::string, std::string> metadata, Sums sums);
   ~TensorWriter();
   TensorWriter(const TensorWriter&) = delete;
   TensorWriter& operator=(const TensorWriter&) = delete;
@@ -28,7 +28,7 @@ class TensorWriter {
   void add(const void* data, int64_t bytes);
   /// The temporary file is whole and on disk.
   void finish();
-  /// SHA-256 of the bytes of a file without checksums, as hexadecimal digits; after `finish`.
+  /// With Sums::sha256: of the file's bytes, as hexadecimal digits; after `finish`. Else "".
   std::string sha256() const;
   /// For its name; after `finish`.
   OutputFile& file() { return file_; }

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json_value.hpp"
+
+namespace muonrt {
+
+/// Builds a value of JSON that nobody vouches for, and stops at the first thing that is too deep,
+/// too much, or there twice; without recursion.
+/// @tparam Tree  what values are: Value; of, number(uint64_t), make_object, make_list; is_list;
+///     contains; append and insert, which return where the value lies; quoted, a key for a message.
+template <class Tree>
+class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  using Value = typename Tree::Value;
+
+  explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
+
+  /// One value, UTF-8 without a byte order mark or NUL. @return  what is wrong; "": nothing.
+  std::string parse(std::string_view text) {
+    // The library takes a mark for nothing, and a NUL for the end.
+    if (text.starts_with("\xef\xbb\xbf"))
+      return "no JSON: it begins with a byte order mark; remove it";
+    if (const size_t nul = text.find('\0'); nul != text.npos)
+      return "no JSON at byte " + std::to_string(nul) + ": it is NUL; remove it";
+    try {
+      return nlohmann::json::sax_parse(text.begin(), text.end(), this) ? "" : problem_;
+    } catch (const nlohmann::json::exception& e) {
+      return e.what();
+    }
+  }
+  Value take() { return std::move(root_); }
+
+  bool null() override { return put(Tree::of(nullptr)); }
+  bool boolean(bool v) override { return put(Tree::of(v)); }
+  bool number_integer(number_integer_t v) override { return put(Tree::of(v)); }
+  bool number_unsigned(number_unsigned_t v) override { return put(Tree::number(v)); }
+  bool number_float(number_float_t v, const string_t&) override { return put(Tree::of(v)); }
+  bool string(string_t& v) override { return put(Tree::of(std::move(v))); }
+  bool binary(binary_t&) override { return fail("binary value"); }
+  bool start_object(std::size_t) override { return open(Tree::make_object()); }
+  bool start_array(std::size_t) override { return open(Tree::make_list()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& v) override {
+    if (Tree::contains(*open_.back(), v))
+      return fail("the key " + Tree::quoted(v) + " occurs twice");
+    key_ = std::move(v);
+    return count();
+  }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& e) override {
+    std::string reason = e.what();
+    // The library's text begins with its own name and number in brackets.
+    if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
+    if (reason.size() > 300) reason = reason.substr(0, 300) + "...";
+    // It quotes what it last read, which may be no text at all.
+    for (char& c : reason)
+      if (c < 0x20 || c > 0x7e) c = '?';
+    return fail("no JSON at byte " + std::to_string(position) + ": " + reason);
+  }
+
+ protected:
+  bool fail(std::string problem) {
+    if (problem_.empty()) problem_ = std::move(problem);
+    return false;
+  }
+  /// What was opened and not closed, from the outside in.
+  const std::vector<Value*>& around() const { return open_; }
+  /// One more value or key.
+  virtual bool count() {
+    return ++values_ <= limits_.values ||
+           fail("more than " + std::to_string(limits_.values) + " values");
+  }
+  /// The last of `around` was opened.
+  virtual void began() {}
+  /// A value is there as a whole; `around` it lie what is still open.
+  virtual void ended(Value&) {}
+
+  const JsonLimits limits_;
+  std::string key_;  // whose value comes next
+
+ private:
+  Value* place(Value v) {
+    if (open_.empty()) {
+      root_ = std::move(v);
+      return &root_;
+    }
+    Value& parent = *open_.back();
+    return Tree::is_list(parent) ? &Tree::append(parent, std::move(v))
+                                 : &Tree::insert(parent, std::move(key_), std::move(v));
+  }
+  bool put(Value v) {
+    if (!count()) return false;
+    ended(*place(std::move(v)));
+    return true;
+  }
+  bool open(Value v) {
+    if (std::ssize(open_) >= limits_.depth)
+      return fail("nested deeper than " + std::to_string(limits_.depth) + " levels");
+    open_.push_back(place(std::move(v)));
+    began();
+    return count();
+  }
+  bool close() {
+    Value* const value = open_.back();
+    open_.pop_back();
+    ended(*value);
+    return true;
+  }
+
+  Value root_ = Tree::of(nullptr);
+  // A parent is not added to while a child is open, so that the pointers stay valid.
+  std::vector<Value*> open_;
+  std::string problem_;
+  size_t values_ = 0;
+};
+
+}  // namespace muonrt
