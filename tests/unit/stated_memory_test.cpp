@@ -156,5 +156,10 @@ TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
     // Another; what is kept of each parameter begins at a boundary.
     const int64_t state = of("state_bytes");
     RANK_CHECK(has(state, state + 3 * 256 * params));
+    // Lists of tallies and of hashes, each twice; the host's allocator is asked for 256 bytes more.
+    const int64_t tallies = params * 6 * static_cast<int64_t>(sizeof(Tally)), hashes = params * 48;
+    for (const int64_t list : {tallies, hashes})
+      RANK_CHECK(std::count(sizes.begin(), sizes.end(), list + 256) == 2);
+    RANK_CHECK(of("check_bytes") == 2 * (tallies + hashes));
   });
 }
