@@ -218,7 +218,7 @@ class TcpPost final : public Post {
       if (!inboxes_.waits(channel)) {
         patience = Deadline::in_ms(kPatienceMs);
       } else if (patience.passed()) {
-        fail(channel, no_room_for_early(rank()));
+        fail(channel, no_room_);
       }
       if (!line_->pause(ms)) return false;
     }
@@ -240,7 +240,8 @@ class TcpPost final : public Post {
   std::unique_ptr<TcpHub> hub_;  // rank 0 alone
   std::unique_ptr<TcpLine> line_;
   Inboxes inboxes_;
-  Error ended_ = TcpLine::broken();        // made while there is memory for it
+  Error ended_ = TcpLine::broken();  // made while there is memory for it
+  const Error no_room_ = no_room_for_early(rank());
   const std::unique_ptr<char[]> content_;  // of the frame that is read
   std::thread reader_;
 };

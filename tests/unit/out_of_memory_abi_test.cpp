@@ -33,14 +33,14 @@ enum class Over { kThreads, kTcp };
 /// @param status  of the meeting.
 muonrt_comm_t* meet_over_tcp(int rank, const std::string& address, int64_t timeout_ms,
                              muonrt_status_t& status) {
-  const std::string secret(32, 's');
+  static const char secret[] = "32 bytes or more that nobody knows";
   muonrt_tcp_t tcp;
   muonrt_tcp_init(&tcp);
   tcp.rank = rank;
   tcp.size = 2;
   tcp.address = address.c_str();
-  tcp.secret = secret.data();
-  tcp.secret_bytes = std::ssize(secret);
+  tcp.secret = secret;
+  tcp.secret_bytes = sizeof secret;
   tcp.timeout_ms = timeout_ms;
   muonrt_comm_t* comm = nullptr;
   status = muonrt_comm_create_tcp(&comm, &tcp);
