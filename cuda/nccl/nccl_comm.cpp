@@ -39,21 +39,10 @@ class Mark {
 class NcclComm final : public Comm {
  public:
   /// @param borrowed  of the communicator that this one duplicates, if it borrows; else null.
-  NcclComm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
-           const NcclOptions& options, const std::shared_ptr<NcclShared>& borrowed)
-      : api_(api), bootstrap_(std::move(bootstrap)), options_(options) {
-    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
-    // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
-    std::optional<DeviceGuard> guard;
-    nccl_together(*bootstrap_, [&] {
-      guard.emplace(options_.device_index);
-      if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
-      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
-      last_ = std::make_shared<CudaEvent>(options_.device_index);
-      scratch(kFirstScratch);
-      if (options_.borrow) watch();
-    });
-    if (!options_.borrow) make(id);
+  NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
+           const std::shared_ptr<NcclShared>& borrowed)
+      : api_(api), options_(options), bootstrap_(bootstrap()) {
+    nccl_begin(*bootstrap_, [&] { begin(borrowed); });
   }
   /// Waits for no stream: what enqueued work uses outlives this.
   ~NcclComm() override {
@@ -132,8 +121,9 @@ class NcclComm final : public Comm {
     bootstrap_->allgather(mine, all, bytes);
   }
   std::unique_ptr<Comm> duplicate() override {
-    return std::make_unique<NcclComm>(api_, bootstrap_->duplicate(), options_,
-                                      options_.borrow ? shared_ : nullptr);
+    return std::make_unique<NcclComm>(
+        api_, [&] { return bootstrap_->duplicate(); }, options_,
+        options_.borrow ? shared_ : nullptr);
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
@@ -147,6 +137,21 @@ class NcclComm final : public Comm {
   int64_t exchanges() const override { return exchanges_; }
 
  private:
+  void begin(const std::shared_ptr<NcclShared>& borrowed) {
+    const NcclUniqueId id = nccl_meet(*bootstrap_, [&] { return prepare(borrowed); });
+    // All that may be lacking on one rank alone is there before any rank waits inside NCCL.
+    std::optional<DeviceGuard> guard;
+    nccl_together(*bootstrap_, [&] {
+      guard.emplace(options_.device_index);
+      if (!shared_) shared_ = std::make_shared<NcclShared>(options_.device_index);
+      link_ = std::make_unique<NcclLink>(api_(), *bootstrap_, shared_);
+      last_ = std::make_shared<CudaEvent>(options_.device_index);
+      scratch(kFirstScratch);
+      if (options_.borrow) watch();
+    });
+    if (!options_.borrow) make(id);
+  }
+
   /// The caller's communicator is looked at before any rank uses it: one that blocks would wait for
   /// a rank that has refused.
   NcclGuest prepare(const std::shared_ptr<NcclShared>& borrowed) {
@@ -312,8 +317,8 @@ class NcclComm final : public Comm {
   }
 
   const NcclApi& (*const api_)();
-  const std::unique_ptr<Bootstrap> bootstrap_;
   const NcclOptions options_;
+  const std::unique_ptr<Bootstrap> bootstrap_;
   int version_ = 0;
   std::shared_ptr<NcclShared> shared_;                  // what is enqueued looks at its flag
   std::vector<std::unique_ptr<ReusedMemory>> scratch_;  // one stream uses it, in order
@@ -327,7 +332,8 @@ class NcclComm final : public Comm {
 
 std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options) {
-  return std::make_unique<NcclComm>(api, std::move(bootstrap), options, nullptr);
+  return std::make_unique<NcclComm>(
+      api, [&] { return std::move(bootstrap); }, options, nullptr);
 }
 
 }  // namespace muonrt::cuda

@@ -1,12 +1,31 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <new>
 #include <optional>
 
 #include "backend/bootstrap.hpp"
+#include "base/function_ref.hpp"
 #include "cuda/nccl/nccl_api.hpp"
 
 namespace muonrt::cuda {
+
+/// Makes a communicator's bootstrap: in its constructor, when its own memory is there, for then its
+/// peers go on.
+using MakeBootstrap = FunctionRef<std::unique_ptr<Bootstrap>()>;
+
+/// Runs `begin`, which makes a communicator over `bootstrap`. Where a rank has no memory for it,
+/// its peers hear so.
+template <class Begin>
+void nccl_begin(Bootstrap& bootstrap, Begin begin) {
+  try {
+    begin();
+  } catch (const std::bad_alloc&) {
+    bootstrap.abort(Error(Status::kOutOfMemory));
+    throw;
+  }
+}
 
 /// Where a rank's ncclComm_t comes from.
 enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };

@@ -28,15 +28,17 @@ constexpr int64_t kCopyGraceMs = 5000;
 /// waits at reductions only, so that a step that hangs ends.
 class StagedComm final : public Comm {
  public:
-  StagedComm(std::unique_ptr<Bootstrap> bootstrap, int device)
-      : bootstrap_(std::move(bootstrap)),
+  StagedComm(MakeBootstrap bootstrap, int device)
+      : bootstrap_(bootstrap()),
         device_(device),
         direct_(bootstrap_->receivers_copy()),
         copy_message_(
             [this](void* to, const void* from, int64_t bytes) { copy_message(to, from, bytes); }) {
-    nccl_together(*bootstrap_, [&] {
-      require_device(device_);
-      ready_ = std::make_unique<CudaEvent>(device_);
+    nccl_begin(*bootstrap_, [&] {
+      nccl_together(*bootstrap_, [&] {
+        require_device(device_);
+        ready_ = std::make_unique<CudaEvent>(device_);
+      });
     });
   }
 
@@ -93,7 +95,7 @@ class StagedComm final : public Comm {
     bootstrap_->allgather(mine, all, bytes);
   }
   std::unique_ptr<Comm> duplicate() override {
-    return std::make_unique<StagedComm>(bootstrap_->duplicate(), device_);
+    return std::make_unique<StagedComm>([&] { return bootstrap_->duplicate(); }, device_);
   }
   void set_timeout_ms(int64_t ms) override { bootstrap_->set_timeout_ms(ms); }
   void abort(Status status, const std::string& message) noexcept override {
@@ -274,7 +276,7 @@ class StagedComm final : public Comm {
 namespace muonrt {
 
 std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap> bootstrap, int device_index) {
-  return std::make_unique<cuda::StagedComm>(std::move(bootstrap), device_index);
+  return std::make_unique<cuda::StagedComm>([&] { return std::move(bootstrap); }, device_index);
 }
 
 }  // namespace muonrt

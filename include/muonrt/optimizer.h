@@ -291,8 +291,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * resume, a parameter that is not its master weight rounded, or an infinity or NaN in a parameter,
  * its master weights or its state), MISMATCH (step arguments differ, or replicas), CALLBACK (a
  * function of the caller's has failed on some rank), OUT_OF_MEMORY (on some rank there was none for
- * its arguments; a step takes no more, but over TCP, where it then ends the optimizer: COMM or
- * DEVICE).
+ * its arguments; a step takes no more, but over TCP for messages that come early: where there is
+ * none, they wait; if others are awaited behind them for a second, the optimizer ends with COMM).
  * Finite gradients may still take a weight out of the range of its dtype, by a rate or decay that
  * is too large. That step is committed and returns MUONRT_OK; the next one is refused,
  * INVALID_ARGUMENT naming rank and parameter, until all weights and states are finite again.

@@ -51,8 +51,8 @@ MUONRT_API void muonrt_tcp_init_sized(muonrt_tcp_t* tcp, uint32_t size);
  * Errors: INVALID_ARGUMENT; CALLBACK; COMM if this rank's secret is not rank 0's (which waits for
  * it and gets TIMEOUT), the address is taken, something else answers there, or rank 0 may not have
  * a file open for each rank; MISMATCH, on all ranks, for unequal sizes or versions, a rank out of
- * range, or two ranks of one number; TIMEOUT naming the ranks that are missing, or, on the others,
- * what came of the last try to reach rank 0.
+ * range, or two ranks of one number; OUT_OF_MEMORY, of rank 0 on all ranks; TIMEOUT naming the
+ * ranks that are missing, or, on the others, what came of the last try to reach rank 0.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t* tcp);
 

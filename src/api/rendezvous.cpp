@@ -3,6 +3,7 @@
 #include "api/as_status.hpp"
 #include "api/handles.hpp"
 #include "api/structs.hpp"
+#include "base/backoff.hpp"
 #include "base/sized_struct.hpp"
 #include "comm/post_transport.hpp"
 #include "comm/tcp_post.hpp"
@@ -53,10 +54,12 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_t*
     TcpMeeting meeting;
     meeting.rank = given.rank;
     meeting.size = given.size;
-    meeting.address = given.address;
-    meeting.interface = given.interface_name ? given.interface_name : "";
-    meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     meeting.version = muonrt_version();
+    patiently(Deadline::in_ms(given.timeout_ms), [&] {
+      meeting.address = given.address;
+      meeting.interface = given.interface_name ? given.interface_name : "";
+      meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
+    });
     if (given.listening) {
       meeting.listening = [&](const std::string& address) {
         const int32_t code = given.listening(given.state, address.c_str());

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 
 #include "base/deadline.hpp"
+#include "base/error.hpp"
 
 namespace muonrt {
 
@@ -36,5 +38,22 @@ class Backoff {
   Deadline::Clock::time_point began_ = Deadline::Clock::now();
   Duration sleep_ = first_;
 };
+
+/// Runs `work`; where it finds no memory, again and again for a second, or until `deadline`.
+template <class Work>
+auto patiently(Deadline deadline, const Work& work) {
+  const Deadline enough = Deadline::in_ms(1000);
+  using std::chrono::milliseconds;
+  for (Backoff pauses(milliseconds(0), milliseconds(1), milliseconds(50));;
+       pauses.pause(deadline.at())) {
+    try {
+      return work();
+    } catch (const std::exception&) {
+      const Error error = caught_error();
+      const bool lacks = error.status() == Status::kOutOfMemory && !error.is_secondhand();
+      if (!lacks || enough.passed() || deadline.passed()) throw;
+    }
+  }
+}
 
 }  // namespace muonrt

@@ -86,6 +86,16 @@ Error Error::named(int32_t here) const noexcept {
   }
 }
 
+Error Error::of_ended_comm() const noexcept {
+  if (status_ != Status::kOutOfMemory) return *this;
+  Error out = *this;
+  if (!message_)
+    out = error_in_words(
+        status_, [] { return kExhausted; }, rank_, secondhand_);
+  out.status_ = Status::kComm;
+  return out;
+}
+
 Error Error::between(const std::string& front, const std::string& behind) const {
   try {
     return Error(status_, cat(front, message(), behind), rank_, secondhand_,

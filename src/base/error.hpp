@@ -63,6 +63,9 @@ class Error : public std::exception {
   /// As all ranks tell it who have agreed on it: "rank 3: ..." and no word of who reported it.
   /// @param here  the rank that asks, where it happened if nobody has told of it.
   Error named(int32_t here) const noexcept;
+  /// Of a communicator that has ended, perhaps for want of memory: that is COMM then, for after
+  /// OUT_OF_MEMORY a step may be repeated.
+  Error of_ended_comm() const noexcept;
   /// The same error with more words around it.
   Error between(const std::string& front, const std::string& behind = "") const;
 
@@ -77,14 +80,21 @@ class Error : public std::exception {
   std::shared_ptr<const std::string> message_;  // shared: a copy takes no memory
 };
 
-/// An error whose message is the parts, or shorter where there is no memory for them.
+/// An error with the message that `words` makes, or without one where there is no memory for it.
+template <class Words>
+Error error_in_words(Status status, const Words& words, int32_t rank = -1,
+                     bool secondhand = false) noexcept {
+  try {
+    return Error(status, words(), rank, secondhand);
+  } catch (const std::bad_alloc&) {
+    return Error(status, rank, secondhand);
+  }
+}
+
+/// The same, of the parts.
 template <class... Parts>
 Error make_error(Status status, const Parts&... parts) noexcept {
-  try {
-    return Error(status, cat(parts...));
-  } catch (const std::bad_alloc&) {
-    return Error(status);
-  }
+  return error_in_words(status, [&] { return cat(parts...); });
 }
 
 /// The exception that is being handled, as an Error: any other than an Error is OUT_OF_MEMORY or

@@ -4,13 +4,18 @@
 
 namespace muonrt {
 
-Sha256::Digest hmac_sha256(std::string_view key, std::string_view message) {
+Sha256::Digest hmac_sha256(TextParts key, TextParts message) {
   std::array<unsigned char, 64> inner{}, outer{};
-  if (key.size() <= inner.size()) {
-    std::memcpy(inner.data(), key.data(), key.size());
-  } else {
-    Sha256 hash;
-    hash.update(key);
+  Sha256 hash;
+  size_t bytes = 0;
+  for (const std::string_view part : key) {
+    hash.update(part);
+    if (bytes + part.size() <= inner.size())
+      part.copy(reinterpret_cast<char*>(inner.data()) + bytes, part.size());
+    bytes += part.size();
+  }
+  if (bytes > inner.size()) {
+    inner = {};
     const Sha256::Digest shorter = hash.digest();
     std::memcpy(inner.data(), shorter.data(), shorter.size());
   }
@@ -20,7 +25,7 @@ Sha256::Digest hmac_sha256(std::string_view key, std::string_view message) {
   }
   Sha256 first, second;
   first.update(inner.data(), inner.size());
-  first.update(message);
+  for (const std::string_view part : message) first.update(part);
   const Sha256::Digest digest = first.digest();
   second.update(outer.data(), outer.size());
   second.update(digest.data(), digest.size());

@@ -94,12 +94,7 @@ Error CallbackTransport::error_from(muonrt_status_t status,
                                     char (&message)[kMessageCapacity]) const {
   message[kMessageCapacity - 1] = 0;
   const char* const text = message[0] ? message : "the transport gave no reason";
-  Error error(status_from(status));  // where there is no memory for the words
-  try {
-    error = Error(status_from(status), cat(where(), ": ", text));
-  } catch (const std::bad_alloc&) {
-  }
-  return error;
+  return error_in_words(status_from(status), [&] { return cat(where(), ": ", text); });
 }
 
 template <class Function, class... Arguments>
@@ -121,7 +116,9 @@ std::optional<Error> CallbackTransport::published() const {
   if (status == MUONRT_OK) return std::nullopt;
   message[kMessageCapacity - 1] = 0;
   // Not of the operation that runs, which is another thread's.
-  return Error(status_from(status), cat(name_, ": ", static_cast<const char*>(message)), -1, true);
+  return error_in_words(
+      status_from(status), [&] { return cat(name_, ": ", static_cast<const char*>(message)); }, -1,
+      true);
 }
 
 void CallbackTransport::do_exchange(std::span<const SendTo> sends,

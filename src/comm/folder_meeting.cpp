@@ -11,6 +11,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "base/backoff.hpp"
 #include "comm/handshake.hpp"
 #include "comm/rendezvous.hpp"
 
@@ -34,12 +35,12 @@ constexpr std::array<char, 8> kNote = {'m', 'u', 'o', 'n', 'r', 't', 'N', '1'};
 std::string text_of(const Nonce& drawn) { return {drawn.begin(), drawn.end()}; }
 
 Digest proof_of(const FolderMeeting& meeting, const NoteHead& head, const std::string& rest) {
-  return keyed(meeting.secret, text_of(head.drawn) + meeting.run_id + '\n' + rest);
+  return keyed(meeting.secret, {text_of(head.drawn), meeting.run_id, "\n", rest});
 }
 
 /// What the ranks of one meeting know and nobody else.
 std::string common_secret(const FolderMeeting& meeting, const Nonce& drawn) {
-  const Digest out = keyed(meeting.secret, meeting.run_id + '\n' + text_of(drawn));
+  const Digest out = keyed(meeting.secret, {meeting.run_id, "\n", text_of(drawn)});
   return {out.begin(), out.end()};
 }
 
@@ -173,14 +174,18 @@ TcpMeeting over_tcp(const FolderMeeting& m, const NoteFile& file) {
 
 std::vector<Socket> receive_all(const FolderMeeting& meeting, const NoteFile& file,
                                 Deadline deadline) {
-  std::vector<Socket> doors = listen_at(own_places(), std::max(64, meeting.size));
-  std::string rest = machine_name() + '\n';
-  for (const Socket& door : doors) rest += address_of(door).text() + '\n';
+  std::vector<Socket> doors;
   NoteHead head{kNote, fresh_nonce(), {}};
-  head.proof = proof_of(meeting, head, rest);
-  TcpMeeting tcp = over_tcp(meeting, file);
-  tcp.secret = common_secret(meeting, head.drawn);
-  const Note note(file, std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+  TcpMeeting tcp;
+  const Note note = patiently(deadline, [&] {
+    doors = listen_at(own_places(), std::max(64, meeting.size));
+    std::string rest = machine_name() + '\n';
+    for (const Socket& door : doors) rest += address_of(door).text() + '\n';
+    head.proof = proof_of(meeting, head, rest);
+    tcp = over_tcp(meeting, file);
+    tcp.secret = common_secret(meeting, head.drawn);
+    return Note(file, std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+  });
   return meet_all(tcp, std::move(doors), deadline);
 }
 

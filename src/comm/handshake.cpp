@@ -11,16 +11,15 @@ namespace muonrt {
 namespace {
 
 template <class T>
-void append_bytes(std::string& to, const T& value, size_t bytes = sizeof(T)) {
-  to.append(reinterpret_cast<const char*>(&value), bytes);
+std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
+  return {reinterpret_cast<const char*>(&value), bytes};
 }
 
 }  // namespace
 
-Digest keyed(const std::string& secret, const std::string& text) {
-  std::string key;
-  append_bytes(key, static_cast<uint64_t>(secret.size()));
-  return hmac_sha256(key + secret, text);
+Digest keyed(const std::string& secret, TextParts text) {
+  const auto size = static_cast<uint64_t>(secret.size());
+  return hmac_sha256({bytes_of(size), secret}, text);
 }
 
 Nonce fresh_nonce() {
@@ -32,19 +31,13 @@ Nonce fresh_nonce() {
 }
 
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim) {
-  std::string text;
-  append_bytes(text, greeted);
-  append_bytes(text, claim, offsetof(Claim, proof));
-  return keyed(secret, text);
+  return keyed(secret, {bytes_of(greeted), bytes_of(claim, offsetof(Claim, proof))});
 }
 
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer) {
-  std::string text;
-  append_bytes(text, claimed);
-  append_bytes(text, greeted);
-  append_bytes(text, answer, offsetof(Answer, proof));
-  return keyed(secret, text);
+  return keyed(secret,
+               {bytes_of(claimed), bytes_of(greeted), bytes_of(answer, offsetof(Answer, proof))});
 }
 
 Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,

@@ -50,7 +50,7 @@ constexpr int32_t wire_version(int32_t said) { return said == 0 ? 1 : said; }
 Nonce fresh_nonce();
 
 /// HMAC pads its key with zeros: keyed is the secret with its length, so that no two are equal.
-Digest keyed(const std::string& secret, const std::string& text);
+Digest keyed(const std::string& secret, TextParts text);
 
 /// HMAC over both numbers and all of the claim, or the answer, but the proof itself.
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);

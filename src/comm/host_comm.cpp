@@ -15,30 +15,32 @@ StreamKind HostComm::stream_kind() const {
   return transport_->caller_thread_only() ? StreamKind::kCommOnCaller : StreamKind::kComm;
 }
 
+/// Of a step, whose transport has ended with what it throws.
+template <class Work>
+void HostComm::enqueue(Stream& stream, Work work) {
+  host_stream(stream).enqueue(host::Task([this, work] {
+    const std::lock_guard lock(mutex_);
+    ends_comm(work);
+  }));
+}
+
 void HostComm::exchange(Stream& stream, std::span<const SendTo> sends,
                         std::span<const ReceiveFrom> receives) {
-  host_stream(stream).enqueue(host::Task([this, sends, receives] {
-    const std::lock_guard lock(mutex_);
+  enqueue(stream, [this, sends, receives] {
     transport_->exchange(sends, receives);
     int64_t bytes = 0;
     for (const SendTo& s : sends) bytes += s.peer == rank() ? 0 : s.bytes;
     bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
     exchanges_.fetch_add(1, std::memory_order_relaxed);
-  }));
+  });
 }
 
 void HostComm::reduce_max(Stream& stream, const float* in, float* out, int64_t n) {
-  host_stream(stream).enqueue(host::Task([this, in, out, n] {
-    const std::lock_guard lock(mutex_);
-    transport_->reduce_max(in, out, n);
-  }));
+  enqueue(stream, [this, in, out, n] { transport_->reduce_max(in, out, n); });
 }
 
 void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) {
-  host_stream(stream).enqueue(host::Task([this, in, out, n] {
-    const std::lock_guard lock(mutex_);
-    transport_->reduce_sum(in, out, n);
-  }));
+  enqueue(stream, [this, in, out, n] { transport_->reduce_sum(in, out, n); });
 }
 
 void HostComm::allgather(const void* mine, void* all, int64_t bytes) {

@@ -47,6 +47,9 @@ class HostComm final : public Comm {
   Transport& transport() { return *transport_; }
 
  private:
+  template <class Work>
+  void enqueue(Stream& stream, Work work);
+
   std::unique_ptr<Transport> transport_;
   std::mutex mutex_;  // one operation at a time
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;

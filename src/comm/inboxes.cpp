@@ -1,58 +1,111 @@
 #include "comm/inboxes.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace muonrt {
 
 using Lock = std::unique_lock<std::mutex>;
 
-bool Inboxes::add(uint64_t channel, int32_t from, int64_t message_bytes, int64_t offset,
-                  Piece piece) {
+namespace {
+
+/// The next piece of `message`; of one of another size it keeps that alone.
+void put(Awaited& message, int64_t message_bytes, const char* piece, int64_t bytes) {
+  message.sent = message_bytes;
+  if (message.sent != message.bytes) return;
+  std::memcpy(static_cast<char*>(message.data) + message.arrived, piece,
+              static_cast<size_t>(bytes));
+  message.arrived += bytes;
+}
+
+}  // namespace
+
+Awaited* Inboxes::Channel::open(int32_t from) {
+  for (Awaited& message : awaited)
+    if (message.from == from && !message.complete()) return &message;
+  return nullptr;
+}
+
+void Inboxes::Channel::end(Error why) {
+  if (!error) error = std::move(why);
+  early.clear();
+}
+
+Inboxes::Channel& Inboxes::at(uint64_t channel) {
+  const auto known = channels_.find(channel);
+  if (known != channels_.end()) return known->second;
+  Channel made;
+  made.coming.resize(size_);
+  made.left.resize(size_);
+  return channels_.emplace(channel, std::move(made)).first->second;
+}
+
+void Inboxes::enter(uint64_t channel) {
   const Lock lock(mutex_);
-  if (errors_.count(channel)) return true;
-  auto& waiting = messages_[{channel, from}];
-  const bool first = waiting.empty() || waiting.back().arrived == waiting.back().bytes;
-  if (first) {
-    if (offset != 0) return false;
-    waiting.push_back({message_bytes, 0, {}});
+  at(channel);
+}
+
+bool Inboxes::add(const FrameHead& head, const char* content) {
+  const Lock lock(mutex_);
+  Channel& channel = at(head.channel);
+  if (channel.error) return true;
+  Coming& coming = channel.coming[static_cast<size_t>(head.from)];
+  const bool first = coming.arrived == coming.bytes;
+  if (!first && coming.bytes != head.message_bytes) return false;
+  if (head.offset != (first ? 0 : coming.arrived)) return false;
+  Awaited* const message = channel.open(head.from);
+  if (message) {
+    if (message->arrived != head.offset) return false;  // its begin came to another place
+    put(*message, head.message_bytes, content, head.piece_bytes);
+    if (message->complete() || message->sent != message->bytes) wake_.notify_all();
+  } else {
+    const auto bytes = static_cast<size_t>(head.piece_bytes);
+    Early early{head.from, head.message_bytes, head.offset,
+                std::make_unique_for_overwrite<char[]>(bytes), head.piece_bytes};
+    std::memcpy(early.data.get(), content, bytes);
+    channel.early.push_back(std::move(early));
   }
-  Message& message = waiting.back();
-  if (message.bytes != message_bytes || message.arrived != offset) return false;
-  message.arrived += piece.bytes;
-  message.pieces.push_back(std::move(piece));
-  if (first || message.arrived == message.bytes) wake_.notify_all();
+  coming = {head.message_bytes, head.offset + head.piece_bytes};
   return true;
+}
+
+bool Inboxes::waits(uint64_t channel) {
+  const Lock lock(mutex_);
+  const auto known = channels_.find(channel);
+  return known != channels_.end() && !known->second.error &&
+         !std::all_of(known->second.awaited.begin(), known->second.awaited.end(),
+                      [](const Awaited& message) { return message.complete(); });
 }
 
 void Inboxes::left(uint64_t channel, int32_t from) {
   const Lock lock(mutex_);
-  left_.insert({channel, from});
+  at(channel).left[static_cast<size_t>(from)] = 1;
   wake_.notify_all();
 }
 
-void Inboxes::gone(int32_t from, std::string why) {
+void Inboxes::gone(int32_t from, std::string why) noexcept {
   const Lock lock(mutex_);
-  gone_.emplace(from, std::move(why));
+  auto& gone = gone_[static_cast<size_t>(from)];
+  if (!gone) gone = std::move(why);
   wake_.notify_all();
 }
 
 void Inboxes::fail(uint64_t channel, Error error) {
   const Lock lock(mutex_);
-  errors_.emplace(channel, std::move(error));
-  const auto begin = messages_.lower_bound({channel, INT32_MIN});
-  messages_.erase(begin, messages_.upper_bound({channel, INT32_MAX}));
+  at(channel).end(std::move(error));
   wake_.notify_all();
 }
 
-void Inboxes::close(Error error) {
+void Inboxes::close(Error error) noexcept {
   const Lock lock(mutex_);
   if (!closed_) closed_ = std::move(error);
   wake_.notify_all();
 }
 
 std::optional<Error> Inboxes::error_of(uint64_t channel) const {
-  const auto at = errors_.find(channel);
-  return at == errors_.end() ? std::nullopt : std::optional<Error>(at->second);
+  const auto known = channels_.find(channel);
+  return known == channels_.end() ? std::nullopt : known->second.error;
 }
 
 std::optional<Error> Inboxes::failed(uint64_t channel) {
@@ -66,34 +119,50 @@ std::optional<Error> Inboxes::ended(uint64_t channel) {
   return error ? error : closed_;
 }
 
-void Inboxes::take(uint64_t channel, int32_t from, void* data, int64_t bytes, Deadline deadline) {
+void Inboxes::expect(uint64_t channel, std::span<Awaited> messages) {
+  const Lock lock(mutex_);
+  Channel& its = at(channel);
+  its.awaited = messages;
+  for (auto early = its.early.begin(); early != its.early.end();) {
+    Awaited* const message = its.open(early->from);
+    if (message && message->arrived != early->offset)
+      return its.end(senseless(early->from, "a message whose begin was not taken"));
+    if (message) put(*message, early->message_bytes, early->data.get(), early->bytes);
+    early = message ? its.early.erase(early) : std::next(early);
+  }
+}
+
+void Inboxes::forget(uint64_t channel) noexcept {
+  const Lock lock(mutex_);
+  if (const auto known = channels_.find(channel); known != channels_.end())
+    known->second.awaited = {};
+}
+
+/// Why `message` will not come any more.
+std::optional<Error> Inboxes::why_not(Channel& channel, const Awaited& message) const {
+  const auto from = static_cast<size_t>(message.from);
+  if (message.sent != 0 && message.sent != message.bytes) {
+    channel.end(another_size(message.from, message.sent, message.bytes));
+    return channel.error;
+  }
+  if (gone_[from]) return muonrt::gone(message.from, gone_[from]->c_str());
+  if (channel.left[from]) return muonrt::gone(message.from);
+  return closed_;
+}
+
+void Inboxes::await(uint64_t channel, Deadline deadline) {
   Lock lock(mutex_);
+  Channel& its = at(channel);
   while (true) {
-    if (const auto error = error_of(channel)) throw *error;
-    const auto at = messages_.find({channel, from});
-    if (at != messages_.end() && !at->second.empty()) {  // empty: what came first was refused
-      Message& front = at->second.front();
-      const int64_t size = front.bytes;
-      if (front.arrived == size) {
-        const Message message = std::move(front);
-        at->second.pop_front();
-        if (at->second.empty()) messages_.erase(at);
-        lock.unlock();
-        if (size != bytes) throw another_size(from, size, bytes);
-        auto* to = static_cast<char*>(data);
-        for (const Piece& piece : message.pieces) {
-          std::memcpy(to, piece.data.get(), static_cast<size_t>(piece.bytes));
-          to += piece.bytes;
-        }
-        return;
-      }
-      if (size != bytes) throw another_size(from, size, bytes);
+    if (its.error) throw *its.error;
+    const Awaited* missing = nullptr;
+    for (const Awaited& message : its.awaited) {
+      if (message.complete()) continue;
+      if (const auto why = why_not(its, message)) throw *why;
+      if (!missing) missing = &message;
     }
-    if (const auto why = gone_.find(from); why != gone_.end())
-      throw muonrt::gone(from, why->second);
-    if (left_.count({channel, from})) throw muonrt::gone(from);
-    if (closed_) throw *closed_;
-    if (deadline.passed()) throw not_in_time(from);
+    if (!missing) return;
+    if (deadline.passed()) throw not_in_time(missing->from);
     wake_.wait_until(lock, deadline.at());
   }
 }

@@ -2,12 +2,24 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 
 namespace muonrt {
+
+/// A message that a rank waits for.
+struct Awaited {
+  int32_t from;
+  void* data;
+  int64_t bytes;
+  // What has come of it:
+  int64_t arrived = 0;
+  int64_t sent = 0;  // how many its sender says; 0: nothing has come
+  bool complete() const { return arrived == bytes; }
+};
 
 /// Carries messages between pairs of ranks, in order for each (channel, from, to); what a way to
 /// move messages (sockets) implements, and PostTransport makes a Transport of. A channel is
@@ -23,14 +35,24 @@ class Post {
   int size() const { return size_; }
   virtual std::string name() const = 0;
 
+  /// Takes what the channel's end will need, so that `publish` and `leave` need no memory.
+  virtual void enter(uint64_t channel) = 0;
+
   /// Returns when `data` may be reused, perhaps before the peer has it.
   /// Errors: TIMEOUT, COMM if the way is broken, what was published on the channel.
   virtual void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
                     Deadline deadline) = 0;
-  /// The next message of `from`. Errors: TIMEOUT; MISMATCH if it has another size; COMM if the peer
-  /// has left or is gone; what was published on the channel.
-  virtual void receive(uint64_t channel, int32_t from, void* data, int64_t bytes,
-                       Deadline deadline) = 0;
+
+  /// Messages of different ranks, which go to their places as they come and need no memory then,
+  /// from `expect` to `forget`.
+  virtual void expect(uint64_t channel, std::span<Awaited> messages) = 0;
+  virtual void forget(uint64_t channel) noexcept = 0;
+  /// Waits for all that is expected. Errors: TIMEOUT; MISMATCH if one has another size (then the
+  /// channel has failed); COMM if the peer has left or is gone; what was published on the channel;
+  /// OUT_OF_MEMORY if there is none for what comes before it is expected.
+  virtual void await(uint64_t channel, Deadline deadline) = 0;
+  /// The next message of one rank.
+  void receive(uint64_t channel, int32_t from, void* data, int64_t bytes, Deadline deadline);
 
   /// Ends all waits on the channel, here and on the peers. Does not block.
   virtual void publish(uint64_t channel, const Error& error) noexcept = 0;
@@ -42,34 +64,63 @@ class Post {
   const int rank_, size_;
 };
 
+/// Messages that are expected in a scope: afterwards nothing is written to their places.
+class Expectation {
+ public:
+  Expectation(Post& post, uint64_t channel, std::span<Awaited> messages)
+      : post_(post), channel_(channel) {
+    post.expect(channel, messages);
+  }
+  ~Expectation() { post_.forget(channel_); }
+  Expectation(const Expectation&) = delete;
+  Expectation& operator=(const Expectation&) = delete;
+
+ private:
+  Post& post_;
+  const uint64_t channel_;
+};
+
+inline void Post::receive(uint64_t channel, int32_t from, void* data, int64_t bytes,
+                          Deadline deadline) {
+  Awaited one{from, data, bytes};
+  const Expectation expected(*this, channel, {&one, 1});
+  await(channel, deadline);
+}
+
 // What every post says in the same words.
 
 inline Error not_in_time(int32_t from) {
-  return Error(Status::kTimeout, cat("no message from rank ", from,
-                                     " came before the deadline; look for a rank that is late, or "
-                                     "raise the timeout"));
+  return make_error(
+      Status::kTimeout, "no message from rank ", from,
+      " came before the deadline; look for a rank that is late, or raise the timeout");
 }
 /// @param why  what the last that it sent is not, if that is why it is gone; else empty.
-inline Error gone(int32_t from, const std::string& why = {}) {
-  return Error(Status::kComm,
-               why.empty()
-                   ? cat("rank ", from, " has left or its process has ended; look at its messages")
-                   : cat("what rank ", from, " sends cannot be read any more: ", why,
-                         "; look at the network and the memory between it and this rank"));
+inline Error gone(int32_t from, const char* why = "") {
+  if (!*why)
+    return make_error(Status::kComm, "rank ", from,
+                      " has left or its process has ended; look at its messages");
+  return make_error(Status::kComm, "what rank ", from, " sends cannot be read any more: ", why,
+                    "; look at the network and the memory between it and this rank");
 }
-inline Error senseless(int32_t from, const std::string& what) {
-  return Error(Status::kComm, cat("rank ", from, " sent what makes no sense: ", what,
-                                  "; use one build of muonrt on all ranks"));
+template <class... What>
+Error senseless(int32_t from, const What&... what) {
+  return make_error(Status::kComm, "rank ", from, " sent what makes no sense: ", what...,
+                    "; use one build of muonrt on all ranks");
 }
 inline Error changed(int32_t from, const char* what) {
-  return Error(Status::kComm,
-               cat(what, " of rank ", from,
-                   " has changed on its way (its checksum is another one); look at the network and "
-                   "the memory between it and this rank"));
+  return make_error(
+      Status::kComm, what, " of rank ", from,
+      " has changed on its way (its checksum is another one); look at the network and the memory "
+      "between it and this rank");
 }
 inline Error another_size(int32_t from, int64_t sent, int64_t expected) {
-  return Error(Status::kMismatch, cat("rank ", from, " sent ", sent, " bytes, expected were ",
-                                      expected, "; both ranks must agree on the size"));
+  return make_error(Status::kMismatch, "rank ", from, " sent ", sent, " bytes, expected were ",
+                    expected, "; both ranks must agree on the size");
+}
+inline Error no_room_for_early(int rank) {
+  return make_error(Status::kOutOfMemory, "rank ", rank,
+                    " has no memory for messages that come before it takes them; give it more, or "
+                    "use smaller chunks");
 }
 
 }  // namespace muonrt

@@ -11,7 +11,10 @@ namespace {
 class PostTransport final : public Transport {
  public:
   PostTransport(std::shared_ptr<Post> post, uint64_t channel)
-      : Transport(post->rank(), post->size()), post_(std::move(post)), channel_(channel) {}
+      : Transport(post->rank(), post->size()), post_(std::move(post)), channel_(channel) {
+    awaited_.reserve(static_cast<size_t>(size()));
+    post_->enter(channel_);
+  }
   ~PostTransport() override {
     retire();
     post_->leave(channel_);
@@ -24,12 +27,15 @@ class PostTransport final : public Transport {
   void do_exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) override {
     const Deadline deadline = Deadline::in_ms(timeout_ms());
     named([&] {
+      awaited_.clear();
+      for (const ReceiveFrom& r : receives) {
+        if (r.peer != rank()) awaited_.push_back({r.peer, r.data, r.bytes});
+      }
+      const Expectation expected(*post_, channel_, awaited_);
       for (const SendTo& s : sends) {
         if (s.peer != rank()) post_->send(channel_, s.peer, s.data, s.bytes, deadline);
       }
-      for (const ReceiveFrom& r : receives) {
-        if (r.peer != rank()) post_->receive(channel_, r.peer, r.data, r.bytes, deadline);
-      }
+      post_->await(channel_, deadline);
     });
   }
 
@@ -39,14 +45,15 @@ class PostTransport final : public Transport {
     const int64_t total = bytes * size();
     named([&] {
       std::memcpy(out + rank() * bytes, mine, static_cast<size_t>(bytes));
-      if (rank() > 0) {
-        post_->send(channel_, 0, mine, bytes, deadline);
-        post_->receive(channel_, 0, out, total, deadline);
-        return;
-      }
-      for (int32_t r = 1; r < size(); ++r)
-        post_->receive(channel_, r, out + r * bytes, bytes, deadline);
-      for (int32_t r = 1; r < size(); ++r) post_->send(channel_, r, out, total, deadline);
+      awaited_.clear();
+      if (rank() > 0) awaited_.push_back({0, out, total});
+      for (int32_t r = 1; rank() == 0 && r < size(); ++r)
+        awaited_.push_back({r, out + r * bytes, bytes});
+      const Expectation expected(*post_, channel_, awaited_);
+      if (rank() > 0) post_->send(channel_, 0, mine, bytes, deadline);
+      post_->await(channel_, deadline);
+      for (int32_t r = 1; rank() == 0 && r < size(); ++r)
+        post_->send(channel_, r, out, total, deadline);
     });
   }
 
@@ -79,6 +86,7 @@ class PostTransport final : public Transport {
 
   const std::shared_ptr<Post> post_;
   const uint64_t channel_;
+  std::vector<Awaited> awaited_;  // with room for every rank
 };
 
 }  // namespace

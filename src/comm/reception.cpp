@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstring>
 #include <list>
+#include <memory>
 #include <optional>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "comm/handshake.hpp"
 #include "comm/rendezvous.hpp"
 #include "comm/transport.hpp"
@@ -44,28 +46,30 @@ struct PendingConnection {
 
 class Reception {
  public:
-  Reception(const TcpMeeting& meeting, std::vector<Socket> doors, Deadline deadline)
+  Reception(const TcpMeeting& meeting, Deadline deadline)
       : meeting_(meeting),
         deadline_(deadline),
-        doors_(std::move(doors)),
         members_(static_cast<size_t>(meeting.size)),
-        heard_(members_.size()) {}
+        heard_(members_.size()),
+        met_(members_.size()) {}
 
-  std::vector<Socket> run() {
+  /// Answers take no memory: those who have come hear of its want.
+  std::vector<Socket> run(std::vector<Socket> doors) {
+    doors_ = std::move(doors);
     try {
       while (missing() > 0) {
         MUONRT_REQUIRE(!deadline_.passed(), Status::kTimeout, late());
-        look();
+        patiently(deadline_, [&] { look(); });
       }
-    } catch (const Error& error) {
+    } catch (const std::exception&) {
+      const Error error = caught_error();
       answer_all(error.status(), error.message());
       if (error.status() != Status::kTimeout) answer_late(error);
       throw;
     }
     answer_all(Status::kOk, "");
-    std::vector<Socket> out;
-    for (Member& m : members_) out.push_back(std::move(m.socket));
-    return out;
+    for (size_t r = 1; r < members_.size(); ++r) met_[r] = std::move(members_[r].socket);
+    return std::move(met_);
   }
 
  private:
@@ -259,41 +263,51 @@ class Reception {
     for (Member& m : members_) m.socket = Socket();  // they have heard; room for other files
     const Deadline late = Deadline::in_ms(kLateMs);
     const auto all_heard = [&] { return std::count(heard_.begin() + 1, heard_.end(), false) == 0; };
-    while (!all_heard() && !late.passed() && !deadline_.passed()) look();
+    while (!all_heard() && !late.passed() && !deadline_.passed()) patiently(late, [&] { look(); });
   }
 
   const TcpMeeting& meeting_;
   const Deadline deadline_;
   std::optional<Error> failed_;
-  const std::vector<Socket> doors_;
+  std::vector<Socket> doors_;
   std::vector<Member> members_;
   std::vector<bool> heard_;  // ranks that have rank 0's answer
+  std::vector<Socket> met_;  // what `run` returns
   std::list<PendingConnection> pending_;
   int64_t turned_away_ = 0;
-  std::string last_reason_;
+  const char* last_reason_ = "";
 };
 
 }  // namespace
 
 std::vector<Socket> meet_all(const TcpMeeting& meeting, Deadline deadline) {
   check_meeting(meeting);
-  auto addresses = resolve(meeting.address);
-  if (!meeting.interface.empty()) addresses = addresses_on(meeting.interface, addresses);
+  const auto addresses = patiently(deadline, [&] {
+    auto named = resolve(meeting.address);
+    return meeting.interface.empty() ? named : addresses_on(meeting.interface, named);
+  });
   const bool any_port = port_of(meeting.address) == 0;
   MUONRT_REQUIRE(!any_port || meeting.listening || meeting.size == 1, Status::kInvalidArgument,
                  "rendezvous: address is '", meeting.address,
                  "' and nobody is told which port that is; pass `listening`, or a port");
   const int backlog = std::max(64, meeting.size);
-  auto doors = any_port ? listen_at_free_port(addresses, backlog) : listen_at(addresses, backlog);
-  TcpMeeting here = meeting;
-  here.address = with_port(meeting.address, address_of(doors.front()).port());
+  auto doors = patiently(deadline, [&] {
+    return any_port ? listen_at_free_port(addresses, backlog) : listen_at(addresses, backlog);
+  });
+  const TcpMeeting here = patiently(deadline, [&] {
+    TcpMeeting out = meeting;
+    out.address = with_port(meeting.address, address_of(doors.front()).port());
+    return out;
+  });
   if (here.listening) here.listening(here.address);
   return meet_all(here, std::move(doors), deadline);
 }
 
 std::vector<Socket> meet_all(const TcpMeeting& meeting, std::vector<Socket> doors,
                              Deadline deadline) {
-  return Reception(meeting, std::move(doors), deadline).run();
+  const auto reception =
+      patiently(deadline, [&] { return std::make_unique<Reception>(meeting, deadline); });
+  return reception->run(std::move(doors));
 }
 
 }  // namespace muonrt

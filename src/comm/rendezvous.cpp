@@ -114,7 +114,8 @@ bool ask(const Socket& socket, const TcpMeeting& meeting, const std::string& sec
                  "the same");
   answer.message.back() = 0;
   if (answer.status != 0)
-    throw Error(status_of_peer(answer.status), std::string(answer.message.data()), 0, true);
+    throw error_in_words(
+        status_of_peer(answer.status), [&] { return std::string(answer.message.data()); }, 0, true);
   MUONRT_REQUIRE(answer.wire == kWireVersion, Status::kMismatch,
                  "rendezvous: rank 0 speaks version ", wire_version(answer.wire),
                  " of what goes over the wire, rank ", meeting.rank, " ", kWireVersion,
@@ -160,14 +161,17 @@ Socket meet_rank_0(const TcpMeeting& meeting, const std::function<Lead(std::stri
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
     Greeting greeting{};
     std::string now;
-    const Lead lead = search(now);
-    Socket socket = knock(meeting, lead.addresses, greeting, deadline, now);
+    Lead lead;
+    Socket socket = patiently(deadline, [&] {
+      lead = search(now);
+      return knock(meeting, lead.addresses, greeting, deadline, now);
+    });
     if (socket) {
       if (ask(socket, meeting, lead.secret, greeting, mine, deadline)) return socket;
       ++unanswered;
-      why = "the connection was closed";
+      patiently(deadline, [&] { why = "the connection was closed"; });
     } else if (tries == 0 || !deadline.passed()) {
-      why = now;  // of a try that the deadline has not cut short
+      why.swap(now);  // of a try that the deadline has not cut short
     }
     ++tries;
   }

@@ -15,21 +15,36 @@ namespace muonrt {
 
 namespace {
 
-std::string bytes_of(const FrameHead& head, const char* content) {
-  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
-  return out.append(content, static_cast<size_t>(head.piece_bytes));
-}
+constexpr size_t kControlBytes = sizeof(FrameHead) + sizeof(ErrorHead) + kTextLimit;
 
 }  // namespace
 
-TcpLine::TcpLine(Socket socket) : socket_(std::move(socket)) {
+TcpLine::TcpLine(Socket socket, int size)
+    : socket_(std::move(socket)),
+      rest_(std::make_unique_for_overwrite<char[]>(kPieceLimit)),
+      held_(static_cast<size_t>(size)) {
   std::tie(wake_here_, wake_there_) = socket_pair();
 }
 
+void TcpLine::enter() {
+  const Lock lock(mutex_);
+  while (spare_.size() < 2 * (channels_ + 1)) {  // an error and a farewell
+    std::string memory;
+    memory.reserve(kControlBytes);
+    spare_.push_back(std::move(memory));
+  }
+  ++channels_;
+}
+
+void TcpLine::leave() noexcept {
+  const Lock lock(mutex_);
+  --channels_;
+}
+
 Error TcpLine::broken() {
-  return Error(Status::kComm,
-               "the connection to rank 0 has ended, which carries all messages; look at its "
-               "messages, and let it end last");
+  return make_error(Status::kComm,
+                    "the connection to rank 0 has ended, which carries all messages; look at its "
+                    "messages, and let it end last");
 }
 
 template <class Ready>
@@ -38,7 +53,7 @@ void TcpLine::await(Lock& lock, int32_t to, Deadline deadline, const Trouble& tr
   while (!ready()) {
     if (const auto error = trouble()) throw *error;
     if (broken_) throw broken();
-    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", held_.count(to) ? to : 0,
+    MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", holds(to) ? to : 0,
                    " takes no more messages and the deadline has passed; look whether it still "
                    "runs");
     wake_.wait_until(lock, deadline.at());
@@ -48,7 +63,7 @@ void TcpLine::await(Lock& lock, int32_t to, Deadline deadline, const Trouble& tr
 void TcpLine::send(const FrameHead& head, const void* content, Deadline deadline,
                    const Trouble& trouble) {
   Lock lock(mutex_);
-  await(lock, head.to, deadline, trouble, [&] { return !piece_ && !held_.count(head.to); });
+  await(lock, head.to, deadline, trouble, [&] { return !piece_ && !holds(head.to); });
   piece_ = Piece{head, static_cast<const char*>(content)};
   const int64_t mine = ++pieces_;
   write_out();
@@ -63,34 +78,30 @@ void TcpLine::send(const FrameHead& head, const void* content, Deadline deadline
 
 /// The rest of a frame that has begun must follow, or what comes next would make no sense.
 void TcpLine::give_up() noexcept {
-  const Piece mine = *piece_;
+  if (piece_->at > 0 && !broken_) {
+    std::memcpy(rest_.get(), piece_->content, static_cast<size_t>(piece_->head.piece_bytes));
+    piece_->content = rest_.get();
+    return;
+  }
   piece_.reset();
   wake_.notify_all();
-  if (mine.at == 0 || broken_) return;
-  try {
-    frames_.push_front(bytes_of(mine.head, mine.content));
-    frame_at_ = static_cast<size_t>(mine.at);
-  } catch (...) {  // no memory
-    broken_ = true;
-    shutdown(socket_.fd(), SHUT_RDWR);
-  }
 }
 
-void TcpLine::post(const FrameHead& head, const std::string& content) {
+void TcpLine::post(const FrameHead& head, const char* content) {
   const Lock lock(mutex_);
   if (broken_) return;
-  frames_.push_back(bytes_of(head, content.data()));
+  if (spare_.empty()) spare_.emplace_back();
+  std::string& frame = spare_.front();
+  frame.assign(reinterpret_cast<const char*>(&head), sizeof head);
+  frame.append(content, static_cast<size_t>(head.piece_bytes));
+  frames_.splice(frames_.end(), spare_, spare_.begin());
   write_out();
   if (pending()) nudge();
 }
 
 void TcpLine::hold(int32_t rank, bool on) {
   const Lock lock(mutex_);
-  if (on) {
-    held_.insert(rank);
-  } else {
-    held_.erase(rank);
-  }
+  held_[static_cast<size_t>(rank)] = on;
   wake_.notify_all();
 }
 
@@ -127,26 +138,31 @@ bool TcpLine::read(void* data, int64_t bytes) {
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
       return false;
     } else {
-      wait_for_input();
+      wait_for(POLLIN, 1000);
     }
   }
   return true;
 }
 
-void TcpLine::wait_for_input() {
-  short out = 0;
+bool TcpLine::pause(int ms) {
+  wait_for(0, ms);
+  const Lock lock(mutex_);
+  return !broken_;
+}
+
+void TcpLine::wait_for(short events, int ms) {
   {
     const Lock lock(mutex_);
-    if (pending() && !broken_) out = POLLOUT;
+    if (pending() && !broken_) events |= POLLOUT;
   }
-  pollfd fds[] = {{socket_.fd(), static_cast<short>(POLLIN | out), 0},
-                  {wake_here_.fd(), POLLIN, 0}};
-  poll(fds, 2, 1000);
+  // An end would wake who does not read at once, again and again.
+  pollfd fds[] = {{events ? socket_.fd() : -1, events, 0}, {wake_here_.fd(), POLLIN, 0}};
+  poll(fds, 2, ms);
   char taken[64];
   if (fds[1].revents) {
     [[maybe_unused]] const ssize_t n = recv(wake_here_.fd(), taken, sizeof taken, MSG_DONTWAIT);
   }
-  if (fds[0].revents & POLLOUT) advance();
+  if (fds[0].revents & (POLLOUT | POLLERR)) advance();
 }
 
 void TcpLine::nudge() {

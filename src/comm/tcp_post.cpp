@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -19,10 +21,16 @@ namespace muonrt {
 namespace {
 
 constexpr int kFarewellMs = 1000;  // for frames that nobody waits for
+constexpr int kPatienceMs = 1000;  // for memory, while other messages are waited for
+constexpr int kLookMs = 20;        // at most, between two looks for memory
 
-/// A peer's words, without what a terminal would act on.
-std::string words_in(const char* text, int64_t bytes) {
-  std::string out(text, static_cast<size_t>(bytes));
+/// A peer's words, without what a terminal would act on; none where there is no memory for them.
+std::string words_in(const char* text, int64_t bytes) noexcept {
+  std::string out;
+  try {
+    out.assign(text, static_cast<size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+  }
   for (char& c : out) {
     const auto byte = static_cast<unsigned char>(c);  // char is unsigned on arm64
     if ((byte < ' ' && byte != '\n') || byte == 127) c = '?';
@@ -63,7 +71,11 @@ class Posts {
 class TcpPost final : public Post {
  public:
   TcpPost(int rank, int size, Socket line, std::unique_ptr<TcpHub> hub)
-      : Post(rank, size), hub_(std::move(hub)), line_(std::make_unique<TcpLine>(std::move(line))) {
+      : Post(rank, size),
+        hub_(std::move(hub)),
+        line_(std::make_unique<TcpLine>(std::move(line), size)),
+        inboxes_(size),
+        content_(std::make_unique_for_overwrite<char[]>(kPieceLimit)) {
     Posts::all().add(this);
     try {
       reader_ = start_thread("a connection", [this] { read_all(); });
@@ -88,6 +100,11 @@ class TcpPost final : public Post {
     if (hub_) hub_->forsake();
   }
 
+  void enter(uint64_t channel) override {
+    inboxes_.enter(channel);
+    line_->enter();
+  }
+
   void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
             Deadline deadline) override {
     const auto trouble = [&] { return inboxes_.ended(channel); };
@@ -98,19 +115,23 @@ class TcpPost final : public Post {
     }
   }
 
-  void receive(uint64_t channel, int32_t from, void* data, int64_t bytes,
-               Deadline deadline) override {
-    inboxes_.take(channel, from, data, bytes, deadline);
+  void expect(uint64_t channel, std::span<Awaited> messages) override {
+    inboxes_.expect(channel, messages);
   }
+  void forget(uint64_t channel) noexcept override { inboxes_.forget(channel); }
+  void await(uint64_t channel, Deadline deadline) override { inboxes_.await(channel, deadline); }
 
   void publish(uint64_t channel, const Error& error) noexcept override {
     try {
       fail(channel, error.told_by(rank()));
       const ErrorHead head{static_cast<int32_t>(error.status()), error.rank()};
-      std::string content(reinterpret_cast<const char*>(&head), sizeof head);
-      content += error.message().substr(0, kTextLimit);
-      tell_all(FrameKind::kError, channel, content);
-    } catch (...) {  // no memory: the end of the connection tells everybody
+      const std::string& words = error.message();
+      const auto length = std::min(words.size(), static_cast<size_t>(kTextLimit));
+      char content[sizeof head + kTextLimit];
+      std::memcpy(content, &head, sizeof head);
+      std::memcpy(content + sizeof head, words.data(), length);
+      tell_all(FrameKind::kError, channel, content, static_cast<int64_t>(sizeof head + length));
+    } catch (...) {  // a channel that was not entered: the end of the connection tells everybody
       line_->close();
     }
   }
@@ -118,16 +139,16 @@ class TcpPost final : public Post {
   std::optional<Error> published(uint64_t channel) override { return inboxes_.failed(channel); }
 
   void leave(uint64_t channel) noexcept override {
+    line_->leave();
     try {
-      tell_all(FrameKind::kLeft, channel, "");
-    } catch (...) {
+      tell_all(FrameKind::kLeft, channel, "", 0);
+    } catch (...) {  // a channel that was not entered
     }
   }
 
  private:
-  void tell_all(FrameKind kind, uint64_t channel, const std::string& content) {
-    line_->post(control_frame(kind, channel, rank(), kToAll, content.data(), std::ssize(content)),
-                content);
+  void tell_all(FrameKind kind, uint64_t channel, const char* content, int64_t bytes) {
+    line_->post(control_frame(kind, channel, rank(), kToAll, content, bytes), content);
   }
 
   /// Ends what waits on the channel, to receive or to send.
@@ -139,45 +160,39 @@ class TcpPost final : public Post {
   void read_all() {
     FrameHead head;
     while (line_->read(&head, sizeof head)) {
-      try {
-        if (const char* const fault = fault_of(head, size())) {
-          ended_ = muonrt::gone(0, fault);  // which carries all messages
-          break;
-        }
-        if (!read_content(head)) break;
-      } catch (...) {  // no memory: the peers' data cannot be kept
+      if (const char* const fault = fault_of(head, size())) {
+        ended_ = muonrt::gone(0, fault);  // which carries all messages
         break;
       }
+      if (!line_->read(content_.get(), head.piece_bytes) || !take(head)) break;
       line_->advance();
     }
     inboxes_.close(std::move(ended_));  // first: who waits to send is told why
     line_->close();
   }
 
-  /// What is wrong in a content ends its channel; the frames behind it can still be read.
-  bool read_content(const FrameHead& head) {
-    Inboxes::Piece content{std::make_unique_for_overwrite<char[]>(bytes_of(head)),
-                           head.piece_bytes};
-    if (!line_->read(content.data.get(), content.bytes)) return false;
-    const bool whole = carries(head, content.data.get());
+  /// What is wrong in a content ends its channel; the frames behind it can still be read. False
+  /// when the connection has ended.
+  bool take(const FrameHead& head) {
+    const char* const content = content_.get();
+    const bool whole = carries(head, content);
     switch (static_cast<FrameKind>(head.kind)) {
       case FrameKind::kMessage:
-        if (!whole) {
-          fail(head.channel, changed(head.from, "a message"));
-        } else if (!inboxes_.add(head.channel, head.from, head.message_bytes, head.offset,
-                                 std::move(content))) {
-          fail(head.channel, senseless(head.from, "a piece of a message behind another one's"));
-        }
-        return true;
+        return with_memory(head.channel, [&] {
+          if (!whole) {
+            fail(head.channel, changed(head.from, "a message"));
+          } else if (!inboxes_.add(head, content)) {
+            fail(head.channel, senseless(head.from, "a piece of a message behind another one's"));
+          }
+        });
       case FrameKind::kError:
-        fail(head.channel,
-             whole ? error_in(head, content.data.get()) : changed(head.from, "an error"));
-        return true;
+        return with_memory(head.channel, [&] {
+          fail(head.channel, whole ? error_in(head, content) : changed(head.from, "an error"));
+        });
       case FrameKind::kLeft:
-        inboxes_.left(head.channel, head.from);
-        return true;
+        return with_memory(head.channel, [&] { inboxes_.left(head.channel, head.from); });
       case FrameKind::kGone:
-        inboxes_.gone(head.from, whole ? words_in(content.data.get(), content.bytes) : "");
+        inboxes_.gone(head.from, whole ? words_in(content, head.piece_bytes) : "");
         line_->hold(head.from, false);
         return true;
       case FrameKind::kFull:
@@ -188,25 +203,46 @@ class TcpPost final : public Post {
     return false;
   }
 
-  static size_t bytes_of(const FrameHead& head) { return static_cast<size_t>(head.piece_bytes); }
+  /// Tries again until there is memory for `work`, or its receiver expects what has come. Where the
+  /// channel's receiver expects something else that may lie behind it, only for a while: then the
+  /// channel ends. False when the connection has ended.
+  template <class Work>
+  bool with_memory(uint64_t channel, const Work& work) {
+    Deadline patience = Deadline::in_ms(kPatienceMs);
+    for (int ms = 1;; ms = std::min(2 * ms, kLookMs)) {
+      try {
+        work();
+        return true;
+      } catch (const std::bad_alloc&) {
+      }
+      if (!inboxes_.waits(channel)) {
+        patience = Deadline::in_ms(kPatienceMs);
+      } else if (patience.passed()) {
+        fail(channel, no_room_);
+      }
+      if (!line_->pause(ms)) return false;
+    }
+  }
 
   Error error_in(const FrameHead& head, const char* content) const {
     ErrorHead error;
     std::memcpy(&error, content, sizeof error);
     if (!is_error(error.status) || error.rank < -1 || error.rank >= size())
-      return senseless(head.from,
-                       cat("status ", error.status, " of rank ", error.rank, " as an error"));
-    return Error(static_cast<Status>(error.status),
-                 words_in(content + sizeof error,
-                          head.piece_bytes - static_cast<int64_t>(sizeof error)),
-                 error.rank)
-        .told_by(head.from);
+      return senseless(head.from, "status ", error.status, " of rank ", error.rank, " as an error");
+    const auto status = static_cast<Status>(error.status);
+    std::string words =
+        words_in(content + sizeof error, head.piece_bytes - static_cast<int64_t>(sizeof error));
+    const Error told =
+        words.empty() ? Error(status, error.rank) : Error(status, std::move(words), error.rank);
+    return told.told_by(head.from);
   }
 
   std::unique_ptr<TcpHub> hub_;  // rank 0 alone
   std::unique_ptr<TcpLine> line_;
   Inboxes inboxes_;
   Error ended_ = TcpLine::broken();  // made while there is memory for it
+  const Error no_room_ = no_room_for_early(rank());
+  const std::unique_ptr<char[]> content_;  // of the frame that is read
   std::thread reader_;
 };
 

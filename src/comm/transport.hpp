@@ -135,6 +135,16 @@ class Transport {
   std::optional<Error> error_;
 };
 
+/// Runs `work` of a step, with which a transport ends: see Error::of_ended_comm.
+template <class Work>
+void ends_comm(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    throw error.of_ended_comm();
+  }
+}
+
 /// "rank 3" or "ranks 0, 2, 5"; at most eight are named: "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more".
 std::string name_ranks(const std::vector<int32_t>& ranks);
 

@@ -19,17 +19,19 @@ class TransportBootstrap final : public Bootstrap {
   }
   void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                 const CopyMessage* copy) override {
-    transport_->exchange(sends, receives, copy);
+    ends_comm([&] { transport_->exchange(sends, receives, copy); });
   }
   bool receivers_copy() const override { return transport_->receivers_copy(); }
   void reduce_max(const float* in, float* out, int64_t n) override {
-    transport_->reduce_max(in, out, n);
+    ends_comm([&] { transport_->reduce_max(in, out, n); });
   }
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n) override {
-    transport_->reduce_sum(in, out, n);
+    ends_comm([&] { transport_->reduce_sum(in, out, n); });
   }
   std::unique_ptr<Bootstrap> duplicate() override {
-    return make_bootstrap(transport_->duplicate());
+    auto out = std::make_unique<TransportBootstrap>(nullptr);  // before the peers go on
+    out->transport_ = transport_->duplicate();
+    return out;
   }
   int64_t timeout_ms() const override { return transport_->timeout_ms(); }
   void set_timeout_ms(int64_t ms) override { transport_->set_timeout_ms(ms); }
@@ -40,7 +42,7 @@ class TransportBootstrap final : public Bootstrap {
   }
 
  private:
-  const std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> transport_;
 };
 
 }  // namespace

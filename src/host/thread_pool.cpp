@@ -51,6 +51,9 @@ ThreadPool::ThreadPool(int threads) {
     throw Error(Status::kOutOfMemory,
                 cat("the system started only ", started, " of ", threads - 1, " compute threads (",
                     error.what(), "); ask for fewer threads"));
+  } catch (const std::bad_alloc&) {
+    stop();
+    throw;
   }
 }
 

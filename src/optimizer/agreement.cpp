@@ -104,7 +104,8 @@ std::optional<Error> agreed(Comm& comm, const std::optional<Error>& mine) {
     if (mine) put(text.words, mine->message());
     comm.allgather(&text, texts.data(), sizeof text);
     texts[first].words[sizeof text - 1] = 0;
-    error_of([&] { error = Error(status, std::string(texts[first].words), rank); });
+    error = error_in_words(
+        status, [&] { return std::string(texts[first].words); }, rank);
   }
   return all.count() == 1 ? error : error.named(comm.rank());
 }

@@ -29,12 +29,14 @@ constexpr int64_t kMostElements = int64_t{1} << 30;  // of one tally
 
 }  // namespace
 
+int64_t FiniteCheck::bytes(int64_t params) {
+  return checked_mul(params, kHeld * static_cast<int64_t>(sizeof(Tally)));
+}
+
 FiniteCheck::FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state)
     : device_(&device), state_(&state) {
-  const int64_t bytes =
-      checked_mul(std::ssize(settings.params), kHeld * static_cast<int64_t>(sizeof(Tally)));
-  tallies_ = Buffer(device, bytes);
-  mirror_ = Buffer::shared(device, bytes);
+  tallies_ = Buffer(device, bytes(std::ssize(settings.params)));
+  mirror_ = Buffer::shared(device, tallies_.bytes());
 }
 
 void FiniteCheck::require_finite(Pipeline& pipeline, const OptimizerSettings& settings,

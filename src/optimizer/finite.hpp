@@ -16,6 +16,8 @@ namespace muonrt {
 class FiniteCheck {
  public:
   FiniteCheck() = default;
+  /// Of one of the two lists that are kept.
+  static int64_t bytes(int64_t params);
   /// Takes the memory. @param state  of the settings' parameters; it stays where it is.
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 

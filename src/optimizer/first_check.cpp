@@ -41,6 +41,26 @@ std::string listed(const ReplicaDifference& d) {
 
 }  // namespace
 
+std::vector<int64_t> check_bytes(const Plan& plan, const OptimizerSettings& settings,
+                                 bool host_reaches_memory) {
+  const std::vector<ParamSpec>& params = plan.problem().params;
+  const int64_t count = std::ssize(params);
+  const bool replicas = settings.replica_check != ReplicaCheck::kOff;
+  const int64_t lists = FiniteCheck::bytes(count) + (replicas ? ReplicaHashes::bytes(count) : 0);
+  std::vector<int64_t> out(static_cast<size_t>(plan.problem().options.world), 2 * lists);
+  for (size_t rank = 0; !host_reaches_memory && rank < out.size(); ++rank) {
+    int64_t most = 0;
+    for (size_t i = 0; i < params.size(); ++i) {
+      const bool callers =
+          i < settings.params.size() && settings.params[i].master_kind == MasterKind::kCaller;
+      if (callers || params[i].weight_bytes == 4)
+        most = std::max(most, params[i].layout.local_numel(static_cast<int>(rank)));
+    }
+    out[rank] += 2 * MasterCheck::bytes(most);
+  }
+  return out;
+}
+
 FirstCheck::FirstCheck(Device& device, const OptimizerSettings& settings, const State& state,
                        const Plan& plan, const ParamView* params, int rank, int world)
     : when_(settings.replica_check),
@@ -141,19 +161,16 @@ std::optional<Error> FirstCheck::difference(Comm& comm, const OptimizerSettings&
   const ReplicaDifference found = hashes_.find(comm, find_param(comm, sum.gradient_replicas != 0));
   const bool gradient = found.kind == Replicated::kGradient;
   const bool many = found.kind == Replicated::kData || found.kind == Replicated::kMaster;
-  Error error(Status::kMismatch);
-  error_of([&] {
-    error = Error(Status::kMismatch,
-                  cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
-                      name_of(found.kind), " on ", listed(found), many ? " have" : " has",
-                      " other bits than on rank ", found.reference,
-                      gradient ? " (ranks that hold the same shard step it by equal gradients); "
-                                 "reduce the gradient over them, or declare it as addends (partial)"
-                               : " (ranks that hold the same shard keep it equal); copy it from "
-                                 "one of them to the others",
-                      "; replica_check says when this is compared"));
+  return error_in_words(Status::kMismatch, [&] {
+    return cat("param '", settings.params[static_cast<size_t>(found.param)].name, "': its ",
+               name_of(found.kind), " on ", listed(found), many ? " have" : " has",
+               " other bits than on rank ", found.reference,
+               gradient ? " (ranks that hold the same shard step it by equal gradients); reduce "
+                          "the gradient over them, or declare it as addends (partial)"
+                        : " (ranks that hold the same shard keep it equal); copy it from one of "
+                          "them to the others",
+               "; replica_check says when this is compared");
   });
-  return error;
 }
 
 }  // namespace muonrt

@@ -15,6 +15,11 @@
 
 namespace muonrt {
 
+/// Bytes that each rank takes for it. @param settings  of the plan; without parameters: of none
+///     whose master weights are the caller's.
+std::vector<int64_t> check_bytes(const Plan& plan, const OptimizerSettings& settings,
+                                 bool host_reaches_memory);
+
 /// What the first committed step checks, and later ones trust: weights and state are finite,
 /// masters agree with parameters, replicas with one another. A check stays due until a step that
 /// made it is committed.

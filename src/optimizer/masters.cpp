@@ -49,10 +49,12 @@ MasterCheck::MasterCheck(Device& device, const OptimizerSettings& settings, cons
   if (device.host_reaches_memory()) return;
   int64_t most = 0;
   for (size_t i = 0; i < settings.params.size(); ++i)
-    if (has_master(params[i])) most = std::max(most, std::min(params[i].numel, kPiece));
-  weights_ = Buffer::shared(device, most * 4);
-  masters_ = Buffer::shared(device, most * 4);
+    if (has_master(params[i])) most = std::max(most, params[i].numel);
+  weights_ = Buffer::shared(device, bytes(most));
+  masters_ = Buffer::shared(device, bytes(most));
 }
+
+int64_t MasterCheck::bytes(int64_t numel) { return std::min(numel, kPiece) * 4; }
 
 void MasterCheck::require_equal(Pipeline& pipeline, const OptimizerSettings& settings,
                                 const ParamView* params, int64_t param) const {

@@ -14,6 +14,9 @@ namespace muonrt {
 class MasterCheck {
  public:
   MasterCheck() = default;
+  /// Of one of the two buffers for copies, where the largest parameter with a master has `numel`
+  /// elements here.
+  static int64_t bytes(int64_t numel);
   /// Takes memory for copies, where the host does not reach the device's and there are masters.
   MasterCheck(Device& device, const OptimizerSettings& settings, const ParamView* params);
 

@@ -64,7 +64,9 @@ void Optimizer::take_memory() {
 }
 
 std::string Optimizer::describe(bool json) const {
-  return plans_.describe(device_->ops(), settings_.health_every > 0, json);
+  return plans_.describe(device_->ops(), settings_.health_every > 0,
+                         check_bytes(plans_.whole(), settings_, device_->host_reaches_memory()),
+                         json);
 }
 
 void Optimizer::set_group(int32_t index, const GroupSettings& group) {

@@ -61,12 +61,13 @@ void StepPlans::choose(int64_t committed) {
   in_blocks_ = blocks_.pipeline && committed % period_ != 0;
 }
 
-std::string StepPlans::describe(const MatrixRules& rules, bool health, bool json) const {
+std::string StepPlans::describe(const MatrixRules& rules, bool health,
+                                std::span<const int64_t> checks, bool json) const {
   const auto scratch = [&](const Plan& plan) {
     return scratch_bytes(plan, methods_, rules, health);
   };
   if (!json) {
-    const std::string out = whole().describe(0, scratch(whole()));
+    const std::string out = whole().describe(0, scratch(whole()), checks);
     if (!blocks()) return out;
     return cat(out, "\nSteps 0, ", period_,
                ", ... take whole matrices, as above; those between take blocks:\n\n",
@@ -74,7 +75,7 @@ std::string StepPlans::describe(const MatrixRules& rules, bool health, bool json
   }
   JsonWriter out;
   out.object([&] {
-    whole().write(out, scratch(whole()));
+    whole().write(out, scratch(whole()), checks);
     if (!blocks()) return;
     out.field("block_period", period_);
     out.key("block_plan");

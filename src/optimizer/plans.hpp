@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,9 @@ class StepPlans {
   const HealthReport& health() const { return health_; }
 
   /// Both plans, with the scratch that their products take; text or JSON.
-  std::string describe(const MatrixRules& rules, bool health, bool json) const;
+  /// @param checks  bytes of each rank (first_check).
+  std::string describe(const MatrixRules& rules, bool health, std::span<const int64_t> checks,
+                       bool json) const;
 
  private:
   struct Kind {

@@ -98,7 +98,8 @@ void check_quorum(const std::vector<Standing>& all) {
                  "set survivor_policy if the others are certainly lost");
 }
 
-// What else says "voted down, still usable" is not what a stream or a communicator ends with.
+// What else says "voted down, still usable" is not what a stream or a communicator ends with. A
+// communicator's own want of memory is COMM by now.
 Error as_end(const Error& error) {
   if (!leaves_usable(error.status())) return error;
   const bool device = error.status() == Status::kOutOfMemory && !error.is_secondhand();
@@ -139,7 +140,7 @@ void VoteRecord::agree_on_steps(Comm& comm, int period) {
   const auto error = error_of([&] { comm.allgather(&steps_, all.data(), sizeof steps_); });
   if (error) {
     comm.abort(error->status(), error->message());
-    poison_ = as_end(*error);
+    poison_ = as_end(error->of_ended_comm());
     throw *poison_;
   }
   for (size_t r = 1; r < all.size(); ++r) {

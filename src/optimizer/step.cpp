@@ -130,7 +130,8 @@ Status Optimizer::step(FunctionRef<StepSettings()> read, StepReport& report) {
   wait();
   if (!mine) mine = function_error(settings_, plans_.pipeline().function_failure());
   std::optional<Error> agreed;
-  if (const auto error = error_of([&] { agreed = conclude(step, mine, report); })) fail(*error);
+  if (const auto error = error_of([&] { agreed = conclude(step, mine, report); }))
+    fail(error->of_ended_comm());
   if (agreed) {
     // What all ranks have agreed on leaves the optimizer usable, unless a device or a stream is
     // bad.
@@ -206,7 +207,7 @@ void Optimizer::take_health(StepReport& report) {
   if (const auto error = error_of(
           [&] { plans_.take_health(tables_.params(), record_.steps(), report.skipped); })) {
     comm_->abort(error->status(), error->message());
-    record_.end(error->between("health statistics of the step before: "));
+    record_.end(error->of_ended_comm().between("health statistics of the step before: "));
     return;
   }
   report.health = true;

@@ -183,11 +183,9 @@ void Pipeline::vote(const StepRun& run, Ballot* mine, Ballot* sum, Ballot* mirro
   device.record(*voted_, *compute_);
   device.wait(*exchange_, *voted_);
   times_.begin(span, *exchange_);
-  if (binding) {
-    ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
-    context_.comm->retract(*exchange_, &outcome_->vote_entered);
-  }
+  if (binding) ops.copy(*exchange_, &outcome_->vote_entered, &kOne, sizeof kOne);
   if (!context_.rehearses) {
+    if (binding) context_.comm->retract(*exchange_, &outcome_->vote_entered);
     context_.comm->reduce_sum(*exchange_, reinterpret_cast<const int64_t*>(mine),
                               reinterpret_cast<int64_t*>(sum), kBallotWords);
   }

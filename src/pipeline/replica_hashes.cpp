@@ -2,16 +2,14 @@
 
 #include "backend/health.hpp"
 #include "backend/ops.hpp"
-#include "base/checked.hpp"
 
 namespace muonrt {
 
 ReplicaHashes::ReplicaHashes(Device& device, const std::vector<ParamSpec>& params, int rank,
                              int world)
     : device_(&device), params_(&params), rank_(rank) {
-  const int64_t bytes = checked_mul(std::ssize(params), kReplicated * 8);
-  hashes_ = Buffer(device, bytes);
-  mirror_ = Buffer::shared(device, bytes);
+  hashes_ = Buffer(device, bytes(std::ssize(params)));
+  mirror_ = Buffer::shared(device, hashes_.bytes());
   all_.resize(static_cast<size_t>(world) * kReplicated);
 }
 

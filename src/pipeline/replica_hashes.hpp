@@ -7,6 +7,7 @@
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
 #include "backend/scalars.hpp"
+#include "base/checked.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt {
@@ -31,6 +32,8 @@ struct ReplicaDifference {
 class ReplicaHashes {
  public:
   ReplicaHashes() = default;
+  /// Of one of the two lists that are kept.
+  static int64_t bytes(int64_t params) { return checked_mul(params, kReplicated * 8); }
   /// Takes the memory. @param params  of the problem; they stay where they are.
   ReplicaHashes(Device& device, const std::vector<ParamSpec>& params, int rank, int world);
 

@@ -105,6 +105,7 @@ std::string header(const Plan& plan, const PlanReport& report) {
              return_line(plan, report), "memory      messages ", spread_text(report.message_bytes),
              "; staged ", spread_text(report.staged_bytes),
              report.scratch.empty() ? "" : cat("; scratch ", spread_text(report.scratch_bytes)),
+             report.checks.empty() ? "" : cat("; checks ", spread_text(report.check_bytes)),
              "; state ", spread_text(report.state_bytes), "\n");
 }
 
@@ -179,6 +180,7 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
                    {"messages"},
                    {"staged"},
                    {"scratch"},
+                   {"checks"},
                    {"state"}});
   const Limit limit(report.traffic.ranks.size(), max_rows);
   for (size_t r = 0; r < limit.shown(); ++r) {
@@ -187,6 +189,7 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
                human_bytes(row.sent), human_bytes(row.received),
                human_bytes(row.memory.message_bytes), human_bytes(row.memory.staged_bytes),
                report.scratch.empty() ? "-" : human_bytes(report.scratch[r]),
+               report.checks.empty() ? "-" : human_bytes(report.checks[r]),
                human_bytes(row.memory.state_bytes)});
   }
   return table.text() + limit.rest();
@@ -194,8 +197,9 @@ std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_r
 
 }  // namespace
 
-std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch) const {
-  const PlanReport report = report_on(*this, scratch);
+std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch,
+                           std::span<const int64_t> checks) const {
+  const PlanReport report = report_on(*this, scratch, checks);
   std::string out = header(*this, report);
   for (const std::string& table :
        {param_table(*this, report, max_rows), slot_table(*this, report, max_rows),

@@ -97,10 +97,14 @@ class Plan {
 
   /// For a person: owners, slots, bytes, balance; at most `max_rows` rows of each table (0: all).
   /// @param scratch  bytes of each rank (pipeline/batches); empty: not said.
-  std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {}) const;
+  /// @param checks   the same of what first steps check with (optimizer/first_check).
+  std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {},
+                       std::span<const int64_t> checks = {}) const;
   /// The same facts, every row, for a program; the second as members of an open object.
-  std::string json(std::span<const int64_t> scratch = {}) const;
-  void write(JsonWriter& json, std::span<const int64_t> scratch = {}) const;
+  std::string json(std::span<const int64_t> scratch = {},
+                   std::span<const int64_t> checks = {}) const;
+  void write(JsonWriter& json, std::span<const int64_t> scratch = {},
+             std::span<const int64_t> checks = {}) const;
   /// Digest of the problem (names, options, layouts) and of what was decided.
   uint64_t hash() const;
 

@@ -51,6 +51,7 @@ void write_total(JsonWriter& json, const Plan& plan, const PlanReport& report) {
   write_spread(json, "message_bytes", report.message_bytes);
   write_spread(json, "staged_bytes", report.staged_bytes);
   if (!report.scratch.empty()) write_spread(json, "scratch_bytes", report.scratch_bytes);
+  if (!report.checks.empty()) write_spread(json, "check_bytes", report.check_bytes);
   write_spread(json, "state_bytes", report.state_bytes);
 }
 
@@ -102,13 +103,15 @@ void write_rank(JsonWriter& json, const Plan& plan, const PlanReport& report, si
   json.field("message_bytes", row.memory.message_bytes);
   json.field("staged_bytes", row.memory.staged_bytes);
   if (!report.scratch.empty()) json.field("scratch_bytes", report.scratch[r]);
+  if (!report.checks.empty()) json.field("check_bytes", report.checks[r]);
   json.field("state_bytes", row.memory.state_bytes);
 }
 
 }  // namespace
 
-void Plan::write(JsonWriter& json, std::span<const int64_t> scratch) const {
-  const PlanReport report = report_on(*this, scratch);
+void Plan::write(JsonWriter& json, std::span<const int64_t> scratch,
+                 std::span<const int64_t> checks) const {
+  const PlanReport report = report_on(*this, scratch, checks);
   const auto rows = [&](const char* name, size_t count, const auto& write) {
     json.key(name);
     json.list([&] {
@@ -126,9 +129,9 @@ void Plan::write(JsonWriter& json, std::span<const int64_t> scratch) const {
   json.field("warnings", report.warnings);
 }
 
-std::string Plan::json(std::span<const int64_t> scratch) const {
+std::string Plan::json(std::span<const int64_t> scratch, std::span<const int64_t> checks) const {
   JsonWriter json;
-  json.object([&] { write(json, scratch); });
+  json.object([&] { write(json, scratch, checks); });
   return json.take();
 }
 

@@ -124,7 +124,8 @@ std::string hash_text(const Plan& plan) {
   return out;
 }
 
-PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch) {
+PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
+                     std::span<const int64_t> checks) {
   PlanReport out;
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
@@ -137,7 +138,10 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch) {
   out.staged_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.staged_bytes; });
   out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
   out.scratch.assign(scratch.begin(), scratch.end());
-  out.scratch_bytes = spread_of(out.scratch, [](int64_t bytes) { return bytes; });
+  out.checks.assign(checks.begin(), checks.end());
+  const auto itself = [](int64_t bytes) { return bytes; };
+  out.scratch_bytes = spread_of(out.scratch, itself);
+  out.check_bytes = spread_of(out.checks, itself);
   for (const RankTraffic& r : ranks) out.return_peers = std::max(out.return_peers, r.peers);
   for (const Slot& slot : plan.slots()) out.relayed_slots += slot.relay > 0;
   add_warnings(plan, out);

@@ -40,15 +40,16 @@ struct PlanReport {
   int64_t return_peers = 0, relayed_slots = 0;
   double balance = 1;  // makespan / lower bound
   Spread sent, received, message_bytes, staged_bytes, state_bytes;
-  std::vector<int64_t> scratch;  // of each rank; empty: not known
-  Spread scratch_bytes;
+  std::vector<int64_t> scratch, checks;  // of each rank; empty: not known
+  Spread scratch_bytes, check_bytes;
   std::vector<std::string> warnings;
 };
 
 /// The plan's digest as 0x and 16 digits.
 std::string hash_text(const Plan& plan);
 
-PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch = {});
+PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch = {},
+                     std::span<const int64_t> checks = {});
 
 /// What travels in a slot: "directions", "addends" (of matrices) or "slices".
 const char* carries(const Slot& slot);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-/// Memory that is refused, once: operator new (refusing_new.hpp) asks.
+/// Memory that is refused, once or to some: operator new (refusing_new.hpp) asks.
 namespace support {
 
 /// Which allocation that is: of those that the threads of one rank make, and the streams of all.
@@ -15,11 +15,17 @@ class Refusal {
     fired_ = false;
     left_ = nth;
   }
-  void disarm() { left_ = kNever; }
+  void disarm() {
+    left_ = kNever;
+    drought_ = false;
+  }
+  /// Until `disarm` no stream, nor thread of a connection, gets any.
+  void begin_drought() { drought_ = true; }
   bool fired() const { return fired_; }
   /// This thread is a rank's own: counted, or not. Others are streams.
   static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
   bool refuses() {
+    if (drought_ && of_thread_ == Thread::kStream) return true;
     if (left_ == kNever || of_thread_ == Thread::kOther) return false;
     if (left_.fetch_sub(1) != 0) return false;
     fired_ = true;
@@ -31,7 +37,7 @@ class Refusal {
   enum class Thread { kStream, kCounted, kOther };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 2;
   std::atomic<int64_t> left_ = kNever;
-  std::atomic<bool> fired_ = false;
+  std::atomic<bool> fired_ = false, drought_ = false;
   static inline thread_local Thread of_thread_ = Thread::kStream;
 };
 

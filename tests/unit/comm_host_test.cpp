@@ -9,6 +9,7 @@
 #include "comm/host_comm.hpp"
 #include "comm/self_transport.hpp"
 #include "comm/thread_transport.hpp"
+#include "comm/transport_bootstrap.hpp"
 #include "host/host_stream.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -73,7 +74,58 @@ class WorkerStream final : public host::HostStream {
 
 class OtherStream final : public Stream {};
 
+/// Rank 0 of two, without memory.
+class Poor final : public Transport {
+ public:
+  Poor() : Transport(0, 2) {}
+  ~Poor() override { retire(); }
+  std::string name() const override { return "poor"; }
+
+ protected:
+  void do_exchange(std::span<const SendTo>, std::span<const ReceiveFrom>) override {
+    throw std::bad_alloc();
+  }
+  void do_allgather(const void*, void*, int64_t) override { throw std::bad_alloc(); }
+  std::unique_ptr<Transport> do_duplicate() override { throw std::bad_alloc(); }
+  void publish(const Error&) noexcept override {}
+};
+
+/// What `work` throws.
+template <class Work>
+Error thrown_by(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(Status::kOk, "nothing");
+}
+
 }  // namespace
+
+TEST_CASE("comm: a transport's want of memory in a step is no device's, and repeats no step",
+          "[unit][comm]") {
+  InlineStream stream;
+  char byte = 0;
+  const SendTo send{1, &byte, 1};
+  int64_t word = 0;
+  const auto check = [](const Error& error) {
+    CHECK(error.status() == Status::kComm);
+    CHECK(!error.is_secondhand());
+    const std::string words = error.message();
+    CHECK(words.find("host memory is exhausted") != std::string::npos);
+  };
+  HostComm exchanges(std::make_unique<Poor>()), sums(std::make_unique<Poor>());
+  check(thrown_by([&] { exchanges.exchange(stream, {&send, 1}, {}); }));
+  check(thrown_by([&] { sums.reduce_sum(stream, &word, &word, 1); }));
+  check(thrown_by([&] {
+    make_bootstrap(std::make_unique<Poor>())->exchange({&send, 1}, {}, nullptr);
+  }));
+  check(thrown_by([&] { make_bootstrap(std::make_unique<Poor>())->reduce_sum(&word, &word, 1); }));
+  // Outside of steps it is told as what it is.
+  HostComm words(std::make_unique<Poor>());
+  CHECK(thrown_by([&] { words.allgather(&byte, &byte, 1); }).status() == Status::kOutOfMemory);
+}
 
 TEST_CASE("host communicator: operations run in the order of its stream, and are counted",
           "[unit][comm][tsan]") {

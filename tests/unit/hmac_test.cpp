@@ -8,7 +8,7 @@ using namespace muonrt;
 namespace {
 
 std::string hmac(const std::string& key, const std::string& message) {
-  return hex(hmac_sha256(key, message));
+  return hex(hmac_sha256({key}, {message}));
 }
 
 }  // namespace

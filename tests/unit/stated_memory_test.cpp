@@ -158,3 +158,31 @@ TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
     RANK_CHECK(has(state, state + 3 * 256 * params));
   });
 }
+
+TEST_CASE("memory: a rank takes what its plan states for the checks of first steps",
+          "[unit][optimizer]") {
+  const bool replicas = GENERATE(true, false);
+  world::Case c = memory_case(CommitMode::kAtomic, 2);
+  c.settings.health_every = 0;  // whose lists have the same sizes
+  c.settings.replica_check = replicas ? ReplicaCheck::kFirst : ReplicaCheck::kOff;
+  std::vector<Taken> taken(3);
+  world::on_ranks(3, [&](Comm& comm) {
+    std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
+    world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
+      return host::make_host_device(
+          {s.threads, s.portable_gemm, taken[static_cast<size_t>(comm.rank())].table()});
+    });
+    // Of each parameter, tallies of six kinds and hashes of six, each list once more for the host.
+    // The allocator is asked for 256 bytes beside.
+    const auto params = static_cast<int64_t>(c.params.size());
+    const int64_t tallies = params * 6 * static_cast<int64_t>(sizeof(Tally));
+    const int64_t hashes = params * 6 * 8;
+    const auto count = [&](int64_t list) {
+      return std::count(sizes.begin(), sizes.end(), list + 256);
+    };
+    RANK_CHECK(count(tallies) == 2);
+    RANK_CHECK(count(hashes) == (replicas ? 2 : 0));
+    const std::string json = rank.optimizer().describe(true);
+    RANK_CHECK(stated(json, comm.rank(), "check_bytes") == 2 * (tallies + replicas * hashes));
+  });
+}

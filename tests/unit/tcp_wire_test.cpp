@@ -272,11 +272,19 @@ TEST_CASE("wire: no frame of a hostile rank makes a result wrong or takes memory
 }
 
 TEST_CASE("wire: a piece that was refused leaves nothing to take", "[unit][comm][rendezvous]") {
-  Inboxes inboxes;
-  CHECK_FALSE(inboxes.add(kChannel, 1, 16, 8, {std::make_unique<char[]>(8), 8}));
+  Inboxes inboxes(2);
   std::array<char, 16> data{};
-  const auto outcome =
-      on_ranks(1, [&](int) { inboxes.take(kChannel, 1, data.data(), 16, Deadline::in_ms(0)); })[0];
+  FrameHead second{};
+  second.channel = kChannel;
+  second.from = 1;
+  second.message_bytes = 16;
+  second.offset = second.piece_bytes = 8;
+  CHECK_FALSE(inboxes.add(second, data.data()));
+  Awaited message{1, data.data(), 16};
+  const auto outcome = on_ranks(1, [&](int) {
+    inboxes.expect(kChannel, {&message, 1});
+    inboxes.await(kChannel, Deadline::in_ms(0));
+  })[0];
   REQUIRE(outcome);
   CHECK(outcome->status() == Status::kTimeout);
 }

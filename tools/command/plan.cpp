@@ -13,6 +13,7 @@
 #include "command/model_plan.hpp"
 #include "command/table.hpp"
 #include "command/validators.hpp"
+#include "optimizer/first_check.hpp"
 #include "optimizer/problem.hpp"
 #include "pipeline/batches.hpp"
 
@@ -63,6 +64,8 @@ int run(const Arguments& a) {
   const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
   const double seconds = now() - start;
   const std::vector<int64_t> scratch = scratch_of(plan, settings);
+  const std::vector<int64_t> checks =
+      check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
   const ModelTotals total = totals(tensors);
   if (a.json) {
     const std::string model = json_object({{"name", json_text(a.model)},
@@ -74,13 +77,13 @@ int run(const Arguments& a) {
     fmt::print("{}\n", json_object({{"model", model},
                                     {"mesh", json_text(a.mesh)},
                                     {"seconds", fmt::format("{}", seconds)},
-                                    {"plan", plan.json(scratch)}}));
+                                    {"plan", plan.json(scratch, checks)}}));
     return 0;
   }
   fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
              a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
              cell::grouped(total.muon_elements).text);
-  fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows, scratch));
+  fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows, scratch, checks));
   fmt::print("\nPlanned in {:.3f} s.\n", seconds);
   return 0;
 }

@@ -122,7 +122,7 @@ double root_mean_square_change(std::string_view dtype, std::span<const unsigned 
 }
 
 void StepReporter::add_step(const muonrt_report_t& report, const std::string& file) {
-  steps_.push_back({report, file, {}});
+  steps_.push_back({report, file, report.skipped ? muonrt_last_error() : "", {}});
 }
 
 void StepReporter::add_clipped(const Optimizer& optimizer) {
@@ -134,22 +134,6 @@ void StepReporter::add_clipped(const Optimizer& optimizer) {
   check(
       muonrt_optimizer_clipped_heads(optimizer.get(), layers.data(), heads.data(), count, &count));
   for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
-}
-
-std::string StepReporter::skip_reason(const Step& step) const {
-  const muonrt_report_t& r = step.report;
-  // An owner that finds an update only does not know whose it was.
-  std::string what = arguments_.logits.empty()
-                         ? "an update overflowed, though gradients and states are finite"
-                         : "a logit is not finite, or an update overflowed";
-  for (const StepTensor& t : tensors_) {
-    if (!t.steps() || t.index != r.nonfinite_param) continue;
-    const std::string name = shown(t.entry->name);
-    what = r.transport_overflow
-               ? "the gradient of " + name + " is finite, but its direction overflows the transport"
-               : "a gradient, state or update of " + name + " is not finite";
-  }
-  return fmt::format("{} (found by rank {})", what, r.nonfinite_rank);
 }
 
 /// Whether a tensor of GPT-2's names has the shape that only Conv1D, which stores inputs x outputs,
@@ -240,9 +224,9 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
       lines += "\n";
     }
     if (!r.skipped) continue;
-    row["reason"] = skip_reason(steps_[i]);
+    row["reason"] = steps_[i].reason;
     lines += fmt::format("step {} of {} skipped: {}: {}; nothing changed\n", i + 1, steps_.size(),
-                         steps_[i].file, skip_reason(steps_[i]));
+                         steps_[i].file, steps_[i].reason);
   }
   print_notes();
   if (arguments_.json) {

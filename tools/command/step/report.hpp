@@ -23,6 +23,7 @@ class StepReporter {
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
+  /// A step that this thread has just made: where it was skipped, muonrt_last_error says why.
   void add_step(const muonrt_report_t& report, const std::string& file);
   /// The heads that QK-clip acted on in the step that was added last.
   void add_clipped(const Optimizer& optimizer);
@@ -34,10 +35,9 @@ class StepReporter {
  private:
   struct Step {
     muonrt_report_t report;
-    std::string file;
+    std::string file, reason;                          // why it was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
   };
-  std::string skip_reason(const Step& step) const;
   void print_notes() const;
 
   const std::vector<StepTensor>& tensors_;
