@@ -47,6 +47,7 @@ def interrupted(rank, size):
     one = optimizer(m)
     inject(m, 0)
     if rank == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):

@@ -34,7 +34,7 @@ def apart(rank, size, work, *arguments):
         return over_gloo(*given)
 
     os.environ["MASTER_ADDR"] = "127.0.0.1"
-    ranks.socket = types.SimpleNamespace(gethostname=lambda: f"machine{rank}")
+    ranks.socket = types.SimpleNamespace(gethostname=lambda: f"127.0.0.{rank + 1}")
     ranks.over_gloo = counted
     result = work(rank, size, *arguments)
     assert made
