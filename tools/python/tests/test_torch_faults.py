@@ -60,6 +60,25 @@ def interrupted(rank, size):
     return type(told.value).__name__
 
 
+def interrupted_early(rank, size):
+    """Ctrl-C while Python still reads gradients."""
+    def ctrl_c(p):
+        raise KeyboardInterrupt
+
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    inject(m, 0)
+    dist.barrier()  # both have an optimizer
+    if rank == 0:
+        one._gradient = ctrl_c
+        with pytest.raises(KeyboardInterrupt):
+            one.step()
+    else:
+        with pytest.raises(muonrt.AbortedError, match="rank 0.*interrupted by a signal"):
+            one.step()
+    dist.barrier()
+
+
 def closed_in_another_order(rank, size):
     one = optimizer(fsdp(Model(), size))
     momentum = next(iter(one.state.values()))["step"]
@@ -99,6 +118,7 @@ def forking_loader(rank, size):
 
 
 def in_turn(rank, size):
+    interrupted_early(rank, size)
     return [work(rank, size) for work in
             (interrupted, closed_in_another_order, forking_loader)]
 
