@@ -235,6 +235,9 @@ class Muon(torch.optim.Optimizer):
             except Exception:
                 self._vote_no()
                 raise
+            except BaseException:  # Ctrl-C
+                self._comm.abort("interrupted by a signal")
+                raise
             self.last_report = self._step(grads, scaled)
             if not self.last_report.skipped:
                 torch.autograd.graph.increment_version(

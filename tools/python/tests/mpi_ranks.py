@@ -26,6 +26,7 @@ def steps():
 
 def abort():
     comm = muonrt.Comm.mpi(world)
+    comm.set_timeout(20)
     if rank == 1:
         time.sleep(0.2)
         comm.abort("enough of it")

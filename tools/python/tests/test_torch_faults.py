@@ -47,6 +47,7 @@ def interrupted(rank, size):
     one = optimizer(m)
     inject(m, 0)
     if rank == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
@@ -57,6 +58,25 @@ def interrupted(rank, size):
     with pytest.raises(muonrt.Error, match="rank 0.*interrupted by a signal") as told:
         one.step()
     return type(told.value).__name__
+
+
+def interrupted_early(rank, size):
+    """Ctrl-C while Python still reads gradients."""
+    def ctrl_c(p):
+        raise KeyboardInterrupt
+
+    m = fsdp(Model(), size)
+    one = optimizer(m)
+    inject(m, 0)
+    dist.barrier()  # both have an optimizer
+    if rank == 0:
+        one._gradient = ctrl_c
+        with pytest.raises(KeyboardInterrupt):
+            one.step()
+    else:
+        with pytest.raises(muonrt.AbortedError, match="rank 0.*interrupted by a signal"):
+            one.step()
+    dist.barrier()
 
 
 def closed_in_another_order(rank, size):
@@ -98,6 +118,7 @@ def forking_loader(rank, size):
 
 
 def in_turn(rank, size):
+    interrupted_early(rank, size)
     return [work(rank, size) for work in
             (interrupted, closed_in_another_order, forking_loader)]
 

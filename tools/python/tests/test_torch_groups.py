@@ -84,6 +84,9 @@ def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
         gradients(x, 0)
         one.step()
     assert len(ones[0].param_groups) == len(ones[1].param_groups)
+    states = [one.state_dict()["state"] for one in ones]
+    assert states[0].keys() == states[1].keys() and len(states[0]) == len(list(m.parameters()))
+    assert torch.equal(states[0][0]["momentum_buffer"], states[1][0]["momentum_buffer"])
     assert all(torch.equal(p, q) for p, q in zip(m.parameters(), n.parameters()))
 
 
