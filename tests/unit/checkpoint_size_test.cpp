@@ -142,7 +142,7 @@ TEST_CASE("checkpoint: 61 layers of 384 experts, stacked on 64 ranks", "[.full]"
   WARN(check({61, 64, true}, {61, 64, true}));
 }
 
-// An optimizer takes 4 KB for each parameter, on every rank.
+// An optimizer takes 6 KB for each parameter, on every rank.
 TEST_CASE("checkpoint: 61 layers of 384 experts, each of 70,272 matrices on one of many ranks",
           "[.full]") {
   const char* const given = std::getenv("MUONRT_TEST_RANKS");
