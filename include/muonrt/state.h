@@ -134,8 +134,8 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * Errors, the same on every rank and naming rank and file: IO; INVALID_ARGUMENT; MISMATCH (ranks
  * disagree on options or steps); NOT_SUPPORTED (the newest checkpoint there is of another format);
  * INVALID_STATE (moments that are not finite, second moments below 0, moments that are not zero
- * beside step 0, an optimizer that a step has ended); DEVICE, COMM, TIMEOUT. The optimizer stays as
- * it was, and usable unless COMM or TIMEOUT. */
+ * beside step 0, an optimizer that a step has ended); OUT_OF_MEMORY; DEVICE, COMM, TIMEOUT. The
+ * optimizer stays as it was, and usable unless COMM or TIMEOUT. */
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_save_options_t* options);
 
@@ -171,8 +171,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * @param options  may be NULL: every default.
  * Errors, the same on every rank: IO, CORRUPT (naming file and bytes), INVALID_ARGUMENT (another
  * model's state, with the list of what differs; parameters that are not those it was saved with),
- * NOT_SUPPORTED (another format), MISMATCH, INVALID_STATE; nothing is changed then. An error while
- * state is written, which says so, ends the optimizer on every rank. */
+ * NOT_SUPPORTED (another format), MISMATCH, INVALID_STATE, OUT_OF_MEMORY; nothing is changed then.
+ * An error while state is written, which says so, ends the optimizer on every rank. */
 MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_load_options_t* options);
 

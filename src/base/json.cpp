@@ -3,6 +3,7 @@
 
 #include "base/json.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -46,7 +47,17 @@ void JsonWriter::key(std::string_view name) {
 
 void JsonWriter::value(std::string_view text) {
   comma();
-  text_ += dump(text);
+  // Most are: names, words, digits.
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\';
+  });
+  if (!plain) {
+    text_ += dump(text);
+    return;
+  }
+  text_ += '"';
+  text_ += text;
+  text_ += '"';
 }
 
 void JsonWriter::value(bool v) {
