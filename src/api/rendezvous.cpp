@@ -98,10 +98,13 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm, const muonrt_fol
     FolderMeeting meeting;
     meeting.rank = given.rank;
     meeting.size = given.size;
-    meeting.path = given.path;
-    meeting.run_id = given.run_id;
     meeting.version = muonrt_version();
-    if (given.secret) meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
+    patiently(Deadline::in_ms(given.timeout_ms), [&] {
+      meeting.path = given.path;
+      meeting.run_id = given.run_id;
+      if (given.secret)
+        meeting.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
+    });
     *comm = api::keep(std::make_unique<muonrt_comm>(
         make_post_transport(make_folder_post(meeting, given.timeout_ms))));
     return Status::kOk;

@@ -215,7 +215,9 @@ Lead lead_of(const FolderMeeting& meeting, const NoteFile& file, const std::stri
 
 std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const NoteFile& file,
                                  Deadline deadline) {
-  const uid_t user = meeting.secret.empty() ? file.my_user() : 0;
+  const uid_t user =
+      meeting.secret.empty() ? patiently(deadline, [&] { return file.my_user(); }) : 0;
+  const TcpMeeting tcp = patiently(deadline, [&] { return over_tcp(meeting, file); });
   bool seen = false;
   const auto search = [&](std::string& why) -> Lead {
     std::string note;
@@ -234,7 +236,7 @@ std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const NoteFile& f
   };
   std::vector<Socket> out;
   try {
-    out.push_back(meet_rank_0(over_tcp(meeting, file), search, deadline));
+    out.push_back(meet_rank_0(tcp, search, deadline));
   } catch (const Error& error) {
     if (error.status() != Status::kTimeout || !seen) throw;
     throw error.between("", ", or remove that file where an earlier run has left it");
@@ -264,7 +266,7 @@ void check(const FolderMeeting& m) {
 
 std::vector<Socket> meet_in_folder(const FolderMeeting& meeting, Deadline deadline) {
   check(meeting);
-  const NoteFile file(meeting);
+  const NoteFile file = patiently(deadline, [&] { return NoteFile(meeting); });
   return meeting.rank == 0 ? receive_all(meeting, file, deadline)
                            : go_to_rank_0(meeting, file, deadline);
 }

@@ -151,7 +151,7 @@ Socket meet_rank_0(const TcpMeeting& meeting, Deadline deadline) {
   return meet_rank_0(meeting, search, deadline);
 }
 
-Socket meet_rank_0(const TcpMeeting& meeting, const std::function<Lead(std::string& why)>& search,
+Socket meet_rank_0(const TcpMeeting& meeting, FunctionRef<Lead(std::string& why)> search,
                    Deadline deadline) {
   std::string why = "no try was made";
   const Nonce mine = fresh_nonce();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/function_ref.hpp"
 #include "comm/handshake.hpp"
 #include "comm/socket.hpp"
 
@@ -54,7 +55,7 @@ struct Lead {
 };
 /// The same for one who asks `search` before each try; `meeting.address` is a name for messages
 /// alone. What `search` gives as `why` is said where no address is known.
-Socket meet_rank_0(const TcpMeeting& meeting, const std::function<Lead(std::string& why)>& search,
+Socket meet_rank_0(const TcpMeeting& meeting, FunctionRef<Lead(std::string& why)> search,
                    Deadline deadline);
 
 }  // namespace muonrt

@@ -238,7 +238,7 @@ void TcpHub::drop(int32_t rank, const char* why) {
   for (Rank& other : ranks_) {
     for (auto* list : {&other.stopped, &other.told}) (*list)[static_cast<size_t>(rank)] = 0;
   }
-  const std::string_view text(why);
+  const std::string_view text = std::string_view(why).substr(0, kReasonLimit);
   r.farewell->set(control_frame(FrameKind::kGone, 0, rank, kToAll, text.data(), std::ssize(text)),
                   text);
   hand_on(rank, r.farewell);

@@ -197,21 +197,47 @@ TEST_CASE("out of memory: over TCP steps need none for what comes", "[unit][opti
 
 namespace {
 
+struct MeetOverTcp {
+  static std::string place(int64_t) { return loopback::at_port(loopback::free_port()); }
+  muonrt_comm_t* operator()(int rank, const std::string& place, muonrt_status_t& status) const {
+    return meet_over_tcp(rank, place, 20'000, status);
+  }
+};
+
+struct MeetInFolder {
+  const loopback::Folder folder;
+  static std::string place(int64_t nth) { return "meeting-" + std::to_string(nth); }
+  muonrt_comm_t* operator()(int rank, const std::string& place, muonrt_status_t& status) const {
+    muonrt_folder_t given;
+    muonrt_folder_init(&given);
+    given.rank = rank;
+    given.size = 2;
+    given.path = folder.path().c_str();
+    given.run_id = place.c_str();
+    given.timeout_ms = 20'000;
+    muonrt_comm_t* comm = nullptr;
+    status = muonrt_comm_create_folder(&comm, &given);
+    return comm;
+  }
+};
+
 /// A meeting in which `faulty` is refused an allocation says so; what it had begun ends with it. A
 /// peer is told, or had met by then: nobody waits for the deadline.
-void check_meetings(int64_t stride) {
+/// @param meet  a rank of the nth meeting.
+template <class Meet>
+void check_meetings(int64_t stride, const Meet& meet) {
   for (int faulty = 0; faulty < 2; ++faulty) {
     bool fired = true;
     for (int64_t nth = 0; fired; nth += stride) {
       refusal.disarm();
       Refusal::mark(false);
-      const std::string address = loopback::at_port(loopback::free_port());
-      muonrt_status_t met[2];
+      const std::string place = meet.place(nth);
+      muonrt_status_t met[2] = {MUONRT_ERROR_INTERNAL, MUONRT_ERROR_INTERNAL};
       std::string said[2];
       refusal.arm(nth);
       transport_test::on_ranks(2, [&](int rank) {
         Refusal::mark(rank == faulty);
-        muonrt_comm_t* const comm = meet_over_tcp(rank, address, 20'000, met[rank]);
+        muonrt_comm_t* const comm = meet(rank, place, met[rank]);
         Refusal::mark(false);
         said[rank] = muonrt_last_error();
         muonrt_comm_destroy(comm);
@@ -235,11 +261,16 @@ void check_meetings(int64_t stride) {
 }  // namespace
 
 TEST_CASE("out of memory: a meeting over TCP ends on every rank", "[unit][tcp]") {
-  check_meetings(5);
+  check_meetings(5, MeetOverTcp());
+}
+
+TEST_CASE("out of memory: a meeting in a folder ends on every rank", "[unit][tcp]") {
+  check_meetings(7, MeetInFolder());
 }
 
 TEST_CASE("out of memory: over TCP every allocation may be refused", "[.full]") {
   check_steps(Over::kTcp, 1);
   check_creations(Over::kTcp, 1);
-  check_meetings(1);
+  check_meetings(1, MeetOverTcp());
+  check_meetings(1, MeetInFolder());
 }

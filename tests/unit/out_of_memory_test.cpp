@@ -2,6 +2,7 @@
 // muonrt's own: other libraries do not survive it.
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <mutex>
@@ -250,6 +251,7 @@ TEST_CASE("out of memory: over TCP what comes early, before what is awaited, end
   }
   refusal.disarm();
   Refusal::mark(false);
+  std::atomic<bool> early = false;
   refusal.begin_drought();
   const auto errors = transport_test::on_ranks(3, [&](int r) {
     Refusal::mark(false);
@@ -258,9 +260,11 @@ TEST_CASE("out of memory: over TCP what comes early, before what is awaited, end
     const SendTo send{1, &byte, 1};
     const ReceiveFrom first{0, &byte, 1}, second{2, &byte, 1};
     if (r == 2) mine.exchange({&send, 1}, {});
+    if (r == 2) early = true;
     // Rank 0 sends only when what comes early has no place.
     if (r == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      while (!early) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
       mine.exchange({&send, 1}, {});
     }
     if (r == 1) mine.exchange({}, {&first, 1});
