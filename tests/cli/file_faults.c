@@ -1,6 +1,6 @@
 /* Loaded before the libraries of a program. Of its calls that change files for good, number KILL_AT
    ends it, as SIGKILL does; a write that it is killed in has written a half. Number FAIL_AT fails.
- */
+   From number FULL_AT on the disk is full: writes fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,21 +8,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 enum outcome { WELL, FAILS, KILLS };
 
-static enum outcome outcome_of_call(void) {
+static int number_in(const char* name) {
+  const char* const text = getenv(name);
+  return text ? atoi(text) : 0;
+}
+
+static enum outcome outcome_of_call(int writes) {
   static int calls = 0;
-  const int call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
-  const char *const kill_at = getenv("KILL_AT"), *const fail_at = getenv("FAIL_AT");
+  const int call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST), full_at = number_in("FULL_AT");
   errno = EIO;
-  return kill_at && atoi(kill_at) == call ? KILLS : fail_at && atoi(fail_at) == call ? FAILS : WELL;
+  if (call == number_in("KILL_AT")) return KILLS;
+  if (call == number_in("FAIL_AT")) return FAILS;
+  if (!writes || full_at == 0 || call < full_at) return WELL;
+  errno = ENOSPC;
+  return FAILS;
 }
 
 /* Null where it is to fail. */
 static void* next_of(const char* name) {
-  const enum outcome outcome = outcome_of_call();
+  const enum outcome outcome = outcome_of_call(0);
   if (outcome == KILLS) kill(getpid(), SIGKILL);
   return outcome == FAILS ? NULL : dlsym(RTLD_NEXT, name);
 }
@@ -51,9 +60,18 @@ int flock(int file, int how) {
 
 ssize_t write(int file, const void* data, size_t bytes) {
   ssize_t (*const next)(int, const void*, size_t) = dlsym(RTLD_NEXT, "write");
-  const enum outcome outcome = outcome_of_call();
+  const enum outcome outcome = outcome_of_call(1);
   if (outcome == FAILS) return -1;
   const ssize_t wrote = next(file, data, outcome == KILLS ? bytes / 2 : bytes);
+  if (outcome == KILLS) kill(getpid(), SIGKILL);
+  return wrote;
+}
+
+ssize_t pwrite(int file, const void* data, size_t bytes, off_t at) {
+  ssize_t (*const next)(int, const void*, size_t, off_t) = dlsym(RTLD_NEXT, "pwrite");
+  const enum outcome outcome = outcome_of_call(1);
+  if (outcome == FAILS) return -1;
+  const ssize_t wrote = next(file, data, outcome == KILLS ? bytes / 2 : bytes, at);
   if (outcome == KILLS) kill(getpid(), SIGKILL);
   return wrote;
 }
