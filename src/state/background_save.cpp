@@ -50,19 +50,21 @@ void BackgroundSave::begin(Optimizer& optimizer, const std::string& folder,
                            const SaveSettings& settings) {
   bool staged = false;
   save_.emplace(optimizer, folder, settings, *files_);
-  const auto error =
-      agreed(optimizer.comm(), error_of([&] {
-               error_.emplace(Status::kOutOfMemory, "save: there was no memory to write it");
-               pieces_ = local_pieces(optimizer, settings.with_params);
-               DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
-               staged = bytes_written(pieces_) <= std::ssize(memory_);
-               if (staged) {
-                 stage(pieces_, memory_, copy);
-               } else {
-                 save_->write(pieces_, copy);
-                 error_.reset();
-               }
-             }));
+  const auto prepare = [&] {
+    error_.emplace(Status::kOutOfMemory, "save: there was no memory to write it");
+    pieces_ = local_pieces(optimizer, settings.with_params);
+    DeviceCopy copy(optimizer.device(), optimizer.settings().timeout_ms);
+    staged = bytes_written(pieces_) <= std::ssize(memory_);
+    if (staged) {
+      stage(pieces_, memory_, copy);
+    } else {
+      save_->write(pieces_, copy);
+      error_.reset();
+    }
+  };
+  const auto error = error_of([&] {
+    if (const auto of_all = agreed(optimizer.comm(), error_of(prepare))) throw *of_all;
+  });
   if (error) save_.reset();
   if (error) throw *error;
   if (!staged) return;

@@ -60,6 +60,12 @@ void check_shards(const StepArguments& a, const std::vector<Shard>& shards,
     names.insert(name_of(shard.path));
     outputs.push_back({"--out", shard.path, "--params"});
   }
+  for (const NamedFile& other : other_outputs(a)) {
+    std::error_code none;
+    const fs::path folder = fs::path(other.path).parent_path();
+    if (fs::equivalent(folder.empty() ? "." : folder, a.out, none))
+      names.insert(name_of(other.path));
+  }
   require_no_model("--out", a.out, names);
   for (const NamedFile& other : other_outputs(a)) inputs.push_back({other.option, other.path});
   for (const auto& model : grads)
@@ -74,6 +80,11 @@ bool is_folder(const std::string& out) { return out.ends_with('/'); }
 std::string commit_path(const std::string& path) {
   std::error_code none;
   return is_folder(path) || fs::is_directory(path, none) ? index_of(path) : path;
+}
+
+std::string commit_path_around(const std::string& file) {
+  const fs::path folder = fs::path(without_slash(file)).parent_path();
+  return index_of(folder.empty() ? "." : folder.string());
 }
 
 std::unique_ptr<ShardWriter> make_output(const StepArguments& a, const TensorModel& params,

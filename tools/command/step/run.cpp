@@ -42,9 +42,12 @@ void check_mesh(const std::string& mesh, int world) {
 /// Collective: no rank reads before rank 0 has done what an earlier run left to do.
 void recover(Comm& comm, const StepArguments& a) {
   if (comm.rank() == 0) {
-    recover_commit(commit_path(a.out));
     std::error_code none;
-    if (std::filesystem::exists(a.params, none)) recover_commit(commit_path(a.params));
+    for (const std::string& path : {a.out, a.params}) {
+      if (path != a.out && !std::filesystem::exists(path, none)) continue;
+      recover_commit(commit_path(path));
+      recover_commit(commit_path_around(path));
+    }
   }
   const char word = 0;
   std::vector<char> all(static_cast<size_t>(comm.size()));
@@ -94,6 +97,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   const TensorModel params(a.params);
   std::vector<std::unique_ptr<TensorModel>> grads;
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
+  const std::unique_ptr<ShardWriter> out = root ? make_output(a, params, grads) : nullptr;
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.where);
   const StepLogits logits(config, session.used(), a.logits, grads.size());
@@ -113,7 +117,6 @@ int run_step(Comm& comm, const StepArguments& a) {
   }
   std::vector<double> updates;
   std::vector<uint64_t> hashes;
-  const std::unique_ptr<ShardWriter> out = root ? make_output(a, params, grads) : nullptr;
   write_parameters(comm, session, params, tensors, out.get(), updates, hashes);
   std::unique_ptr<TensorWriter> state;
   if (!a.state_out.empty()) state = save_state(comm, session, tensors, hashes, a.state_out);
