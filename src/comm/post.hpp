@@ -19,6 +19,7 @@ struct Awaited {
   int64_t arrived = 0;
   int64_t sent = 0;  // how many its sender says; 0: nothing has come
   bool complete() const { return arrived == bytes; }
+  bool has_other_size() const { return sent != 0 && sent != bytes; }
 };
 
 /// Carries messages between pairs of ranks, in order for each (channel, from, to); what a way to
