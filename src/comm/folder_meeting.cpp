@@ -234,7 +234,8 @@ std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const NoteFile& f
     why = "it names no address that is reached from here";
     return lead_of(meeting, file, note);
   };
-  std::vector<Socket> out(1);  // before rank 0 lets this rank in
+  // Before rank 0 lets this rank in.
+  auto out = patiently(deadline, [] { return std::vector<Socket>(1); });
   try {
     out[0] = meet_rank_0(tcp, search, deadline);
   } catch (const Error& error) {

@@ -44,8 +44,8 @@ class Post {
   virtual void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
                     Deadline deadline) = 0;
 
-  /// Messages of different ranks, which go to their places as they come and need no memory then,
-  /// from `expect` to `forget`.
+  /// From `expect` to `forget`, messages of different ranks go to their places as they come. They
+  /// take no memory then.
   virtual void expect(uint64_t channel, std::span<Awaited> messages) = 0;
   virtual void forget(uint64_t channel) noexcept = 0;
   /// Waits for all that is expected. Errors: TIMEOUT; MISMATCH if one has another size (then the

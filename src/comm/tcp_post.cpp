@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/peer_status.hpp"
 #include "base/signal_mask.hpp"
 #include "comm/frame.hpp"
@@ -279,7 +280,8 @@ std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_m
   check_meeting(meeting);
   const Deadline deadline = Deadline::in_ms(timeout_ms);
   if (meeting.rank == 0) return make_post_over(0, meeting.size, meet_all(meeting, deadline));
-  std::vector<Socket> line(1);  // before rank 0 lets this rank in
+  // Before rank 0 lets this rank in.
+  auto line = patiently(deadline, [] { return std::vector<Socket>(1); });
   line[0] = meet_rank_0(meeting, deadline);
   return make_post_over(meeting.rank, meeting.size, std::move(line));
 }
