@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "base/deadline.hpp"
@@ -39,10 +40,11 @@ class Backoff {
   Duration sleep_ = first_;
 };
 
-/// Runs `work`; where it finds no memory, again and again for a second, or until `deadline`.
+/// Runs `work`; where it finds no memory, again and again for a second from then on, or until
+/// `deadline`.
 template <class Work>
 auto patiently(Deadline deadline, const Work& work) {
-  const Deadline enough = Deadline::in_ms(1000);
+  std::optional<Deadline> enough;
   using std::chrono::milliseconds;
   for (Backoff pauses(milliseconds(0), milliseconds(1), milliseconds(50));;
        pauses.pause(deadline.at())) {
@@ -51,7 +53,8 @@ auto patiently(Deadline deadline, const Work& work) {
     } catch (const std::exception&) {
       const Error error = caught_error();
       const bool lacks = error.status() == Status::kOutOfMemory && !error.is_secondhand();
-      if (!lacks || enough.passed() || deadline.passed()) throw;
+      if (!enough) enough = Deadline::in_ms(1000);
+      if (!lacks || enough->passed() || deadline.passed()) throw;
     }
   }
 }

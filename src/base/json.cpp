@@ -116,6 +116,7 @@ class PartsBuilder : public JsonBuilder<Tree> {
     return JsonBuilder::key(v);
   }
   bool count() override {
+    if (!around().empty() && Tree::is_list(*around()[0])) return fail("is no object");
     if (++of_part_ > limits_.part)
       return fail(cat(in_quotes(member_), " has more than ", limits_.part, " values in one part"));
     return JsonBuilder::count();

@@ -234,9 +234,10 @@ std::vector<Socket> go_to_rank_0(const FolderMeeting& meeting, const NoteFile& f
     why = "it names no address that is reached from here";
     return lead_of(meeting, file, note);
   };
-  std::vector<Socket> out;
+  // Before rank 0 lets this rank in.
+  auto out = patiently(deadline, [] { return std::vector<Socket>(1); });
   try {
-    out.push_back(meet_rank_0(tcp, search, deadline));
+    out[0] = meet_rank_0(tcp, search, deadline);
   } catch (const Error& error) {
     if (error.status() != Status::kTimeout || !seen) throw;
     throw error.between("", ", or remove that file where an earlier run has left it");

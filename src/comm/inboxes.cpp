@@ -10,13 +10,17 @@ using Lock = std::unique_lock<std::mutex>;
 
 namespace {
 
-/// The next piece of `message`; of one of another size it keeps that alone.
-void put(Awaited& message, int64_t message_bytes, const char* piece, int64_t bytes) {
+/// A piece of `message`. Of one of another size it keeps that alone, and pieces behind it are
+/// dropped. False: it is not the next one.
+bool put(Awaited& message, int64_t message_bytes, int64_t offset, const char* piece,
+         int64_t bytes) {
+  if (message.has_other_size()) return true;
+  if (message.arrived != offset) return false;
   message.sent = message_bytes;
-  if (message.sent != message.bytes) return;
-  std::memcpy(static_cast<char*>(message.data) + message.arrived, piece,
-              static_cast<size_t>(bytes));
+  if (message.has_other_size()) return true;
+  std::memcpy(static_cast<char*>(message.data) + offset, piece, static_cast<size_t>(bytes));
   message.arrived += bytes;
+  return true;
 }
 
 }  // namespace
@@ -56,9 +60,9 @@ bool Inboxes::add(const FrameHead& head, const char* content) {
   if (head.offset != (first ? 0 : coming.arrived)) return false;
   Awaited* const message = channel.open(head.from);
   if (message) {
-    if (message->arrived != head.offset) return false;  // its begin came to another place
-    put(*message, head.message_bytes, content, head.piece_bytes);
-    if (message->complete() || message->sent != message->bytes) wake_.notify_all();
+    if (!put(*message, head.message_bytes, head.offset, content, head.piece_bytes))
+      return false;  // its begin came to another place
+    if (message->complete() || message->has_other_size()) wake_.notify_all();
   } else {
     const auto bytes = static_cast<size_t>(head.piece_bytes);
     Early early{head.from, head.message_bytes, head.offset,
@@ -70,12 +74,14 @@ bool Inboxes::add(const FrameHead& head, const char* content) {
   return true;
 }
 
-bool Inboxes::waits(uint64_t channel) {
+bool Inboxes::waits() {
   const Lock lock(mutex_);
-  const auto known = channels_.find(channel);
-  return known != channels_.end() && !known->second.error &&
-         !std::all_of(known->second.awaited.begin(), known->second.awaited.end(),
-                      [](const Awaited& message) { return message.complete(); });
+  return std::any_of(channels_.begin(), channels_.end(), [](const auto& entry) {
+    const Channel& channel = entry.second;
+    return !channel.error &&
+           !std::all_of(channel.awaited.begin(), channel.awaited.end(),
+                        [](const Awaited& message) { return message.complete(); });
+  });
 }
 
 void Inboxes::left(uint64_t channel, int32_t from) {
@@ -125,9 +131,9 @@ void Inboxes::expect(uint64_t channel, std::span<Awaited> messages) {
   its.awaited = messages;
   for (auto early = its.early.begin(); early != its.early.end();) {
     Awaited* const message = its.open(early->from);
-    if (message && message->arrived != early->offset)
+    if (message &&
+        !put(*message, early->message_bytes, early->offset, early->data.get(), early->bytes))
       return its.end(senseless(early->from, "a message whose begin was not taken"));
-    if (message) put(*message, early->message_bytes, early->data.get(), early->bytes);
     early = message ? its.early.erase(early) : std::next(early);
   }
 }
@@ -141,7 +147,7 @@ void Inboxes::forget(uint64_t channel) noexcept {
 /// Why `message` will not come any more.
 std::optional<Error> Inboxes::why_not(Channel& channel, const Awaited& message) const {
   const auto from = static_cast<size_t>(message.from);
-  if (message.sent != 0 && message.sent != message.bytes) {
+  if (message.has_other_size()) {
     channel.end(another_size(message.from, message.sent, message.bytes));
     return channel.error;
   }

@@ -30,8 +30,9 @@ class Inboxes {
   /// whatever the message's size is said to be, and for none of a channel that has failed. False:
   /// it is not the one that comes next. Throws bad_alloc; nothing has changed then.
   bool add(const FrameHead& head, const char* content);
-  /// Whether messages are expected that have not come: they may lie behind one without memory.
-  bool waits(uint64_t channel);
+  /// Whether messages are expected that have not come, on any channel: they may lie behind one
+  /// without memory.
+  bool waits();
   /// `from` has left the channel, or (all channels) is gone; `why` as in muonrt::gone.
   void left(uint64_t channel, int32_t from);
   void gone(int32_t from, std::string why) noexcept;

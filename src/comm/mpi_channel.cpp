@@ -48,9 +48,9 @@ std::unique_ptr<Channel> Channel::over(MPI_Comm parent, int64_t piece_bytes, Dea
     MUONRT_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     if (done || !deadline.passed()) continue;
     handle.release();
-    throw Error(Status::kTimeout,
-                "MPI communicator: not duplicated at the deadline; every rank of the communicator "
-                "must take part");
+    throw make_error(Status::kTimeout,
+                     "MPI communicator: not duplicated at the deadline; every rank of the "
+                     "communicator must take part");
   }
   return std::unique_ptr<Channel>(new Channel(*handle, piece_bytes));
 }

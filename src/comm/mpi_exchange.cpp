@@ -73,19 +73,21 @@ bool Channel::test_pieces() {
 }
 
 void Channel::throw_timeout() const {
-  std::vector<int32_t> silent, not_taking;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (requests_[i] != MPI_REQUEST_NULL)
-      (pieces_[i].send ? not_taking : silent).push_back(pieces_[i].peer);
-  }
-  std::string who;
-  if (!silent.empty()) who = cat("no message from ", ranks_text(std::move(silent)));
-  if (!not_taking.empty()) {
-    who += cat(who.empty() ? "" : ", ", ranks_text(std::move(not_taking)),
-               " did not take what was sent");
-  }
-  throw Error(Status::kTimeout, cat("not complete at its deadline: ", who,
-                                    "; see what those ranks do, or set a longer timeout"));
+  throw error_in_words(Status::kTimeout, [&] {
+    std::vector<int32_t> silent, not_taking;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      if (requests_[i] != MPI_REQUEST_NULL)
+        (pieces_[i].send ? not_taking : silent).push_back(pieces_[i].peer);
+    }
+    std::string who;
+    if (!silent.empty()) who = cat("no message from ", ranks_text(std::move(silent)));
+    if (!not_taking.empty()) {
+      who += cat(who.empty() ? "" : ", ", ranks_text(std::move(not_taking)),
+                 " did not take what was sent");
+    }
+    return cat("not complete at its deadline: ", who,
+               "; see what those ranks do, or set a longer timeout");
+  });
 }
 
 void Channel::exchange(std::span<const muonrt_message_t> sends,

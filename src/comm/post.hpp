@@ -19,6 +19,7 @@ struct Awaited {
   int64_t arrived = 0;
   int64_t sent = 0;  // how many its sender says; 0: nothing has come
   bool complete() const { return arrived == bytes; }
+  bool has_other_size() const { return sent != 0 && sent != bytes; }
 };
 
 /// Carries messages between pairs of ranks, in order for each (channel, from, to); what a way to
@@ -43,8 +44,8 @@ class Post {
   virtual void send(uint64_t channel, int32_t to, const void* data, int64_t bytes,
                     Deadline deadline) = 0;
 
-  /// Messages of different ranks, which go to their places as they come and need no memory then,
-  /// from `expect` to `forget`.
+  /// From `expect` to `forget`, messages of different ranks go to their places as they come. They
+  /// take no memory then.
   virtual void expect(uint64_t channel, std::span<Awaited> messages) = 0;
   virtual void forget(uint64_t channel) noexcept = 0;
   /// Waits for all that is expected. Errors: TIMEOUT; MISMATCH if one has another size (then the

@@ -33,6 +33,7 @@ struct PendingConnection {
   enum class State { kWaits, kClaimed, kRejected };
 
   State read() {
+    if (got == sizeof claim) return State::kClaimed;
     auto* const at = reinterpret_cast<char*>(&claim);
     const ssize_t n = recv(socket.fd(), at + got, sizeof claim - got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kWaits;
@@ -58,13 +59,16 @@ class Reception {
     doors_ = std::move(doors);
     try {
       while (missing() > 0) {
-        MUONRT_REQUIRE(!deadline_.passed(), Status::kTimeout, late());
+        if (deadline_.passed()) throw error_in_words(Status::kTimeout, [&] { return late(); });
         patiently(deadline_, [&] { look(); });
       }
     } catch (const std::exception&) {
       const Error error = caught_error();
       answer_all(error.status(), error.message());
-      if (error.status() != Status::kTimeout) answer_late(error);
+      try {
+        if (error.status() != Status::kTimeout) answer_late(error);
+      } catch (const std::exception&) {  // the first error counts
+      }
       throw;
     }
     answer_all(Status::kOk, "");
@@ -170,7 +174,8 @@ class Reception {
 
   /// Whether the connection stays in the waiting room.
   bool attend(PendingConnection& n, bool ready) {
-    if (ready) {
+    // One whose claim is here says no more: looked at again where there was no memory to answer.
+    if (ready || n.got == sizeof n.claim) {
       switch (n.read()) {
         case PendingConnection::State::kClaimed:
           examine(n);

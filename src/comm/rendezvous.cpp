@@ -179,9 +179,9 @@ Socket meet_rank_0(const TcpMeeting& meeting, FunctionRef<Lead(std::string& why)
                  meeting.rank, " came to rank 0, which ended the connection ", unanswered,
                  " times without an answer (last: ", why,
                  "); look at rank 0's messages, it may have ended");
-  throw Error(Status::kTimeout,
-              cat("rendezvous: rank ", meeting.rank, " found no rank 0 at ", meeting.address,
-                  " before the deadline (", why, "); start rank 0 there, or raise the timeout"));
+  throw make_error(Status::kTimeout, "rendezvous: rank ", meeting.rank, " found no rank 0 at ",
+                   meeting.address, " before the deadline (", why,
+                   "); start rank 0 there, or raise the timeout");
 }
 
 }  // namespace muonrt

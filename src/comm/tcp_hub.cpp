@@ -95,7 +95,7 @@ void TcpHub::look(int timeout_ms) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& r = ranks_[i];
     const int events = (r.starves() ? 0 : POLLIN) | (r.out.empty() ? 0 : POLLOUT);
-    // An end would wake who does not read at once, again and again.
+    // A closed end makes poll return at once.
     fds_[i + 1] = {events ? r.socket.fd() : -1, static_cast<short>(events), 0};
   }
   poll(fds_.data(), fds_.size(), timeout_ms);

@@ -56,7 +56,9 @@ void TcpLine::await(Lock& lock, int32_t to, Deadline deadline, const Trouble& tr
     MUONRT_REQUIRE(!deadline.passed(), Status::kTimeout, "rank ", holds(to) ? to : 0,
                    " takes no more messages and the deadline has passed; look whether it still "
                    "runs");
+    ++waiting_;
     wake_.wait_until(lock, deadline.at());
+    --waiting_;
   }
 }
 
@@ -90,11 +92,15 @@ void TcpLine::give_up() noexcept {
 void TcpLine::post(const FrameHead& head, const char* content) {
   const Lock lock(mutex_);
   if (broken_) return;
-  if (spare_.empty()) spare_.emplace_back();
-  std::string& frame = spare_.front();
+  std::list<std::string> one;
+  if (spare_.empty())
+    one.emplace_back();
+  else
+    one.splice(one.end(), spare_, spare_.begin());
+  std::string& frame = one.front();
   frame.assign(reinterpret_cast<const char*>(&head), sizeof head);
   frame.append(content, static_cast<size_t>(head.piece_bytes));
-  frames_.splice(frames_.end(), spare_, spare_.begin());
+  frames_.splice(frames_.end(), one);
   write_out();
   if (pending()) nudge();
 }
@@ -108,6 +114,11 @@ void TcpLine::hold(int32_t rank, bool on) {
 void TcpLine::look_again() {
   const Lock lock(mutex_);
   wake_.notify_all();
+}
+
+bool TcpLine::waits() {
+  const Lock lock(mutex_);
+  return waiting_ > 0;
 }
 
 void TcpLine::flush(Deadline deadline) {
@@ -155,7 +166,7 @@ void TcpLine::wait_for(short events, int ms) {
     const Lock lock(mutex_);
     if (pending() && !broken_) events |= POLLOUT;
   }
-  // An end would wake who does not read at once, again and again.
+  // A closed end makes poll return at once.
   pollfd fds[] = {{events ? socket_.fd() : -1, events, 0}, {wake_here_.fd(), POLLIN, 0}};
   poll(fds, 2, ms);
   char taken[64];

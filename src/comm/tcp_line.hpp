@@ -38,6 +38,8 @@ class TcpLine {
   /// Messages to `rank` wait, or no longer.
   void hold(int32_t rank, bool on);
   void look_again();
+  /// Whether a sender waits: what would let it go on may not have been read.
+  bool waits();
   /// Waits until no frame is left to be written.
   void flush(Deadline deadline);
   /// Ends the connection, and all waits.
@@ -91,6 +93,7 @@ class TcpLine {
   int64_t pieces_ = 0;                  // so far
   const std::unique_ptr<char[]> rest_;  // a piece's content, when its sender waits no longer
   std::vector<char> held_;              // by rank
+  int waiting_ = 0;                     // senders
   bool broken_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "base/backoff.hpp"
 #include "base/peer_status.hpp"
 #include "base/signal_mask.hpp"
 #include "comm/frame.hpp"
@@ -139,11 +140,11 @@ class TcpPost final : public Post {
   std::optional<Error> published(uint64_t channel) override { return inboxes_.failed(channel); }
 
   void leave(uint64_t channel) noexcept override {
-    line_->leave();
     try {
       tell_all(FrameKind::kLeft, channel, "", 0);
     } catch (...) {  // a channel that was not entered
     }
+    line_->leave();  // last: its memory has been there for the farewell
   }
 
  private:
@@ -203,9 +204,10 @@ class TcpPost final : public Post {
     return false;
   }
 
-  /// Tries again until there is memory for `work`, or its receiver expects what has come. Where the
-  /// channel's receiver expects something else that may lie behind it, only for a while: then the
-  /// channel ends. False when the connection has ended.
+  /// Tries again until there is memory for `work`, or its receiver expects what has come. Where
+  /// this rank waits for something else, which may lie behind it, only for a while: then the
+  /// channel ends, and all of them where this rank has not entered it. False when the connection
+  /// has ended.
   template <class Work>
   bool with_memory(uint64_t channel, const Work& work) {
     Deadline patience = Deadline::in_ms(kPatienceMs);
@@ -215,12 +217,23 @@ class TcpPost final : public Post {
         return true;
       } catch (const std::bad_alloc&) {
       }
-      if (!inboxes_.waits(channel)) {
+      if (!inboxes_.waits() && !line_->waits()) {
         patience = Deadline::in_ms(kPatienceMs);
-      } else if (patience.passed()) {
-        fail(channel, no_room_);
+      } else if (patience.passed() && !try_to_end(channel)) {
+        return false;
       }
       if (!line_->pause(ms)) return false;
+    }
+  }
+
+  /// False: there is no memory to keep the error of a channel that was not entered.
+  bool try_to_end(uint64_t channel) noexcept {
+    try {
+      fail(channel, no_room_);
+      return true;
+    } catch (const std::bad_alloc&) {
+      ended_ = no_room_;
+      return false;
     }
   }
 
@@ -267,8 +280,9 @@ std::shared_ptr<Post> make_tcp_post(const TcpMeeting& meeting, int64_t timeout_m
   check_meeting(meeting);
   const Deadline deadline = Deadline::in_ms(timeout_ms);
   if (meeting.rank == 0) return make_post_over(0, meeting.size, meet_all(meeting, deadline));
-  std::vector<Socket> line;
-  line.push_back(meet_rank_0(meeting, deadline));
+  // Before rank 0 lets this rank in.
+  auto line = patiently(deadline, [] { return std::vector<Socket>(1); });
+  line[0] = meet_rank_0(meeting, deadline);
   return make_post_over(meeting.rank, meeting.size, std::move(line));
 }
 

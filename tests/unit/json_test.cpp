@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "base/error.hpp"
+#include "base/json_value.hpp"
+
 using muonrt::JsonWriter;
 
 namespace {
@@ -16,6 +19,19 @@ std::string written(const T& value) {
 }
 
 }  // namespace
+
+TEST_CASE("json: of a whole that is a list no part is given out", "[unit][base]") {
+  bool given = false;
+  const muonrt::JsonParts parts{[&](const std::string&, muonrt::JsonValue) { given = true; }};
+  std::string words;
+  try {
+    muonrt::parse_json_parts("[1, {\"a\": 2}]", "a text", {}, parts);
+  } catch (const muonrt::Error& error) {
+    words = error.message();
+  }
+  CHECK(words == "a text: is no object");
+  CHECK_FALSE(given);
+}
 
 TEST_CASE("json: what is opened is closed, and commas stand between", "[unit][base]") {
   JsonWriter json;

@@ -289,6 +289,34 @@ TEST_CASE("wire: a piece that was refused leaves nothing to take", "[unit][comm]
   CHECK(outcome->status() == Status::kTimeout);
 }
 
+TEST_CASE("wire: a message of another size is a mismatch with both sizes, in pieces too",
+          "[unit][comm][rendezvous]") {
+  const int64_t sent = 3 * kPieceLimit, expected = 2 * kPieceLimit;
+  const std::vector<char> source(static_cast<size_t>(sent));
+  std::vector<char> data(static_cast<size_t>(expected));
+  for (const bool early : {true, false}) {
+    Inboxes inboxes(2);
+    const auto add = [&](int64_t bytes) {
+      for (int64_t at = 0; at < bytes; at += kPieceLimit)
+        CHECK(inboxes.add(message_frame(kChannel, 1, 0, source.data(), bytes, at),
+                          source.data() + at));
+    };
+    Awaited message{1, data.data(), expected};
+    if (!early) inboxes.expect(kChannel, {&message, 1});
+    add(sent);
+    add(expected);  // the next one does not stand in for it
+    const auto outcome = on_ranks(1, [&](int) {
+      if (early) inboxes.expect(kChannel, {&message, 1});
+      inboxes.await(kChannel, Deadline::in_ms(0));
+    })[0];
+    REQUIRE(outcome);
+    CHECK(outcome->status() == Status::kMismatch);
+    const std::string words = outcome->message();
+    CHECK(words.find(cat("rank 1 sent ", sent, " bytes, expected were ", expected)) !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("wire: an error of status 0 creates no optimizer", "[unit][comm][rendezvous]") {
   for (const int32_t status : {0, 1}) {
     auto [mine, other] = ends_of(0);
