@@ -115,6 +115,20 @@ def test_functions_hear_of_an_abort_and_the_end():
     assert heard[1] == ("enough", muonrt.TimeoutError.status)
 
 
+@pytest.mark.parametrize("first", ["", "x"])
+def test_a_text_that_is_cut_inside_a_character(first):
+    def fails(*arguments):
+        raise ValueError("woken")
+
+    heard = []
+    comm = muonrt.Comm.functions(0, 2, fails, fails, caller_thread_only=False,
+                                 abort=lambda *said: heard.append(said))
+    comm.abort(first + "\u00e9" * 4000)
+    with pytest.raises(muonrt.AbortedError, match="\u00e9\u00e9"):
+        comm.barrier()
+    assert "\u00e9\u00e9" in heard[0][0]
+
+
 def moves(comm):
     """To the next rank and to oneself; sizes by rank."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
