@@ -141,7 +141,8 @@ class _Channel:
     def abort(self, text: str, status: int) -> None:
         """To every rank, this one too: its call may be waiting on another thread."""
         self._failed = True
-        letter = json.dumps([status, text[:_LETTER_BYTES // 8]]).encode()
+        # JSON needs at most six bytes for a character.
+        letter = json.dumps([status, text[:_LETTER_BYTES // 8]], ensure_ascii=False).encode()
         letter = letter.ljust(_LETTER_BYTES, b"\0")
         with self._lock:
             if not self._letters and not self._MPI.Is_finalized():

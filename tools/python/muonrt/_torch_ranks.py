@@ -20,7 +20,7 @@ if dist.is_available():
 
 # How long TCP may take to say why gloo has lost a peer.
 REASON_S = 5.0
-# Of no message. Gloo picks one of its connections by the tag: this one's is that of tag 0.
+# No message has this tag. Gloo chooses a connection by the tag: 840 and 0 share one.
 NO_TAG = 840
 
 
@@ -133,7 +133,19 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
     tcp.set_timeout(REASON_S)
 
     def exchange(sends, receives, timeout):
-        end, works = time.monotonic() + timeout, []
+        end = time.monotonic() + timeout
+        said = [(peer, bytearray(len(view).to_bytes(8, "little"))) for peer, view in sends]
+        heard = [(peer, bytearray(8)) for peer, _ in receives]
+        move(said, heard, end)  # gloo ends the process of a rank that is sent too much
+        for (peer, size), (_, view) in zip(heard, receives):
+            if (sent := int.from_bytes(size, "little")) != len(view):
+                raise muonrt.MismatchError(
+                    f"rank {peer} sends {sent} bytes where rank {rank} expects {len(view)}; both "
+                    "must derive the sizes from the same plan")
+        move(sends, receives, end)
+
+    def move(sends, receives, end):
+        works = []
         try:
             for call, messages in ((gloo.recv, receives), (gloo.send, sends)):
                 for peer, view in messages:

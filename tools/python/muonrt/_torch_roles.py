@@ -30,7 +30,12 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
         except muonrt.InvalidArgumentError as error:
             raise muonrt.InvalidArgumentError(
                 f"{error}; tell it by role=, for instance ('muon', 'stack')") from None
-    kind, reading = (chosen, {}) if isinstance(chosen, str) else chosen
+    pair = (chosen, {}) if isinstance(chosen, str) else chosen
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise muonrt.InvalidArgumentError(
+            f"param '{name}': role {chosen!r}; use 'muon', 'adamw', or a pair of one of these and "
+            "a dict of settings")
+    kind, reading = pair
     if kind not in ("muon", "adamw"):
         raise muonrt.InvalidArgumentError(f"param '{name}': role {kind!r}; use 'muon' or 'adamw'")
     if isinstance(reading, str):
@@ -38,6 +43,14 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
     if unknown := set(reading) - set(READING):
         raise muonrt.InvalidArgumentError(
             f"param '{name}': a role has no setting {sorted(unknown)}; there are {READING}")
+    if kind == "adamw" and (matrices := set(reading) & {"view", *DIMS}):
+        raise muonrt.InvalidArgumentError(
+            f"param '{name}': role 'adamw' with {sorted(matrices)}, which are Muon's; leave them out")
+    for key, value in (dims | reading).items():
+        kinds = {"transposed": bool, "batch_dims": int, "row_dims": int}
+        if key in DIMS and type(value) is not kinds[key]:
+            raise muonrt.InvalidArgumentError(
+                f"param '{name}': {key} is {value!r}; give {kinds[key].__name__}")
     if "layout" in reading and ranks.is_dtensor(p):
         raise muonrt.InvalidArgumentError(
             f"param '{name}': a layout is given, but the DTensor says {p.placements}; give a layout "

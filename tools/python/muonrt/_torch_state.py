@@ -131,9 +131,12 @@ class State:
     def go_on(self, states: dict, core) -> None:
         """Takes over the `state` and the counts of an optimizer of the first of these parameters."""
         for p, old in states.items():
+            new = self._optimizer.state[p]
             for key, tensor in old.items():
-                if key != "step":
-                    ranks.local_of(self._optimizer.state[p][key]).copy_(ranks.local_of(tensor))
+                if key not in new:  # the caller's own
+                    new[key] = tensor
+                elif key != "step":
+                    ranks.local_of(new[key]).copy_(ranks.local_of(tensor))
         self._moments.scatter()
         ranks.settle(self._optimizer._device)
         new = self._optimizer._core

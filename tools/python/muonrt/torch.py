@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import muonrt
-from muonrt import _presets
+from muonrt import _presets, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._presets import names as presets  # noqa: F401
 from muonrt._torch_roles import DIMS, Role, role_of, warn_of_conv1d
@@ -34,7 +34,8 @@ class Muon(torch.optim.Optimizer):
     params: `model.named_parameters()`, or groups: dicts with "params" (named the same way) and any
         of the settings below for them, "role" among them ("muon" or "adamw" for all of a group),
         and how their matrices lie: transposed=True: stored inputs x outputs (GPT-2's Conv1D);
-        batch_dims, row_dims: how many dimensions make a stack, and the rows, as muonrt.Param's.
+        batch_dims, row_dims: how many dimensions make a stack, and the rows, as muonrt.Param's;
+        of no effect on those of the group that get AdamW.
         float32 or bfloat16, all in host memory or on one CUDA device; DTensors (FSDP2, HSDP, TP)
         lie as they say. Parameters that need no gradient are left out. Updated in place.
     lr, weight_decay, momentum, nesterov: Muon's (0.02, 0.1, 0.95, True).
@@ -74,6 +75,7 @@ class Muon(torch.optim.Optimizer):
                               nesterov=nesterov),
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
+        self._saving, self._reserved = False, None  # and what save_reserve was given
         self._names: list[str] = []
         self._readings: list[dict[str, Any]] = []
         found = _presets.preset(preset) if preset else {"muon": {}, "adamw": {}}
@@ -108,6 +110,9 @@ class Muon(torch.optim.Optimizer):
         if not entries or not isinstance(entries[0], dict):
             entries = [{"params": entries}]
         for entry in entries:
+            if "params" not in entry:
+                raise muonrt.InvalidArgumentError(
+                    f"a group has no 'params'; it has {sorted(entry)}")
             members: dict[str, list] = {"muon": [], "adamw": []}
             rest = {k: v for k, v in entry.items() if k not in ("params", "role", *DIMS)}
             dims = {k: entry[k] for k in DIMS if k in entry}
@@ -155,12 +160,16 @@ class Muon(torch.optim.Optimizer):
                   for g, sent in zip(self.param_groups, self._sent)]
         params = []
         of_group = [i for i, g in enumerate(self.param_groups) for _ in g["params"]]
-        for i, (name, p) in enumerate(zip(self._names, self._params)):
-            spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
-                       for e in everywhere]
-            layout = ranks.layout_of(name, p, spreads, self._comm.rank)
-            reading = {"shape": tuple(p.shape), "layout": layout} | self._readings[i]
-            params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **reading))
+
+        def describe():
+            for i, (name, p) in enumerate(zip(self._names, self._params)):
+                spreads = [e[i] and ranks.Spread(tuple(e[i][0]), tuple(e[i][1]), e[i][2])
+                           for e in everywhere]
+                layout = ranks.layout_of(name, p, spreads, self._comm.rank)
+                reading = {"shape": tuple(p.shape), "layout": layout} | self._readings[i]
+                params.append(muonrt.Param(name, ranks.local_of(p), group=of_group[i], **reading))
+
+        ranks.together(self._comm, describe)
         ranks.settle(self._device)  # masters are made from what parameters hold
         self._core = muonrt.Optimizer(params, groups, self._comm, **options)
         self._places = [_place_of(ranks.local_of(p)) for p in self._params]
@@ -181,37 +190,12 @@ class Muon(torch.optim.Optimizer):
         """Adds parameters, as those of layers that are unfrozen: a dict as at creation. Collective.
 
         All is planned anew. State, counts and rates of the others stay to the bit; those of the new
-        ones begin. Both states are in memory meanwhile.
+        ones begin. Both states are in memory meanwhile. No save may be under way.
         """
+        enter = super().add_param_group
         if self._core is None:
-            return super().add_param_group(param_group)
-        kept = {k: getattr(self, k) for k in ("_core", "_params", "_sent", "_places",
-                                              "_state_views")}
-        sizes, states = (len(self.param_groups), len(self._names)), dict(self.state)
-
-        def enter():
-            given, role, *_ = self._made_with
-            groups = self._split([param_group], role, given)
-            if not groups:
-                raise muonrt.InvalidArgumentError("the group has no parameter that needs a gradient")
-            for group in groups:
-                super(Muon, self).add_param_group(group)
-            self._params = [p for group in self.param_groups for p in group["params"]]
-
-        with torch.no_grad(), ranks.on_device(self._device):
-            self._state_views.gather()
-            try:
-                ranks.together(self._comm, enter)
-                self._create()
-                self._state_views = State(self)
-            except Exception:
-                self.__dict__.update(kept)
-                self.state.clear()
-                self.state.update(states)
-                del self.param_groups[sizes[0]:], self._names[sizes[1]:], self._readings[sizes[1]:]
-                raise
-            self._state_views.go_on(states, kept["_core"])
-        kept["_core"].close()
+            return enter(param_group)
+        _torch_groups.add(self, param_group, enter)
 
     def step(self, closure: Callable[[], Any] | None = None, *,
              qk_logits: torch.Tensor | None = None):
@@ -231,14 +215,18 @@ class Muon(torch.optim.Optimizer):
                 self._send_settings()
                 grads = [self._gradient(p) for p in self._params]
                 self._core.set_grads(grads)
-                scaled = self._scaler() | {"qk_logits": qk_logits}
+                rates = [float(group["lr"]) for group in self.param_groups]
+                given = self._scaler() | {"stream": ranks.stream_of(self._device)}
+                if qk_logits is not None:
+                    given["qk_logits"] = torch.as_tensor(
+                        qk_logits, dtype=torch.float32, device=self._device).contiguous()
             except Exception:
                 self._vote_no()
                 raise
             except BaseException:  # Ctrl-C
                 self._comm.abort("interrupted by a signal")
                 raise
-            self.last_report = self._step(grads, scaled)
+            self.last_report = self._step(grads, rates, given)
             if not self.last_report.skipped:
                 torch.autograd.graph.increment_version(
                     [ranks.local_of(p) for g, p in zip(grads, self._params) if g is not None])
@@ -247,11 +235,22 @@ class Muon(torch.optim.Optimizer):
 
     def _follow(self) -> None:
         """Binds parameters anew that have moved in memory (`p.data = ...`)."""
+        stuck = []
         for i, p in enumerate(self._params):
             local = ranks.local_of(p)
             if _place_of(local) != self._places[i]:
-                self._core.set_data(i, local)
-                self._places[i] = _place_of(local)
+                try:
+                    self._bind(i, local)
+                except muonrt.InvalidArgumentError:  # another one may have been there
+                    stuck.append((i, local))
+        for i, local in stuck[1:]:
+            self._bind(i, torch.empty_like(local))
+        for i, local in stuck:
+            self._bind(i, local)
+
+    def _bind(self, i: int, local: torch.Tensor) -> None:
+        self._core.set_data(i, local)
+        self._places[i] = _place_of(local)
 
     def _send_settings(self) -> None:
         for i, group in enumerate(self.param_groups):
@@ -280,12 +279,10 @@ class Muon(torch.optim.Optimizer):
         return {"grad_scale_inv": 1.0 if scale is None else 1.0 / float(scale),
                 "found_inf": found is not None and bool(float(found))}
 
-    def _step(self, grads: list, scaled: dict) -> muonrt.Report:
+    def _step(self, grads: list, rates: list[float], given: dict) -> muonrt.Report:
         missing = [i for i, g in enumerate(grads) if g is None]
-        rates = [float(group["lr"]) for group in self.param_groups]
-        scaled["stream"] = ranks.stream_of(self._device)
         try:
-            return self._core.step(rates, missing, **scaled)
+            return self._core.step(rates, missing, **given)
         except muonrt.MismatchError:
             lists = ranks.gather_objects(self._comm, missing)
             if all(other == missing for other in lists):
@@ -294,7 +291,7 @@ class Muon(torch.optim.Optimizer):
         for i in set(missing) - absent:
             grads[i] = torch.zeros_like(ranks.local_of(self._params[i]))
         self._core.set_grads(grads)
-        return self._core.step(rates, sorted(absent), **scaled)
+        return self._core.step(rates, sorted(absent), **given)
 
     def _vote_no(self) -> None:
         """Takes part in the peers' step without gradients, so that it ends with an error there."""
@@ -358,16 +355,22 @@ class Muon(torch.optim.Optimizer):
 
     def save_reserve(self, *, with_params: bool = False) -> int:
         """Takes host memory, so that `save_begin` need not write; returns how many bytes."""
-        return self._core.save_reserve(with_params=with_params)
+        taken = self._core.save_reserve(with_params=with_params)
+        self._reserved = with_params or bool(self._reserved)
+        return taken
 
     def save_begin(self, folder: str | os.PathLike, *, with_params: bool = False,
                    keep: int = 1) -> None:
         """Begins a save, which a thread writes while steps go on. Collective."""
         self._of_folder(self._core.save_begin, folder, with_params=with_params, keep=keep)
+        self._saving = True
 
     def save_wait(self) -> None:
         """Waits until every rank has written what was begun, and publishes it. Collective."""
-        self._core.save_wait()
+        try:
+            self._core.save_wait()
+        finally:
+            self._saving = False
 
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
         """What is wrong here is told to all ranks, which would wait."""

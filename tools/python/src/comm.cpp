@@ -314,8 +314,8 @@ void bind_comm(nb::module_& module) {
            "A list of every rank's bytes; all of one length")
       .def(
           "exchange", &exchange, nb::arg("sends"), nb::arg("receives"),
-          "Moves lists of (peer, buffer), at most one for each pair of ranks; both sides know the\n"
-          "size, and leave empty ones out")
+          "Moves lists of (peer, buffer), at most one for each pair of ranks, none of them empty.\n"
+          "MismatchError where a buffer that is sent and the one that receives it differ in size.")
       .def(
           "abort",
           [](Comm& comm, const std::string& message, muonrt_status_t status) {

@@ -78,8 +78,10 @@ void call_quietly(const char* what, const std::function<void()>& call) {
 
 void call_abort(void* state, muonrt_status_t status, const char* message) {
   if (Py_IsInitialized() == 0) return;
-  call_quietly("abort of a communicator",
-               [&] { static_cast<Functions*>(state)->abort(message, status); });
+  call_quietly("abort of a communicator", [&] {  // the text may be cut inside a character
+    const nb::object text = nb::bytes(message).attr("decode")("utf-8", "replace");
+    static_cast<Functions*>(state)->abort(text, status);
+  });
 }
 
 void destroy_functions(void* state) {

@@ -22,7 +22,10 @@ void raise(const std::exception_ptr& thrown, void*) {
     const std::string name = cat(muonrt_status_name(error.status()), ": ");
     if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
     nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
-    nb::object raised = make(error.status(), text);
+    // It may be cut inside a character.
+    const nb::object decoded =
+        nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
+    nb::object raised = make(error.status(), decoded);
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
   }
 }

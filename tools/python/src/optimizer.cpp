@@ -155,6 +155,28 @@ void Optimizer::set_updates(const std::vector<int64_t>& updates) {
     check(muonrt_optimizer_set_updates(get(), static_cast<int64_t>(i), updates[i]));
 }
 
+/// Keeps what the arguments point to in `held_`.
+void Optimizer::take_scalars(muonrt_step_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
+                             nb::handle qk_logits) {
+  static const float found = 1.0f;
+  args.device_grad_scale_inv = take_scalar("grad_scale_inv", grad_scale_inv);
+  if (!args.device_grad_scale_inv && !nb::try_cast(grad_scale_inv, args.grad_scale_inv))
+    refuse(kBad, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(), ", no number"));
+  args.found_inf = take_scalar("found_inf", found_inf);
+  if (!args.found_inf && is_true(found_inf)) {
+    if (place_.on_cuda())
+      refuse(kBad, cat("found_inf is ", nb::repr(found_inf).c_str(),
+                       "; pass a float32 array of one element on ", place_.text()));
+    args.found_inf = &found;
+  }
+  if (qk_logits.is_none()) return;
+  const Array logits = take_array("qk_logits", qk_logits, "float32", false);
+  require_place("qk_logits", logits, place_, "the optimizer");
+  args.qk_logits = static_cast<const float*>(logits.data);
+  args.n_qk_logits = static_cast<int64_t>(logits.held.size());
+  held_->scalars.push_back(logits);
+}
+
 Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
                        const std::vector<int64_t>& without_grad, nb::object grad_scale_inv,
                        nb::object found_inf, std::optional<uintptr_t> stream,
@@ -162,7 +184,6 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
-  const float found = 1.0f;
   held->scalars.clear();
   muonrt_step_t args = muonrt::step_args();
   if (const auto* rates = std::get_if<std::vector<double>>(&lr)) {
@@ -171,26 +192,19 @@ Report Optimizer::step(const std::variant<double, std::vector<double>>& lr,
   } else {
     args.lr = std::get<double>(lr);
   }
-  args.device_grad_scale_inv = take_scalar("grad_scale_inv", grad_scale_inv);
-  if (!args.device_grad_scale_inv && !nb::try_cast(grad_scale_inv, args.grad_scale_inv))
-    refuse(kBad, cat("grad_scale_inv is ", nb::repr(grad_scale_inv).c_str(), ", no number"));
   args.without_grad = without_grad.data();
   args.n_without_grad = static_cast<int64_t>(without_grad.size());
-  args.found_inf = take_scalar("found_inf", found_inf);
-  if (!args.found_inf && is_true(found_inf)) {
-    if (place_.on_cuda())
-      refuse(kBad, cat("found_inf is ", nb::repr(found_inf).c_str(),
-                       "; pass a float32 array of one element on ", place_.text()));
-    args.found_inf = &found;
-  }
-  if (!qk_logits.is_none()) {
-    const Array logits = take_array("qk_logits", qk_logits, "float32", false);
-    require_place("qk_logits", logits, place_, "the optimizer");
-    args.qk_logits = static_cast<const float*>(logits.data);
-    args.n_qk_logits = static_cast<int64_t>(logits.held.size());
-    held_->scalars.push_back(logits);
-  }
   args.stream = reinterpret_cast<void*>(stream.value_or(0));
+  try {
+    take_scalars(args, grad_scale_inv, found_inf, qk_logits);
+  } catch (...) {
+    // A step without arguments votes no, so that the peers' step ends with an error.
+    collective(held->comm.get(), [&] {
+      muonrt_optimizer_step(optimizer, nullptr, nullptr);
+      return MUONRT_OK;
+    });
+    throw;
+  }
   Report report{muonrt::detail::filled(muonrt_report_init_sized)};
   collective(held->comm.get(), [&] { return muonrt_optimizer_step(optimizer, &args, &report.c); });
   held->scalars.clear();

@@ -88,6 +88,8 @@ class Optimizer {
   std::optional<Array> take_grad(size_t i, nb::handle grad) const;
   nb::object over_memory(void* data, muonrt_dtype_t dtype, const std::vector<size_t>& shape) const;
   const float* take_scalar(const char* what, nb::handle object);
+  void take_scalars(muonrt_step_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
+                    nb::handle qk_logits);
 
   std::shared_ptr<Held> held_;
   Place place_;

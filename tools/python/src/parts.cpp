@@ -6,8 +6,13 @@ namespace {
 using Pair = std::pair<int64_t, int64_t>;
 /// One stretch, or several.
 using Lines = std::optional<std::variant<Pair, std::vector<Pair>>>;
+constexpr const char* kUse = "give (begin, end), or an ascending list of such; None: all";
 
-std::optional<std::vector<muonrt_run_t>> runs_of(const Lines& lines) {
+/// @param what  "part 'q': rows", for messages.
+std::optional<std::vector<muonrt_run_t>> runs_of(const std::string& what, nb::handle given) {
+  Lines lines;
+  if (!nb::try_cast(given, lines))
+    refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(what, " is ", nb::repr(given).c_str(), "; ", kUse));
   if (!lines) return std::nullopt;
   std::vector<muonrt_run_t> out;
   if (const auto* one = std::get_if<Pair>(&*lines)) {
@@ -15,13 +20,16 @@ std::optional<std::vector<muonrt_run_t>> runs_of(const Lines& lines) {
   } else {
     for (const auto& [begin, end] : std::get<std::vector<Pair>>(*lines))
       out.push_back({begin, end});
+    if (out.empty()) refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(what, " is empty; ", kUse));
   }
   return out;
 }
 
-Part make_part(const std::string& name, const Lines& rows, const Lines& cols, double scale_factor,
+Part make_part(const std::string& name, nb::handle rows, nb::handle cols, double scale_factor,
                double lr_factor, const std::string& normuon_axis) {
-  Part out{name, runs_of(rows), runs_of(cols), muonrt::detail::filled(muonrt_part_init_sized)};
+  const std::string what = cat("part '", name, "': ");
+  Part out{name, runs_of(what + "rows", rows), runs_of(what + "cols", cols),
+           muonrt::detail::filled(muonrt_part_init_sized)};
   out.settings.scale_factor = scale_factor;
   out.settings.lr_factor = lr_factor;
   out.settings.normuon_axis = normuon_of(normuon_axis);
@@ -53,13 +61,19 @@ void bind_parts(nb::module_& module) {
   nb::class_<Part>(module, "Part", "Rows and columns of a matrix, orthogonalized by themselves")
       .def(
           "__init__",
-          [](Part* self, const std::string& name, const Lines& rows, const Lines& cols,
+          [](Part* self, const std::string& name, nb::handle rows, nb::handle cols,
              double scale_factor, double lr_factor, const std::string& normuon_axis) {
             new (self) Part(make_part(name, rows, cols, scale_factor, lr_factor, normuon_axis));
           },
-          nb::arg("name") = "", nb::kw_only(), nb::arg("rows") = nb::none(),
-          nb::arg("cols") = nb::none(), nb::arg("scale_factor") = 1.0, nb::arg("lr_factor") = 1.0,
-          nb::arg("normuon_axis") = "",
+          nb::arg("name") = "", nb::kw_only(), nb::arg("rows").none() = nb::none(),
+          nb::arg("cols").none() = nb::none(), nb::arg("scale_factor") = 1.0,
+          nb::arg("lr_factor") = 1.0, nb::arg("normuon_axis") = "",
+          nb::sig(
+              "def __init__(self, name: str = '', *, "
+              "rows: tuple[int, int] | collections.abc.Sequence[tuple[int, int]] | None = None, "
+              "cols: tuple[int, int] | collections.abc.Sequence[tuple[int, int]] | None = None, "
+              "scale_factor: float = 1.0, lr_factor: float = 1.0, "
+              "normuon_axis: str = '') -> None"),
           "rows, cols: (begin, end), or an ascending list of such; none: all. Rows are outputs,\n"
           "also of a transposed parameter. Parts of a Param tile its matrix, of a stack each; the\n"
           "scale is that of a part's own shape, times scale_factor. lr_factor: times the\n"

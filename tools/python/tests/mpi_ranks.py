@@ -29,7 +29,7 @@ def abort():
     comm.set_timeout(20)
     if rank == 1:
         time.sleep(0.2)
-        comm.abort("enough of it")
+        comm.abort("enough of it" + "\1" * 900)
     with pytest.raises(muonrt.AbortedError, match="enough of it"):
         comm.barrier()
     comm.close()

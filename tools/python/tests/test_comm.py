@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import muonrt
-from ranks import on_threads
+from ranks import on_processes, on_threads
 from test_use import optimizer
 
 
@@ -115,6 +115,20 @@ def test_functions_hear_of_an_abort_and_the_end():
     assert heard[1] == ("enough", muonrt.TimeoutError.status)
 
 
+@pytest.mark.parametrize("first", ["", "x"])
+def test_a_text_that_is_cut_inside_a_character(first):
+    def fails(*arguments):
+        raise ValueError("woken")
+
+    heard = []
+    comm = muonrt.Comm.functions(0, 2, fails, fails, caller_thread_only=False,
+                                 abort=lambda *said: heard.append(said))
+    comm.abort(first + "\u00e9" * 4000)
+    with pytest.raises(muonrt.AbortedError, match="\u00e9\u00e9"):
+        comm.barrier()
+    assert "\u00e9\u00e9" in heard[0][0]
+
+
 def moves(comm):
     """To the next rank and to oneself; sizes by rank."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -132,3 +146,31 @@ def test_exchange():
         comm.exchange([(0, "text")], [])
     with muonrt.Comm.self() as comm, pytest.raises(BufferError):
         comm.exchange([(0, b"x")], [(0, b"y")])
+
+
+def unequal(comm):
+    """To the next rank one byte more or less than that expects."""
+    other, got = 1 - comm.rank, bytearray(4)
+    with pytest.raises(muonrt.MismatchError):
+        comm.exchange([(other, bytes(5 if comm.rank == 0 else 3))], [(other, got)])
+    return "told"
+
+
+def test_unequal_sizes():
+    assert on_threads(2, unequal) == on_processes(2, unequal) == ["told", "told"]
+
+
+def one_bad_argument(comm):
+    """Rank 1 alone has logits of another dtype; the step after is whole on both."""
+    w, grad = np.ones((4, 3), np.float32), np.ones((4, 3), np.float32)
+    one = muonrt.Optimizer([muonrt.Param("w", w, grad)], [muonrt.Group("muon")], comm)
+    for bad in ({"qk_logits": np.zeros(1, np.float64)}, {"grad_scale_inv": "x"}):
+        with pytest.raises(muonrt.Error, match="qk_logits|grad_scale_inv" if comm.rank else None):
+            one.step(0.1, **(bad if comm.rank == 1 else {}))
+    assert one.step(0.1).step == one.steps == 1
+    return w.tobytes()
+
+
+def test_a_bad_argument_of_one_rank_ends_the_step_of_all():
+    first, second = on_threads(2, one_bad_argument)
+    assert first == second

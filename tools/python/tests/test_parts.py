@@ -170,3 +170,9 @@ def test_ranks_meet_in_a_folder(tmp_path):
         muonrt.Comm.folder(0, 2, str(tmp_path), "run-1")
     with pytest.raises(muonrt.InvalidArgumentError, match="run id"):
         muonrt.Comm.folder(0, 2, str(tmp_path), "run/1")
+
+
+@pytest.mark.parametrize("rows", [slice(0, 4), [], [4], "x"])
+def test_rows_that_are_none_name_the_part(rows):
+    with pytest.raises(muonrt.InvalidArgumentError, match="part 'q': rows is .*give .begin, end."):
+        muonrt.Part("q", rows=rows)

@@ -68,7 +68,25 @@ def late(rank, size):
     return "told"
 
 
+def unequal(rank, size):
+    """Rank 1 alone is sent more, then less, than it expects."""
+    for expected in (4, 16):
+        comm, _ = ranks.comm_of(torch.device("cpu"))
+        comm.set_timeout(20)
+        sends, receives = ([(1, bytes(8))], []) if rank == 0 else ([], [(0, bytearray(expected))])
+        if rank == 1:
+            with pytest.raises(muonrt.MismatchError, match=f"sends 8 bytes.*expects {expected}"):
+                comm.exchange(sends, receives)
+        else:
+            with pytest.raises(muonrt.Error, match="rank 1 reported.*sends 8 bytes"):
+                comm.exchange(sends, receives)
+                comm.barrier()
+        comm.close()
+        dist.barrier()
+
+
 def faults(rank, size):
+    unequal(rank, size)
     return late(rank, size), a_rank_is_gone(rank, size), in_turn(rank, size)
 
 
