@@ -126,6 +126,13 @@ world::Case memory_case(CommitMode commit, int window) {
   return c;
 }
 
+/// Makes a host device whose memory `taken` counts.
+auto device_of(Taken& taken) {
+  return [&taken](const OptimizerSettings& s) {
+    return host::make_host_device({s.threads, s.portable_gemm, taken.table()});
+  };
+}
+
 }  // namespace
 
 TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
@@ -136,10 +143,7 @@ TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
   std::vector<Taken> taken(3);
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
-    world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
-      return host::make_host_device(
-          {s.threads, s.portable_gemm, taken[static_cast<size_t>(comm.rank())].table()});
-    });
+    world::Rank rank(c, comm, device_of(taken[static_cast<size_t>(comm.rank())]));
     const std::string json = rank.optimizer().describe(true);
     const auto of = [&](const char* key) { return stated(json, comm.rank(), key); };
     const auto has = [&](int64_t least, int64_t most) {
@@ -168,10 +172,7 @@ TEST_CASE("memory: a rank takes what its plan states for the checks of first ste
   std::vector<Taken> taken(3);
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
-    world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
-      return host::make_host_device(
-          {s.threads, s.portable_gemm, taken[static_cast<size_t>(comm.rank())].table()});
-    });
+    world::Rank rank(c, comm, device_of(taken[static_cast<size_t>(comm.rank())]));
     // Of each parameter, tallies of six kinds and hashes of six, each list once more for the host.
     // The allocator is asked for 256 bytes beside.
     const auto params = static_cast<int64_t>(c.params.size());

@@ -137,8 +137,8 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
         said = [(peer, bytearray(len(view).to_bytes(8, "little"))) for peer, view in sends]
         heard = [(peer, bytearray(8)) for peer, _ in receives]
         move(said, heard, end)  # gloo ends the process of a rank that is sent too much
-        for (peer, size), (_, view) in zip(heard, receives):
-            if (sent := int.from_bytes(size, "little")) != len(view):
+        for (peer, length), (_, view) in zip(heard, receives):
+            if (sent := int.from_bytes(length, "little")) != len(view):
                 raise muonrt.MismatchError(
                     f"rank {peer} sends {sent} bytes where rank {rank} expects {len(view)}; both "
                     "must derive the sizes from the same plan")
