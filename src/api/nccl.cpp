@@ -44,11 +44,17 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   return out;
 }
 
-/// Two duplicates of the caller's communicator: one for host memory, one for `make`.
+/// Over two duplicates of the caller's communicator: one for host memory, one for `make`.
 template <class Make>
-muonrt_comm_t* over(api::CommBody& host, Make make) {
-  auto out = std::make_unique<muonrt_comm>(host.host.transport().duplicate());
-  out->body->device = make(make_bootstrap(out->body->host.transport().duplicate()));
+muonrt_comm_t* over(Comm& host, Transport& from, Make make) {
+  auto own = from.duplicate(), its = from.duplicate();
+  std::unique_ptr<muonrt_comm> out;
+  std::unique_ptr<Bootstrap> bootstrap;
+  together(host, [&] {  // a rank without memory tells the others, who would wait in `make`
+    out = std::make_unique<muonrt_comm>(std::move(own));
+    bootstrap = make_bootstrap(std::move(its));
+  });
+  out->body->device = make(std::move(bootstrap));
   return api::keep(std::move(out));
 }
 
@@ -91,7 +97,7 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
       settings = read_options(options);
     });
     require_builds(h.host, [&] { make_nccl_comm(nullptr, settings); });
-    *comm = over(h, [&](std::unique_ptr<Bootstrap> bootstrap) {
+    *comm = over(h.host, h.host.transport(), [&](std::unique_ptr<Bootstrap> bootstrap) {
       return make_nccl_comm(std::move(bootstrap), settings);
     });
     return Status::kOk;
@@ -105,7 +111,7 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
     api::CommBody& h = api::open(host, "muonrt_comm_create_staged", "host");
     together(h.host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
     require_builds(h.host, [&] { make_staged_comm(nullptr, device_index); });
-    *comm = over(h, [&](std::unique_ptr<Bootstrap> bootstrap) {
+    *comm = over(h.host, h.host.transport(), [&](std::unique_ptr<Bootstrap> bootstrap) {
       return make_staged_comm(std::move(bootstrap), device_index);
     });
     return Status::kOk;

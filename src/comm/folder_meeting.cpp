@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <sstream>
 
 #include "base/backoff.hpp"
 #include "comm/handshake.hpp"
@@ -200,15 +199,18 @@ Lead lead_of(const FolderMeeting& meeting, const NoteFile& file, const std::stri
                  "shared folder: rank 0 and rank ", meeting.rank,
                  " have different secrets, or one has none, or ", file.path(),
                  " is an earlier run's; give all ranks the same, and every run an id of its own");
-  std::istringstream lines(rest);
-  std::string line, why;
-  std::getline(lines, line);
-  const bool here = line == machine_name();
+  // The name of rank 0's machine, then its addresses: a line each.
+  std::string why;
+  size_t at = rest.find('\n');
+  const bool here = rest.substr(0, at) == machine_name();
   Lead out{{}, common_secret(meeting, head.drawn)};
-  while (std::getline(lines, line)) {
-    for (const SocketAddress& address : look_up(line, why)) {
+  while (at < rest.size()) {
+    const size_t end = std::min(rest.find('\n', ++at), rest.size());
+    if (end == at) break;
+    for (const SocketAddress& address : look_up(rest.substr(at, end - at), why)) {
       if (here || !address.is_loopback()) out.addresses.push_back(address);
     }
+    at = end;
   }
   return out;
 }

@@ -15,7 +15,6 @@ StreamKind HostComm::stream_kind() const {
   return transport_->caller_thread_only() ? StreamKind::kCommOnCaller : StreamKind::kComm;
 }
 
-/// Of a step, whose transport has ended with what it throws.
 template <class Work>
 void HostComm::enqueue(Stream& stream, Work work) {
   host_stream(stream).enqueue(host::Task([this, work] {
@@ -45,7 +44,7 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
 
 void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  transport_->allgather(mine, all, bytes);
+  ends_comm([&] { transport_->allgather(mine, all, bytes); });
 }
 
 std::unique_ptr<Comm> HostComm::duplicate() {

@@ -103,6 +103,12 @@ void Inboxes::fail(uint64_t channel, Error error) {
   wake_.notify_all();
 }
 
+void Inboxes::leave(uint64_t channel) noexcept {
+  const Lock lock(mutex_);
+  if (const auto known = channels_.find(channel); known != channels_.end())
+    known->second.end(Error(Status::kInvalidState));
+}
+
 void Inboxes::close(Error error) noexcept {
   const Lock lock(mutex_);
   if (!closed_) closed_ = std::move(error);

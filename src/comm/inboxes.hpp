@@ -38,6 +38,8 @@ class Inboxes {
   void gone(int32_t from, std::string why) noexcept;
   /// The channel's first error counts.
   void fail(uint64_t channel, Error error);
+  /// This rank takes nothing more of the channel: what came early goes, what comes late is dropped.
+  void leave(uint64_t channel) noexcept;
   /// Nothing comes any more, on no channel.
   void close(Error error) noexcept;
 

@@ -140,6 +140,7 @@ class TcpPost final : public Post {
   std::optional<Error> published(uint64_t channel) override { return inboxes_.failed(channel); }
 
   void leave(uint64_t channel) noexcept override {
+    inboxes_.leave(channel);
     try {
       tell_all(FrameKind::kLeft, channel, "", 0);
     } catch (...) {  // a channel that was not entered

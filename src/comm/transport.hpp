@@ -135,7 +135,7 @@ class Transport {
   std::optional<Error> error_;
 };
 
-/// Runs `work` of a step, with which a transport ends: see Error::of_ended_comm.
+/// Runs an operation; a transport ends with what it throws: see Error::of_ended_comm.
 template <class Work>
 void ends_comm(const Work& work) {
   try {

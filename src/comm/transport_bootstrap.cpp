@@ -15,7 +15,7 @@ class TransportBootstrap final : public Bootstrap {
     return cat(transport_->name(), ", ", size(), size() == 1 ? " rank" : " ranks");
   }
   void allgather(const void* mine, void* all, int64_t bytes) override {
-    transport_->allgather(mine, all, bytes);
+    ends_comm([&] { transport_->allgather(mine, all, bytes); });
   }
   void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                 const CopyMessage* copy) override {

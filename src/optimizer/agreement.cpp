@@ -40,7 +40,7 @@ class Words {
     if (count_ > kFew) {
       if (const auto error = error_of([&] { many_.resize(count_); })) {
         comm.abort(error->status(), error->message());
-        throw *error;
+        throw error->of_ended_comm();
       }
     }
     comm.allgather(&mine, data(), sizeof mine);

@@ -8,6 +8,7 @@
 #include "host/host_device.hpp"
 #include "optimizer/optimizer.hpp"
 #include "support/one_matrix.hpp"
+#include "support/passing_comm.hpp"
 
 using namespace muonrt;
 
@@ -34,37 +35,10 @@ std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& cha
 }
 
 /// A communicator whose operations fill SMs.
-class Filling final : public Comm {
+class Filling final : public PassingComm {
  public:
+  Filling() : PassingComm(std::make_unique<HostComm>(make_self_transport())) {}
   int occupied_sms() const override { return 6; }
-
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  std::string describe() const override { return inner_.describe(); }
-  StreamKind stream_kind() const override { return inner_.stream_kind(); }
-  void exchange(Stream& s, std::span<const SendTo> sends,
-                std::span<const ReceiveFrom> receives) override {
-    inner_.exchange(s, sends, receives);
-  }
-  void reduce_max(Stream& s, const float* in, float* out, int64_t n) override {
-    inner_.reduce_max(s, in, out, n);
-  }
-  void reduce_sum(Stream& s, const int64_t* in, int64_t* out, int64_t n) override {
-    inner_.reduce_sum(s, in, out, n);
-  }
-  void allgather(const void* mine, void* all, int64_t bytes) override {
-    inner_.allgather(mine, all, bytes);
-  }
-  std::unique_ptr<Comm> duplicate() override { return inner_.duplicate(); }
-  void set_timeout_ms(int64_t ms) override { inner_.set_timeout_ms(ms); }
-  void abort(Status status, const std::string& message) noexcept override {
-    inner_.abort(status, message);
-  }
-  int64_t bytes_sent() const override { return inner_.bytes_sent(); }
-  int64_t exchanges() const override { return inner_.exchanges(); }
-
- private:
-  HostComm inner_{make_self_transport()};
 };
 
 }  // namespace

@@ -350,4 +350,22 @@ TEST_CASE("out of memory: over TCP a sender goes on whose room lies behind what 
   rank.post->send(kAwaited, 2, &byte, 1, Deadline::in_ms(20'000));
   CHECK(rank.post->published(kEarly)->status() == Status::kOutOfMemory);
 }
+
+TEST_CASE("out of memory: over TCP what comes for a channel that this rank has left takes none",
+          "[unit][tcp]") {
+  const Rank1 rank;
+  rank.post->enter(kEarly);
+  rank.post->leave(kEarly);
+  refusal.begin_drought();
+  char sent = 7, got = 0;
+  rank.put(message_frame(kEarly, 0, 1, &sent, 1, 0), &sent);
+  rank.put(message_frame(kAwaited, 0, 1, &sent, 1, 0), &sent);
+  CHECK(transport_test::text_of(transport_test::on_ranks(1, [&](int) {
+          Refusal::mark(false);
+          rank.post->receive(kAwaited, 0, &got, 1, Deadline::in_ms(20'000));
+        })) == "");
+  CHECK(got == sent);
+  const auto left = rank.post->published(kEarly);
+  CHECK((left && left->status() == Status::kInvalidState));
+}
 #endif

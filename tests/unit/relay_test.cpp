@@ -8,6 +8,7 @@
 
 #include "plan/traffic.hpp"
 #include "support/bits_cases.hpp"
+#include "support/passing_comm.hpp"
 #include "support/rank_check.hpp"
 #include "unit/plan_simulation.hpp"
 
@@ -68,14 +69,10 @@ world::Case hybrid(std::vector<int64_t> mesh, std::vector<Placement> placements,
 
 /// Passes everything on, but that in every `period`-th exchange, counted from `first`, messages to
 /// others carry zeros.
-class Stale : public Comm {
+class Stale : public PassingComm {
  public:
   Stale(std::unique_ptr<Comm> inner, int64_t first, int64_t period)
-      : inner_(std::move(inner)), first_(first), period_(period), zeros_(1 << 16, 0) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string describe() const override { return inner_->describe(); }
-  StreamKind stream_kind() const override { return inner_->stream_kind(); }
+      : PassingComm(std::move(inner)), first_(first), period_(period), zeros_(1 << 16, 0) {}
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
     if (count_++ % period_ != first_) return inner_->exchange(stream, sends, receives);
@@ -86,27 +83,11 @@ class Stale : public Comm {
     }
     inner_->exchange(stream, *kept, receives);
   }
-  void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
-    inner_->reduce_max(stream, in, out, n);
-  }
-  void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
-    inner_->reduce_sum(stream, in, out, n);
-  }
-  void allgather(const void* mine, void* all, int64_t bytes) override {
-    inner_->allgather(mine, all, bytes);
-  }
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<Stale>(inner_->duplicate(), first_, period_);
   }
-  void set_timeout_ms(int64_t ms) override { inner_->set_timeout_ms(ms); }
-  void abort(Status status, const std::string& message) noexcept override {
-    inner_->abort(status, message);
-  }
-  int64_t bytes_sent() const override { return inner_->bytes_sent(); }
-  int64_t exchanges() const override { return inner_->exchanges(); }
 
  private:
-  std::unique_ptr<Comm> inner_;
   int64_t first_, period_, count_ = 0;
   std::vector<char> zeros_;
   std::vector<std::unique_ptr<std::vector<SendTo>>> lists_;

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <map>
 #include <mutex>
 
+#include "support/passing_comm.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 
@@ -96,6 +98,26 @@ class World {
   world::Case case_;
   std::mutex mutex_;
   std::map<Comm*, std::vector<std::string>*> told_;
+};
+
+struct Gathered {
+  int64_t calls = 0, most_bytes = 0;
+};
+class CountingComm final : public PassingComm {
+ public:
+  CountingComm(std::unique_ptr<Comm> inner, Gathered& gathered)
+      : PassingComm(std::move(inner)), gathered_(gathered) {}
+  void allgather(const void* mine, void* all, int64_t bytes) override {
+    ++gathered_.calls;
+    gathered_.most_bytes = std::max(gathered_.most_bytes, bytes);
+    inner_->allgather(mine, all, bytes);
+  }
+  std::unique_ptr<Comm> duplicate() override {
+    return std::make_unique<CountingComm>(inner_->duplicate(), gathered_);
+  }
+
+ private:
+  Gathered& gathered_;
 };
 
 bool has(const std::string& text, const std::string& part) {
@@ -279,4 +301,36 @@ TEST_CASE("replica check: addends of a gradient differ, and equal addends are co
   INFO(w.said[0]);
   CHECK(has(w.said[0], "param 'sum': its gradient on rank 3 has other bits than on rank 2"));
   CHECK(w.said[1].empty());
+}
+
+TEST_CASE("replica check: of a thousand parameters one is found in few words of bounded size",
+          "[unit][optimizer]") {
+  world::Case c = replicated({3});
+  for (int i = 0; i < 1000; ++i) {
+    c.params.push_back(world::matrix(cat("vector ", i), {8}, {kWhole}));
+    c.params.back().role = Role::kAdamW;
+  }
+  world::on_ranks(3, [&](Comm& comm) {
+    Gathered gathered;
+    CountingComm counting(comm.duplicate(), gathered);
+    world::Rank rank(c, counting);
+    rank.fill_gradients(0);
+    flip_gradient(kOther + 1 + 700, 2)(rank, comm.rank());
+    gathered = {};
+    StepReport report;
+    std::string text;
+    try {
+      rank.step_only(0, report);
+    } catch (const Error& e) {
+      text = e.message();
+    }
+    RANK_CHECK(has(text, "param 'vector 700': its gradient on rank 2 has other bits"));
+    RANK_CHECK(gathered.most_bytes <= kExplanationBytes);
+    // Halving takes ten; then its words, and what is asked before: bad arguments.
+    RANK_CHECK(gathered.calls >= 10 && gathered.calls <= 16);
+    gathered = {};
+    rank.fill_gradients(0);
+    rank.step_only(0, report);
+    RANK_CHECK(gathered.calls == 0);  // where all is equal, two words of the ballot say so
+  });
 }

@@ -17,8 +17,8 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -34,11 +34,23 @@ using muonrt::check;
 [[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
   throw muonrt::Error(muonrt_set_last_error(status, text.c_str()));
 }
+/// Concatenates texts and whole numbers. Without streams: a compiler that links its libstdc++
+/// statically would give the module some that know nothing of the process's locale.
 template <class... Pieces>
 std::string cat(const Pieces&... pieces) {
-  std::ostringstream out;
-  (out << ... << pieces);
-  return out.str();
+  std::string out;
+  const auto append = [&](const auto& piece) {
+    using Piece = std::decay_t<decltype(piece)>;
+    constexpr bool kNumber = std::is_arithmetic_v<Piece> && !std::is_same_v<Piece, char>;
+    static_assert(!kNumber || std::is_integral_v<Piece>);
+    if constexpr (kNumber) {
+      out += std::to_string(piece);
+    } else {
+      out += piece;
+    }
+  };
+  (append(pieces), ...);
+  return out;
 }
 /// As Python asks. Errors: what __bool__ raises.
 inline bool is_true(nb::handle object) {

@@ -46,12 +46,13 @@ std::vector<std::string> load(Optimizer& optimizer, const Path& folder,
   options.partial = partial ? 1 : 0;
   optimizer.run(
       [&](muonrt_optimizer_t* c) { return muonrt_optimizer_load(c, folder.c_str(), &options); });
-  std::istringstream text(
+  const std::string text =
       muonrt::detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
         return muonrt_optimizer_load_notes(optimizer.get(), buffer, capacity, needed);
-      }));
+      });
   std::vector<std::string> notes;
-  for (std::string note; std::getline(text, note);) notes.push_back(note);
+  for (size_t at = 0; at < text.size(); at += notes.back().size() + 1)
+    notes.push_back(text.substr(at, text.find('\n', at) - at));
   return notes;
 }
 

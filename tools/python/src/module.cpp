@@ -3,11 +3,9 @@
 namespace binding {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
-  std::ostringstream out;
-  out << '(';
-  for (size_t i = 0; i < shape.size(); ++i) out << (i > 0 ? ", " : "") << shape[i];
-  out << (shape.size() == 1 ? ",)" : ")");
-  return out.str();
+  std::string out = "(";
+  for (size_t i = 0; i < shape.size(); ++i) out += cat(i > 0 ? ", " : "", shape[i]);
+  return out + (shape.size() == 1 ? ",)" : ")");
 }
 
 namespace {
