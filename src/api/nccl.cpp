@@ -47,7 +47,9 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
 /// Over two duplicates of the caller's communicator: one for host memory, one for `make`.
 template <class Make>
 muonrt_comm_t* over(Comm& host, Transport& from, Make make) {
-  auto own = from.duplicate(), its = from.duplicate();
+  std::unique_ptr<Transport> own, its;
+  ends_comm([&] { own = from.duplicate(); });
+  its = own->duplicate();
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
   together(host, [&] {  // a rank without memory tells the others, who would wait in `make`

@@ -50,7 +50,7 @@ void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
   auto out = std::make_unique<HostComm>(nullptr);  // before the peers go on
-  out->transport_ = transport_->duplicate();
+  ends_comm([&] { out->transport_ = transport_->duplicate(); });
   return out;
 }
 

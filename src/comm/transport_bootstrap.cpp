@@ -30,7 +30,7 @@ class TransportBootstrap final : public Bootstrap {
   }
   std::unique_ptr<Bootstrap> duplicate() override {
     auto out = std::make_unique<TransportBootstrap>(nullptr);  // before the peers go on
-    out->transport_ = transport_->duplicate();
+    ends_comm([&] { out->transport_ = transport_->duplicate(); });
     return out;
   }
   int64_t timeout_ms() const override { return transport_->timeout_ms(); }
