@@ -13,6 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <charconv>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,17 +35,16 @@ using muonrt::check;
 [[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
   throw muonrt::Error(muonrt_set_last_error(status, text.c_str()));
 }
-/// Concatenates texts and whole numbers. Without streams: a compiler that links its libstdc++
+/// Concatenates texts and numbers. Without streams: a compiler that links its libstdc++
 /// statically would give the module some that know nothing of the process's locale.
 template <class... Pieces>
 std::string cat(const Pieces&... pieces) {
   std::string out;
   const auto append = [&](const auto& piece) {
     using Piece = std::decay_t<decltype(piece)>;
-    constexpr bool kNumber = std::is_arithmetic_v<Piece> && !std::is_same_v<Piece, char>;
-    static_assert(!kNumber || std::is_integral_v<Piece>);
-    if constexpr (kNumber) {
-      out += std::to_string(piece);
+    if constexpr (std::is_arithmetic_v<Piece> && !std::is_same_v<Piece, char>) {
+      char digits[64];
+      out.append(digits, std::to_chars(digits, digits + sizeof digits, piece).ptr);
     } else {
       out += piece;
     }
