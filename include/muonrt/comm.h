@@ -71,8 +71,8 @@ MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_
  * exchange: all-to-all-v; at most one message for each ordered pair of ranks, sizes known to both
  * sides, empty pairs left out by both. A message to oneself is allowed.
  * Errors: COMM, TIMEOUT, ABORTED, MISMATCH (sizes), INVALID_ARGUMENT. A null handle or buffer is
- * found before anything is sent, and only here: the peers wait. A bad peer or message is published
- * and ends the communicator on all ranks. */
+ * found before anything is sent, and only here: the peers wait. A bad peer or message, and want of
+ * memory (COMM), are published and end the communicator on all ranks. */
 MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
 MUONRT_API muonrt_status_t muonrt_comm_allgather(muonrt_comm_t* comm, const void* mine, void* all,
                                                  int64_t bytes);

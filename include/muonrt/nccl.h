@@ -90,9 +90,10 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * GPU. Over a `host` of muonrt_comm_create_thread or _self messages go from GPU memory to GPU
  * memory, within one GPU or by the driver between two. Slower than NCCL; the thread in
  * muonrt_optimizer_step waits inside each exchange.
- * Collective over the ranks of `host`, of which it takes a duplicate.
+ * Collective over the ranks of `host`, of which it takes duplicates.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; INVALID_ARGUMENT, DEVICE,
- * naming the rank; COMM; TIMEOUT. Only a null `host` is told on its rank alone. */
+ * OUT_OF_MEMORY, naming the rank; COMM (also where that memory is the new communicator's own);
+ * TIMEOUT. Only a null `host` is told on its rank alone. */
 MUONRT_API muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                      int32_t device_index);
 

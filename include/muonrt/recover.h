@@ -56,7 +56,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * whose peers wait. The same on every rank: TORN (a rank's parameters are partly updated, or
  * commits were eager and a rank cannot follow): reload a checkpoint; MISMATCH (not ranks of one
  * optimizer, one of them twice, other policies, or step numbers that no single fault leaves);
- * UNDECIDED (too few ranks for the policy; nothing has changed): call again with more. COMM,
+ * UNDECIDED (too few ranks for the policy; nothing has changed): call again with more;
+ * OUT_OF_MEMORY: call again. COMM,
  * TIMEOUT, ABORTED: of `survivors`; call again with a new one. Blocking; collective over
  * `survivors`. */
 MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimizer,

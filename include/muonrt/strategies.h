@@ -69,7 +69,7 @@ MUONRT_API muonrt_status_t muonrt_mesh_from_sizes(muonrt_mesh_t* mesh,
  * ep, tp. Collective over `comm`, every rank with its own groups; every rank gets the same mesh.
  * Errors, the same on every rank: INVALID_ARGUMENT where members do not agree on a group, or the
  * groups make no array of all ranks (one is missing, or two overlap: experts' groups that are cut
- * out of fsdp are a mesh of their own). */
+ * out of fsdp are a mesh of their own); OUT_OF_MEMORY. COMM, TIMEOUT, ABORTED: of `comm`. */
 MUONRT_API muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh,
                                                    muonrt_mesh_storage_t* storage,
                                                    muonrt_comm_t* comm,

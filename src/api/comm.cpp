@@ -5,6 +5,7 @@
 #include "base/checked.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/self_transport.hpp"
+#include "optimizer/agreement.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -117,7 +118,8 @@ muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm) {
   return as_status([&] {
     auto& c = api::open(comm, "muonrt_comm_barrier", "comm");
     const char mine = 0;
-    std::vector<char> all(static_cast<size_t>(c.host.size()));
+    std::vector<char> all;
+    or_end(c.host, [&] { all.resize(static_cast<size_t>(c.host.size())); });
     c.host.allgather(&mine, all.data(), 1);
     return Status::kOk;
   });
@@ -150,12 +152,13 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_message_t
         " receives (>= 0, with lists that are not null); correct them");
     std::vector<SendTo> out;
     std::vector<ReceiveFrom> in;
-    for (int64_t i = 0; i < n_sends; ++i)
-      out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
-    for (int64_t i = 0; i < n_receives; ++i) {
-      in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
-    }
-    c.host.transport().exchange(out, in);
+    or_end(c.host, [&] {
+      for (int64_t i = 0; i < n_sends; ++i)
+        out.push_back({sends[i].peer, sends[i].data, sends[i].bytes});
+      for (int64_t i = 0; i < n_receives; ++i)
+        in.push_back({receives[i].peer, receives[i].data, receives[i].bytes});
+    });
+    ends_comm([&] { c.host.transport().exchange(out, in); });
     return Status::kOk;
   });
 }

@@ -49,10 +49,10 @@ template <class Make>
 muonrt_comm_t* over(Comm& host, Transport& from, Make make) {
   std::unique_ptr<Transport> own, its;
   ends_comm([&] { own = from.duplicate(); });
-  its = own->duplicate();
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  together(host, [&] {  // a rank without memory tells the others, who would wait in `make`
+  together(host, [&] {  // a rank that fails tells the others, who would wait in `make`
+    its = own->duplicate();
     out = std::make_unique<muonrt_comm>(std::move(own));
     bootstrap = make_bootstrap(std::move(its));
   });

@@ -105,42 +105,50 @@ GroupRanks read_groups(const muonrt_process_groups_t* given) {
   return out;
 }
 
-/// Every rank's groups, on every rank. Collective.
+/// Every rank's groups, on every rank. Collective. Memory is taken where all ranks hear of its
+/// want.
 std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
-  std::vector<int64_t> counts;
-  std::vector<int32_t> members;
-  for (const auto& group : mine) {
-    counts.push_back(static_cast<int64_t>(group.size()));
-    members.insert(members.end(), group.begin(), group.end());
-  }
   const auto world = static_cast<size_t>(comm.size());
-  std::vector<int64_t> all_counts(world * counts.size());
+  std::vector<int64_t> counts, all_counts;
+  std::vector<int32_t> members, all;
+  std::vector<GroupRanks> out;
+  together(comm, [&] {
+    for (const auto& group : mine) {
+      counts.push_back(static_cast<int64_t>(group.size()));
+      members.insert(members.end(), group.begin(), group.end());
+    }
+    all_counts.resize(world * counts.size());
+  });
   comm.allgather(counts.data(), all_counts.data(),
                  static_cast<int64_t>(counts.size() * sizeof(int64_t)));
   int64_t most = 0;
-  for (size_t r = 0; r < world; ++r) {
-    int64_t total = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      const int64_t count = all_counts[r * counts.size() + i];
-      MUONRT_REQUIRE(count >= 0 && count <= Mesh::kMaxRanks, Status::kMismatch,
-                     "process groups: rank ", r, " says that ", kNames[i], " has ", count,
-                     " ranks; use one version of muonrt on all ranks");
-      total += count;
+  together(comm, [&] {
+    for (size_t r = 0; r < world; ++r) {
+      int64_t total = 0;
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const int64_t count = all_counts[r * counts.size() + i];
+        MUONRT_REQUIRE(count >= 0 && count <= Mesh::kMaxRanks, Status::kMismatch,
+                       "process groups: rank ", r, " says that ", kNames[i], " has ", count,
+                       " ranks; use one version of muonrt on all ranks");
+        total += count;
+      }
+      most = std::max(most, total);
     }
-    most = std::max(most, total);
-  }
-  members.resize(static_cast<size_t>(most));
-  std::vector<int32_t> all(world * static_cast<size_t>(most));
+    members.resize(static_cast<size_t>(most));
+    all.resize(world * static_cast<size_t>(most));
+  });
   comm.allgather(members.data(), all.data(), most * static_cast<int64_t>(sizeof(int32_t)));
-  std::vector<GroupRanks> out(world);
-  for (size_t r = 0; r < world; ++r) {
-    auto at = all.begin() + static_cast<int64_t>(r) * most;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      const int64_t count = all_counts[r * counts.size() + i];
-      out[r].emplace_back(at, at + count);
-      at += count;
+  together(comm, [&] {
+    out.resize(world);
+    for (size_t r = 0; r < world; ++r) {
+      auto at = all.begin() + static_cast<int64_t>(r) * most;
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const int64_t count = all_counts[r * counts.size() + i];
+        out[r].emplace_back(at, at + count);
+        at += count;
+      }
     }
-  }
+  });
   return out;
 }
 

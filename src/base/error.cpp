@@ -88,10 +88,9 @@ Error Error::named(int32_t here) const noexcept {
 
 Error Error::of_ended_comm() const noexcept {
   if (status_ != Status::kOutOfMemory) return *this;
-  Error out = *this;
-  if (!message_)
-    out = error_in_words(
-        status_, [] { return kExhausted; }, rank_, secondhand_);
+  Error out = message_ ? *this
+                       : error_in_words(
+                             status_, [] { return kExhausted; }, rank_, secondhand_);
   out.status_ = Status::kComm;
   return out;
 }

@@ -86,7 +86,8 @@ bool Inboxes::waits() {
 
 void Inboxes::left(uint64_t channel, int32_t from) {
   const Lock lock(mutex_);
-  at(channel).left[static_cast<size_t>(from)] = 1;
+  Channel& its = at(channel);
+  if (!its.error) its.left[static_cast<size_t>(from)] = 1;
   wake_.notify_all();
 }
 
@@ -105,8 +106,11 @@ void Inboxes::fail(uint64_t channel, Error error) {
 
 void Inboxes::leave(uint64_t channel) noexcept {
   const Lock lock(mutex_);
-  if (const auto known = channels_.find(channel); known != channels_.end())
-    known->second.end(Error(Status::kInvalidState));
+  const auto known = channels_.find(channel);
+  if (known == channels_.end()) return;
+  known->second.end(Error(Status::kInvalidState));
+  known->second.coming = {};
+  known->second.left = {};
 }
 
 void Inboxes::close(Error error) noexcept {

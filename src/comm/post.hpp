@@ -58,7 +58,7 @@ class Post {
   /// Ends all waits on the channel, here and on the peers. Does not block.
   virtual void publish(uint64_t channel, const Error& error) noexcept = 0;
   virtual std::optional<Error> published(uint64_t channel) = 0;
-  /// This rank sends no more on the channel; what it has sent is still delivered.
+  /// This rank sends and takes no more on the channel; what it has sent is still delivered.
   virtual void leave(uint64_t channel) noexcept = 0;
 
  private:

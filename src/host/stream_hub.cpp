@@ -41,6 +41,11 @@ To& cast_or_throw(From& from) {
   return *to;
 }
 
+Error thread_was_ended() {
+  return make_error(Status::kAborted,
+                    "a task's thread was ended inside a function of the caller's");
+}
+
 /// What a task threw, as an Error. What ends its thread (pthread_exit, cancellation) passes.
 MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
   try {
@@ -163,6 +168,7 @@ void StreamHub::enqueue(StreamQueue& queue, StreamQueue::Item item) {
       }
     }
     queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
+    if (queue.lost_thread) drop_pending(queue);
   }
   changed_.notify_all();
 }
@@ -216,9 +222,12 @@ MUONRT_CATCHES_UNWINDING void StreamHub::finish_front(StreamQueue& queue, Lock& 
         lock.lock();
         queue.running = false;
         queue.failed = true;
-        latch(
-            Error(Status::kAborted, "a task's thread was ended inside a function of the caller's"));
         ++queue.finished;
+        latch(thread_was_ended());
+        if (queue.kind != StreamKind::kCommOnCaller) {
+          queue.lost_thread = true;
+          drop_pending(queue);
+        }
         changed_.notify_all();
         throw;
       }
@@ -236,13 +245,14 @@ MUONRT_CATCHES_UNWINDING void StreamHub::finish_front(StreamQueue& queue, Lock& 
 
 void StreamHub::drop_pending(StreamQueue& queue) {
   int64_t tasks = 0;
-  queue.dropped_from = queue.finished;
+  queue.dropped_from = std::min(queue.dropped_from, queue.finished);
   for (; !queue.empty(); ++queue.finished) {
     tasks += queue.front().after == nullptr && !queue.failed;
     queue.front().after.reset();
   }
   changed_.notify_all();
   if (tasks == 0) return;
+  if (queue.lost_thread) return latch(thread_was_ended());
   latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
                    tasks, " tasks pending; synchronize with it before"));
 }

@@ -38,6 +38,7 @@ struct StreamQueue {
   bool running = false;            // the front task runs now
   bool failed = false;             // a task threw: later ones are skipped
   bool stopping = false;
+  bool lost_thread = false;  // it was ended inside a task: nothing more will run
 };
 
 /// What the streams and events of one host device share: the order of work, and the first error.

@@ -37,12 +37,7 @@ template <class T>
 class Words {
  public:
   Words(Comm& comm, const T& mine) : count_(static_cast<size_t>(comm.size())) {
-    if (count_ > kFew) {
-      if (const auto error = error_of([&] { many_.resize(count_); })) {
-        comm.abort(error->status(), error->message());
-        throw error->of_ended_comm();
-      }
-    }
+    if (count_ > kFew) or_end(comm, [&] { many_.resize(count_); });
     comm.allgather(&mine, data(), sizeof mine);
   }
   const T& operator[](size_t rank) const { return const_cast<Words*>(this)->data()[rank]; }

@@ -37,6 +37,15 @@ void together(Comm& comm, const Work& work) {
   agree(comm, error_of(work));
 }
 
+/// Runs `work`, for which peers may be waiting inside `comm`: what it throws ends `comm`.
+template <class Work>
+void or_end(Comm& comm, const Work& work) {
+  if (const auto error = error_of(work)) {
+    comm.abort(error->status(), error->message());
+    throw error->of_ended_comm();
+  }
+}
+
 /// What must be equal on every rank, line by line.
 class Fingerprint {
  public:

@@ -33,10 +33,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
   Optimizer& self = *out;
   fingerprint.compare(comm);
   together(comm, [&] { self.plans_ = StepPlans(self.settings_, std::move(methods), comm.size()); });
-  if (const auto error = error_of([&] { self.comm_ = comm.duplicate(); })) {
-    comm.abort(error->status(), error->message());  // peers may be inside
-    throw error->of_ended_comm();
-  }
+  or_end(comm, [&] { self.comm_ = comm.duplicate(); });
   self.comm_->set_timeout_ms(self.settings_.timeout_ms);
   self.record_.agree_on_identity(*self.comm_);
   together(*self.comm_, [&] { self.take_memory(), self.plans_.rehearse(*self.device_); });

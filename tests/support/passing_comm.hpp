@@ -14,6 +14,8 @@ class PassingComm : public muonrt::Comm {
   int size() const override { return inner_->size(); }
   std::string describe() const override { return inner_->describe(); }
   muonrt::StreamKind stream_kind() const override { return inner_->stream_kind(); }
+  bool serves(const muonrt::Device& device) const override { return inner_->serves(device); }
+  int occupied_sms() const override { return inner_->occupied_sms(); }
   void exchange(muonrt::Stream& stream, std::span<const muonrt::SendTo> sends,
                 std::span<const muonrt::ReceiveFrom> receives) override {
     inner_->exchange(stream, sends, receives);
@@ -24,6 +26,13 @@ class PassingComm : public muonrt::Comm {
   void reduce_sum(muonrt::Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     inner_->reduce_sum(stream, in, out, n);
   }
+  void retract(muonrt::Stream& stream, int64_t* entered) override {
+    inner_->retract(stream, entered);
+  }
+  void prepare_exchange(const muonrt::Messages& messages) override {
+    inner_->prepare_exchange(messages);
+  }
+  void prepare_reduction(int64_t bytes) override { inner_->prepare_reduction(bytes); }
   void allgather(const void* mine, void* all, int64_t bytes) override {
     inner_->allgather(mine, all, bytes);
   }
@@ -32,6 +41,7 @@ class PassingComm : public muonrt::Comm {
   void abort(muonrt::Status status, const std::string& message) noexcept override {
     inner_->abort(status, message);
   }
+  std::optional<muonrt::Error> error() const override { return inner_->error(); }
   int64_t bytes_sent() const override { return inner_->bytes_sent(); }
   int64_t exchanges() const override { return inner_->exchanges(); }
 

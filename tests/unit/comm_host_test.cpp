@@ -126,6 +126,8 @@ TEST_CASE("comm: a transport's want of memory is no device's, and nothing is rep
   HostComm words(std::make_unique<Poor>());
   check(thrown_by([&] { words.allgather(&byte, &byte, 1); }));
   check(thrown_by([&] { make_bootstrap(std::make_unique<Poor>())->allgather(&byte, &byte, 1); }));
+  check(thrown_by([&] { HostComm(std::make_unique<Poor>()).duplicate(); }));
+  check(thrown_by([&] { make_bootstrap(std::make_unique<Poor>())->duplicate(); }));
 }
 
 TEST_CASE("host communicator: operations run in the order of its stream, and are counted",

@@ -302,31 +302,41 @@ void* end_of(const std::function<void()>& work) {
 }  // namespace
 
 TEST_CASE("handles: a thread that ends inside a caller's function passes through", "[unit][abi]") {
-  for (const bool in_step : {false, true}) {
-    for (const auto by : {Ending::By::kExit, Ending::By::kCancel}) {
-      Ending ending;
-      muonrt_transport_t table;
-      muonrt_transport_init(&table);
-      table.rank = 0;
-      table.size = 1;
-      table.state = &ending;
-      table.exchange = Ending::exchange;
-      table.allgather = Ending::allgather;
-      table.caller_thread_only = 1;
-      muonrt_comm_t* comm = nullptr;
-      REQUIRE(muonrt_comm_create_callbacks(&comm, &table) == MUONRT_OK);
-      OneMatrix trainer;
-      REQUIRE(trainer.create(comm) == MUONRT_OK);
-      ending.by = by;
-      void* const end = end_of([&] { in_step ? trainer.step() : muonrt_comm_barrier(comm); });
-      CHECK(end == (by == Ending::By::kExit ? static_cast<void*>(&ending) : PTHREAD_CANCELED));
-      ending.by = Ending::By::kNothing;
-      // What it was in the midst of has ended, and says so; nothing hangs.
-      const muonrt_status_t after = in_step ? trainer.step() : muonrt_comm_barrier(comm);
-      CHECK(after != MUONRT_OK);
-      CHECK(says("thread was ended inside a function of the caller's"));
-      trainer.destroy();
-      muonrt_comm_destroy(comm);
+  // Where it is not the caller's thread, it is one of the optimizer's.
+  for (const int32_t on_caller : {1, 0}) {
+    for (const bool in_step : {false, true}) {
+      for (const auto by : {Ending::By::kExit, Ending::By::kCancel}) {
+        Ending ending;
+        muonrt_transport_t table;
+        muonrt_transport_init(&table);
+        table.rank = 0;
+        table.size = 1;
+        table.state = &ending;
+        table.exchange = Ending::exchange;
+        table.allgather = Ending::allgather;
+        table.caller_thread_only = on_caller;
+        muonrt_comm_t* comm = nullptr;
+        REQUIRE(muonrt_comm_create_callbacks(&comm, &table) == MUONRT_OK);
+        OneMatrix trainer;
+        REQUIRE(trainer.create(comm) == MUONRT_OK);
+        ending.by = by;
+        muonrt_status_t status = MUONRT_OK;
+        void* const end =
+            end_of([&] { status = in_step ? trainer.step() : muonrt_comm_barrier(comm); });
+        if (in_step && on_caller == 0) {
+          CHECK(end == nullptr);
+          CHECK(status == MUONRT_ERROR_ABORTED);
+        } else {
+          CHECK(end == (by == Ending::By::kExit ? static_cast<void*>(&ending) : PTHREAD_CANCELED));
+        }
+        ending.by = Ending::By::kNothing;
+        // What it was in the midst of has ended, and says so; nothing hangs.
+        const muonrt_status_t after = in_step ? trainer.step() : muonrt_comm_barrier(comm);
+        CHECK(after != MUONRT_OK);
+        CHECK(says("thread was ended inside a function of the caller's"));
+        trainer.destroy();
+        muonrt_comm_destroy(comm);
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "muonrt/comm.h"
 #include "muonrt/rendezvous.h"
+#include "muonrt/strategies.h"
 #include "support/loopback.hpp"
 #include "support/one_matrix.hpp"
 #include "support/refusal.hpp"
@@ -83,6 +84,7 @@ constexpr int kSteps = 2;
 /// A creation, and two steps, of two threads through the C ABI; `faulty` is refused an allocation.
 struct Created {
   muonrt_status_t status[2] = {}, step[2] = {};
+  muonrt_status_t again[2] = {};  // where it failed: of another one over the same communicators
   float data[2] = {};
   bool fired = false;
 };
@@ -102,6 +104,15 @@ Created create(Over over, int faulty, int64_t nth, bool in_step) {
   });
   out.fired = refusal.fired();
   refusal.disarm();
+  if (out.status[0] != MUONRT_OK) {
+    transport_test::on_ranks(2, [&](int rank) {
+      const muonrt_optimizer_options_t options = portable();
+      OneMatrix trainer;
+      Refusal::mark(false);
+      out.again[rank] = trainer.create(pair.comms[rank], &options);
+      trainer.destroy();
+    });
+  }
   if (in_step) refusal.arm(nth);
   transport_test::on_ranks(2, [&](int rank) {
     if (!trainers[rank].optimizer) return;
@@ -130,9 +141,12 @@ void check_creations(Over over, int64_t stride) {
       CHECK(seen.status[0] == seen.status[1]);
       if (!seen.fired) break;
       const bool made = seen.status[0] == MUONRT_OK;
-      // COMM where their communicator has ended with it.
+      // OUT_OF_MEMORY: it may be repeated; COMM: their communicator has ended with it.
       CHECK((made || seen.status[0] == MUONRT_ERROR_OUT_OF_MEMORY ||
              seen.status[0] == MUONRT_ERROR_COMM));
+      const bool ended = seen.status[0] == MUONRT_ERROR_COMM;
+      for (const muonrt_status_t again : seen.again)
+        CHECK(again == (ended ? MUONRT_ERROR_COMM : MUONRT_OK));
       CHECK((!made || (seen.data[0] == stepped && seen.data[1] == stepped)));
       failed += !made;
     }
@@ -164,6 +178,55 @@ TEST_CASE("out of memory: through the C ABI a step of every rank ends, and repea
 
 TEST_CASE("out of memory: a creation fails on every rank or on none", "[unit][optimizer][abi]") {
   check_creations(Over::kThreads, 1);
+}
+
+TEST_CASE("out of memory: other collectives fail on every rank or on none, and keep nobody waiting",
+          "[unit][comm][abi]") {
+  const auto barrier = [](muonrt_comm_t* comm, int) { return muonrt_comm_barrier(comm); };
+  const auto exchange = [](muonrt_comm_t* comm, int rank) {
+    char mine = 1, other = 0;
+    const muonrt_message_t send{1 - rank, 0, &mine, 1}, receive{1 - rank, 0, &other, 1};
+    return muonrt_comm_exchange(comm, &send, 1, &receive, 1);
+  };
+  const auto mesh = [](muonrt_comm_t* comm, int) {
+    const int32_t all[2] = {0, 1};
+    int32_t room[2];
+    muonrt_process_groups_t groups;
+    muonrt_process_groups_init(&groups);
+    groups.dp = all;
+    groups.n_dp = 2;
+    muonrt_mesh_storage_t storage;
+    muonrt_mesh_storage_init(&storage);
+    storage.ranks = room;
+    storage.capacity = 2;
+    muonrt_mesh_t made{};
+    return muonrt_mesh_from_groups(&made, &storage, comm, &groups);
+  };
+  using Call = muonrt_status_t (*)(muonrt_comm_t*, int);
+  for (const Call call : {Call(barrier), Call(exchange), Call(mesh)}) {
+    int failed = 0;
+    for (int64_t nth = 0;; ++nth) {
+      refusal.disarm();
+      Refusal::mark(false);
+      const Pair pair(Over::kThreads);
+      muonrt_status_t status[2] = {};
+      refusal.arm(nth);
+      transport_test::on_ranks(2, [&](int rank) {
+        Refusal::mark(rank == 1);
+        status[rank] = call(pair.comms[rank], rank);
+        Refusal::mark(false);
+      });
+      const bool fired = refusal.fired();
+      refusal.disarm();
+      CAPTURE(nth);
+      CHECK(status[0] == status[1]);
+      CHECK((status[0] == MUONRT_OK || status[0] == MUONRT_ERROR_OUT_OF_MEMORY ||
+             status[0] == MUONRT_ERROR_COMM));
+      if (!fired) break;
+      failed += status[0] != MUONRT_OK;
+    }
+    CHECK((kSanitized || failed > 0));
+  }
 }
 
 TEST_CASE("out of memory: over TCP steps and creations end as over threads",
