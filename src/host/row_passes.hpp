@@ -186,8 +186,8 @@ struct CastPass {
     uint32_t bad = 0;
     for (int64_t i = 0; i < n; ++i) {
       const float x = to_f32(in[i]);
-      bad |= not_finite_as<To>(x);
       out[i] = from_f32<To>(x);
+      bad |= not_finite_as<To>(x);  // last, or GCC 14 makes no vectors of it
     }
     return bad;
   }

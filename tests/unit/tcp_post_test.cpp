@@ -1,9 +1,6 @@
 #include "comm/tcp_post.hpp"
 
 #include <poll.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,10 +9,13 @@
 
 #include "comm/frame.hpp"
 #include "support/loopback.hpp"
+#include "support/refusal.hpp"
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
 using namespace transport_test;
+using support::Refusal;
+using support::refusal;
 
 namespace {
 
@@ -196,56 +196,36 @@ TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rende
 TEST_CASE("tcp: a hub without memory stops who sends, and goes on when there is some",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
-  int limited[2];  // says that rank 0 has its limit
-  REQUIRE(pipe(limited) == 0);
-  const pid_t child = fork();
-  if (child == 0) {  // rank 0
-    auto post = join(port, 0, 3);
-    rlimit few{};
-    getrlimit(RLIMIT_DATA, &few);
-    few.rlim_cur = rlim_t{40} << 20;
-    setrlimit(RLIMIT_DATA, &few);
-    char byte = 0;
-    if (write(limited[1], &byte, 1) != 1) _exit(4);
-    try {
-      for (int i = 0; i < 2; ++i) {  // the first while rank 1 is stuck
-        post->send(kOne, 1, &byte, 1, in_ms(kLong));
-        post->receive(kOne, 1, &byte, 1, in_ms(kLong));
-      }
-      post.reset();  // what it has sent is delivered
-      _exit(byte == 7 ? 0 : 2);
-    } catch (const Error& e) {
-      _exit(3);
-    }
-  }
-  close(limited[1]);
   Socket silent;
-  std::shared_ptr<Post> one;
-  REQUIRE(text_of(on_ranks(2, [&](int rank) {
-            if (rank == 0) one = join(port, 1, 3);
-            if (rank == 1) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+  std::shared_ptr<Post> zero, one;
+  REQUIRE(text_of(on_ranks(3, [&](int rank) {
+            if (rank == 0) zero = join(port, 0, 3);
+            if (rank == 1) one = join(port, 1, 3);
+            if (rank == 2) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
           })) == "");
-  char said = 0;
-  REQUIRE(read(limited[0], &said, 1) == 1);
-  close(limited[0]);
+  for (Post* post : {zero.get(), one.get()}) post->enter(kOne);
+  refusal.begin_drought();
   const auto stuck = on_ranks(1, [&](int) {
+    Refusal::mark(false);
     const std::vector<char> much(80 << 20);
     one->send(kTwo, 2, much.data(), std::ssize(much), in_ms(1500));
   });
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          Refusal::mark(false);
+          char byte = 0;
+          if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
+          if (rank == 1) silent = Socket();  // what lies there for it goes
+          for (int i = 0; i < 2; ++i) {
+            if (rank == 0) zero->send(kOne, 1, &byte, 1, in_ms(kLong));
+            if (rank == 0) zero->receive(kOne, 1, &byte, 1, in_ms(kLong));
+            byte = 7;
+            if (rank == 1) one->send(kOne, 0, &byte, 1, in_ms(5000));
+          }
+          if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
+        })) == "");
+  refusal.disarm();
   REQUIRE(stuck[0]);
   CHECK(stuck[0]->status() == Status::kTimeout);
   CHECK(stuck[0]->message().find("rank 2 takes no more messages") != std::string::npos);
-  CHECK(text_of(on_ranks(1, [&](int) {
-          char byte = 0;
-          one->receive(kOne, 0, &byte, 1, in_ms(5000));
-          silent = Socket();  // what lies there for it goes
-          byte = 7;
-          for (int i = 0; i < 2; ++i) one->send(kOne, 0, &byte, 1, in_ms(5000));
-          one->receive(kOne, 0, &byte, 1, in_ms(5000));
-        })) == "");
-  int status = 0;
-  waitpid(child, &status, 0);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 0);
 }
 #endif
