@@ -204,6 +204,7 @@ TEST_CASE("tcp: a hub without memory stops who sends, and goes on when there is 
             if (rank == 2) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
           })) == "");
   for (Post* post : {zero.get(), one.get()}) post->enter(kOne);
+  Refusal::mark(false);
   refusal.begin_drought();
   const auto stuck = on_ranks(1, [&](int) {
     Refusal::mark(false);
