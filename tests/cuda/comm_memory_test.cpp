@@ -45,6 +45,6 @@ TEST_CASE("cuda communicators: a rank without memory for one keeps nobody waitin
     differ += status[0] != status[1];
     failed += status[0] != MUONRT_OK;
   }
-  CHECK((kSanitized || failed > 10));
-  CHECK(differ <= 2);  // of a communicator itself, behind all that is agreed on: COMM on its peer
+  // But for memory of the communicator itself, behind all that is agreed on: COMM on the peer.
+  CHECK((kSanitized || failed - differ > 10));
 }
