@@ -218,11 +218,11 @@ bool TcpLine::write_frame() {
 
 /// Writes `piece` from `at` on, as far as the socket takes it.
 bool TcpLine::written(const Piece& piece, int64_t& at) {
-  constexpr auto kHead = static_cast<int64_t>(sizeof piece.head);
+  constexpr auto kHeadBytes = static_cast<int64_t>(sizeof piece.head);
   while (at < piece.bytes()) {
-    const int64_t in_head = std::min(at, kHead), in_content = at - in_head;
+    const int64_t in_head = std::min(at, kHeadBytes), in_content = at - in_head;
     iovec parts[] = {{const_cast<char*>(reinterpret_cast<const char*>(&piece.head)) + in_head,
-                      static_cast<size_t>(kHead - in_head)},
+                      static_cast<size_t>(kHeadBytes - in_head)},
                      {const_cast<char*>(piece.content) + in_content,
                       static_cast<size_t>(piece.head.piece_bytes - in_content)}};
     msghdr message{};
