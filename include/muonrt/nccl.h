@@ -92,8 +92,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * muonrt_optimizer_step waits inside each exchange.
  * Collective over the ranks of `host`, of which it takes duplicates.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device; INVALID_ARGUMENT, DEVICE,
- * OUT_OF_MEMORY, naming the rank; COMM (also where that memory is the new communicator's own);
- * TIMEOUT. Only a null `host` is told on its rank alone. */
+ * OUT_OF_MEMORY, naming the rank (where the new communicator itself finds none, peers may get
+ * COMM); COMM; TIMEOUT. Only a null `host` is told on its rank alone. */
 MUONRT_API muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* host,
                                                      int32_t device_index);
 

@@ -230,8 +230,8 @@ MUONRT_API void muonrt_counters_init_sized(muonrt_counters_t* counters, uint32_t
  *
  * Errors, the same on every rank and naming the rank, parameter, field and values:
  * INVALID_ARGUMENT, NOT_SUPPORTED, MISMATCH (ranks disagree), OUT_OF_MEMORY, TIMEOUT, COMM. Nothing
- * is changed or kept then, and *optimizer is NULL. After COMM and TIMEOUT `comm` has ended; after
- * the others the call may be repeated. A null `comm` can only be reported to its own rank. */
+ * is changed or kept then, and *optimizer is NULL. After COMM and TIMEOUT `comm` may have ended;
+ * after the others the call may be repeated. A null `comm` can only be reported to its own rank. */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
                                                    const muonrt_optimizer_options_t* options,

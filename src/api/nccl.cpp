@@ -46,9 +46,9 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
 
 /// Over two duplicates of the caller's communicator: one for host memory, one for `make`.
 template <class Make>
-muonrt_comm_t* over(Comm& host, Transport& from, Make make) {
+muonrt_comm_t* over(HostComm& host, Make make) {
   std::unique_ptr<Transport> own, its;
-  ends_comm([&] { own = from.duplicate(); });
+  ends_comm([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
   together(host, [&] {  // a rank that fails tells the others, who would wait in `make`
@@ -99,7 +99,7 @@ muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_comm_t* hos
       settings = read_options(options);
     });
     require_builds(h.host, [&] { make_nccl_comm(nullptr, settings); });
-    *comm = over(h.host, h.host.transport(), [&](std::unique_ptr<Bootstrap> bootstrap) {
+    *comm = over(h.host, [&](std::unique_ptr<Bootstrap> bootstrap) {
       return make_nccl_comm(std::move(bootstrap), settings);
     });
     return Status::kOk;
@@ -113,7 +113,7 @@ muonrt_status_t muonrt_comm_create_staged(muonrt_comm_t** comm, muonrt_comm_t* h
     api::CommBody& h = api::open(host, "muonrt_comm_create_staged", "host");
     together(h.host, [&] { require_pointer(comm, "muonrt_comm_create_staged", "comm"); });
     require_builds(h.host, [&] { make_staged_comm(nullptr, device_index); });
-    *comm = over(h.host, h.host.transport(), [&](std::unique_ptr<Bootstrap> bootstrap) {
+    *comm = over(h.host, [&](std::unique_ptr<Bootstrap> bootstrap) {
       return make_staged_comm(std::move(bootstrap), device_index);
     });
     return Status::kOk;
