@@ -107,7 +107,7 @@ GroupRanks read_groups(const muonrt_process_groups_t* given) {
 
 /// Every rank's groups, on every rank. Collective. Memory is taken where all ranks hear of its
 /// want.
-std::vector<GroupRanks> exchange_groups(Comm& comm, const GroupRanks& mine) {
+std::vector<GroupRanks> gather_groups(Comm& comm, const GroupRanks& mine) {
   const auto world = static_cast<size_t>(comm.size());
   std::vector<int64_t> counts, all_counts;
   std::vector<int32_t> members, all;
@@ -193,7 +193,7 @@ muonrt_status_t muonrt_mesh_from_groups(muonrt_mesh_t* mesh, muonrt_mesh_storage
       check_storage("muonrt_mesh_from_groups", mesh, storage);
       mine = read_groups(groups);
     });
-    const auto all = exchange_groups(host, mine);
+    const auto all = gather_groups(host, mine);
     together(host, [&] { store(mesh_from_groups(kNames, all), mesh, storage); });
     return Status::kOk;
   });

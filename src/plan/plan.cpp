@@ -8,7 +8,6 @@
 #include "base/error.hpp"
 #include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
-#include "plan/buffers.hpp"
 #include "plan/callback_slots.hpp"
 #include "plan/cost.hpp"
 #include "plan/exchange.hpp"
@@ -326,29 +325,6 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
       piece.param = view++;
     }
     out.push_back(std::move(slot));
-  }
-  return out;
-}
-
-MemoryPlan Plan::memory(int rank) const {
-  RankBuffers buffers(problem_.options);
-  MemoryPlan out;
-  for (const SlotPlan& slot : rank_slots(rank)) {
-    buffers.add(slot.slot, bytes_of(slot));
-    for (const OwnerState& owner_state : slot.owner_state)
-      out.state_bytes +=
-          owner_state.numel * moment_bytes(problem_.params[static_cast<size_t>(owner_state.param)]);
-  }
-  out.message_bytes = buffers.message_bytes();
-  out.staged_bytes = buffers.staged_bytes();
-  for (const ParamSpec& spec : problem_.params) {
-    out.state_bytes += spec.layout.local_numel(rank) * local_state_bytes(spec);
-  }
-  std::vector<bool> owned(problem_.params.size(), false);
-  for (const Matrix& m : matrices_) {
-    if (m.owner != rank || owned[static_cast<size_t>(m.param)]) continue;
-    owned[static_cast<size_t>(m.param)] = true;
-    out.state_bytes += problem_.params[static_cast<size_t>(m.param)].owner_bytes;
   }
   return out;
 }

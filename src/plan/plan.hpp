@@ -81,7 +81,6 @@ class Plan {
   /// Messages begin at 64-byte boundaries of their buffers, whose sizes are multiples of 64.
   /// Errors: INVALID_ARGUMENT for a rank outside the world.
   std::vector<SlotPlan> rank_slots(int rank) const;
-  MemoryPlan memory(int rank) const;
 
   /// Load of the busiest rank, and the best lower bound known for it, in FLOPs.
   double makespan() const { return makespan_; }

@@ -6,6 +6,7 @@
 #include "plan/traffic.hpp"
 #include "support/check_same.hpp"
 #include "support/gradient_cases.hpp"
+#include "support/plan_memory.hpp"
 
 // Gradients that lie elsewhere than their parameters: replicated parameters with sharded gradients
 // (ZeRO), sharded ones with whole gradients, any two cuts, with addends or without. The bits are
@@ -223,7 +224,7 @@ TEST_CASE("gradient layouts: sizes measured in one pass equal those of the copy 
           }
         }
         total += sent;
-        const MemoryPlan memory = plan.memory(static_cast<int>(r));
+        const MemoryPlan memory = memory_of(plan, static_cast<int>(r));
         CHECK(sent == traffic.ranks[r].sent);
         CHECK(memory.message_bytes == traffic.ranks[r].memory.message_bytes);
         CHECK(memory.staged_bytes == traffic.ranks[r].memory.staged_bytes);
@@ -250,7 +251,7 @@ TEST_CASE("gradient layouts: ZeRO-1 keeps the moments once in the world", "[unit
   CHECK(plan.describe().find("R over d0=4; gradient S(0) over d0=4") != std::string::npos);
   const PlanTraffic traffic = measure_traffic(plan);
   for (int r = 0; r < 4; ++r) {
-    CHECK(plan.memory(r).state_bytes == 200 * 8);
+    CHECK(memory_of(plan, r).state_bytes == 200 * 8);
     // Slices are the gradient's own rows, so gradients stay; new values go to the three others.
     CHECK(traffic.ranks[static_cast<size_t>(r)].sent == 3 * 200 * 4);
   }

@@ -7,6 +7,7 @@
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
 #include "support/gradient_cases.hpp"
+#include "support/plan_memory.hpp"
 #include "support/wrapped_device.hpp"
 
 // "Same bits" where ranks hold addends of the gradients: for a fixed number of addends the bits are
@@ -245,7 +246,7 @@ TEST_CASE("partial: state lies with the owners, and is what the plan says", "[un
                                          : StatePlace::kMatrices;
         if (view.place != place) throw std::runtime_error("state lies elsewhere");
       }
-      if (kept != rank.optimizer().plan().memory(comm.rank()).state_bytes)
+      if (kept != memory_of(rank.optimizer().plan(), comm.rank()).state_bytes)
         throw std::runtime_error(cat("views of ", kept, " bytes"));
     });
   }

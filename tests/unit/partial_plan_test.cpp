@@ -4,6 +4,7 @@
 #include "layout/placement.hpp"
 #include "plan/slices.hpp"
 #include "plan/traffic.hpp"
+#include "support/plan_memory.hpp"
 
 using namespace muonrt;
 
@@ -70,7 +71,7 @@ TEST_CASE("partial: sizes measured in one pass equal those of the copy lists",
             }
           }
           total += sent[r];
-          const MemoryPlan memory = plan.memory(static_cast<int>(r));
+          const MemoryPlan memory = memory_of(plan, static_cast<int>(r));
           const RankTraffic& measured = traffic.ranks[r];
           CHECK(memory.message_bytes == measured.memory.message_bytes);
           CHECK(memory.staged_bytes == measured.memory.staged_bytes);
@@ -111,7 +112,7 @@ TEST_CASE("partial: AdamW moments and work are spread over all holders", "[unit]
   p.options.world = 8;
   p.params = {spec("embedding", mesh, {800, 10}, {kR, kP}, Role::kAdamW)};
   const Plan plan(p);
-  for (int r = 0; r < 8; ++r) CHECK(plan.memory(r).state_bytes == 1000 * 8);
+  for (int r = 0; r < 8; ++r) CHECK(memory_of(plan, r).state_bytes == 1000 * 8);
   // Each rank sends its addend of the slices that its own replica owns, and its own new values to
   // all the others.
   const PlanTraffic traffic = measure_traffic(plan);

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "plan/report.hpp"
+#include "support/plan_memory.hpp"
 #include "unit/plan_cases.hpp"
 
 using namespace muonrt;
@@ -116,7 +117,7 @@ TEST_CASE("traffic: what is measured at once is the sum of the copy lists of eve
       RC_ASSERT(got.received == received);
       RC_ASSERT(got.owned == owned);
       RC_ASSERT(got.slots == std::ssize(slots));
-      const MemoryPlan memory = plan.memory(r);
+      const MemoryPlan memory = memory_of(plan, r);
       RC_ASSERT(got.memory.message_bytes == memory.message_bytes);
       RC_ASSERT(got.memory.staged_bytes == memory.staged_bytes);
       RC_ASSERT(got.memory.state_bytes == memory.state_bytes);
@@ -141,21 +142,21 @@ TEST_CASE("plan: memory is stated by kind, worked by hand", "[unit][plan]") {
   plan_case::add(c, muon("b", on, {8, 4}), {});
   plan_case::add(c, muon("bias", on, {10}), {});
   c.problem.params[2].role = Role::kAdamW;
-  MemoryPlan memory = Plan(c.problem).memory(0);
+  MemoryPlan memory = memory_of(Plan(c.problem), 0);
   CHECK(memory.message_bytes == 3 * 128);  // gather out and in, return out; one slot
   CHECK(memory.staged_bytes == 128);
   CHECK(memory.state_bytes == 2 * 16 * 4 + 5 * 8);
   c.problem.options.commit = CommitMode::kEager;
-  memory = Plan(c.problem).memory(0);
+  memory = memory_of(Plan(c.problem), 0);
   CHECK(memory.message_bytes == 4 * 128);
   CHECK(memory.staged_bytes == 0);
   // both at rank 0, one a slot: rank 1 only sends 64 and gets 64 back, two slots in flight
   for (size_t p = 0; p < 2; ++p) c.problem.params[p].owner = 0;
   c.problem.options.chunk_bytes = 1;
-  CHECK(Plan(c.problem).memory(1).message_bytes == 2 * (64 + 64));
-  CHECK(Plan(c.problem).memory(0).message_bytes == 2 * (64 + 128 + 128 + 64));
+  CHECK(memory_of(Plan(c.problem), 1).message_bytes == 2 * (64 + 64));
+  CHECK(memory_of(Plan(c.problem), 0).message_bytes == 2 * (64 + 128 + 128 + 64));
   c.problem.options.window = 1;
-  CHECK(Plan(c.problem).memory(1).message_bytes == 64 + 64);
+  CHECK(memory_of(Plan(c.problem), 1).message_bytes == 64 + 64);
 }
 
 TEST_CASE("describe: the text holds a row for every parameter, slot and rank", "[unit][plan]") {
