@@ -1,6 +1,6 @@
 // Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, f32 sums.
 //
-// A persistent block works off its part of a list (job_list.hpp): tiles of 128 x 256 or 128 x 128,
+// A persistent block computes its part of a list (job_list.hpp): tiles of 128 x 256 or 128 x 128,
 // of the mixed list, or of 128 x 192. The kernel is warp-specialized. Warpgroup 0 is the producer:
 // one thread of it has TMA fill a ring of stages, 64 deep, rows of 128 bytes in the 128-byte
 // swizzle. Warpgroups 1 and 2 are the consumers: 64 x 256 each, by wgmma from shared memory, one

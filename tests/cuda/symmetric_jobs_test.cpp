@@ -89,13 +89,16 @@ bool pairs_match(const JobList& list) {
   return true;
 }
 
+/// With pairs, and by the widest result.
 bool mixed_covers(const std::vector<SymmetricShape>& shapes, int blocks) {
-  const JobList list = mixed_jobs(shapes, blocks);
-  Covering covering(shapes);
-  for (const TileJob& job : list.jobs) covering.take(job);
-  return std::ssize(list.first) == blocks + 1 &&
-         list.first.back() == static_cast<int32_t>(list.jobs.size()) && covering.is_exact() &&
-         pairs_match(list);
+  const auto covers = [&](const JobList& list) {
+    Covering covering(shapes);
+    for (const TileJob& job : list.jobs) covering.take(job);
+    return std::ssize(list.first) == blocks + 1 &&
+           list.first.back() == static_cast<int32_t>(list.jobs.size()) && covering.is_exact() &&
+           pairs_match(list);
+  };
+  return covers(mixed_jobs(shapes, blocks)) && covers(mixed_jobs(shapes, blocks, {.pairs = true}));
 }
 
 /// Whether lists of batches cover: much faster than Covering, by sums of random words that cells

@@ -17,10 +17,13 @@ using namespace cuda_test;
 
 namespace {
 
+/// Also where narrow results have none by themselves.
+const Sm90Tuning kPairs = {.pairs = true};
+
 /// All products of a list in one call.
 std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
                                            const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int sms = 4, const Sm90Tuning& tuning = {},
+                                           int sms = 4, const Sm90Tuning& tuning = kPairs,
                                            int64_t partials = 512) {
   Machine machine(make_device(provider));
   SymmetricProducts products(*machine.device, provider, sms, tuning, partials);
@@ -48,7 +51,7 @@ void note_successions(const std::vector<SymmetricCase>& cases, int blocks,
                       std::set<Succession>& met) {
   std::vector<SymmetricShape> shapes;
   for (const SymmetricCase& c : cases) shapes.push_back({c.n, c.k, c.count});
-  const JobList list = mixed_jobs(shapes, blocks);
+  const JobList list = mixed_jobs(shapes, blocks, kPairs);
   for (size_t block = 0; block + 1 < list.first.size(); ++block)
     for (int32_t i = list.first[block] + 1; i < list.first[block + 1]; ++i) {
       const TileJob &before = list.jobs[static_cast<size_t>(i) - 1],
@@ -79,7 +82,8 @@ TEST_CASE("symmetric launch: shapes, depths and batches together, bf16 and f16",
 
 TEST_CASE("symmetric launch: blocks come in clusters where a list has pairs, and only there",
           "[emulated]") {
-  const auto clustered = [](const SymmetricCase& c, Tiles tiles, int slices, bool pairs = true) {
+  const auto clustered = [](const SymmetricCase& c, Tiles tiles, int slices,
+                            std::optional<bool> pairs = {}) {
     const int64_t before = emulator::launched().clustered;
     int64_t wrong = 0;
     results(SymmetricProvider::kSm90, {c}, wrong, 4,
@@ -87,9 +91,11 @@ TEST_CASE("symmetric launch: blocks come in clusters where a list has pairs, and
     CHECK(wrong == 0);
     return emulator::launched().clustered - before;
   };
-  CHECK(clustered({1081, 70}, Tiles::kLarge, 0) == 1);
-  CHECK(clustered({1081, 70}, Tiles::kLarge, 0, false) == 0);
-  CHECK(clustered({1081, 70}, Tiles::kMedium, 0) == 0);
+  CHECK(clustered({1081, 70}, Tiles::kLarge, 0) == 0);
+  CHECK(clustered({1081, 70}, Tiles::kLarge, 0, true) == 1);
+  CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
+  CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
+  CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
   CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // on the diagonal alone
   CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // sliced, a block adds up
   CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // sliced, a cluster does
@@ -109,7 +115,7 @@ TEST_CASE("symmetric launch: pairs, broken rounds and diagonals of larger result
 
 TEST_CASE("symmetric launch: a tile is stored behind the first stages of the next, few or many",
           "[emulated]") {
-  Sm90Tuning tuning;
+  Sm90Tuning tuning = kPairs;
   tuning.tiles = Tiles::kLarge;
   std::set<Succession> met;
   const auto run = [&](const std::vector<SymmetricCase>& cases, int sms) {
@@ -206,7 +212,8 @@ TEST_CASE("symmetric launch: products for sm_90a may begin early, and none touch
   int64_t wrong = 0, before = emulator::early_launches();
   results(SymmetricProvider::kSm90, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong);
   CHECK(emulator::early_launches() == before + 1);
-  results(SymmetricProvider::kSm90, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong, 4, {.early = false});
+  results(SymmetricProvider::kSm90, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong, 4,
+          {.pairs = true, .early = false});
   results(SymmetricProvider::kSm80, {{300, 70, 2, true, 1.0f, 2.0f}}, wrong);
   CHECK(emulator::early_launches() == before + 1);
   CHECK(wrong == 0);
@@ -238,7 +245,7 @@ TEST_CASE("symmetric launch: results are right under every tuning, their bits it
   }
 }
 
-TEST_CASE("symmetric launch: a band of tiles is worked off column by column", "[emulated]") {
+TEST_CASE("symmetric launch: a band of tiles is taken column by column", "[emulated]") {
   const std::vector<SymmetricShape> shapes = {{600, 64, 2}};
   const auto places = [](const std::vector<TileJob>& jobs) {
     std::vector<std::pair<int, int>> out;

@@ -44,7 +44,7 @@ int64_t pairs_in(const JobList& list) {
 /// of pairs and of what lies on the diagonal.
 struct Times {
   explicit Times(const Shapes& shapes, int blocks) {
-    const JobList list = mixed_jobs(shapes, blocks);
+    const JobList list = mixed_jobs(shapes, blocks, {.pairs = true});
     const auto time = [&](const TileJob& job) { return time_of(job, shapes); };
     const auto all = static_cast<double>(busiest(list, time));
     const auto count = static_cast<size_t>(shapes[0].count);
@@ -91,7 +91,7 @@ TEST_CASE("symmetric order: a list of one shape ends about as soon as its work a
 
 TEST_CASE("symmetric order: pairs stay pairs where that makes no list longer", "[emulated]") {
   const auto pairs = [](int64_t n, int64_t batch, int blocks) {
-    return pairs_in(mixed_jobs(Shapes{{n, 4096, batch}}, blocks));
+    return pairs_in(mixed_jobs(Shapes{{n, 4096, batch}}, blocks, {.pairs = true}));
   };
   // n / 256 squares on a side, all above the diagonal: s (s - 1) / 2.
   CHECK(pairs(4096, 1, 132) == 120);
@@ -102,6 +102,15 @@ TEST_CASE("symmetric order: pairs stay pairs where that makes no list longer", "
   // One round of squares, or nearly, is shorter than pairs.
   CHECK(pairs(1536, 1, 132) == 0);
   CHECK(makespan({{1536, 4096, 1}}, 132) == stages_of(4096));
+}
+
+TEST_CASE("symmetric order: launches of narrow results alone have no pairs", "[emulated]") {
+  const auto pairs = [](const Shapes& shapes) { return pairs_in(mixed_jobs(shapes, 132)); };
+  CHECK(pairs({{768, 2048, 128}}) == 0);
+  CHECK(pairs({{1280, 5120, 64}}) == 0);
+  CHECK(pairs({{1281, 5120, 64}}) > 0);
+  CHECK(pairs({{768, 2048, 128}, {1280, 1280, 8}}) == 0);
+  CHECK(pairs({{768, 2048, 128}, {2048, 2048, 8}}) > 0);
 }
 
 TEST_CASE("symmetric order: what lies on a diagonal comes beside the pairs of its matrix",

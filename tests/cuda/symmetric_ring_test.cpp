@@ -48,7 +48,7 @@ std::vector<Tiles> listed_cluster(Random& random) {
   }
   const bool same = random() % 2 == 0;
   const int blocks = 4 + 2 * below(random, 3), first = 2 * below(random, blocks / 2);
-  const JobList list = mixed_jobs(shapes, blocks);
+  const JobList list = mixed_jobs(shapes, blocks, {.pairs = true});
   std::vector<Tiles> cluster;
   for (const int block : {first, first + 1}) {
     const auto at = static_cast<size_t>(block);

@@ -70,7 +70,7 @@ TEST_CASE("symmetric small: the cases for the large tiles of a GPU have pairs an
     for (const SymmetricCase& c : large_cases()) {
       CAPTURE(c.name(), sms);
       const std::vector<SymmetricShape> shapes = {{c.n, c.k, c.count, slices_of_sm90(c.n, c.k)}};
-      const JobList list = mixed_jobs(shapes, sms);
+      const JobList list = mixed_jobs(shapes, sms, {.pairs = true});
       in_pairs += list.jobs[0].kind == JobKind::kPair;
       sliced += shapes[0].slices > 1;
     }

@@ -122,7 +122,8 @@ TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[
         const SymmetricTrial trial(memory, c, numbers);
         for (const SymmetricKind& kind : symmetric_kinds()) {
           INFO(c.name() << ", " << name_of(dtype) << ", " << kind.name());
-          Machine machine(make_device(kind.provider, kind.reserved_sms, {.tiles = tiles}));
+          Machine machine(
+              make_device(kind.provider, kind.reserved_sms, {.tiles = tiles, .pairs = true}));
           CHECK(wrong(machine, c, trial) == 0);
         }
       }
