@@ -66,7 +66,7 @@ TEST_CASE("train model: the parameters are those of the formula, in their order"
 }
 
 TEST_CASE("train model: configurations that cannot be are refused", "[unit][train]") {
-  CHECK_THROWS_WITH(preset("huge"), Catch::Contains("tiny, small, medium"));
+  CHECK_THROWS_WITH(preset("huge"), Catch::EndsWith("use one of tiny, small, medium"));
   CHECK_THROWS_WITH(param_specs({.layers = 2, .d_model = 30, .heads = 4, .context = 8}),
                     Catch::Contains("no multiple of heads 4"));
   CHECK_THROWS_WITH(param_specs({.layers = 0, .d_model = 32, .heads = 4, .context = 8}),
@@ -153,7 +153,7 @@ TEST_CASE("train model: no position sees the byte that it predicts", "[unit][tra
 }
 
 TEST_CASE("train model: a fresh model costs about log(256) a byte", "[unit][train]") {
-  for (const std::string& name : preset_names()) {
+  for (const char* const name : {"tiny", "small", "medium"}) {
     const Config config = preset(name);
     const auto params = initial(config, 5);
     const auto tokens = some_tokens(config, 2, 6);
