@@ -22,7 +22,7 @@ struct Sm90Tuning {
   bool pairs = true;                // clusters of two blocks that copy half of B into both
   bool early = true;   // programmatic launches, which begin before the one in front ends
   int slices = 0;      // that a depth is cut into, of one stage at least: 1, 2, 4; 0: by shape
-  int64_t raster = 0;  // rows of tiles in a band, worked off by columns; 0: by the family
+  int64_t raster = 0;  // rows of tiles in a band, taken by columns; 0: by the family
 };
 
 }  // namespace muonrt
