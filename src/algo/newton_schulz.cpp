@@ -62,7 +62,7 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// The products of one batch, put down to be enqueued by run_in_lockstep. Every symmetric product
+/// The products of one batch, in a list that run_in_lockstep enqueues. Every symmetric product
 /// is written A B^T, which is A B because all m x m iterates are symmetric bit for bit; so a
 /// backend needs one symmetric kernel only.
 class Products {
@@ -99,7 +99,7 @@ class Products {
     p.beta = static_cast<float>(beta);
     rounds.push_back({p, {}});
   }
-  /// Behind the product that was put down last, as are the next two.
+  /// Behind the product appended last, as are the next two.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
                   const AolRule& rule) {
     rounds.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, rule] {

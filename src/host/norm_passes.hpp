@@ -49,7 +49,7 @@ struct LargestPass {
 /// once.
 template <class T>
 struct SquaresPass {
-  static constexpr int64_t kLanes = 256, kBlock = 2048, kEight = 8, kSums = kLanes / kEight;
+  static constexpr int64_t kChains = 256, kBlock = 2048, kEight = 8, kSums = kChains / kEight;
 
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n, float up, float up2) {
     PairwiseSum blocks;
@@ -60,21 +60,21 @@ struct SquaresPass {
 
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
-    float chain[kLanes] = {};
+    float chains[kChains] = {};
     // One bound that varies: of two fixed ones gcc exchanges the loops, and memory is read in
     // strides.
-    for (int64_t i = 0; i < n; i += kLanes) {
-      const int64_t count = n - i < kLanes ? n - i : kLanes;
-      for (int64_t lane = 0; lane < count; ++lane) chain[lane] += square(x[i + lane], up, up2);
+    for (int64_t i = 0; i < n; i += kChains) {
+      const int64_t count = n - i < kChains ? n - i : kChains;
+      for (int64_t c = 0; c < count; ++c) chains[c] += square(x[i + c], up, up2);
     }
-    return halved(chain, n < kLanes ? ceil_div(n, kEight) : kSums);
+    return halved(chains, n < kChains ? ceil_div(n, kEight) : kSums);
   }
 
   /// @param eights  that any element has come to; the others are zeros.
-  static MUONRT_ALWAYS_INLINE float halved(const float* __restrict chain, int64_t eights) {
+  static MUONRT_ALWAYS_INLINE float halved(const float* __restrict chains, int64_t eights) {
     float sum[kSums] = {};
     for (int64_t i = 0; i < eights; ++i) {
-      const float* x = chain + kEight * i;
+      const float* x = chains + kEight * i;
       sum[i] = ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
     }
     for (int64_t width = kSums / 2; width > 0; width /= 2)
@@ -92,15 +92,15 @@ struct SquaresPass {
 template <class T>
 struct AbsoluteSumPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
-    constexpr int64_t kLanes = 32;
-    float chain[kLanes] = {};
+    constexpr int64_t kChains = 32;
+    float chains[kChains] = {};
     int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (int64_t lane = 0; lane < kLanes; ++lane) chain[lane] += magnitude(to_f32(row[i + lane]));
-    for (int64_t lane = 0; i + lane < n; ++lane) chain[lane] += magnitude(to_f32(row[i + lane]));
-    for (int64_t width = kLanes / 2; width > 0; width /= 2)
-      for (int64_t lane = 0; lane < width; ++lane) chain[lane] += chain[lane + width];
-    return chain[0];
+    for (; i + kChains <= n; i += kChains)
+      for (int64_t c = 0; c < kChains; ++c) chains[c] += magnitude(to_f32(row[i + c]));
+    for (int64_t c = 0; i + c < n; ++c) chains[c] += magnitude(to_f32(row[i + c]));
+    for (int64_t width = kChains / 2; width > 0; width /= 2)
+      for (int64_t c = 0; c < width; ++c) chains[c] += chains[c + width];
+    return chains[0];
   }
 
  private:
@@ -113,16 +113,15 @@ struct AbsoluteSumPass {
 template <class T>
 struct DotPass {
   static MUONRT_ALWAYS_INLINE float run(const T* x, const float* y, int64_t n) {
-    constexpr int64_t kLanes = 32;
-    float chain[kLanes] = {};
+    constexpr int64_t kChains = 32;
+    float chains[kChains] = {};
     int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (int64_t lane = 0; lane < kLanes; ++lane)
-        chain[lane] += to_f32(x[i + lane]) * y[i + lane];
-    for (int64_t lane = 0; i + lane < n; ++lane) chain[lane] += to_f32(x[i + lane]) * y[i + lane];
-    for (int64_t width = kLanes / 2; width > 0; width /= 2)
-      for (int64_t lane = 0; lane < width; ++lane) chain[lane] += chain[lane + width];
-    return chain[0];
+    for (; i + kChains <= n; i += kChains)
+      for (int64_t c = 0; c < kChains; ++c) chains[c] += to_f32(x[i + c]) * y[i + c];
+    for (int64_t c = 0; i + c < n; ++c) chains[c] += to_f32(x[i + c]) * y[i + c];
+    for (int64_t width = kChains / 2; width > 0; width /= 2)
+      for (int64_t c = 0; c < width; ++c) chains[c] += chains[c + width];
+    return chains[0];
   }
 };
 

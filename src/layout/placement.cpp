@@ -149,24 +149,6 @@ std::optional<ShardOrder> decode_order(const Mesh& mesh, int tensor_dims,
   return out;
 }
 
-std::vector<Placement> encode_order(const Mesh& mesh, const ShardOrder& order) {
-  std::vector<bool> used;
-  std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
-  for (size_t d = 0; d < order.size(); ++d) {
-    check_mesh_dims(mesh, order[d], used);
-    for (size_t t = 0; t < order[d].size(); ++t) {
-      int64_t factor = 1;  // sizes of the dims that cut earlier but stand further right
-      for (size_t s = 0; s < t; ++s) {
-        if (order[d][s] > order[d][t]) factor *= mesh.shape()[static_cast<size_t>(order[d][s])];
-      }
-      out[static_cast<size_t>(order[d][t])] = {
-          factor == 1 ? PlacementKind::kShard : PlacementKind::kStridedShard, static_cast<int>(d),
-          factor};
-    }
-  }
-  return out;
-}
-
 std::vector<Cut> cuts_from_order(const Mesh& mesh, const ShardOrder& order) {
   std::vector<bool> used;
   std::vector<Cut> out;

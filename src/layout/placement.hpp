@@ -66,11 +66,8 @@ std::vector<int> partial_dims(const std::vector<Placement>& placements);
 std::optional<ShardOrder> decode_order(const Mesh& mesh, int tensor_dims,
                                        const std::vector<Placement>& placements);
 
-/// Inverse of decode_order: placements whose split factors say `order`; other mesh dims replicate.
+/// Plain cuts in that order.
 /// Errors: INVALID_ARGUMENT for a mesh dim that is out of range or occurs twice.
-std::vector<Placement> encode_order(const Mesh& mesh, const ShardOrder& order);
-
-/// Plain cuts in that order. Errors: as encode_order.
 std::vector<Cut> cuts_from_order(const Mesh& mesh, const ShardOrder& order);
 
 /// `dim` counted from 0. Errors: INVALID_ARGUMENT if it is not in [-tensor_dims, tensor_dims).

@@ -163,22 +163,6 @@ int64_t position_of(const Runs& list, int64_t index) {
   return -1;
 }
 
-Runs renumber(const Runs& subset, const Runs& list) {
-  Runs out;
-  int64_t passed = 0;
-  size_t i = 0;
-  for (const Run& run : list) {
-    for (; i < subset.size() && subset[i].begin < run.end; ++i) {
-      const int64_t begin = std::max(subset[i].begin, run.begin);
-      add_run(out, passed + begin - run.begin,
-              passed + std::min(subset[i].end, run.end) - run.begin);
-      if (subset[i].end > run.end) break;
-    }
-    passed += size_of(run);
-  }
-  return out;
-}
-
 Runs flatten(const Runs& outer, const Runs& inner, int64_t inner_size) {
   Runs out;
   const bool all = inner.size() == 1 && inner[0] == Run{0, inner_size};

@@ -49,10 +49,6 @@ Runs intersect(const Runs& a, const Runs& b);
 /// Position of `index` in the list, or -1.
 int64_t position_of(const Runs& list, int64_t index);
 
-/// Positions in `list` of the indices of `subset` that it contains: a part's local rows, counted
-/// from the part's first row.
-Runs renumber(const Runs& subset, const Runs& list);
-
 /// Row-major index list of a pair of dims: o * inner_size + i for o in `outer`, i in `inner`.
 Runs flatten(const Runs& outer, const Runs& inner, int64_t inner_size);
 

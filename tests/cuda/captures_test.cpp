@@ -63,7 +63,8 @@ TEST_CASE("captures: lists that are met or change beside one leave it whole", "[
     auto* message = machine.put(Bytes(256));
     auto* findings = machine.put_one(Findings{});
     const std::vector<Owned> owned = {{0, 8, 8}};
-    std::vector<MatrixPiece> pieces = {{0, 2, 4, 0, 0, 0}};
+    std::vector<MatrixPiece> pieces = {
+        {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
     Capture capture(mode);
     for (int64_t col = 0; col < 3; ++col) {
       pieces[0].col = col;

@@ -155,7 +155,8 @@ TEST_CASE("cuda lists: met again they allocate nothing, and changed ones are not
   auto* message = machine.put(Bytes(256));
   auto* findings = machine.put_one(Findings{});
   const std::vector<Owned> owned = {{0, 8, 8}};
-  std::vector<MatrixPiece> pieces = {{0, 2, 4, 0, 0, 0}};
+  std::vector<MatrixPiece> pieces = {
+      {.matrix = 0, .rows = 2, .cols = 4, .row = 0, .col = 0, .packed_offset = 0}};
   const auto packed = [&] {
     machine.ops().pack(machine.on(), pieces, owned, &matrix,
                        {.data = message, .dtype = DType::kF32}, findings);

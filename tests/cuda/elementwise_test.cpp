@@ -46,15 +46,6 @@ std::vector<int32_t> all_params(const Scene& scene) {
   return list;
 }
 
-constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
-
-Ballot consent() {
-  Ballot sum{};
-  sum.consent = kWorld;
-  sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
-  return sum;
-}
-
 std::vector<Bytes> committed_by(std::unique_ptr<Device> device, const Scene& scene, DType transport,
                                 const Ballot& sum, bool adamw) {
   Machine machine(std::move(device));

@@ -9,10 +9,14 @@
 #include "backend/cuda_device.hpp"
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
+#include "support/noise.hpp"
 
 // Ops run on any device over memory of that device, so that two devices can be compared byte by
 // byte.
 namespace cuda_test {
+
+using test_support::bits_at;
+using test_support::value_at;
 
 /// The CUDA device of this program: a GPU (on_gpu.cpp) or the emulated one (on_emulator.cpp).
 /// @param naive  plain products in place of the vendor's.
@@ -100,20 +104,6 @@ inline int64_t difference(const Bytes& a, const Bytes& b) {
 inline int64_t difference(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();
-}
-
-/// Scrambled bits that follow from (seed, index).
-inline uint64_t bits_at(uint64_t seed, int64_t index) {
-  uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-/// In [-1, 1), a multiple of 2^-23.
-inline float value_at(uint64_t seed, int64_t index) {
-  return static_cast<float>(static_cast<int64_t>(bits_at(seed, index) >> 40) - (1 << 23)) *
-         0x1p-23f;
 }
 
 /// `n` values of a dtype as bytes; set_value and value_in reach one of them.

@@ -55,9 +55,27 @@ TEST_CASE("cuda jobs: every element of a rectangle is in one job", "[emulated]")
 }
 
 TEST_CASE("cuda items: a rectangle without gaps is one long row", "[emulated]") {
-  const std::vector<Piece> pieces = {{3, 0, 10, 40, 7, 40, 100, 0, 0, 0.5f},
-                                     {4, 0, 10, 40, 7, 50, 500, 0, 0, 0.25f},
-                                     {5, 0, 300, 40, 0, 40, 900, 0, 0, 1.0f}};
+  const Piece dense = {.param = 3,
+                       .matrix = 0,
+                       .rows = 10,
+                       .cols = 40,
+                       .local_offset = 7,
+                       .local_ld = 40,
+                       .packed_offset = 100,
+                       .global_row = 0,
+                       .global_col = 0,
+                       .update_scale = 0.5f};
+  Piece gaps = dense, long_one = dense;
+  gaps.param = 4;
+  gaps.local_ld = 50;
+  gaps.packed_offset = 500;
+  gaps.update_scale = 0.25f;
+  long_one.param = 5;
+  long_one.rows = 300;
+  long_one.local_offset = 0;
+  long_one.packed_offset = 900;
+  long_one.update_scale = 1.0f;
+  const std::vector<Piece> pieces = {dense, gaps, long_one};
   const ItemList<PieceItem> list = items_of(pieces);
   REQUIRE(list.items.size() == 3);
   REQUIRE(list.jobs.size() == 4);
@@ -76,7 +94,9 @@ TEST_CASE("cuda items: a rectangle without gaps is one long row", "[emulated]") 
 TEST_CASE("cuda items: tall matrices are transposed, and badly stored ones refused", "[emulated]") {
   const std::vector<Owned> owned = {{0, 100, 30}, {1, 30, 100}};
   std::vector<MatrixBatch> matrices(2, {nullptr, DType::kBF16, 30, 100, 128, 1, 0});
-  const std::vector<MatrixPiece> pieces = {{0, 20, 10, 5, 7, 1000}, {1, 20, 10, 5, 7, 2000}};
+  const std::vector<MatrixPiece> pieces = {
+      {.matrix = 0, .rows = 20, .cols = 10, .row = 5, .col = 7, .packed_offset = 1000},
+      {.matrix = 1, .rows = 20, .cols = 10, .row = 5, .col = 7, .packed_offset = 2000}};
   const auto list = items_of(pieces, owned, matrices.data());
   CHECK(list.items[0].transposed == 1);
   CHECK(list.items[0].offset == 7 * 128 + 5);

@@ -11,15 +11,6 @@ using namespace cuda_test;
 
 namespace {
 
-constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
-
-Ballot consent() {
-  Ballot sum{};
-  sum.consent = kWorld;
-  sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
-  return sum;
-}
-
 std::vector<Bytes> committed_by(std::unique_ptr<Device> device, const Scene& scene,
                                 DType transport) {
   Machine machine(std::move(device));

@@ -40,6 +40,15 @@ Scene make_scene(uint64_t seed);
 /// The same with bf16 weights as they may be kept, bf16 momentum, rows with factors.
 Scene make_scene_of_forms(uint64_t seed);
 
+constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
+/// What kWorld ranks' ballots add up to; without `yes` one of them does not consent.
+inline muonrt::Ballot consent(bool yes = true) {
+  muonrt::Ballot sum{};
+  sum.consent = yes ? kWorld : kWorld - 1;
+  sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
+  return sum;
+}
+
 /// A scene on a machine.
 struct Stage {
   Stage(Machine& machine, const Scene& scene);

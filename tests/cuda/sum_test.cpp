@@ -11,14 +11,6 @@ using namespace cuda_test;
 namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
-constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
-
-Ballot consent(bool yes = true) {
-  Ballot sum{};
-  sum.consent = yes ? kWorld : kWorld - 1;
-  sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
-  return sum;
-}
 
 /// Pieces of one parameter at places in one array, as sums lie.
 std::vector<Piece> pieces_of(const Scene& scene, int32_t param) {

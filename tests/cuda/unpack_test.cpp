@@ -40,7 +40,8 @@ Placing placing(const std::vector<Shape>& shapes) {
   return out;
 }
 
-/// Wide, tall and square, few addresses at multiples of anything.
+/// Wide, tall and square, few addresses at multiples of anything. Here and below a row has
+/// rows, cols, pad, cut_row, cut_col, gap.
 std::vector<Shape> odd_shapes() {
   return {{70, 200, 0, 23, 200, 0},  {200, 70, 8, 66, 35, 1},   {64, 64, 0, 21, 64, 2},
           {131, 257, 7, 43, 128, 3}, {257, 131, 1, 85, 131, 0}, {1, 37, 0, 0, 18, 1},

@@ -13,4 +13,18 @@ inline float noise(int64_t i) {
   return static_cast<float>(x >> 8) / 8388608.0f - 1.0f;
 }
 
+/// Scrambled bits that follow from (seed, index).
+inline uint64_t bits_at(uint64_t seed, int64_t index) {
+  uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+/// In [-1, 1), a multiple of 2^-23.
+inline float value_at(uint64_t seed, int64_t index) {
+  return static_cast<float>(static_cast<int64_t>(bits_at(seed, index) >> 40) - (1 << 23)) *
+         0x1p-23f;
+}
+
 }  // namespace test_support

@@ -50,18 +50,14 @@ inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut
         muonrt::StepReport report;
         const int last = c.steps - 1;
         for (int step = 0; step < last; ++step) rank.step(step, report);
-        world::Tensors before, after;
-        std::vector<std::vector<bool>> mine;
-        rank.add_to(before, mine);
+        const world::Tensors before = rank.tensors();
         Ended& end = out.ranks[static_cast<size_t>(comm.rank())];
         try {
           end.step = rank.step(last, report);
         } catch (const muonrt::Error& e) {
           end.step = e.status();
         }
-        mine.clear();
-        rank.add_to(after, mine);
-        end.unchanged = before == after;
+        end.unchanged = before == rank.tensors();
         if (comm.rank() == speaker)
           dynamic_cast<HostComm&>(comm).transport().abort_family(muonrt::Status::kAborted,
                                                                  "planted");

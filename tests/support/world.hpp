@@ -138,6 +138,12 @@ class Rank {
   /// Copies this rank's shards into full tensors. Returns false where a replica that is there
   /// already differs in a byte. `seen` starts empty.
   bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
+  /// This rank's shards over `full`.
+  Tensors tensors(Tensors full = {}) {
+    std::vector<std::vector<bool>> seen;
+    add_to(full, seen);
+    return full;
+  }
 
  private:
   void make_buffers();

@@ -126,9 +126,13 @@ TEST_CASE("train gradients: every parameter of the tiny model meets central diff
 
 TEST_CASE("train gradients: odd sizes, one head and three passes meet central differences",
           "[unit][train]") {
-  SECTION("three heads of 7, context 5, vocabulary 13") { check_all({1, 21, 3, 5, 13, 3}, 4, 6); }
+  SECTION("three heads of 7, context 5, vocabulary 13") {
+    check_all({.layers = 1, .d_model = 21, .heads = 3, .context = 5, .vocab = 13, .mlp_ratio = 3},
+              4, 6);
+  }
   SECTION("one head, context 1: attention has no choice, its q and k no gradient") {
-    Setup setup({1, 6, 1, 1, 5, 2}, 7);
+    Setup setup({.layers = 1, .d_model = 6, .heads = 1, .context = 1, .vocab = 5, .mlp_ratio = 2},
+                7);
     for (const auto what : {ParamIndex::kWq, ParamIndex::kWk}) {
       for (const double g : setup.grads.values[size_t(ParamIndex::layer(0, what))]) {
         CHECK(std::fabs(g) < 1e-12);
@@ -178,7 +182,7 @@ TEST_CASE("train gradients: bytes that do not occur get none", "[unit][train]") 
 }
 
 TEST_CASE("train gradients: float32 follows float64", "[unit][train]") {
-  const Config config{2, 48, 3, 40};
+  const Config config{.layers = 2, .d_model = 48, .heads = 3, .context = 40};
   const int64_t sequences = 5;
   const auto params = rounded(config, lively_params(config, 21));
   const auto exact = widened(config, params);

@@ -10,9 +10,13 @@
 #include "backend/ops.hpp"
 #include "host/host_device.hpp"
 #include "host/host_stream.hpp"
+#include "support/noise.hpp"
 
 // What the tests of src/host share.
 namespace host_test {
+
+using test_support::bits_at;
+using test_support::value_at;
 
 /// Tasks stop here until it is opened.
 class Gate {
@@ -53,20 +57,6 @@ struct OnHost {
   std::unique_ptr<muonrt::Stream> stream;
   std::unique_ptr<muonrt::Event> done;
 };
-
-/// Scrambled bits that follow from (seed, index).
-inline uint64_t bits_at(uint64_t seed, int64_t index) {
-  uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-/// In [-1, 1), a multiple of 2^-23.
-inline float value_at(uint64_t seed, int64_t index) {
-  return static_cast<float>(static_cast<int64_t>(bits_at(seed, index) >> 40) - (1 << 23)) *
-         0x1p-23f;
-}
 
 template <class T>
 std::vector<T> values(uint64_t seed, int64_t n, float scale = 1.0f) {

@@ -6,7 +6,7 @@
 #include "layout/parse.hpp"
 
 using namespace muonrt;
-using Blocks = std::vector<Block>;
+using Blocks = std::vector<Block>;  // each {row, col, rows, cols, local_offset, local_ld}
 using MeshPtr = std::shared_ptr<const Mesh>;
 
 namespace {

@@ -104,8 +104,7 @@ TEST_CASE("runs: bad cuts are refused with their values", "[unit][layout]") {
   CHECK_THROWS_WITH(locate_in_cut(4, 4, 2, 1, 1), Catch::Contains("position 4"));
 }
 
-TEST_CASE("runs: slice, intersect, position and renumber agree with explicit lists",
-          "[unit][layout]") {
+TEST_CASE("runs: slice, intersect and position agree with explicit lists", "[unit][layout]") {
   const Runs a = {{1, 4}, {6, 7}, {9, 14}}, b = {{0, 2}, {3, 7}, {12, 20}};
   CHECK(slice(a, 0, 100) == a);
   CHECK(slice(a, 2, 5) == Runs{{3, 4}, {6, 7}, {9, 10}});
@@ -118,13 +117,6 @@ TEST_CASE("runs: slice, intersect, position and renumber agree with explicit lis
     const auto at = std::find(list.begin(), list.end(), i);
     CHECK(position_of(a, i) == (at == list.end() ? -1 : at - list.begin()));
   }
-  List want;
-  for (const int64_t i : naive::expand(b)) {
-    if (position_of(a, i) >= 0) want.push_back(position_of(a, i));
-  }
-  CHECK(naive::expand(renumber(b, a)) == want);
-  CHECK(renumber({{0, 30}}, a) == whole(9));
-  CHECK(renumber({}, a).empty());
   CHECK(to_text(a) == "[1, 4) [6, 7) [9, 14)");
   CHECK(to_text(Runs{}) == "-");
 }

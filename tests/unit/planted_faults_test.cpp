@@ -186,7 +186,7 @@ world::Tensors run(const bits::Factors& factors, const MakeOps& make_ops) {
 
 // World 4, rows sharded, two compute threads, against one rank with one.
 const bits::Factors kOne{};
-const bits::Factors kFour{4, 0, 3, 1, 0, 2};
+const bits::Factors kFour{.mesh = 4, .chunk = 1, .threads = 2};
 
 template <class Fault, class Strength>
 bool noticed(Strength strength) {

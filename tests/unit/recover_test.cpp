@@ -183,9 +183,7 @@ TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]")
           // No rank may still be inside the first vote when another ends its second.
           char all[3], here = 1;
           comm.allgather(&here, all, 1);
-          world::Tensors before, after;
-          std::vector<std::vector<bool>> seen;
-          rank.add_to(before, seen);
+          const world::Tensors before = rank.tensors();
           recovery::Ended& end = ends[static_cast<size_t>(comm.rank())];
           try {
             end.step = rank.step(1, report);
@@ -199,9 +197,7 @@ TEST_CASE("recover: where nobody has committed, nobody does", "[unit][recover]")
             RANK_CHECK(end.settled.outcome == Settled::kDiscarded);
             RANK_CHECK(end.settled.steps == 1);
           }
-          seen.clear();
-          rank.add_to(after, seen);
-          end.unchanged = before == after;
+          end.unchanged = before == rank.tensors();
           try {
             rank.step(1, report);
           } catch (const Error& e) {

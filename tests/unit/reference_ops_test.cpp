@@ -248,7 +248,10 @@ TEST_CASE("ops: unpack and pack are inverse and equal on every backend", "[unit]
           second(*backend.ops, transport, 9, 12, 1, 51);
       const MatrixBatch matrices[] = {first.batch, second.batch};
       const std::vector<MatrixPiece> pieces = {
-          {0, 9, 5, 0, 0, 0}, {1, 7, 9, 0, 0, 45}, {0, 9, 7, 0, 5, 108}, {1, 5, 9, 7, 0, 171}};
+          {.matrix = 0, .rows = 9, .cols = 5, .row = 0, .col = 0, .packed_offset = 0},
+          {.matrix = 1, .rows = 7, .cols = 9, .row = 0, .col = 0, .packed_offset = 45},
+          {.matrix = 0, .rows = 9, .cols = 7, .row = 0, .col = 5, .packed_offset = 108},
+          {.matrix = 1, .rows = 5, .cols = 9, .row = 7, .col = 0, .packed_offset = 171}};
       std::vector<unsigned char> in(static_cast<size_t>(216 * size_of(transport)), 0), out = in;
       for (int64_t i = 0; i < 216; ++i)
         reference::store(in.data(), transport, i, static_cast<float>(i - 100));

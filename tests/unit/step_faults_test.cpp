@@ -81,10 +81,7 @@ std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& ma
           mine.status = e.status();
         }
         mine.unchanged = before == bytes_of(rank, c.params.size());
-        world::Tensors full = after;
-        std::vector<std::vector<bool>> nothing;
-        rank.add_to(full, nothing);
-        mine.changed_whole = full == after;
+        mine.changed_whole = rank.tensors(after) == after;
         try {
           mine.next = rank.step(2, report);
         } catch (const Error& e) {

@@ -16,10 +16,10 @@ TEST_CASE("health: every number has the same bits on every mesh, and the step's 
     REQUIRE(expected.equal);
     CHECK((expected.tensors == bits::reference(false, 2, variant)));
     for (bits::Factors f : {bits::Factors{.mesh = 4, .threads = 2},
-                            {6, 1, 1, 1, 1, 1},
-                            {8, 5, 2, 0, 0, 1},
-                            {10, 3, 3, 2, 0, 1},
-                            {9, 4, 3, 1, 1, 2}}) {
+                            {.mesh = 6, .scheme = 1, .window = 1, .chunk = 1, .commit = 1},
+                            {.mesh = 8, .scheme = 5, .window = 2},
+                            {.mesh = 10, .scheme = 3, .chunk = 2},
+                            {.mesh = 9, .scheme = 4, .chunk = 1, .commit = 1, .threads = 2}}) {
       f.variant = variant;
       const world::Case c = measured(f);
       INFO(c.describe() << ", variant " << variant);

@@ -13,7 +13,7 @@ using namespace health_cases;
 
 TEST_CASE("health: RMS by plain sums, sigmas by an SVD of what the step took off the weights",
           "[unit][optimizer][health]") {
-  world::Case c = measured({5, 1, 2, 0, 0, 1}, 1, 1);
+  world::Case c = measured({.mesh = 5, .scheme = 1, .window = 2}, 1, 1);
   c.settings.transport = DType::kF32;
   c.settings.groups[0].weight_decay = 0;
   c.lr = 0.125;  // the update's bits stand above those of the weights
@@ -76,7 +76,7 @@ TEST_CASE("health: the Gram form tells its largest Q, the standard form has none
 TEST_CASE(
     "health: a skipped step counts the gradients' bad elements, by matrix, and tells no update",
     "[unit][optimizer][health]") {
-  world::Case c = measured({8, 2, 2, 0, 0, 1}, 2, 2);
+  world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
   c.without_grad.clear();
   // The second step would be the second committed one. Element 0 of each local shard of "wide".
   const auto spoil = [&](world::Rank& rank, int, int64_t step) {
@@ -123,7 +123,7 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
                              {4, 6, Replicated::kMomentum},
                              {10, 4, Replicated::kVariance},
                              {7, 1, Replicated::kData}}) {
-    world::Case c = measured({9, 1, 3, 0, 0, 1}, 2, 4);
+    world::Case c = measured({.mesh = 9, .scheme = 1}, 2, 4);
     c.mesh = {2, 4};
     c.world = 8;
     c.rank_array.clear();
@@ -185,7 +185,7 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
     std::string order;
   };
   const auto count = [](int64_t every, int steps) {
-    world::Case c = measured({8, 1, 2, 0, 0, 1}, every, steps);
+    world::Case c = measured({.mesh = 8, .scheme = 1, .window = 2}, every, steps);
     std::vector<std::vector<Counts>> out(static_cast<size_t>(c.world));
     world::on_ranks(c.world, [&](Comm& comm) {
       world::Rank rank(c, comm);
@@ -219,7 +219,7 @@ TEST_CASE("health: off, and in steps between, nothing is sent, taken or ordered 
 
 TEST_CASE("health: ranks that ask for different intervals are refused",
           "[unit][optimizer][health]") {
-  world::Case c = measured({1, 0, 3, 0, 0, 1});
+  world::Case c = measured({.mesh = 1});
   c.adjust = [](OptimizerSettings& s, int rank) { s.health_every = rank + 1; };
   try {
     world::run(c);

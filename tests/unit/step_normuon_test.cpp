@@ -202,9 +202,9 @@ TEST_CASE("normuon: same bits on every mesh", "[bits][normuon]") {
       const auto reference = world::run(prepared({})).tensors;
       for (const bits::Factors& f :
            {bits::Factors{.mesh = 5, .scheme = 1, .window = 2, .threads = 2},
-            {3, 0, 1, 1, 1, 1},
-            {9, 5, 3, 0, 0, 1},
-            {10, 3, 3, 1, 0, 2}}) {
+            {.mesh = 3, .window = 1, .chunk = 1, .commit = 1},
+            {.mesh = 9, .scheme = 5},
+            {.mesh = 10, .scheme = 3, .chunk = 1, .threads = 2}}) {
         const world::Case c = prepared(f);
         INFO(c.describe());
         CHECK((world::run(c).tensors == reference));

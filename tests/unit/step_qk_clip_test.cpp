@@ -14,27 +14,32 @@ namespace {
 constexpr float kNothing = -HUGE_VALF;
 constexpr int64_t kCols = 12;
 
+/// Of 4 heads.
 struct Weight {
   QkKind kind;
-  std::vector<int32_t> sizes;  // heads, kv_heads, head_dim, nope, rope, v_dim
   int64_t rows;
+  int32_t kv_heads, head_dim = 0, nope = 0, rope = 0, v_dim = 0;
 };
 const Weight kWeights[] = {
-    {QkKind::kQuery, {4, 2, 3, 0, 0, 0}, 12},       {QkKind::kKey, {4, 2, 3, 0, 0, 0}, 6},
-    {QkKind::kMlaQuery, {4, 2, 0, 3, 2, 0}, 20},    {QkKind::kMlaKeyValue, {4, 2, 0, 3, 0, 5}, 16},
-    {QkKind::kMlaKeyValue, {4, 4, 0, 3, 0, 1}, 16}, {QkKind::kQkv, {4, 2, 3, 0, 0, 0}, 24},
-    {QkKind::kMlaQuery, {4, 4, 0, 1, 5, 0}, 24},    {QkKind::kKey, {4, 4, 5, 0, 0, 0}, 20}};
+    {.kind = QkKind::kQuery, .rows = 12, .kv_heads = 2, .head_dim = 3},
+    {.kind = QkKind::kKey, .rows = 6, .kv_heads = 2, .head_dim = 3},
+    {.kind = QkKind::kMlaQuery, .rows = 20, .kv_heads = 2, .nope = 3, .rope = 2},
+    {.kind = QkKind::kMlaKeyValue, .rows = 16, .kv_heads = 2, .nope = 3, .v_dim = 5},
+    {.kind = QkKind::kMlaKeyValue, .rows = 16, .kv_heads = 4, .nope = 3, .v_dim = 1},
+    {.kind = QkKind::kQkv, .rows = 24, .kv_heads = 2, .head_dim = 3},
+    {.kind = QkKind::kMlaQuery, .rows = 24, .kv_heads = 4, .nope = 1, .rope = 5},
+    {.kind = QkKind::kKey, .rows = 20, .kv_heads = 4, .head_dim = 5}};
 
 QkClipSettings settings_of(const Weight& w, int32_t layer) {
   QkClipSettings c;
   c.kind = w.kind;
   c.layer = layer;
-  c.heads = w.sizes[0];
-  c.kv_heads = w.sizes[1];
-  c.head_dim = w.sizes[2];
-  c.nope = w.sizes[3];
-  c.rope = w.sizes[4];
-  c.v_dim = w.sizes[5];
+  c.heads = 4;
+  c.kv_heads = w.kv_heads;
+  c.head_dim = w.head_dim;
+  c.nope = w.nope;
+  c.rope = w.rope;
+  c.v_dim = w.v_dim;
   return c;
 }
 
@@ -44,8 +49,8 @@ std::vector<double> factors(const Weight& w, const std::vector<double>& logits, 
   std::vector<double> out(static_cast<size_t>(w.rows), 1.0), gamma(4, 1.0);
   for (size_t h = 0; h < 4; ++h)
     if (may[h] && logits[h] > threshold) gamma[h] = threshold / logits[h];
-  const int kv = w.sizes[1], each = 4 / kv, dim = w.sizes[2], nope = w.sizes[3], rope = w.sizes[4],
-            v_dim = w.sizes[5];
+  const int kv = w.kv_heads, each = 4 / kv, dim = w.head_dim, nope = w.nope, rope = w.rope,
+            v_dim = w.v_dim;
   std::vector<double> group(static_cast<size_t>(kv), 1.0);
   for (int h = 0; h < 4; ++h) {
     double& smallest = group[static_cast<size_t>(h / each)];

@@ -34,6 +34,16 @@ std::shared_ptr<Post> join(int port, int rank, int size) {
 
 Deadline in_ms(int64_t ms) { return Deadline::in_ms(ms); }
 
+/// Rank 2 only connects; it reads and sends what the test does on `two`.
+void meet_three(std::shared_ptr<Post>& zero, std::shared_ptr<Post>& one, Socket& two) {
+  const int port = loopback::free_port();
+  REQUIRE(text_of(on_ranks(3, [&](int rank) {
+            if (rank == 0) zero = join(port, 0, 3);
+            if (rank == 1) one = join(port, 1, 3);
+            if (rank == 2) two = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+          })) == "");
+}
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -121,14 +131,9 @@ TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and do
 
 TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
           "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
   Socket silent;
   std::shared_ptr<Post> zero, one;
-  REQUIRE(text_of(on_ranks(3, [&](int rank) {
-            if (rank == 0) zero = join(port, 0, 3);
-            if (rank == 1) one = join(port, 1, 3);
-            if (rank == 2) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
-          })) == "");
+  meet_three(zero, one, silent);
   std::optional<Error> stuck;
   std::thread sender([&] {
     const std::vector<char> much(300 << 20);
@@ -168,14 +173,9 @@ TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
 }
 
 TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
   Socket slow;
   std::shared_ptr<Post> zero, one;
-  REQUIRE(text_of(on_ranks(3, [&](int rank) {
-            if (rank == 0) zero = join(port, 0, 3);
-            if (rank == 1) one = join(port, 1, 3);
-            if (rank == 2) slow = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
-          })) == "");
+  meet_three(zero, one, slow);
   const int64_t bytes = int64_t{200} << 20;
   std::vector<FrameHead> heads;
   CHECK(text_of(on_ranks(2, [&](int rank) {
@@ -195,14 +195,9 @@ TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rende
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("tcp: a hub without memory stops who sends, and goes on when there is some",
           "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
   Socket silent;
   std::shared_ptr<Post> zero, one;
-  REQUIRE(text_of(on_ranks(3, [&](int rank) {
-            if (rank == 0) zero = join(port, 0, 3);
-            if (rank == 1) one = join(port, 1, 3);
-            if (rank == 2) silent = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
-          })) == "");
+  meet_three(zero, one, silent);
   for (Post* post : {zero.get(), one.get()}) post->enter(kOne);
   Refusal::mark(false);
   refusal.begin_drought();

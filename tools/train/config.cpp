@@ -53,12 +53,6 @@ Config preset(const std::string& name) {
   throw std::runtime_error("preset '" + name + "' does not exist; use one of " + known);
 }
 
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  for (const Preset& entry : kPresets) names.emplace_back(entry.name);
-  return names;
-}
-
 int64_t ParamSpec::elements() const {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;

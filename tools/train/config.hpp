@@ -27,7 +27,6 @@ void check_config(const Config& config);
 /// Named configurations: `tiny` (tests), `small` (the default) and `medium`.
 /// Throws std::runtime_error that lists the names if `name` is none of them.
 Config preset(const std::string& name);
-std::vector<std::string> preset_names();
 
 /// What a parameter is to an optimizer: hidden matrices go to Muon, the rest to AdamW.
 enum class Role { kMatrix, kEmbedding, kVector };

@@ -77,10 +77,6 @@ int64_t Shards::local_offset(int64_t index) const {
   return pieces_[static_cast<size_t>(rank_)].offsets[static_cast<size_t>(index)];
 }
 
-int64_t Shards::local_count(int64_t index) const {
-  return local_offset(index + 1) - local_offset(index);
-}
-
 std::vector<int64_t> Shards::local_shape(int64_t index) const {
   return pieces_[static_cast<size_t>(rank_)].shapes[static_cast<size_t>(index)];
 }

@@ -27,9 +27,8 @@ class Shards {
 
   /// Elements of this rank's shards.
   int64_t local_elements() const { return pieces_[static_cast<size_t>(rank_)].elements; }
-  /// Where parameter `index` begins in them, and how many elements of it there are.
+  /// Where parameter `index` begins in them.
   int64_t local_offset(int64_t index) const;
-  int64_t local_count(int64_t index) const;
   std::vector<int64_t> local_shape(int64_t index) const;
 
   /// local <- its elements of full tensors (`full[i]` is parameter i).

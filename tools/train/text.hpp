@@ -32,7 +32,6 @@ class Corpus {
   Corpus(Text text, int64_t context);
 
   const Text& text() const { return text_; }
-  int64_t train_bytes() const { return train_bytes_; }
   int64_t validation_bytes() const { return size() - train_bytes_; }
   int64_t window() const { return window_; }
 

@@ -142,13 +142,13 @@ Array take_array(const std::string& what, nb::handle object, const std::string& 
 
 namespace {
 
-Param make(const std::string& name, nb::object data, nb::object grad,
-           std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
-           const std::string& dtype, const std::string& grad_dtype, const std::string& view,
-           const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
-           const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
-           const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
-           int32_t priority) {
+void init(Param* self, const std::string& name, nb::object data, nb::object grad,
+          std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
+          const std::string& dtype, const std::string& grad_dtype, const std::string& view,
+          const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
+          const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
+          const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
+          int32_t priority) {
   const std::string what = cat("param '", name, "': ");
   Param out;
   out.name = name;
@@ -190,7 +190,7 @@ Param make(const std::string& name, nb::object data, nb::object grad,
       refuse(kBad, cat(what, "grad has shape ", shape_text(out.grad->shape), ", data ",
                        shape_text(out.data.shape)));
   }
-  return out;
+  new (self) Param(std::move(out));
 }
 
 }  // namespace
@@ -229,21 +229,8 @@ Place place_of(const std::vector<Param*>& params, muonrt_optimizer_options_t& op
 void bind_param(nb::module_& module) {
   nb::class_<Param>(module, "Param", "One parameter as this rank holds it")
       .def(
-          "__init__",
-          [](Param* self, const std::string& name, nb::object data, nb::object grad,
-             std::optional<std::vector<int64_t>> shape, const Layout* layout, int32_t group,
-             const std::string& dtype, const std::string& grad_dtype, const std::string& view,
-             const std::string& master_kind, nb::object master, int32_t owner, double lr_factor,
-             const Layout* grad_layout, bool transposed, int32_t batch_dims, int32_t row_dims,
-             const std::vector<Part>& parts, const QkClip* qk_clip, const std::string& normuon_axis,
-             int32_t priority) {
-            new (self)
-                Param(make(name, data, grad, std::move(shape), layout, group, dtype, grad_dtype,
-                           view, master_kind, master, owner, lr_factor, grad_layout, transposed,
-                           batch_dims, row_dims, parts, qk_clip, normuon_axis, priority));
-          },
-          nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(), nb::kw_only(),
-          nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
+          "__init__", &init, nb::arg("name"), nb::arg("data"), nb::arg("grad").none() = nb::none(),
+          nb::kw_only(), nb::arg("shape") = nb::none(), nb::arg("layout").none() = nb::none(),
           nb::arg("group") = 0, nb::arg("dtype") = "", nb::arg("grad_dtype") = "",
           nb::arg("view") = "plain", nb::arg("master_kind") = "auto",
           nb::arg("master").none() = nb::none(), nb::arg("owner") = -1, nb::arg("lr_factor") = 1.0,
