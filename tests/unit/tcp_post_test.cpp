@@ -34,7 +34,7 @@ std::shared_ptr<Post> join(int port, int rank, int size) {
 
 Deadline in_ms(int64_t ms) { return Deadline::in_ms(ms); }
 
-/// Rank 2 only connects; it reads and sends what the test does on `two`.
+/// Ranks 0 and 1 join; of rank 2 there is only its connection, `two`.
 void meet_three(std::shared_ptr<Post>& zero, std::shared_ptr<Post>& one, Socket& two) {
   const int port = loopback::free_port();
   REQUIRE(text_of(on_ranks(3, [&](int rank) {
