@@ -104,8 +104,7 @@ struct JobList {
 /// diagonal a seventh more than their products. Shapes with slices have squares alone: the block
 /// that adds slices up keeps two sums of each element.
 /// @param blocks  of the grid; even.
-/// @param tuning  `pairs`, or by the widest result: without them all are cut; `raster` orders what
-///   is dealt.
+/// @param tuning  without `pairs` all of them are cut; `raster` orders what is dealt.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
                    const Sm90Tuning& tuning = {});
 

@@ -19,7 +19,9 @@ enum class Tiles {
 /// changes bits.
 struct Sm90Tuning {
   std::optional<Tiles> tiles = {};  // medium ones become large where a depth is cut
-  std::optional<bool> pairs = {};   // clusters of two blocks that copy half of B into both
+  // Clusters of two blocks that copy half of B into both; unset: where a result is wider than
+  // 1,280.
+  std::optional<bool> pairs = {};
   bool early = true;   // programmatic launches, which begin before the one in front ends
   int slices = 0;      // that a depth is cut into, of one stage at least: 1, 2, 4; 0: by shape
   int64_t raster = 0;  // rows of tiles in a band, which is taken by columns; 0: by the family

@@ -22,11 +22,10 @@ using test_support::value_at;
 /// @param naive  plain products in place of the vendor's.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
 /// The same with muonrt's own symmetric products; all others are naive where emulated.
-/// @param reserved_sms  that persistent grids leave to others. @param tuning  of kSm90: results as
-///   narrow as those of most tests have no pairs unless it says so.
+/// @param reserved_sms  that persistent grids leave to others. @param tuning  of kSm90.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             int reserved_sms = 0,
-                                            const muonrt::Sm90Tuning& tuning = {.pairs = true});
+                                            const muonrt::Sm90Tuning& tuning = {});
 bool is_emulated();
 /// Says that a case is left out on this machine. A run in which no case asserts anything is
 /// reported as skipped.

@@ -41,21 +41,26 @@ constexpr int kAllButTwo = 1000;
 struct SymmetricKind {
   muonrt::SymmetricProvider provider;
   int reserved_sms = 0;
+  std::optional<bool> pairs = {};  // of Sm90Tuning
 
   std::string name() const {
-    return muonrt::cat(name_of(provider), reserved_sms > 0 ? ", a grid of two blocks" : "");
+    return muonrt::cat(name_of(provider), reserved_sms > 0 ? ", a grid of two blocks" : "",
+                       pairs ? ", pairs" : "");
   }
-  std::unique_ptr<muonrt::Device> device() const { return make_device(provider, reserved_sms); }
+  std::unique_ptr<muonrt::Device> device() const {
+    return make_device(provider, reserved_sms, {.pairs = pairs});
+  }
 };
 
 /// All providers; that for sm_90a on two blocks, too, as on the emulated GPU: on all of a GPU's SMs
 /// results as small as those of most tests go to small tiles, and its large ones would see none.
+/// There in pairs, which narrow results have no more by themselves.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
   for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
-    kinds.push_back({provider});
-    if (provider == muonrt::SymmetricProvider::kSm90 && !is_emulated())
-      kinds.push_back({provider, kAllButTwo});
+    const bool own = provider == muonrt::SymmetricProvider::kSm90;
+    if (!own || !is_emulated()) kinds.push_back({provider});
+    if (own) kinds.push_back({provider, is_emulated() ? 0 : kAllButTwo, true});
   }
   return kinds;
 }

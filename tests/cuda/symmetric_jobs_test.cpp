@@ -222,11 +222,13 @@ TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000 and b
   for (int64_t cells = 1; cells <= cells_of(20000); ++cells) {
     const CoveringBySums covering(cells);
     for (int64_t batch = 1; batch <= 256; ++batch) {
-      const JobList list =
-          mixed_jobs(std::vector<SymmetricShape>{{cells * kCell, 2048, batch}}, 132);
-      CAPTURE(batch, cells);
-      REQUIRE(covering.is_exact(list, batch));
-      REQUIRE(pairs_match(list));
+      for (const Sm90Tuning& tuning : {Sm90Tuning{}, {.pairs = true}}) {
+        const JobList list =
+            mixed_jobs(std::vector<SymmetricShape>{{cells * kCell, 2048, batch}}, 132, tuning);
+        CAPTURE(batch, cells);
+        REQUIRE(covering.is_exact(list, batch));
+        REQUIRE(pairs_match(list));
+      }
     }
   }
 }
@@ -241,10 +243,12 @@ TEST_CASE("symmetric jobs: each cell is stored once along diagonals of all n and
       const std::vector<SymmetricShape> shapes = {{cells * kCell, 2048, batch}};
       // The grids of a whole H200, beside a communicator, and the smallest, in turn.
       const int turn = static_cast<int>((cells + batch) / kApart % 3);
-      const JobList list = mixed_jobs(shapes, turn == 0 ? 132 : turn == 1 ? 124 : 2);
-      CAPTURE(batch, cells, turn);
-      REQUIRE(covering.is_exact(list, batch));
-      REQUIRE(pairs_match(list));
+      for (const Sm90Tuning& tuning : {Sm90Tuning{}, {.pairs = true}}) {
+        const JobList list = mixed_jobs(shapes, turn == 0 ? 132 : turn == 1 ? 124 : 2, tuning);
+        CAPTURE(batch, cells, turn);
+        REQUIRE(covering.is_exact(list, batch));
+        REQUIRE(pairs_match(list));
+      }
     }
   }
 }

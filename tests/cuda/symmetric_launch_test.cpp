@@ -184,8 +184,8 @@ TEST_CASE("symmetric launch: bits follow from neither grid, batch nor company", 
            n * c_ld};
     p.transpose_b = p.symmetric = true;
     p.alpha = 0.37f;
-    const auto run = [&](int sms, bool alone) {
-      SymmetricProducts products(*machine.device, provider, sms);
+    const auto run = [&](int sms, bool alone, const Sm90Tuning& tuning = kPairs) {
+      SymmetricProducts products(*machine.device, provider, sms, tuning);
       std::vector<Product> list(1, p);
       if (alone) {
         for (MatrixBatch* m : {&list[0].a, &list[0].b, &list[0].c}) {
@@ -201,6 +201,7 @@ TEST_CASE("symmetric launch: bits follow from neither grid, batch nor company", 
     CHECK(run(2, false) == first);
     CHECK(run(4, false) == first);
     CHECK(run(16, false) == first);
+    CHECK(run(4, false, {}) == first);
     machine.ops().fill(machine.on(), p.c.data, 0, 2 * 3 * n * c_ld);
     CHECK(run(4, true) == first);
   }

@@ -150,6 +150,7 @@ TEST_CASE("symmetric medium: bits are those of the large tiles, for any grid and
     RandomBatch batch(n, k);
     const auto first = batch.last(Tiles::kLarge, 4);
     CHECK(batch.is_symmetric(first));
+    CHECK(batch.last(Tiles::kLarge, 4, false, /*pairs=*/false) == first);
     for (const int sms : {2, 4, 12, 66}) {
       CHECK(batch.last(Tiles::kMedium, sms) == first);
       CHECK(batch.last(Tiles::kMedium, sms, true) == first);

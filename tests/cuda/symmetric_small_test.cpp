@@ -221,6 +221,7 @@ TEST_CASE("symmetric small: bits follow from neither tiles, grid nor batch", "[e
     const auto first = batch.last(Tiles::kLarge, 4);
     CHECK(batch.is_symmetric(first));
     CHECK(batch.last(Tiles::kLarge, 12, true) == first);
+    CHECK(batch.last(Tiles::kLarge, 4, false, /*pairs=*/false) == first);
     CHECK(batch.last(Tiles::kSmall, 4) == first);
     CHECK(batch.last(Tiles::kSmall, 4, true) == first);
     CHECK(batch.last(Tiles::kSmallWide, 4) == first);

@@ -120,12 +120,14 @@ TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[
         c.dtype = dtype;
         Machine memory(make_device(true));
         const SymmetricTrial trial(memory, c, numbers);
-        for (const SymmetricKind& kind : symmetric_kinds()) {
-          INFO(c.name() << ", " << name_of(dtype) << ", " << kind.name());
-          Machine machine(
-              make_device(kind.provider, kind.reserved_sms, {.tiles = tiles, .pairs = true}));
-          CHECK(wrong(machine, c, trial) == 0);
-        }
+        for (const SymmetricKind& kind : symmetric_kinds())
+          for (const std::optional<bool>& pairs : {std::optional<bool>(), {true}}) {
+            INFO(c.name() << ", " << name_of(dtype) << ", " << kind.name() << ", pairs "
+                          << pairs.has_value());
+            Machine machine(
+                make_device(kind.provider, kind.reserved_sms, {.tiles = tiles, .pairs = pairs}));
+            CHECK(wrong(machine, c, trial) == 0);
+          }
       }
     }
   }

@@ -15,9 +15,10 @@ constexpr auto kProvider = SymmetricProvider::kSm90;
 constexpr int kMostSlices = 4;
 
 /// Runs one product with chosen tiles and slices (0: by shape).
-inline void multiply(Machine& machine, const Product& product, Tiles tiles, int slices,
-                     int sms = 4) {
-  SymmetricProducts products(*machine.device, kProvider, sms, {.tiles = tiles, .slices = slices});
+inline void multiply(Machine& machine, const Product& product, Tiles tiles, int slices, int sms = 4,
+                     bool pairs = true) {
+  SymmetricProducts products(*machine.device, kProvider, sms,
+                             {.tiles = tiles, .pairs = pairs, .slices = slices});
   products.multiply({&product, 1}, handle_of(machine.on()));
   machine.finish();
 }
@@ -65,7 +66,7 @@ class RandomBatch {
     product_.beta = 0.7f;
   }
   /// The last matrix, computed with the others or alone.
-  std::vector<uint16_t> last(Tiles tiles, int sms, bool alone = false) {
+  std::vector<uint16_t> last(Tiles tiles, int sms, bool alone = false, bool pairs = true) {
     Product p = product_;
     for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {
       if (!alone) continue;
@@ -74,7 +75,7 @@ class RandomBatch {
     }
     const auto* out = static_cast<uint16_t*>(product_.c.data) + (kCount - 1) * n_ * ld_;
     machine_.ops().fill(machine_.on(), product_.c.data, 0x5a, 2 * kCount * n_ * ld_);
-    multiply(machine_, p, tiles, n_ <= 384 ? kMostSlices : 0, sms);
+    multiply(machine_, p, tiles, n_ <= 384 ? kMostSlices : 0, sms, pairs);
     return machine_.get(out, n_ * ld_);
   }
   bool is_symmetric(const std::vector<uint16_t>& c) const {

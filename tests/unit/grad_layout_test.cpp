@@ -251,7 +251,7 @@ TEST_CASE("gradient layouts: ZeRO-1 keeps the moments once in the world", "[unit
   CHECK(plan.describe().find("R over d0=4; gradient S(0) over d0=4") != std::string::npos);
   const PlanTraffic traffic = measure_traffic(plan);
   for (int r = 0; r < 4; ++r) {
-    CHECK(memory_of(plan, r).state_bytes == 200 * 8);
+    CHECK(traffic.ranks[static_cast<size_t>(r)].memory.state_bytes == 200 * 8);
     // Slices are the gradient's own rows, so gradients stay; new values go to the three others.
     CHECK(traffic.ranks[static_cast<size_t>(r)].sent == 3 * 200 * 4);
   }

@@ -42,15 +42,18 @@ Layout ordered(const Mesh& mesh, int64_t n, const std::string& placements,
 
 }  // namespace
 
-TEST_CASE("placement: orders are encoded as in the table of the reference", "[unit][layout]") {
+TEST_CASE("placement: orders are decoded as in the table of the reference", "[unit][layout]") {
   const Mesh two({3, 5}), three({2, 3, 5});  // (dp, tp); (a, b, c)
-  CHECK(encoded(two, {1, 0}) == "SS(0,5),S(0)");
-  CHECK(encoded(two, {0, 1}) == "S(0),S(0)");
-  CHECK(encoded(three, {2, 1, 0}) == "SS(0,15),SS(0,5),S(0)");
-  CHECK(encoded(three, {2, 0, 1}) == "SS(0,5),SS(0,5),S(0)");
-  CHECK(encoded(three, {0, 2, 1}) == "S(0),SS(0,5),S(0)");
-  CHECK(encoded(three, {1, 2, 0}) == "SS(0,15),S(0),S(0)");
-  CHECK(encoded(three, {2}) == "R,R,S(0)");
+  const auto decoded = [](const Mesh& mesh, const char* text) {
+    return decode_order(mesh, 1, parse_placements(text)).value().at(0);
+  };
+  CHECK(decoded(two, "SS(0,5),S(0)") == Order{1, 0});
+  CHECK(decoded(two, "S(0),S(0)") == Order{0, 1});
+  CHECK(decoded(three, "SS(0,15),SS(0,5),S(0)") == Order{2, 1, 0});
+  CHECK(decoded(three, "SS(0,5),SS(0,5),S(0)") == Order{2, 0, 1});
+  CHECK(decoded(three, "S(0),SS(0,5),S(0)") == Order{0, 2, 1});
+  CHECK(decoded(three, "SS(0,15),S(0),S(0)") == Order{1, 2, 0});
+  CHECK(decoded(three, "R,R,S(0)") == Order{2});
 }
 
 TEST_CASE("placement: even blocks stand where the table of the reference puts them",

@@ -142,21 +142,22 @@ TEST_CASE("plan: memory is stated by kind, worked by hand", "[unit][plan]") {
   plan_case::add(c, muon("b", on, {8, 4}), {});
   plan_case::add(c, muon("bias", on, {10}), {});
   c.problem.params[2].role = Role::kAdamW;
-  MemoryPlan memory = memory_of(Plan(c.problem), 0);
+  MemoryPlan memory = measure_traffic(Plan(c.problem)).ranks[0].memory;
   CHECK(memory.message_bytes == 3 * 128);  // gather out and in, return out; one slot
   CHECK(memory.staged_bytes == 128);
   CHECK(memory.state_bytes == 2 * 16 * 4 + 5 * 8);
   c.problem.options.commit = CommitMode::kEager;
-  memory = memory_of(Plan(c.problem), 0);
+  memory = measure_traffic(Plan(c.problem)).ranks[0].memory;
   CHECK(memory.message_bytes == 4 * 128);
   CHECK(memory.staged_bytes == 0);
   // both at rank 0, one a slot: rank 1 only sends 64 and gets 64 back, two slots in flight
   for (size_t p = 0; p < 2; ++p) c.problem.params[p].owner = 0;
   c.problem.options.chunk_bytes = 1;
-  CHECK(memory_of(Plan(c.problem), 1).message_bytes == 2 * (64 + 64));
-  CHECK(memory_of(Plan(c.problem), 0).message_bytes == 2 * (64 + 128 + 128 + 64));
+  CHECK(measure_traffic(Plan(c.problem)).ranks[1].memory.message_bytes == 2 * (64 + 64));
+  CHECK(measure_traffic(Plan(c.problem)).ranks[0].memory.message_bytes ==
+        2 * (64 + 128 + 128 + 64));
   c.problem.options.window = 1;
-  CHECK(memory_of(Plan(c.problem), 1).message_bytes == 64 + 64);
+  CHECK(measure_traffic(Plan(c.problem)).ranks[1].memory.message_bytes == 64 + 64);
 }
 
 TEST_CASE("describe: the text holds a row for every parameter, slot and rank", "[unit][plan]") {

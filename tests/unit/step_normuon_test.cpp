@@ -4,7 +4,6 @@
 #include <mutex>
 
 #include "support/bits_cases.hpp"
-#include "support/plan_memory.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 #include "textbook/textbook.hpp"
@@ -181,7 +180,7 @@ TEST_CASE("normuon: the plan states the memory of the moments, with their owners
     world::Rank rank(c, comm);
     const Plan& plan = rank.optimizer().plan();
     const auto r = static_cast<size_t>(comm.rank());
-    stated[r] = memory_of(plan, comm.rank()).state_bytes;
+    stated[r] = measure_traffic(plan).ranks[r].memory.state_bytes;
     for (size_t i = 0; i < c.params.size(); ++i) {
       expected[r] += 4 * rank.layout(static_cast<int64_t>(i)).local_numel(comm.rank());
       if (plan.matrices()[i].owner == comm.rank()) expected[r] += bytes[i];
