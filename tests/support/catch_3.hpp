@@ -9,6 +9,7 @@ using Catch::Approx;
 namespace Catch {
 
 namespace clara = Clara;
+using Matchers::EndsWith;
 using Matchers::Matches;
 using Matchers::Predicate;
 using Matchers::StartsWith;
