@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "plan/traffic.hpp"
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
 #include "support/gradient_cases.hpp"

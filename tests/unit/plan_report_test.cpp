@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "plan/report.hpp"
+#include "plan/traffic.hpp"
 #include "support/plan_memory.hpp"
 #include "unit/plan_cases.hpp"
 

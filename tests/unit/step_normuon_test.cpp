@@ -3,6 +3,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "plan/traffic.hpp"
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
