@@ -54,7 +54,7 @@ struct SymmetricKind {
 
 /// All providers; that for sm_90a on two blocks, too, as on the emulated GPU: on all of a GPU's SMs
 /// results as small as those of most tests go to small tiles, and its large ones would see none.
-/// There in pairs, which narrow results have no more by themselves.
+/// There with pairs: narrow results have none by themselves.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
   for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
