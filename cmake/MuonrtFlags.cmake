@@ -14,13 +14,13 @@ if(MUONRT_WERROR)
 endif()
 # Contraction off: a fused multiply-add in a vector body beside a plain one in its remainder would
 # make an element's bits depend on its place in a shard. Comparisons are said to trap nowhere: without
-# AVX-512 GCC else vectorizes no loop that has one behind another. No bit depends on it.
+# that and without AVX-512, GCC vectorizes no loop with two comparisons in a row. No bit depends on it.
 target_compile_options(muonrt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
 # Device code: no contraction either, so that elementwise passes give the host's bits; constexpr
-# functions of base/ are called from kernels; a kernel that spills registers is told, and with
-# MUONRT_WERROR does not build. nvcc's own line marks are not pedantic.
+# functions of base/ are called from kernels; nvcc warns of kernels that spill registers, and with
+# MUONRT_WERROR they do not build. nvcc's own line marks are not pedantic.
 list(REMOVE_ITEM muonrt_warnings -Wpedantic -Werror)
 list(JOIN muonrt_warnings "," muonrt_cuda_warnings)
 target_compile_options(muonrt_flags INTERFACE

@@ -60,9 +60,15 @@ function(muonrt_add_catch_test name label binary filter)
     "ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 endfunction()
 
-# muonrt_add_mpi_test(name ranks command...): `command` under mpirun. Nothing without MPI.
+# Whether tests run under mpirun.
+set(MUONRT_MPIRUN ${MUONRT_WITH_MPI})
+if(NOT MPIEXEC_EXECUTABLE)
+  set(MUONRT_MPIRUN OFF)
+endif()
+
+# muonrt_add_mpi_test(name ranks command...): `command` under mpirun. Nothing without one.
 function(muonrt_add_mpi_test name ranks)
-  if(NOT MUONRT_WITH_MPI)
+  if(NOT MUONRT_MPIRUN)
     return()
   endif()
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
