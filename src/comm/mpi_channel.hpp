@@ -58,7 +58,7 @@ class Channel {
   template <class Body>
   void run(const char* operation, Body body) {
     try {
-      box_->look();
+      box_->look_well();
       body();
     } catch (...) {
       fail(operation);

@@ -29,6 +29,10 @@ class ErrorBox {
   /// Throws the error if there is one. Only the thread that carries out operations.
   void look();
 
+  /// The same for a rank that has not called MPI for a while: what came by then is found before the
+  /// messages that came with it.
+  void look_well();
+
   /// The error, if there is one by now. Any thread; where only some may call MPI, others than the
   /// one that made the box or carried out its last operation see no more than what was met before,
   /// as do all after MPI_Finalize.

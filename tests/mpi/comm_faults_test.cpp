@@ -105,6 +105,33 @@ TEST_CASE("mpi timeout: names the peers that are missing, and ends the others to
   require_fresh_start();
 }
 
+TEST_CASE("mpi timeout: who comes late finds the error, though its peers' messages are there too",
+          "[mpi][comm]") {
+  if (size() < 2) return;
+  for (const bool collective : {true, false}) {
+    const auto t = connect(kLong);
+    if (rank() == 0) t->set_timeout_ms(kShort);
+    barrier();
+    if (rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(4 * kShort));
+    std::vector<char> out(static_cast<size_t>(size())), in(out.size());
+    std::vector<SendTo> sends;
+    std::vector<ReceiveFrom> receives;
+    for (int peer = rank() == 0 ? 1 : 0; peer < (rank() == 0 ? size() : 1); ++peer) {
+      sends.push_back({peer, &out[static_cast<size_t>(peer)], 1});
+      receives.push_back({peer, &in[static_cast<size_t>(peer)], 1});
+    }
+    const std::string error = attempt([&] {
+      if (collective) {
+        t->allgather(out.data(), in.data(), 1);
+      } else {
+        t->exchange(sends, receives);
+      }
+    });
+    REQUIRE(on_all(unless_contains(error, "MUONRT_ERROR_TIMEOUT")) == "");
+  }
+  require_fresh_start();
+}
+
 TEST_CASE("mpi timeout: a collective that one rank does not join ends on the others",
           "[mpi][comm]") {
   if (size() < 2) return;

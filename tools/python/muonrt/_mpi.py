@@ -12,6 +12,7 @@ from muonrt._errors import of_status
 _DATA, _LETTER = 0, 1  # tags on the duplicate
 _PIECE = 1 << 30  # bytes of one message; MPI counts in an int
 _LETTER_BYTES = 4096
+_LOOKS = 4  # for a letter before an operation: Open MPI's first look finds only what it has read before
 # What MPI may still read or write after an exchange that failed.
 _left_to_mpi: list = []
 
@@ -54,6 +55,7 @@ class _Channel:
 
     def exchange(self, sends, receives, timeout: float) -> None:
         requests, peers, memory = [], [], []
+        self._look_well()
         try:
             with self._lock:
                 for start, messages in ((self._comm.Irecv, receives), (self._comm.Isend, sends)):
@@ -73,6 +75,7 @@ class _Channel:
             view[:] = mine.data
 
     def allgather(self, mine, everyone, timeout: float) -> None:
+        self._look_well()
         sent = np.frombuffer(mine, np.uint8).copy()
         gathered = np.empty(len(everyone), np.uint8)
         with self._lock:
@@ -125,6 +128,11 @@ class _Channel:
         self._failed = True
         _left_to_mpi.append((requests, memory))
 
+    def _look_well(self) -> None:
+        """Before an operation: who comes late finds a letter before the messages that came with it."""
+        for _ in range(_LOOKS):
+            self._look()
+
     def _look(self) -> None:
         """Raises what a peer, or another thread of this rank, has told."""
         if self._comm is None:
@@ -135,6 +143,7 @@ class _Channel:
                 return
             letter = bytearray(_LETTER_BYTES)
             message.Recv([letter, self._MPI.BYTE])
+        self._failed = True
         status, text = json.loads(letter.rstrip(b"\0"))
         raise of_status(status, text)
 
