@@ -66,7 +66,7 @@ if(NOT MPIEXEC_EXECUTABLE)
   set(MUONRT_MPIRUN OFF)
 endif()
 
-# muonrt_add_mpi_test(name ranks command...): `command` under mpirun. Nothing without one.
+# muonrt_add_mpi_test(name ranks command...): `command` under mpirun. Adds nothing where there is none.
 function(muonrt_add_mpi_test name ranks)
   if(NOT MUONRT_MPIRUN)
     return()

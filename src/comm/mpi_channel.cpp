@@ -57,7 +57,7 @@ std::unique_ptr<Channel> Channel::over(MPI_Comm parent, int64_t piece_bytes, Dea
 
 std::unique_ptr<Channel> Channel::duplicate(Deadline deadline) {
   std::unique_ptr<Channel> out;
-  run("duplicate", [&] {
+  run("duplicate", size_, [&] {
     // A rank must not sit in MPI_Comm_idup, which cannot be ended, for a peer that never comes.
     const int64_t mine = 0;
     int64_t sum = 0;
@@ -103,7 +103,7 @@ void Channel::finish(MPI_Request& request, Deadline deadline) {
 }
 
 void Channel::allgather(const void* mine, void* all, int64_t bytes, Deadline deadline) {
-  run("allgather", [&] {
+  run("allgather", size_, [&] {
     const int64_t most = std::clamp<int64_t>(kBounceBytes / size_, 1, piece_bytes_);
     for (int64_t begin = 0; begin < bytes; begin += most) {
       const auto piece = static_cast<size_t>(std::min(most, bytes - begin));
@@ -124,7 +124,7 @@ void Channel::allgather(const void* mine, void* all, int64_t bytes, Deadline dea
 }
 
 void Channel::reduce_max(const float* in, float* out, int64_t n, Deadline deadline) {
-  run("reduce_max", [&] {
+  run("reduce_max", size_, [&] {
     constexpr int64_t kMost = kBounceBytes / int64_t{sizeof(int32_t)};
     for (int64_t begin = 0; begin < n; begin += kMost) {
       const int64_t count = std::min(kMost, n - begin);
@@ -144,7 +144,7 @@ void Channel::reduce_max(const float* in, float* out, int64_t n, Deadline deadli
 }
 
 void Channel::reduce_sum(const int64_t* in, int64_t* out, int64_t n, Deadline deadline) {
-  run("reduce_sum", [&] {
+  run("reduce_sum", size_, [&] {
     constexpr int64_t kMost = kBounceBytes / int64_t{sizeof(int64_t)};
     for (int64_t begin = 0; begin < n; begin += kMost) {
       const int64_t count = std::min(kMost, n - begin);

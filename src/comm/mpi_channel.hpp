@@ -55,10 +55,11 @@ class Channel {
   Channel(MPI_Comm comm, int64_t piece_bytes);
 
   /// Runs `body`; what it throws is posted under the operation's name.
+  /// @param messages  about as many may have come for this rank before
   template <class Body>
-  void run(const char* operation, Body body) {
+  void run(const char* operation, int64_t messages, Body body) {
     try {
-      box_->look_well();
+      box_->look_well(messages);
       body();
     } catch (...) {
       fail(operation);

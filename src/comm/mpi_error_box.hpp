@@ -29,9 +29,10 @@ class ErrorBox {
   /// Throws the error if there is one. Only the thread that carries out operations.
   void look();
 
-  /// The same for a rank that has not called MPI for a while: what came by then is found before the
-  /// messages that came with it.
-  void look_well();
+  /// The same before an operation: who comes late finds an error before it takes the messages that
+  /// came with it.
+  /// @param messages  about as many may have come
+  void look_well(int64_t messages);
 
   /// The error, if there is one by now. Any thread; where only some may call MPI, others than the
   /// one that made the box or carried out its last operation see no more than what was met before,

@@ -92,13 +92,14 @@ void Channel::throw_timeout() const {
 
 void Channel::exchange(std::span<const muonrt_message_t> sends,
                        std::span<const muonrt_message_t> receives, Deadline deadline) {
-  run("exchange", [&] {
+  int64_t sent = 0, received = 0;
+  for (const auto& m : sends) sent += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
+  for (const auto& m : receives) received += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
+  run("exchange", size_ + received, [&] {
+    const int64_t pieces = sent + received;
     pieces_.clear();
     requests_.clear();
     open_ = 0;
-    int64_t pieces = 0;
-    for (const auto& m : sends) pieces += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
-    for (const auto& m : receives) pieces += (m.bytes + piece_bytes_ - 1) / piece_bytes_;
     requests_.reserve(static_cast<size_t>(pieces));
     pieces_.reserve(static_cast<size_t>(pieces));
     statuses_.resize(std::max(statuses_.size(), static_cast<size_t>(pieces)));

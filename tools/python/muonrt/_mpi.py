@@ -12,7 +12,6 @@ from muonrt._errors import of_status
 _DATA, _LETTER = 0, 1  # tags on the duplicate
 _PIECE = 1 << 30  # bytes of one message; MPI counts in an int
 _LETTER_BYTES = 4096
-_LOOKS = 4  # for a letter before an operation: Open MPI's first look finds only what it has read before
 # What MPI may still read or write after an exchange that failed.
 _left_to_mpi: list = []
 
@@ -129,8 +128,9 @@ class _Channel:
         _left_to_mpi.append((requests, memory))
 
     def _look_well(self) -> None:
-        """Before an operation: who comes late finds a letter before the messages that came with it."""
-        for _ in range(_LOOKS):
+        """Before an operation: who comes late finds a letter before the messages that came with it.
+        Open MPI searches among what it has read before, and then reads about 32 more."""
+        for _ in range(4 + self.size // 8):
             self._look()
 
     def _look(self) -> None:
