@@ -34,8 +34,8 @@ def on_gloo(size, work, *arguments, lost=None):
     try:
         return _on_gloo(size, work, *arguments, lost=lost)
     except AssertionError as error:
-        # Now and then two ranks of gloo do not find each other, though both are there.
-        if "Gloo connectFullMesh failed" not in str(error):
+        # Now and then two ranks of gloo do not find each other at the start, before any code of ours.
+        if "Gloo connectFullMesh failed" not in str(error) or "in init_process_group" not in str(error):
             raise
     return _on_gloo(size, work, *arguments, lost=lost)
 
