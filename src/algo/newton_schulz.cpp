@@ -210,7 +210,7 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   MUONRT_REQUIRE(metric <= search.bound, Status::kNotSupported, "Gram form: restarts ", restarts,
                  " leave this coefficient list unbounded in ", name_of(out.gram_iteration),
                  " (condition number ", metric, ", limit ", search.bound,
-                 "); leave them to the search, or take the standard form");
+                 "); omit restarts to have them searched, or use the standard form");
   out.gram_restarts = restarts;
 }
 
@@ -262,7 +262,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.gram_list = out.list;
   const bool generated =
       family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
-  if (generated && out.gram_iteration != DType::kF32) {
+  if (generated && out.gram_iteration == DType::kF16) {
     CoefficientSettings gram = settings;
     if (!options.mode_chosen) {
       gram.mode = SafetyMode::kAll;
@@ -274,23 +274,21 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
     take_restarts(out, *options.restarts);
     return out;
   }
-  const auto restarts =
-      search_restarts(out.gram_list, restart_search(out.gram_list, out.gram_iteration));
-  out.gram_bounded = restarts.has_value();
-  if (restarts) out.gram_restarts = *restarts;
+  out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list);
   return out;
 }
 
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   if (wish == FormChoice::kGram) {
     require_headroom(settings.gram_list, settings.gram_iteration);
-    if (!settings.gram_bounded) find_restarts(settings.gram_list, settings.gram_iteration);
-    return wish;  // the search throws, with the reason
+    return wish;
   }
   require_headroom(settings.list, settings.iteration);
-  const bool gram =
-      settings.gram_bounded && has_headroom(settings.gram_list, settings.gram_iteration);
-  return gram ? wish : FormChoice::kStandard;
+  // With a restart before every step the Gram form is the standard form.
+  const bool shorter = settings.gram_restarts.size() + 1 < settings.gram_list.steps.size();
+  return shorter && has_headroom(settings.gram_list, settings.gram_iteration)
+             ? wish
+             : FormChoice::kStandard;
 }
 
 int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& settings,

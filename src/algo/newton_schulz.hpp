@@ -31,7 +31,6 @@ struct NewtonSchulz {
   CoefficientList list;                // standard form
   CoefficientList gram_list;           // Gram form; as many steps
   std::vector<int> gram_restarts;      // for Method::restarts of the Gram form
-  bool gram_bounded = true;            // false: no restarts keep gram_list bounded in `iteration`
   DType iteration = DType::kF32;       // storage of the iterates; products accumulate in f32
   DType gram_iteration = DType::kF32;  // the same in the Gram form
   Normalize normalize = Normalize::kPrescaled;
@@ -55,20 +54,19 @@ struct NewtonSchulzOptions {
 /// What the finished list of a generated family is divided by in the Gram form in half precision.
 constexpr double kHalfGramSafety = 1.05;
 
-/// The lists of a group and its restarts. In f32 the Gram form runs the standard list. In half
-/// precision generated families run their list without inner safety, all of it over
-/// kHalfGramSafety, as Gram Newton-Schulz (Dao-AILab) does, and CANS has inner safety in the
-/// standard form. A safety that the caller chose stays, and a mode that the caller chose, with the
-/// list's own safety where that was left open.
-/// Errors: as make_coefficients; NOT_SUPPORTED for given restarts that leave the Gram form
-/// unbounded.
+/// Makes the lists of a group and its restarts. In f32 and bf16 the Gram form runs the standard
+/// list. In f16 generated families run their list without inner safety, divided by kHalfGramSafety,
+/// as Gram Newton-Schulz (Dao-AILab) does. In half precision the standard form of CANS has inner
+/// safety. A safety or a mode that the caller chose stays; a chosen mode without a chosen safety
+/// has the list's own.
+/// Errors: as make_coefficients; NOT_SUPPORTED if the caller's restarts leave Q unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
-/// What the planner may choose from: kAuto becomes kStandard where the Gram form is not bounded, or
-/// its list has no headroom in its dtype.
-/// Errors: NOT_SUPPORTED for kGram where it is not bounded; INVALID_ARGUMENT where the list has no
-/// headroom between its steps in the dtype that a permitted form iterates in.
+/// Returns what the planner may choose from. kAuto becomes kStandard if the Gram form restarts
+/// before every step, or if its list has no headroom in its dtype.
+/// Errors: INVALID_ARGUMENT if the list has no headroom between its steps in the dtype that a
+/// permitted form iterates in.
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
 
 /// Bytes of workspace for `count` matrices m x n (m <= n); parts and matrices are 256-byte aligned.

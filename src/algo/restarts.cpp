@@ -5,20 +5,17 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.hpp"
+#include "algo/rounding.hpp"
 
 namespace muonrt {
 namespace {
 
-constexpr int kMaxRestarts = 4;
 constexpr double kSmallest = 1e-10;
-// One more restart has to bring the metric down to this share of it.
-constexpr double kWorthwhile = 0.9;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// restart_metric, given up as soon as it passes `limit`.
+/// restart_metric, or a value above `limit` as soon as it exceeds it.
 double metric(const CoefficientList& list, const std::vector<int>& restarts,
               const RestartSearch& search, double limit) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const size_t steps = list.steps.size();
   std::array<bool, kMaxSteps> restart{};
   for (const int i : restarts) restart[static_cast<size_t>(i)] = true;
@@ -49,77 +46,98 @@ double metric(const CoefficientList& list, const std::vector<int>& restarts,
   return worst;
 }
 
-/// All ascending choices of `count` more places in 1 .. steps-1 after `chosen`, none further from
-/// the one before, nor the last from the end, than `longest` steps; keeps the best.
-void choose(const CoefficientList& list, const RestartSearch& search, int count,
-            std::vector<int>& chosen, double& best, std::vector<int>& best_choice) {
-  const int steps = static_cast<int>(list.steps.size());
-  const int last = chosen.empty() ? 0 : chosen.back();
-  if (count == 0) {
-    if (steps - last > search.longest) return;
-    const double value = metric(list, chosen, search, best);
-    if (value < best) {
-      best = value;
-      best_choice = chosen;
-    }
-    return;
-  }
-  for (int i = last + 1; i < std::min(steps, last + search.longest + 1); ++i) {
-    chosen.push_back(i);
-    choose(list, search, count - 1, chosen, best, best_choice);
-    chosen.pop_back();
-  }
+std::vector<int> before_every_step(const CoefficientList& list) {
+  std::vector<int> all;
+  for (int i = 1; i < static_cast<int>(list.steps.size()); ++i) all.push_back(i);
+  return all;
 }
+
+class Search {
+ public:
+  Search(const CoefficientList& list, DType dtype, const CoefficientList& standard)
+      : list_(list), dtype_(dtype), how_(restart_search(list, dtype)) {
+    const std::vector<int> all = before_every_step(standard);
+    for (const TwoLevels& s : compared_spectra())
+      allowed_.push_back(how_.error * predicted_error(standard, all, DType::kBF16, s));
+  }
+
+  std::vector<int> run() {
+    const int steps = static_cast<int>(list_.steps.size());
+    for (int count = 0; count < steps - 1; ++count) {
+      best_share_ = std::nextafter(1.0, 2.0);
+      std::vector<int> chosen;
+      choose(count, chosen);
+      if (best_share_ <= 1) return best_;
+    }
+    return before_every_step(list_);
+  }
+
+ private:
+  /// All ascending choices of `count` more places after `chosen`; keeps the best.
+  void choose(int count, std::vector<int>& chosen) {
+    if (count == 0) {
+      const double share = share_of_allowed(chosen);
+      if (!(share < best_share_) || metric(list_, chosen, how_, how_.bound) > how_.bound) return;
+      best_share_ = share;
+      best_ = chosen;
+      return;
+    }
+    const int first = chosen.empty() ? 1 : chosen.back() + 1;
+    for (int i = first; i < static_cast<int>(list_.steps.size()); ++i) {
+      chosen.push_back(i);
+      choose(count - 1, chosen);
+      chosen.pop_back();
+    }
+  }
+
+  /// Largest share of the allowed error, or infinity once it is not the best: first on the spectrum
+  /// that ruled out the choice before.
+  double share_of_allowed(const std::vector<int>& restarts) {
+    const size_t n = allowed_.size();
+    double worst = 0;
+    for (size_t k = 0; k < n; ++k) {
+      const size_t at = (hardest_ + k) % n;
+      worst = std::max(
+          worst, predicted_error(list_, restarts, dtype_, compared_spectra()[at]) / allowed_[at]);
+      if (worst < best_share_) continue;
+      hardest_ = at;
+      return kInfinity;
+    }
+    return worst;
+  }
+
+  const CoefficientList& list_;
+  DType dtype_;
+  RestartSearch how_;
+  std::vector<double> allowed_;
+  size_t hardest_ = 0;
+  double best_share_ = 0;
+  std::vector<int> best_;
+};
 
 }  // namespace
 
 RestartSearch restart_search(const CoefficientList& list, DType dtype) {
   RestartSearch search;
   search.largest = 1.0 / list.input_safety;
-  switch (dtype) {
-    case DType::kF16:
-      search.longest = 4;
-      break;
-    case DType::kBF16:
-      search.longest = 2;
-      break;
-    case DType::kF32:
-      search.perturbation = 1e-6;
-      search.bound = 1e4;
-      search.longest = 3;
-      break;
+  search.points = 801;
+  if (dtype == DType::kF32) {
+    search.perturbation = 1e-6;
+    search.bound = 1e4;
+    search.error = 1.0 / 1024;
   }
   return search;
 }
 
 double restart_metric(const CoefficientList& list, const std::vector<int>& restarts,
                       const RestartSearch& search) {
-  return metric(list, restarts, search, std::numeric_limits<double>::infinity());
+  return metric(list, restarts, search, kInfinity);
 }
 
-std::optional<std::vector<int>> search_restarts(const CoefficientList& list,
-                                                const RestartSearch& search) {
-  const int steps = static_cast<int>(list.steps.size());
-  std::optional<std::vector<int>> found;
-  double limit = std::nextafter(search.bound, 2 * search.bound);
-  for (int count = 0; count <= std::min(kMaxRestarts, steps - 1); ++count) {
-    std::vector<int> chosen, best_choice;
-    double best = limit;
-    choose(list, search, count, chosen, best, best_choice);
-    if (!(best < limit)) continue;
-    found = best_choice;
-    if (best <= search.good) break;
-    limit = kWorthwhile * best;
-  }
-  return found;
-}
-
-std::vector<int> find_restarts(const CoefficientList& list, DType dtype) {
-  const auto found = search_restarts(list, restart_search(list, dtype));
-  MUONRT_REQUIRE(found.has_value(), Status::kNotSupported, "Gram form: no set of up to ",
-                 kMaxRestarts, " restarts keeps this coefficient list bounded in ", name_of(dtype),
-                 "; take the standard form, an iteration in f32, or a list with more safety");
-  return *found;
+std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
+                               const CoefficientList& standard) {
+  if (static_cast<int>(list.steps.size()) > kMostSearchedSteps) return before_every_step(list);
+  return Search(list, dtype, standard).run();
 }
 
 }  // namespace muonrt

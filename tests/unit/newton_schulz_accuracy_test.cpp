@@ -68,9 +68,6 @@ TEST_CASE("newton-schulz: the Gram form does what its list says under its search
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         INFO(name_of(family) << ", " << name << ", " << name_of(dtype));
         const auto settings = make_newton_schulz(family, default_settings(family), dtype);
-        CHECK(settings.gram_bounded ==
-              (family != CoefficientFamily::kCans || dtype == DType::kF32));
-        if (!settings.gram_bounded) continue;
         textbook::List list;
         for (const auto& step : settings.gram_list.steps) list.push_back({step.a, step.b, step.c});
         const double safety = settings.gram_list.input_safety;

@@ -100,7 +100,7 @@ class NsBench {
  private:
   bool zeros() const { return a_.values == "zeros"; }
   bool takes_gram(const BenchShape& s) const {
-    return settings_.gram_bounded && s.cols >= 2 * s.rows;
+    return s.cols >= 2 * s.rows;
   }
   NsJob job_of(const std::vector<BenchShape>& shapes, bool gram) const {
     const auto steps = static_cast<int>(settings_.list.steps.size());
