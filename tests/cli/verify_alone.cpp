@@ -1,5 +1,5 @@
-// `verify` without the rest of the command, whose libraries take a minute to compile: for
-// processors that are emulated.
+// `verify` without the rest of the command, which takes a minute to compile: for the build with a
+// sanitizer, and for emulated processors.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

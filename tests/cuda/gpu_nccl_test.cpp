@@ -30,7 +30,7 @@ world::Case with_mesh(size_t mesh, int scheme) {
   return bits::make(f, false, 2);
 }
 
-/// Of the two processes that tools/gpu/nccl_processes has started.
+/// Between two processes, each of which has its rank and a common port in its environment.
 std::unique_ptr<Comm> between_processes() {
   const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
                                                                 std::getenv("MUONRT_TEST_PORT");
@@ -53,7 +53,7 @@ TEST_CASE(
   CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
 }
 
-// tools/gpu/nccl_processes starts one process for each rank, all on one GPU.
+// Hidden: each rank is started by hand as a process of its own, both on one GPU (README.md).
 TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one rank alone",
           "[.nccl-process]") {
   const auto comm = between_processes();
@@ -84,7 +84,7 @@ TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one r
     compared += std::count(seen[p].begin(), seen[p].end(), true);
     wrong += here;
   }
-  // For tools/gpu/nccl_processes: a failure before this says nothing of bits.
+  // A failure before this line says nothing about bits.
   std::cout << "compared: " << compared << " elements, " << wrong << " bytes differ" << std::endl;
 }
 

@@ -76,18 +76,21 @@ inline int64_t drawn_depth(Depth depth, std::mt19937_64& random) {
 
 /// One case for each n to 600 and batch of 1 to 4; for n above `most_of_all` for one batch alone.
 /// Deep ones in all sizes, in large ones more seldom: there they are what takes time.
-inline std::vector<SymmetricCase> drawn_cases(Sweep sweep, int64_t most_of_all = 600) {
+/// @param stride  of n above `most_of_all`.
+inline std::vector<SymmetricCase> drawn_cases(Sweep sweep, int64_t most_of_all = 600,
+                                              int64_t stride = 1) {
   std::mt19937_64 random(static_cast<uint64_t>(sweep));
   struct Decks {
     int64_t most, shallow;  // n; cards of one stage for each of the other depths
     std::array<Deck, 4> decks = {};
   };
-  std::array<Decks, 3> groups = {{{128, 6}, {384, 10}, {600, 14}}};
+  std::array<Decks, 3> groups = {
+      {{128, 6}, {384, stride > 1 ? 6 : 10}, {600, stride > 1 ? 6 : 14}}};
   for (Decks& group : groups)
     for (Deck& deck : group.decks) deck = Deck(kEpilogues * (2 + group.shallow), random());
   Deck batches(4, random());
   std::vector<SymmetricCase> cases;
-  for (int64_t n = 1; n <= 600; ++n) {
+  for (int64_t n = 1; n <= 600; n += n < most_of_all ? 1 : stride) {
     const int64_t only = 1 + batches.next();
     Decks& group =
         *std::find_if(groups.begin(), groups.end(), [&](const Decks& g) { return n <= g.most; });

@@ -79,23 +79,6 @@ TEST_CASE("symmetric small: the cases for the large tiles of a GPU have pairs an
   }
 }
 
-// A row of A that is no multiple of 16 bytes is filled up with zeros by the copy itself, which only
-// a GPU can show.
-TEST_CASE(
-    "symmetric small: the sizes of gpu-check's smoke reach all tiles, depths not cut, rows odd",
-    "[emulated]") {
-  for (const auto& [n, k, count, tiles] : {std::tuple(300, 523, 1, Tiles::kSmall),
-                                           {1350, 1355, 1, Tiles::kSmallWide},
-                                           {650, 651, 8, Tiles::kMedium},
-                                           {1401, 1403, 12, Tiles::kLarge}}) {
-    CAPTURE(n, k, count);
-    CHECK(k % 8 != 0);
-    CHECK(slices_of_sm90(n, k) == 1);
-    CHECK(slices_of(n, k) == 1);
-    for (const int sms : {124, 132}) CHECK(chosen(n, k, count, sms) == tiles);
-  }
-}
-
 TEST_CASE("symmetric small: a grid of two blocks has large tiles where a GPU has small ones",
           "[emulated]") {
   // What kAllButTwo is for; sizes of symmetric_test, on two blocks and on all SMs.

@@ -67,7 +67,7 @@ void measure(const Arguments& a, BenchReport& report) {
     if (copy_rate == 0) copy_rate = rate;
     std::vector<Cell> row = {cell::word(pass.name), cell::count(scene.rows()),
                              cell::count(scene.cols()), cell::count(pass.bytes)};
-    for (const Cell& time : time_cells(&times)) row.push_back(time);
+    for (const Cell& time : time_cells(times)) row.push_back(time);
     row.push_back(cell::number(rate, 1));
     row.push_back(cell::number(rate / copy_rate, 3));
     row.push_back(cell::count(bad));

@@ -2,12 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 
 #include "base/checked.hpp"
 #include "command/bench_device.hpp"
 #include "command/bench_gemm_check.hpp"
-#include "command/bench_predict.hpp"
 #include "command/bench_shapes.hpp"
 #include "command/bench_timer.hpp"
 #include "command/bench_values.hpp"
@@ -32,14 +30,19 @@ enum class Kind { kGram, kPolynomial, kApply };
 constexpr const char* kNames[] = {"X X^T", "b A + c A A", "a X + B X"};
 constexpr float kB = -1.5f, kC = 0.5f, kA = 1.875f;
 
-PredictedProduct predicted(Kind kind, const BenchShape& s) {
+/// `count` results m x n, sums of k terms.
+struct Sizes {
+  int64_t m, n, k, count;
+  bool symmetric;
+
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
+           static_cast<double>(count);
+  }
+};
+Sizes sizes_of(Kind kind, const BenchShape& s) {
   const bool apply = kind == Kind::kApply;
-  return {s.rows, apply ? s.cols : s.rows,  kind == Kind::kGram ? s.cols : s.rows, s.count,
-          !apply, kind == Kind::kPolynomial};
-}
-double flops_of(const PredictedProduct& p) {
-  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) *
-         static_cast<double>(p.count);
+  return {s.rows, apply ? s.cols : s.rows, kind == Kind::kGram ? s.cols : s.rows, s.count, !apply};
 }
 
 /// Batches of one size at as many places, so that none is in a cache when its turn comes again.
@@ -106,7 +109,7 @@ struct Scene {
   Scene(const Provider& from, BenchReport& report, Kind kind, const BenchShape& s,
         const Inputs& inputs)
       : provider(&from), bench(std::make_unique<Workbench>(from, report)) {
-    const PredictedProduct sizes = predicted(kind, s);
+    const Sizes sizes = sizes_of(kind, s);
     const DType dtype = inputs.x.first.dtype;
     out = std::make_unique<Operand>(*bench, sizes.m, sizes.n, s.count, dtype, inputs.sets);
     // NaN: memory may hold what another provider has left there.
@@ -149,25 +152,17 @@ Table make_table() {
                                         {"count", "count"}};
   for (const Table::Column& column : time_columns()) columns.push_back(column);
   columns.push_back({"tflops", "TFLOP/s", Table::Align::kRight, 8});
-  columns.push_back({"predicted_tflops", "H200 pred.", Table::Align::kRight, 8});
   columns.push_back({"wrong", "#wrong"});
   return Table(columns);
 }
 
-/// @param times  null: predictions alone.
 void add_row(BenchReport& report, const std::string& provider, Kind kind, const BenchShape& s,
-             DType dtype, const Times* times, int64_t bad) {
-  const PredictedProduct sizes = predicted(kind, s);
-  const auto rate = [&](double ms) { return cell::number(flops_of(sizes) / ms * 1e-9, 3); };
-  const int64_t blocks = predicted_blocks(report.arguments().reserved_sms);
-  const double expected =
-      dtype == DType::kF32 ? NAN : predicted_ms(provider, sizes, blocks).value_or(NAN);
+             const Times& times, int64_t bad) {
   std::vector<Cell> row = {cell::word(provider), cell::word(kNames[static_cast<int>(kind)]),
                            cell::count(s.rows), cell::count(s.cols), cell::count(s.count)};
   for (const Cell& one : time_cells(times)) row.push_back(one);
-  row.push_back(times ? rate(median_of(times->ms)) : cell::nothing());
-  row.push_back(rate(expected));
-  row.push_back(times ? cell::count(bad) : cell::nothing());
+  row.push_back(cell::number(sizes_of(kind, s).flops() / median_of(times.ms) * 1e-9, 3));
+  row.push_back(cell::count(bad));
   report.add(row, bad);
 }
 
@@ -177,8 +172,7 @@ void measure(BenchReport& report, const std::vector<Provider>& list, const Fille
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
-    const bool slow = provider.plain && flops_of(predicted(kind, shape)) > kMostPlainFlops;
-    if (slow) continue;
+    if (provider.plain && sizes_of(kind, shape).flops() > kMostPlainFlops) continue;
     on_behalf_of(provider.name, [&] {
       scenes.push_back(std::make_unique<Scene>(provider, report, kind, shape, inputs));
     });
@@ -197,16 +191,14 @@ void measure(BenchReport& report, const std::vector<Provider>& list, const Fille
     const int64_t bad = on_behalf_of(s.provider->name, [&] {
       return check.wrong(*s.bench, s.products.front().c, s.provider->best);
     });
-    add_row(report, s.provider->name, kind, shape, inputs.x.first.dtype, &works[i].times(), bad);
+    add_row(report, s.provider->name, kind, shape, works[i].times(), bad);
   }
 }
 
 int run(const Arguments& a) {
   const auto shapes = bench_shapes(a.shapes);
-  const auto all = providers(a, true);
-  if (!a.predict) {
-    if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
-  }
+  providers(a, true);  // checks the names
+  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   const DType dtype = dtype_named(a.dtype);
   BenchReport report(a, make_table());
   report.title = fmt::format("Products of a Newton-Schulz step, {}, {},", a.dtype, named_values(a));
@@ -226,14 +218,6 @@ int run(const Arguments& a) {
                    {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
   constexpr Kind kKinds[] = {Kind::kGram, Kind::kPolynomial, Kind::kApply};
   return report.run([&] {
-    if (a.predict) {
-      report.device = "no device: predictions alone";
-      for (const BenchShape& shape : shapes)
-        for (const Kind kind : kKinds)
-          for (const Provider& provider : all)
-            add_row(report, provider.name, kind, shape, dtype, nullptr, 0);
-      return;
-    }
     const auto list = present_providers(report, true);
     Workbench common(list.front(), report);
     const Filler filler(common);
@@ -261,7 +245,7 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");
   command->callback([=, &work] {
-    settle_products(*command, *a);
+    check_tuning(*a);
     work = [=] { return run(*a); };
   });
 }

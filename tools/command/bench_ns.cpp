@@ -10,7 +10,6 @@
 #include "command/bench_device.hpp"
 #include "command/bench_ns_check.hpp"
 #include "command/bench_ns_scene.hpp"
-#include "command/bench_predict.hpp"
 #include "command/bench_shapes.hpp"
 #include "command/bench_timer.hpp"
 #include "command/bench_values.hpp"
@@ -42,7 +41,6 @@ Table make_table() {
                                         {"count", "count"},
                                         {"form", "form", Table::Align::kLeft, 8}};
   for (const Table::Column& column : time_columns()) columns.push_back(column);
-  columns.push_back({"predicted_ms", "H200 pred.", Table::Align::kRight, 9});
   columns.push_back({"of_alone", "of alone", Table::Align::kRight, 8});
   columns.push_back({"tflops", "TFLOP/s", Table::Align::kRight, 8});
   columns.push_back({"wrong", "#wrong"});
@@ -79,22 +77,19 @@ class NsBench {
         without_graph_(arguments.eager.begin(), arguments.eager.end()) {}
 
   void run(const std::vector<BenchShape>& shapes) {
-    list_ = a_.predict ? providers(a_) : present_providers(report_);
-    if (a_.predict) {
-      report_.device = "no device: predictions alone";
-    } else {
-      common_ = std::make_unique<Workbench>(list_.front(), report_);
-      filler_ = std::make_unique<Filler>(*common_);
-      // Messages are not in f16.
-      inputs_ = std::make_unique<NsInputs>(
-          *common_, dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16, zeros());
-    }
+    list_ = present_providers(report_);
+    common_ = std::make_unique<Workbench>(list_.front(), report_);
+    filler_ = std::make_unique<Filler>(*common_);
+    // Messages are not in f16.
+    inputs_ = std::make_unique<NsInputs>(
+        *common_, dtype_ == DType::kF32 ? DType::kF32 : DType::kBF16, zeros());
     const std::vector<NsJob> jobs = jobs_of(shapes);
     // Replays behind all that they replay: what fails or hangs there costs no other figure.
-    for (const bool graph : {false, true}) {
-      for (const NsJob& job : jobs) add(job, graph);
-      if (a_.predict) return;
-    }
+    for (const bool graph : {false, true})
+      for (const NsJob& job : jobs) {
+        if (!a_.together) inputs_->keep(job.shapes);
+        measure(job, graph);
+      }
   }
 
  private:
@@ -124,15 +119,6 @@ class NsBench {
     if (any_gram) jobs.push_back(job_of(shapes, true));
     return jobs;
   }
-  void add(const NsJob& job, bool graph) {
-    if (a_.predict) {
-      for (const Provider& provider : list_) add_row(provider.name, "", job, nullptr, 0);
-      return;
-    }
-    if (!a_.together) inputs_->keep(job.shapes);
-    measure(job, graph);
-  }
-
   /// All providers, taking turns.
   void measure(const NsJob& job, bool graph) {
     std::vector<std::unique_ptr<NsScene>> scenes;
@@ -162,7 +148,7 @@ class NsBench {
             return graph ? scenes[i]->batches_replayed_otherwise() : wrong(*scenes[i], check);
           });
     for (size_t i = 0; i < scenes.size(); ++i)
-      add_row(scenes[i]->provider, graph ? "graph" : "eager", job, &works[i].times(), bad[i]);
+      add_row(scenes[i]->provider, graph ? "graph" : "eager", job, works[i].times(), bad[i]);
   }
   /// In errors a replay has a name of its own.
   static std::string named(const Provider& provider, bool graph) {
@@ -195,29 +181,10 @@ class NsBench {
     return check.wrong(scene.bench, scene.results);
   }
 
-  /// The normalizations, then all shapes in lockstep.
-  double predicted(const std::string& provider, const NsJob& job) const {
-    if (dtype_ == DType::kF32) return NAN;
-    const int64_t blocks = predicted_blocks(report_.arguments().reserved_sms);
-    double normalization = 0;
-    std::vector<std::vector<PredictedProduct>> iterations;
-    for (size_t i = 0; i < job.shapes.size(); ++i) {
-      const BenchShape& s = job.shapes[i];
-      const Method& method = job.methods[i];
-      normalization += predicted_normalization_ms(s.rows * s.cols * s.count, DType::kBF16, dtype_);
-      iterations.push_back(
-          predicted_products(s.rows, s.cols, s.count, method.steps,
-                             method.form == Form::kGram ? &method.restarts : nullptr));
-    }
-    return normalization + predicted_lockstep_ms(provider, iterations, blocks).value_or(NAN);
-  }
-
-  /// @param times  null: predictions alone.
   void add_row(const std::string& provider, const std::string& mode, const NsJob& job,
-               const Times* times, int64_t bad) {
+               const Times& times, int64_t bad) {
     const bool one = job.shapes.size() == 1;
-    const double expected = predicted(provider, job);
-    const double middle = times ? median_of(times->ms) : expected;
+    const double middle = median_of(times.ms);
     double alone = NAN;
     if (one) {
       medians_[{provider, mode, job.shapes[0], job.gram}] = middle;
@@ -235,10 +202,9 @@ class NsBench {
                              cell::count(count),
                              cell::word(job.gram ? "gram" : "standard")};
     for (const Cell& time : time_cells(times)) row.push_back(time);
-    row.push_back(cell::number(expected, 4));
     row.push_back(cell::number(middle / alone, 3));
     row.push_back(cell::number(job.flops() / middle * 1e-9, 3));
-    row.push_back(times ? cell::count(bad) : cell::nothing());
+    row.push_back(cell::count(bad));
     report_.add(row, bad);
   }
 
@@ -256,10 +222,8 @@ class NsBench {
 
 int run(const Arguments& a) {
   const auto shapes = bench_shapes(a.shapes);
-  providers(a);  // looks at the names
-  if (!a.predict) {
-    if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
-  }
+  providers(a);  // checks the names
+  if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
   const DType dtype = dtype_named(a.dtype);
   const NewtonSchulz settings =
       make_newton_schulz(CoefficientFamily::kPolarExpress, CoefficientSettings(), dtype);
@@ -307,7 +271,7 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");
   command->callback([=, &work] {
-    settle_products(*command, *a);
+    check_tuning(*a);
     work = [=] { return run(*a); };
   });
 }

@@ -66,26 +66,18 @@ void add_product_options(CLI::App& command, DeviceArguments& a) {
           "random (normal), or zeros: no measure of speed, but of what power costs random ones")
       ->check(CLI::IsMember({"random", "zeros"}))
       ->capture_default_str();
-  command.add_flag("--predict", a.predict,
-                   "what is expected of an H200; nothing runs, --device is cuda");
   command.add_option("--tune", a.tune)->delimiter(',')->group("");
 }
 
-void settle_products(const CLI::App& command, DeviceArguments& a) {
-  if (!a.tune.empty()) {
-    read_tuning(a.tune);
-    const bool sm90 = a.providers.empty() || std::find(a.providers.begin(), a.providers.end(),
-                                                       "sm90") != a.providers.end();
-    if (a.device != "cuda" || a.predict || !sm90)
-      throw CLI::ValidationError("--tune",
-                                 "it is for the products of sm90 on a GPU; say --device "
-                                 "cuda, and sm90 among the --providers");
-  }
-  if (!a.predict) return;
-  if (command.count("--device") > 0 && a.device != "cuda")
-    throw CLI::ValidationError("--predict", "what is expected is of an H200, not of --device " +
-                                                a.device + "; leave --device out, or say cuda");
-  a.device = "cuda";
+void check_tuning(const DeviceArguments& a) {
+  if (a.tune.empty()) return;
+  read_tuning(a.tune);
+  const bool sm90 = a.providers.empty() ||
+                    std::find(a.providers.begin(), a.providers.end(), "sm90") != a.providers.end();
+  if (a.device != "cuda" || !sm90)
+    throw CLI::ValidationError("--tune",
+                               "it is for the products of sm90 on a GPU; say --device "
+                               "cuda, and sm90 among the --providers");
 }
 
 std::string named_values(const DeviceArguments& a) {

@@ -145,15 +145,14 @@ std::vector<Table::Column> time_columns() {
           {"ahead", "ahead"}};
 }
 
-std::vector<Cell> time_cells(const Times* times) {
-  if (!times) return std::vector<Cell>(6, cell::nothing());
-  const auto [least, most] = std::minmax_element(times->ms.begin(), times->ms.end());
+std::vector<Cell> time_cells(const Times& times) {
+  const auto [least, most] = std::minmax_element(times.ms.begin(), times.ms.end());
   return {cell::number(*least, 4),
-          cell::number(median_of(times->ms), 4),
+          cell::number(median_of(times.ms), 4),
           cell::number(*most, 4),
-          cell::count(times->repeats),
-          cell::number(median_of(times->enqueue_ms), 4),
-          ahead_cell(times->ahead)};
+          cell::count(times.repeats),
+          cell::number(median_of(times.enqueue_ms), 4),
+          ahead_cell(times.ahead)};
 }
 
 }  // namespace muonrt::tool

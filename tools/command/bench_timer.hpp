@@ -98,7 +98,6 @@ void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
 
 /// min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead.
 std::vector<Table::Column> time_columns();
-/// @param times  null: nothing was measured.
-std::vector<Cell> time_cells(const Times* times);
+std::vector<Cell> time_cells(const Times& times);
 
 }  // namespace muonrt::tool
