@@ -62,8 +62,7 @@ muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* messag
 }
 
 int32_t muonrt_version(void) {
-  return build_info::kVersionMajor * 10000 + build_info::kVersionMinor * 100 +
-         build_info::kVersionPatch;
+  return MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH;
 }
 
 muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* needed) {
@@ -73,7 +72,7 @@ muonrt_status_t muonrt_build_info(char* buffer, int64_t capacity, int64_t* neede
     JsonWriter json;
     json.object([&] {
       json.field("version", b::kVersion);
-      json.field("abi", b::kAbi);
+      json.field("abi", MUONRT_ABI);
       json.field("compiler", b::kCompiler);
       json.field("architecture", b::kArchitecture);
       json.field("build_type", b::kBuildType);

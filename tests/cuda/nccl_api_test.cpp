@@ -185,7 +185,7 @@ TEST_CASE("nccl meeting: versions that differ are named with their ranks, on eve
   });
   const auto library = meet(3, [](int rank) {
     NcclGuest guest;
-    guest.library_version = rank == 0 ? 200 : 100;
+    guest.library_version = rank == 0 ? 10203 : 10100;
     return guest;
   });
   for (const auto& e : nccl)
@@ -193,7 +193,7 @@ TEST_CASE("nccl meeting: versions that differ are named with their ranks, on eve
                "versions of NCCL differ (2.27.3 on ranks [2]; 2.28.9 on ranks [0, 1, 3])"));
   for (const auto& e : library)
     CHECK(says(e, Status::kMismatch,
-               "versions of muonrt differ (0.1.0 on ranks [1, 2]; 0.2.0 on ranks [0])"));
+               "versions of muonrt differ (1.1.0 on ranks [1, 2]; 1.2.3 on ranks [0])"));
 }
 
 TEST_CASE("nccl meeting: a rank that cannot take part is named on every rank", "[nccl]") {

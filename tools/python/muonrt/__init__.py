@@ -50,7 +50,7 @@ _atexit.register(_core._close_all)
 
 
 def version() -> str:
-    """Version of the library that runs, "0.1.0"."""
+    """Version of the library that runs, as "MAJOR.MINOR.PATCH"."""
     number = _core.version()
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
