@@ -68,8 +68,7 @@ class Trainer {
         local_(static_cast<size_t>(shards_.local_elements())),
         local_grad_(local_.size()) {
     for (size_t i = 0; i < full_.pointers.size(); ++i) {
-      const auto index = static_cast<int64_t>(i);
-      init_range(config_, plan.seed, index, 0, gpt_.params()[i].elements(), full_.pointers[i]);
+      init_param(config_, plan.seed, static_cast<int64_t>(i), full_.pointers[i]);
     }
     shards_.extract(full_.pointers.data(), local_.data());
     if (place.make_memory) {
@@ -189,7 +188,6 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   const int64_t first = block * kBlock, count = std::min(kBlock, options_.batch - first);
   const auto tokens = static_cast<double>(options_.batch * config_.context);
   const auto batch = corpus_.train_batch(plan_.seed, step, first, count);
-  std::fill(grads_.block.begin(), grads_.block.end(), 0.0f);
   const double loss =
       gpt_.forward_backward(full_.pointers.data(), batch.data(), count,
                             static_cast<float>(1.0 / tokens), grads_.pointers.data(), work_);
@@ -284,16 +282,11 @@ RunResult Trainer::run(std::FILE* out) {
   const int64_t tokens = options_.batch * config_.context;
   std::unique_ptr<Progress> progress;
   if (rank_ == 0 && out) {
-    ProgressOptions settings;
-    settings.label = plan_.optimizer;
-    if (plan_.of > 1) {
-      settings.label += " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of);
-    }
-    settings.steps = options_.steps;
-    settings.first_step = first_step_;
-    settings.tokens_per_step = tokens;
-    settings.later_steps = plan_.later_steps;
-    progress = std::make_unique<Progress>(out, detect_screen(out), settings);
+    const std::string part =
+        plan_.of > 1 ? " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of) : "";
+    progress = std::make_unique<Progress>(out, tool::detect_screen(out),
+                                          Progress::Run{plan_.optimizer + part, first_step_,
+                                                        options_.steps, plan_.later_steps, tokens});
   }
   const double start = now();
   double busy = 0.0, optimizer = 0.0, exposed = 0.0;
@@ -329,12 +322,9 @@ RunResult Trainer::run(std::FILE* out) {
       result.val_loss = point.val_loss = validate();
     }
     result.curve.points.push_back(point);
-    if (progress) {
-      progress->update({result.steps, result.train_loss, result.val_loss, report.seconds * 1e3,
-                        report.exposed_seconds * 1e3});
-    }
+    if (progress) progress->update(point);
   }
-  if (progress) progress->finish();
+  progress.reset();
   if (const auto done = static_cast<double>(result.steps - first_step_); done > 0) {
     result.tokens_per_second = done * static_cast<double>(tokens) / busy;
     result.optimizer_ms = optimizer / done * 1e3;
