@@ -80,7 +80,7 @@ std::string curves_svg(const std::vector<Curve>& curves, const std::string& titl
     auto& end = ends.try_emplace(curve.optimizer, Ends{ends.size()}).first->second;
     const std::string colour = tool::line_colour(end.colour);
     panel.lines.push_back({{colour, 1, 0.3}, losses(curve, &CurvePoint::train_loss)});
-    validations.push_back({{colour, 2.4}, losses(curve, &CurvePoint::val_loss)});
+    validations.push_back({{colour, 2}, losses(curve, &CurvePoint::val_loss)});
     if (validations.back().points.empty()) continue;
     end.sum += validations.back().points.back().second;
     if (++end.runs > 1) continue;
