@@ -44,7 +44,7 @@ TEST_CASE("train progress: a log file gets whole lines, seldom, and the last ste
 TEST_CASE("train progress: a terminal shows one line, narrower than it is", "[unit][train]") {
   const std::string all = written(true, 0, 0);
   CHECK(all.substr(all.rfind('\r')) ==
-        "\rmuon  step 100/100  loss 3.250  val 31.250  0:00:00 left  20\n");
+        "\rmuon  step 100/100  loss 3.250  val 31.250  0:00:00 left  2\n");
   CHECK(std::count(all.begin(), all.end(), '\n') == 1);
   CHECK(all.find('\x1b') == std::string::npos);
 }
