@@ -79,12 +79,15 @@ std::string curves_svg(const std::vector<Curve>& curves, const std::string& titl
   for (const Curve& curve : curves) {
     auto& end = ends.try_emplace(curve.optimizer, Ends{ends.size()}).first->second;
     const std::string colour = tool::line_colour(end.colour);
-    panel.lines.push_back({{colour, 1, 0.3}, losses(curve, &CurvePoint::train_loss)});
-    validations.push_back({{colour, 2}, losses(curve, &CurvePoint::val_loss)});
-    if (validations.back().points.empty()) continue;
-    end.sum += validations.back().points.back().second;
-    if (++end.runs > 1) continue;
-    chart.legend.push_back({validations.back().style, curve.optimizer});
+    tool::Panel::Line& training = panel.lines.emplace_back();
+    training.style = tool::Style{colour, 1, 0.3};
+    training.points = losses(curve, &CurvePoint::train_loss);
+    tool::Panel::Line& validation = validations.emplace_back();
+    validation.style = tool::Style{colour, 2};
+    validation.points = losses(curve, &CurvePoint::val_loss);
+    if (validation.points.empty()) continue;
+    end.sum += validation.points.back().second;
+    if (++end.runs == 1) chart.legend.emplace_back(validation.style, curve.optimizer);
   }
   panel.lines.insert(panel.lines.end(), validations.begin(), validations.end());
   for (auto& [style, name] : chart.legend) {
