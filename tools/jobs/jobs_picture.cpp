@@ -1,7 +1,6 @@
 // Draws the mixed job list of symmetric products: left the tiles of the first matrix by kind of
 // job, right the work of every block, one bar each, in order.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -9,104 +8,71 @@
 #include <vector>
 
 #include "cuda/symmetric/job_list.hpp"
-#include "show/svg.hpp"
+#include "show/chart.hpp"
 
 using namespace muonrt::cuda;
-
-namespace svg = muonrt::tool::svg;
+using muonrt::tool::Panel, muonrt::tool::Chart, muonrt::tool::Style;
 
 namespace {
 
-constexpr int kSide = 400, kLeft = 24, kTop = 64, kBars = 480, kBarsLeft = kLeft + kSide + 40;
+constexpr double kSide = 400;
 
-const char* color_of(JobKind kind) {
+Style style_of(JobKind kind) {
   switch (kind) {
     case JobKind::kPair:
-      return "#4477aa";
+      return {"#4477aa"};
     case JobKind::kWide:
-      return "#ccbb44";
+      return {"#ccbb44"};
     case JobKind::kSquare:
-      return "#ee6677";
+      return {"#ee6677"};
     case JobKind::kMedium:  // of no mixed list
       break;
   }
-  return "#000000";
+  return {"#000000"};
 }
 
-class Picture {
- public:
-  Picture(const SymmetricShape& shape, int blocks)
-      : shape_(shape), list_(mixed_jobs({&shape_, 1}, blocks)) {}
-
-  std::string draw() {
-    out_ = svg::begin(kBarsLeft + kBars + kLeft, kTop + kSide + 56, 12, "#000000") +
-           "<style>rect{stroke:#fff;stroke-width:.5}</style>\n";
-    const auto blocks = static_cast<int>(list_.first.size()) - 1;
-    text(kLeft, 24,
-         "C = A A^T, " + std::to_string(shape_.n) + " x " + std::to_string(shape_.n) + ", " +
-             std::to_string(shape_.count) + " in the batch, " + std::to_string(blocks) + " blocks");
-    text(kLeft, 50, "tiles of the first matrix");
-    text(kBarsLeft, 50, "work of each block, first job at the bottom");
-    tiles();
-    bars(blocks);
-    legend();
-    return out_ + svg::kEnd;
-  }
-
- private:
-  void text(double x, double y, const std::string& words) { out_ += svg::text(x, y, "", words); }
-  void box(double x, double y, double w, double h, const char* fill, const char* opacity = "1") {
-    out_ += svg::rect(x, y, w, h,
-                      std::string("fill=\"") + fill + "\" fill-opacity=\"" + opacity + "\"");
-  }
-
-  void tiles() {
-    const double cell = static_cast<double>(kSide) / static_cast<double>(cells_of(shape_.n));
-    for (const TileJob& job : list_.jobs) {
-      if (job.matrix != 0) continue;
-      const int width = job.kind == JobKind::kSquare ? 1 : 2;
-      box(kLeft + job.col * cell, kTop + job.row * cell, width * cell, cell, color_of(job.kind));
-      for (int c = job.col; c < job.col + width; ++c)
-        if (stored_as(job.row, c) == Stored::kBoth)
-          box(kLeft + job.row * cell, kTop + c * cell, cell, cell, color_of(job.kind), "0.25");
+Panel tiles(const JobList& list, const SymmetricShape& shape) {
+  const auto cells = static_cast<double>(cells_of(shape.n));
+  Panel panel{"tiles of the first matrix",
+              kSide,
+              kSide,
+              {"column of tiles", 0, cells},
+              {"row of tiles", cells, 0}};
+  for (const TileJob& job : list.jobs) {
+    if (job.matrix != 0) continue;
+    const int width = job.kind == JobKind::kSquare ? 1 : 2;
+    Style style = style_of(job.kind);
+    const double row = job.row;
+    panel.boxes.push_back(
+        {style, static_cast<double>(job.col), row, static_cast<double>(width), 1});
+    style.opacity = 0.25;
+    for (int c = job.col; c < job.col + width; ++c) {
+      if (stored_as(job.row, c) == Stored::kBoth)
+        panel.boxes.push_back({style, row, static_cast<double>(c), 1, 1});
     }
   }
+  return panel;
+}
 
-  void bars(int blocks) {
-    const double width = static_cast<double>(kBars) / blocks;
-    const auto longest = static_cast<double>(makespan_of(list_, {&shape_, 1}));
-    for (int b = 0; b < blocks; ++b) {
-      double y = kTop + kSide;
-      for (int32_t i = list_.first[static_cast<size_t>(b)];
-           i < list_.first[static_cast<size_t>(b) + 1]; ++i) {
-        const TileJob& job = list_.jobs[static_cast<size_t>(i)];
-        const double high = kSide * static_cast<double>(cost_of(job, {&shape_, 1})) / longest;
-        y -= high;
-        box(kBarsLeft + b * width, y, width, high, color_of(job.kind));
-      }
+Panel bars(const JobList& list, const SymmetricShape& shape, int blocks) {
+  Panel panel{"work of each block, first job at the bottom",
+              480,
+              kSide,
+              {"block", 0, static_cast<double>(blocks)},
+              {"share of the longest", 0, 1}};
+  const auto longest = static_cast<double>(makespan_of(list, {&shape, 1}));
+  for (int b = 0; b < blocks; ++b) {
+    const auto block = static_cast<size_t>(b);
+    double y = 0;
+    for (int32_t i = list.first[block]; i < list.first[block + 1]; ++i) {
+      const TileJob& job = list.jobs[static_cast<size_t>(i)];
+      const double share = static_cast<double>(cost_of(job, {&shape, 1})) / longest;
+      panel.boxes.push_back({style_of(job.kind), static_cast<double>(b), y, 1, share});
+      y += share;
     }
   }
-
-  void legend() {
-    const struct {
-      JobKind kind;
-      const char* words;
-    } entries[] = {{JobKind::kPair, "pair: two blocks, 256 x 256, columns shared"},
-                   {JobKind::kWide, "wide: 128 x 256"},
-                   {JobKind::kSquare, "square: 128 x 128"}};
-    double x = kLeft;
-    for (const auto& entry : entries) {
-      box(x, kTop + kSide + 20, 14, 14, color_of(entry.kind));
-      text(x + 20, kTop + kSide + 32, entry.words);
-      x += 300;
-    }
-    text(x - 160, kTop + kSide + 32, "pale: the mirrored store");
-  }
-
-  SymmetricShape shape_;
-  JobList list_;
-  std::string out_;
-};
+  return panel;
+}
 
 }  // namespace
 
@@ -119,6 +85,20 @@ int main(int argc, char** argv) {
     std::cerr << "usage: muonrt_jobs_picture N BATCH BLOCKS   (BLOCKS even)\n";
     return 2;
   }
-  std::cout << Picture({n, n, batch}, static_cast<int>(blocks)).draw();
+  const SymmetricShape shape{n, n, batch};
+  const JobList list = mixed_jobs({&shape, 1}, static_cast<int>(blocks));
+  const int used = static_cast<int>(list.first.size()) - 1;
+  Style mirrored = style_of(JobKind::kPair);
+  mirrored.opacity = 0.25;
+  const std::string side = std::to_string(n);
+  std::cout << Chart{"C = A A^T, " + side + " x " + side + ", " + std::to_string(batch) +
+                         " in the batch, " + std::to_string(used) + " blocks",
+                     "",
+                     {tiles(list, shape), bars(list, shape, used)},
+                     {{style_of(JobKind::kPair), "pair: two blocks, 256 x 256, columns shared"},
+                      {style_of(JobKind::kWide), "wide: 128 x 256"},
+                      {style_of(JobKind::kSquare), "square: 128 x 128"},
+                      {mirrored, "pale: the mirrored store"}}}
+                   .svg();
   return 0;
 }

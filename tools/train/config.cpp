@@ -17,32 +17,7 @@ const Preset kPresets[] = {
     {"medium", {4, 256, 4, 128}},
 };
 
-void require_positive(int64_t value, const char* what) {
-  if (value <= 0) {
-    throw std::runtime_error("model: " + std::string(what) + " is " + std::to_string(value) +
-                             "; it must be at least 1");
-  }
-}
-
 }  // namespace
-
-void check_config(const Config& config) {
-  require_positive(config.layers, "layers");
-  require_positive(config.d_model, "d_model");
-  require_positive(config.heads, "heads");
-  require_positive(config.context, "context");
-  require_positive(config.vocab, "vocab");
-  require_positive(config.mlp_ratio, "mlp_ratio");
-  if (config.vocab > 256) {
-    throw std::runtime_error("model: vocab is " + std::to_string(config.vocab) +
-                             ", but tokens are bytes; use at most 256");
-  }
-  if (config.d_model % config.heads != 0) {
-    throw std::runtime_error("model: d_model " + std::to_string(config.d_model) +
-                             " is no multiple of heads " + std::to_string(config.heads) +
-                             "; change one of them");
-  }
-}
 
 Config preset(const std::string& name) {
   std::string known;
@@ -60,7 +35,6 @@ int64_t ParamSpec::elements() const {
 }
 
 std::vector<ParamSpec> param_specs(const Config& config) {
-  check_config(config);
   const int64_t d = config.d_model;
   const int64_t mlp = config.d_mlp();
   std::vector<ParamSpec> specs;

@@ -6,7 +6,8 @@
 
 namespace muonrt::train {
 
-/// Shape of the model. Tokens are bytes, so `vocab` is at most 256.
+/// Shape of the model: sizes > 0, `d_model` a multiple of `heads`. Tokens are bytes, so `vocab` is
+/// at most 256.
 struct Config {
   int64_t layers = 0;
   int64_t d_model = 0;
@@ -17,12 +18,7 @@ struct Config {
 
   int64_t head_dim() const { return d_model / heads; }
   int64_t d_mlp() const { return mlp_ratio * d_model; }
-  bool operator==(const Config&) const = default;
 };
-
-/// Throws std::runtime_error if a size is not positive, `d_model` is no multiple of `heads`, or
-/// `vocab` exceeds 256.
-void check_config(const Config& config);
 
 /// Named configurations: `tiny` (tests), `small` (the default) and `medium`.
 /// Throws std::runtime_error that lists the names if `name` is none of them.

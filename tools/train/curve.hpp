@@ -27,10 +27,8 @@ struct Curve {
 /// for each point; empty fields where nothing was measured. Fields are quoted as in RFC 4180.
 std::string curves_csv(const std::vector<Curve>& curves);
 
-/// The picture, 900 x 560: for each optimizer, in its colour and named at its end, the validation
-/// loss (strong line) and the training loss (faint line, moving mean) as mean over the runs, with a
-/// band from the lowest to the highest validation loss. The steep first tenth of the steps may
-/// leave the picture at the top.
+/// The picture: validation losses as strong lines, training losses as faint ones, a colour for each
+/// optimizer. The steep first tenth of the steps may leave the picture at the top.
 std::string curves_svg(const std::vector<Curve>& curves, const std::string& title,
                        const std::string& subtitle);
 

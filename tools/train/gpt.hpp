@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "train/config.hpp"
+#include "train/layers.hpp"
 #include "train/workspace.hpp"
 
 namespace muonrt::train {
@@ -20,14 +21,14 @@ class Gpt {
   const Config& config() const { return config_; }
   const std::vector<ParamSpec>& params() const { return specs_; }
 
-  /// Returns the SUM over all tokens of -log p(next token), in nats, and ADDS grad_scale times its
-  /// gradient to `grads`. With grad_scale = 1 / (tokens of the global batch) the gradients of
-  /// ranks that hold parts of the batch add up to the gradient of its mean loss.
+  /// Returns the SUM over all tokens of -log p(next token), in nats, and writes grad_scale times
+  /// its gradient to `grads`. With grad_scale = 1 / (tokens of the global batch) the gradients of
+  /// the parts of a batch add up to the gradient of its mean loss.
   /// @param params  full tensors, row-major; read.
-  /// @param tokens  sequences x (context + 1) bytes, contiguous; position t predicts t + 1.
-  /// @param grads   shaped like `params`; the caller sets them to zero when a sum begins.
-  /// Errors: std::runtime_error if a token is not below vocab or `ws` belongs to another
-  /// configuration, before anything is written.
+  /// @param tokens  sequences x (context + 1) bytes below vocab, contiguous; position t predicts
+  ///                t + 1.
+  /// @param grads   shaped like `params`; overwritten.
+  /// Errors: std::runtime_error if `ws` is made for fewer sequences.
   double forward_backward(const T* const* params, const uint8_t* tokens, int64_t sequences,
                           T grad_scale, T* const* grads, Workspace<T>& ws) const;
 
@@ -41,19 +42,13 @@ class Gpt {
                    Workspace<T>& ws) const;
 
  private:
-  // One pass over at most ws.sequences() sequences; `stride` bytes from one to the next.
   struct Pass {
     const T* const* params;
-    const uint8_t* tokens;
-    int64_t stride;
-    int64_t sequences;
-    int64_t length;
-    int64_t rows() const { return sequences * length; }
+    Tokens tokens;
+    int64_t rows() const { return tokens.rows(); }
   };
-
-  void require_inputs(const uint8_t* tokens, int64_t count, const Workspace<T>& ws) const;
-  double run(const T* const* params, const uint8_t* tokens, int64_t sequences, T grad_scale,
-             T* const* grads, Workspace<T>& ws) const;
+  Pass pass_of(const T* const* params, const uint8_t* tokens, int64_t sequences,
+               const Workspace<T>& ws) const;
 
   void forward(const Pass& pass, Workspace<T>& ws) const;
   void forward_attention(const Pass& pass, int64_t layer, Workspace<T>& ws) const;

@@ -1,7 +1,6 @@
 #include "train/init.hpp"
 
 #include <cmath>
-#include <stdexcept>
 
 #include "train/random.hpp"
 
@@ -10,8 +9,8 @@ namespace {
 
 // Sum of four uniforms, centred and scaled to variance 1: close to a normal that is cut at 3.46.
 // It needs no transcendental function, whose last bit could differ between machines.
-double unit_normal(uint64_t seed, uint64_t index, uint64_t element) {
-  const auto words = draw(seed, Stream::kInit, index, element);
+double unit_normal(uint64_t seed, uint32_t index, uint64_t element) {
+  const auto [words] = draw(seed, Stream::kInit, index, element);
   const int64_t sum = int64_t{words[0]} + words[1] + words[2] + words[3];
   const int64_t mean_times_2 = 4 * ((int64_t{1} << 32) - 1);
   const double centred = static_cast<double>(2 * sum - mean_times_2) * 0x1p-33;  // variance 4/12
@@ -38,32 +37,15 @@ double init_deviation(const Config& config, int64_t index) {
   return deviation;
 }
 
-template <class T>
-void init_range(const Config& config, uint64_t seed, int64_t index, int64_t begin, int64_t count,
-                T* out) {
-  const auto specs = param_specs(config);
-  if (index < 0 || index >= static_cast<int64_t>(specs.size())) {
-    throw std::runtime_error("parameter " + std::to_string(index) +
-                             " does not exist (the model has " + std::to_string(specs.size()) +
-                             ")");
-  }
-  const ParamSpec& spec = specs[static_cast<size_t>(index)];
-  if (begin < 0 || count < 0 || begin > spec.elements() - count) {
-    throw std::runtime_error("parameter '" + spec.name + "': elements [" + std::to_string(begin) +
-                             ", +" + std::to_string(count) + ") exceed its " +
-                             std::to_string(spec.elements()));
-  }
+void init_param(const Config& config, uint64_t seed, int64_t index, float* out) {
+  const ParamSpec spec = param_specs(config).at(static_cast<size_t>(index));
   const double deviation = init_deviation(config, index);
-  for (int64_t i = 0; i < count; ++i) {
-    const double value = spec.role == Role::kVector
-                             ? 1.0
-                             : deviation * unit_normal(seed, static_cast<uint64_t>(index),
-                                                       static_cast<uint64_t>(begin + i));
-    out[i] = static_cast<T>(value);
+  for (int64_t i = 0; i < spec.elements(); ++i) {
+    out[i] = spec.role == Role::kVector
+                 ? 1.0f
+                 : static_cast<float>(deviation * unit_normal(seed, static_cast<uint32_t>(index),
+                                                              static_cast<uint64_t>(i)));
   }
 }
-
-template void init_range<float>(const Config&, uint64_t, int64_t, int64_t, int64_t, float*);
-template void init_range<double>(const Config&, uint64_t, int64_t, int64_t, int64_t, double*);
 
 }  // namespace muonrt::train

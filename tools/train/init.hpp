@@ -6,19 +6,15 @@
 
 namespace muonrt::train {
 
-/// Writes the initial values of elements [begin, begin + count) of the flat row-major tensor of
-/// parameter `index` to `out`. Each value is a function of (config, seed, index, element) alone,
-/// in integer arithmetic up to one rounding: any shard of any layout can be initialised by itself,
-/// with the same bits on every machine.
+/// Writes the initial values of parameter `index` to `out`. Each value is a function of (config,
+/// seed, index, element) alone, in integer arithmetic up to one rounding: the same bits on every
+/// machine.
 ///
 /// Gains are 1. Token and position embeddings have standard deviation 0.1 (as large as what a
 /// layer adds; smaller or unequal ones learned more slowly), the head 0.02, matrices
 /// 0.02 sqrt(768 / in) (GPT-2's, carried to other widths); the two matrices of a layer that write
 /// to the residual stream (wo, w_down) are divided by sqrt(2 layers).
-/// Errors: std::runtime_error if `index` or the range is outside the parameter.
-template <class T>
-void init_range(const Config& config, uint64_t seed, int64_t index, int64_t begin, int64_t count,
-                T* out);
+void init_param(const Config& config, uint64_t seed, int64_t index, float* out);
 
 /// The standard deviation used for parameter `index`; 0 for gains.
 double init_deviation(const Config& config, int64_t index);

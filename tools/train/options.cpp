@@ -1,11 +1,12 @@
 #include "train/options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
 
-#include "train/format.hpp"
 #include "train/optimizer.hpp"
 
 namespace muonrt::train {
@@ -30,7 +31,7 @@ void check_rates(const Options& o, size_t optimizers) {
   require(o.lr.size() <= 1 || o.lr.size() == optimizers, "--lr",
           "a list of " + std::to_string(o.lr.size()), "give one rate, or one for each optimizer");
   for (const double rate : o.lr) {
-    require(std::isfinite(rate) && rate > 0, "--lr", shortest(rate), "use a number > 0");
+    require(std::isfinite(rate) && rate > 0, "--lr", fmt::format("{}", rate), "use a number > 0");
   }
 }
 
@@ -50,7 +51,7 @@ void check_optimizers(const Options& o) {
     const TrainOptimizer optimizer(name, preset(o.preset), o.qk_clip);
     clips = clips || !optimizer.clipped_layers().empty();
   }
-  require(o.qk_clip == 0 || clips, "--qk-clip", shortest(o.qk_clip),
+  require(o.qk_clip == 0 || clips, "--qk-clip", fmt::format("{}", o.qk_clip),
           "but no optimizer has query or key matrices that Muon steps; add one that has");
 }
 
@@ -74,7 +75,7 @@ void check_options(const Options& o) {
   require(o.eval_every >= 1, "--eval-every", std::to_string(o.eval_every), "use 1 or more steps");
   require(o.eval_windows >= 1, "--eval-windows", std::to_string(o.eval_windows), "use 1 or more");
   require(o.sample_bytes >= 0, "--sample", std::to_string(o.sample_bytes), "use 0 or more bytes");
-  require(std::isfinite(o.qk_clip) && o.qk_clip >= 0, "--qk-clip", shortest(o.qk_clip),
+  require(std::isfinite(o.qk_clip) && o.qk_clip >= 0, "--qk-clip", fmt::format("{}", o.qk_clip),
           "use a number >= 0");
   require(!o.optimizers().empty(), "--optimizer", "empty",
           "use a name of `muonrt info optimizers`");
@@ -87,9 +88,9 @@ void check_options(const Options& o) {
   check_rates(o, names.size());
   check_checkpoints(o, names.size());
   check_optimizers(o);
-  require(o.warmup >= 0 && o.warmup <= 1, "--warmup", shortest(o.warmup),
+  require(o.warmup >= 0 && o.warmup <= 1, "--warmup", fmt::format("{}", o.warmup),
           "use a share from 0 to 1");
-  require(o.final_lr >= 0 && o.final_lr <= 1, "--final-lr", shortest(o.final_lr),
+  require(o.final_lr >= 0 && o.final_lr <= 1, "--final-lr", fmt::format("{}", o.final_lr),
           "use a share from 0 to 1");
 }
 

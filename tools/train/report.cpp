@@ -1,12 +1,13 @@
 #include "train/report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "show/table.hpp"
-#include "train/format.hpp"
 #include "train/optimizer.hpp"
 #include "train/sample.hpp"
 
@@ -42,15 +43,14 @@ std::vector<Row> rows_of(const Outcome& outcome) {
 
 std::vector<tool::Cell> cells_of(const Row& row) {
   const Spread loss = spread(row.losses);
-  std::string value = fixed(loss.mean, 4);
+  std::string value = fmt::format("{:.4f}", loss.mean);
   if (row.losses.size() > 1) {
-    value +=
-        " +- " + fixed(loss.deviation, 4) + " (" + std::to_string(row.losses.size()) + " runs)";
+    value += fmt::format(" +- {:.4f} ({} runs)", loss.deviation, row.losses.size());
   }
   const std::string ms =
-      fixed(spread(row.optimizer_ms).mean, 1) + " (" + fixed(spread(row.exposed_ms).mean, 1) + ")";
+      fmt::format("{:.1f} ({:.1f})", spread(row.optimizer_ms).mean, spread(row.exposed_ms).mean);
   return {tool::cell::word(row.optimizer),
-          {shortest(row.lr), ""},
+          {fmt::format("{}", row.lr), ""},
           tool::cell::count(row.steps),
           {value, ""},
           tool::cell::grouped(std::llround(spread(row.rates).mean)),
@@ -65,10 +65,9 @@ std::string comparison(const std::vector<Row>& rows) {
   std::string line = rows[0].optimizer;
   line[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(line[0])));
   line += first < second ? " is lower by " : " is NOT lower: the difference is ";
-  line += fixed(second - first, 4) + " nats per byte";
+  line += fmt::format("{:.4f} nats per byte", second - first);
   if (rows[0].losses.size() > 1) {
-    line += ", lower in " + std::to_string(lower) + " of " + std::to_string(rows[0].losses.size()) +
-            " seeds";
+    line += fmt::format(", lower in {} of {} seeds", lower, rows[0].losses.size());
   }
   return line + ".\n";
 }
@@ -82,11 +81,11 @@ std::string clipping(const Options& o, const Outcome& outcome) {
     const float most = *std::max_element(r.max_logits.begin(), r.max_logits.end());
     const std::string& name = outcome.plans[i].optimizer;
     const bool clips = !TrainOptimizer(name, preset(o.preset), o.qk_clip).clipped_layers().empty();
-    out += "QK-clip (" + name + "): " +
-           (clips ? "" : "no query or key matrix that Muon steps, so nothing is clipped; ") +
-           std::to_string(r.clipped_heads) + " heads clipped in " +
-           std::to_string(r.max_logits.size()) + " steps; largest attention logit " +
-           fixed(double{most}, 3) + ", at the end " + fixed(double{r.max_logits.back()}, 3) + "\n";
+    out += fmt::format(
+        "QK-clip ({}): {}{} heads clipped in {} steps; largest attention logit {:.3f}, at the end "
+        "{:.3f}\n",
+        name, clips ? "" : "no query or key matrix that Muon steps, so nothing is clipped; ",
+        r.clipped_heads, r.max_logits.size(), most, r.max_logits.back());
   }
   return out;
 }
@@ -120,10 +119,10 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
   const Config config = preset(o.preset);
   const int64_t elements = total_elements(param_specs(config));
   const std::vector<Row> rows = rows_of(outcome);
-  std::string out = "\n" + describe(text) + "\n" + std::to_string(outcome.ranks) + " ranks (" +
-                    outcome.mesh + "), preset " + o.preset + ": " + with_commas(elements) +
-                    " parameters; a step is " + std::to_string(o.batch) + " x " +
-                    std::to_string(config.context) + " bytes\n\n";
+  std::string out =
+      fmt::format("\n{}\n{} ranks ({}), preset {}: {} parameters; a step is {} x {} bytes\n\n",
+                  describe(text), outcome.ranks, outcome.mesh, o.preset,
+                  tool::cell::grouped(elements).text, o.batch, config.context);
   constexpr auto kLeft = tool::Table::Align::kLeft;
   tool::Table table({{"", "optimizer", kLeft},
                      {"", "lr", kLeft, 6},
@@ -135,8 +134,7 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
   out += table.text() + comparison(rows) + clipping(o, outcome);
   for (const RunResult& r : outcome.results) out += r.health + checkpoints(o, r);
   if (!o.out.empty()) {
-    out += "loss curve: " + o.out + "/loss.csv, " + o.out + "/loss.svg\n";
-    out += "plan: " + o.out + "/plan.txt\n";
+    out += fmt::format("loss curve: {0}/loss.csv, {0}/loss.svg\nplan: {0}/plan.txt\n", o.out);
     if (o.trace) out += "trace: " + o.out + "/trace.json (open in a Chrome trace viewer)\n";
   }
   if (!outcome.results.empty() && !outcome.results.front().sample.empty()) {

@@ -68,8 +68,7 @@ class Trainer {
         local_(static_cast<size_t>(shards_.local_elements())),
         local_grad_(local_.size()) {
     for (size_t i = 0; i < full_.pointers.size(); ++i) {
-      const auto index = static_cast<int64_t>(i);
-      init_range(config_, plan.seed, index, 0, gpt_.params()[i].elements(), full_.pointers[i]);
+      init_param(config_, plan.seed, static_cast<int64_t>(i), full_.pointers[i]);
     }
     shards_.extract(full_.pointers.data(), local_.data());
     if (place.make_memory) {
@@ -86,11 +85,16 @@ class Trainer {
   RunResult run(std::FILE* out);
 
  private:
+  struct Times {
+    double start = 0.0, busy = 0.0, optimizer = 0.0, exposed = 0.0;  // seconds
+  };
   std::unique_ptr<Optimizer> make_optimizer(const TrainMesh& mesh);
   int64_t sum(int64_t mine);
   int64_t add_gradients(int64_t step, int64_t block);
   double train_step(int64_t step, muonrt_report_t& report);
   double validate();
+  CurvePoint advance(int64_t step, RunResult& result, Times& times, tool::HealthLog& health);
+  std::unique_ptr<Progress> progress(std::FILE* out) const;
   double rate(int64_t step) const;
   muonrt_report_t step_optimizer(int64_t step);
   void load();
@@ -189,7 +193,6 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   const int64_t first = block * kBlock, count = std::min(kBlock, options_.batch - first);
   const auto tokens = static_cast<double>(options_.batch * config_.context);
   const auto batch = corpus_.train_batch(plan_.seed, step, first, count);
-  std::fill(grads_.block.begin(), grads_.block.end(), 0.0f);
   const double loss =
       gpt_.forward_backward(full_.pointers.data(), batch.data(), count,
                             static_cast<float>(1.0 / tokens), grads_.pointers.data(), work_);
@@ -277,26 +280,49 @@ double Trainer::validate() {
   return Sum::value(sum(loss));
 }
 
+std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
+  if (rank_ != 0 || !out) return nullptr;
+  const std::string part =
+      plan_.of > 1 ? " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of) : "";
+  return std::make_unique<Progress>(
+      out, tool::detect_screen(out),
+      Progress::Run{plan_.optimizer + part, first_step_, options_.steps, plan_.later_steps,
+                    options_.batch * config_.context});
+}
+
+/// One step, its checkpoint and its validation; `times` are sums over the steps.
+CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
+                            tool::HealthLog& health) {
+  muonrt_report_t report;
+  const double began = now();
+  result.train_loss = train_step(step, report);
+  times.busy += now() - began;
+  times.optimizer += report.seconds;
+  times.exposed += report.exposed_seconds;
+  if (report.health) health.add(optimizer_->health(), step + 1);
+  result.max_logits.push_back(
+      largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
+  result.clipped_heads += report.clipped_heads;
+  result.steps = step + 1;
+  result.interrupted = anyone_stops();
+  const bool last = result.steps == options_.steps || result.interrupted;
+  if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
+    save(result.steps);
+  }
+  CurvePoint point{result.steps, result.train_loss, std::nan(""),
+                   result.steps * options_.batch * config_.context, now() - times.start};
+  if (last || result.steps % options_.eval_every == 0)
+    result.val_loss = point.val_loss = validate();
+  return point;
+}
+
 RunResult Trainer::run(std::FILE* out) {
   RunResult result;
   result.curve.optimizer = plan_.optimizer;
   result.curve.run = std::to_string(plan_.seed);
   const int64_t tokens = options_.batch * config_.context;
-  std::unique_ptr<Progress> progress;
-  if (rank_ == 0 && out) {
-    ProgressOptions settings;
-    settings.label = plan_.optimizer;
-    if (plan_.of > 1) {
-      settings.label += " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of);
-    }
-    settings.steps = options_.steps;
-    settings.first_step = first_step_;
-    settings.tokens_per_step = tokens;
-    settings.later_steps = plan_.later_steps;
-    progress = std::make_unique<Progress>(out, detect_screen(out), settings);
-  }
-  const double start = now();
-  double busy = 0.0, optimizer = 0.0, exposed = 0.0;
+  std::unique_ptr<Progress> shown = progress(out);
+  Times times{.start = now()};
   std::vector<std::string> names;
   for (const ParamSpec& spec : gpt_.params()) names.push_back(spec.name);
   tool::HealthLog health(names);
@@ -308,37 +334,14 @@ RunResult Trainer::run(std::FILE* out) {
       {first_step_, std::nan(""), result.val_loss, first_step_ * tokens, 0.0});
   if (!options_.save.empty() && first_step_ == options_.steps) save(first_step_);
   for (int64_t step = first_step_; step < options_.steps && !result.interrupted; ++step) {
-    muonrt_report_t report;
-    const double began = now();
-    result.train_loss = train_step(step, report);
-    busy += now() - began;
-    if (report.health) health.add(optimizer_->health(), step + 1);
-    result.max_logits.push_back(
-        largest(*std::max_element(work_.attention_max.begin(), work_.attention_max.end())));
-    result.clipped_heads += report.clipped_heads;
-    optimizer += report.seconds;
-    exposed += report.exposed_seconds;
-    result.steps = step + 1;
-    result.interrupted = anyone_stops();
-    const bool last = result.steps == options_.steps || result.interrupted;
-    if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
-      save(result.steps);
-    }
-    CurvePoint point{step + 1, result.train_loss, std::nan(""), (step + 1) * tokens, now() - start};
-    if (last || result.steps % options_.eval_every == 0) {
-      result.val_loss = point.val_loss = validate();
-    }
-    result.curve.points.push_back(point);
-    if (progress) {
-      progress->update({result.steps, result.train_loss, result.val_loss, report.seconds * 1e3,
-                        report.exposed_seconds * 1e3});
-    }
+    result.curve.points.push_back(advance(step, result, times, health));
+    if (shown) shown->update(result.curve.points.back());
   }
-  if (progress) progress->finish();
+  shown.reset();
   if (const auto done = static_cast<double>(result.steps - first_step_); done > 0) {
-    result.tokens_per_second = done * static_cast<double>(tokens) / busy;
-    result.optimizer_ms = optimizer / done * 1e3;
-    result.exposed_ms = exposed / done * 1e3;
+    result.tokens_per_second = done * static_cast<double>(tokens) / times.busy;
+    result.optimizer_ms = times.optimizer / done * 1e3;
+    result.exposed_ms = times.exposed / done * 1e3;
   }
   if (options_.trace) result.trace = optimizer_->trace(MUONRT_JSON);
   if (rank_ == 0) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <vector>
 
 #include "train/random.hpp"
@@ -51,9 +50,6 @@ size_t utf8_length(const std::string& text, size_t at) {
 std::string sample_text(const Gpt<float>& gpt, const float* const* params,
                         const std::string& prompt, const SampleOptions& options,
                         Workspace<float>& ws) {
-  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature)) {
-    throw std::runtime_error("temperature must be finite and at least 0");
-  }
   std::string text = prompt.empty() ? "\n" : prompt;
   std::vector<float> logits(static_cast<size_t>(gpt.config().vocab));
   const auto context = static_cast<size_t>(gpt.config().context);
@@ -61,7 +57,7 @@ std::string sample_text(const Gpt<float>& gpt, const float* const* params,
     const size_t seen = std::min(text.size(), context);
     const auto* last = reinterpret_cast<const uint8_t*>(text.data()) + text.size() - seen;
     gpt.next_logits(params, last, static_cast<int64_t>(seen), logits.data(), ws);
-    const auto words = draw(options.seed, Stream::kSample, 0, static_cast<uint64_t>(i));
+    const auto [words] = draw(options.seed, Stream::kSample, 0, static_cast<uint64_t>(i));
     const double u = static_cast<double>(words[0]) * 0x1p-32;
     text += static_cast<char>(pick(logits, options.temperature, u));
   }

@@ -17,7 +17,6 @@ struct SampleOptions {
 
 /// Continues `prompt` by options.bytes bytes and returns prompt and continuation; the model sees
 /// the last `context` bytes. An empty prompt stands for a line break, which is not returned.
-/// Errors: std::runtime_error if the temperature is negative or not finite.
 std::string sample_text(const Gpt<float>& gpt, const float* const* params,
                         const std::string& prompt, const SampleOptions& options,
                         Workspace<float>& ws);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "train/format.hpp"
+#include "show/table.hpp"
 #include "train/random.hpp"
 
 namespace muonrt::train {
@@ -82,7 +82,7 @@ Text load_text(const std::string& path) {
 }
 
 std::string describe(const Text& text) {
-  return text.name + ", " + with_commas(static_cast<int64_t>(text.bytes.size())) + " bytes";
+  return text.name + ", " + tool::cell::grouped(std::ssize(text.bytes)).text + " bytes";
 }
 
 uint64_t fingerprint(const Text& text) {
@@ -95,16 +95,16 @@ Corpus::Corpus(Text text, int64_t context)
     : text_(std::move(text)), window_(context + 1), train_bytes_(size() / 10 * 9) {
   if (context < 1) throw std::runtime_error("context must be at least 1");
   if (std::min(train_bytes_, validation_bytes()) < window_) {
-    throw std::runtime_error("text '" + text_.name + "' has only " + with_commas(size()) +
-                             " bytes (a tenth of it is for validation, which must hold " +
-                             std::to_string(window_) + "); give at least " +
-                             with_commas(10 * window_) + " bytes");
+    throw std::runtime_error(
+        "text '" + text_.name + "' has only " + tool::cell::grouped(size()).text +
+        " bytes (a tenth of it is for validation, which must hold " + std::to_string(window_) +
+        "); give at least " + tool::cell::grouped(10 * window_).text + " bytes");
   }
 }
 
 void Corpus::train_sequence(uint64_t seed, int64_t step, int64_t sequence, uint8_t* out) const {
-  const auto words =
-      draw(seed, Stream::kBatch, static_cast<uint64_t>(step), static_cast<uint64_t>(sequence));
+  const auto [words] =
+      draw(seed, Stream::kBatch, static_cast<uint32_t>(step), static_cast<uint64_t>(sequence));
   const uint64_t random = (uint64_t{words[0]} << 32) | words[1];
   const auto places = static_cast<uint64_t>(train_bytes_ - window_ + 1);
   std::copy_n(text_.bytes.data() + random % places, window_, out);

@@ -7,7 +7,6 @@
 namespace muonrt::train {
 namespace {
 
-constexpr int64_t kTokensPerPass = 256;
 constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
@@ -19,14 +18,12 @@ void Workspace<T>::Free::operator()(T* block) const {
 
 template <class T>
 Workspace<T>::Workspace(const Config& config, int64_t sequences)
-    : config_((check_config(config), config)),
-      sequences_(sequences > 0 ? sequences
-                               : std::max<int64_t>(1, kTokensPerPass / config.context)) {
+    : config_(config), sequences_(sequences) {
   layers.resize(static_cast<size_t>(config.layers));
-  elements_ = place(nullptr);
+  const int64_t elements = place(nullptr);
   block_.reset(
-      static_cast<T*>(::operator new(static_cast<size_t>(elements_) * sizeof(T), kAlignment)));
-  std::fill_n(block_.get(), elements_, T{0});
+      static_cast<T*>(::operator new(static_cast<size_t>(elements) * sizeof(T), kAlignment)));
+  std::fill_n(block_.get(), elements, T{0});
   place(block_.get());
   attention_max.resize(static_cast<size_t>(config.layers * config.heads));
   forget_attention_max();

@@ -5,22 +5,19 @@
 #include <vector>
 
 #include "train/config.hpp"
+#include "train/products.hpp"
 
 namespace muonrt::train {
 
-/// Memory of one thread that runs the model: activations of one pass over `sequences` sequences
-/// and their gradients, taken once. `rows` is sequences * context below.
+/// Memory of one thread that runs the model: activations of a pass over at most `sequences`
+/// sequences and their gradients, allocated once. `rows` is sequences * context below.
 template <class T>
 class Workspace {
  public:
-  /// @param sequences  how many run through the model in one pass; larger batches are run in
-  ///                   several. 0 picks as many as make about 256 tokens.
-  explicit Workspace(const Config& config, int64_t sequences = 0);
+  Workspace(const Config& config, int64_t sequences);
 
-  const Config& config() const { return config_; }
   int64_t sequences() const { return sequences_; }
   void forget_attention_max();
-  int64_t bytes() const { return static_cast<int64_t>(sizeof(T)) * elements_; }
 
   /// What the forward pass of a layer leaves for the backward pass.
   struct Layer {
@@ -39,6 +36,7 @@ class Workspace {
     T* act = nullptr;      // rows x d_mlp: gelu(up)
   };
 
+  Products<T> products;
   std::vector<Layer> layers;
   /// layers x heads: the largest input of a head's softmax (scale included, over all queries and
   /// the keys they see) in the passes since `forget_attention_max`; -infinity where there was none.
@@ -66,7 +64,6 @@ class Workspace {
 
   Config config_;
   int64_t sequences_;
-  int64_t elements_ = 0;
   std::unique_ptr<T[], Free> block_;
 };
 
