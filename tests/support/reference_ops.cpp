@@ -290,7 +290,7 @@ void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings
   const bool well = local_ok && findings->failed == 0;
   *ballot = Ballot{well && findings->nonfinite == 0 ? 1 : 0,
                    step,
-                   findings->nonfinite,
+                   well ? findings->nonfinite : 0,
                    orthogonalized,
                    findings->zero_matrices,
                    findings->factor / 65536 << 32 | findings->factor % 65536,
