@@ -59,7 +59,7 @@ struct Operands {
         }
       }
     }
-    made.data = machine_.put(content);
+    made.data = machine_.put(content.empty() ? Bytes(1) : content);
     return made;
   }
 

@@ -82,7 +82,8 @@ Results clipped(Machine& machine, const Fixture& fixture, float found_inf, doubl
   factors.multiplier = machine.put_one(3.0f);
   factors.found_inf = machine.put_one(found_inf);
   const auto params = std::ssize(fixture.params), groups = std::ssize(fixture.groups);
-  machine.ops().sum_squares(machine.on(), all_params(fixture), on.views, sums);
+  const std::vector<int32_t> list = all_params(fixture);
+  machine.ops().sum_squares(machine.on(), list, on.views, sums);
   machine.ops().scale_gradients(machine.on(), factors, {.norm = limit, .sums = sums},
                                 {on.views, params, on.groups, groups, on.adam, params}, findings,
                                 norm);
