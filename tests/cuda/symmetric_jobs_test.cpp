@@ -75,23 +75,24 @@ class Covering {
 
  private:
   bool add(const TileJob& job, Words& words, uint64_t& sum, int64_t& count) const {
-    const int64_t rows = medium_ ? 2 : 1, first = medium_ ? 2 * job.row : job.row;
-    const int64_t cols = medium_                        ? cols_of(job.kind) / (kCell / 2)
-                         : job.kind == JobKind::kSquare ? 1
-                                                        : 2;
-    if (medium_ != (job.kind == JobKind::kMedium) || first < 0 || first >= words.side) return false;
-    for (int64_t row = first; row < std::min(first + rows, words.side); ++row) {
-      for (int64_t col = job.col; col < job.col + cols; ++col) {
-        if (medium_ && col >= words.side) continue;  // the last tile of a row
-        if (col >= words.side) return false;
-        // Only the left half of a wide job may be below the diagonal, where it is not stored.
-        const bool below = medium_ ? col < row / 2 * 2 : col < row;
-        if (below && (medium_ || col != job.col || cols == 1 || row != col + 1)) return false;
-        if (below) continue;
+    if (medium_ != (job.kind == JobKind::kMedium) || job.row < 0) return false;
+    if (medium_) return add_medium(job, words, sum, count);
+    const bool wide = job.kind != JobKind::kSquare, left = job.row <= job.col;
+    if (job.col + wide >= words.side) return false;
+    // Only the left half of a wide job may be below the diagonal, where it is not stored.
+    if (!left && !(wide && job.row == job.col + 1)) return false;
+    if (left) sum += words.at(job.row, job.col);
+    if (wide) sum += words.at(job.row, job.col + 1);
+    count += left + wide;
+    return true;
+  }
+  /// Two rows of three cells, whose last ones may be outside.
+  static bool add_medium(const TileJob& job, Words& words, uint64_t& sum, int64_t& count) {
+    const int64_t first = 2 * job.row;
+    if (first >= words.side || job.col < first || job.col >= words.side) return false;
+    for (int64_t row = first; row < std::min(first + 2, words.side); ++row)
+      for (int64_t col = job.col; col < std::min<int64_t>(job.col + 3, words.side); ++col, ++count)
         sum += words.at(row, col);
-        ++count;
-      }
-    }
     return true;
   }
 
@@ -327,7 +328,7 @@ TEST_CASE("symmetric jobs: the check of the covering finds what is wrong", "[emu
       CHECK_FALSE(covering.is_exact(missing));
       twice.push_back(twice[i]);
       CHECK_FALSE(covering.is_exact(twice));
-      moved[i].col += jobs[i].kind == JobKind::kMedium ? 3 : 1;
+      moved[i].col = static_cast<int16_t>(jobs[i].col + (jobs[i].kind == JobKind::kMedium ? 3 : 1));
       CHECK_FALSE(covering.is_exact(moved));
       elsewhere[i].matrix = (elsewhere[i].matrix + 1) % 3;
       CHECK_FALSE(covering.is_exact(elsewhere));

@@ -9,6 +9,7 @@
 #include "cuda/symmetric_cases.hpp"
 
 using namespace muonrt::cuda;
+using muonrt::Tiles;
 
 namespace {
 
