@@ -64,7 +64,7 @@ struct Operands {
   }
 
   Bytes product() {
-    machine_.ops().reserve(p.c.rows, p.c.cols, p.a.cols, p.a.dtype);
+    machine_.ops().reserve(p.c.rows, p.c.cols, std::max<int64_t>(p.a.cols, 1), p.a.dtype);
     machine_.ops().multiply(machine_.on(), p);
     machine_.finish();
     return machine_.get(static_cast<const unsigned char*>(p.c.data), std::ssize(in_c));
