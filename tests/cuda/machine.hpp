@@ -1,31 +1,19 @@
 #pragma once
 
-#include <algorithm>
-#include <cstring>
-#include <memory>
-#include <stdexcept>
-#include <vector>
-
 #include "backend/cuda_device.hpp"
-#include "backend/device.hpp"
-#include "backend/ops.hpp"
-#include "support/noise.hpp"
+#include "support/machine.hpp"
 
-// Ops run on any device over memory of that device, so that two devices can be compared byte by
-// byte.
+// The CUDA device under test: a GPU (on_gpu.cpp) or the emulated one (on_emulator.cpp).
 namespace cuda_test {
 
-using test_support::bits_at;
-using test_support::value_at;
+using namespace machines;
 
-/// The CUDA device of this program: a GPU (on_gpu.cpp) or the emulated one (on_emulator.cpp).
-/// @param naive  plain products in place of the vendor's.
-std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
-/// The same with muonrt's own symmetric products; all others are naive where emulated.
+/// A device with muonrt's own symmetric products; all other products are naive if it is emulated.
 /// @param reserved_sms  that persistent grids leave to others. @param tuning  of kSm90.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             int reserved_sms = 0,
                                             const muonrt::Sm90Tuning& tuning = {});
+using machines::make_device;
 bool is_emulated();
 /// Says that a case is left out on this machine. A run in which no case asserts anything is
 /// reported as skipped.
@@ -33,104 +21,5 @@ void leave_out(const char* why);
 /// Calls of the runtime so far that wait, allocate or make an object; 0 on a GPU, which does not
 /// tell.
 int64_t slow_calls();
-std::unique_ptr<muonrt::Device> make_host(int threads = 1);
-
-/// A device with one stream, and memory that lives as long as it does.
-class Machine {
- public:
-  explicit Machine(std::unique_ptr<muonrt::Device> made)
-      : device(std::move(made)),
-        stream(device->create_stream(muonrt::StreamKind::kCompute)),
-        done_(device->create_event()) {}
-
-  muonrt::Ops& ops() { return device->ops(); }
-  muonrt::Stream& on() { return *stream; }
-  void finish() {
-    device->record(*done_, *stream);
-    device->synchronize(*done_, muonrt::Deadline::in_ms(120000));
-    if (const auto error = device->error()) throw muonrt::Error(*error);
-  }
-
-  /// Memory of the device that holds a copy, `offset` bytes behind a multiple of 256.
-  template <class T>
-  T* put(const std::vector<T>& values, int64_t offset = 0) {
-    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    if (bytes == 0) return nullptr;
-    memory_.emplace_back(*device, bytes + offset);
-    auto* at = memory_.back().template as<char>() + offset;
-    const auto staging = muonrt::Buffer::shared(*device, bytes);
-    std::memcpy(staging.data(), values.data(), static_cast<size_t>(bytes));
-    ops().copy(*stream, at, staging.data(), bytes);
-    finish();
-    return reinterpret_cast<T*>(at);
-  }
-  template <class T>
-  T* put_one(const T& value) {
-    return put(std::vector<T>{value});
-  }
-  template <class T>
-  std::vector<T> get(const T* from, int64_t count) {
-    std::vector<T> out(static_cast<size_t>(count));
-    const auto bytes = count * static_cast<int64_t>(sizeof(T));
-    if (bytes == 0) return out;
-    const auto staging = muonrt::Buffer::shared(*device, bytes);
-    ops().copy(*stream, staging.data(), from, bytes);
-    finish();
-    std::memcpy(static_cast<void*>(out.data()), staging.data(), static_cast<size_t>(bytes));
-    return out;
-  }
-  template <class T>
-  T get_one(const T* from) {
-    return get(from, 1)[0];
-  }
-
-  std::unique_ptr<muonrt::Device> device;
-  std::unique_ptr<muonrt::Stream> stream;
-
- private:
-  std::unique_ptr<muonrt::Event> done_;
-  std::vector<muonrt::Buffer> memory_;
-};
-
-using Bytes = std::vector<unsigned char>;
-
-/// Where two arrays of bytes first differ, or -1: what a failing check prints.
-inline int64_t difference(const Bytes& a, const Bytes& b) {
-  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return at == a.end() && other == b.end() ? -1 : at - a.begin();
-}
-/// The first array that differs, or -1.
-inline int64_t difference(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
-  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return at == a.end() && other == b.end() ? -1 : at - a.begin();
-}
-
-/// `n` values of a dtype as bytes; set_value and value_in reach one of them.
-inline void set_value(Bytes& bytes, muonrt::DType dtype, int64_t i, float x) {
-  unsigned char* at = bytes.data() + i * muonrt::size_of(dtype);
-  if (dtype == muonrt::DType::kF32) {
-    std::memcpy(at, &x, 4);
-  } else {
-    const muonrt::bf16 half = muonrt::to_bf16(x);
-    std::memcpy(at, &half, 2);
-  }
-}
-inline float value_in(const Bytes& bytes, muonrt::DType dtype, int64_t i) {
-  const unsigned char* at = bytes.data() + i * muonrt::size_of(dtype);
-  float x = 0;
-  if (dtype == muonrt::DType::kF32) {
-    std::memcpy(&x, at, 4);
-  } else {
-    muonrt::bf16 half{};
-    std::memcpy(&half, at, 2);
-    x = muonrt::to_f32(half);
-  }
-  return x;
-}
-inline Bytes values(uint64_t seed, muonrt::DType dtype, int64_t n, float scale = 1.0f) {
-  Bytes out(static_cast<size_t>(n * muonrt::size_of(dtype)));
-  for (int64_t i = 0; i < n; ++i) set_value(out, dtype, i, value_at(seed, i) * scale);
-  return out;
-}
 
 }  // namespace cuda_test

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -55,77 +56,56 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("nccl abort: one that hangs ends when the stream goes on, in a communicator long gone",
+TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's comes afterwards",
           "[nccl]") {
-  Scene scene;
-  ThreadGroup group(1);
-  auto comm = plain(group.transport(0));
-  scene.follow();
-  scene.sum(*comm);
-  const Watch watch;
-  for (int i = 0; i < 3; ++i) comm->abort(Status::kAborted, "enough");
-  CHECK(says(error_of([&] { scene.sum(*comm); }), Status::kAborted, "enough"));
-  comm.reset();
-  CHECK_FALSE(watch.over(cuda::kEndMs));  // all those waits are one
-  CHECK(fake_nccl::ending() == 1);
-  CHECK(fake_nccl::counts().aborted == 0);
-  scene.go_on();
-  CHECK(scene.machine.get_one(scene.value) == 5);
-  await_ends();
-  CHECK(fake_nccl::counts().aborted == 1);
-  check_rules();
-}
-
-TEST_CASE("nccl abort: a communicator destroyed without an error does not wait for a stream either",
-          "[nccl]") {
-  Scene scene;
-  ThreadGroup group(1);
-  auto comm = plain(group.transport(0));
-  scene.follow();
-  scene.sum(*comm);
-  const Watch watch;
-  comm.reset();
-  CHECK_FALSE(watch.over(2000 + cuda::kEndMs));
-  CHECK(fake_nccl::ending() == 1);
-  scene.go_on();
-  CHECK(scene.machine.get_one(scene.value) == 5);
-  await_ends();
-  check_rules();
-}
-
-TEST_CASE("nccl abort: a watch that ends an operation is joined at once", "[nccl]") {
-  Scene scene;
-  ThreadGroup group(1);
-  auto comm = plain(group.transport(0));
-  comm->set_timeout_ms(100);
-  scene.follow();
-  scene.sum(*comm);
-  while (!comm->error()) std::this_thread::yield();
-  CHECK(says(comm->error(), Status::kTimeout, "reduce_sum #0 of rank 0"));
-  const Watch watch;
-  comm.reset();
-  CHECK_FALSE(watch.over(cuda::kEndMs));
-  scene.go_on();
-  await_ends();
-  CHECK(fake_nccl::counts().aborted == 1);
-  check_rules();
-}
-
-TEST_CASE("nccl abort: one without work is destroyed beside a stream that hangs", "[nccl]") {
-  Scene scene;
-  ThreadGroup group(1);
-  auto comm = plain(group.transport(0));
-  scene.sum(*comm);
-  scene.machine.finish();
-  scene.theirs.work();
-  const Watch watch;
-  comm.reset();
-  CHECK_FALSE(watch.over(cuda::kEndMs));
-  CHECK(fake_nccl::ending() == 1);  // NCCL's own memory waits
-  scene.go_on();
-  await_ends();
-  CHECK(fake_nccl::counts().destroyed == 1);
-  check_rules();
+  struct Row {
+    const char* what;
+    std::function<void(Scene&, Comm&)> before;
+    int64_t most_ms;
+    int aborted, destroyed;  // -1: not counted
+  };
+  const auto enqueue = [](Scene& scene, Comm& comm) {
+    scene.follow();
+    scene.sum(comm);
+  };
+  const auto abort = [&](Scene& scene, Comm& comm) {
+    enqueue(scene, comm);
+    for (int i = 0; i < 3; ++i) comm.abort(Status::kAborted, "enough");
+    CHECK(says(error_of([&] { scene.sum(comm); }), Status::kAborted, "enough"));
+  };
+  const auto time_out = [&](Scene& scene, Comm& comm) {
+    comm.set_timeout_ms(100);
+    enqueue(scene, comm);
+    while (!comm.error()) std::this_thread::yield();
+    CHECK(says(comm.error(), Status::kTimeout, "reduce_sum #0 of rank 0"));
+  };
+  const auto without_work = [](Scene& scene, Comm& comm) {
+    scene.sum(comm);
+    scene.machine.finish();
+    scene.theirs.work();
+  };
+  for (const Row& row : {Row{"aborted several times", abort, cuda::kEndMs, 1, -1},
+                         {"destroyed without an error", enqueue, 2000 + cuda::kEndMs, -1, -1},
+                         {"ended by its watchdog", time_out, cuda::kEndMs, 1, -1},
+                         {"without work", without_work, cuda::kEndMs, -1, 1}}) {
+    INFO(row.what);
+    Scene scene;
+    ThreadGroup group(1);
+    auto comm = plain(group.transport(0));
+    const Watch watch;
+    row.before(scene, *comm);
+    comm.reset();
+    CHECK_FALSE(watch.over(row.most_ms));
+    CHECK(fake_nccl::ending() == 1);  // NCCL waits for its stream, or to free its own memory
+    CHECK(fake_nccl::counts().aborted == 0);
+    CHECK(fake_nccl::counts().destroyed == 0);
+    scene.go_on();
+    CHECK(scene.machine.get_one(scene.value) == 5);
+    await_ends();
+    if (row.aborted >= 0) CHECK(fake_nccl::counts().aborted == row.aborted);
+    if (row.destroyed >= 0) CHECK(fake_nccl::counts().destroyed == row.destroyed);
+    check_rules();
+  }
 }
 
 TEST_CASE("nccl abort: what enqueued work uses is left to others when that has run", "[nccl]") {

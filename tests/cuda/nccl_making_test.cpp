@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <future>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "control.hpp"
@@ -10,8 +11,8 @@
 #include "cuda/nccl_theirs.hpp"
 #include "cuda/none_left.hpp"
 
-// A rank that fails while a communicator over the fake NCCL is made: all ranks are told by whom and
-// why, and none waits for its own deadline, which lies behind the test's.
+// A rank that fails while a communicator over the fake NCCL is created: all ranks report which rank
+// failed and why, and none waits for its own timeout, which is longer than the test's.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -20,34 +21,28 @@ namespace {
 
 constexpr int64_t kNever = 100'000'000;
 
-/// Three ranks make a communicator; `plant` comes before that, on each rank.
-std::vector<std::optional<Error>> making(const std::function<void(int)>& plant) {
-  fake_nccl::reset();
-  ThreadGroup group(3);
-  return on_ranks(3, [&](int rank) {
-    auto transport = timed(group, rank, kNever);
-    plant(rank);
-    over_fake(std::move(transport));
-  });
-}
+enum class From { kNothing, kSplit, kBorrowed };  // of a communicator of the caller's
 
-/// The same of one that is split off the caller's, or borrows it.
-std::vector<std::optional<Error>> taking(bool blocking, bool borrow,
-                                         const std::function<void(int)>& plant) {
+/// Three ranks create a communicator; `plant` comes before that, on each rank.
+std::vector<std::optional<Error>> making(From from, bool blocking,
+                                         const std::function<void(int, NcclOptions&)>& plant) {
   fake_nccl::reset();
   ThreadGroup group(3);
   const auto id = new_id();
   return on_ranks(3, [&](int rank) {
-    Theirs theirs(id, 3, rank, blocking);
+    std::optional<Theirs> theirs;
     NcclOptions options;
-    options.from = theirs.handle();
-    options.borrow = borrow;
+    if (from != From::kNothing) {
+      theirs.emplace(id, 3, rank, blocking);
+      options.from = theirs->handle();
+      options.borrow = from == From::kBorrowed;
+    }
     auto transport = timed(group, rank, kNever);
-    plant(rank);
+    plant(rank, options);
     try {
       over_fake(std::move(transport), options);
     } catch (const Error&) {
-      theirs.lost = !borrow;  // its split may be under way
+      if (theirs) theirs->lost = from == From::kSplit;  // its split may be in progress
       throw;
     }
   });
@@ -107,20 +102,84 @@ void check_all(const std::vector<std::optional<Error>>& errors, Status status,
 
 }  // namespace
 
-TEST_CASE("nccl making: a rank whose communicator is not made is named on all ranks", "[nccl]") {
-  const auto errors = making([](int rank) {
-    if (rank == 1) fake_nccl::refuse(1, cuda::kNcclSystemError);
-  });
-  check_all(errors, Status::kComm, "rank 1: NCCL failed in ncclCommInitRankConfig");
-  CHECK(fake_nccl::counts().aborted == 2);
-}
-
-TEST_CASE("nccl making: what the others meet then is not taken for the cause", "[nccl]") {
-  const auto errors = making([](int rank) {
-    if (rank == 2) fake_nccl::refuse(2, cuda::kNcclUnhandledCudaError);
-    if (rank == 0) fake_nccl::fail(0);  // its peer is gone, NCCL says
-  });
-  check_all(errors, Status::kDevice, "rank 2: NCCL failed in ncclCommInitRankConfig");
+TEST_CASE("nccl making: what fails on one rank or differs between ranks is reported by all",
+          "[nccl]") {
+  using Options = NcclOptions;
+  const auto refuse = [](int failing, cuda::NcclResult result) {
+    return [=](int rank, Options&) {
+      if (rank == failing) fake_nccl::refuse(rank, result);
+    };
+  };
+  const auto fail = [](int rank, Options&) {
+    if (rank == 1) fake_nccl::fail(1);
+  };
+  struct Row {
+    From from;
+    bool blocking;
+    std::function<void(int, Options&)> plant;
+    Status status;
+    const char* words;
+    int64_t made, aborted = 0;  // -1: not counted
+  };
+  const auto check_row = [](const Row& row) {
+    INFO(row.words);
+    check_all(making(row.from, row.blocking, row.plant), row.status, row.words);
+    if (row.made >= 0) CHECK(fake_nccl::counts().made == row.made);
+    if (row.aborted >= 0) CHECK(fake_nccl::counts().aborted == row.aborted);
+  };
+  for (const Row& row : std::vector<Row>{
+           {From::kNothing, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
+            "rank 1: NCCL failed in ncclCommInitRankConfig", -1, 2},
+           // What the others report of it is not taken for the cause.
+           {From::kNothing, false,
+            [](int rank, Options&) {
+              if (rank == 2) fake_nccl::refuse(2, cuda::kNcclUnhandledCudaError);
+              if (rank == 0) fake_nccl::fail(0);  // NCCL reports that its peer has ended
+            },
+            Status::kDevice, "rank 2: NCCL failed in ncclCommInitRankConfig", -1, -1},
+           {From::kSplit, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
+            "rank 1: NCCL failed in ncclCommSplit", -1, -1},
+           {From::kSplit, true, fail, Status::kComm, "rank 1: NCCL failed in work on nccl_comm", 3},
+           {From::kBorrowed, true, fail, Status::kComm, "rank 1: NCCL failed in work on nccl_comm",
+            3},
+           {From::kNothing, false,
+            [](int rank, Options&) { fake_nccl::set_version(rank == 1 ? 22703 : 22809); },
+            Status::kMismatch, "2.27.3 on ranks [1]; 2.28.9 on ranks [0, 2]", 0},
+           {From::kNothing, false,
+            [](int rank, Options& o) { o.device_index = rank == 1 ? 99 : 0; }, Status::kDevice,
+            "rank 1: ", 0},
+           {From::kSplit, true, [](int rank, Options& o) { o.device_index = rank == 1; },
+            Status::kInvalidArgument, "rank 1: nccl_comm has rank 1 of 3 on CUDA device 0", 3},
+           {From::kSplit, false, [](int rank, Options& o) { o.max_ctas = rank == 0 ? 4 : 8; },
+            Status::kMismatch, "max_ctas differs (4 on ranks [0]; 8 on ranks [1, 2])", 3},
+           {From::kSplit, false,
+            [](int rank, Options& o) {
+              if (rank == 0) o.from = nullptr;
+            },
+            Status::kMismatch,
+            "nccl_comm and borrow differ (none on ranks [0]; one to split on ranks [1, 2])", 3},
+           {From::kSplit, false, [](int rank, Options& o) { o.borrow = rank == 1; },
+            Status::kMismatch, "one to borrow on ranks [1]", 3}})
+    check_row(row);
+  // Memory is missing before any rank enters NCCL.
+  for (const int allocation : {1, 2}) {  // pinned; of the GPU
+    const auto plant = [&](int rank, Options&) {
+      if (rank == 2) emulator::fail_allocation(allocation);
+    };
+    for (const auto& [from, blocking] : {std::pair{From::kNothing, false},
+                                         {From::kSplit, false},
+                                         {From::kSplit, true},
+                                         {From::kBorrowed, false},
+                                         {From::kBorrowed, true}}) {
+      CAPTURE(allocation, static_cast<int>(from), blocking);
+      const NoneLeft none;
+      check_row({from, blocking, plant, Status::kOutOfMemory,
+                 from != From::kNothing ? "rank 2: cuda"
+                 : allocation == 1      ? "rank 2: cudaHostAlloc"
+                                        : "rank 2: cudaMalloc",
+                 from == From::kNothing ? 0 : 3});
+    }
+  }
 }
 
 TEST_CASE("nccl making: ranks that have theirs tell what failed on another as that one does",
@@ -201,37 +260,6 @@ TEST_CASE("nccl making: a duplicate that is not made on one rank leaves the othe
   check_all(errors, Status::kComm, "rank 1: NCCL failed in ncclCommInitRankConfig");
 }
 
-TEST_CASE("nccl making: memory that one rank lacks is told before any rank enters NCCL", "[nccl]") {
-  for (const int allocation : {1, 2}) {  // pinned; of the GPU
-    CAPTURE(allocation);
-    const auto plant = [&](int rank) {
-      if (rank == 2) emulator::fail_allocation(allocation);
-    };
-    {
-      const NoneLeft none;
-      check_all(making(plant), Status::kOutOfMemory,
-                allocation == 1 ? "rank 2: cudaHostAlloc" : "rank 2: cudaMalloc");
-      CHECK(fake_nccl::counts().made == 0);
-    }
-    for (const auto& [blocking, borrow] :
-         {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
-      const NoneLeft none;
-      const auto errors = taking(blocking, borrow, plant);
-      check_all(errors, Status::kOutOfMemory, "rank 2: cuda");
-      CHECK(fake_nccl::counts().made == 3);
-      CHECK(fake_nccl::counts().aborted == 0);
-    }
-  }
-}
-
-TEST_CASE("nccl making: a split that fails on one rank is told on all, if its parent lets them go",
-          "[nccl]") {
-  const auto errors = taking(false, false, [](int rank) {
-    if (rank == 1) fake_nccl::refuse(1, cuda::kNcclSystemError);
-  });
-  check_all(errors, Status::kComm, "rank 1: NCCL failed in ncclCommSplit");
-}
-
 TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says why itself",
           "[nccl]") {
   fake_nccl::reset();
@@ -257,17 +285,6 @@ TEST_CASE("nccl making: a rank whose split of a parent that blocks fails says wh
   });
   INFO(text_of(errors));
   for (const auto& e : errors) CHECK(says(e, Status::kComm, "NCCL failed in ncclCommSplit"));
-}
-
-TEST_CASE("nccl making: a caller's communicator with an error is refused before it is split",
-          "[nccl]") {
-  for (const bool borrow : {false, true}) {
-    const auto errors = taking(true, borrow, [](int rank) {
-      if (rank == 1) fake_nccl::fail(1);
-    });
-    check_all(errors, Status::kComm, "rank 1: NCCL failed in work on nccl_comm");
-    CHECK(fake_nccl::counts().made == 3);
-  }
 }
 
 TEST_CASE("nccl making: a borrowed communicator that is in use on one rank is told on all",

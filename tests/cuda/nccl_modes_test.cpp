@@ -64,24 +64,6 @@ TEST_CASE("nccl modes: before 2.26 no job stays with the calling thread", "[nccl
   }
 }
 
-TEST_CASE("nccl modes: ranks of another world are refused before a parent that blocks is split",
-          "[nccl]") {
-  fake_nccl::reset();
-  ThreadGroup group(2);
-  const auto id = new_id();
-  const auto errors = on_ranks(2, [&](int rank) {
-    Theirs theirs(id, 2, rank, true);
-    NcclOptions options;
-    options.from = theirs.handle();
-    options.device_index = rank;  // rank 1's is on 0
-    over_fake(timed(group, rank, kLong), options);
-  });
-  for (const auto& e : errors)
-    CHECK(says(e, Status::kInvalidArgument, "rank 1: nccl_comm has rank 1 of 2 on CUDA device 0"));
-  CHECK(fake_nccl::counts().made == 2);
-  check_rules();
-}
-
 TEST_CASE("nccl modes: a split that is given up finds memory when it ends at last", "[nccl]") {
   fake_nccl::reset();
   ThreadGroup group(2);
@@ -219,34 +201,4 @@ TEST_CASE("nccl modes: a GPU that is lost ends what is watched, and who waits fo
     INFO(text_of(errors));
     CHECK(says(errors[0], Status::kDevice, "work on CUDA device 0 failed: cudaErrorLaunchFailure"));
   }
-}
-
-TEST_CASE("nccl modes: options that would make ranks wait for one another are compared", "[nccl]") {
-  const auto made_with = [](const std::function<void(int, NcclOptions&)>& change) {
-    fake_nccl::reset();
-    ThreadGroup group(2);
-    const auto id = new_id();
-    return on_ranks(2, [&](int rank) {
-      Theirs theirs(id, 2, rank, false);
-      NcclOptions options;
-      options.from = theirs.handle();
-      change(rank, options);
-      over_fake(timed(group, rank, 2000), options);
-    });
-  };
-  const auto ctas = made_with([](int rank, NcclOptions& o) { o.max_ctas = rank == 0 ? 4 : 8; });
-  for (const auto& e : ctas)
-    CHECK(says(e, Status::kMismatch, "max_ctas differs (4 on ranks [0]; 8 on ranks [1])"));
-  const auto channels =
-      made_with([](int rank, NcclOptions& o) { o.channels_per_net_peer = 2 * rank; });
-  for (const auto& e : channels)
-    CHECK(says(e, Status::kMismatch, "channels_per_net_peer differs (0 on ranks [0]; 2 on"));
-  const auto from = made_with([](int rank, NcclOptions& o) {
-    if (rank == 0) o.from = nullptr;
-  });
-  for (const auto& e : from)
-    CHECK(says(e, Status::kMismatch,
-               "nccl_comm and borrow differ (none on ranks [0]; one to split on ranks [1])"));
-  const auto borrow = made_with([](int rank, NcclOptions& o) { o.borrow = rank == 1; });
-  for (const auto& e : borrow) CHECK(says(e, Status::kMismatch, "one to borrow on ranks [1]"));
 }

@@ -4,6 +4,7 @@
 #include "comm/host_comm.hpp"
 #include "cuda/nccl_ranks.hpp"
 #include "support/bits_cases.hpp"
+#include "support/passing_comm.hpp"
 
 // A step on GPUs that ends inside its vote on some ranks: `recover` commits what lies in their
 // memory, as a step without the fault would have.
@@ -13,47 +14,25 @@ using namespace cuda_test;
 
 namespace {
 
-/// A communicator whose n-th sum never arrives here, though the peers get this rank's part: what an
-/// aborted reduction leaves on a GPU, whose streams go on.
-class LosingComm final : public Comm {
+/// A communicator whose n-th sum never arrives here, although the peers get this rank's part: what
+/// an aborted reduction leaves on a GPU whose streams continue.
+class LosingComm final : public PassingComm {
  public:
   LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)
-      : inner_(std::move(inner)), lost_(lost), scratch_(std::move(scratch)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string describe() const override { return inner_->describe(); }
-  StreamKind stream_kind() const override { return inner_->stream_kind(); }
-  bool serves(const Device& device) const override { return inner_->serves(device); }
-  int occupied_sms() const override { return inner_->occupied_sms(); }
-  void exchange(Stream& stream, std::span<const SendTo> sends,
-                std::span<const ReceiveFrom> receives) override {
-    inner_->exchange(stream, sends, receives);
-  }
-  void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override {
-    inner_->reduce_max(stream, in, out, n);
-  }
+      : PassingComm(std::move(inner)), lost_(lost), scratch_(std::move(scratch)) {}
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     const bool loses = sums_++ == lost_;
     inner_->reduce_sum(stream, in, loses ? scratch_->as<int64_t>() : out, n);
     if (loses) error_ = Error(Status::kComm, "planted: the sum was lost");
   }
-  void prepare_exchange(const Messages& messages) override { inner_->prepare_exchange(messages); }
-  void prepare_reduction(int64_t bytes) override { inner_->prepare_reduction(bytes); }
-  void allgather(const void* mine, void* all, int64_t bytes) override {
-    inner_->allgather(mine, all, bytes);
-  }
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<LosingComm>(inner_->duplicate(), lost_, scratch_);
   }
-  void set_timeout_ms(int64_t ms) override { inner_->set_timeout_ms(ms); }
-  // Not to the peers: they are to have their vote before.
+  // Not to the peers: they have to receive the result of their vote first.
   void abort(Status, const std::string&) noexcept override {}
   std::optional<Error> error() const override { return error_ ? error_ : inner_->error(); }
-  int64_t bytes_sent() const override { return inner_->bytes_sent(); }
-  int64_t exchanges() const override { return inner_->exchanges(); }
 
  private:
-  std::unique_ptr<Comm> inner_;
   int64_t lost_, sums_ = 0;
   std::shared_ptr<Buffer> scratch_;
   std::optional<Error> error_;

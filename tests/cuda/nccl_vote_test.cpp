@@ -1,5 +1,5 @@
-// What a step that NCCL has ended says of its vote: "nothing has changed anywhere" where this
-// rank's ballot cannot have reached a peer, UNDECIDED where it can.
+// What a rank reports of a step that NCCL has ended: that nothing has changed anywhere if its
+// ballot cannot have reached a peer, UNDECIDED if it can.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -22,12 +22,14 @@ world::Case three_ranks() {
   return bits::make(f, false, 2);
 }
 
-/// One step of each rank, as it ended. @param before  what a rank does ahead of its own.
-std::vector<Status> end_of_steps(int64_t timeout_ms, const std::function<void(int)>& before,
-                                 const std::function<void(int)>& after) {
+/// One step of each rank, with the error that it ended with; requires that it has changed nothing.
+/// @param before, after  what a rank does before and after its own.
+std::vector<std::optional<Error>> end_of_steps(int64_t timeout_ms,
+                                               const std::function<void(int)>& before,
+                                               const std::function<void()>& after) {
   fake_nccl::reset();
   ThreadGroup group(3);
-  std::vector<Status> out(3);
+  std::vector<std::optional<Error>> out(3);
   const auto errors = on_ranks(3, [&](int number) {
     auto transport = group.transport(number);
     transport->set_timeout_ms(kLong);
@@ -37,41 +39,64 @@ std::vector<Status> end_of_steps(int64_t timeout_ms, const std::function<void(in
     world::Case mine = three_ranks();
     mine.settings.timeout_ms = timeout_ms;
     world::Rank rank(mine, *comm, world_device, &mirror);
+    const auto snapshot = [&] {
+      world::Tensors t;
+      std::vector<std::vector<bool>> seen;
+      rank.add_to(t, seen);
+      return t;
+    };
+    const world::Tensors unchanged = snapshot();
     before(number);
     StepReport report;
-    const auto error = error_of([&] { rank.step(0, report); });
-    out[static_cast<size_t>(number)] = error ? error->status() : Status::kOk;
-    after(number);
-    if (rank.optimizer().steps() != (error ? 0 : 1)) require_none("steps");
+    auto& error = out[static_cast<size_t>(number)];
+    error = error_of([&] { rank.step(0, report); });
+    after();
+    if (!error || rank.optimizer().steps() != 0) require_none("the step was counted");
+    if (!(snapshot() == unchanged)) require_none("the step was committed");
   });
   CHECK(text_of(errors) == "");
+  for (const auto& e : out) REQUIRE(e);
   return out;
 }
 
 }  // namespace
 
-TEST_CASE("nccl vote: ranks whose peer never comes to the step know that nobody has voted",
-          "[nccl]") {
+TEST_CASE(
+    "nccl vote: a step that NCCL ends commits nothing, and is undecided if peers may have voted",
+    "[nccl]") {
   std::atomic<int> ended = 0;
-  const auto status = end_of_steps(
-      700,
-      [&](int rank) {
-        while (rank == 2 && ended < 2) std::this_thread::yield();
-      },
-      [&](int) { ++ended; });
-  for (const Status s : status) CHECK(s == Status::kTimeout);
-  check_rules();
-}
-
-TEST_CASE("nccl vote: a ballot that peers may have is not denied", "[nccl]") {
-  const auto status = end_of_steps(
-      1500,
-      [](int rank) {
-        if (rank == 0) fake_nccl::stall_reductions(1, true);
-      },
-      [](int) {});
-  for (const Status s : status) CHECK(s == Status::kUndecided);
-  check_rules();
+  const auto no_peer = [&](int rank) {
+    while (rank == 2 && ended < 2) std::this_thread::yield();
+  };
+  // The streams of two ranks have entered the sum, the third's never does. The fake then leaves
+  // what looks like the consent of all.
+  const auto stalled_by = [](int by) {
+    return [by](int rank) {
+      if (rank == by) fake_nccl::stall_reductions(1, true);
+    };
+  };
+  const auto failed = [](int rank) {
+    if (rank == 0) fake_nccl::fail(0);
+  };
+  struct Row {
+    const char* what;
+    int64_t timeout_ms;
+    std::function<void(int)> plant;
+    std::optional<Status> all;
+  };
+  for (const Row& row :
+       {Row{"a peer never begins the step", 700, no_peer, Status::kTimeout},
+        {"a reduction is cut short by rank 0", 1500, stalled_by(0), Status::kUndecided},
+        {"by rank 1", 1500, stalled_by(1), Status::kUndecided},
+        {"NCCL reports an error", kLong, failed, {}}}) {
+    INFO(row.what);
+    const auto errors = end_of_steps(row.timeout_ms, row.plant, [&] { ++ended; });
+    fake_nccl::stall_reductions(1, false);
+    INFO(text_of(errors));
+    for (const auto& e : errors) CHECK((!row.all || e->status() == *row.all));
+    if (!row.all) CHECK(says(errors[0], Status::kComm, "NCCL failed in"));
+    if (row.all) check_rules();
+  }
 }
 
 TEST_CASE("nccl vote: entering it is taken back where the communicator was closed, else it stands",

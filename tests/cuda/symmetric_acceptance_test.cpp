@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 
 #include "cuda/symmetric_cases.hpp"
 #include "support/tolerances.hpp"
@@ -252,51 +253,71 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("symmetric acceptance: the vendor's bits of a matrix are the same alone and in a batch",
+// On random values: the tile that computes an element depends on the batch and on the grid, and all
+// tiles must add it up in the same order.
+TEST_CASE("symmetric acceptance: the bits of a matrix are the same alone and in a batch",
           "[cuda]") {
   struct Shape {
     int64_t m, n, k, count;
     bool symmetric = true;
   };
-  // X X^T, polynomials of it, and their products with X.
+  // X X^T, polynomials of it, and their products with X, which only the vendor computes.
   const std::vector<Shape> shapes =
-      is_emulated() ? std::vector<Shape>{{70, 70, 130, 5}, {48, 90, 48, 4, false}}
-                    : std::vector<Shape>{{128, 128, 4096, 64},  {512, 512, 512, 32},
-                                         {768, 768, 2048, 24},  {768, 2048, 768, 24, false},
-                                         {2048, 2048, 2048, 8}, {2048, 7168, 2048, 4, false},
-                                         {4096, 4096, 4096, 3}, {4095, 1000, 4095, 3, false}};
+      is_emulated()
+          ? std::vector<Shape>{{70, 70, 130, 5},
+                               {130, 130, 90, 5},
+                               {70, 70, 1030, 5},
+                               {390, 390, 150, 3},
+                               {48, 90, 48, 4, false}}
+          : std::vector<Shape>{
+                {128, 128, 4096, 64},  {384, 384, 2048, 20},        {512, 512, 512, 32},
+                {768, 768, 2048, 24},  {768, 2048, 768, 24, false}, {1024, 1024, 1024, 16},
+                {1152, 1152, 4096, 4}, {2048, 2048, 2048, 8},       {2048, 7168, 2048, 4, false},
+                {4096, 4096, 4096, 3}, {4095, 1000, 4095, 3, false}};
+  // The device of a batch and that of a matrix alone.
+  using Devices = std::pair<std::unique_ptr<Device>, std::unique_ptr<Device>>;
+  std::vector<std::function<Devices()>> makers = {
+      [] { return Devices(make_device(), make_device()); }};
+  for (const SymmetricProvider provider : symmetric_providers())
+    makers.push_back([provider] {
+      return Devices(make_device(provider), make_device(provider, reserved_sms(provider).back()));
+    });
   for (const Shape& s : shapes) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      Machine machine(make_device()), other(make_device());
-      const auto operand = [&](uint64_t seed, int64_t rows, int64_t cols) {
-        const int64_t ld = machine.ops().leading_dimension(cols, dtype);
-        void* const data = machine.put(elements(Numbers::kReals, dtype, seed, s.count * rows * ld));
-        return MatrixBatch{data, dtype, rows, cols, ld, s.count, rows * ld};
-      };
-      Product p;
-      p.a = operand(31, s.m, s.k);
-      p.b = s.symmetric ? p.a : operand(32, s.k, s.n);
-      p.c = operand(33, s.m, s.n);
-      p.transpose_b = p.symmetric = s.symmetric;
-      p.alpha = 0x1p-4f;
-      const int64_t size = s.m * p.c.ld;
-      machine.ops().fill(machine.on(), p.c.data, 0xff, 2 * s.count * size);
-      machine.ops().multiply(machine.on(), p);
-      machine.finish();
-      for (const int64_t i : {int64_t{0}, s.count / 2, s.count - 1}) {
-        CAPTURE(s.m, s.n, s.k, s.count, i, name_of(dtype));
-        Product alone = p;
-        for (MatrixBatch* m : {&alone.a, &alone.b, &alone.c}) {
-          m->data = static_cast<char*>(m->data) + 2 * i * m->stride;
-          m->count = 1;
+      for (size_t maker = 0; maker < (s.symmetric ? makers.size() : 1); ++maker) {
+        Devices devices = makers[maker]();
+        Machine machine(std::move(devices.first)), other(std::move(devices.second));
+        const auto operand = [&](uint64_t seed, int64_t rows, int64_t cols) {
+          const int64_t ld = machine.ops().leading_dimension(cols, dtype);
+          void* const data =
+              machine.put(elements(Numbers::kReals, dtype, seed, s.count * rows * ld));
+          return MatrixBatch{data, dtype, rows, cols, ld, s.count, rows * ld};
+        };
+        Product p;
+        p.a = operand(31, s.m, s.k);
+        p.b = s.symmetric ? p.a : operand(32, s.k, s.n);
+        p.c = operand(33, s.m, s.n);
+        p.transpose_b = p.symmetric = s.symmetric;
+        p.alpha = 0x1p-4f;
+        const int64_t size = s.m * p.c.ld;
+        machine.ops().fill(machine.on(), p.c.data, 0xff, 2 * s.count * size);
+        machine.ops().multiply(machine.on(), p);
+        machine.finish();
+        for (const int64_t i : {int64_t{0}, s.count / 2, s.count - 1}) {
+          CAPTURE(s.m, s.n, s.k, s.count, i, name_of(dtype), maker);
+          Product alone = p;
+          for (MatrixBatch* m : {&alone.a, &alone.b, &alone.c}) {
+            m->data = static_cast<char*>(m->data) + 2 * i * m->stride;
+            m->count = 1;
+          }
+          const auto* const at = static_cast<const uint16_t*>(alone.c.data);
+          const std::vector<uint16_t> batched = machine.get(at, size);
+          other.ops().fill(other.on(), alone.c.data, 0xff, 2 * size);
+          other.ops().multiply(other.on(), alone);
+          other.finish();
+          CHECK(batched[0] != 0xffffu);
+          CHECK((other.get(at, size) == batched));
         }
-        const auto* const at = static_cast<const uint16_t*>(alone.c.data);
-        const std::vector<uint16_t> batched = machine.get(at, size);
-        other.ops().fill(other.on(), alone.c.data, 0xff, 2 * size);
-        other.ops().multiply(other.on(), alone);
-        other.finish();
-        CHECK(batched[0] != 0xffffu);
-        CHECK((other.get(at, size) == batched));
       }
     }
   }

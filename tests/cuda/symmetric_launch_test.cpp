@@ -167,46 +167,6 @@ TEST_CASE("symmetric launch: clusters with pairs and nothing else", "[emulated]"
   }
 }
 
-TEST_CASE("symmetric launch: bits follow from neither grid, batch nor company", "[emulated]") {
-  for (const SymmetricProvider provider : symmetric_providers()) {
-    Machine machine(make_device(provider));
-    const int64_t n = 390, k = 150, ld = 160, c_ld = 416;
-    const Bytes in = values(3, DType::kBF16, 3 * n * ld);
-    Product p;
-    p.a = {machine.put(in), DType::kBF16, n, k, ld, 3, n * ld};
-    p.b = p.a;
-    p.c = {machine.put(Bytes(static_cast<size_t>(2 * 3 * n * c_ld))),
-           DType::kBF16,
-           n,
-           n,
-           c_ld,
-           3,
-           n * c_ld};
-    p.transpose_b = p.symmetric = true;
-    p.alpha = 0.37f;
-    const auto run = [&](int sms, bool alone, const Sm90Tuning& tuning = kPairs) {
-      SymmetricProducts products(*machine.device, provider, sms, tuning);
-      std::vector<Product> list(1, p);
-      if (alone) {
-        for (MatrixBatch* m : {&list[0].a, &list[0].b, &list[0].c}) {
-          m->data = static_cast<char*>(m->data) + 2 * m->stride;
-          m->count = 1;
-        }
-      }
-      products.multiply(list, handle_of(machine.on()));
-      machine.finish();
-      return machine.get(static_cast<const uint16_t*>(p.c.data) + n * c_ld, n * c_ld);
-    };
-    const auto first = run(2, false);
-    CHECK(run(2, false) == first);
-    CHECK(run(4, false) == first);
-    CHECK(run(16, false) == first);
-    CHECK(run(4, false, {}) == first);
-    machine.ops().fill(machine.on(), p.c.data, 0, 2 * 3 * n * c_ld);
-    CHECK(run(4, true) == first);
-  }
-}
-
 TEST_CASE("symmetric launch: products for sm_90a may begin early, and none touches memory then",
           "[emulated]") {
   // The stand-ins of the instructions throw where a thread that has not waited reaches memory.

@@ -1,13 +1,15 @@
 // Who computes what when in the mixed list of the symmetric products: how soon it ends, how much
-// comes in pairs, how near in time the tiles of a matrix are.
+// comes in pairs, how near in time the tiles of a matrix are. Which tiles and slices a shape has.
 
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <random>
 
-#include "cuda/symmetric/job_list.hpp"
+#include "cuda/symmetric/small_jobs.hpp"
+#include "cuda/symmetric_cases.hpp"
 
 using namespace muonrt::cuda;
+using muonrt::Tiles;
 
 namespace {
 
@@ -168,4 +170,130 @@ TEST_CASE("symmetric order: mixed shapes are never far from what their work allo
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
+}
+
+TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
+  // Speed over a dense product at equal rate on 132 SMs: its cells over the busiest block's.
+  // Source: reference kernels, 4.3, "mixed list"; if 128 x 128 tiles alone are shorter, theirs.
+  struct Row {
+    int64_t n, batch;
+    int blocks;
+    double gain;
+  };
+  for (const Row& row : {Row{2048, 1, 132, 0.97},
+                         {2560, 1, 132, 1.52},
+                         {3072, 1, 132, 1.45},
+                         {4096, 1, 132, 1.94},
+                         {7168, 1, 132, 1.83},
+                         {8192, 1, 132, 1.94},
+                         {16384, 1, 132, 1.97},
+                         {1024, 8, 132, 1.29},
+                         {2048, 8, 132, 1.72},
+                         {4096, 8, 132, 1.94},
+                         {1024, 32, 132, 1.72},
+                         {768, 128, 132, 1.66},
+                         {2048, 128, 132, 1.88},
+                         // With 8 SMs left to communication.
+                         {2048, 1, 124, 0.97},
+                         {4096, 1, 124, 1.55},
+                         {8192, 1, 124, 1.82},
+                         {16384, 1, 124, 1.85}}) {
+    CAPTURE(row.n, row.batch, row.blocks);
+    const Shapes shapes = {{row.n, 1, row.batch}};
+    const auto busiest_block =
+        static_cast<double>(makespan_of(mixed_jobs(shapes, row.blocks), shapes));
+    const auto side = static_cast<double>(row.n), batch = static_cast<double>(row.batch);
+    CHECK(batch * side * side / (128.0 * 128.0 * 132.0) / busiest_block ==
+          Approx(row.gain).margin(0.006));
+  }
+}
+
+TEST_CASE("symmetric order: each shape has its tiles", "[emulated]") {
+  struct Row {
+    int64_t n, k, count;
+    int sms;
+    Tiles tiles;
+  };
+  const Tiles small = Tiles::kSmall, wide = Tiles::kSmallWide, medium = Tiles::kMedium,
+              large = Tiles::kLarge;
+  std::vector<Row> rows = {
+      {128, 4096, 1, 124, small},  {512, 512, 8, 132, wide},     {768, 768, 6, 132, wide},
+      {768, 3072, 6, 132, large},  {768, 768, 12, 132, large},   {1536, 1536, 1, 124, large},
+      {1024, 1024, 8, 124, large}, {768, 2048, 128, 124, large}, {128, 4096, 256, 124, large}};
+  // The fastest on an H200, whose 132 SMs were all free.
+  for (const int64_t n : {256, 384, 512, 640, 768, 896, 1024, 1152, 1280})
+    rows.push_back({n, n, 1, 132, small});
+  for (const int sms : {124, 132}) {
+    // Just larger than one round of squares.
+    for (const int64_t n : {2000, 2048, 2176, 2304}) rows.push_back({n, n, 1, sms, medium});
+    for (const int64_t n : {4096, 8192}) rows.push_back({n, n, 1, sms, large});
+    rows.push_back({704, 704, 8, sms, medium});
+    rows.push_back({1024, 1024, 4, sms, medium});
+    rows.push_back({1024, 1024, 8, sms, large});
+    rows.push_back({2048, 2048, 27, sms, large});
+  }
+  const auto chosen = [](int64_t n, int64_t k, int64_t count, int sms) {
+    const Shapes shapes = {{n, k, count, slices_of_sm90(n, k)}};
+    return tiles_of(shapes, mixed_jobs(shapes, sms), sms);
+  };
+  for (const Row& r : rows) {
+    CAPTURE(r.n, r.k, r.count, r.sms);
+    CHECK(chosen(r.n, r.k, r.count, r.sms) == r.tiles);
+  }
+  for (const int sms : {124, 132})
+    for (const int64_t n : {1920, 2560}) CHECK(chosen(n, n, 1, sms) != medium);
+  // What kAllButTwo is for: sizes of symmetric_test, on two blocks and on all SMs.
+  for (const auto& [n, k, count] : {std::tuple<int64_t, int64_t, int64_t>(385, 40, 1),
+                                    {390, 150, 1},
+                                    {513, 42, 1},
+                                    {600, 45, 4},
+                                    {600, 330, 1},
+                                    {370, 1100, 2}}) {
+    CAPTURE(n, k, count);
+    CHECK(chosen(n, k, count, 2) == large);
+    CHECK(chosen(n, k, count, 132) != large);
+  }
+}
+
+TEST_CASE("symmetric order: the cases for the large tiles of a GPU have pairs and slices",
+          "[emulated]") {
+  for (const int sms : {124, 132}) {
+    int64_t in_pairs = 0, sliced = 0;
+    for (const cuda_test::SymmetricCase& c : cuda_test::large_cases()) {
+      const Shapes shapes = {{c.n, c.k, c.count, slices_of_sm90(c.n, c.k)}};
+      in_pairs += mixed_jobs(shapes, sms, {.pairs = true}).jobs[0].kind == JobKind::kPair;
+      sliced += shapes[0].slices > 1;
+    }
+    CHECK(in_pairs == 2);
+    CHECK(sliced == 1);
+  }
+}
+
+TEST_CASE("symmetric order: slices follow from the shape, are equal parts of stages and long",
+          "[emulated]") {
+  CHECK(slices_of(128, 2048) == 4);
+  CHECK(slices_of(512, 1024) == 2);
+  CHECK(slices_of(512, 511) == 1);
+  CHECK(slices_of(4096, 16384) == 1);
+  CHECK(slices_of(0, 16384) == 1);
+  CHECK(slices_of_sm90(128, 2048) == 4);
+  CHECK(slices_of_sm90(384, 1024) == 2);
+  CHECK(slices_of_sm90(384, 1023) == 1);
+  CHECK(slices_of_sm90(385, 16384) == 1);
+  int64_t wrong = 0;
+  for (int64_t n = 1; n <= 4096; n += 37) {
+    for (int64_t k = 1; k <= 40000; k += 501) {
+      const int slices = slices_of(n, k);
+      wrong += slices < 1 || slices > 8 || (slices > 1 && k / slices < 512);
+    }
+  }
+  for (int64_t k = 1024; k <= 20000; k += 7) {
+    const int slices = slices_of_sm90(100, k), stages = stages_of(k);
+    wrong += slice_begin(stages, 0, slices) != 0 || slice_begin(stages, slices, slices) != stages;
+    for (int s = 0; s < slices; ++s) {
+      const int depth = slice_begin(stages, s + 1, slices) - slice_begin(stages, s, slices);
+      wrong += depth * kStageDepth < kShortestSlice90 || depth - stages / slices > 1;
+    }
+  }
+  CHECK(wrong == 0);
 }

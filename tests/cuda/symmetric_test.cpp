@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "cuda/symmetric_draws.hpp"
-#include "support/tolerances.hpp"
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -111,7 +110,7 @@ TEST_CASE("symmetric product: exact on integers for every n to 600, batches 1 to
 }
 
 // The emulated program has them by way of small grids (symmetric_launch_test,
-// symmetric_medium_test).
+// symmetric_tiles_test).
 TEST_CASE("symmetric product: exact on integers in the large tiles of a GPU", "[cuda]") {
   if (is_emulated()) return;
   for (const Tiles tiles : {Tiles::kLarge, Tiles::kMedium}) {
@@ -145,52 +144,6 @@ TEST_CASE("symmetric product: a depth cut into slices gives the sum", "[cuda]") 
   }
 }
 
-TEST_CASE("symmetric product: real numbers within the roundings of their sums", "[cuda]") {
-  for (const SymmetricKind& kind : symmetric_kinds()) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>(70, 200), {140, 90}, {390, 150}}) {
-      Machine machine(kind.device());
-      const int64_t ld = machine.ops().leading_dimension(k, DType::kBF16);
-      const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
-      // Another B than A: even then the lower half is the upper one's mirror.
-      const Bytes in = values(5, DType::kBF16, n * ld), in_b = values(6, DType::kBF16, n * ld);
-      Product p;
-      p.a = {machine.put(in), DType::kBF16, n, k, ld, 1, n * ld};
-      p.b = p.a;
-      p.b.data = machine.put(in_b);
-      const Bytes nothing(static_cast<size_t>(2 * n * c_ld));
-      p.c = {machine.put(nothing), DType::kBF16, n, n, c_ld, 1, n * c_ld};
-      p.transpose_b = p.symmetric = true;
-      p.alpha = 0.37f;
-      p.gamma = 0.11f;
-      machine.ops().reserve(n, n, k, DType::kBF16);
-      machine.ops().multiply(machine.on(), p);
-      machine.finish();
-      const Bytes got = machine.get(static_cast<const unsigned char*>(p.c.data), 2 * n * c_ld);
-      int64_t off = 0, unlike = 0;
-      for (int64_t r = 0; r < n; ++r) {
-        for (int64_t j = r; j < n; ++j) {
-          double sum = 0, magnitude = 0;
-          for (int64_t i = 0; i < k; ++i) {
-            const double term = static_cast<double>(value_in(in, DType::kBF16, r * ld + i)) *
-                                static_cast<double>(value_in(in_b, DType::kBF16, j * ld + i));
-            sum += term;
-            magnitude += std::abs(term);
-          }
-          const double diagonal = r == j ? static_cast<double>(p.gamma) : 0.0;
-          const double expected = static_cast<double>(p.alpha) * sum + diagonal;
-          const auto value = static_cast<double>(value_in(got, DType::kBF16, r * c_ld + j));
-          off += !(std::abs(value - expected) <=
-                   tolerance::tensor_product(k, magnitude + diagonal, expected, DType::kBF16));
-          unlike += value_in(got, DType::kBF16, r * c_ld + j) !=
-                    value_in(got, DType::kBF16, j * c_ld + r);
-        }
-      }
-      CHECK(off == 0);
-      CHECK(unlike == 0);
-    }
-  }
-}
-
 TEST_CASE("symmetric product: infinities and NaN reach the result", "[cuda]") {
   for (const SymmetricKind& kind : symmetric_kinds()) {
     Machine machine(kind.device());
@@ -217,50 +170,5 @@ TEST_CASE("symmetric product: infinities and NaN reach the result", "[cuda]") {
       for (int64_t j = 0; j < n; ++j)
         unlike += std::isnan(value_in(got, DType::kBF16, r * c_ld + j)) != (r == 3 || j == 3);
     CHECK(unlike == 0);
-  }
-}
-
-// On random values: the tile that computes an element depends on the batch and on the grid, and all
-// tiles must add it up alike.
-TEST_CASE("symmetric product: a matrix has the same bits alone and in a batch", "[cuda]") {
-  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
-  const Sizes sizes = is_emulated() ? Sizes{{130, 90}, {70, 1030}}
-                                    : Sizes{{128, 4096},  {384, 2048},  {512, 512},  {768, 2048},
-                                            {1024, 1024}, {1152, 4096}, {2048, 2048}};
-  for (const SymmetricKind& kind : symmetric_kinds()) {
-    for (const auto& [n, k] : sizes) {
-      CAPTURE(kind.name(), n, k);
-      // As many as the host makes and compares within seconds.
-      const int64_t count = is_emulated() ? 5 : std::clamp<int64_t>((1 << 24) / (n * k), 4, 64);
-      Machine machine(kind.device());
-      const int64_t ld = machine.ops().leading_dimension(k, DType::kBF16);
-      const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
-      const Bytes one = values(11, DType::kBF16, n * ld);
-      Bytes all;
-      for (int64_t i = 0; i < count; ++i) all.insert(all.end(), one.begin(), one.end());
-      Product p;
-      p.transpose_b = p.symmetric = true;
-      p.alpha = 0.37f;
-      p.a = {machine.put(all), DType::kBF16, n, k, ld, count, n * ld};
-      p.b = p.a;
-      p.c = {machine.put(Bytes(static_cast<size_t>(2 * count * n * c_ld))),
-             DType::kBF16,
-             n,
-             n,
-             c_ld,
-             count,
-             n * c_ld};
-      const auto result = [&](int64_t matrices) {
-        for (MatrixBatch* m : {&p.a, &p.b, &p.c}) m->count = matrices;
-        machine.ops().fill(machine.on(), p.c.data, 0x5a, 2 * count * n * c_ld);
-        machine.ops().multiply(machine.on(), p);
-        machine.finish();
-        return machine.get(static_cast<const unsigned char*>(p.c.data), 2 * matrices * n * c_ld);
-      };
-      const Bytes batch = result(count), alone = result(1);
-      for (int64_t i = 0; i < count; ++i)
-        REQUIRE(std::equal(alone.begin(), alone.end(),
-                           batch.begin() + static_cast<std::ptrdiff_t>(i) * std::ssize(alone)));
-    }
   }
 }

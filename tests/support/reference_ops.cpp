@@ -190,8 +190,9 @@ void ReferenceOps::pack(Stream&, std::span<const MatrixPiece> pieces, std::span<
     for (int64_t r = 0; r < p.rows; ++r) {
       for (int64_t c = 0; c < p.cols; ++c) {
         const float x = load(from.data, from.dtype, place(from, transposed, p.row + r, p.col + c));
-        store(message.data, message.dtype, p.packed_offset + r * p.cols + c, x);
-        if (!std::isfinite(x)) note(findings, -1);
+        const int64_t at = p.packed_offset + r * p.cols + c;
+        store(message.data, message.dtype, at, x);
+        if (!std::isfinite(load(message.data, message.dtype, at))) note(findings, -1);
       }
     }
   }
@@ -290,7 +291,7 @@ void ReferenceOps::cast_ballot(Stream&, Ballot* ballot, const Findings* findings
   const bool well = local_ok && findings->failed == 0;
   *ballot = Ballot{well && findings->nonfinite == 0 ? 1 : 0,
                    step,
-                   findings->nonfinite,
+                   well ? findings->nonfinite : 0,
                    orthogonalized,
                    findings->zero_matrices,
                    findings->factor / 65536 << 32 | findings->factor % 65536,

@@ -168,29 +168,6 @@ TEST_CASE("host gemm: D may be an operand of the product", "[unit][gemm]") {
   }
 }
 
-TEST_CASE("host gemm: an unread D may hold anything, an empty depth gives beta D + gamma I",
-          "[unit][gemm]") {
-  for (const TileKernel* kernel : kernels()) {
-    Matrix a(DType::kF32, 20, 3), b(DType::kF32, 3, 20), c(DType::kF32, 20, 20);
-    Matrix nan(DType::kF32, 20, 20);
-    fill_uniform(a, 11);
-    fill_uniform(b, 12);
-    REQUIRE(multiply(*kernel, {.a = a.ref(), .b = b.ref(), .d = nan.ref(), .c = c.ref()}));
-    CHECK(count_wrong({a, b, nullptr, false, 1.0, 0.0, 0.0}, c, DType::kF32) == 0);
-
-    Matrix none(DType::kF32, 20, 0, 16), d(DType::kF32, 20, 20);
-    fill_uniform(d, 13);
-    REQUIRE(multiply(*kernel, {.a = none.ref(),
-                               .b = none.ref(),
-                               .d = d.ref(),
-                               .c = c.ref(),
-                               .transpose_b = true,
-                               .beta = 2.0f,
-                               .gamma = 1.0f}));
-    CHECK(count_wrong({none, none, &d, true, 1.0, 2.0, 1.0}, c, DType::kF32) == 0);
-  }
-}
-
 TEST_CASE("host gemm: preparing a shape leaves nothing to make when it runs", "[unit][gemm]") {
   const Widened counting(muonrt::host::default_kernel());
   ThreadPool pool(2);

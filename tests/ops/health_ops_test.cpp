@@ -5,8 +5,9 @@
 
 #include "algo/spectrum.hpp"
 #include "backend/weight_bits.hpp"
-#include "newton_schulz_cases.hpp"
+#include "ops/subjects.hpp"
 #include "support/reference_ops.hpp"
+#include "unit/newton_schulz_cases.hpp"
 
 using namespace muonrt;
 using newton_schulz_cases::eight_spectra;
@@ -67,7 +68,7 @@ double deviation_of(const std::vector<double>& sigmas) {
 }  // namespace
 
 TEST_CASE("tally: squares add up exactly, whatever the dtype and the size of the values",
-          "[unit][backend][health]") {
+          "[ops][health]") {
   for (auto& b : backends::all()) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       std::vector<textbook::Matrix> of(2, textbook::Matrix(7, 41));
@@ -99,7 +100,7 @@ TEST_CASE("tally: squares add up exactly, whatever the dtype and the size of the
 }
 
 TEST_CASE("tally: the smallest and the largest floats of all exponents are counted to the bit",
-          "[unit][backend][health]") {
+          "[ops][health]") {
   // 2^e and its neighbours: sums of squares of one value each, which float64 holds.
   for (int e = -149; e < 128; ++e) {
     const auto power = std::ldexp(1.0f, e);
@@ -116,7 +117,7 @@ TEST_CASE("tally: the smallest and the largest floats of all exponents are count
   }
 }
 
-TEST_CASE("tally: infinities and NaN are counted and add nothing", "[unit][backend][health]") {
+TEST_CASE("tally: infinities and NaN are counted and add nothing", "[ops][health]") {
   for (auto& b : backends::all()) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       textbook::Matrix m(5, 9);
@@ -137,7 +138,7 @@ TEST_CASE("tally: infinities and NaN are counted and add nothing", "[unit][backe
   }
 }
 
-TEST_CASE("tally: weights with a remainder count as f32", "[unit][backend][health]") {
+TEST_CASE("tally: weights with a remainder count as f32", "[ops][health]") {
   for (auto& b : backends::all()) {
     const auto high = b.memory(64), low = b.memory(64);
     double sum = 0;
@@ -159,7 +160,7 @@ TEST_CASE("tally: weights with a remainder count as f32", "[unit][backend][healt
 }
 
 TEST_CASE("hash: changes with every bit and every place, and not with the threads",
-          "[unit][backend][health]") {
+          "[ops][health]") {
   for (const int64_t bytes : {1, 2, 3, 4, 6, 4099}) {
     std::vector<uint64_t> of_backend;
     for (auto& b : backends::all()) {
@@ -192,8 +193,8 @@ TEST_CASE("hash: changes with every bit and every place, and not with the thread
 }
 
 TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is within 5% of an SVD",
-          "[unit][backend][health][nosan]") {
-  auto all = backends::all();
+          "[ops][health][nosan]") {
+  backends::Backend two[] = {backends::reference(), backends::host(2)};
   for (const auto& [name, spectrum] : eight_spectra(96)) {
     const textbook::Matrix x = textbook::rounded(
         textbook::assemble(textbook::random_svd(96, 160, spectrum, 77)), DType::kF32);
@@ -201,7 +202,7 @@ TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is with
       const textbook::Matrix o =
           textbook::rounded(textbook::newton_schulz(l.list, l.safety, x), DType::kBF16);
       const double expected = deviation_of(textbook::svd(o).s);
-      for (auto& b : all) {
+      for (auto& b : two) {
         const Spectrum found = spectra_of(b, DType::kBF16, {o})[0];
         INFO(b.name << ", " << l.name << ", " << name);
         CHECK(found.deviation() == Approx(expected).epsilon(kFivePercent));
@@ -211,7 +212,7 @@ TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is with
 }
 
 TEST_CASE("lanczos: ends of known spectra of a thousand rows, those that run to zero too",
-          "[unit][backend][health][nosan]") {
+          "[ops][health][nosan]") {
   auto b = backends::host(2);
   const int64_t m = 1024;
   auto spectra = eight_spectra(m);
@@ -241,7 +242,7 @@ TEST_CASE("lanczos: ends of known spectra of a thousand rows, those that run to 
 }
 
 TEST_CASE("lanczos: exact where the matrix is small, zero, or orthogonal, and NaN where it has one",
-          "[unit][backend][health]") {
+          "[ops][health]") {
   for (auto& b : backends::all()) {
     INFO(b.name);
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {1, 300}, {2, 2}, {5, 9}}) {
@@ -262,16 +263,67 @@ TEST_CASE("lanczos: exact where the matrix is small, zero, or orthogonal, and Na
   }
 }
 
-TEST_CASE("lanczos: bits depend neither on the threads nor on the batch",
-          "[unit][backend][health]") {
+TEST_CASE("lanczos: bits do not depend on the batch", "[ops][health]") {
   std::vector<textbook::Matrix> of;
   for (uint64_t k = 0; k < 3; ++k) of.push_back(textbook::gaussian(300, 700, k));
-  auto one = backends::host(1), two = backends::host(2);
-  const auto together = spectra_of(one, DType::kF32, of),
-             threads = spectra_of(two, DType::kF32, of);
+  auto host = backends::host(2);
+  const auto together = spectra_of(host, DType::kF32, of);
   for (size_t k = 0; k < 3; ++k) {
-    const Spectrum alone = spectra_of(two, DType::kF32, {of[k]})[0];
+    const Spectrum alone = spectra_of(host, DType::kF32, {of[k]})[0];
     CHECK(std::memcmp(&alone, &together[k], sizeof alone) == 0);
-    CHECK(std::memcmp(&alone, &threads[k], sizeof alone) == 0);
+  }
+}
+
+namespace {
+
+/// Tallies, hashes and tridiagonal matrices of three matrices; of tallies also with something that
+/// is not finite, and with remainders.
+ops_test::Results health_of(ops_test::Machine& machine, DType dtype, int64_t m, int64_t n) {
+  using namespace ops_test;
+  constexpr int64_t kCount = 3;
+  const int64_t ld = n + 3, stride = m * ld + 2;
+  Bytes all(static_cast<size_t>(kCount * stride * size_of(dtype)));
+  for (int64_t i = 0; i < kCount * stride; ++i)
+    set_value(all, dtype, i, value_at(3, i) * static_cast<float>(1 << (i % 9)) * 0.01f);
+  Bytes bad = all;
+  std::memset(bad.data(), 0xff, static_cast<size_t>(size_of(dtype)));
+  const MatrixBatch x{machine.put(all), dtype, m, n, ld, kCount, stride};
+  MatrixBatch y = x;
+  y.data = machine.put(bad);
+  auto* tallies = machine.put(std::vector<Tally>(3 * kCount));
+  machine.ops().tally(machine.on(), x, nullptr, tallies);
+  machine.ops().tally(machine.on(), y, nullptr, tallies + kCount);
+  if (dtype == DType::kBF16) {
+    const auto* low =
+        reinterpret_cast<const uint16_t*>(machine.put(values(9, DType::kBF16, kCount * stride)));
+    machine.ops().tally(machine.on(), x, low, tallies + 2 * kCount);
+  }
+  auto* space = machine.put(
+      std::vector<float>(static_cast<size_t>(kCount * lanczos_space(m, n).floats), -1.0f));
+  auto* out = machine.put(std::vector<Lanczos>(kCount, Lanczos{}));
+  machine.ops().lanczos(machine.on(), x, space, out);
+  auto* hashes = machine.put(std::vector<uint64_t>(3));
+  const int64_t bytes = std::ssize(all);
+  machine.ops().hash_memory(machine.on(), x.data, bytes, hashes);
+  machine.ops().hash_memory(machine.on(), static_cast<char*>(x.data) + 2, bytes - 3, hashes + 1);
+  machine.ops().hash_memory(machine.on(), static_cast<char*>(x.data) + 4, 1, hashes + 2);
+  machine.finish();
+  return {bytes_of(machine, tallies, 3 * kCount), bytes_of(machine, out, kCount),
+          bytes_of(machine, hashes, 3)};
+}
+
+}  // namespace
+
+TEST_CASE("health: tallies, hashes and tridiagonal matrices have the same bits on every backend",
+          "[ops][health]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {3, 40}, {33, 70}, {300, 301}}) {
+      if (m > 100 && dtype != DType::kBF16) continue;  // slow on an emulated GPU
+      CAPTURE(name_of(dtype), m, n);
+      const ops_test::Run run = [&, m = m, n = n](ops_test::Machine& machine) {
+        return health_of(machine, dtype, m, n);
+      };
+      ops_test::check_everywhere(ops_test::of_host(run), run);
+    }
   }
 }

@@ -1,10 +1,11 @@
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "cuda/machine.hpp"
+#include "ops/subjects.hpp"
 
 using namespace muonrt;
-using namespace cuda_test;
+using namespace ops_test;
 
 namespace {
 
@@ -40,7 +41,7 @@ Placing placing(const std::vector<Shape>& shapes) {
   return out;
 }
 
-/// Wide, tall and square, few addresses at multiples of anything. Here and below a row has
+/// Wide, tall and square, few addresses at multiples of anything. Here and below a row contains
 /// rows, cols, pad, cut_row, cut_col, gap.
 std::vector<Shape> odd_shapes() {
   return {{70, 200, 0, 23, 200, 0},  {200, 70, 8, 66, 35, 1},   {64, 64, 0, 21, 64, 2},
@@ -58,7 +59,7 @@ std::vector<Shape> tiled_shapes() {
           {64, 192, 0, 32, 64, 8},  {72, 136, 8, 8, 128, 4},  {24, 9000, 3, 8, 4096, 1}};
 }
 
-/// What lies in the matrices and in the message.
+/// The contents of the matrices and of the message.
 struct Content {
   std::vector<Bytes> matrices;
   Bytes message;
@@ -83,14 +84,8 @@ struct Move {
   int64_t offset = 0;  // of the memory, elements
 };
 
-struct Placement {
-  Content content;
-  Findings findings;
-};
-
-Placement placed_by(std::unique_ptr<Device> device, const Placing& p, const Content& content,
-                    const Move& move) {
-  Machine machine(std::move(device));
+/// The findings, the message with its gaps, and every matrix with its padding.
+Results placed(Machine& machine, const Placing& p, const Content& content, const Move& move) {
   std::vector<MatrixBatch> matrices;
   for (size_t i = 0; i < p.owned.size(); ++i) {
     const Owned& o = p.owned[i];
@@ -108,25 +103,38 @@ Placement placed_by(std::unique_ptr<Device> device, const Placing& p, const Cont
                        {.data = message, .dtype = move.transport}, findings);
   }
   machine.finish();
-  Placement out;
+  Results out = {bytes_of(machine, findings), machine.get(message, std::ssize(content.message))};
   for (size_t i = 0; i < matrices.size(); ++i)
-    out.content.matrices.push_back(machine.get(static_cast<const unsigned char*>(matrices[i].data),
-                                               std::ssize(content.matrices[i])));
-  out.content.message = machine.get(message, std::ssize(content.message));
-  out.findings = machine.get_one(findings);
+    out.push_back(machine.get(static_cast<const unsigned char*>(matrices[i].data),
+                              std::ssize(content.matrices[i])));
   return out;
 }
 
-/// Whether the device leaves the host's bytes everywhere, and what it notes: 0 or 1.
-int64_t noted_alike(const Placing& p, const Content& content, const Move& move) {
+/// Elements of two arrays of a dtype that differ in more than which NaN they are.
+int64_t different_values(const Bytes& a, const Bytes& b, DType dtype) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < std::ssize(a) / size_of(dtype); ++i) {
+    const float x = value_in(a, dtype, i), y = value_in(b, dtype, i);
+    count += std::isnan(x) != std::isnan(y) ||
+             (!std::isnan(x) && std::bit_cast<uint32_t>(x) != std::bit_cast<uint32_t>(y));
+  }
+  return count;
+}
+
+/// Whether every backend leaves the same bytes everywhere, with the values of the reference, and
+/// what it notes: 0 or 1.
+int64_t noted_everywhere(const Placing& p, const Content& content, const Move& move) {
   CAPTURE(name_of(move.stored), name_of(move.transport), move.unpack, move.offset);
-  const Placement expected = placed_by(make_host(), p, content, move);
-  const Placement got = placed_by(make_device(true), p, content, move);
-  CHECK(difference(got.content.matrices, expected.content.matrices) == -1);
-  CHECK(difference(got.content.message, expected.content.message) == -1);
-  CHECK(got.findings.nonfinite == expected.findings.nonfinite);
-  CHECK(got.findings.first_param == -1);
-  return got.findings.nonfinite;
+  const Run run = [&](Machine& machine) { return placed(machine, p, content, move); };
+  const Results expected = of_host(run), values = of_reference(run);
+  CHECK(difference(expected[0], values[0]) == -1);
+  CHECK(different_values(expected[1], values[1], move.transport) == 0);
+  for (size_t i = 2; i < values.size(); ++i)
+    CHECK(different_values(expected[i], values[i], move.stored) == 0);
+  check_everywhere(expected, run);
+  const auto found = value_of<Findings>(expected[0]);
+  CHECK(found.first_param == -1);  // only the ranks that hold it can tell which parameter it is
+  return found.nonfinite;
 }
 
 /// Every pair of dtypes of a matrix and of a message that a pipeline packs.
@@ -157,40 +165,41 @@ uint32_t largest_finite_in(DType from, DType to) {
 
 }  // namespace
 
-TEST_CASE("cuda unpack: matrices are the host's byte for byte, padding untouched", "[cuda]") {
+TEST_CASE("unpack: every element arrives at its place, padding is untouched", "[ops][tsan]") {
   for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
     const Placing p = placing(shapes);
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const int64_t offset : {0, 3, 4})
-        noted_alike(p, contents(p, dtype, dtype), {dtype, dtype, true, offset});
+        noted_everywhere(p, contents(p, dtype, dtype), {dtype, dtype, true, offset});
   }
 }
 
-TEST_CASE("cuda pack: messages are the host's byte for byte, gaps untouched", "[cuda]") {
+TEST_CASE("pack matrices: every element is rounded once into its place, gaps are untouched",
+          "[ops][tsan]") {
   for (const auto& shapes : {odd_shapes(), tiled_shapes()}) {
     const Placing p = placing(shapes);
     for (Move move : packs()) {
       for (const int64_t offset : {0, 3, 4}) {
         move.offset = offset;
-        CHECK(noted_alike(p, contents(p, move.stored, move.transport), move) == 0);
+        CHECK(noted_everywhere(p, contents(p, move.stored, move.transport), move) == 0);
       }
     }
   }
 }
 
-TEST_CASE("cuda pack: a value that is not finite in the message's dtype is noted", "[cuda]") {
+TEST_CASE("pack matrices: a value that is not finite in the message's dtype is noted", "[ops]") {
   const Placing p = placing(odd_shapes());
   const auto found = [&](DType stored, DType transport, float poison) {
     Content content = contents(p, stored, transport);
     set_value(content.matrices[3], stored, 257 + 7 + 5, poison);
-    return noted_alike(p, content, {stored, transport, false});
+    return noted_everywhere(p, content, {stored, transport, false});
   };
   CHECK(found(DType::kBF16, DType::kF32, std::nanf("")) == 1);
   CHECK(found(DType::kF32, DType::kBF16, 3.4e38f) == 1);
   CHECK(found(DType::kF32, DType::kF32, 3.4e38f) == 0);
 }
 
-TEST_CASE("cuda pack: no place in a tile hides a value that is not finite", "[cuda]") {
+TEST_CASE("pack matrices: no place in a tile hides a value that is not finite", "[ops]") {
   constexpr int64_t kSide = 64, kLd = 2 * kSide;
   const Placing tall = placing({{kLd, kSide, 0, kSide, kSide, 0}});
   const Placing wide = placing({{kSide, kLd, 0, kSide, kLd, 0}});
@@ -206,17 +215,17 @@ TEST_CASE("cuda pack: no place in a tile hides a value that is not finite", "[cu
                bits[static_cast<size_t>(row / 4 % 4)]);
       return with;
     };
-    CHECK(noted_alike(tall, large, move) == 0);
-    CHECK(noted_alike(wide, large, move) == 0);
+    CHECK(noted_everywhere(tall, large, move) == 0);
+    CHECK(noted_everywhere(wide, large, move) == 0);
     for (int64_t i = 0; i < kSide; ++i)  // each row and each column, first and last among them
-      CHECK(noted_alike(tall, poisoned(i, kSide + (i * 5) % kSide), move) == 1);
-    for (int64_t i = 0; i < kSide; i += 3) CHECK(noted_alike(wide, poisoned(i, i), move) == 1);
-    CHECK(noted_alike(tall, poisoned(kSide - 1, kLd - 1), move) == 1);
+      CHECK(noted_everywhere(tall, poisoned(i, kSide + (i * 5) % kSide), move) == 1);
+    for (int64_t i = 0; i < kSide; i += 3) CHECK(noted_everywhere(wide, poisoned(i, i), move) == 1);
+    CHECK(noted_everywhere(tall, poisoned(kSide - 1, kLd - 1), move) == 1);
   }
 }
 
-TEST_CASE("cuda pack and unpack: all values of 16 bits and NaN of all kinds are the host's",
-          "[cuda]") {
+TEST_CASE("pack and unpack: all values of 16 bits and NaN of all kinds have the same bits",
+          "[ops]") {
   for (const auto& [rows, cols] : {std::pair(512, 128), {128, 512}, {65536 / 7 + 1, 7}}) {
     const Placing p = placing({{rows, cols, 0, 0, cols, 0}});
     std::vector<Move> moves = packs();
@@ -229,7 +238,38 @@ TEST_CASE("cuda pack and unpack: all values of 16 bits and NaN of all kinds are 
         set_bits(read, move.stored, i,
                  move.stored == DType::kF32 ? bits << 16 | static_cast<uint32_t>(i) >> 8 : bits);
       }
-      CHECK(noted_alike(p, content, move) == (move.unpack ? 0 : 1));
+      CHECK(noted_everywhere(p, content, move) == (move.unpack ? 0 : 1));
     }
+  }
+}
+
+TEST_CASE("pack and unpack: each is the inverse of the other, and an empty list is no work",
+          "[ops]") {
+  const Placing p = placing(odd_shapes());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Content content = contents(p, dtype, dtype);
+    Machine machine(make_reference());
+    const Results unpacked = placed(machine, p, content, {dtype, dtype, true});
+    const Bytes sent = content.message;
+    content.matrices.assign(unpacked.begin() + 2, unpacked.end());
+    CHECK(placed(machine, p, content, {dtype, dtype, false})[1] == sent);
+  }
+  CHECK(noted_everywhere({}, {}, {DType::kBF16, DType::kBF16, true}) == 0);
+  CHECK(noted_everywhere({}, {}, {DType::kBF16, DType::kBF16, false}) == 0);
+}
+
+TEST_CASE("unpack: a matrix that is stored long side first is rejected", "[ops]") {
+  const Placing p = placing({{4, 2, 0, 2, 2, 0}});
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    auto* memory = machine.put(Bytes(64));
+    const MatrixBatch tall{memory, DType::kF32, 4, 2, 2, 1, 0};
+    const auto unpack = [&] {
+      machine.ops().unpack(machine.on(), p.pieces, p.owned, &tall,
+                           {.data = memory + 32, .dtype = DType::kF32});
+      machine.finish();
+    };
+    CHECK_THROWS_AS(unpack(), Error);
   }
 }

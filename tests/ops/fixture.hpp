@@ -2,17 +2,17 @@
 
 #include <vector>
 
-#include "cuda/machine.hpp"
+#include "ops/subjects.hpp"
 
-// Parameters of all dtypes in all places, cut into pieces: the same on every machine.
-namespace cuda_test {
+// Parameters of all dtypes at all places, cut into pieces: the same on every machine.
+namespace ops_test {
 
-struct SceneParam {
+struct FixtureParam {
   int64_t rows, cols;
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
   bool master = false, active = true;
   int32_t group = 0;
-  int64_t offset = 0;       // elements that every buffer lies behind an aligned address
+  int64_t offset = 0;       // elements between an aligned address and every buffer
   int64_t grad_offset = 0;  // the gradient, in addition
   muonrt::WeightForm form = muonrt::WeightForm::kPlain;  // of one without a master
   muonrt::DType momentum_dtype = muonrt::DType::kF32;
@@ -20,8 +20,8 @@ struct SceneParam {
   int64_t remainder_offset = 0;  // the remainder, in addition to `offset`
 };
 
-struct Scene {
-  std::vector<SceneParam> params;
+struct Fixture {
+  std::vector<FixtureParam> params;
   std::vector<muonrt::Piece> pieces;
   std::vector<muonrt::MuonScalars> groups;
   std::vector<muonrt::AdamScalars> adam;  // by parameter
@@ -35,32 +35,41 @@ struct Scene {
 };
 
 /// Whole parameters, bands of rows, bands of columns and blocks, in all four pairs of dtypes, with
-/// and without master weights, at aligned and odd places; parameter 4 sits out.
-Scene make_scene(uint64_t seed);
-/// The same with bf16 weights as they may be kept, bf16 momentum, rows with factors.
-Scene make_scene_of_forms(uint64_t seed);
+/// and without master weights, at aligned and odd places; parameter 4 is inactive and has no
+/// gradient.
+Fixture make_fixture(uint64_t seed);
+/// The same with all forms of bf16 weights, bf16 momentum, rows with factors.
+Fixture make_fixture_of_forms(uint64_t seed);
+/// Three parameters of 5 x 7. The last is in the message first; of the second column 0 is not.
+Fixture make_small_fixture(uint64_t seed);
+/// AdamW has no bf16 momentum.
+void use_f32_momentum(Fixture& fixture);
+std::vector<int32_t> all_params(const Fixture& fixture);
 
 constexpr int64_t kWorld = 3, kStamp = 0x7123456789abcdef;
-/// What kWorld ranks' ballots add up to; without `yes` one of them does not consent.
-inline muonrt::Ballot consent(bool yes = true) {
+/// The sum of the ballots of kWorld ranks that all consent.
+inline muonrt::Ballot consent() {
   muonrt::Ballot sum{};
-  sum.consent = yes ? kWorld : kWorld - 1;
+  sum.consent = kWorld;
   sum.stamp = static_cast<int64_t>(static_cast<uint64_t>(kWorld) * static_cast<uint64_t>(kStamp));
   return sum;
 }
 
-/// A scene on a machine.
-struct Stage {
-  Stage(Machine& machine, const Scene& scene);
+/// A fixture on a machine.
+struct OnMachine {
+  OnMachine(Machine& machine, const Fixture& fixture);
   /// Bytes of every buffer that a commit may write, parameter by parameter.
   std::vector<Bytes> state();
+  /// Views as they are if an owner keeps the momentum, and as the owner's are.
+  void leave_out_momentum();
+  void leave_out_weights();
 
   Machine& machine;
-  const Scene& scene;
+  const Fixture& fixture;
   std::vector<muonrt::ParamView> host_views;
   muonrt::ParamView* views = nullptr;
   muonrt::MuonScalars* groups = nullptr;
   muonrt::AdamScalars* adam = nullptr;
 };
 
-}  // namespace cuda_test
+}  // namespace ops_test

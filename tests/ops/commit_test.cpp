@@ -1,0 +1,291 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ops/fixture.hpp"
+
+// What a step writes once the vote has passed, and the vote.
+
+using namespace muonrt;
+using namespace ops_test;
+
+namespace {
+
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
+
+/// kHalves: momentum and update, one after the other. kUpdate: views without momentum. kMomentum:
+/// views without weights. kAdamW: every second parameter whole, the others by pieces.
+enum class Verb { kMuon, kHalves, kUpdate, kMomentum, kAdamW, kValues };
+constexpr Verb kVerbs[] = {Verb::kMuon,     Verb::kHalves, Verb::kUpdate,
+                           Verb::kMomentum, Verb::kAdamW,  Verb::kValues};
+
+Fixture fixture_for(Verb verb, bool forms, uint64_t seed) {
+  Fixture out = forms ? make_fixture_of_forms(seed) : make_fixture(seed);
+  if (verb == Verb::kAdamW) use_f32_momentum(out);
+  for (FixtureParam& param : out.params)
+    if (verb == Verb::kValues && param.form == WeightForm::kStochastic)
+      param.form = WeightForm::kRemainder;
+  return out;
+}
+
+void commit_adamw(Machine& machine, const OnMachine& on, const StepTables& tables,
+                  const Verdict& verdict) {
+  std::vector<int32_t> list;
+  std::vector<Piece> pieces;
+  for (const int32_t p : all_params(on.fixture))
+    if (p % 2) list.push_back(p);
+  for (const Piece& piece : on.fixture.pieces)
+    if (piece.param % 2 == 0) pieces.push_back(piece);
+  machine.ops().commit_adamw(machine.on(), list, pieces, tables, verdict);
+  machine.finish();
+}
+
+/// Everything that the parameters own after a commit, and what it noted.
+Results committed(Machine& machine, const Fixture& fixture, Verb verb, DType wire,
+                  const Ballot& sum) {
+  OnMachine on(machine, fixture);
+  if (verb == Verb::kUpdate) on.leave_out_momentum();
+  if (verb == Verb::kMomentum) on.leave_out_weights();
+  const auto& pieces = fixture.pieces;
+  const StepTables tables{.params = on.views, .groups = on.groups, .adam = on.adam};
+  const ConstWire message{.data = machine.put(values(77, wire, fixture.message_elements)),
+                          .dtype = wire};
+  auto* findings = machine.put_one(Findings{});
+  const Verdict verdict{
+      .sum = machine.put_one(sum), .world = kWorld, .stamp = kStamp, .findings = findings};
+  if (verb == Verb::kMuon)
+    machine.ops().commit_muon(machine.on(), pieces, tables, message, verdict);
+  if (verb == Verb::kHalves || verb == Verb::kMomentum)
+    machine.ops().commit_momentum(machine.on(), pieces, tables, verdict);
+  if (verb == Verb::kHalves || verb == Verb::kUpdate)
+    machine.ops().commit_update(machine.on(), pieces, tables, message, verdict);
+  if (verb == Verb::kAdamW) commit_adamw(machine, on, tables, verdict);
+  if (verb == Verb::kValues)
+    machine.ops().commit_values(machine.on(), pieces, on.views, message, verdict);
+  machine.finish();
+  Results out = on.state();
+  out.push_back(bytes_of(machine, findings));
+  return out;
+}
+
+/// The parameter's array `which` among the results of `committed`.
+enum Array { kParam, kGrad, kMaster, kMomentum, kRemainder, kVariance, kArrays };
+const Bytes& array(const Results& results, size_t param, Array which) {
+  return results[param * kArrays + which];
+}
+
+}  // namespace
+
+TEST_CASE("commit: weights of all forms and state have the bits of the formulas", "[ops][tsan]") {
+  for (const bool forms : {false, true}) {
+    for (const Verb verb : kVerbs) {
+      const Fixture fixture = fixture_for(verb, forms, 4);
+      for (const DType wire : kDTypes) {
+        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // there is no message
+        CAPTURE(forms, static_cast<int>(verb), name_of(wire));
+        const Run run = [&](Machine& machine) {
+          return committed(machine, fixture, verb, wire, consent());
+        };
+        const Results expected = of_reference(run);
+        CHECK(difference(expected, of_reference([&](Machine& machine) {
+                           return committed(machine, fixture, verb, wire, Ballot{});
+                         })) >= 0);
+        check_everywhere(expected, run);
+      }
+    }
+  }
+}
+
+TEST_CASE("commit: Muon's momentum and weights are within four roundings of float64", "[ops]") {
+  const Fixture fixture = make_fixture(5);
+  const Results got = of_reference([&](Machine& machine) {
+    return committed(machine, fixture, Verb::kMuon, DType::kBF16, consent());
+  });
+  const Bytes update = values(77, DType::kBF16, fixture.message_elements);
+  int64_t wrong = 0;
+  for (const Piece& piece : fixture.pieces) {
+    const auto p = static_cast<size_t>(piece.param);
+    const FixtureParam& param = fixture.params[p];
+    const MuonScalars& s = fixture.groups[static_cast<size_t>(param.group)];
+    for (int64_t i = 0; i < piece.rows * piece.cols && param.active; ++i) {
+      const int64_t at = piece.local_offset + i / piece.cols * piece.local_ld + i % piece.cols;
+      const double g =
+          static_cast<double>(s.grad_scale) * value_in(fixture.grad[p], param.grad_dtype, at);
+      const double m =
+          s.momentum * static_cast<double>(value_in(fixture.momentum[p], DType::kF32, at)) +
+          (s.heavy_ball ? 1.0 : 1.0 - static_cast<double>(s.momentum)) * g;
+      const double old = param.master ? value_in(fixture.master[p], DType::kF32, at)
+                                      : value_in(fixture.data[p], param.dtype, at);
+      const double w = old * (1 - static_cast<double>(s.decay) * piece.decay_scale) -
+                       static_cast<double>(s.rate) * piece.update_scale *
+                           value_in(update, DType::kBF16, piece.packed_offset + i);
+      const double bound = 4 * 0x1p-24;  // of values below 2
+      wrong += !(std::fabs(value_in(array(got, p, kMomentum), DType::kF32, at) - m) <= bound);
+      const float kept = value_in(array(got, p, kParam), param.dtype, at);
+      if (param.master) {
+        const float master = value_in(array(got, p, kMaster), DType::kF32, at);
+        wrong += !(std::fabs(master - w) <= bound);
+        wrong += kept != (param.dtype == DType::kF32 ? master : to_f32(to_bf16(master)));
+      } else {
+        const double rounding = param.dtype == DType::kF32 ? 0 : 0x1p-8 * std::fabs(w);
+        wrong += !(std::fabs(kept - w) <= bound + 1.001 * rounding);
+      }
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("commit: the momentum is the one whose direction was packed", "[ops]") {
+  // Without Nesterov the direction in f32 is the new momentum itself.
+  Fixture fixture = make_small_fixture(6);
+  for (MuonScalars& s : fixture.groups) s.nesterov = 0;
+  Machine machine(make_reference());
+  OnMachine on(machine, fixture);
+  std::vector<float> message(static_cast<size_t>(fixture.message_elements));
+  machine.ops().pack_direction(
+      machine.on(), fixture.pieces, {.params = on.views, .groups = on.groups},
+      {.data = message.data(), .dtype = DType::kF32}, machine.put_one(Findings{}));
+  const Results after = of_reference(
+      [&](Machine& m) { return committed(m, fixture, Verb::kMomentum, DType::kF32, consent()); });
+  const Bytes direction = bytes_of(std::vector<float>(message.begin(), message.begin() + 35));
+  CHECK(difference(array(after, 2, kMomentum), direction) == -1);
+}
+
+TEST_CASE("commit: AdamW's moments and weights are float64's, eps outside the root", "[ops]") {
+  Fixture fixture = make_fixture(7);
+  for (AdamScalars& s : fixture.adam) s.eps = 1e-3f;
+  const Results got = of_reference([&](Machine& machine) {
+    return committed(machine, fixture, Verb::kAdamW, DType::kF32, consent());
+  });
+  int64_t wrong = 0;
+  for (size_t p = 0; p < fixture.params.size(); ++p) {
+    const FixtureParam& param = fixture.params[p];
+    const AdamScalars& s = fixture.adam[p];
+    const double b1 = s.beta1, b2 = s.beta2;
+    for (int64_t i = 0; i < param.rows * param.cols && param.active; ++i) {
+      const double g =
+          static_cast<double>(s.grad_scale) * value_in(fixture.grad[p], param.grad_dtype, i);
+      const double m = b1 * value_in(fixture.momentum[p], DType::kF32, i) + (1 - b1) * g;
+      const double v = b2 * value_in(fixture.variance[p], DType::kF32, i) + (1 - b2) * g * g;
+      const double old = param.master ? value_in(fixture.master[p], DType::kF32, i)
+                                      : value_in(fixture.data[p], param.dtype, i);
+      const double step = static_cast<double>(s.rate) * (m * s.correction1) /
+                          (std::sqrt(v * s.correction2) + s.eps);
+      const double w = old * (1 - static_cast<double>(s.decay)) - step;
+      const double bound = 4 * 0x1p-24 + 16 * 0x1p-24 * std::fabs(step);
+      wrong += !(std::fabs(value_in(array(got, p, kMomentum), DType::kF32, i) - m) <= 4 * 0x1p-24);
+      wrong += !(std::fabs(value_in(array(got, p, kVariance), DType::kF32, i) - v) <= 4 * 0x1p-24);
+      const double rounding = param.dtype == DType::kF32 ? 0 : 0x1p-8 * std::fabs(w);
+      const double kept = param.master ? value_in(array(got, p, kMaster), DType::kF32, i)
+                                       : value_in(array(got, p, kParam), param.dtype, i);
+      wrong += !(std::fabs(kept - w) <= bound + (param.master ? 0 : 1.001 * rounding));
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("commit: AdamW's packed values are what its commit writes", "[ops]") {
+  const Fixture fixture = make_small_fixture(8);
+  Machine machine(make_reference());
+  OnMachine on(machine, fixture);
+  std::vector<float> message(static_cast<size_t>(fixture.message_elements));
+  machine.ops().pack_adamw(machine.on(), fixture.pieces, {.params = on.views, .adam = on.adam},
+                           {.data = message.data(), .dtype = DType::kF32},
+                           machine.put_one(Findings{}));
+  const Results after = of_reference(
+      [&](Machine& m) { return committed(m, fixture, Verb::kAdamW, DType::kF32, consent()); });
+  const Bytes sent = bytes_of(std::vector<float>(message.begin(), message.begin() + 35));
+  CHECK(difference(array(after, 2, kParam), sent) == -1);
+}
+
+TEST_CASE("commit: AdamW updates every element of a long list once", "[ops]") {
+  // With these numbers a step adds 1 to every weight.
+  constexpr int64_t kCount = 700, kLongest = 9000;
+  const auto numel = [](int64_t i) { return i % 100 == 3 ? kLongest : i % 5; };
+  int64_t total = 0;
+  for (int64_t i = 0; i < kCount; ++i) total += numel(i);
+  const std::vector<float> zero(static_cast<size_t>(total)), one(zero.size(), 1.0f);
+  AdamScalars scalars;
+  scalars.beta1 = scalars.beta2 = scalars.eps = 0.0f;
+  scalars.rate = -1.0f;
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    auto *weights = machine.put(zero), *first = machine.put(zero), *second = machine.put(zero);
+    auto* grads = machine.put(one);
+    std::vector<ParamView> views;
+    std::vector<int32_t> list;
+    int64_t at = 0;
+    for (int64_t i = 0; i < kCount; at += numel(i++)) {
+      ParamView view;
+      view.param = weights + at;
+      view.grad = grads + at;
+      view.momentum = first + at;
+      view.variance = second + at;
+      view.numel = numel(i);
+      views.push_back(view);
+      list.push_back(static_cast<int32_t>(kCount - 1 - i));
+    }
+    machine.ops().commit_adamw(
+        machine.on(), list, {}, {.params = machine.put(views), .adam = machine.put_one(scalars)},
+        {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
+    machine.finish();
+    CHECK((machine.get(weights, total) == one));
+  }
+}
+
+TEST_CASE("commit: nothing is written unless every rank consents to the same stamp", "[ops]") {
+  std::vector<Ballot> rejected(7, consent());
+  rejected[0] = reject_preset();
+  rejected[1] = Ballot{};
+  rejected[2].consent -= 1;
+  rejected[3].consent += 2;
+  rejected[4].stamp += 1;
+  rejected[5].gradient_replicas = -1;
+  rejected[6].weight_replicas = 1;
+  for (const Verb verb : kVerbs) {
+    const Fixture fixture = fixture_for(verb, false, 9);
+    Machine machine(make_reference());
+    Results before = OnMachine(machine, fixture).state();
+    before.push_back(bytes_of(std::vector<Findings>(1)));
+    for (const Ballot& sum : rejected) {
+      CAPTURE(static_cast<int>(verb), &sum - rejected.data());
+      check_everywhere(before,
+                       [&](Machine& m) { return committed(m, fixture, verb, DType::kBF16, sum); });
+    }
+  }
+}
+
+TEST_CASE("ballot: reports what the findings and the rank report", "[ops]") {
+  const Run run = [](Machine& machine) {
+    Results out;
+    for (const bool local_ok : {false, true}) {
+      for (const int64_t nonfinite : {0, 1}) {
+        Findings found;
+        found.nonfinite = nonfinite;
+        found.first_param = nonfinite ? 3 : -1;
+        found.zero_matrices = 5;
+        found.factor = 0x12345678;
+        found.gradient_replicas = -6;
+        found.weight_replicas = int64_t{7} << 40;
+        auto* findings = machine.put_one(found);
+        auto* ballot = machine.put_one(reject_preset());
+        machine.ops().cast_ballot(machine.on(), ballot, findings, kStamp, 11, local_ok);
+        machine.finish();
+        out.push_back(bytes_of(machine, ballot));
+      }
+    }
+    return out;
+  };
+  const Results expected = of_reference(run);
+  for (size_t i = 0; i < 4; ++i) {
+    const auto ballot = value_of<Ballot>(expected[i]);
+    CHECK(ballot.consent == (i == 2));
+    CHECK(ballot.nonfinite == (i == 3));
+    CHECK(ballot.stamp == kStamp);
+    CHECK(ballot.orthogonalized == 11);
+    CHECK(ballot.zero_matrices == 5);
+    CHECK(ballot.gradient_replicas == -6);
+    CHECK(ballot.weight_replicas == int64_t{7} << 40);
+  }
+  check_everywhere(expected, run);
+}

@@ -1,0 +1,204 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "ops/fixture.hpp"
+
+// NorMuon, clipping and QK-clip.
+
+using namespace muonrt;
+using namespace ops_test;
+
+namespace {
+
+/// The layout of a batch, and the kind of each matrix: 'r' and 'c' by rows and columns, 'i' of an
+/// inactive parameter, '-' without moments.
+struct NormedCase {
+  int64_t rows, cols, ld;
+  DType dtype;
+  std::string kinds;
+};
+
+NormuonState put_state(Machine& machine, uint64_t seed, int64_t lines) {
+  Bytes moments = values(seed, DType::kF32, lines);
+  for (int64_t i = 0; i < lines; ++i)
+    set_value(moments, DType::kF32, i, std::abs(value_in(moments, DType::kF32, i)));
+  const Bytes none(static_cast<size_t>(lines * 4));
+  NormuonState state;
+  state.moments = reinterpret_cast<float*>(machine.put(moments));
+  state.staged = reinterpret_cast<float*>(machine.put(none));
+  state.factors = reinterpret_cast<float*>(machine.put(none));
+  state.lines = lines;
+  return state;
+}
+
+/// The matrices; factors, staged and committed moments of each.
+Results normed(Machine& machine, const NormedCase& c) {
+  const int64_t count = std::ssize(c.kinds), stride = c.rows * c.ld;
+  auto* data = machine.put(values(5, c.dtype, count * stride));
+  std::vector<NormuonState> states;
+  for (const char kind : c.kinds) {
+    const bool by_rows = kind != 'c';
+    NormuonState state;
+    if (kind != '-') state = put_state(machine, 6 + states.size(), by_rows ? c.rows : c.cols);
+    state.stored_rows = by_rows;
+    state.param = kind == 'i';
+    states.push_back(state);
+  }
+  ParamView views[2];
+  views[0].active = true;
+  views[1].active = false;
+  MuonScalars group;
+  group.normuon_beta2 = 0.9f;
+  auto* put_views = machine.put(std::vector<ParamView>(views, views + 2));
+  machine.ops().normuon(machine.on(), {data, c.dtype, c.rows, c.cols, c.ld, count, stride}, states,
+                        {.params = put_views, .groups = machine.put_one(group)});
+  machine.ops().commit_normuon(
+      machine.on(), states, put_views,
+      {.sum = machine.put_one(consent()), .world = kWorld, .stamp = kStamp});
+  machine.finish();
+  Results out = {machine.get(data, count * stride * size_of(c.dtype))};
+  for (const NormuonState& state : states)
+    for (const float* at : {state.factors, state.staged, state.moments})
+      if (at) out.push_back(bytes_of(machine, at, state.lines));
+  return out;
+}
+
+void check_normed(const NormedCase& c) {
+  CAPTURE(name_of(c.dtype), c.rows, c.cols, c.ld, c.kinds);
+  const Run run = [&](Machine& machine) { return normed(machine, c); };
+  check_everywhere(of_host(run), run);
+}
+
+/// The factor in every table, the exact sum of squares, the norm and what was noted.
+Results clipped(Machine& machine, const Fixture& fixture, float found_inf, double limit) {
+  OnMachine on(machine, fixture);
+  auto* sums = machine.put(std::vector<int64_t>(kNormWords));
+  auto* findings = machine.put_one(Findings{});
+  auto* norm = machine.put_one(0.0);
+  GradientFactors factors;
+  factors.host = 0.5f;
+  factors.inverse_scale = machine.put_one(0.25f);
+  factors.multiplier = machine.put_one(3.0f);
+  factors.found_inf = machine.put_one(found_inf);
+  const auto params = std::ssize(fixture.params), groups = std::ssize(fixture.groups);
+  const std::vector<int32_t> list = all_params(fixture);
+  machine.ops().sum_squares(machine.on(), list, on.views, sums);
+  machine.ops().scale_gradients(machine.on(), factors, {.norm = limit, .sums = sums},
+                                {on.views, params, on.groups, groups, on.adam, params}, findings,
+                                norm);
+  machine.finish();
+  std::vector<float> scales;
+  for (const ParamView& view : machine.get(on.views, params)) scales.push_back(view.grad_scale);
+  for (const AdamScalars& s : machine.get(on.adam, params)) scales.push_back(s.grad_scale);
+  for (const MuonScalars& s : machine.get(on.groups, groups)) scales.push_back(s.grad_scale);
+  return {bytes_of(scales), bytes_of(machine, sums, kNormWords), bytes_of(machine, norm),
+          bytes_of(machine, findings)};
+}
+
+}  // namespace
+
+TEST_CASE("normuon: moments, factors and matrices have the same bits on every backend",
+          "[ops][tsan]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [rows, cols, ld] : {std::tuple<int64_t, int64_t, int64_t>(7, 5, 8),
+                                         {33, 300, 303},
+                                         {1, 40, 43},
+                                         {70, 31, 34},
+                                         {33, 300, 304},
+                                         {1, 40, 40},
+                                         {70, 532, 544},
+                                         {140, 72, 72}})
+      for (const char* const kinds : {"r", "c", "i", "r-cir"})
+        check_normed({rows, cols, ld, dtype, kinds});
+  }
+  // More lines than a block has at once, more matrices than a launch takes.
+  check_normed({2100, 8, 8, DType::kBF16, "r"});
+  check_normed({4, 2100, 2104, DType::kBF16, "c"});
+  check_normed({3, 16, 16, DType::kBF16, std::string(130, 'r')});
+}
+
+TEST_CASE("normuon: the reference's float64 values, up to the roundings of f32 sums", "[ops]") {
+  for (const char* const kinds : {"r", "c", "r-cir"}) {
+    const Run run = [&](Machine& machine) {
+      return normed(machine, {33, 300, 303, DType::kF32, kinds});
+    };
+    const Results expected = of_reference(run), got = of_host(run);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      double worst = 0;
+      for (int64_t at = 0; 4 * at < std::ssize(expected[i]); ++at) {
+        const double x = value_in(expected[i], DType::kF32, at);
+        const double off = std::fabs(value_in(got[i], DType::kF32, at) - x);
+        worst = std::max(worst, off == 0 ? 0.0 : off / std::fabs(x));
+      }
+      CAPTURE(kinds, i);
+      CHECK(worst <= 32 * 0x1p-24);
+    }
+  }
+}
+
+TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[ops][tsan]") {
+  const Fixture fixture = make_fixture(12);
+  for (const bool found_inf : {false, true}) {
+    for (const double limit : {0.0, 1.5}) {
+      CAPTURE(found_inf, limit);
+      const Run run = [&](Machine& machine) {
+        return clipped(machine, fixture, found_inf ? 1.0f : 0.0f, limit);
+      };
+      const Results expected = of_reference(run);
+      CHECK(value_of<Findings>(expected[3]).nonfinite == found_inf);
+      CHECK((value_of<double>(expected[2]) > 0) == (limit > 0));
+      CHECK(value_of<float>(expected[0]) > 0.0f);
+      check_everywhere(expected, run);
+    }
+  }
+}
+
+TEST_CASE("qk-clip: row factors, and a bad logit is noted", "[ops][tsan]") {
+  const auto factors = [](Machine& machine, QkKind kind, float bad) {
+    QkClip clip;
+    clip.kind = kind;
+    clip.heads = 6;
+    clip.kv_heads = 3;
+    clip.head_dim = 50;
+    clip.nope = 40;
+    clip.rope = 20;
+    clip.v_dim = 30;
+    clip.rows = kind == QkKind::kQuery         ? 300
+                : kind == QkKind::kKey         ? 150
+                : kind == QkKind::kMlaQuery    ? 360
+                : kind == QkKind::kMlaKeyValue ? 210
+                                               : 600;
+    const std::vector<float> logits = {50, 400, 100, 900, bad, 101};
+    auto* taken = machine.put(std::vector<float>(6));
+    machine.ops().take_logits(machine.on(), machine.put(logits), taken, 6);
+    clip.logits = taken;
+    clip.selected = machine.put(std::vector<int32_t>{1, 1, 0, 1, 1, 1});
+    clip.factors = machine.put(std::vector<float>(static_cast<size_t>(clip.rows)));
+    auto* findings = machine.put_one(Findings{});
+    machine.ops().clip_heads(machine.on(), clip, findings);
+    machine.finish();
+    return Results{bytes_of(machine, findings), bytes_of(machine, clip.factors, clip.rows)};
+  };
+  for (const QkKind kind :
+       {QkKind::kQuery, QkKind::kKey, QkKind::kMlaQuery, QkKind::kMlaKeyValue, QkKind::kQkv}) {
+    for (const float bad : {-HUGE_VALF, HUGE_VALF, std::nanf("")}) {
+      CAPTURE(static_cast<int>(kind), bad);
+      const bool well = bad == -HUGE_VALF;
+      const Run run = [&](Machine& machine) {
+        Results out = factors(machine, kind, bad);
+        if (!well) out.pop_back();  // the step is rejected
+        return out;
+      };
+      const Results expected = of_reference(run);
+      const auto found = value_of<Findings>(expected[0]);
+      CHECK(found.nonfinite == (well ? 0 : 1));
+      CHECK(found.first_param == -1);  // any parameter of the layer
+      float least = well ? 1.0f : 0.0f;
+      for (int64_t i = 0; well && 4 * i < std::ssize(expected[1]); ++i)
+        least = std::min(least, value_in(expected[1], DType::kF32, i));
+      CHECK(least < 0.5f);
+      check_everywhere(expected, run);
+    }
+  }
+}

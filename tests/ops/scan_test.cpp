@@ -1,0 +1,131 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ops/subjects.hpp"
+
+// What is found in gradients that no message carries; copies and fills.
+
+using namespace muonrt;
+using namespace ops_test;
+
+namespace {
+
+Findings scanned(Machine& machine, const std::vector<ParamView>& views,
+                 const std::vector<int32_t>& list) {
+  auto* findings = machine.put_one(Findings{});
+  machine.ops().scan(machine.on(), list, machine.put(views), findings);
+  machine.finish();
+  return machine.get_one(findings);
+}
+
+}  // namespace
+
+TEST_CASE("scan: finds what a list of many parameters of all sizes holds", "[ops]") {
+  // More parameters than a block has threads, some empty, some longer than a part.
+  constexpr int64_t kCount = 600, kLongest = 21000;
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    std::vector<ParamView> views;
+    std::vector<int32_t> list;
+    // All gradients are parts of two arrays, one for each dtype.
+    const auto* full = machine.put(values(1, DType::kF32, kLongest));
+    const auto* half = machine.put(values(1, DType::kBF16, kLongest));
+    for (int64_t i = 0; i < kCount; ++i) {
+      ParamView view;
+      view.grad_dtype = i % 2 ? DType::kBF16 : DType::kF32;
+      view.numel = i % 50 == 0 ? 20000 + i : i % 7;
+      view.active = i != 350;
+      view.grad = (i % 2 ? half : full) + i % 5 * size_of(view.grad_dtype);
+      views.push_back(view);
+      list.push_back(static_cast<int32_t>((i * 7) % kCount));  // out of order
+    }
+    const auto poisoned = [&](const std::vector<std::pair<int64_t, int64_t>>& places) {
+      std::vector<ParamView> changed = views;
+      for (const auto& [param, element] : places) {
+        ParamView& view = changed[static_cast<size_t>(param)];
+        Bytes grad = values(static_cast<uint64_t>(param), view.grad_dtype, view.numel);
+        set_value(grad, view.grad_dtype, element, std::nanf(""));
+        view.grad = machine.put(grad);
+      }
+      return scanned(machine, changed, list);
+    };
+    CHECK(poisoned({}).nonfinite == 0);
+    CHECK(poisoned({{350, 20349}}).nonfinite == 0);
+    // 592 and 584 come first among those of the list's second and third 256.
+    for (const auto& [param, element] : {std::pair<int64_t, int64_t>(0, 0),
+                                         {100, 20099},
+                                         {550, 8192},
+                                         {599, 3},
+                                         {255, 2},
+                                         {257, 4},
+                                         {592, 0},
+                                         {584, 0}}) {
+      const Findings found = poisoned({{param, element}, {350, 0}});
+      CHECK(found.nonfinite == 1);
+      CHECK(found.first_param == param);
+    }
+    CHECK(poisoned({{599, 0}, {100, 7}, {102, 1}}).first_param == 100);
+    CHECK(scanned(machine, views, {}).nonfinite == 0);
+  }
+}
+
+TEST_CASE("scan: sees every element of a listed parameter that is active or watched",
+          "[ops][tsan]") {
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    for (int64_t i = 0; i < 37; ++i) {
+      Bytes grad = values(2, DType::kF32, 37);
+      set_value(grad, DType::kF32, i, -HUGE_VALF);
+      std::vector<ParamView> views(2);
+      views[0].grad = views[1].grad = machine.put(grad);
+      views[0].numel = views[1].numel = 37;
+      views[0].active = 0;
+      CHECK(scanned(machine, views, {1, 0}).first_param == 1);
+      CHECK(scanned(machine, views, {0}).nonfinite == 0);
+      views[0].watched = 1;
+      CHECK(scanned(machine, views, {1, 0}).first_param == 0);
+    }
+  }
+}
+
+TEST_CASE("scan: sees gradients scaled, and squared if there is a second moment", "[ops]") {
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    ParamView view;
+    view.grad = machine.put(std::vector<float>{1.0f, 1e25f, -2.0f});
+    view.numel = 3;
+    auto* variance = machine.put(std::vector<float>(3));
+    const auto found = [&](float scale, bool second_moment) {
+      view.grad_scale = scale;
+      view.variance = second_moment ? variance : nullptr;
+      return scanned(machine, {view}, {0}).nonfinite == 1;
+    };
+    CHECK_FALSE(found(1.0f, false));
+    CHECK(found(1.0f, true));  // 1e50
+    CHECK(found(1e14f, false));
+    CHECK_FALSE(found(1e-7f, true));
+  }
+}
+
+TEST_CASE("copy and fill: exactly the named bytes change", "[ops][tsan]") {
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    for (const int64_t bytes : {0, 1, 100, 1000003}) {
+      Bytes from;
+      for (int64_t i = 0; i < bytes + 2; ++i)
+        from.push_back(static_cast<unsigned char>(bits_at(1, i)));
+      Bytes expected(from.size(), 9);
+      auto* to = machine.put(expected);
+      machine.ops().copy(machine.on(), to + 1, machine.put(from) + 1, bytes);
+      std::copy(from.begin() + 1, from.end() - 1, expected.begin() + 1);
+      CHECK(difference(machine.get(to, bytes + 2), expected) == -1);
+      machine.ops().fill(machine.on(), to + 1, 0xa5, bytes);
+      std::fill(expected.begin() + 1, expected.end() - 1, 0xa5);
+      CHECK(difference(machine.get(to, bytes + 2), expected) == -1);
+    }
+  }
+}

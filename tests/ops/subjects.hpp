@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/machine.hpp"
+
+// The backends whose ops are tested, and how their results are compared.
+namespace ops_test {
+
+using namespace machines;
+
+struct Subject {
+  std::string name;
+  std::function<std::unique_ptr<muonrt::Device>()> make;
+};
+
+/// Every backend present: the host with one thread and with three, and CUDA if there is a GPU.
+std::vector<Subject> subjects();
+/// The same with every implementation of products.
+std::vector<Subject> product_subjects();
+
+using Results = std::vector<Bytes>;
+using Run = std::function<Results(Machine&)>;
+
+/// The results of the reference implementation: for all ops but products, norms and other sums the
+/// bits of every backend.
+Results of_reference(const Run& run);
+/// The results of the host, whose sums have the bits of every backend (not those of products).
+Results of_host(const Run& run);
+/// Checks that the results of every backend are `expected`, byte by byte.
+void check_everywhere(const Results& expected, const Run& run);
+
+template <class T>
+Bytes bytes_of(const std::vector<T>& values) {
+  const auto* at = reinterpret_cast<const unsigned char*>(values.data());
+  return Bytes(at, at + values.size() * sizeof(T));
+}
+/// `count` values of the machine's memory.
+template <class T>
+Bytes bytes_of(Machine& machine, const T* from, int64_t count = 1) {
+  return machine.get(reinterpret_cast<const unsigned char*>(from),
+                     count * static_cast<int64_t>(sizeof(T)));
+}
+template <class T>
+T value_of(const Bytes& bytes) {
+  T out;
+  std::memcpy(static_cast<void*>(&out), bytes.data(), sizeof out);
+  return out;
+}
+
+}  // namespace ops_test
