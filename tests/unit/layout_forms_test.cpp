@@ -18,68 +18,6 @@ MeshPtr mesh(Sizes shape, std::vector<std::string> names = {}, std::vector<int32
 
 }  // namespace
 
-TEST_CASE("layout: row bounds say each shard's rows, some of them none", "[unit][layout]") {
-  const Layout l = Layout::with_row_bounds(mesh({3}), {7, 2}, {}, {0}, 0, {0, 3, 3, 7});
-  CHECK(l.runs(0, 0) == Runs{{0, 3}});
-  CHECK(l.runs(1, 0).empty());
-  CHECK(l.runs(2, 0) == Runs{{3, 7}});
-  CHECK(l.local_shape(1) == Sizes{0, 2});
-  CHECK(l.local_shape(2) == Sizes{4, 2});
-  CHECK(l.locate(0, 3).coords == Sizes{2});
-  CHECK(l.locate(0, 3).position == 0);
-}
-
-TEST_CASE("layout: row bounds act on the list that the cuts before leave", "[unit][layout]") {
-  // tp halves the columns; the rows of each half lie on the fsdp ranks as 1, 4, 0
-  const Layout l = Layout::with_row_bounds(mesh({3, 2}), {5, 6}, {{{1}, 1}}, {0}, 0, {0, 1, 5, 5});
-  CHECK(l.runs(0, 0) == Runs{{0, 1}});
-  CHECK(l.runs(3, 0) == Runs{{1, 5}});
-  CHECK(l.runs(3, 1) == Runs{{3, 6}});
-  CHECK(l.local_shape(5) == Sizes{0, 3});
-  // on the dim that tp has cut strided: positions of that list
-  const Layout s = Layout::with_row_bounds(mesh({2, 2}), {8}, {{{1}, 0, 2}}, {0}, 0, {0, 1, 4});
-  CHECK(s.runs(1, 0) == Runs{{2, 3}});  // tp 1 holds 2 3 6 7
-  CHECK(s.runs(3, 0) == Runs{{3, 4}, {6, 8}});
-}
-
-TEST_CASE("layout: an owner holds the whole tensor, the others an empty first dim",
-          "[unit][layout]") {
-  const Layout l = Layout::with_owner(mesh({2, 3}, {"rep", "dp"}), {4, 5}, {1}, 2);
-  for (const int rank : {2, 5}) CHECK(l.local_shape(rank) == Sizes{4, 5});
-  for (const int rank : {0, 1, 3, 4}) {
-    CHECK(l.local_shape(rank) == Sizes{0, 5});
-    CHECK(blocks_of(l, rank).empty());
-  }
-  CHECK(l.replicas() == 2);
-  CHECK(l.shard_group(4) == std::vector<int>{3, 4, 5});
-  const Layout scalar = Layout::with_owner(mesh({3}), {}, {0}, 1);
-  CHECK(scalar.local_numel(0) == 0);
-  CHECK(scalar.local_numel(1) == 1);
-  CHECK(blocks_of(scalar, 1) == std::vector<Block>{{0, 0, 1, 1, 0, 1}});
-  CHECK(blocks_of(scalar, 2).empty());
-}
-
-TEST_CASE("layout: a matrix on one owner of what tensor parallelism leaves", "[unit][layout]") {
-  const Layout l = Layout::with_owner(mesh({2, 2}, {"dp", "tp"}), {5, 4}, {0}, 1, {{{1}, 0}});
-  CHECK(l.local_shape(0) == Sizes{0, 4});
-  CHECK(l.local_shape(2) == Sizes{3, 4});
-  CHECK(l.runs(3, 0) == Runs{{3, 5}});
-}
-
-TEST_CASE("layout: flat ranges of uneven local tensors are given for each rank of the group",
-          "[unit][layout]") {
-  // 5 rows over tp=2: 3 and 2 rows of 2; dp cuts the 6 and the 4 elements
-  const Layout l =
-      Layout::with_flat(mesh({2, 2}), {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {0, 1}, {5, 6}, {1, 4}});
-  CHECK(l.local_numel(0) == 5);
-  CHECK(l.local_numel(1) == 1);
-  CHECK(blocks_of(l, 0) == std::vector<Block>{{0, 0, 2, 2, 0, 2}, {2, 0, 1, 1, 4, 1}});
-  CHECK(blocks_of(l, 2) == std::vector<Block>{{2, 1, 1, 1, 0, 1}});
-  CHECK(blocks_of(l, 3) == std::vector<Block>{{3, 1, 1, 1, 0, 1}, {4, 0, 1, 2, 1, 2}});
-  CHECK_THROWS_WITH(Layout::with_flat(mesh({2, 2}), {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {5, 6}}),
-                    Contains("end at 6") && Contains("4 elements"));
-}
-
 TEST_CASE("layout: a flat range over whole rows equals the row bounds that say the same",
           "[unit][layout]") {
   const MeshPtr m = mesh({3});
@@ -121,17 +59,6 @@ TEST_CASE("layout: partial dims hold addends, numbered by mesh coordinates", "[u
   CHECK(l.replica_group(9) == std::vector<int>{9, 8, 3, 2});
   CHECK(l.local_numel(9) == 2);
   CHECK(l.describe() == "S(0) over d1=3, P over d0=2, P over d2=2");
-}
-
-TEST_CASE("layout: shard groups follow mesh coordinates where ranks do not ascend",
-          "[unit][layout]") {
-  const Layout l = Layout::from_cuts(mesh({2, 2}, {}, {7, 3, 1, 5}), {4, 4}, {{{1}, 0}});
-  CHECK(l.shard_group(3) == std::vector<int>{7, 3});
-  CHECK(l.shard_group(1) == std::vector<int>{1, 5});
-  CHECK(l.shard_index(3) == 1);
-  CHECK(l.replica_index(5) == 1);
-  CHECK(l.rank_of(1, 0) == 1);
-  CHECK_THROWS_WITH(l.rank_of(2, 0), Contains("replica 2"));
 }
 
 TEST_CASE("layout: weights of more than two dims are matrices on request", "[unit][layout]") {
@@ -226,7 +153,10 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
                     Contains("end at 8") && Contains("9 elements"));
   CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {4, 12}, {12, 9}}),
                     Contains("[12, 9)"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {5, 6}}),
+                    Contains("end at 6") && Contains("4 elements"));
   const Layout l = Layout::from_cuts(m, {4, 4, 4}, {});
+  CHECK_THROWS_WITH(l.rank_of(6, 0), Contains("replica 6"));
   CHECK_THROWS_WITH(l.runs(0, 3), Contains("tensor dim 3"));
   CHECK_THROWS_WITH(l.locate(0, 4), Contains("index 4"));
   CHECK_THROWS_WITH(blocks_of_matrix(l, 0, 4), Contains("no matrix 4"));
