@@ -1,11 +1,9 @@
-"""muonrt.torch.Muon as trainers use it over ranks: checkpoints, clipping, faults, real training."""
+"""muonrt.torch.Muon as trainers use it over ranks: checkpoints, scaling, faults."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 from test_torch_ranks import Model, fsdp, inject, one_rank, optimizer  # noqa: E402
 from torch_ranks import full, on_gloo  # noqa: E402
 
@@ -170,31 +168,3 @@ def a_rank_is_gone(rank, size):
 
 def test_a_rank_that_is_gone_is_named():
     assert on_gloo(2, a_rank_is_gone) == ["told", "gone"]
-
-
-def train(rank, size, clip):
-    """Real training, each rank with its part of every batch; the last loss over all samples."""
-    m = fsdp(Model(), size)
-    one = optimizer(m)
-    generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(0, 11, (48,), generator=generator)
-    labels = tokens % 3
-    mine = slice(rank * 48 // size, (rank + 1) * 48 // size)
-    for _ in range(40):
-        one.zero_grad()
-        loss = torch.nn.functional.cross_entropy(m(tokens[mine]), labels[mine])
-        loss.backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
-        one.step()
-    total = torch.tensor([loss.item()])
-    dist.all_reduce(total)
-    one.close()
-    return total.item() / size
-
-
-def test_training_over_ranks_goes_as_over_one():
-    for clip in (False, True):
-        alone = on_gloo(1, train, clip)[0]
-        together = on_gloo(3, train, clip)
-        assert alone < 0.5 and np.allclose(together, alone, atol=0.02), (alone, together)
