@@ -44,8 +44,8 @@ class World {
   void make() {
     for (OneMatrix& trainer : trainers_) trainer.destroy();
     all([&](int rank) {
-      const auto status = trainers_[rank].create(comms_[rank]);
-      if (status != MUONRT_OK || work_ != Work::kBeginReserved) return status;
+      const auto made = trainers_[rank].create(comms_[rank]);
+      if (made != MUONRT_OK || work_ != Work::kBeginReserved) return made;
       return muonrt_optimizer_save_reserve(trainers_[rank].optimizer, &options_, nullptr);
     });
   }
@@ -61,6 +61,7 @@ class World {
   bool run(int faulty, int64_t nth) {
     return support::refused(ranks_, faulty, nth, [&](int rank) {
       status[rank] = work(trainers_[rank].optimizer);
+      support::Refusal::mark(false);
       said[rank] = status[rank] == MUONRT_OK ? "" : muonrt_last_error();
     });
   }
