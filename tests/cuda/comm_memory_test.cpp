@@ -6,16 +6,10 @@
 #include "muonrt/nccl.h"
 #include "support/refusing_new.hpp"
 #include "support/sanitized.hpp"
-#include "support/thread_ranks.hpp"
-
-using support::Refusal;
-using support::refusal;
 
 TEST_CASE("cuda communicators: a rank without memory for one keeps nobody waiting", "[cuda]") {
   int failed = 0, differ = 0;
   for (int64_t nth = 0;; ++nth) {
-    refusal.disarm();
-    Refusal::mark(false);
     muonrt_thread_group_t* group = nullptr;
     REQUIRE(muonrt_thread_group_create(&group, 2) == MUONRT_OK);
     muonrt_comm_t *hosts[2] = {}, *made[2] = {};
@@ -25,14 +19,9 @@ TEST_CASE("cuda communicators: a rank without memory for one keeps nobody waitin
       muonrt_comm_set_timeout(hosts[rank], 20'000);
     }
     muonrt_thread_group_destroy(group);
-    refusal.arm(nth);
-    transport_test::on_ranks(2, [&](int rank) {
-      Refusal::mark(rank == 1);
+    const bool fired = support::refused(2, 1, nth, [&](int rank) {
       status[rank] = muonrt_comm_create_staged(&made[rank], hosts[rank], 0);
-      Refusal::mark(false);
     });
-    const bool fired = refusal.fired();
-    refusal.disarm();
     CAPTURE(nth);
     CHECK((status[0] == MUONRT_OK) == (status[1] == MUONRT_OK));
     for (const muonrt_status_t s : status)

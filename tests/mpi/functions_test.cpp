@@ -1,5 +1,5 @@
+#include <array>
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <vector>
 
 #include "base/text.hpp"
@@ -7,96 +7,46 @@
 #include "muonrt/mpi.h"
 #include "muonrt/muonrt.h"
 
-// A trainer's own MPI in place of the built-in exchanges, through the C ABI: it knows its layouts
-// and calls MPI_Gatherv and MPI_Scatterv.
+// A trainer's own MPI instead of the built-in exchanges, through the C ABI: its matrices are cut
+// into rows, and it calls MPI_Gatherv and MPI_Scatterv.
 
 using namespace mpi_test;
 
 namespace {
 
 constexpr int kSteps = 4;
+constexpr muonrt_placement_t kRows = {MUONRT_PLACEMENT_SHARD, 0, 1};
 
 void require(muonrt_status_t status) {
   if (status != MUONRT_OK) throw std::runtime_error(muonrt_last_error());
 }
 
-struct Matrix {
-  int64_t shape[2];
-  muonrt_layout_t layout;
-};
-
-/// The trainer: a mesh of (size / 2) x 2 where that is even, else of one dimension.
 struct Trainer {
   MPI_Comm mpi;
   int ranks = 1, rank = 0;
-  int64_t mesh_shape[2];
-  muonrt_mesh_t mesh;
-  muonrt_placement_t rows_and_columns[2], rows_of_replicas[2], columns[2];
-  std::vector<Matrix> matrices;
+  muonrt_layout_t layout;
+  std::vector<std::array<int64_t, 2>> shapes = {{13, 9}, {5, 8}, {6, 21}, {3, 3}};
   int64_t calls = 0;
 
   explicit Trainer(MPI_Comm comm) {
     MPI_Comm_dup(comm, &mpi);
     MPI_Comm_size(mpi, &ranks);
     MPI_Comm_rank(mpi, &rank);
-    mesh_shape[1] = ranks % 2 == 0 ? 2 : 1;
-    mesh_shape[0] = ranks / mesh_shape[1];
-    muonrt_mesh_init(&mesh);
-    mesh.ndim = 2;
-    mesh.shape = mesh_shape;
-    const muonrt_placement_t replicate = {MUONRT_PLACEMENT_REPLICATE, 0, 0};
-    const muonrt_placement_t shard0 = {MUONRT_PLACEMENT_SHARD, 0, 0};
-    const muonrt_placement_t shard1 = {MUONRT_PLACEMENT_SHARD, 1, 0};
-    rows_and_columns[0] = shard0, rows_and_columns[1] = shard1;
-    rows_of_replicas[0] = replicate, rows_of_replicas[1] = shard0;
-    columns[0] = shard1, columns[1] = shard1;
-    add(13, 9, rows_and_columns);
-    add(5, 8, rows_of_replicas);
-    add(6, 21, columns);
-    add(3, 3, rows_and_columns);
+    muonrt_layout_init(&layout);
+    layout.placements = &kRows;
   }
   ~Trainer() { MPI_Comm_free(&mpi); }
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  void add(int64_t rows, int64_t cols, const muonrt_placement_t* placements) {
-    Matrix m{{rows, cols}, {}};
-    muonrt_layout_init(&m.layout);
-    m.layout.mesh = &mesh;
-    m.layout.placements = placements;
-    matrices.push_back(m);
-  }
-
-  std::vector<muonrt_run_t> runs(const Matrix& m, int of_rank, int dim) const {
-    muonrt_run_t out[8];
-    int64_t count = 0;
-    require(muonrt_layout_runs(out, 8, &count, &m.layout, ranks, 2, m.shape, of_rank, dim));
-    return {out, out + count};
-  }
-
-  /// Calls use(offset in the whole matrix) for each element of a rank, in local order.
-  template <class Use>
-  void each(const Matrix& m, int of_rank, Use use) const {
-    for (const muonrt_run_t& r : runs(m, of_rank, 0)) {
-      for (int64_t i = r.begin; i < r.end; ++i) {
-        for (const muonrt_run_t& c : runs(m, of_rank, 1)) {
-          for (int64_t j = c.begin; j < c.end; ++j) use(i * m.shape[1] + j);
-        }
-      }
-    }
-  }
-
-  int numel(const Matrix& m, int of_rank) const {
-    int n = 0;
-    each(m, of_rank, [&](int64_t) { ++n; });
-    return n;
-  }
-
-  /// Elements of every rank, and where they begin in a message of all.
-  void counts(const Matrix& m, std::vector<int>& count, std::vector<int>& first) const {
+  /// Elements of every rank, and the first of each.
+  void counts(int64_t param, std::vector<int>& count, std::vector<int>& first) const {
+    const auto& shape = shapes[static_cast<size_t>(param)];
     int at = 0;
     for (int r = 0; r < ranks; ++r) {
-      count.push_back(numel(m, r));
+      int64_t local[2];
+      require(muonrt_layout_local_shape(local, &layout, ranks, 2, shape.data(), r));
+      count.push_back(static_cast<int>(local[0] * local[1]));
       first.push_back(at);
       at += count.back();
     }
@@ -112,18 +62,10 @@ struct Trainer {
   static int gather(void* state, int64_t param, int32_t owner, const void* local, void* full,
                     void*) {
     auto& self = *static_cast<Trainer*>(state);
-    const Matrix& m = self.matrices[static_cast<size_t>(param)];
     std::vector<int> count, first;
-    self.counts(m, count, first);
-    std::vector<uint16_t> all(static_cast<size_t>(first.back() + count.back()));
-    MPI_Gatherv(local, count[static_cast<size_t>(self.rank)], MPI_UINT16_T, all.data(),
-                count.data(), first.data(), MPI_UINT16_T, owner, self.mpi);
-    if (self.rank == owner) {
-      for (int r = 0; r < self.ranks; ++r) {
-        size_t at = static_cast<size_t>(first[static_cast<size_t>(r)]);
-        self.each(m, r, [&](int64_t to) { static_cast<uint16_t*>(full)[to] = all[at++]; });
-      }
-    }
+    self.counts(param, count, first);
+    MPI_Gatherv(local, count[static_cast<size_t>(self.rank)], MPI_UINT16_T, full, count.data(),
+                first.data(), MPI_UINT16_T, owner, self.mpi);
     ++self.calls;
     return 0;
   }
@@ -131,17 +73,9 @@ struct Trainer {
   static int redistribute(void* state, int64_t param, int32_t owner, const void* full, void* local,
                           void*) {
     auto& self = *static_cast<Trainer*>(state);
-    const Matrix& m = self.matrices[static_cast<size_t>(param)];
     std::vector<int> count, first;
-    self.counts(m, count, first);
-    std::vector<uint16_t> all;
-    if (self.rank == owner) {
-      for (int r = 0; r < self.ranks; ++r) {
-        self.each(m, r,
-                  [&](int64_t from) { all.push_back(static_cast<const uint16_t*>(full)[from]); });
-      }
-    }
-    MPI_Scatterv(all.data(), count.data(), first.data(), MPI_UINT16_T, local,
+    self.counts(param, count, first);
+    MPI_Scatterv(full, count.data(), first.data(), MPI_UINT16_T, local,
                  count[static_cast<size_t>(self.rank)], MPI_UINT16_T, owner, self.mpi);
     ++self.calls;
     return 0;
@@ -168,21 +102,27 @@ Result train(Trainer& t, const muonrt_distributed_config_t* config) {
   muonrt_optimizer_options_t options;
   muonrt_optimizer_options_init(&options);
   options.distributed = config;
-  const size_t n = t.matrices.size();
+  const size_t n = t.shapes.size(), mine = static_cast<size_t>(t.rank);
   const char* const names[] = {"a", "b", "c", "d"};
   std::vector<std::vector<float>> grads(n);
   std::vector<muonrt_param_t> params(n);
   out.shards.resize(n);
+  // This rank's rows in a step; -1: the weights.
+  const auto fill = [&](size_t i, std::vector<float>& into, int step) {
+    std::vector<int> count, first;
+    t.counts(static_cast<int64_t>(i), count, first);
+    into.resize(static_cast<size_t>(count[mine]) + 1);  // so that data() is no null
+    for (int e = 0; e < count[mine]; ++e)
+      into[static_cast<size_t>(e)] = number(static_cast<int64_t>(i), first[mine] + e, step);
+  };
   for (size_t i = 0; i < n; ++i) {
-    const auto p = static_cast<int64_t>(i);
-    t.each(t.matrices[i], t.rank, [&](int64_t e) { out.shards[i].push_back(number(p, e, -1)); });
-    grads[i].resize(out.shards[i].size() + 1);
-    out.shards[i].reserve(1);
+    fill(i, out.shards[i], -1);
+    fill(i, grads[i], 0);
     muonrt_param_init(&params[i]);
     params[i].name = names[i];
     params[i].ndim = 2;
-    params[i].shape = t.matrices[i].shape;
-    params[i].layout = &t.matrices[i].layout;
+    params[i].shape = t.shapes[i].data();
+    params[i].layout = &t.layout;
     params[i].data = out.shards[i].data();
     params[i].grad = grads[i].data();
   }
@@ -190,11 +130,7 @@ Result train(Trainer& t, const muonrt_distributed_config_t* config) {
   require(muonrt_optimizer_create(&optimizer, comm, &options, &group, 1, params.data(),
                                   static_cast<int64_t>(n)));
   for (int step = 0; step < kSteps; ++step) {
-    for (size_t i = 0; i < n; ++i) {
-      size_t at = 0;
-      t.each(t.matrices[i], t.rank,
-             [&](int64_t e) { grads[i][at++] = number(static_cast<int64_t>(i), e, step); });
-    }
+    for (size_t i = 0; i < n; ++i) fill(i, grads[i], step);
     muonrt_step_t args;
     muonrt_step_init(&args);
     args.lr = 0.02;
@@ -229,7 +165,7 @@ TEST_CASE("functions: a trainer's own MPI gives the bits of the built-in exchang
         config.prefetch_count = prefetch;
         t.calls = 0;
         const Result own = train(t, &config);
-        const auto expected = static_cast<int64_t>(2 * kSteps * t.matrices.size());
+        const auto expected = static_cast<int64_t>(2 * kSteps * t.shapes.size());
         if (own.shards != built_in.shards)
           problem += muonrt::cat("differs, serial ", serial, ", prefetch ", prefetch, "; ");
         if (t.calls != expected)

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "support/thread_ranks.hpp"
+
 /// Memory that is refused, once or to some: operator new (refusing_new.hpp) asks.
 namespace support {
 
@@ -42,5 +44,23 @@ class Refusal {
 };
 
 inline constinit Refusal refusal;
+
+/// Runs `work(rank)` on one thread for each of `ranks`; the nth allocation of rank `faulty` fails.
+/// Rank -1 or a negative `nth`: none fails.
+/// @return  whether that allocation was reached.
+template <class Work>
+bool refused(int ranks, int faulty, int64_t nth, const Work& work) {
+  refusal.disarm();
+  Refusal::mark(false);
+  if (nth >= 0) refusal.arm(nth);
+  transport_test::on_ranks(ranks, [&](int rank) {
+    Refusal::mark(rank == faulty);
+    work(rank);
+    Refusal::mark(false);
+  });
+  const bool fired = nth >= 0 && refusal.fired();
+  refusal.disarm();
+  return fired;
+}
 
 }  // namespace support

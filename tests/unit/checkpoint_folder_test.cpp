@@ -14,26 +14,6 @@ using namespace resumed;
 using Catch::Contains;
 using test_support::Folder;
 
-TEST_CASE("checkpoint: the last few are kept, and nothing else", "[unit][state]") {
-  const Folder folder;
-  for (const int64_t steps : {1, 2, 3, 4}) {
-    put(folder.path() + "/muonrt-0123456789abcdef-manifest.tmp", "of a save that failed");
-    put(folder.path() + "/mine.txt", "the caller's");
-    save(small(), steps, folder.path(), {.with_params = true, .keep = 3});
-  }
-  const auto names = names_in(folder.path());
-  CHECK(names.size() == 1 + 2 + 1 + 3 * 2);  // the newest, two older, the caller's, their files
-  std::vector<int64_t> steps;
-  for (const std::string& name : names) {
-    if (!name.starts_with("manifest")) continue;
-    steps.push_back(parse_manifest(content(folder.path() + "/" + name), name).step);
-    CHECK(problem_of([&] { load(small(), 0, 0, folder.path(), {.manifest = name}); }) ==
-          "no error");
-  }
-  std::sort(steps.begin(), steps.end());
-  CHECK(steps == std::vector<int64_t>{2, 3, 4});
-}
-
 TEST_CASE("checkpoint: a folder that the ranks do not share is refused", "[unit][state]") {
   const Folder one, two;
   std::vector<std::string> problems(2);
@@ -76,7 +56,8 @@ TEST_CASE("checkpoint: of two jobs that save into one folder one is told, the ot
   CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 2);
 }
 
-TEST_CASE("checkpoint: nothing is removed but what a save has made", "[unit][state]") {
+TEST_CASE("checkpoint: the last saves are kept, and only files of older saves are removed",
+          "[unit][state]") {
   const std::string id = "0123456789abcdef";
   const std::vector<std::string> others = {
       "manifest-notes.txt",         "manifest-1.json",       "muonrt-config.yaml",
@@ -89,33 +70,28 @@ TEST_CASE("checkpoint: nothing is removed but what a save has made", "[unit][sta
   const Folder folder;
   for (const auto& names : {others, left})
     for (const std::string& name : names) put(folder.path() + "/" + name, "x");
-  save(small(), 1, folder.path(), {.keep = 2});
-  save(small(), 2, folder.path(), {.keep = 2});
+  std::vector<int64_t> expected, kept;  // the newest first, whatever their steps
+  for (const int64_t steps : {3, 1, 2, 2, 1}) {
+    save(small(), steps, folder.path(), {.with_params = true, .keep = 3});
+    expected.insert(expected.begin(), steps);
+    if (expected.size() > 3) expected.pop_back();
+    const auto names = names_in(folder.path());
+    kept.clear();
+    for (auto name = names.rbegin(); name != names.rend(); ++name) {
+      if (*name != "manifest.json" && !name->starts_with("manifest-0")) continue;
+      kept.push_back(parse_manifest(content(folder.path() + "/" + *name), *name).step);
+      CHECK(problem_of([&] { load(small(), 0, 0, folder.path(), {.manifest = *name}); }) ==
+            "no error");
+    }
+    CHECK(kept == expected);
+  }
   const auto names = names_in(folder.path());
   const auto there = [&](const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   for (const std::string& name : others) CHECK((there(name) ? "" : name) == "");
   for (const std::string& name : left) CHECK((there(name) ? name : "") == "");
-  CHECK(names.size() == others.size() + 2 * 3);
-}
-
-TEST_CASE("checkpoint: the last saves are kept, whatever their steps", "[unit][state]") {
-  const Folder folder;
-  std::vector<int64_t> expected;
-  for (const int64_t steps : {3, 1, 2, 2, 1}) {
-    save(small(), steps, folder.path(), {.keep = 3});
-    expected.insert(expected.begin(), steps);
-    if (expected.size() > 3) expected.pop_back();
-    std::vector<int64_t> kept = {
-        parse_manifest(content(folder.path() + "/manifest.json"), "m").step};
-    auto names = names_in(folder.path());
-    std::reverse(names.begin(), names.end());
-    for (const std::string& name : names)
-      if (name.starts_with("manifest-"))
-        kept.push_back(parse_manifest(content(folder.path() + "/" + name), name).step);
-    CHECK(kept == expected);
-  }
+  CHECK(names.size() == others.size() + 3 * 3);
 }
 
 TEST_CASE("checkpoint: a damaged manifest counts as none, one of another format stays",

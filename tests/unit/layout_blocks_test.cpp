@@ -61,43 +61,6 @@ TEST_CASE("blocks: a flat range is the rest of a row, whole rows, the start of a
   CHECK(flat(7, 7).empty());
 }
 
-TEST_CASE("blocks: a flat range of a tensor-parallel matrix is placed behind the cut",
-          "[unit][layout]") {
-  // Megatron: columns over tp, then the 4 x 3 local matrix in flat halves of the dp ranks
-  const Layout l = Layout::with_flat(mesh({2, 2}), {4, 6}, {{{1}, 1}}, {0}, {{0, 7}, {7, 12}});
-  CHECK(blocks_of(l, 1) == Blocks{{0, 3, 2, 3, 0, 3}, {2, 3, 1, 1, 6, 1}});
-  CHECK(blocks_of(l, 2) == Blocks{{2, 1, 1, 2, 0, 2}, {3, 0, 1, 3, 2, 3}});
-}
-
-TEST_CASE(
-    "blocks: a stack under flat ranges has matrices that begin on one rank and end on another",
-    "[unit][layout]") {
-  // (2, 3, 2) in flat thirds of 4: matrix 0 is elements 0-5, matrix 1 elements 6-11
-  const Layout l = Layout::with_flat(mesh({3}), {2, 3, 2}, {}, {0}, {{0, 4}, {4, 8}, {8, 12}});
-  CHECK(blocks_of_matrix(l, 0, 0) == Blocks{{0, 0, 2, 2, 0, 2}});
-  CHECK(blocks_of_matrix(l, 1, 0) == Blocks{{2, 0, 1, 2, 0, 2}});
-  CHECK(blocks_of_matrix(l, 2, 0).empty());
-  CHECK(blocks_of_matrix(l, 0, 1).empty());
-  CHECK(blocks_of_matrix(l, 1, 1) == Blocks{{0, 0, 1, 2, 2, 2}});
-  CHECK(blocks_of_matrix(l, 2, 1) == Blocks{{1, 0, 2, 2, 0, 2}});
-  CHECK(holders_of(l, 1).replicas == std::vector<std::vector<int>>{{0, 1, 2}});
-}
-
-TEST_CASE(
-    "blocks: a matrix of a flat stack keeps its shards where the mesh dims are named out of order",
-    "[unit][layout]") {
-  // shards over (d1, d0): rank (i, j) holds quarter 2 j + i of the 16 elements
-  const Layout l =
-      Layout::with_flat(mesh({2, 2}), {2, 4, 2}, {}, {1, 0}, {{0, 4}, {4, 8}, {8, 12}, {12, 16}});
-  CHECK(blocks_of_matrix(l, 2, 0) == Blocks{{2, 0, 2, 2, 0, 2}});
-  CHECK(blocks_of_matrix(l, 1, 1) == Blocks{{0, 0, 2, 2, 0, 2}});
-  for (int64_t e = 0; e < 2; ++e) {
-    for (int rank = 0; rank < 4; ++rank) {
-      CHECK(blocks_of(matrix_layout(l, e), rank) == blocks_of_matrix(l, rank, e));
-    }
-  }
-}
-
 TEST_CASE("blocks: of experts with tensor and expert parallelism over replicas", "[unit][layout]") {
   // replicate 2 x ep 2 x tp 2; 3 experts (2 on ep 0, 1 on ep 1), 4 rows over tp
   const Layout l = placed({2, 2, 2}, {3, 4, 5}, "R,S(0),S(1)");
@@ -111,20 +74,6 @@ TEST_CASE("blocks: of experts with tensor and expert parallelism over replicas",
   const Layout m = matrix_layout(l, 2);
   CHECK(m.mesh().ranks() == std::vector<int32_t>{2, 3, 6, 7});
   CHECK(m.describe() == "S(0) over d2=2, R over d0=2");
-}
-
-TEST_CASE("blocks: parts of an interleaved fused matrix are counted from their own start",
-          "[unit][layout]") {
-  // two groups of (q 2, q 2, k 2, v 2) rows: q rows 0-3 8-11, k rows 4-5 12-13, v rows 6-7 14-15
-  const Layout l = placed({2}, {16, 3}, "S(0)");
-  const Runs q = {{0, 4}, {8, 12}}, k = {{4, 6}, {12, 14}}, all = whole(3);
-  CHECK(blocks_of_part(blocks_of(l, 1), q, all) == Blocks{{4, 0, 4, 3, 0, 3}});
-  CHECK(blocks_of_part(blocks_of(l, 1), k, all) == Blocks{{2, 0, 2, 3, 12, 3}});
-  const Layout r = placed({2}, {16, 3}, "R");
-  CHECK(blocks_of_part(blocks_of(r, 1), q, all) == Blocks{{0, 0, 4, 3, 0, 3}, {4, 0, 4, 3, 24, 3}});
-  CHECK(blocks_of_part(blocks_of(r, 1), q, {{1, 3}}) ==
-        Blocks{{0, 0, 4, 2, 1, 3}, {4, 0, 4, 2, 25, 3}});
-  CHECK(blocks_of_part(blocks_of(r, 1), {}, all).empty());
 }
 
 TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",

@@ -3,7 +3,7 @@
 #include "base/error.hpp"
 #include "layout/blocks.hpp"
 #include "layout/holders.hpp"
-#include "unit/layout_naive.hpp"
+#include "layout/layout.hpp"
 
 using namespace muonrt;
 using Catch::Contains;
@@ -17,68 +17,6 @@ MeshPtr mesh(Sizes shape, std::vector<std::string> names = {}, std::vector<int32
 }
 
 }  // namespace
-
-TEST_CASE("layout: row bounds say each shard's rows, some of them none", "[unit][layout]") {
-  const Layout l = Layout::with_row_bounds(mesh({3}), {7, 2}, {}, {0}, 0, {0, 3, 3, 7});
-  CHECK(l.runs(0, 0) == Runs{{0, 3}});
-  CHECK(l.runs(1, 0).empty());
-  CHECK(l.runs(2, 0) == Runs{{3, 7}});
-  CHECK(l.local_shape(1) == Sizes{0, 2});
-  CHECK(l.local_shape(2) == Sizes{4, 2});
-  CHECK(l.locate(0, 3).coords == Sizes{2});
-  CHECK(l.locate(0, 3).position == 0);
-}
-
-TEST_CASE("layout: row bounds act on the list that the cuts before leave", "[unit][layout]") {
-  // tp halves the columns; the rows of each half lie on the fsdp ranks as 1, 4, 0
-  const Layout l = Layout::with_row_bounds(mesh({3, 2}), {5, 6}, {{{1}, 1}}, {0}, 0, {0, 1, 5, 5});
-  CHECK(l.runs(0, 0) == Runs{{0, 1}});
-  CHECK(l.runs(3, 0) == Runs{{1, 5}});
-  CHECK(l.runs(3, 1) == Runs{{3, 6}});
-  CHECK(l.local_shape(5) == Sizes{0, 3});
-  // on the dim that tp has cut strided: positions of that list
-  const Layout s = Layout::with_row_bounds(mesh({2, 2}), {8}, {{{1}, 0, 2}}, {0}, 0, {0, 1, 4});
-  CHECK(s.runs(1, 0) == Runs{{2, 3}});  // tp 1 holds 2 3 6 7
-  CHECK(s.runs(3, 0) == Runs{{3, 4}, {6, 8}});
-}
-
-TEST_CASE("layout: an owner holds the whole tensor, the others an empty first dim",
-          "[unit][layout]") {
-  const Layout l = Layout::with_owner(mesh({2, 3}, {"rep", "dp"}), {4, 5}, {1}, 2);
-  for (const int rank : {2, 5}) CHECK(l.local_shape(rank) == Sizes{4, 5});
-  for (const int rank : {0, 1, 3, 4}) {
-    CHECK(l.local_shape(rank) == Sizes{0, 5});
-    CHECK(blocks_of(l, rank).empty());
-  }
-  CHECK(l.replicas() == 2);
-  CHECK(l.shard_group(4) == std::vector<int>{3, 4, 5});
-  const Layout scalar = Layout::with_owner(mesh({3}), {}, {0}, 1);
-  CHECK(scalar.local_numel(0) == 0);
-  CHECK(scalar.local_numel(1) == 1);
-  CHECK(blocks_of(scalar, 1) == std::vector<Block>{{0, 0, 1, 1, 0, 1}});
-  CHECK(blocks_of(scalar, 2).empty());
-}
-
-TEST_CASE("layout: a matrix on one owner of what tensor parallelism leaves", "[unit][layout]") {
-  const Layout l = Layout::with_owner(mesh({2, 2}, {"dp", "tp"}), {5, 4}, {0}, 1, {{{1}, 0}});
-  CHECK(l.local_shape(0) == Sizes{0, 4});
-  CHECK(l.local_shape(2) == Sizes{3, 4});
-  CHECK(l.runs(3, 0) == Runs{{3, 5}});
-}
-
-TEST_CASE("layout: flat ranges of uneven local tensors are given for each rank of the group",
-          "[unit][layout]") {
-  // 5 rows over tp=2: 3 and 2 rows of 2; dp cuts the 6 and the 4 elements
-  const Layout l =
-      Layout::with_flat(mesh({2, 2}), {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {0, 1}, {5, 6}, {1, 4}});
-  CHECK(l.local_numel(0) == 5);
-  CHECK(l.local_numel(1) == 1);
-  CHECK(blocks_of(l, 0) == std::vector<Block>{{0, 0, 2, 2, 0, 2}, {2, 0, 1, 1, 4, 1}});
-  CHECK(blocks_of(l, 2) == std::vector<Block>{{2, 1, 1, 1, 0, 1}});
-  CHECK(blocks_of(l, 3) == std::vector<Block>{{3, 1, 1, 1, 0, 1}, {4, 0, 1, 2, 1, 2}});
-  CHECK_THROWS_WITH(Layout::with_flat(mesh({2, 2}), {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {5, 6}}),
-                    Contains("end at 6") && Contains("4 elements"));
-}
 
 TEST_CASE("layout: a flat range over whole rows equals the row bounds that say the same",
           "[unit][layout]") {
@@ -123,18 +61,7 @@ TEST_CASE("layout: partial dims hold addends, numbered by mesh coordinates", "[u
   CHECK(l.describe() == "S(0) over d1=3, P over d0=2, P over d2=2");
 }
 
-TEST_CASE("layout: shard groups follow mesh coordinates where ranks do not ascend",
-          "[unit][layout]") {
-  const Layout l = Layout::from_cuts(mesh({2, 2}, {}, {7, 3, 1, 5}), {4, 4}, {{{1}, 0}});
-  CHECK(l.shard_group(3) == std::vector<int>{7, 3});
-  CHECK(l.shard_group(1) == std::vector<int>{1, 5});
-  CHECK(l.shard_index(3) == 1);
-  CHECK(l.replica_index(5) == 1);
-  CHECK(l.rank_of(1, 0) == 1);
-  CHECK_THROWS_WITH(l.rank_of(2, 0), Contains("replica 2"));
-}
-
-TEST_CASE("layout: weights of more than two dims are matrices on request", "[unit][layout]") {
+TEST_CASE("layout: weights of more than two dims are matrices on request only", "[unit][layout]") {
   // (out 4, in 2, 3 x 3): in is cut over tp, out over dp
   const Layout l = Layout::from_cuts(mesh({2, 2}), {4, 2, 3, 3}, {{{0}, 0}, {{1}, 1}});
   CHECK_THROWS_WITH(blocks_of(l, 0), Contains("no matrix"));
@@ -142,22 +69,10 @@ TEST_CASE("layout: weights of more than two dims are matrices on request", "[uni
   CHECK(m.shape() == Sizes{4, 18});
   CHECK(m.local_shape(3) == Sizes{2, 9});
   CHECK(m.runs(3, 1) == Runs{{9, 18}});
-  CHECK(blocks_of(m, 3) == std::vector<Block>{{2, 9, 2, 9, 0, 9}});
-  // the last dim cut: three pieces of two for each input channel
-  const Layout k = Layout::from_cuts(mesh({2}), {1, 2, 3, 3}, {{{0}, 3}}).as_matrix();
-  CHECK(naive::expand(k.runs(0, 1)) == naive::List{0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16});
-  CHECK(holders_of(k, 0).replicas == std::vector<std::vector<int>>{{0, 1}});
-  CHECK(holders_of(m, 0).replicas == std::vector<std::vector<int>>{{0, 1, 2, 3}});
-  // heads 2 x head_dim 3 x out 4, head_dim cut: rows of both heads
-  const Layout h = Layout::from_cuts(mesh({3}), {2, 3, 4}, {{{0}, 1}}).viewed(0, 2);
-  CHECK(h.shape() == Sizes{6, 4});
-  CHECK(h.local_shape(1) == Sizes{2, 4});
-  CHECK(naive::expand(h.runs(1, 0)) == naive::List{1, 4});
   // layers 2 x experts 2 x (2 x 3), experts cut over dim 1: expert 1 of both layers
   const Layout s = Layout::from_cuts(mesh({1, 2}), {2, 2, 2, 3}, {{{1}, 1}}).viewed(2, 1);
   CHECK(s.shape() == Sizes{4, 2, 3});
   CHECK(holders_of(s, 3).replicas == std::vector<std::vector<int>>{{1}});
-  CHECK(holders_of(s, 2).replicas == std::vector<std::vector<int>>{{0}});
   CHECK(blocks_of_matrix(s, 1, 3) == std::vector<Block>{{0, 0, 2, 3, 6, 3}});
   CHECK_THROWS_WITH(s.viewed(2, 2), Contains("2 dims of a stack and 2 of rows"));
 }
@@ -226,7 +141,10 @@ TEST_CASE("layout: bad definitions are refused with the value that is wrong", "[
                     Contains("end at 8") && Contains("9 elements"));
   CHECK_THROWS_WITH(Layout::with_flat(m, {9}, {}, {1}, {{0, 4}, {4, 12}, {12, 9}}),
                     Contains("[12, 9)"));
+  CHECK_THROWS_WITH(Layout::with_flat(m, {5, 2}, {{{1}, 0}}, {0}, {{0, 5}, {5, 6}}),
+                    Contains("end at 6") && Contains("4 elements"));
   const Layout l = Layout::from_cuts(m, {4, 4, 4}, {});
+  CHECK_THROWS_WITH(l.rank_of(6, 0), Contains("replica 6"));
   CHECK_THROWS_WITH(l.runs(0, 3), Contains("tensor dim 3"));
   CHECK_THROWS_WITH(l.locate(0, 4), Contains("index 4"));
   CHECK_THROWS_WITH(blocks_of_matrix(l, 0, 4), Contains("no matrix 4"));

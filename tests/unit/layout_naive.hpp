@@ -1,7 +1,7 @@
 #pragma once
 
-// Layouts the slow way: explicit index lists, cut one by one. Shares no code with src/layout beyond
-// the descriptions of what to cut, so that the closed forms have something to be held against.
+// A naive model of layouts: explicit index lists, cut one by one. It shares no code with src/layout
+// except the descriptions of what to cut, so the tests can compare the closed forms with it.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,34 +15,18 @@ namespace naive {
 
 using List = std::vector<int64_t>;
 
-/// Ways to be wrong; the vectors of layout_vectors.hpp must notice each of them.
-struct Rules {
-  bool balanced_chunk = false;   // 5 over 4 as 2 1 1 1
-  bool swapped_nesting = false;  // strided: parts outside, pieces inside
-  bool equal_pieces = false;     // strided: n * f equal chunks, shard i takes i, i + n, ...
-  bool column_major = false;     // first mesh dim fastest
-  bool right_to_left = false;    // last cut first
-};
-
-struct Step {
-  std::vector<int> mesh_dims;
-  int tensor_dim;
-  int64_t split_factor = 1, unit = 1;
-};
-
 inline List iota(int64_t n) {
   List out;
   for (int64_t i = 0; i < n; ++i) out.push_back(i);
   return out;
 }
 
-inline std::vector<List> chunk(const List& list, int64_t n, const Rules& rules = {}) {
+inline std::vector<List> chunk(const List& list, int64_t n) {
   const auto size = static_cast<int64_t>(list.size());
   std::vector<List> out(static_cast<size_t>(n));
   int64_t at = 0;
   for (int64_t i = 0; i < n; ++i) {
-    int64_t want = (size + n - 1) / n;
-    if (rules.balanced_chunk) want = size / n + (i < size % n ? 1 : 0);
+    const int64_t want = (size + n - 1) / n;
     for (int64_t k = 0; k < want && at < size; ++k) {
       out[static_cast<size_t>(i)].push_back(list[static_cast<size_t>(at++)]);
     }
@@ -50,34 +34,23 @@ inline std::vector<List> chunk(const List& list, int64_t n, const Rules& rules =
   return out;
 }
 
-inline List joined(const std::vector<List>& lists, int64_t first, int64_t step) {
+inline List strided(const List& list, int64_t f, int64_t n, int64_t i) {
   List out;
-  for (size_t j = static_cast<size_t>(first); j < lists.size(); j += static_cast<size_t>(step)) {
-    out.insert(out.end(), lists[j].begin(), lists[j].end());
-  }
-  return out;
-}
-
-inline List strided(const List& list, int64_t f, int64_t n, int64_t i, const Rules& rules = {}) {
-  if (rules.equal_pieces) return joined(chunk(list, f * n, rules), i, n);
-  if (rules.swapped_nesting) return chunk(list, n, rules)[static_cast<size_t>(i)];
-  List out;
-  for (const List& piece : chunk(list, f, rules)) {
-    const List part = chunk(piece, n, rules)[static_cast<size_t>(i)];
+  for (const List& piece : chunk(list, f)) {
+    const List part = chunk(piece, n)[static_cast<size_t>(i)];
     out.insert(out.end(), part.begin(), part.end());
   }
   return out;
 }
 
-inline List strided_units(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit,
-                          const Rules& rules = {}) {
+inline List strided_units(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit) {
   std::vector<List> blocks;
   for (size_t p = 0; p < list.size(); ++p) {
     if (p % static_cast<size_t>(unit) == 0) blocks.emplace_back();
     blocks.back().push_back(list[p]);
   }
   List out;
-  for (const int64_t b : strided(iota(static_cast<int64_t>(blocks.size())), f, n, i, rules)) {
+  for (const int64_t b : strided(iota(static_cast<int64_t>(blocks.size())), f, n, i)) {
     const List& block = blocks[static_cast<size_t>(b)];
     out.insert(out.end(), block.begin(), block.end());
   }
@@ -91,13 +64,12 @@ inline int64_t size_of(const List& shape) {
 }
 
 /// Coordinates of every position of a mesh.
-inline std::vector<List> all_coords(const List& mesh, const Rules& rules = {}) {
+inline std::vector<List> all_coords(const List& mesh) {
   std::vector<List> out;
   for (int64_t p = 0; p < size_of(mesh); ++p) {
     List c(mesh.size());
     int64_t rest = p;
-    for (size_t j = 0; j < mesh.size(); ++j) {
-      const size_t k = rules.column_major ? j : mesh.size() - 1 - j;
+    for (size_t k = mesh.size(); k-- > 0;) {
       c[k] = rest % mesh[k];
       rest /= mesh[k];
     }
@@ -121,13 +93,12 @@ inline int64_t count_of(const List& mesh, const std::vector<int>& dims) {
 }
 
 inline List indices(int64_t n, int dim, const List& mesh, const List& coords,
-                    std::vector<Step> steps, const Rules& rules = {}) {
+                    const std::vector<muonrt::Cut>& cuts) {
   List out = iota(n);
-  if (rules.right_to_left) std::reverse(steps.begin(), steps.end());
-  for (const Step& s : steps) {
+  for (const muonrt::Cut& s : cuts) {
     if (s.tensor_dim != dim) continue;
     out = strided_units(out, s.split_factor, count_of(mesh, s.mesh_dims),
-                        index_of(mesh, coords, s.mesh_dims), s.unit, rules);
+                        index_of(mesh, coords, s.mesh_dims), s.unit);
   }
   return out;
 }
@@ -150,12 +121,6 @@ inline List expand(const muonrt::Runs& runs) {
   for (const muonrt::Run& run : runs) {
     for (int64_t i = run.begin; i < run.end; ++i) out.push_back(i);
   }
-  return out;
-}
-
-inline std::vector<muonrt::Cut> cuts(const std::vector<Step>& steps) {
-  std::vector<muonrt::Cut> out;
-  for (const Step& s : steps) out.push_back({s.mesh_dims, s.tensor_dim, s.split_factor, s.unit});
   return out;
 }
 

@@ -27,8 +27,6 @@ std::vector<Placement> encode(const Mesh& mesh, const Order& order) {
   return out;
 }
 
-std::string encoded(const Mesh& mesh, const Order& order) { return to_text(encode(mesh, order)); }
-
 Layout literal(const Mesh& mesh, int64_t n, const std::string& placements) {
   return Layout::from_placements(std::make_shared<const Mesh>(mesh), {n},
                                  parse_placements(placements), Reading::kLiteral);
@@ -41,40 +39,6 @@ Layout ordered(const Mesh& mesh, int64_t n, const std::string& placements,
 }
 
 }  // namespace
-
-TEST_CASE("placement: orders are decoded as in the table of the reference", "[unit][layout]") {
-  const Mesh two({3, 5}), three({2, 3, 5});  // (dp, tp); (a, b, c)
-  const auto decoded = [](const Mesh& mesh, const char* text) {
-    return decode_order(mesh, 1, parse_placements(text)).value().at(0);
-  };
-  CHECK(decoded(two, "SS(0,5),S(0)") == Order{1, 0});
-  CHECK(decoded(two, "S(0),S(0)") == Order{0, 1});
-  CHECK(decoded(three, "SS(0,15),SS(0,5),S(0)") == Order{2, 1, 0});
-  CHECK(decoded(three, "SS(0,5),SS(0,5),S(0)") == Order{2, 0, 1});
-  CHECK(decoded(three, "S(0),SS(0,5),S(0)") == Order{0, 2, 1});
-  CHECK(decoded(three, "SS(0,15),S(0),S(0)") == Order{1, 2, 0});
-  CHECK(decoded(three, "R,R,S(0)") == Order{2});
-}
-
-TEST_CASE("placement: even blocks stand where the table of the reference puts them",
-          "[unit][layout]") {
-  const int64_t a = 2, b = 3, c = 5, n = a * b * c;
-  const Mesh mesh({a, b, c});
-  const auto offset = [&](const char* text, int64_t i, int64_t j, int64_t k) {
-    return literal(mesh, n, text).runs(static_cast<int>((i * b + j) * c + k), 0)[0].begin;
-  };
-  for (int64_t i = 0; i < a; ++i) {
-    for (int64_t j = 0; j < b; ++j) {
-      for (int64_t k = 0; k < c; ++k) {
-        CHECK(offset("SS(0,15),SS(0,5),S(0)", i, j, k) == (k * b + j) * a + i);
-        CHECK(offset("SS(0,5),SS(0,5),S(0)", i, j, k) == (k * a + i) * b + j);
-        CHECK(offset("S(0),SS(0,5),S(0)", i, j, k) == (i * c + k) * b + j);
-        CHECK(offset("SS(0,15),S(0),S(0)", i, j, k) == (j * c + k) * a + i);
-        CHECK(offset("S(0),S(0),S(0)", i, j, k) == (i * b + j) * c + k);
-      }
-    }
-  }
-}
 
 TEST_CASE("placement: decode is the inverse of encode for every order of every small mesh",
           "[unit][layout]") {
@@ -131,76 +95,6 @@ TEST_CASE("placement: with FSDP dims named, the model cuts come first with their
         std::vector<Cut>{{{2}, 0, 2, 1}, {{1, 0}, 0, 1, 1}});
   CHECK(cuts("S(0),R,S(-1)", {0}) == std::vector<Cut>{{{2}, 1, 1, 1}, {{0}, 0, 1, 1}});
   CHECK(cuts("S(0),P,S(1)", {0}) == std::vector<Cut>{{{2}, 1, 1, 1}, {{0}, 0, 1, 1}});
-}
-
-TEST_CASE(
-    "placement: FSDP x TP on one dim with uneven sizes parts from the literal reading as often "
-    "as counted in the reference",
-    "[unit][layout]") {
-  int64_t differ = 0, all = 0;
-  std::vector<std::vector<int64_t>> smallest;
-  for (int64_t n = 1; n <= 64; ++n) {
-    for (int64_t dp = 1; dp <= 6; ++dp) {
-      for (int64_t tp = 1; tp <= 6; ++tp) {
-        const Mesh mesh({dp, tp});
-        const std::string text = cat("SS(0,", tp, "),S(0)");
-        const Layout a = literal(mesh, n, text), b = ordered(mesh, n, text, {0});
-        const bool parted = !(a == b);
-        ++all;
-        differ += parted;
-        if (parted && smallest.size() < 4) smallest.push_back({n, dp, tp});
-        if (parted) CHECK((dp > 2 && n % tp != 0));
-        if (tp == 2) CHECK(parted == (n % (2 * dp) == 1 && n > 1 && dp >= 3));
-        bool sizes_differ = false;
-        for (int rank = 0; rank < mesh.size(); ++rank) {
-          sizes_differ = sizes_differ || a.local_numel(rank) != b.local_numel(rank);
-        }
-        CHECK(sizes_differ == parted);
-      }
-    }
-  }
-  CHECK(all == 2304);
-  CHECK(differ == 155);
-  CHECK(smallest ==
-        std::vector<std::vector<int64_t>>{{7, 3, 2}, {9, 4, 2}, {11, 3, 3}, {11, 5, 2}});
-}
-
-TEST_CASE("placement: nested chunks are not the flattened chunk, as often as counted",
-          "[unit][layout]") {
-  int64_t differ = 0;
-  for (int64_t n = 1; n <= 32; ++n) {
-    for (int64_t a = 2; a <= 4; ++a) {
-      for (int64_t b = 2; b <= 4; ++b) {
-        const auto mesh = std::make_shared<const Mesh>(std::vector<int64_t>{a, b});
-        const bool equal = Layout::from_cuts(mesh, {n}, {{{0}, 0}, {{1}, 0}}) ==
-                           Layout::from_cuts(mesh, {n}, {{{0, 1}, 0}});
-        differ += !equal;
-        if (n % (a * b) == 0) CHECK(equal);
-      }
-    }
-  }
-  CHECK(differ == 193);
-}
-
-TEST_CASE("placement: literal equals ordered where all sizes but the last divide",
-          "[unit][layout]") {
-  for (const std::vector<int64_t>& shape :
-       {std::vector<int64_t>{2, 3}, {3, 2}, {4, 3}, {2, 2, 2}, {2, 3, 2}, {3, 2, 2}, {2, 2, 3}}) {
-    const Mesh mesh(shape);
-    Order order(shape.size());
-    std::iota(order.begin(), order.end(), 0);
-    do {
-      int64_t product = 1;
-      for (size_t t = 0; t + 1 < order.size(); ++t) product *= shape[static_cast<size_t>(order[t])];
-      for (int64_t n = product; n <= 60; n += product) {
-        const std::string text = encoded(mesh, order);
-        INFO(text << " n " << n);
-        const Layout a = literal(mesh, n, text), b = ordered(mesh, n, text);
-        REQUIRE(a == b);
-        for (int rank = 0; rank < mesh.size(); ++rank) REQUIRE(a.runs(rank, 0).size() <= 1);
-      }
-    } while (std::next_permutation(order.begin(), order.end()));
-  }
 }
 
 TEST_CASE("placement: JAX's tuples are orders, major axis first", "[unit][layout]") {

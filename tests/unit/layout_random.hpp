@@ -26,7 +26,7 @@ inline int64_t pick(int64_t low, int64_t high) {
 struct Case {
   Layout layout;
   List shape, mesh;
-  std::vector<naive::Step> steps;
+  std::vector<muonrt::Cut> cuts;
   std::map<int, List> held;  // rank -> row-major numbers of its elements, in local order
 };
 
@@ -51,8 +51,8 @@ inline List random_mesh() {
 }
 
 /// Cuts by the given mesh dims in random order, some of them flattened into one.
-inline std::vector<naive::Step> random_steps(std::vector<int> mesh_dims, int tensor_dims) {
-  std::vector<naive::Step> out;
+inline std::vector<muonrt::Cut> random_cuts(std::vector<int> mesh_dims, int tensor_dims) {
+  std::vector<muonrt::Cut> out;
   std::mt19937 random(static_cast<unsigned>(pick(0, 1 << 20)));
   std::shuffle(mesh_dims.begin(), mesh_dims.end(), random);
   for (const int k : mesh_dims) {
@@ -124,8 +124,8 @@ inline LastStep random_last(const Case& c, Layout::Kind kind, const Roles& roles
   out.owner = pick(0, shards - 1);
   if (out.kind != Layout::Kind::kRowBounds) return out;
   for (int d = 0; d < static_cast<int>(c.shape.size()); ++d) {
-    const auto cuts_d = [&](const naive::Step& s) { return s.tensor_dim == d; };
-    if (std::none_of(c.steps.begin(), c.steps.end(), cuts_d)) out.tensor_dim = d;
+    const auto cuts_d = [&](const muonrt::Cut& s) { return s.tensor_dim == d; };
+    if (std::none_of(c.cuts.begin(), c.cuts.end(), cuts_d)) out.tensor_dim = d;
   }
   if (out.tensor_dim < 0) {
     out.kind = Layout::Kind::kOwner;
@@ -142,7 +142,7 @@ inline std::vector<List> elements_before_flat(const Case& c, const LastStep& las
     const int64_t shard = naive::index_of(c.mesh, at, last.mesh_dims);
     std::vector<List> lists;
     for (int d = 0; d < static_cast<int>(c.shape.size()); ++d) {
-      List list = naive::indices(c.shape[static_cast<size_t>(d)], d, c.mesh, at, c.steps);
+      List list = naive::indices(c.shape[static_cast<size_t>(d)], d, c.mesh, at, c.cuts);
       if (d == last.tensor_dim) {
         const auto s = static_cast<size_t>(shard);
         list = List(list.begin() + last.bounds[s], list.begin() + last.bounds[s + 1]);
@@ -182,19 +182,18 @@ inline void take_flat_ranges(const Case& c, const Roles& roles, LastStep& last,
 
 inline Layout build(const Case& c, const Roles& roles, const LastStep& last,
                     std::shared_ptr<const muonrt::Mesh> mesh) {
-  const auto cuts = naive::cuts(c.steps);
   switch (last.kind) {
     case Layout::Kind::kCuts:
       break;
     case Layout::Kind::kRowBounds:
-      return Layout::with_row_bounds(mesh, c.shape, cuts, last.mesh_dims, last.tensor_dim,
+      return Layout::with_row_bounds(mesh, c.shape, c.cuts, last.mesh_dims, last.tensor_dim,
                                      last.bounds, roles.partial);
     case Layout::Kind::kOwner:
-      return Layout::with_owner(mesh, c.shape, last.mesh_dims, last.owner, cuts, roles.partial);
+      return Layout::with_owner(mesh, c.shape, last.mesh_dims, last.owner, c.cuts, roles.partial);
     case Layout::Kind::kFlat:
-      return Layout::with_flat(mesh, c.shape, cuts, last.mesh_dims, last.ranges, roles.partial);
+      return Layout::with_flat(mesh, c.shape, c.cuts, last.mesh_dims, last.ranges, roles.partial);
   }
-  return Layout::from_cuts(mesh, c.shape, cuts, roles.partial);
+  return Layout::from_cuts(mesh, c.shape, c.cuts, roles.partial);
 }
 
 inline Case random_case(int64_t dims_low = 0, int64_t dims_high = 3) {
@@ -205,7 +204,7 @@ inline Case random_case(int64_t dims_low = 0, int64_t dims_high = 3) {
   auto kind = static_cast<Layout::Kind>(pick(0, 3));
   if (dims == 0 && kind == Layout::Kind::kRowBounds) kind = Layout::Kind::kFlat;
   const Roles roles = random_roles(out.mesh, dims == 0, kind);
-  out.steps = random_steps(roles.cut, dims);
+  out.cuts = random_cuts(roles.cut, dims);
   LastStep last = random_last(out, kind, roles);
   std::vector<List> held = elements_before_flat(out, last);
   if (last.kind == Layout::Kind::kFlat) take_flat_ranges(out, roles, last, held);

@@ -8,39 +8,6 @@
 using namespace muonrt;
 using naive::List;
 
-namespace {
-
-List sizes(int64_t n, int64_t parts) {
-  List out;
-  for (int64_t i = 0; i < parts; ++i) out.push_back(length(cut(whole(n), parts, i, 1, 1)));
-  return out;
-}
-
-}  // namespace
-
-TEST_CASE("runs: a chunk has ceil size, and several parts at the end may be empty",
-          "[unit][layout]") {
-  CHECK(sizes(5, 4) == List{2, 2, 1, 0});
-  CHECK(sizes(9, 8) == List{2, 2, 2, 2, 1, 0, 0, 0});
-  CHECK(sizes(10, 4) == List{3, 3, 3, 1});
-  CHECK(sizes(6, 4) == List{2, 2, 2, 0});
-  CHECK(sizes(12, 5) == List{3, 3, 3, 3, 0});
-  CHECK(sizes(13, 6) == List{3, 3, 3, 3, 1, 0});
-  CHECK(sizes(0, 3) == List{0, 0, 0});
-  List want(28, 18);
-  want.push_back(8);
-  want.push_back(0);
-  CHECK(sizes(512, 30) == want);
-}
-
-TEST_CASE("runs: strided cuts are blocks, not single elements", "[unit][layout]") {
-  CHECK(cut(whole(8), 2, 0, 2, 1) == Runs{{0, 2}, {4, 6}});
-  CHECK(cut(whole(8), 2, 1, 2, 1) == Runs{{2, 4}, {6, 8}});
-  CHECK(cut(whole(8), 2, 0, 1, 1) == Runs{{0, 4}});
-  CHECK(cut({{0, 2}, {5, 9}}, 2, 0, 1, 1) == Runs{{0, 2}, {5, 6}});
-  CHECK(cut({{0, 2}, {5, 9}}, 2, 1, 1, 1) == Runs{{6, 9}});
-}
-
 TEST_CASE("runs: every small cut agrees with cutting an explicit list", "[unit][layout]") {
   const Runs lists[] = {whole(0), whole(1), whole(7), whole(12), {{1, 3}, {5, 6}, {8, 13}}};
   for (const Runs& list : lists) {

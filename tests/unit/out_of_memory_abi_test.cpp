@@ -55,9 +55,8 @@ class Pair {
   explicit Pair(Over over) {
     if (over == Over::kTcp) {
       const std::string address = loopback::at_port(loopback::free_port());
-      transport_test::on_ranks(2, [&](int rank) {
+      support::refused(2, -1, -1, [&](int rank) {
         muonrt_status_t status = MUONRT_OK;
-        Refusal::mark(false);
         comms[rank] = meet_over_tcp(rank, address, 20'000, status);
       });
       return;
@@ -90,49 +89,33 @@ struct Created {
 };
 Created create(Over over, int faulty, int64_t nth, bool in_step) {
   Created out;
-  refusal.disarm();
-  Refusal::mark(false);
   const Pair pair(over);
-  if (!in_step) refusal.arm(nth);
+  const muonrt_optimizer_options_t options = portable();
   OneMatrix trainers[2];
-  transport_test::on_ranks(2, [&](int rank) {
-    const muonrt_optimizer_options_t options = portable();
-    OneMatrix& trainer = trainers[rank];
-    Refusal::mark(rank == faulty);
-    out.status[rank] = trainer.create(pair.comms[rank], &options);
-    Refusal::mark(false);
+  out.fired = support::refused(2, faulty, in_step ? -1 : nth, [&](int rank) {
+    out.status[rank] = trainers[rank].create(pair.comms[rank], &options);
   });
-  out.fired = refusal.fired();
-  refusal.disarm();
   if (out.status[0] != MUONRT_OK) {
-    transport_test::on_ranks(2, [&](int rank) {
-      const muonrt_optimizer_options_t options = portable();
+    support::refused(2, -1, -1, [&](int rank) {
       OneMatrix trainer;
-      Refusal::mark(false);
       out.again[rank] = trainer.create(pair.comms[rank], &options);
-      trainer.destroy();
     });
   }
-  if (in_step) refusal.arm(nth);
-  transport_test::on_ranks(2, [&](int rank) {
+  out.fired |= support::refused(2, faulty, in_step ? nth : -1, [&](int rank) {
     if (!trainers[rank].optimizer) return;
     for (int step = 0; step < kSteps && out.step[rank] == MUONRT_OK; ++step) {
-      Refusal::mark(rank == faulty);
       out.step[rank] = trainers[rank].step();
-      Refusal::mark(false);
       if (out.step[rank] == MUONRT_ERROR_OUT_OF_MEMORY) out.step[rank] = trainers[rank].step();
     }
     out.data[rank] = trainers[rank].data[0];
   });
-  out.fired = out.fired || refusal.fired();
-  refusal.disarm();
   for (OneMatrix& trainer : trainers) trainer.destroy();
   return out;
 }
 
 /// @param stride  every so many allocations one is refused.
 void check_creations(Over over, int64_t stride) {
-  const float stepped = create(over, 0, 1 << 30, false).data[0];
+  const float stepped = create(over, 0, -1, false).data[0];
   for (int faulty = 0; faulty < 2; ++faulty) {
     int64_t failed = 0;
     for (int64_t nth = 0;; nth += stride) {
@@ -155,7 +138,7 @@ void check_creations(Over over, int64_t stride) {
 }
 
 void check_steps(Over over, int64_t stride) {
-  const Created well = create(over, 0, 1 << 30, true);
+  const Created well = create(over, 0, -1, true);
   for (int faulty = 0; faulty < 2; ++faulty) {
     for (int64_t nth = 0;; nth += stride) {
       const Created seen = create(over, faulty, nth, true);
@@ -170,11 +153,6 @@ void check_steps(Over over, int64_t stride) {
 }
 
 }  // namespace
-
-TEST_CASE("out of memory: through the C ABI a step of every rank ends, and repeated gives the same",
-          "[unit][optimizer][abi]") {
-  check_steps(Over::kThreads, 1);
-}
 
 TEST_CASE("out of memory: a creation fails on every rank or on none", "[unit][optimizer][abi]") {
   check_creations(Over::kThreads, 1);
@@ -206,18 +184,10 @@ TEST_CASE("out of memory: other collectives fail on every rank or on none, and k
   for (const Call call : {Call(barrier), Call(exchange), Call(mesh)}) {
     int failed = 0;
     for (int64_t nth = 0;; ++nth) {
-      refusal.disarm();
-      Refusal::mark(false);
       const Pair pair(Over::kThreads);
       muonrt_status_t status[2] = {};
-      refusal.arm(nth);
-      transport_test::on_ranks(2, [&](int rank) {
-        Refusal::mark(rank == 1);
-        status[rank] = call(pair.comms[rank], rank);
-        Refusal::mark(false);
-      });
-      const bool fired = refusal.fired();
-      refusal.disarm();
+      const bool fired = support::refused(
+          2, 1, nth, [&](int rank) { status[rank] = call(pair.comms[rank], rank); });
       CAPTURE(nth);
       CHECK(status[0] == status[1]);
       CHECK((status[0] == MUONRT_OK || status[0] == MUONRT_ERROR_OUT_OF_MEMORY ||
@@ -236,7 +206,7 @@ TEST_CASE("out of memory: over TCP steps and creations end as over threads",
 }
 
 TEST_CASE("out of memory: over TCP steps need none for what comes", "[unit][optimizer][tcp]") {
-  const Created well = create(Over::kTcp, 0, 1 << 30, true);
+  const Created well = create(Over::kTcp, 0, -1, true);
   const Pair pair(Over::kTcp);
   OneMatrix trainers[2];
   muonrt_status_t status[2] = {};
@@ -295,21 +265,15 @@ void check_meetings(int64_t stride, const Meet& meet) {
     bool fired = true;
     int64_t met_after_all = 0;
     for (int64_t nth = 0; fired; nth += stride) {
-      refusal.disarm();
-      Refusal::mark(false);
       const std::string place = meet.place(nth);
       muonrt_status_t met[2] = {MUONRT_ERROR_INTERNAL, MUONRT_ERROR_INTERNAL};
       std::string said[2];
-      refusal.arm(nth);
-      transport_test::on_ranks(2, [&](int rank) {
-        Refusal::mark(rank == faulty);
+      fired = support::refused(2, faulty, nth, [&](int rank) {
         muonrt_comm_t* const comm = meet(rank, place, met[rank]);
         Refusal::mark(false);
         said[rank] = muonrt_last_error();
         muonrt_comm_destroy(comm);
       });
-      fired = refusal.fired();
-      refusal.disarm();
       CAPTURE(faulty, nth, met[0], met[1], said[0], said[1]);
       if (!fired) {
         CHECK(met[0] == MUONRT_OK);

@@ -1,4 +1,4 @@
-// Memory is refused while checkpoints are saved and loaded, through the C ABI.
+// Allocations fail while checkpoints are saved and loaded, through the C ABI.
 
 #include <algorithm>
 #include <array>
@@ -6,216 +6,181 @@
 #include <string>
 #include <vector>
 
-#include "base/text.hpp"
 #include "muonrt/comm.h"
 #include "muonrt/state.h"
 #include "support/folder.hpp"
 #include "support/one_matrix.hpp"
 #include "support/refusal.hpp"
 #include "support/sanitized.hpp"
-#include "support/thread_ranks.hpp"
-
-using support::Refusal;
-using support::refusal;
 
 namespace {
 
 using Values = std::array<float, 6>;
 
-/// What a rank does while memory is refused.
 enum class Work { kSave, kBegin, kBeginReserved, kLoad };
 
-struct Trial {
-  int ranks, faulty;
-  Work work;
-  int64_t stride;  // every so many allocations one is refused
-  int64_t first;   // that is
-};
-
-/// One rank: its optimizer, and what it has seen.
-class Rank {
+/// Ranks, each with an optimizer of one replicated matrix, that share a folder.
+class World {
  public:
-  Rank(const Trial& trial, muonrt_thread_group_t* group, int rank, const char* folder)
-      : trial_(trial), rank_(rank), folder_(folder) {
-    if (trial.ranks == 1) {
-      muonrt_comm_create_self(&comm_);
-    } else {
-      muonrt_comm_create_thread(&comm_, group, rank);
-      muonrt_comm_set_timeout(comm_, 20'000);
+  World(int ranks, Work work) : ranks_(ranks), work_(work) {
+    muonrt_thread_group_t* group = nullptr;
+    muonrt_thread_group_create(&group, ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      muonrt_comm_create_thread(&comms_[rank], group, rank);
+      muonrt_comm_set_timeout(comms_[rank], 20'000);
     }
+    muonrt_thread_group_destroy(group);
     muonrt_save_options_init(&options_);
     options_.with_params = 1;
     make();
   }
-  ~Rank() {
-    trainer_.destroy();
-    muonrt_comm_destroy(comm_);
+  ~World() {
+    for (OneMatrix& trainer : trainers_) trainer.destroy();
+    for (muonrt_comm_t* comm : comms_) muonrt_comm_destroy(comm);
   }
-  Rank(const Rank&) = delete;
-  Rank& operator=(const Rank&) = delete;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
 
-  void run() {
-    step();
-    said(muonrt_optimizer_save(trainer_.optimizer, folder_, &options_));
-    saved_ = values();
-    for (int64_t nth = trial_.first; wrong.empty() && try_one(nth);) nth += trial_.stride;
-    if (rank_ == trial_.faulty) refusal.disarm();
-  }
-
-  std::string seen, wrong;
-  int64_t failed = 0, ended = 0;
-
- private:
   void make() {
-    trainer_.destroy();
-    said(trainer_.create(comm_));
-    if (trial_.work == Work::kBeginReserved)
-      said(muonrt_optimizer_save_reserve(trainer_.optimizer, &options_, nullptr));
+    for (OneMatrix& trainer : trainers_) trainer.destroy();
+    all([&](int rank) {
+      const auto made = trainers_[rank].create(comms_[rank]);
+      if (made != MUONRT_OK || work_ != Work::kBeginReserved) return made;
+      return muonrt_optimizer_save_reserve(trainers_[rank].optimizer, &options_, nullptr);
+    });
   }
-  void require(bool good, const char* what) {
-    if (!good) wrong += muonrt::cat(what, " (", seen, "): ", muonrt_last_error(), "; ");
+  void step() {
+    all([&](int rank) { return trainers_[rank].step(); });
   }
-  void said(muonrt_status_t status) { require(status == MUONRT_OK, "was to be well"); }
-  void step() { said(trainer_.step()); }
-  void wait() { said(muonrt_comm_barrier(comm_)); }
+  void save() {
+    all([&](int rank) {
+      return muonrt_optimizer_save(trainers_[rank].optimizer, path_.c_str(), &options_);
+    });
+  }
+  /// The work, with an allocation that fails. @return  whether it was reached.
+  bool run(int faulty, int64_t nth) {
+    return support::refused(ranks_, faulty, nth, [&](int rank) {
+      status[rank] = work(trainers_[rank].optimizer);
+      support::Refusal::mark(false);
+      said[rank] = status[rank] == MUONRT_OK ? "" : muonrt_last_error();
+    });
+  }
+  bool all_have(const Values& values) const {
+    for (int rank = 0; rank < ranks_; ++rank)
+      if (!std::equal(values.begin(), values.end(), trainers_[rank].data)) return false;
+    return true;
+  }
   Values values() const {
     Values out;
-    std::copy_n(trainer_.data, out.size(), out.begin());
+    std::copy_n(trainers_[0].data, out.size(), out.begin());
     return out;
   }
-
-  muonrt_status_t work() {
-    if (trial_.work == Work::kLoad)
-      return muonrt_optimizer_load(trainer_.optimizer, folder_, nullptr);
-    if (trial_.work == Work::kSave)
-      return muonrt_optimizer_save(trainer_.optimizer, folder_, &options_);
-    const auto begun = muonrt_optimizer_save_begin(trainer_.optimizer, folder_, &options_);
-    return begun == MUONRT_OK ? muonrt_optimizer_save_wait(trainer_.optimizer) : begun;
-  }
-
-  /// @return  whether an allocation was refused.
-  bool try_one(int64_t nth) {
-    step();
-    const Values before = values();
-    wait();
-    if (rank_ == trial_.faulty) refusal.arm(nth);
-    wait();
-    Refusal::mark(rank_ == trial_.faulty);
-    const muonrt_status_t status = work();
-    Refusal::mark(false);
-    wait();
-    const bool fired = refusal.fired();
-    wait();
-    if (rank_ == trial_.faulty) refusal.disarm();
-    seen = muonrt::cat("allocation ", nth, ": ", muonrt_status_name(status));
-    statuses += muonrt::cat(status, " ");
-    failed += status != MUONRT_OK;
-    require(status == MUONRT_OK || status == MUONRT_ERROR_OUT_OF_MEMORY, "another error");
-    trial_.work == Work::kLoad ? check_load(status, before) : check_save(status, before);
-    return fired;
-  }
-
-  void check_save(muonrt_status_t status, const Values& before) {
-    require(values() == before, "a save changes the parameters");
-    if (status != MUONRT_OK) {
-      if (rank_ == 0) check_folder(saved_, before);
-      wait();
-      said(work());
-    }
-    saved_ = before;
-    if (rank_ == 0) check_folder(saved_, saved_);
-    wait();
-  }
-  /// It can be loaded, and is one of these.
-  void check_folder(const Values& old, const Values& fresh) {
+  /// Of the checkpoint in the folder.
+  Values saved() const {
     muonrt_comm_t* self = nullptr;
     muonrt_comm_create_self(&self);
     OneMatrix reader;
-    said(reader.create(self));
-    said(muonrt_optimizer_load(reader.optimizer, folder_, nullptr));
-    const bool is_old = std::equal(old.begin(), old.end(), reader.data);
-    require(is_old || std::equal(fresh.begin(), fresh.end(), reader.data), "neither old nor new");
+    CHECK(reader.create(self) == MUONRT_OK);
+    CHECK(muonrt_optimizer_load(reader.optimizer, path_.c_str(), nullptr) == MUONRT_OK);
+    Values out;
+    std::copy_n(reader.data, out.size(), out.begin());
     reader.destroy();
     muonrt_comm_destroy(self);
+    return out;
   }
 
-  /// Nothing was changed, or the optimizer has ended.
-  void check_load(muonrt_status_t status, const Values& before) {
-    if (status == MUONRT_OK) return require(values() == saved_, "not what was saved");
-    const std::string text = muonrt_last_error();
-    const bool partly = text.find("partly written") != text.npos;
-    if (!partly) require(values() == before, "changed by a load that failed");
-    if (work() != MUONRT_OK) {
-      ended += 1;
-      make();
-      said(work());
-    }
-    require(values() == saved_, "not what was saved");
-  }
-
- public:
-  std::string statuses;
+  muonrt_status_t status[2] = {};
+  std::string said[2];
 
  private:
-  const Trial trial_;
-  const int rank_;
-  const char* const folder_;
-  muonrt_comm_t* comm_ = nullptr;
+  muonrt_status_t work(muonrt_optimizer_t* optimizer) const {
+    const char* const folder = path_.c_str();
+    if (work_ == Work::kLoad) return muonrt_optimizer_load(optimizer, folder, nullptr);
+    if (work_ == Work::kSave) return muonrt_optimizer_save(optimizer, folder, &options_);
+    const auto begun = muonrt_optimizer_save_begin(optimizer, folder, &options_);
+    return begun == MUONRT_OK ? muonrt_optimizer_save_wait(optimizer) : begun;
+  }
+  /// What succeeds on every rank.
+  template <class Call>
+  void all(const Call& call) {
+    std::vector<muonrt_status_t> found(static_cast<size_t>(ranks_));
+    support::refused(ranks_, -1, -1,
+                     [&](int rank) { found[static_cast<size_t>(rank)] = call(rank); });
+    CHECK(found == std::vector<muonrt_status_t>(found.size(), MUONRT_OK));
+  }
+
+  const int ranks_;
+  const Work work_;
+  const test_support::Folder folder_;
+  const std::string path_ = folder_.path() + "/checkpoint";
+  muonrt_comm_t* comms_[2] = {};
   muonrt_save_options_t options_;
-  OneMatrix trainer_;
-  Values saved_{};
+  OneMatrix trainers_[2];
 };
 
-/// @return  how many trials failed on every rank alike.
-int64_t check(const Trial& trial) {
-  const test_support::Folder folder;
-  const std::string path = folder.path() + "/checkpoint";
-  refusal.disarm();
-  Refusal::mark(false);
-  muonrt_thread_group_t* group = nullptr;
-  muonrt_thread_group_create(&group, trial.ranks);
-  std::vector<std::string> wrong(static_cast<size_t>(trial.ranks)), statuses(wrong.size());
-  int64_t failed = 0, ended = 0;
-  transport_test::on_ranks(trial.ranks, [&](int number) {
-    Refusal::mark(false);
-    Rank rank(trial, group, number, path.c_str());
-    rank.run();
-    wrong[static_cast<size_t>(number)] = rank.wrong;
-    statuses[static_cast<size_t>(number)] = rank.statuses;
-    if (number == 0) failed = rank.failed;
-    if (number == 0) ended = rank.ended;
-  });
-  muonrt_thread_group_destroy(group);
-  refusal.disarm();
-  for (size_t rank = 0; rank < wrong.size(); ++rank) {
-    INFO("rank " << rank << " of " << trial.ranks << ", refused: " << trial.faulty);
-    const std::string& all = statuses[0];
-    CHECK(wrong[rank] == std::string());
-    CHECK(statuses[rank] == all);
+/// The folder holds the old checkpoint or the new one, and the next save succeeds.
+void check_saved(World& world, const Values& old, const Values& fresh) {
+  CHECK(world.all_have(fresh));
+  if (world.status[0] != MUONRT_OK) {
+    const Values found = world.saved();
+    CHECK((found == old || found == fresh));
+    world.run(-1, -1);
+    CHECK(world.said[0] + world.said[1] == "");
   }
-  CHECK((trial.work == Work::kLoad || ended == 0));
-  return failed;
+  CHECK(world.saved() == fresh);
 }
 
-void check_all(Work work, int64_t stride) {
-  for (const int ranks : {1, 2})
-    for (int faulty = 0; faulty < ranks; ++faulty)
-      CHECK((check({ranks, faulty, work, stride, Catch::rngSeed() % stride}) > 0 || kSanitized));
+/// Nothing was changed, or the optimizer has ended; the next load succeeds.
+void check_loaded(World& world, const Values& old, const Values& fresh) {
+  if (world.status[0] != MUONRT_OK) {
+    if (world.said[0].find("partly written") == std::string::npos) CHECK(world.all_have(fresh));
+    world.run(-1, -1);
+    if (world.status[0] != MUONRT_OK) {
+      world.make();
+      world.run(-1, -1);
+    }
+    CHECK(world.said[0] + world.said[1] == "");
+  }
+  CHECK(world.all_have(old));
+}
+
+/// @param stride  every so many allocations one fails.
+void check(Work work, int64_t stride) {
+  for (const auto& [ranks, faulty] : {std::pair{1, 0}, {2, 0}, {2, 1}}) {
+    int64_t failed = 0;
+    bool fired = true;
+    for (int64_t nth = Catch::rngSeed() % stride; fired; nth += stride) {
+      World world(ranks, work);
+      world.step();
+      world.save();
+      const Values old = world.values();
+      world.step();
+      const Values fresh = world.values();
+      fired = world.run(faulty, nth);
+      CAPTURE(ranks, faulty, nth, world.said[0], world.said[1]);
+      for (int rank = 0; rank < ranks; ++rank) CHECK(world.status[rank] == world.status[0]);
+      CHECK((world.status[0] == MUONRT_OK || world.status[0] == MUONRT_ERROR_OUT_OF_MEMORY));
+      failed += world.status[0] != MUONRT_OK;
+      if (work == Work::kLoad) check_loaded(world, old, fresh);
+      if (work != Work::kLoad) check_saved(world, old, fresh);
+    }
+    CHECK((failed > 0 || kSanitized));
+  }
 }
 
 }  // namespace
 
 TEST_CASE("out of memory: a save fails on every rank or on none, the folder old or new",
           "[unit][state][abi]") {
-  for (const Work work : {Work::kSave, Work::kBegin, Work::kBeginReserved}) check_all(work, 59);
+  for (const Work work : {Work::kSave, Work::kBegin, Work::kBeginReserved}) check(work, 59);
 }
 
 TEST_CASE("out of memory: a load fails on every rank or on none, and can be made again",
           "[unit][state][abi]") {
-  check_all(Work::kLoad, 17);
+  check(Work::kLoad, 17);
 }
 
 TEST_CASE("out of memory: every allocation of saves and loads may be refused", "[.full]") {
   for (const Work work : {Work::kSave, Work::kBegin, Work::kBeginReserved, Work::kLoad})
-    check_all(work, 1);
+    check(work, 1);
 }

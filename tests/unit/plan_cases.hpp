@@ -52,18 +52,19 @@ inline void add(Case& c, ParamSpec spec, Held held) {
 }
 
 /// A worked example as a parameter; 1-D examples get `cols` columns, whole everywhere.
-inline void add(Case& c, const vectors::Vector& v, int64_t cols, std::vector<int32_t> ranks = {}) {
-  const auto on = mesh(v.mesh, std::move(ranks));
-  List shape = v.shape;
-  auto table = vectors::table_of(v);
+inline void add(Case& c, const vectors::Vector& v, int64_t cols) {
+  const Layout layout = muonrt::layout_from_text(v.cuts);
+  List shape = layout.shape();
+  auto table = v.held;
   if (shape.size() == 1) {
     shape.push_back(cols);
     for (auto& dims : table) dims.push_back(naive::iota(cols));
   }
-  ParamSpec spec = muon(v.name, on, shape);
-  spec.layout = Layout::from_cuts(on, shape, naive::cuts(v.steps));
+  ParamSpec spec = muon(v.name, layout.shared_mesh(), shape);
+  spec.layout = Layout::from_cuts(layout.shared_mesh(), shape, layout.cuts());
   Held held;
-  for (size_t p = 0; p < table.size(); ++p) held[on->ranks()[p]] = naive::elements(shape, table[p]);
+  for (size_t p = 0; p < table.size(); ++p)
+    held[layout.mesh().ranks()[p]] = naive::elements(shape, table[p]);
   add(c, std::move(spec), std::move(held));
 }
 

@@ -6,22 +6,6 @@ using namespace muonrt;
 using plan_case::Case;
 using plan_simulation::run_step;
 
-TEST_CASE("plan: gather and return move every value of every worked example to its place",
-          "[unit][plan]") {
-  for (const bool scattered : {false, true}) {
-    for (const vectors::Vector& v : vectors::all()) {
-      Case c;
-      const auto size = naive::size_of(v.mesh);
-      plan_case::add(c, v, 3, scattered ? vectors::scattered_ranks(size) : std::vector<int32_t>{});
-      for (const int64_t budget : {int64_t{1}, int64_t{1} << 20}) {
-        c.problem.options.chunk_bytes = budget;
-        INFO(v.name << ", budget " << budget << (scattered ? ", scattered ranks" : ""));
-        CHECK(run_step(c, Plan(c.problem)) == "");
-      }
-    }
-  }
-}
-
 TEST_CASE("plan: all worked examples together share slots and still move every value",
           "[unit][plan]") {
   Case c;

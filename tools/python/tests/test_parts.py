@@ -22,47 +22,22 @@ def muon(**settings):
     return [muonrt.Group("muon", scale_rule="original", **settings)]
 
 
-def qkv(rows):
-    third = ROWS // 3
-    return {"thirds": [muonrt.Part("q", rows=(0, third)), muonrt.Part("k", rows=(third, 2 * third)),
-                       muonrt.Part("v", rows=[(2 * third, ROWS)])],
-            # Groups of 2 rows of each, one after the other.
-            "interleaved": [muonrt.Part(n, rows=[(b + 2 * i, b + 2 * i + 2)
-                                                 for b in range(0, ROWS, 6)])
-                            for i, n in enumerate("qkv")]}[rows]
-
-
-def rows_of(how):
-    third = ROWS // 3
-    if how == "thirds":
-        return [np.arange(i * third, (i + 1) * third) for i in range(3)]
-    return [np.concatenate([np.arange(b + 2 * i, b + 2 * i + 2) for b in range(0, ROWS, 6)])
-            for i in range(3)]
-
-
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("how", ["thirds", "interleaved"])
-def test_parts_move_as_matrices_by_themselves(how, transposed):
+def test_parts_move_as_matrices_by_themselves(transposed):
+    # Groups of 2 rows of Q, K and V, one after the other.
+    runs = [[(b + 2 * i, b + 2 * i + 2) for b in range(0, ROWS, 6)] for i in range(3)]
+    lists = [np.concatenate([np.arange(*run) for run in r]) for r in runs]
     whole, grad = drawn(0, ROWS, COLS), drawn(1, ROWS, COLS)
-    alone = [whole[rows].copy() for rows in rows_of(how)]
+    alone = [whole[rows].copy() for rows in lists]
     muonrt.Optimizer([muonrt.Param(f"m{i}", w, grad[rows].copy())
-                      for i, (w, rows) in enumerate(zip(alone, rows_of(how)))],
+                      for i, (w, rows) in enumerate(zip(alone, lists))],
                      muon(), **textbook.EXACT).step(0.02)
-    stored = (whole.T if transposed else whole).copy()
-    as_stored = np.ascontiguousarray(grad.T if transposed else grad)
-
-    def work(comm):
-        layout = muonrt.Layout(muonrt.Mesh((2,)), "S(0)")
-        w = cut(layout, stored, comm.rank, 2)
-        param = muonrt.Param("qkv", w, cut(layout, as_stored, comm.rank, 2), shape=stored.shape,
-                             layout=layout, parts=qkv(how), transposed=transposed)
-        with muonrt.Optimizer([param], muon(), comm, **textbook.EXACT) as optimizer:
-            optimizer.step(0.02)
-        return w
-
-    got = np.concatenate(on_threads(2, work))
-    got = got.T if transposed else got
-    for w, rows in zip(alone, rows_of(how)):
+    stored, as_stored = ((x.T if transposed else x).copy() for x in (whole, grad))
+    parts = [muonrt.Part(n, rows=r) for n, r in zip("qkv", runs)]
+    param = muonrt.Param("qkv", stored, as_stored, parts=parts, transposed=transposed)
+    muonrt.Optimizer([param], muon(), **textbook.EXACT).step(0.02)
+    got = stored.T if transposed else stored
+    for w, rows in zip(alone, lists):
         assert np.ascontiguousarray(got[rows]).tobytes() == w.tobytes()
 
 
@@ -79,13 +54,13 @@ def test_parts_have_factors_and_tile_the_matrix():
         muonrt.Optimizer([muonrt.Param("w", w, grad, parts=parts[:1])], muon())
 
 
-def attention(comm=None, logits=None):
-    """Q and K of one layer after a step; `logits` of this rank."""
+def attention(logits=None):
+    """Q and K of one layer after a step."""
     q, k = drawn(3, HEADS * HEAD_DIM, COLS), drawn(4, HEADS * HEAD_DIM, COLS)
     clip = dict(layer=7, heads=HEADS, head_dim=HEAD_DIM, threshold=100.0, exponent=0.25)
     params = [muonrt.Param("q", q, drawn(5, *q.shape), qk_clip=muonrt.QkClip("q", **clip)),
               muonrt.Param("k", k, drawn(6, *k.shape), qk_clip=muonrt.QkClip("k", **clip))]
-    with muonrt.Optimizer(params, muon(), comm, **textbook.EXACT) as optimizer:
+    with muonrt.Optimizer(params, muon(), **textbook.EXACT) as optimizer:
         report = optimizer.step(0.02, qk_logits=logits)
         return q, k, optimizer.clipped_heads(), report.clipped_heads
 
@@ -93,14 +68,12 @@ def attention(comm=None, logits=None):
 def test_qk_clip_multiplies_the_rows_of_a_head():
     plain_q, plain_k, none, _ = attention()
     assert none == []
-    # Head 0 is seen by one rank, head 1 by the other; gamma of head 1 is 100 / 400.
-    seen = [[50.0, -np.inf], [-np.inf, 400.0]]
-    for q, k, clipped, count in on_threads(
-            2, lambda comm: attention(comm, np.array(seen[comm.rank], np.float32))):
-        assert clipped == [(7, 1)] and count == 1
-        assert (q[:HEAD_DIM] == plain_q[:HEAD_DIM]).all()
-        np.testing.assert_allclose(q[HEAD_DIM:], plain_q[HEAD_DIM:] * 0.25**0.25, rtol=1e-6)
-        np.testing.assert_allclose(k[HEAD_DIM:], plain_k[HEAD_DIM:] * 0.25**0.75, rtol=1e-6)
+    q, k, clipped, count = attention(np.array([50.0, 400.0], np.float32))
+    assert clipped == [(7, 1)] and count == 1
+    assert (q[:HEAD_DIM] == plain_q[:HEAD_DIM]).all()
+    # gamma of head 1 is 100 / 400.
+    np.testing.assert_allclose(q[HEAD_DIM:], plain_q[HEAD_DIM:] * 0.25**0.25, rtol=1e-6)
+    np.testing.assert_allclose(k[HEAD_DIM:], plain_k[HEAD_DIM:] * 0.25**0.75, rtol=1e-6)
 
 
 def test_qk_logits_are_counted():
@@ -112,34 +85,22 @@ def test_qk_logits_are_counted():
         muonrt.QkClip("qk", 0, 1)
 
 
-def test_extents_hold_each_element_of_the_state_once():
-    shape = (7, 4)
-
+def test_extents_of_the_state():
     def work(comm):
-        layout = muonrt.Layout(muonrt.Mesh((comm.size,)), "S(0)")
+        layout = muonrt.Layout(muonrt.Mesh((2,)), "S(0)")
+        shape, grad = (7, 4), drawn(8, 7, 4)
         w = np.zeros(layout.local_shape(shape, comm.rank), np.float32)
-        v = np.zeros(5, np.float32)
-        params = [muonrt.Param("w", w, shape=shape, layout=layout),
-                  muonrt.Param("v", v, group=1)]
-        optimizer = muonrt.Optimizer(params, muon() + [muonrt.Group("adamw")], comm)
-        optimizer.set_grads([cut(layout, drawn(8, *shape), comm.rank, comm.size), drawn(9, 5)])
+        param = muonrt.Param("w", w, cut(layout, grad, comm.rank, 2), shape=shape, layout=layout)
+        optimizer = muonrt.Optimizer([param], muon(), comm)
         optimizer.step(0.02)
-        return [(e.param, e.kind, e.shape, e.runs, e.begin, e.end, e.written, e.data.copy())
-                for e in optimizer.state_extents()]
+        (e,) = optimizer.state_extents()
+        np.testing.assert_allclose(e.data.reshape(-1, 4), 0.05 * grad[slice(*e.runs[0][0])],
+                                   rtol=1e-5)
+        return e.param, e.kind, e.shape, e.runs, e.begin, e.end, tuple(e.written)
 
-    found = {}
-    for extents in on_threads(3, work):
-        for param, kind, whole, runs, begin, end, written, data in extents:
-            into = found.setdefault((param, kind), np.full(whole, np.nan, np.float32))
-            lists = [[i for b, e in r for i in range(b, e)] for r in runs]
-            held = np.ravel_multi_index(np.ix_(*lists), tuple(whole)).ravel()[begin:end]
-            assert data.shape == (end - begin,)
-            mine = held[written[0]:written[1]]
-            assert np.isnan(into.ravel()[mine]).all()  # nobody else writes it
-            into.ravel()[mine] = data[written[0]:written[1]]
-    assert set(found) == {("w", "momentum"), ("v", "momentum"), ("v", "variance")}
-    np.testing.assert_allclose(found["w", "momentum"], 0.05 * drawn(8, *shape), rtol=1e-5)
-    np.testing.assert_allclose(found["v", "momentum"], 0.1 * drawn(9, 5), rtol=1e-5)
+    first, second = on_threads(2, work)
+    assert first == ("w", "momentum", [7, 4], [[(0, 4)], [(0, 4)]], 0, 16, (0, 16))
+    assert second == ("w", "momentum", [7, 4], [[(4, 7)], [(0, 4)]], 0, 12, (0, 12))
 
 
 def met(tmp_path, secrets):

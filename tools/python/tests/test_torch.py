@@ -66,21 +66,6 @@ def test_as_torch_optim_muon_and_adamw(monkeypatch):
     assert one.last_report.step == 20
 
 
-def test_bfloat16_iteration_stays_close_to_torch():
-    ours, theirs = model(), model()
-    one = muonrt.torch.Muon(ours.named_parameters(), lr=0.02, iteration_dtype="bfloat16",
-                            **AS_TORCH)
-    matrices = [p for p in theirs.parameters() if p.ndim == 2]
-    other = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1)
-    for m in (ours, theirs):
-        inject(m, 0)
-    one.step()
-    other.step()
-    for p, q in zip(ours.parameters(), theirs.parameters()):
-        if p.ndim == 2:
-            assert torch.allclose(p, q, atol=0.02 * 0.05)  # bf16: a step of 1/128 here and there
-
-
 def test_it_trains():
     m = model()
     one = muonrt.torch.Muon(m.named_parameters(), lr=0.02, adamw_lr=1e-2, weight_decay=0.0)
@@ -267,6 +252,8 @@ def test_the_state_continues_to_the_last_bit():
     one = muonrt.torch.Muon(m.named_parameters(), lr=0.02)
     for step in range(3):
         inject(m, step)
+        if step == 1:
+            m[0].bias.grad = None  # fewer updates than steps
         one.step()
     saved = copy.deepcopy(one.state_dict())
     twin = copy.deepcopy(m)
@@ -280,6 +267,7 @@ def test_the_state_continues_to_the_last_bit():
     for p, q in zip(m.parameters(), twin.parameters()):
         assert torch.equal(p, q)
     assert other.last_report.step == 5 and int(other.state[twin[0].weight]["step"]) == 5
+    assert int(one.state[m[0].bias]["step"]) == int(other.state[twin[0].bias]["step"]) == 4
 
 
 def test_a_state_of_torchs_own_optimizers():
@@ -294,30 +282,6 @@ def test_a_state_of_torchs_own_optimizers():
     assert torch.equal(got, theirs.state[matrices[0]]["momentum_buffer"])
     with pytest.raises(muonrt.InvalidArgumentError, match="groups of"):
         muonrt.torch.Muon(m.named_parameters()).load_state_dict(theirs.state_dict())
-
-
-def test_a_parameter_that_sat_out_goes_on_from_its_own_count(monkeypatch):
-    settings = dict(adamw_lr=3e-3, iteration_dtype="float32", **AS_TORCH)
-    m = model()
-    one = muonrt.torch.Muon(m.named_parameters(), **settings)
-    for step in range(4):
-        inject(m, step)
-        if step < 3:
-            m[0].bias.grad = None
-        one.step()
-    counts = {name: int(one.state[p]["step"]) for name, p in m.named_parameters()}
-    assert counts == {"0.weight": 4, "0.bias": 1, "2.weight": 4, "2.bias": 4}
-    twin, plain = copy.deepcopy(m), copy.deepcopy(m)
-    other = muonrt.torch.Muon(twin.named_parameters(), **settings)
-    other.load_state_dict(copy.deepcopy(one.state_dict()))
-    theirs = torch.optim.AdamW([plain[0].bias], lr=3e-3, weight_decay=0.01, betas=(0.9, 0.95))
-    theirs.state[plain[0].bias] = {k: v.clone() for k, v in one.state[m[0].bias].items()}
-    for x, optimizer in ((m, one), (twin, other), (plain, theirs)):
-        inject(x, 4)
-        optimizer.step()
-    for p, q in zip(m.parameters(), twin.parameters()):
-        assert torch.equal(p, q)
-    assert torch.allclose(m[0].bias, plain[0].bias, rtol=0, atol=1e-7)
 
 
 def test_tied_weights_are_one_parameter():
@@ -348,12 +312,3 @@ def test_backward_after_the_step_sees_that_parameters_changed():
     one.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-def test_torchs_threads_stay():
-    threads = torch.get_num_threads()
-    m = model()
-    one = muonrt.torch.Muon(m.named_parameters(), threads=1)
-    inject(m, 0)
-    one.step()
-    assert torch.get_num_threads() == threads
