@@ -114,7 +114,7 @@ class Case:
                         *(self.folder / f"{grads}{i}" for i in range(self.steps))], check=True)
         return {name: flat for name, (_, _, flat) in files.read(self.folder / "reference")[0].items()}
 
-    def compare(self, what, wanted, tolerance=3e-5):
+    def compare(self, what, wanted, tolerance=2e-5):
         """f32: a few roundings, each grown by at most the slopes of a list."""
         found = self.found()
         check(found.keys() == wanted.keys(), f"{what}: tensors {found.keys() ^ wanted.keys()}")
