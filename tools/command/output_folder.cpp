@@ -140,17 +140,22 @@ void OutputFolder::check_target() const {
   const fs::file_status found = fs::status(target_, error);
   if (!fs::exists(found)) return;
   if (!fs::is_directory(found)) fail(name + " is no folder; give the name of one, or of none yet");
-  const std::vector<std::string> there = files_of(target_);
+  const auto refuse = [&](const std::string& file, const char* what) {
+    fail(name + " has '" + file + "' in it" + what + " and is left as it is; give a new folder");
+  };
   const Json marker = replaces_ ? marker_of(target_) : Json();
-  for (const std::string& file : there) {
-    if (file == kMarker && !marker.is_null()) continue;
-    const Json known = marker.is_null() ? Json() : marker.value("files", Json::object());
+  if (marker.is_null()) {
+    for (const auto& entry : fs::directory_iterator(target_))
+      refuse(entry.path().filename().string(),
+             replaces_ ? ", which this command did not write," : ",");
+    return;
+  }
+  const Json known = marker.value("files", Json::object());
+  for (const std::string& file : files_of(target_)) {
     const auto bytes = known.find(file);
     const auto size = static_cast<int64_t>(fs::file_size(target_ / file, error));
-    if (!marker.is_null() && bytes != known.end() && *bytes == size) continue;
-    fail(name + " has '" + file + "' in it" +
-         (replaces_ ? ", which this command did not write, or not so," : ",") +
-         " and is left as it is; give a new folder");
+    if (file == kMarker || (bytes != known.end() && *bytes == size)) continue;
+    refuse(file, ", which this command did not write, or not so,");
   }
 }
 
