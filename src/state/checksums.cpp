@@ -12,25 +12,17 @@ namespace muonrt {
 namespace {
 
 constexpr size_t kDigits = 8;  // of a checksum
-constexpr const char* kHeader = "header_crc32c";
 
-/// The digits behind a key of the metadata of that file.
-const std::string& sums_of(const TensorFile& file, const char* key, size_t count) {
-  const auto found = file.table().metadata.find(key);
+/// The checksums in the metadata of a file.
+const std::string& sums_of(const TensorFile& file, size_t count) {
+  const auto found = file.table().metadata.find("crc32c");
   MUONRT_REQUIRE(found != file.table().metadata.end() && found->second.size() == count * kDigits,
-                 Status::kCorrupt, file.path(), ": its metadata have no ", key, " of ",
+                 Status::kCorrupt, file.path(), ": its metadata have no crc32c of ",
                  count * kDigits, " digits; it is damaged, load another");
   return found->second;
 }
 
 size_t blocks_of(int64_t bytes) { return static_cast<size_t>(ceil_div(bytes, kBlockBytes)); }
-
-/// Where a header has the digits of its own checksum. (In a name the quotes would be escaped.)
-size_t header_digits(const std::string& header) {
-  const std::string key = cat("\"", kHeader, "\":\"");
-  const size_t at = header.find(key);
-  return at == header.npos ? at : at + key.size();
-}
 
 std::string sum_of(const void* data, size_t bytes) {
   return digits_of(crc32c(data, bytes), kDigits);
@@ -59,7 +51,7 @@ std::string BlockSums::zeros(int64_t bytes) { return std::string(blocks_of(bytes
 
 CheckedBlocks::CheckedBlocks(const TensorFile& file)
     : file_(file), checked_(blocks_of(std::ssize(file.data()))) {
-  sums_of(file, "crc32c", checked_.size());
+  sums_of(file, checked_.size());
 }
 
 std::string CheckedBlocks::problem_of(int64_t number) {
@@ -68,8 +60,7 @@ std::string CheckedBlocks::problem_of(int64_t number) {
   const int64_t at = number * kBlockBytes;
   const int64_t bytes = std::min(kBlockBytes, std::ssize(file_.data()) - at);
   const std::string found = sum_of(file_.data().data() + at, static_cast<size_t>(bytes));
-  const std::string said =
-      sums_of(file_, "crc32c", checked_.size()).substr(block * kDigits, kDigits);
+  const std::string said = sums_of(file_, checked_.size()).substr(block * kDigits, kDigits);
   if (found != said)
     return cat("bytes ", at, " to ", at + bytes, " of the data have the checksum ", found,
                " (the header says ", said, ")");
@@ -83,24 +74,6 @@ void CheckedBlocks::check(int64_t begin, int64_t end, const std::string& tensor)
     MUONRT_REQUIRE(problem.empty(), Status::kCorrupt, file_.path(), ": tensor ", in_quotes(tensor),
                    ": ", problem, "; it is damaged, load another");
   }
-}
-
-void seal_header(std::string& header) {
-  header.replace(header_digits(header), kDigits, sum_of(header.data(), header.size()));
-}
-
-void check_sums(const TensorFile& file) {
-  const std::string& said = sums_of(file, kHeader, 1);
-  const auto bytes = file.header();
-  std::string header(bytes.begin(), bytes.end());
-  const size_t at = header_digits(header);
-  if (at != header.npos) header.replace(at, kDigits, kDigits, '0');
-  const std::string found = sum_of(header.data(), header.size());
-  MUONRT_REQUIRE(found == said, Status::kCorrupt, file.path(), ": its header (bytes 0 to ",
-                 header.size(), ") has the checksum ", found, ", but says ", said,
-                 "; it is damaged, load another");
-  CheckedBlocks blocks(file);
-  for (const TensorEntry& e : file.table().entries) blocks.check(e.begin, e.end, e.name);
 }
 
 }  // namespace muonrt

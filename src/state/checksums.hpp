@@ -8,7 +8,7 @@
 #include "state/tensor_file.hpp"
 
 // CRC-32C in the metadata of a safetensors file: eight digits for each block of its data, in
-// `crc32c`; those of its header, in `header_crc32c`, are formed with zeros in their place.
+// `crc32c`.
 
 namespace muonrt {
 
@@ -48,11 +48,5 @@ class CheckedBlocks {
   const TensorFile& file_;
   std::vector<bool> checked_;
 };
-
-/// Puts the checksum of a header where it has zeros.
-void seal_header(std::string& header);
-
-/// Checks every byte of a file that says both checksums. Errors: CORRUPT, naming what is damaged.
-void check_sums(const TensorFile& file);
 
 }  // namespace muonrt

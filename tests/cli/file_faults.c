@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -41,6 +42,26 @@ static void* next_of(const char* name) {
 int rename(const char* from, const char* to) {
   int (*const next)(const char*, const char*) = next_of("rename");
   return next ? next(from, to) : -1;
+}
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned how) {
+  int (*const next)(int, const char*, int, const char*, unsigned) = next_of("renameat2");
+  return next ? next(from_folder, from, to_folder, to, how) : -1;
+}
+
+int mkdir(const char* path, mode_t mode) {
+  int (*const next)(const char*, mode_t) = next_of("mkdir");
+  return next ? next(path, mode) : -1;
+}
+
+int unlinkat(int folder, const char* path, int how) {
+  int (*const next)(int, const char*, int) = next_of("unlinkat");
+  return next ? next(folder, path, how) : -1;
+}
+
+int remove(const char* path) {
+  int (*const next)(const char*) = next_of("remove");
+  return next ? next(path) : -1;
 }
 
 int unlink(const char* path) {

@@ -71,9 +71,9 @@ class Tensors:
         return len(front) + len(self.data), crc32c(front)
 
 
-def write_tensors(path, tensors):
+def write_tensors(path, tensors, metadata=None):
     """{name: (dtype, shape, bytes)} as a safetensors file."""
-    header, data = {}, b""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, (dtype, shape, values) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape,
                         "data_offsets": [len(data), len(data) + len(values)]}

@@ -2,6 +2,7 @@
 import json
 import math
 import struct
+from pathlib import Path
 
 SIZES = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8, "I64": 8, "U8": 1}
 CODES = {"F32": "f", "F16": "e", "F64": "d", "I64": "q", "U8": "B"}
@@ -73,3 +74,15 @@ def read(path):
         data = content[8 + length + begin:8 + length + end]
         out[name] = (entry["dtype"], entry["shape"], decode(entry["dtype"], data))
     return out, metadata
+
+
+def read_model(folder):
+    """The tensors of a folder with an index, which is to name every file and tensor."""
+    index = json.loads((Path(folder) / "model.safetensors.index.json").read_text())
+    out, placed = {}, {}
+    for file in sorted(set(index["weight_map"].values())):
+        tensors = read(Path(folder) / file)[0]
+        out |= tensors
+        placed |= dict.fromkeys(tensors, file)
+    assert placed == index["weight_map"], folder
+    return out

@@ -1,14 +1,34 @@
-"""Runs `muonrt step` on small files and says what the textbook makes of them; for the scripts whose
-names begin with step_."""
+"""Runs `muonrt step` on small files, and the float64 reference of tools/textbook (muonrt_reference)
+on the same; for the scripts whose names begin with step.
+
+  SCRIPT MUONRT MUONRT_REFERENCE [LAUNCHER...]
+"""
+import copy
 import json
 import math
 import random
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import scratch
 import step_files as files
-import step_textbook as textbook
+
+MUONRT, REFERENCE = (Path(word).resolve() for word in sys.argv[1:3])
+LAUNCHER = sys.argv[3:]
+EXACT = {"transport_dtype": "f32", "iteration_dtype": "f32"}
+problems = []
+
+
+def check(condition, what):
+    if not condition:
+        problems.append(what)
+
+
+def end(what):
+    print("\n".join(problems) or what)
+    sys.exit(1 if problems else 0)
 
 
 def values(seed, count, rounding=files.f32):
@@ -20,11 +40,18 @@ def ranks_of(mesh):
     return math.prod(int(n) for n in re.findall(r"=(\d+)", mesh)) if mesh else 1
 
 
+def same_state(one, other):
+    """Whether two checkpoints are equal; a text that says in what they are not."""
+    done = subprocess.run([MUONRT, "state", "diff", one, other], capture_output=True, text=True)
+    return done.returncode == 0 or done.stdout + done.stderr
+
+
 class Case:
     """Parameters of given shapes and one gradient file for each step, in F32 or BF16."""
 
-    def __init__(self, muonrt, shapes, steps, dtype="F32"):
-        self.muonrt, self.shapes, self.steps, self.dtype = muonrt, shapes, steps, dtype
+    def __init__(self, shapes, steps, dtype="F32", more=None):
+        """more: further tensors, which have no gradient."""
+        self.shapes, self.steps, self.dtype = shapes, steps, dtype
         self.folder = scratch.folder("step")
         rounding = files.bf16 if dtype == "BF16" else files.f32
 
@@ -33,67 +60,73 @@ class Case:
                     for name, shape in shapes.items()}
         self.start = tensors("")
         self.grads = [tensors(f" {i}") for i in range(steps)]
-        self.write("in", self.start)
+        self.write("in", self.start, more, {"from": "a test", "epoch": "3"})
         for i, grads in enumerate(self.grads):
             self.write(f"g{i}", grads)
 
-    def write(self, name, tensors):
+    def write(self, name, tensors, more=None, metadata=None):
         files.write(self.folder / name, {key: (self.dtype, self.shapes[key.split("@")[0]], flat)
-                                         for key, flat in tensors.items()})
+                                         for key, flat in tensors.items()} | (more or {}), metadata)
 
-    def run(self, config, *more, mesh=None, grads="g"):
+    def run(self, config, *more, mesh=None, grads="g", params="in", out="out", steps=None, launcher=()):
         """Digest of the output; a text that says why where there is none."""
         (self.folder / "opt.json").write_text(json.dumps(config))
-        command = [self.muonrt, "step", "--params", self.folder / "in", "--config",
-                   self.folder / "opt.json", "--out", self.folder / "out", *more, "--ranks",
-                   ranks_of(mesh)]
-        for i in range(self.steps):
+        command = [*launcher, MUONRT, "step", "--params", self.folder / params, "--config",
+                   self.folder / "opt.json", "--out", self.folder / out, *more]
+        if not launcher:
+            command += ["--ranks", ranks_of(mesh)]
+        for i in range(self.steps) if steps is None else steps:
             command += ["--grads", self.folder / f"{grads}{i}"]
         command += ["--mesh", mesh] if mesh else []
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        self.said = done.stderr
-        found = re.search(r"^sha256: (\w+)$", done.stdout, re.M)
-        return found.group(1) if done.returncode == 0 else f"{done.returncode}: {done.stderr}"
+        self.done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        self.said = self.done.stderr
+        found = re.search(r"^sha256: (\w+)$", self.done.stdout, re.M)
+        if self.done.returncode == 0:
+            return found.group(1) if found else self.done.stdout
+        return f"{self.done.returncode}: {self.done.stderr}"
 
-    def found(self):
-        return {name: flat for name, (_, _, flat) in files.read(self.folder / "out")[0].items()}
+    def found(self, out="out"):
+        return {name: flat for name, (_, _, flat) in files.read_model(self.folder / out).items()}
 
-    def matrix(self, name, after=None, factor=1.0, blocks=None, shape=None, transposed=False,
-               **muon):
-        """A tensor of matrices after all steps. Settings that are functions of the step are asked at
-        each. after(t, rows): what happens to the weight then; blocks: (grid, period, rate factor);
-        shape: of its matrices, where it is not the last two dimensions."""
-        rows, cols = shape or self.shapes[name][-2:]
-        turned = (lambda m: [list(row) for row in zip(*m)]) if transposed else (lambda m: m)
-        out = []
-        for at in range(0, len(self.start[name]), rows * cols):
-            def cut(flat):
-                return [flat[at + i * cols:at + (i + 1) * cols] for i in range(rows)]
-            w, stats = turned(cut(self.start[name])), {}
-            m = [[0.0] * len(row) for row in w]
-            for t, grads in enumerate(self.grads):
-                now = {k: f(t) if k == "momentum" and callable(f) else f for k, f in muon.items()}
-                if blocks and t % blocks[1] != 0:
-                    now.update(grid=blocks[0], grid_factor=blocks[2])
-                gradient = turned(cut([factor * x for x in grads[name]]))
-                textbook.muon_step(w, m, gradient, stats=stats, **now)
-                if after:
-                    after(t, w)
-            out += [x for row in turned(w) for x in row]
-        return out
+    def resumed(self, what, config, wanted, meshes, more=lambda i: (), grads="g", **how):
+        """Steps one by one, in place, each on the next mesh from the last one's checkpoint, end with
+        the digest `wanted` and with the state that `out` has."""
+        params, state = "in", []
+        for i in range(self.steps):
+            mesh = meshes[i % len(meshes)]
+            digest = self.run(config, *state, *more(i), "--state-out", mesh=mesh, grads=grads, params=params,
+                              out="part", steps=[i], **(how if mesh else {}))
+            params, state = "part", ["--state-in", self.folder / "part" / "state"]
+        check(digest == wanted, f"{what}: resumed: {digest}, not {wanted}")
+        same = same_state(self.folder / "part" / "state", self.folder / "out" / "state")
+        check(same is True, f"{what}: resumed: {same}")
 
-    def vector(self, name, every=1, after=None, factor=1.0, **adamw):
-        """A parameter of AdamW after all steps."""
-        w = self.start[name][:]
-        m, v = [0.0] * len(w), [0.0] * len(w)
-        for t, grads in enumerate(self.grads):
-            if (t + 1) % every == 0:
-                textbook.adamw_step(w, m, v, [factor * x for x in grads[name]], (t + 1) // every,
-                                    **adamw)
-            if after:
-                after(t, [w])
-        return w
+    def reference(self, config, rules=None, grads="g"):
+        """Every tensor after all steps in float64. `rules`: by a rule's name, what it is to the reference
+        in other words than opt.json's; None: nothing."""
+        config = copy.deepcopy(config)
+        for rule in config["rules"]:
+            rule.update((rules or {}).get(rule["name"], {}))
+            for key in [key for key, value in rule.items() if value is None]:
+                del rule[key]
+        (self.folder / "reference.json").write_text(json.dumps(config))
+        subprocess.run([REFERENCE, self.folder / "reference.json", self.folder / "in", self.folder / "reference",
+                        *(self.folder / f"{grads}{i}" for i in range(self.steps))], check=True)
+        return {name: flat for name, (_, _, flat) in files.read(self.folder / "reference")[0].items()}
+
+    def compare(self, what, wanted, tolerance=2e-5):
+        """f32: a few roundings, each grown by at most the slopes of a list."""
+        found = self.found()
+        check(found.keys() == wanted.keys(), f"{what}: tensors {found.keys() ^ wanted.keys()}")
+        for name in wanted.keys() & found.keys():
+            off = worst(wanted[name], found[name])
+            check(off <= tolerance, f"{what}: {name} is off by {off}")
 
 
 def worst(wanted, got):
-    return max(abs(a - b) for a, b in zip(wanted, got, strict=True))
+    return max((abs(a - b) for a, b in zip(wanted, got, strict=True)), default=0.0)
+
+
+def part(rows, cols, lr_factor=1.0, **axis):
+    """A part of a matrix, to the reference."""
+    return {"rows": list(rows), "cols": list(cols), "lr_factor": lr_factor, **axis}

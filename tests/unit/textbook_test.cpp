@@ -123,3 +123,44 @@ TEST_CASE("textbook: values follow from their place, differ, and are exact in f3
   CHECK(value_at(1, 2, 3, 4) != value_at(1, 3, 2, 4));
   CHECK(value_at(1, 2, 3, 4) != value_at(1, 2, 3, 5));
 }
+
+TEST_CASE("textbook: a matrix in blocks, and what it is divided by, by hand", "[unit][textbook]") {
+  const std::vector<Part> blocks = cut_into({whole_matrix(5, 3)}, 2, 2);
+  REQUIRE(blocks.size() == 4);
+  CHECK(blocks[0].rows == std::vector<int64_t>{0, 1, 2});
+  CHECK(blocks[3].rows == std::vector<int64_t>{3, 4});
+  CHECK(blocks[3].cols == std::vector<int64_t>{2});
+  CHECK(cut_into({whole_matrix(5, 1)}, 4, 1).size() == 3);  // of two rows
+  // Of norm 5 with a list that changes nothing.
+  Matrix u(1, 2);
+  u(0, 0) = 3, u(0, 1) = -4;
+  Muon how;
+  how.list = {{1, 0, 0}};
+  how.eps = 20;
+  const double divisors[] = {5, 25, 20};
+  for (int i = 0; i < 3; ++i) {
+    how.normalize = static_cast<Normalize>(i);
+    CHECK(max_difference(orthogonalized(how, u), scale(1 / divisors[i], u)) <= 1e-15);
+  }
+  // A part's factor is on its decay and its update: of a 1 x 1 matrix the sign remains.
+  how.normalize = Normalize::kPrescaled;
+  how.nesterov = false;
+  how.lr = 0.5;
+  how.weight_decay = 0.25;
+  how.scale = Scale::kNone;
+  Matrix w(1, 2), m(1, 2);
+  w(0, 0) = 1, w(0, 1) = 1;
+  std::vector<std::vector<double>> moments;
+  muon_step(how, {{{0}, {0}, 1.0}, {{0}, {1}, 3.0}}, w, m, u, moments);
+  CHECK(w(0, 0) == Approx(1 - 0.5 * 0.25 - 0.5));
+  CHECK(w(0, 1) == Approx(1 - 1.5 * 0.25 + 1.5));
+}
+
+TEST_CASE("textbook: random bits are Philox's", "[unit][textbook]") {
+  // Known answer of Random123 (kat_vectors, philox4x32 with 10 rounds).
+  const uint32_t words[] = {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u};
+  for (uint64_t e = 0; e < 8; ++e)
+    CHECK(random_bits(0, 0, 0, e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));
+  CHECK(rounded_at_random(1 + 0x1p-8, 0x8000) == 1 + 0x1p-7);
+  CHECK(rounded_at_random(1 + 0x1p-8, 0x7fff) == 1);
+}

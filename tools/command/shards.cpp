@@ -2,27 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "base/error.hpp"
+#include "base/sha256.hpp"
 #include "show/table.hpp"
 #include "state/files.hpp"
 
 namespace muonrt::tool {
 
-namespace fs = std::filesystem;
-
-namespace {
-
-constexpr const char* kTensors = ".safetensors";
-constexpr const char* kIndex = ".safetensors.index.json";
-
-std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
-
-}  // namespace
-
-std::vector<Shard> cut_into_shards(const std::string& folder, const std::string& name,
-                                   const std::vector<TensorEntry>& entries,
+std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most) {
   std::vector<Shard> out(1);
@@ -36,58 +23,80 @@ std::vector<Shard> cut_into_shards(const std::string& folder, const std::string&
     out.back().entries.push_back(entry);
   }
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i].path = fmt::format("{}/{}-{:05}-of-{:05}{}", folder, name, i + 1, out.size(), kTensors);
+    out[i].name = fmt::format("{}-{:05}-of-{:05}.safetensors", name, i + 1, out.size());
     out[i].metadata = metadata;
   }
   return out;
 }
 
-std::string index_path(const std::string& folder, const std::string& name) {
-  return folder + "/" + name + kIndex;
-}
+/// A file that is written from its begin to its end.
+class ShardWriter::File {
+ public:
+  File(std::string path, bool sums)
+      : path_(std::move(path)), file_(files_, path_ + ".tmp"), sums_(sums) {}
 
-void require_no_model(const std::string& option, const std::string& folder,
-                      const std::set<std::string>& replaced) {
-  Files files;
-  files.make_folder(folder);
-  for (const std::string& name : files.list(folder))
-    MUONRT_REQUIRE(
-        (!name.ends_with(kTensors) && !name.ends_with(kIndex)) || replaced.contains(name), kBad,
-        option, ": ", folder, " has ", in_quotes(name),
-        " in it, and is left as it is; give a new folder");
-}
+  void add(const void* data, int64_t bytes) {
+    if (bytes > 0) file_.write(data, bytes, size_);
+    if (sums_ && bytes > 0) sha_.update(data, static_cast<size_t>(bytes));
+    size_ += bytes;
+  }
+  void finish() {
+    file_.finish();
+    file_.publish(path_);
+  }
+  int64_t size() const { return size_; }
+  std::string sha256() { return sums_ ? hex(sha_.digest()) : ""; }
 
-ShardWriter::ShardWriter(std::vector<Shard> shards, std::string index, Sums sums)
-    : shards_(std::move(shards)), index_path_(std::move(index)), sums_(sums) {}
+ private:
+  Files files_;
+  std::string path_;
+  OutFile file_;
+  bool sums_;
+  Sha256 sha_;
+  int64_t size_ = 0;
+};
+
+ShardWriter::ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums)
+    : folder_(std::move(folder)), name_(std::move(name)), shards_(std::move(shards)), sums_(sums) {}
+
+ShardWriter::~ShardWriter() = default;
 
 void ShardWriter::finish_last() {
-  if (writers_.empty()) return;
-  TensorWriter& last = *writers_.back();
-  last.finish();
-  const auto bytes = static_cast<int64_t>(fs::file_size(last.file().temporary()));
-  const Shard& shard = shards_[writers_.size() - 1];
-  written_.push_back({name_of(shard.path), std::ssize(shard.entries), bytes, last.sha256()});
+  if (!file_) return;
+  MUONRT_CHECK_INTERNAL(left_ == 0, "a tensor was left out");
+  file_->finish();
+  const Shard& shard = shards_[written_.size()];
+  written_.push_back({shard.name, std::ssize(shard.entries), file_->size(), file_->sha256()});
+  file_.reset();
 }
 
 void ShardWriter::next() {
   finish_last();
-  MUONRT_CHECK_INTERNAL(writers_.size() < shards_.size(), "all tensors are written");
-  const Shard& shard = shards_[writers_.size()];
+  MUONRT_CHECK_INTERNAL(written_.size() < shards_.size(), "all tensors are written");
+  Shard& shard = shards_[written_.size()];
   left_ = shard.entries.size();
-  writers_.push_back(
-      std::make_unique<TensorWriter>(shard.path, shard.entries, shard.metadata, sums_));
+  const std::string path = folder_ + "/" + shard.name;
+  const std::string header = tensor_header(shard.entries, shard.metadata, path);
+  file_ = std::make_unique<File>(path, sums_);
+  file_->add(header.data(), std::ssize(header));
 }
 
 void ShardWriter::add(const void* data, int64_t bytes) {
   while (left_ == 0) next();
-  writers_.back()->add(data, bytes);
+  const Shard& shard = shards_[written_.size()];
+  MUONRT_CHECK_INTERNAL(shard.entries[shard.entries.size() - left_].bytes() == bytes,
+                        "another tensor belongs here");
+  file_->add(data, bytes);
   --left_;
 }
 
 void ShardWriter::finish() {
-  while (writers_.size() < shards_.size()) next();  // what is left has no tensors, or it throws
   finish_last();
-  if (!index_path_.empty()) write_index();
+  while (written_.size() < shards_.size()) {  // what is left has no tensors, or it throws
+    next();
+    finish_last();
+  }
+  write_index();
 }
 
 void ShardWriter::write_index() {
@@ -96,23 +105,17 @@ void ShardWriter::write_index() {
   for (const Shard& shard : shards_) {
     for (const TensorEntry& entry : shard.entries) {
       total += entry.bytes();
-      map.emplace_back(entry.name, json_text(name_of(shard.path)));
+      map.emplace_back(entry.name, json_text(shard.name));
     }
   }
   const std::string text = json_object({{"metadata", json_object({{"total_size", cat(total)}})},
                                         {"weight_map", json_object(map)}}) +
                            "\n";
-  index_ = std::make_unique<OutputFile>(index_path_);
-  index_->write(text.data(), text.size());
-  index_->finish();
-  written_.push_back({name_of(index_path_), std::ssize(map), std::ssize(text)});
-}
-
-std::vector<OutputFile*> ShardWriter::files() {
-  std::vector<OutputFile*> out;
-  for (const auto& writer : writers_) out.push_back(&writer->file());
-  if (index_) out.push_back(index_.get());
-  return out;
+  const std::string name = name_ + ".safetensors.index.json";
+  File index(folder_ + "/" + name, false);
+  index.add(text.data(), std::ssize(text));
+  index.finish();
+  written_.push_back({name, std::ssize(map), std::ssize(text)});
 }
 
 }  // namespace muonrt::tool

@@ -83,13 +83,13 @@ void add_export(CLI::App& state, Work& work) {
       "run/state --to run/model",
       [](CLI::App& command, ExportArguments& a) {
         add_saved(command, a.saved);
-        command.add_option("--to", a.to, "folder, a new one or one without safetensors")
+        command.add_option("--to", a.to, "folder, a new or an empty one")
             ->required()
             ->check(file_name());
         shard_bytes_option(command, a.most)->capture_default_str();
         command.add_flag("--state", a.state,
-                         "momentum and moments too, and state.safetensors.index.json: for muonrt "
-                         "step --state-in and python -m muonrt.convert");
+                         "momentum and moments too, and state.safetensors.index.json: for python "
+                         "-m muonrt.convert");
         add_json(command, a.json);
       },
       [](const ExportArguments& a) {

@@ -25,14 +25,16 @@ void add_step(CLI::App& app, Work& work) {
   command->add_option("--mesh", a->mesh, "name=size,... over all ranks (default: world=ranks)");
   command
       ->add_option("--out", a->out,
-                   "where the parameters are written: a file; or a folder, whose name ends with /, "
-                   "for files as those of --params and model.safetensors.index.json")
+                   "folder for the parameters, a new one or one that muonrt step wrote: files as "
+                   "those of --params and model.safetensors.index.json")
       ->required();
-  shard_bytes_option(*command, a->most, "files of a folder --out are cut otherwise: ");
-  command->add_option("--state-in", a->state_in, "state that an earlier run wrote")
+  shard_bytes_option(*command, a->most, "files of --out are cut otherwise: ");
+  command
+      ->add_option("--state-in", a->state_in,
+                   "checkpoint to go on from: OUT/state of an earlier run, or any of the library")
       ->check(file_name());
-  command->add_option("--state-out", a->state_out, "where the state is written")
-      ->check(file_name());
+  command->add_flag("--state-out", a->state_out,
+                    "write the state, too: a checkpoint, as OUT/state, for any mesh");
   command->add_option("--logits", a->logits,
                       "safetensors file of attention logits for QK-clip; one for every step");
   command
@@ -48,7 +50,7 @@ void add_step(CLI::App& app, Work& work) {
   command->footer(
       "opt.json is described in tools/README.md.\n"
       "Example: mpirun -n 4 muonrt step --params in.safetensors --grads g1.safetensors --config "
-      "opt.json --mesh fsdp=2,tp=2 --out out.safetensors");
+      "opt.json --mesh fsdp=2,tp=2 --out step1 --state-out");
   command->callback([=, &work] {
     work = [=] {
       return launch(a->ranks, a->where.timeout, [&](Comm& comm) {

@@ -1,12 +1,15 @@
 #include "opt_json/output_file.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <iostream>
+#include <random>
 #include <stdexcept>
 
 namespace muonrt::tool {
@@ -53,55 +56,63 @@ bool same_file(const std::string& a, const std::string& b) {
   return output_target(a) == output_target(b) || fs::equivalent(a, b, error);
 }
 
+/// A new file beside a target, of a random name: never one that was there before, nor behind a
+/// link. It goes with this object unless it is published.
+class Temporary {
+ public:
+  explicit Temporary(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
+    // Who may read what was there may read what comes in its place, and nobody else. (That of
+    // another user only root can give back.)
+    struct stat before;
+    const bool replaces = stat(target_.c_str(), &before) == 0;
+    std::random_device random;
+    for (int tries = 0; file_ < 0 && tries < 10; ++tries) {
+      name_ = target_.parent_path() / ("muonrt.tmp." + std::to_string(random()));
+      file_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                   replaces ? 0600 : 0666);
+      if (file_ < 0 && errno != EEXIST) break;
+    }
+    if (file_ < 0) fail();
+    if (!replaces) return;
+    static_cast<void>(!fchown(file_, before.st_uid, before.st_gid));
+    fchmod(file_, before.st_mode & 0777);
+  }
+  ~Temporary() {
+    close(file_);
+    if (!published_) unlink(name_.c_str());
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+
+  void write(const std::string& content) {
+    for (size_t done = 0; done < content.size();) {
+      const ssize_t wrote = ::write(file_, content.data() + done, content.size() - done);
+      if (wrote < 0 && errno != EINTR) fail();
+      done += static_cast<size_t>(std::max<ssize_t>(wrote, 0));
+    }
+    if (fsync(file_) != 0) fail();
+  }
+  void publish() {
+    if (std::rename(name_.c_str(), target_.c_str()) != 0) fail();
+    published_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    refuse(path_, std::string("cannot be written: ") + std::strerror(errno));
+  }
+
+  std::string path_;
+  fs::path target_, name_;
+  int file_ = -1;
+  bool published_ = false;
+};
+
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
-  // Who may read what was there may read what comes in its place, and nobody else. (That of another
-  // user only root can give back.)
-  struct stat before;
-  const bool replaces = stat(target_.c_str(), &before) == 0;
-  temporary_.emplace(target_.parent_path(), replaces ? 0600 : 0666);
-  if (!temporary_->file()) fail();
-  if (!replaces) return;
-  const int descriptor = fileno(temporary_->file());
-  static_cast<void>(!fchown(descriptor, before.st_uid, before.st_gid));
-  fchmod(descriptor, before.st_mode & 0777);
-}
-
-void OutputFile::fail() const {
-  refuse(path_, std::string("cannot be written: ") + std::strerror(errno));
-}
-
-void OutputFile::write(const void* data, size_t bytes) {
-  if (bytes > 0 && std::fwrite(data, 1, bytes, temporary_->file()) != bytes) fail();
-}
-
-void OutputFile::rewrite(const void* data, size_t bytes) {
-  if (std::fseek(temporary_->file(), 0, SEEK_SET) != 0) fail();
-  write(data, bytes);
-}
-
-void OutputFile::finish() {
-  if (!temporary_->close()) fail();
-}
-
-void OutputFile::publish() {
-  if (!temporary_ || temporary_->file()) {
-    refuse(path_, "internal: published before it is whole, or twice");
-  }
-  if (!temporary_->rename(target_)) fail();
-  temporary_.reset();
-}
-
-void OutputFile::release() {
-  temporary_->release();
-  temporary_.reset();
-}
-
 void write_text_file(const std::string& path, const std::string& content) {
-  OutputFile file(path);
-  file.write(content.data(), content.size());
-  file.finish();
+  Temporary file(path);
+  file.write(content);
   file.publish();
 }
 
@@ -110,18 +121,12 @@ bool flush_output() {
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout;
 }
 
-void require_writable(const std::string& path) {
-  // As a file would be written, but for its name.
-  OutputFile file(path);
-  file.finish();
-}
-
 void require_writable(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const NamedFile& out = outputs[i];
     if (out.path.empty()) refuse(out.option, "is empty; give the name of a file");
     try {
-      require_writable(out.path);
+      const Temporary file(out.path);  // as it would be written, but for its name
     } catch (const std::exception& e) {
       refuse(out.option, e.what());
     }
@@ -130,9 +135,7 @@ void require_writable(const std::vector<NamedFile>& outputs, const std::vector<N
       refuse(out.option, out.path + " is the file of " + other.option + ", too; name another");
     };
     for (size_t k = 0; k < i; ++k) compare(outputs[k]);
-    for (const NamedFile& in : inputs) {
-      if (in.option != out.replaces) compare(in);
-    }
+    for (const NamedFile& in : inputs) compare(in);
   }
 }
 

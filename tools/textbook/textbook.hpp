@@ -122,6 +122,10 @@ double scale_factor(Scale rule, int64_t rows, int64_t cols);
 enum class Decay { kDecoupled, kIndependent, kLrSquared, kCautious };
 double decayed(Decay kind, double rate, double weight_decay, double w, double u);
 
+/// What a matrix is divided by before Newton-Schulz: safety x norm; that + eps; the larger of that
+/// and eps.
+enum class Normalize { kPrescaled, kAddEps, kMaxEps };
+
 struct Muon {
   double lr = 0.02, weight_decay = 0.1, momentum = 0.95;
   Decay decay = Decay::kDecoupled;
@@ -130,11 +134,31 @@ struct Muon {
   double scale_times = 1.0;
   List list;  // standard form
   double safety = 1.0;
+  Normalize normalize = Normalize::kPrescaled;
+  double eps = 0.0;
+  bool aol = false;  // rows are scaled by aol_scaled instead
   bool normuon = false, normuon_columns = false;
   double normuon_beta2 = 0.95;
   muonrt::DType transport = muonrt::DType::kF32;  // rounding of what travels, both ways
+  bool half_momentum = false;                     // momentum is kept as bf16
 };
-/// One step; w and m are updated in place, and the second moments `v` where NorMuon is on.
+/// O of a direction: Newton-Schulz on what `how` divides it by; zero gives zero.
+Matrix orthogonalized(const Muon& how, const Matrix& u);
+
+/// A block of a matrix that is orthogonalized and scaled by itself.
+struct Part {
+  std::vector<int64_t> rows, cols;
+  double lr_factor = 1.0;
+  bool normuon_columns = false;
+};
+Part whole_matrix(int64_t rows, int64_t cols);
+/// Each part cut into r x c blocks of indices, by the ceil rule, fewer where some would be empty.
+std::vector<Part> cut_into(const std::vector<Part>& parts, int64_t r, int64_t c);
+/// One step of a matrix of parts; w and m are updated in place, and the second moments of each part
+/// where NorMuon is on.
+void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matrix& m,
+               const Matrix& g, std::vector<std::vector<double>>& moments);
+/// The same of a matrix in one part.
 void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g,
                std::vector<double>* v = nullptr);
 
@@ -149,5 +173,11 @@ struct AdamW {
 /// Step number t = 1, 2, ...; w, m, v are updated in place.
 void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector<double>& m,
                 std::vector<double>& v, const std::vector<double>& g);
+
+/// 16 random bits of a weight: of Philox4x32-10 (Salmon et al. 2011), whose 128 bits are those of
+/// eight elements.
+uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param, uint64_t element);
+/// A weight as bf16, up or down at random: up where the lower half and the bits overflow.
+double rounded_at_random(double weight, uint32_t bits);
 
 }  // namespace textbook

@@ -6,14 +6,11 @@
 #include <cstring>
 #include <functional>
 
+#include "command/output_folder.hpp"
 #include "command/progress.hpp"
 #include "command/shards.hpp"
-#include "command/step/state_format.hpp"
 #include "command/table.hpp"
 #include "state/conversions.hpp"
-#include "state/digits.hpp"
-#include "state/element_hash.hpp"
-#include "state/files.hpp"
 
 namespace muonrt::tool {
 
@@ -23,6 +20,8 @@ constexpr auto kMomentum = static_cast<int32_t>(StateKind::kMomentum);
 constexpr auto kMaster = static_cast<int32_t>(StateKind::kMaster);
 constexpr auto kRemainder = static_cast<int32_t>(StateKind::kRemainder);
 constexpr auto kParam = StateTensor::kParam;
+// What the metadata of whole momenta and moments say.
+constexpr const char* kStateFormat = "muonrt step state 1";
 
 /// A tensor that is asked for its bytes when its place in a file has come.
 struct LateTensor {
@@ -91,7 +90,7 @@ std::vector<LateTensor> weights_of(const Saved& saved, const Manifest& manifest,
   return out;
 }
 
-/// All but weights, which are exported in full precision: as `muonrt step --state-in` reads it.
+/// All but weights, which are exported in full precision: as `python -m muonrt.convert` reads it.
 std::vector<LateTensor> state_of(const Manifest& manifest, StateSources& sources) {
   const auto count = [](const std::string& name, int64_t value) {
     return LateTensor{entry_of(name, "I64", {}, 1), [value] { return count_bytes(value); }};
@@ -114,85 +113,46 @@ std::vector<LateTensor> state_of(const Manifest& manifest, StateSources& sources
   return out;
 }
 
-/// @param weights  the hash of each parameter as it was exported: `muonrt step` compares them.
-std::map<std::string, std::string> state_metadata(const Manifest& manifest,
-                                                  const std::map<std::string, uint64_t>& weights) {
-  std::map<std::string, std::string> out = {{"format", kStepStateFormat}};
-  for (const auto& [name, hash] : weights) out["hash/" + name] = digits_of(hash, 16);
+std::map<std::string, std::string> state_metadata(const Manifest& manifest) {
+  std::map<std::string, std::string> out = {{"format", kStateFormat}};
   for (const ManifestParam& p : manifest.params)
     if (has(p, kMomentum)) out["momentum/" + p.name] = p.role == "adamw" ? "adamw" : p.momentum;
   return out;
 }
 
-/// A folder with models in it, each as several files and their index.
-class Export {
- public:
-  explicit Export(const ExportArguments& arguments) : arguments_(arguments) {
-    require_no_model("--to", arguments.to);
+/// Tensors as several files and their index, which `table` gets.
+void write(const ExportArguments& arguments, const std::string& folder, const std::string& name,
+           const std::vector<LateTensor>& tensors,
+           const std::map<std::string, std::string>& metadata, Table& table) {
+  Progress progress;
+  std::vector<TensorEntry> entries;
+  for (const LateTensor& tensor : tensors) entries.push_back(tensor.entry);
+  ShardWriter writer(folder, name, cut_into_shards(name, entries, metadata, arguments.most), false);
+  for (const LateTensor& tensor : tensors) {
+    progress.show(cat("export: ", name, ": ", in_quotes(tensor.entry.name)));
+    const std::vector<unsigned char> bytes = tensor.bytes();
+    writer.add(bytes.data(), std::ssize(bytes));
   }
-
-  /// Under temporary names. @return  the hash of each tensor where those are asked for, by name.
-  std::map<std::string, uint64_t> write(const std::string& name,
-                                        const std::vector<LateTensor>& tensors,
-                                        const std::map<std::string, std::string>& metadata,
-                                        Sums sums, bool hashes) {
-    std::vector<TensorEntry> entries;
-    for (const LateTensor& tensor : tensors) entries.push_back(tensor.entry);
-    models_.push_back(std::make_unique<ShardWriter>(
-        cut_into_shards(arguments_.to, name, entries, metadata, arguments_.most),
-        index_path(arguments_.to, name), sums));
-    std::map<std::string, uint64_t> out;
-    for (const LateTensor& tensor : tensors) {
-      const TensorEntry& entry = tensor.entry;
-      progress_.show(cat("export: ", name, ": ", in_quotes(entry.name)));
-      const std::vector<unsigned char> bytes = tensor.bytes();
-      models_.back()->add(bytes.data(), std::ssize(bytes));
-      if (hashes && !bytes.empty())
-        out[entry.name] = hash_elements(entry.name, 0, bytes, element_bytes(entry.dtype));
-    }
-    models_.back()->finish();
-    return out;
-  }
-
-  /// All of them take their names, indices last. @return  the files.
-  Table publish() {
-    Table table({{"name", "file", Table::Align::kLeft}, {"tensors", "tensors"}, {"bytes", "size"}});
-    Files folder;
-    std::vector<OutputFile*> indices;
-    for (const auto& model : models_) {
-      auto files = model->files();
-      indices.push_back(files.back());
-      files.pop_back();
-      for (OutputFile* file : files) file->publish();
-      for (const auto& file : model->written())
-        table.add({cell::word(file.name), cell::count(file.tensors), cell::bytes(file.bytes)});
-    }
-    folder.sync_folder(arguments_.to);
-    for (OutputFile* index : indices) index->publish();
-    folder.sync_folder(arguments_.to);
-    progress_.clear();
-    return table;
-  }
-
- private:
-  const ExportArguments& arguments_;
-  Progress progress_;
-  std::vector<std::unique_ptr<ShardWriter>> models_;
-};
+  writer.finish();
+  for (const auto& file : writer.written())
+    table.add({cell::word(file.name), cell::count(file.tensors), cell::bytes(file.bytes)});
+  progress.clear();
+}
 
 }  // namespace
 
 void export_checkpoint(const ExportArguments& arguments) {
   const Manifest manifest = arguments.saved.read();
   StateSources sources(arguments.saved.folder, manifest);
-  Export out(arguments);
+  OutputFolder out("--to", arguments.to, false);
+  Table files({{"name", "file", Table::Align::kLeft}, {"tensors", "tensors"}, {"bytes", "size"}});
   // As transformers wants it.
-  const auto hashes = out.write("model", weights_of(arguments.saved, manifest, sources),
-                                {{"format", "pt"}}, Sums::none, arguments.state);
+  write(arguments, out.work_path(), "model", weights_of(arguments.saved, manifest, sources),
+        {{"format", "pt"}}, files);
   if (arguments.state)
-    out.write("state", state_of(manifest, sources), state_metadata(manifest, hashes),
-              Sums::in_metadata, false);
-  const Table files = out.publish();
+    write(arguments, out.work_path(), "state", state_of(manifest, sources),
+          state_metadata(manifest), files);
+  out.commit();
   if (arguments.json) {
     fmt::print("{}\n", json_object({{"to", json_text(arguments.to)},
                                     {"step", cat(manifest.step)},

@@ -14,8 +14,8 @@ struct ExportArguments {
 
 /// Writes the parameters as whole tensors, in full precision where the checkpoint has it; with
 /// `state` momentum and moments, too. Errors: as Saved::read, StateSources; INVALID_ARGUMENT where
-/// the values of a parameter were not saved, or the folder has tensors in it; what cannot be
-/// written is a std::runtime_error.
+/// the values of a parameter were not saved; IO; std::runtime_error where the folder has something
+/// in it.
 void export_checkpoint(const ExportArguments& arguments);
 
 }  // namespace muonrt::tool

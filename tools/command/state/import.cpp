@@ -21,12 +21,14 @@ namespace {
 /// What an optimizer calls its state; tensors are named PARAMETER.KEY.
 struct Format {
   const char *name, *muon, *first, *second, *momentum;
+  bool key_first = false;  // KEY/PARAMETER, with counts of steps, momentum as the metadata say
 };
 constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
                                {"keller_jordan", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
                                {"megatron", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
                                {"moonlight", "momentum_buffer", "moment1", "moment2", "heavy_ball"},
-                               {"dion", "momentum", "momentum", "variance", "heavy_ball"}};
+                               {"dion", "momentum", "momentum", "variance", "heavy_ball"},
+                               {"muonrt", "momentum", "momentum", "variance", "", true}};
 
 const Format& format_of(const std::string& name) {
   for (const Format& format : kFormats)
@@ -55,10 +57,16 @@ class Import {
   }
 
   void run() {
+    if (format_.key_first) {
+      const TensorEntry* const step = state_.table().find("step");
+      MUONRT_REQUIRE(!step || count(step, 0) == a_.step, kBad, "--step is ", a_.step, ", but ",
+                     state_.path(), " is of step ", count(step, 0));
+      taken_.insert("step");
+    }
     for (const TensorEntry& entry : params_.table().entries) add(entry);
     for (const TensorEntry& entry : state_.table().entries)
       MUONRT_REQUIRE(taken_.contains(entry.name), kBad, state_.path(), ": tensor ",
-                     in_quotes(entry.name), " is PARAMETER.KEY of no parameter of ", params_.path(),
+                     in_quotes(entry.name), " is ", form(), " of no parameter of ", params_.path(),
                      " and no key of ", format_.name, " (", keys(), ")");
     MUONRT_REQUIRE(!manifest_.params.empty(), kBad, state_.path(), ": it has no state of ",
                    params_.path());
@@ -67,19 +75,42 @@ class Import {
   }
 
  private:
+  const char* form() const { return format_.key_first ? "KEY/PARAMETER" : "PARAMETER.KEY"; }
   std::string keys() const {
-    return cat(format_.muon, ", ", format_.first, ", ", format_.second, ", step");
+    return cat(format_.muon, ", ", format_.first, ", ", format_.second, ", ",
+               format_.key_first ? "updates" : "step");
   }
   const TensorEntry* find(const std::string& param, const char* key) {
-    const TensorEntry* const found = state_.table().find(param + "." + key);
+    const TensorEntry* const found =
+        state_.table().find(format_.key_first ? cat(key, "/", param) : cat(param, ".", key));
     if (found) taken_.insert(found->name);
     return found;
+  }
+  /// A number of steps; `fallback` where there is no such tensor.
+  int64_t count(const TensorEntry* entry, int64_t fallback) const {
+    if (!entry) return fallback;
+    int64_t out = -1;
+    if (entry->dtype == "I64" && entry->bytes() == sizeof out)
+      std::memcpy(&out, state_.bytes(*entry).data(), sizeof out);
+    MUONRT_REQUIRE(out >= 0 && out <= a_.step, kBad, state_.path(), ": tensor ",
+                   in_quotes(entry->name), " is ", out, " (an I64 from 0 to --step ", a_.step, ")");
+    return out;
+  }
+  /// How Muon's momentum of a parameter is formed.
+  std::string momentum_of(const std::string& param) const {
+    if (!format_.key_first) return format_.momentum;
+    const auto found = state_.table().metadata.find("momentum/" + param);
+    MUONRT_REQUIRE(found != state_.table().metadata.end() &&
+                       (found->second == "ema" || found->second == "heavy_ball"),
+                   kBad, state_.path(), ": metadata: momentum/", param,
+                   " does not say ema or heavy_ball");
+    return found->second;
   }
 
   void add(const TensorEntry& entry) {
     const TensorEntry* const second = find(entry.name, format_.second);
     const TensorEntry* const first = find(entry.name, second ? format_.first : format_.muon);
-    find(entry.name, "step");
+    const TensorEntry* const updates = find(entry.name, format_.key_first ? "updates" : "step");
     if (!first && !second) {
       without_.push_back(entry.name);
       return;
@@ -92,9 +123,9 @@ class Import {
     p.shape = entry.shape;
     p.dtype = entry.dtype == "F32" ? "f32" : "bf16";
     p.role = second ? "adamw" : "muon";
-    p.momentum = second ? "ema" : format_.momentum;
+    p.momentum = second ? "ema" : momentum_of(p.name);
     p.constant = second ? a_.beta1 : a_.momentum;
-    p.updates = a_.step;
+    p.updates = format_.key_first ? count(updates, a_.step) : a_.step;
     p.group = second ? 1 : 0;
     Hash key;
     key.bytes(p.name);
@@ -153,12 +184,12 @@ class Import {
                                     [](const ManifestParam& p) { return p.role == "muon"; });
     fmt::print("{}: step {}, {} parameters of Muon and {} of AdamW\n", a_.to, a_.step, muon,
                std::ssize(manifest_.params) - muon);
-    fmt::print("assumed: tensors named PARAMETER.KEY ({})\n", keys());
+    fmt::print("assumed: tensors named {} ({})\n", form(), keys());
     fmt::print("assumed: AdamW where there is {}, else Muon, its momentum {} of {}\n",
-               format_.second, format_.momentum, a_.momentum);
-    fmt::print(
-        "assumed: AdamW's first moments of beta1 {}; every parameter took part in {} steps\n",
-        a_.beta1, a_.step);
+               format_.second, format_.key_first ? "as the metadata say," : format_.momentum,
+               a_.momentum);
+    fmt::print("assumed: AdamW's first moments of beta1 {}; every parameter took part in {}\n",
+               a_.beta1, format_.key_first ? "as many steps as are there" : cat(a_.step, " steps"));
     for (const std::string& name : without_)
       fmt::print("note: param {} has no state: it is not in the checkpoint\n", in_quotes(name));
     fmt::print("master weights and what else is absent start anew: load with partial = 1\n");

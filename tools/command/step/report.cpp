@@ -164,9 +164,8 @@ std::string sums_json(const std::vector<ShardWriter::Written>& files) {
   return json_object(out);
 }
 
-/// Of one file; of several, of what sha256sum prints.
+/// Of what sha256sum prints.
 std::string digest_of(const std::vector<ShardWriter::Written>& files) {
-  if (files.size() == 1) return files[0].sha256;
   const std::string text = sums_text(files);
   Sha256 sum;
   sum.update(text.data(), text.size());
@@ -249,7 +248,7 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
   fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
              std::ssize(steps_) - skipped, skipped, orthogonalized, planned);
   fmt::print("paths: {}\n", counts_text(counts, false));
-  if (files.size() > 1) fmt::print("{}", sums_text(files));
+  fmt::print("{}", sums_text(files));
   fmt::print("sha256: {}\n", digest_of(files));
 }
 

@@ -11,12 +11,12 @@ namespace muonrt::tool {
 
 /// The arguments of `muonrt step`.
 struct StepArguments {
-  std::string params, config, mesh, out, state_in, state_out, health;
+  std::string params, config, mesh, out, state_in, health;
   std::vector<std::string> grads, logits;
   RunDevice where;
   int ranks = 0;
-  int64_t most = 0;  // bytes of the tensors of a file of a folder `out`; 0: as `params` is cut
-  bool verbose = false, json = false;
+  int64_t most = 0;  // bytes of the tensors of a file of `out`; 0: as `params` is cut
+  bool state_out = false, verbose = false, json = false;
 };
 
 /// One rank's part of it all. Collective. @return  the exit code.

@@ -33,8 +33,6 @@ class StepSession {
   const void* data(const StepTensor& tensor) const {
     return locals_[static_cast<size_t>(tensor.index)].data;
   }
-  /// For views of state, which the device alone may reach.
-  RankMemory& memory() { return memory_; }
 
  private:
   struct Local {

@@ -1,4 +1,4 @@
-"""Files of `muonrt step --state-out`, by the package safetensors, as torch's tensors and back."""
+"""Files of `muonrt state export --state`, by the package safetensors, as torch's tensors and back."""
 
 import torch
 from safetensors import SafetensorError, safe_open

@@ -3,8 +3,8 @@
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
 IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) in which there are state
-dicts of optimizers, anywhere (torch: of Muon and of AdamW); or a file of `muonrt step --state-out`.
-OUT: NAME.safetensors for `muonrt step --state-in`; NAME.pt for torch.load; else a DCP folder.
+dicts of optimizers, anywhere (torch: of Muon and of AdamW); or a file of `muonrt state export --state`.
+OUT: NAME.safetensors for `muonrt state import --from muonrt`; NAME.pt for torch.load; else a DCP folder.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from muonrt._torch_state import momentum_factor
 
 PUBLISHED = {"muon": {"weight_decay": 0.1, "nesterov": True, "momentum_kind": "ema"},
              "adamw": {"weight_decay": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}}
-FORMAT = "muonrt step state 1"  # of tools/command/step/state.cpp: without checksums
-CHECKED = "muonrt step state 2"
+FORMAT = "muonrt step state 1"  # of tools/command/state/export.cpp
+CHECKED = "muonrt step state 2"  # the same with checksums, which are not read
 
 
 @dataclass
@@ -182,7 +182,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
 
 
 def read_file(out: Checkpoint, path: Path) -> None:
-    """Adds a file of `muonrt step --state-out`."""
+    """Adds a file of `muonrt state export --state`."""
     tensors, metadata = _safetensors.read(path)
     if metadata.get("format") not in (FORMAT, CHECKED):
         raise ValueError(f"{path}: its metadata do not say format '{FORMAT}'")
@@ -200,7 +200,7 @@ def read_file(out: Checkpoint, path: Path) -> None:
     for group in groups:
         if "betas" in group.settings:
             group.settings["betas"] = tuple(group.settings["betas"])
-    if not groups:  # muonrt step's own file
+    if not groups:  # of muonrt state export
         by_kind: dict[str, list] = {}
         for name in states:
             by_kind.setdefault(metadata[f"momentum/{name}"], []).append(name)

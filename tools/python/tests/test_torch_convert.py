@@ -155,21 +155,26 @@ def test_the_command_goes_on_from_a_file(tmp_path, monkeypatch):
         {"name": "*.weight", "role": "matrix", "lr": 0.02, "weight_decay": 0.1, "momentum": 0.9,
          "coefficients": "keller_jordan", "normalize": "max_eps", "scale": "original"},
         {"name": "*", "role": "adamw", "lr": 3e-3, "weight_decay": 0.02, "betas": [0.9, 0.999]}]}""")
-    command = [COMMAND, "step"]
-    for option in ("params", "grads", "state-in", "state-out", "out"):
-        file = {"state-in": "state", "state-out": "next"}.get(option, option)
-        command += [f"--{option}", tmp_path / f"{file}.safetensors"]
-    done = subprocess.run([*command, "--config", tmp_path / "opt.json"], text=True,
-                          capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+
+    def command(*words):
+        done = subprocess.run([COMMAND, *map(str, words)], text=True, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    params = tmp_path / "params.safetensors"
+    command("state", "import", tmp_path / "state.safetensors", "--from", "muonrt", "--params", params, "--step", 3,
+            "--to", tmp_path / "checkpoint")
+    command("step", "--params", params, "--grads", tmp_path / "grads.safetensors", "--config", tmp_path / "opt.json",
+            "--state-in", tmp_path / "checkpoint", "--state-out", "--out", tmp_path / "out")
+    command("state", "export", tmp_path / "out" / "state", "--state", "--to", tmp_path / "next")
     for optimizer in theirs:
         optimizer.step()
-    after = _safetensors.read(tmp_path / "out.safetensors")[0]
+    after = _safetensors.read(tmp_path / "out" / "model-00001-of-00001.safetensors")[0]
     for n, p in m.named_parameters():
         assert torch.allclose(after[n], p, rtol=0, atol=1e-4), n  # it sends bf16: 0.02 / 256
     # Its own file says neither rate nor momentum.
-    assert run(tmp_path / "next.safetensors", tmp_path / "out.pt", "--to", "torch") == 1
-    assert run(tmp_path / "next.safetensors", tmp_path / "out.pt", "--to", "torch", "--set",
+    state = tmp_path / "next" / "state-00001-of-00001.safetensors"
+    assert run(state, tmp_path / "out.pt", "--to", "torch") == 1
+    assert run(state, tmp_path / "out.pt", "--to", "torch", "--set",
                "lr=0.02", "--set", "momentum=0.9", "--set", "adamw.lr=3e-3") == 0
     back = torch.load(tmp_path / "out.pt")["muon"]
     assert torch.allclose(back["state"][0]["momentum_buffer"],
