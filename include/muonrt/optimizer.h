@@ -66,7 +66,7 @@ typedef int32_t muonrt_format_t;
 enum muonrt_format { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
 
 /* Equal on every rank (else MISMATCH), but for device_index, threads, timeout_ms, trace, poison,
- * graphs, reserved_sms, allocator and stream_ordered, and the state and functions of `distributed`
+ * graphs, reserved_sms and allocator, and the state and functions of `distributed`
  * themselves. Fill with muonrt_optimizer_options_init first. */
 typedef struct muonrt_optimizer_options {
   uint32_t struct_size;
@@ -113,11 +113,7 @@ typedef struct muonrt_optimizer_options {
                            exchanges, 0 .. 1024 (two stay with them; no other kernel holds its SMs
                            for long); -1: as many as the communicator's operations fill (max_ctas of
                            muonrt/nccl.h; none through host memory). Does not change a bit. */
-  const muonrt_allocator_t* allocator; /* read at creation alone; NULL: muonrt's own */
-  int32_t stream_ordered; /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
-                             which other GPUs of the process reach (cudaMallocFromPoolAsync): to
-                             give it back waits for the optimizer's work alone, not for all of the
-                             device's, as pinned memory still does; 0: cudaMalloc */
+  const muonrt_allocator_t* allocator;  /* read at creation alone; NULL: muonrt's own */
   muonrt_replica_check_t replica_check; /* MUONRT_REPLICA_CHECK_FIRST */
 } muonrt_optimizer_options_t;
 

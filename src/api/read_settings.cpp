@@ -278,9 +278,6 @@ void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
                  : a.release ? "allocate is"
                              : "allocate and release are",
                  " NULL (one takes back what the other gave); give both, or no allocator");
-  MUONRT_REQUIRE(!to.stream_ordered, kBad,
-                 "options: stream_ordered is 1 beside an allocator (it tells where memory comes "
-                 "from without one); leave one of them out");
   to.allocator = {a.state, a.allocate, a.release};
 }
 

@@ -59,8 +59,6 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
           "GPU: SMs left to the exchanges by sm90's persistent grids (default: as many as the "
           "communicator's operations take)")
       ->check(CLI::Range(0, 1024));
-  command.add_flag("--stream-ordered", where.stream_ordered,
-                   "GPU: memory of a pool, in the order of a stream");
 }
 
 void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank) {
@@ -70,7 +68,6 @@ void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int
   options.graphs = where.graphs;
   options.symmetric = index_of(kSymmetric, where.symmetric);
   options.reserved_sms = where.reserved_sms;
-  options.stream_ordered = where.stream_ordered;
   options.timeout_ms = milliseconds(where.timeout);
 }
 

@@ -20,7 +20,6 @@ struct RunDevice {
   bool graphs = false;
   std::string symmetric = "default";
   int reserved_sms = -1;
-  bool stream_ordered = false;
   bool cuda() const { return device == "cuda"; }
 };
 /// --device, --link and --timeout alone.

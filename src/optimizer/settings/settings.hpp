@@ -164,15 +164,14 @@ struct OptimizerSettings {
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
   int reserved_sms = -1;
-  bool stream_ordered = false;  // CUDA; as CudaSettings
-  Allocator allocator = {};     // no functions: the device's own
-  Assign assign;                // empty: the plan chooses owners
-  Functions functions;          // empty: the built-in exchanges
-  bool serial = false;          // one parameter and one stage at a time, for debugging; same bits
-  bool poison = false;          // messages and scratch are NaN before every step
-  int64_t seed = 0;             // of stochastic rounding
-  double clip_norm = 0.0;       // of all gradients; 0: not clipped
-  int64_t health_every = 0;     // steps that measure: every so many; 0: none
+  Allocator allocator = {};  // no functions: the device's own
+  Assign assign;             // empty: the plan chooses owners
+  Functions functions;       // empty: the built-in exchanges
+  bool serial = false;       // one parameter and one stage at a time, for debugging; same bits
+  bool poison = false;       // messages and scratch are NaN before every step
+  int64_t seed = 0;          // of stochastic rounding
+  double clip_norm = 0.0;    // of all gradients; 0: not clipped
+  int64_t health_every = 0;  // steps that measure: every so many; 0: none
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;

@@ -219,7 +219,6 @@ void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) 
   fields.flag("graphs", options.graphs);
   fields.choice("symmetric", kSymmetric, options.symmetric);
   fields.number("reserved_sms", options.reserved_sms);
-  fields.flag("stream_ordered", options.stream_ordered);
   fields.end();
 }
 

@@ -251,7 +251,7 @@ def test_it_trains_and_measures():
 def test_settings_that_change_no_bit():
     m = Model()
     on_the_gpu(m)
-    for settings in ({"graphs": True}, {"stream_ordered": True}, {"reserved_sms": 8}):
+    for settings in ({"graphs": True}, {"reserved_sms": 8}):
         other = Model()
         on_the_gpu(other, **settings)
         assert bits(other) == bits(m), settings
