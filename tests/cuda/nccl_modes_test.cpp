@@ -237,10 +237,6 @@ TEST_CASE("nccl modes: options that would make ranks wait for one another are co
   const auto ctas = made_with([](int rank, NcclOptions& o) { o.max_ctas = rank == 0 ? 4 : 8; });
   for (const auto& e : ctas)
     CHECK(says(e, Status::kMismatch, "max_ctas differs (4 on ranks [0]; 8 on ranks [1])"));
-  const auto channels =
-      made_with([](int rank, NcclOptions& o) { o.channels_per_net_peer = 2 * rank; });
-  for (const auto& e : channels)
-    CHECK(says(e, Status::kMismatch, "channels_per_net_peer differs (0 on ranks [0]; 2 on"));
   const auto from = made_with([](int rank, NcclOptions& o) {
     if (rank == 0) o.from = nullptr;
   });
