@@ -14,17 +14,16 @@ extern "C" {
 
 typedef struct muonrt_nccl_options {
   uint32_t struct_size;
-  int32_t device_index;  /* this rank's GPU; 0 */
-  int32_t max_ctas;      /* thread blocks of an operation at most, a power of two up to 64; 8. The
-                            persistent products leave as many SMs (options: reserved_sms). A borrowed
-                            communicator keeps the limit it was made with; tell it here */
-  int32_t traffic_class; /* of the network; -1: NCCL's choice */
-  int32_t borrow;        /* 1: use `nccl_comm` itself, which an error or a deadline then
-                            aborts (else work could wait for a lost peer forever); 0: ones
-                            split off it, which are muonrt's */
-  void* nccl_comm;       /* an ncclComm_t over the same ranks in the same order (rules:
-                            below); NULL: new ones are made */
-  const char* name;      /* for NCCL's own messages; NULL: "muonrt" */
+  int32_t device_index; /* this rank's GPU; 0 */
+  int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. The
+                           persistent products leave as many SMs (options: reserved_sms). A borrowed
+                           communicator keeps the limit it was made with; tell it here */
+  int32_t borrow;       /* 1: use `nccl_comm` itself, which an error or a deadline then
+                           aborts (else work could wait for a lost peer forever); 0: ones
+                           split off it, which are muonrt's */
+  void* nccl_comm;      /* an ncclComm_t over the same ranks in the same order (rules:
+                           below); NULL: new ones are made */
+  const char* name;     /* for NCCL's own messages; NULL: "muonrt" */
 } muonrt_nccl_options_t;
 
 /* Sets every field to its default; see muonrt/base.h. */

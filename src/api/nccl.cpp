@@ -30,7 +30,6 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   NcclOptions out;
   out.device_index = given.device_index;
   out.max_ctas = given.max_ctas;
-  out.traffic_class = given.traffic_class;
   out.name = given.name ? given.name : "";
   out.from = given.nccl_comm;
   out.borrow = given.borrow;
@@ -67,10 +66,8 @@ void require_builds(Comm& host, Refuse refuse) {
 extern "C" {
 
 void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t size) {
-  muonrt::fill_sized(options, size, [](muonrt_nccl_options_t& out) {
-    out.max_ctas = NcclOptions().max_ctas;
-    out.traffic_class = -1;
-  });
+  muonrt::fill_sized(options, size,
+                     [](muonrt_nccl_options_t& out) { out.max_ctas = NcclOptions().max_ctas; });
 }
 
 muonrt_status_t muonrt_nccl_version(int32_t* version) {
