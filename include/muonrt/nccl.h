@@ -16,7 +16,7 @@ typedef struct muonrt_nccl_options {
   uint32_t struct_size;
   int32_t device_index; /* this rank's GPU; 0 */
   int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. The
-                           persistent products leave as many SMs (options: reserved_sms). A borrowed
+                           kernels of MUONRT_SYMMETRIC_SM90 leave as many SMs free. A borrowed
                            communicator keeps the limit it was made with; tell it here */
   int32_t borrow;       /* 1: use `nccl_comm` itself, which an error or a deadline then
                            aborts (else work could wait for a lost peer forever); 0: ones

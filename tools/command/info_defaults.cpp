@@ -93,9 +93,7 @@ Table option_table() {
     if constexpr (requires { row.member; }) {
       const auto value = value_of<OptimizerSettings>(row, o);
       if (std::string(row.name) == "device_index") return;
-      if (std::string(row.name) == "reserved_sms" && o.reserved_sms < 0) {
-        add(row.name, cell::word("by exchanges"));
-      } else if (row.has(kZeroIsAbsent) && row.c_member(o) == 0) {
+      if (row.has(kZeroIsAbsent) && row.c_member(o) == 0) {
         add(row.name, cell::word("by device"));
       } else {
         add(row.name, cell_of(value));

@@ -209,7 +209,6 @@ void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(poison), Flag{}, kUnlisted});
   visit(Field{MUONRT_FIELD(graphs), Flag{}, kUnlisted | kGpuOnly});
   visit(Field{MUONRT_FIELD(symmetric), Choice{0, 3}, kUnlisted | kGpuOnly});
-  visit(Field{MUONRT_FIELD(reserved_sms), Integers{-1, 1024}, kUnlisted | kGpuOnly});
 }
 
 #undef MUONRT_FIELD

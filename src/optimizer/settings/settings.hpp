@@ -160,10 +160,10 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  // CUDA; as CudaSettings, -1: as many SMs as the communicator's operations fill.
+  // CUDA; as CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  int reserved_sms = -1;
+  int reserved_sms = 0;      // Optimizer::create asks the communicator
   Allocator allocator = {};  // no functions: the device's own
   Assign assign;             // empty: the plan chooses owners
   Functions functions;       // empty: the built-in exchanges

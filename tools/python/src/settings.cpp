@@ -218,7 +218,6 @@ void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs) 
   fields.number("max_peers", options.max_peers);
   fields.flag("graphs", options.graphs);
   fields.choice("symmetric", kSymmetric, options.symmetric);
-  fields.number("reserved_sms", options.reserved_sms);
   fields.end();
 }
 
