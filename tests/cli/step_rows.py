@@ -65,6 +65,8 @@ def coefficients():
     yield Row("safety of the finished list",
               {"coefficients": "polar_express", "safety": 1.05, "safety_mode": "all"},
               muon={"coefficients": textbook.divided(raw, 1.05)})
+    yield Row("the list's own safety", {"coefficients": "polar_express", "safety_mode": "auto"},
+              muon={"coefficients": polar(), "safety": 1.02}, like="polar_express")
     yield Row("safety of the input",
               {"coefficients": "polar_express", "safety": 1.03, "safety_mode": "none"},
               muon={"coefficients": raw, "safety": 1.03})

@@ -240,7 +240,6 @@ bool owns_master(const ParamSettings& param);
 /// What a group's decay is multiplied by where the rate is multiplied by `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
-const char* name_of(WeightDecayKind kind);
 const char* name_of(MasterKind kind);
 
 }  // namespace muonrt
