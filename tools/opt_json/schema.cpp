@@ -25,7 +25,7 @@ double value_of(const Number& rule, const Value& v) {
   return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
                    : v.number(rule.low, rule.high, rule.or_zero);
 }
-double value_of(const NumberOrNone& rule, const Value& v) {
+[[maybe_unused]] double value_of(const NumberOrNone& rule, const Value& v) {
   return v.number(rule.kLeast, kHuge, /*or_zero=*/true);
 }
 double value_of(const Decay&, const Value& v) { return v.below_one(0, /*in_f32=*/true); }
