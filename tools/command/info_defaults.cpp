@@ -26,11 +26,12 @@ CoefficientSettings own(const muonrt_group_t& g) {
 }
 
 std::string values_of(const Number& r) {
-  return fmt::format("{}{} to {}{}", r.or_zero ? "0, " : "", r.low, r.open ? "below " : "", r.high);
+  return fmt::format("{}{} to {}{}", r.or_zero ? "0 or " : "", r.low, r.open ? "below " : "",
+                     r.high);
 }
 std::string values_of(const Decay&) { return "0 to below 1"; }
 std::string values_of(const NumberOrNone&) {
-  return fmt::format("0, {} to 1e+30", NumberOrNone::kLeast);
+  return fmt::format("0 or {} to 1e+30", NumberOrNone::kLeast);
 }
 std::string values_of(const Integers& r) { return fmt::format("{} to {}", r.low, r.high); }
 std::string values_of(const Choice& choice) {
