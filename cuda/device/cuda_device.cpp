@@ -124,8 +124,7 @@ CudaDevice::CudaDevice(int index, const CudaSettings& settings)
       properties.multiProcessorCount * (properties.maxThreadsPerMultiProcessor / kThreads);
   reaches_all_host_memory_ = attribute(cudaDevAttrPageableMemoryAccess, index_) != 0;
   MUONRT_CUDA(cudaDeviceGetStreamPriorityRange(&lowest_priority_, &highest_priority_));
-  memory_ = std::make_unique<MemorySource>(index_, settings_.allocator, settings_.stream_ordered,
-                                           streams_);
+  memory_ = std::make_unique<MemorySource>(index_, settings_.allocator, streams_);
   joined_ = std::make_unique<CudaEvent>(index_);
   ops_ =
       std::make_unique<CudaOps>(*this,

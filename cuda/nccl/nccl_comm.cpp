@@ -166,7 +166,6 @@ class NcclComm final : public Comm {
     out.nccl_version = version_;
     out.library_version = options_.library_version;
     out.max_ctas = options_.max_ctas;
-    out.channels_per_net_peer = options_.channels_per_net_peer;
     out.origin = !options_.from    ? NcclOrigin::kNew
                  : options_.borrow ? NcclOrigin::kBorrowed
                                    : NcclOrigin::kSplit;

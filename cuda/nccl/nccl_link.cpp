@@ -19,8 +19,6 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   // they find has to be pairs, which single blocks of NCCL would break.
   out.cga_cluster_size = 2;
   out.max_ctas = options.max_ctas;
-  if (options.channels_per_net_peer > 0) out.channels_per_net_peer = options.channels_per_net_peer;
-  if (options.traffic_class >= 0) out.traffic_class = options.traffic_class;
   out.comm_name = name.c_str();
   return out;
 }

@@ -16,10 +16,10 @@ constexpr int64_t kPartingMs = 10'000;
 constexpr int kHeard = 3;  // another rank's error itself
 
 struct Card {
-  int32_t status, secondhand, nccl_version, library_version, max_ctas, channels_per_net_peer;
+  int32_t status, secondhand, nccl_version, library_version, max_ctas;
   NcclOrigin origin;
   NcclUniqueId id;
-  char message[868];
+  char message[872];
 };
 
 NcclGuest attempt(const std::function<NcclGuest()>& prepare) {
@@ -37,7 +37,6 @@ std::vector<Card> gather_cards(Bootstrap& bootstrap, const NcclGuest& mine) {
   card.nccl_version = mine.nccl_version;
   card.library_version = mine.library_version;
   card.max_ctas = mine.max_ctas;
-  card.channels_per_net_peer = mine.channels_per_net_peer;
   card.origin = mine.origin;
   card.id = mine.id;
   if (mine.error) {
@@ -116,9 +115,6 @@ NcclUniqueId nccl_meet(Bootstrap& bootstrap, const std::function<NcclGuest()>& p
       give);
   require_equal(
       all, "max_ctas differs", [](const Card& c) { return cat(c.max_ctas); }, give);
-  require_equal(
-      all, "channels_per_net_peer differs",
-      [](const Card& c) { return cat(c.channels_per_net_peer); }, give);
   return all[0].id;
 }
 

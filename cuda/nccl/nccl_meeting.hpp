@@ -30,13 +30,13 @@ void nccl_begin(Bootstrap& bootstrap, Begin begin) {
 /// Where a rank's ncclComm_t comes from.
 enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 
-/// What one rank brings to a meeting. NCCL gives each rank as many channels as its own options
-/// allow, and ranks with other numbers wait for one another.
+/// What one rank brings to a meeting. NCCL gives each rank as many channels as its own max_ctas
+/// allows, and ranks with other numbers wait for one another.
 struct NcclGuest {
   std::optional<Error> error;  // why it cannot take part
   int secondhand = 0;          // how likely another rank's error has caused it; the least counts
   int nccl_version = 0, library_version = 0;
-  int max_ctas = 0, channels_per_net_peer = 0;
+  int max_ctas = 0;
   NcclOrigin origin = NcclOrigin::kNew;
   NcclUniqueId id{};  // rank 0's counts
 };

@@ -16,16 +16,14 @@ typedef struct muonrt_nccl_options {
   uint32_t struct_size;
   int32_t device_index; /* this rank's GPU; 0 */
   int32_t max_ctas;     /* thread blocks of an operation at most, a power of two up to 64; 8. The
-                           persistent products leave as many SMs (options: reserved_sms). A borrowed
+                           kernels of MUONRT_SYMMETRIC_SM90 leave as many SMs free. A borrowed
                            communicator keeps the limit it was made with; tell it here */
-  int32_t channels_per_net_peer; /* a power of two up to 32; 0: NCCL's choice */
-  int32_t traffic_class;         /* of the network; -1: NCCL's choice */
-  int32_t borrow;                /* 1: use `nccl_comm` itself, which an error or a deadline then
-                                    aborts (else work could wait for a lost peer forever); 0: ones
-                                    split off it, which are muonrt's */
-  void* nccl_comm;               /* an ncclComm_t over the same ranks in the same order (rules:
-                                    below); NULL: new ones are made */
-  const char* name;              /* for NCCL's own messages; NULL: "muonrt" */
+  int32_t borrow;       /* 1: use `nccl_comm` itself, which an error or a deadline then
+                           aborts (else work could wait for a lost peer forever); 0: ones
+                           split off it, which are muonrt's */
+  void* nccl_comm;      /* an ncclComm_t over the same ranks in the same order (rules:
+                           below); NULL: new ones are made */
+  const char* name;     /* for NCCL's own messages; NULL: "muonrt" */
 } muonrt_nccl_options_t;
 
 /* Sets every field to its default; see muonrt/base.h. */
@@ -77,7 +75,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_version(int32_t* version);
  *
  * @param options  NULL: the defaults.
  * Errors, on every rank: NOT_SUPPORTED where one has no CUDA device or no NCCL 2.19 or later;
- * MISMATCH where versions of NCCL or of muonrt, max_ctas, channels_per_net_peer, borrow or whether
+ * MISMATCH where versions of NCCL or of muonrt, max_ctas, borrow or whether
  * there is an nccl_comm differ, naming the ranks; INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE and COMM,
  * naming the rank, whose failure the others do not wait out (over a muonrt_transport_t where it has
  * `published`; else, and inside a split that blocks, they do); TIMEOUT. After what fails in NCCL

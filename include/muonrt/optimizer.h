@@ -66,7 +66,7 @@ typedef int32_t muonrt_format_t;
 enum muonrt_format { MUONRT_TEXT = 0, MUONRT_JSON = 1 };
 
 /* Equal on every rank (else MISMATCH), but for device_index, threads, timeout_ms, trace, poison,
- * graphs, reserved_sms, allocator and stream_ordered, and the state and functions of `distributed`
+ * graphs and allocator, and the state and functions of `distributed`
  * themselves. Fill with muonrt_optimizer_options_init first. */
 typedef struct muonrt_optimizer_options {
   uint32_t struct_size;
@@ -105,20 +105,12 @@ typedef struct muonrt_optimizer_options {
                         replayed as a CUDA graph from then on; 0. Does not change a bit. */
   /* What the model of MUONRT_REPLICAS_AUTO knows of the machine, per rank; it decides nothing
      else, and no bit. 0: 5e10, 5e9 and 20e-6 on the host; 3e14, 5e10 and 15e-6 on CUDA. */
-  double machine_flops;           /* of products, per second; each 0 or >= 1e-30 */
-  double machine_bytes;           /* that a rank sends or receives, per second */
-  double machine_message_seconds; /* seconds of a message, beyond its bytes */
-  muonrt_symmetric_t symmetric;   /* CUDA: MUONRT_SYMMETRIC_DEFAULT */
-  int32_t reserved_sms; /* CUDA: SMs that MUONRT_SYMMETRIC_SM90's persistent grids leave to the
-                           exchanges, 0 .. 1024 (two stay with them; no other kernel holds its SMs
-                           for long); -1: as many as the communicator's operations fill (max_ctas of
-                           muonrt/nccl.h; none through host memory). Does not change a bit. */
-  const muonrt_allocator_t* allocator; /* read at creation alone; NULL: muonrt's own */
-  int32_t stream_ordered; /* CUDA, without `allocator`: 1: memory of a pool of the optimizer's own,
-                             which other GPUs of the process reach (cudaMallocFromPoolAsync): to
-                             give it back waits for the optimizer's work alone, not for all of the
-                             device's, as pinned memory still does; 0: cudaMalloc */
+  double machine_flops;                 /* of products, per second; each 0 or >= 1e-30 */
+  double machine_bytes;                 /* that a rank sends or receives, per second */
+  double machine_message_seconds;       /* seconds of a message, beyond its bytes */
+  muonrt_symmetric_t symmetric;         /* CUDA: MUONRT_SYMMETRIC_DEFAULT */
   muonrt_replica_check_t replica_check; /* MUONRT_REPLICA_CHECK_FIRST */
+  const muonrt_allocator_t* allocator;  /* read at creation alone; NULL: muonrt's own */
 } muonrt_optimizer_options_t;
 
 /* Arguments of one step. */

@@ -222,20 +222,6 @@ const char* name_of(CoefficientFamily family) {
   return "unknown";
 }
 
-const char* name_of(SafetyMode mode) {
-  switch (mode) {
-    case SafetyMode::kAuto:
-      return "auto";
-    case SafetyMode::kInner:
-      return "inner";
-    case SafetyMode::kAll:
-      return "all";
-    case SafetyMode::kNone:
-      return "none";
-  }
-  return "unknown";
-}
-
 int published_steps(CoefficientFamily family) {
   switch (family) {
     case CoefficientFamily::kDeepSeekV4:

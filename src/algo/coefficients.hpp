@@ -60,7 +60,6 @@ constexpr double kHeadroomLimit = 1.5;
 
 std::span<const CoefficientFamily> coefficient_families();
 const char* name_of(CoefficientFamily family);
-const char* name_of(SafetyMode mode);
 
 /// How many steps the family was published with; 0 for a custom list.
 int published_steps(CoefficientFamily family);

@@ -7,22 +7,6 @@
 
 namespace muonrt {
 
-const char* name_of(ScaleRule rule) {
-  switch (rule) {
-    case ScaleRule::kMatchRms:
-      return "match_rms";
-    case ScaleRule::kOriginal:
-      return "original";
-    case ScaleRule::kRatio:
-      return "ratio";
-    case ScaleRule::kMaxDim:
-      return "max_dim";
-    case ScaleRule::kNone:
-      return "none";
-  }
-  return "unknown";
-}
-
 double update_scale(ScaleRule rule, double factor, int64_t rows, int64_t cols) {
   MUONRT_REQUIRE(rows >= 0 && cols >= 0, Status::kInvalidArgument, "scale rule: shape ", rows,
                  " x ", cols, " is negative; give the global shape");

@@ -14,8 +14,6 @@ enum class ScaleRule : int32_t {
   kNone = 4,      // 1
 };
 
-const char* name_of(ScaleRule rule);
-
 /// factor x rule(rows, cols).
 /// @param rows, cols  of the GLOBAL matrix (or of the block that is orthogonalized by itself), rows
 ///                    = outputs; a shard's shape would make the rate depend on the mesh.

@@ -5,6 +5,7 @@
 #include "muonrt/optimizer.h"
 #include "muonrt/state.h"
 #include "optimizer/settings/fields.hpp"
+#include "optimizer/settings/settings.hpp"
 #include "state/checkpoint.hpp"
 
 // Every default of the C structs, taken from the settings that the library itself starts from.

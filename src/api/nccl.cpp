@@ -20,14 +20,9 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   muonrt_nccl_options_t given;
   muonrt_nccl_options_init(&given);
   if (options) given = api::read_struct(options, given, kName);
-  const auto power = [](int32_t x, int32_t most) {
-    return x > 0 && x <= most && (x & (x - 1)) == 0;
-  };
-  MUONRT_REQUIRE(power(given.max_ctas, 64), Status::kInvalidArgument, kName, ": max_ctas is ",
-                 given.max_ctas, " (1, 2, 4 .. 64); correct it");
-  MUONRT_REQUIRE(given.channels_per_net_peer == 0 || power(given.channels_per_net_peer, 32),
-                 Status::kInvalidArgument, kName, ": channels_per_net_peer is ",
-                 given.channels_per_net_peer, " (0, or 1, 2, 4 .. 32); correct it");
+  const int32_t ctas = given.max_ctas;
+  MUONRT_REQUIRE(ctas > 0 && ctas <= 64 && (ctas & (ctas - 1)) == 0, Status::kInvalidArgument,
+                 kName, ": max_ctas is ", ctas, " (1, 2, 4 .. 64); correct it");
   MUONRT_REQUIRE((given.borrow == 0 || given.borrow == 1) && (!given.borrow || given.nccl_comm),
                  Status::kInvalidArgument, kName, ": borrow is ", given.borrow,
                  " and nccl_comm is ", given.nccl_comm ? "given" : "null",
@@ -35,8 +30,6 @@ NcclOptions read_options(const muonrt_nccl_options_t* options) {
   NcclOptions out;
   out.device_index = given.device_index;
   out.max_ctas = given.max_ctas;
-  out.channels_per_net_peer = given.channels_per_net_peer;
-  out.traffic_class = given.traffic_class;
   out.name = given.name ? given.name : "";
   out.from = given.nccl_comm;
   out.borrow = given.borrow;
@@ -73,10 +66,8 @@ void require_builds(Comm& host, Refuse refuse) {
 extern "C" {
 
 void muonrt_nccl_options_init_sized(muonrt_nccl_options_t* options, uint32_t size) {
-  muonrt::fill_sized(options, size, [](muonrt_nccl_options_t& out) {
-    out.max_ctas = NcclOptions().max_ctas;
-    out.traffic_class = -1;
-  });
+  muonrt::fill_sized(options, size,
+                     [](muonrt_nccl_options_t& out) { out.max_ctas = NcclOptions().max_ctas; });
 }
 
 muonrt_status_t muonrt_nccl_version(int32_t* version) {

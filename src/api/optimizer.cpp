@@ -23,8 +23,7 @@ std::unique_ptr<Device> make_device(const OptimizerSettings& settings) {
                                                     .symmetric = settings.symmetric,
                                                     .graphs = settings.graphs,
                                                     .reserved_sms = settings.reserved_sms,
-                                                    .allocator = settings.allocator,
-                                                    .stream_ordered = settings.stream_ordered});
+                                                    .allocator = settings.allocator});
   }
   return host::make_host_device({settings.threads, settings.portable_gemm, settings.allocator});
 }

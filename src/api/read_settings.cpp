@@ -30,13 +30,22 @@ bool read_bool(const std::string& who, const char* field, int32_t value) {
   return read_enum<int32_t>(who, field, value, {0, 1}) != 0;
 }
 
+/// What a field holds; of an optional one, what it may hold.
+template <class T>
+struct ValueOf {
+  using type = T;
+};
+template <class T>
+struct ValueOf<std::optional<T>> {
+  using type = T;
+};
+
 /// The values that the type of a field has, where it is no number.
 template <class Rule>
 std::vector<int32_t> known_values(const Rule& rule) {
   if constexpr (std::is_same_v<Rule, Choice>) {
     std::vector<int32_t> out;
-    for (int32_t v = rule.first; v <= rule.last; ++v) out.push_back(v);
-    if (rule.besides != rule.first) out.push_back(rule.besides);
+    for (const Word& word : rule.words) out.push_back(word.value);
     return out;
   }
   if constexpr (std::is_same_v<Rule, Flag>) return {0, 1};
@@ -278,9 +287,6 @@ void read_allocator(OptimizerSettings& to, const muonrt_allocator_t* given) {
                  : a.release ? "allocate is"
                              : "allocate and release are",
                  " NULL (one takes back what the other gave); give both, or no allocator");
-  MUONRT_REQUIRE(!to.stream_ordered, kBad,
-                 "options: stream_ordered is 1 beside an allocator (it tells where memory comes "
-                 "from without one); leave one of them out");
   to.allocator = {a.state, a.allocate, a.release};
 }
 

@@ -12,13 +12,11 @@ namespace muonrt {
 
 struct NcclOptions {
   int device_index = 0;
-  int max_ctas = 8;               // thread blocks (SMs) of an operation at most; power of two
-  int channels_per_net_peer = 0;  // 0: NCCL's choice; else a power of two
-  int traffic_class = -1;         // -1: NCCL's choice
-  std::string name;               // for NCCL's messages; empty: "muonrt"
-  void* from = nullptr;           // the caller's ncclComm_t, over the bootstrap's ranks in order
-  bool borrow = false;            // use `from` itself in place of one split off it; errors abort it
-  int library_version = 0;        // of muonrt; must be equal
+  int max_ctas = 8;         // thread blocks (SMs) of an operation at most; power of two
+  std::string name;         // for NCCL's messages; empty: "muonrt"
+  void* from = nullptr;     // the caller's ncclComm_t, over the bootstrap's ranks in order
+  bool borrow = false;      // use `from` itself in place of one split off it; errors abort it
+  int library_version = 0;  // of muonrt; must be equal
 };
 
 /// NCCL's version as it says it (22809 for 2.28.9). Errors: NOT_SUPPORTED without NCCL or in a

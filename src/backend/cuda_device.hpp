@@ -61,11 +61,8 @@ struct CudaSettings {
   /// SMs that persistent grids (kSm90) leave to a communicator's blocks, which would else wait for
   /// the grid's end. At least two stay with the products.
   int reserved_sms = 0;
-  Sm90Tuning sm90 = {};  // of kSm90
-  /// Where memory comes from: the caller's functions, or, in the order of a stream, a pool of the
-  /// device's own; else cudaMalloc.
-  Allocator allocator = {};
-  bool stream_ordered = false;
+  Sm90Tuning sm90 = {};      // of kSm90
+  Allocator allocator = {};  // no functions: cudaMalloc
 };
 
 /// Device `index` as a rank's device.

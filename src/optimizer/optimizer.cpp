@@ -20,7 +20,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm, FunctionRef<OptimizerSe
     self.settings_ = read();
     validate(self.settings_, comm.rank(), comm.size());
     assign_owners(self.settings_, comm.size());
-    if (self.settings_.reserved_sms < 0) self.settings_.reserved_sms = comm.occupied_sms();
+    self.settings_.reserved_sms = comm.occupied_sms();
     self.device_ = make_device(self.settings_);
     MUONRT_REQUIRE(comm.serves(*self.device_), Status::kNotSupported, "options: device is '",
                    self.device_->describe(), "', but the communicator (", comm.describe(),

@@ -7,7 +7,7 @@
 #include "base/crc32c.hpp"
 #include "base/json.hpp"
 #include "base/json_value.hpp"
-#include "optimizer/settings/fields.hpp"
+#include "optimizer/settings/describe.hpp"
 #include "state/digits.hpp"
 
 namespace muonrt {
@@ -29,10 +29,10 @@ std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
   std::map<std::string, std::string> out;
   const unsigned other = group.role == Role::kMuon ? kAdamWOnly : kMuonOnly;
   visit_group_fields([&](const auto& row) {
-    if constexpr (requires { row.text; }) {
-      out[row.name] = row.text(group);
+    if constexpr (requires { row.member; }) {
+      if (!(row.use & other)) out[row.name] = text_of(row, row.member(group));
     } else {
-      if (!(row.use & other)) out[row.name] = listed(row.member(group));
+      out[row.name] = text_of(row, group);
     }
   });
   return out;
@@ -175,8 +175,8 @@ Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
     to.name = p.name;
     to.shape = p.layout.tensor_shape();
     to.dtype = name_of(p.dtype);
-    to.role = listed(group.role);
-    to.momentum = muon ? listed(group.momentum_kind) : "ema";
+    to.role = muon ? "muon" : "adamw";
+    to.momentum = muon && group.momentum_kind == MomentumKind::kHeavyBall ? "heavy_ball" : "ema";
     to.constant = muon ? group.momentum : group.beta1;
     to.updates = optimizer.updates(i);
     to.key = keys.keys[static_cast<size_t>(i)];

@@ -59,6 +59,7 @@ def coefficients():
     yield of("polar_express, all its keys", "polar_express", steps=3, lower_bound=0.01, cushion=0.05, safety=1.05,
              safety_mode="inner")
     yield of("safety of the finished list", "polar_express", safety=1.05, safety_mode="all")
+    yield of("the list's own safety", "polar_express", safety_mode="auto", like="polar_express")
     yield of("safety of the input", "polar_express", safety=1.03, safety_mode="none")
     yield of("cans", "cans", steps=3, lower_bound=0.02)
     yield of("deepseek_v4", "deepseek_v4")

@@ -210,35 +210,6 @@ TEST_CASE("emulated cuda: tallies of sizes about the end of a limb are exact", "
   }
 }
 
-TEST_CASE("emulated cuda: memory of a pool is given back when the device's own streams have ended",
-          "[emulated]") {
-  // Another's work that does not end: cudaFree would wait for it, a pool does not.
-  cudaStream_t theirs = nullptr;
-  REQUIRE(cudaStreamCreateWithPriority(&theirs, cudaStreamNonBlocking, 0) == cudaSuccess);
-  std::atomic<bool> ends = false;
-  emulator::enqueue_operation(theirs, [&] { return ends.load(); });
-  const int64_t pools = emulator::pools(), blocks = emulator::pool_blocks();
-  {
-    const auto device = make_cuda_device(0, {.naive_products = true, .stream_ordered = true});
-    CHECK(emulator::pools() == pools + 1);
-    Buffer memory(*device, 1000);
-    const int64_t taken = emulator::pool_blocks();
-    CHECK(taken > blocks);
-    const auto stream = device->create_stream(StreamKind::kCompute);
-    device->ops().fill(*stream, memory.data(), 1, 1000);
-    memory = Buffer();
-    // The fill has run; what is left is theirs, and the freeing itself.
-    CHECK(emulator::pending() == 2);
-    ends = true;
-    CHECK(cudaStreamSynchronize(theirs) == cudaSuccess);
-    memory = Buffer(*device, 1000);
-    CHECK(emulator::pool_blocks() == taken);
-  }
-  CHECK(emulator::pools() == pools);
-  CHECK(emulator::pool_blocks() == blocks);
-  CHECK(cudaStreamDestroy(theirs) == cudaSuccess);
-}
-
 TEST_CASE("emulated cuda: a caller's stream that does not end ends the step at the deadline",
           "[emulated]") {
   muonrt_distributed_config_t serial;

@@ -1,4 +1,4 @@
-// Where a GPU's memory comes from: the caller's functions, and pools in the order of a stream.
+// Where a GPU's memory comes from: cudaMalloc, or the caller's functions.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -99,20 +99,4 @@ TEST_CASE("cuda memory: no step takes any, its exchanges and statistics included
   const int64_t calls = slow_calls();
   CHECK(rig.step(nullptr) == MUONRT_OK);
   CHECK(slow_calls() == calls);
-}
-
-TEST_CASE("cuda memory: in the order of a stream, from a pool, with the same bits", "[cuda]") {
-  AbiRig rig;
-  heal(rig);
-  rig.options.stream_ordered = 1;
-  ok(rig.create());
-  CHECK(after_steps(rig) == with_own_memory());
-  end(rig);
-
-  AllocatorLedger ledger = gpu_ledger();
-  const muonrt_allocator_t table = ledger.table();
-  rig.options.allocator = &table;
-  CHECK(rig.create() == MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(std::string(muonrt_last_error()).find("stream_ordered is 1 beside an allocator") !=
-        std::string::npos);
 }

@@ -311,7 +311,7 @@ std::vector<BadCase> create_cases() {
        [](A& a) { a.options.health_every = 5; }},
       {"other check of replicas",
        kMismatch,
-       {"replica_check", "0", "2"},
+       {"replica_check", "first", "off"},
        [](A& a) { a.options.replica_check = MUONRT_REPLICA_CHECK_OFF; }},
       {"other transport",
        kMismatch,

@@ -1,4 +1,4 @@
-// Settings of a GPU: refused by name where they mean nothing, taken from the communicator.
+// Settings of a GPU: refused by name where they mean nothing; SMs left to the communicator.
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -21,7 +21,6 @@ std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& cha
   muonrt_optimizer_options_init(&options);
   CHECK(options.graphs == 0);
   CHECK(options.symmetric == MUONRT_SYMMETRIC_DEFAULT);
-  CHECK(options.reserved_sms == -1);
   options.device = device;
   change(options);
   muonrt_comm_t* comm = nullptr;
@@ -50,12 +49,9 @@ TEST_CASE("GPU settings: values that are none are refused by name, with a GPU or
     int32_t value;
     const char* words;
   };
-  for (const Bad& bad :
-       {Bad{&muonrt_optimizer_options_t::graphs, 2, "graphs is 2"},
-        Bad{&muonrt_optimizer_options_t::symmetric, 4, "symmetric is 4"},
-        Bad{&muonrt_optimizer_options_t::symmetric, -1, "symmetric is -1"},
-        Bad{&muonrt_optimizer_options_t::reserved_sms, -2, "reserved_sms is -2"},
-        Bad{&muonrt_optimizer_options_t::reserved_sms, 1025, "reserved_sms is 1025"}}) {
+  for (const Bad& bad : {Bad{&muonrt_optimizer_options_t::graphs, 2, "graphs is 2"},
+                         Bad{&muonrt_optimizer_options_t::symmetric, 4, "symmetric is 4"},
+                         Bad{&muonrt_optimizer_options_t::symmetric, -1, "symmetric is -1"}}) {
     const auto [status, message] =
         create(MUONRT_DEVICE_CUDA, [&](auto& options) { options.*bad.field = bad.value; });
     INFO(message);
@@ -73,15 +69,12 @@ TEST_CASE("GPU settings: on the host they are refused by name", "[unit][cuda][ab
   };
   CHECK(refused([](auto& o) { o.graphs = 1; }, "graphs is 1"));
   CHECK(refused([](auto& o) { o.symmetric = MUONRT_SYMMETRIC_SM90; }, "symmetric is 3"));
-  CHECK(refused([](auto& o) { o.reserved_sms = 0; }, "reserved_sms is 0"));
 }
 
-TEST_CASE("GPU settings: SMs are reserved for the communicator, unless a number is given",
-          "[unit][pipeline]") {
-  const auto reserved = [](Comm& comm, int given) {
+TEST_CASE("GPU settings: as many SMs are reserved as the communicator fills", "[unit][pipeline]") {
+  const auto reserved = [](Comm& comm) {
     OptimizerSettings settings;
     settings.groups = {GroupSettings::defaults(Role::kMuon)};
-    settings.reserved_sms = given;
     float data[6] = {}, grad[6] = {};
     ParamSettings p;
     p.name = "w";
@@ -103,9 +96,6 @@ TEST_CASE("GPU settings: SMs are reserved for the communicator, unless a number 
   };
   Filling filling;
   HostComm quiet(make_self_transport());
-  CHECK(reserved(filling, -1) == 6);
-  CHECK(reserved(filling, 0) == 0);
-  CHECK(reserved(filling, 20) == 20);
-  CHECK(reserved(quiet, -1) == 0);
-  CHECK(reserved(quiet, 20) == 20);
+  CHECK(reserved(filling) == 6);
+  CHECK(reserved(quiet) == 0);
 }

@@ -277,7 +277,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     refused(other, ": iteration_dtype is bf16, but the optimizer's at creation");
     other = g;
     other.normuon = NormuonAxis::kRows;
-    refused(other, ": normuon is 1, but 0 at creation");
+    refused(other, ": normuon is rows, but off at creation");
     other = g;
     other.scale_factor = 0.5;
     refused(other, ": scale_factor is 0.5, but 1 at creation");

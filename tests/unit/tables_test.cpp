@@ -9,6 +9,7 @@
 #include "optimizer/agreement.hpp"
 #include "optimizer/problem.hpp"
 #include "optimizer/settings/fields.hpp"
+#include "optimizer/settings/settings.hpp"
 
 // The tables of a step on rank 0 of 2. No communicator, no step.
 

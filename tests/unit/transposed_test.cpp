@@ -110,7 +110,7 @@ TEST_CASE("transposed: in x out moves as the transpose of out x in, under every 
           "[unit][optimizer]") {
   for (const ScaleRule rule : {ScaleRule::kMatchRms, ScaleRule::kOriginal, ScaleRule::kRatio,
                                ScaleRule::kMaxDim, ScaleRule::kNone}) {
-    INFO(name_of(rule));
+    INFO("scale_rule " << static_cast<int>(rule));
     world::Case c = make_case();
     c.settings.groups[0].scale_rule = rule;
     for (world::Param& p : c.params)  // an axis of its own wants a group's

@@ -26,7 +26,7 @@ TEST_CASE("update scale: every rule equals the textbook over the catalogue of sh
           "[unit][update-scale]") {
   for (const auto& [rule, expected] : kRules) {
     for (const auto& s : catalogue::kShapes) {
-      INFO(name_of(rule) << ", " << s.rows << " x " << s.cols);
+      INFO("scale_rule " << static_cast<int>(rule) << ", " << s.rows << " x " << s.cols);
       CHECK(update_scale(rule, 1.0, s.rows, s.cols) ==
             Approx(textbook::scale_factor(expected, s.rows, s.cols)).epsilon(1e-15));
     }

@@ -2,15 +2,16 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <string>
 #include <type_traits>
 
 #include "algo/coefficients.hpp"
 #include "algo/newton_schulz.hpp"
-#include "algo/update_scale.hpp"
 #include "command/command.hpp"
 #include "command/table.hpp"
 #include "muonrt/optimizer.h"
 #include "optimizer/settings/fields.hpp"
+#include "plan/problem.hpp"
 
 namespace muonrt::tool {
 
@@ -24,36 +25,42 @@ CoefficientSettings own(const muonrt_group_t& g) {
   return default_settings(static_cast<CoefficientFamily>(g.coefficients));
 }
 
-/// A number or word; what stands for a choice made later says who makes it.
-template <class Value>
-Cell cell_of(Value value) {
-  if constexpr (std::is_floating_point_v<Value>) {
+std::string values_of(const Number& r) {
+  return fmt::format("{}{} to {}{}", r.or_zero ? "0 or " : "", r.low, r.open ? "below " : "",
+                     r.high);
+}
+std::string values_of(const Decay&) { return "0 to below 1"; }
+std::string values_of(const NumberOrNone&) {
+  return fmt::format("0 or {} to 1e+30", NumberOrNone::kLeast);
+}
+std::string values_of(const Integers& r) { return fmt::format("{} to {}", r.low, r.high); }
+std::string values_of(const Choice& choice) {
+  std::string out;
+  for (const Word& word : choice.words) out += (out.empty() ? "" : ", ") + std::string(word.text);
+  return out;
+}
+std::string values_of(const Flag&) { return "false, true"; }
+std::string values_of(const StorageDType&) { return "f32, bf16"; }
+std::string values_of(const AnyDType&) { return "f32, bf16, f16"; }
+std::string values_of(const Unchecked&) { return "any number"; }
+
+/// A value of the C struct; the name of an enum's.
+template <class Row, class Value>
+Cell cell_of(const Row& row, Value value) {
+  using Rule = decltype(row.rule);
+  if constexpr (std::is_same_v<Rule, Choice>) {
+    for (const Word& word : row.rule.words)
+      if (word.value == value) return cell::word(word.text);
+    return cell::nothing();
+  } else if constexpr (std::is_same_v<Rule, StorageDType> || std::is_same_v<Rule, AnyDType>) {
+    return cell::word(name_of(static_cast<DType>(value)));
+  } else if constexpr (std::is_same_v<Rule, Flag>) {
+    return value ? Cell{"true", "true"} : Cell{"false", "false"};
+  } else if constexpr (std::is_floating_point_v<Value>) {
     return plain(value);
-  } else if constexpr (std::is_enum_v<Value>) {
-    return cell::word(listed(value));
   } else {
     return cell::count(value);
   }
-}
-Cell cell_of(FormChoice form) {
-  return cell::word(form == FormChoice::kAuto   ? "by shape"
-                    : form == FormChoice::kGram ? "gram"
-                                                : "standard");
-}
-Cell cell_of(NormuonAxis axis) { return cell::word(axis == NormuonAxis::kOff ? "off" : "on"); }
-Cell cell_of(SafetyMode mode) { return cell::word(name_of(mode)); }
-Cell cell_of(ScaleRule rule) { return cell::word(name_of(rule)); }
-Cell cell_of(Replicas r) { return cell::word(r == Replicas::kOnce ? "once" : "not once"); }
-Cell cell_of(SymmetricProvider provider) {
-  return cell::word(provider == SymmetricProvider::kDefault ? "default" : "as set");
-}
-
-/// The value of a row in a C struct, as our settings have it.
-template <class Settings, class Row, class C>
-auto value_of(const Row& row, const C& from) {
-  Settings* const none = nullptr;
-  using Member = std::remove_reference_t<decltype(row.member(*none))>;
-  return static_cast<typename ValueOf<Member>::type>(row.c_member(from));
 }
 
 Table group_table() {
@@ -62,20 +69,25 @@ Table group_table() {
   muonrt_group_init(&adamw, MUONRT_ROLE_ADAMW);
   if (muon.safety == 0) muon.safety = own(muon).safety;
   if (muon.safety_mode == 0) muon.safety_mode = static_cast<int32_t>(own(muon).mode);
-  Table table(
-      {{"setting", "of a group", Table::Align::kLeft}, {"muon", "Muon"}, {"adamw", "AdamW"}});
+  Table table({{"setting", "of a group", Table::Align::kLeft},
+               {"key", "in opt.json", Table::Align::kLeft},
+               {"muon", "Muon"},
+               {"adamw", "AdamW"},
+               {"values", "values", Table::Align::kLeft}});
   // Those of both roles, of Muon, of AdamW.
   for (const unsigned whose : {0u, unsigned{kMuonOnly}, unsigned{kAdamWOnly}}) {
     visit_group_fields([&](const auto& row) {
       if constexpr (requires { row.member; }) {
-        const std::string name = row.name;
-        if ((row.use & (kMuonOnly | kAdamWOnly)) != whose) return;
-        if (name == "role" || name == "iteration_dtype") return;  // given; the optimizer's
-        const auto of = [&](const muonrt_group_t& g) {
-          return cell_of(value_of<GroupSettings>(row, g));
+        if ((row.use & (kMuonOnly | kAdamWOnly)) != whose || std::string(row.name) == "role")
+          return;
+        const auto of = [&](const muonrt_group_t& g, unsigned other) {
+          if (whose == other) return cell::nothing();
+          const auto value = row.c_member(g);
+          return row.has(kZeroIsAbsent) && value == 0 ? cell::word("the optimizer's")
+                                                      : cell_of(row, value);
         };
-        table.add({cell::word(name), whose == kAdamWOnly ? cell::nothing() : of(muon),
-                   whose == kMuonOnly ? cell::nothing() : of(adamw)});
+        table.add({cell::word(row.name), row.has(kNoKey) ? cell::nothing() : cell::word(row.key),
+                   of(muon, kAdamWOnly), of(adamw, kMuonOnly), cell::word(values_of(row.rule))});
       }
     });
   }
@@ -85,25 +97,24 @@ Table group_table() {
 Table option_table() {
   muonrt_optimizer_options_t o;
   muonrt_optimizer_options_init(&o);
-  Table table({{"setting", "of an optimizer", Table::Align::kLeft}, {"value", "value"}});
-  const auto add = [&](const char* name, Cell value) { table.add({cell::word(name), value}); };
-  add("device", cell::word(o.device == MUONRT_DEVICE_HOST ? "host" : "cuda"));
+  Table table({{"setting", "of an optimizer", Table::Align::kLeft},
+               {"value", "value"},
+               {"values", "values", Table::Align::kLeft}});
+  const auto add = [&](const char* name, Cell value, const std::string& values) {
+    table.add({cell::word(name), std::move(value), cell::word(values)});
+  };
+  add("device", cell::word(o.device == MUONRT_DEVICE_HOST ? "host" : "cuda"), "host, cuda");
   o.max_peers = kMaxPeers;
   visit_option_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
-      const auto value = value_of<OptimizerSettings>(row, o);
+      const auto value = row.c_member(o);
       if (std::string(row.name) == "device_index") return;
-      if (std::string(row.name) == "reserved_sms" && o.reserved_sms < 0) {
-        add(row.name, cell::word("by exchanges"));
-      } else if (row.has(kZeroIsAbsent) && row.c_member(o) == 0) {
-        add(row.name, cell::word("by device"));
-      } else {
-        add(row.name, cell_of(value));
-      }
+      const bool absent = row.has(kZeroIsAbsent) && value == 0;
+      add(row.name, absent ? cell::word("by device") : cell_of(row, value), values_of(row.rule));
     }
   });
-  add("allocator", cell::word(o.allocator ? "the caller's" : "none"));
-  add("distributed", cell::word(o.distributed ? "the caller's" : "none"));
+  add("allocator", cell::word(o.allocator ? "the caller's" : "none"), "none, the caller's");
+  add("distributed", cell::word(o.distributed ? "the caller's" : "none"), "none, the caller's");
   return table;
 }
 
@@ -115,8 +126,8 @@ int run(bool json) {
   }
   fmt::print(
       "{}\n{}\nThe learning rate has no default; it is given at every step. The Gram form in bf16 "
-      "and f16 has safety {} in mode {}\nwhere neither was set.\n",
-      group_table().text(), option_table().text(), kHalfGramSafety, name_of(SafetyMode::kAll));
+      "and f16 has safety {} in mode all\nwhere neither was set.\n",
+      group_table().text(), option_table().text(), kHalfGramSafety);
   return 0;
 }
 

@@ -53,14 +53,6 @@ void add_run_device_options(CLI::App& command, RunDevice& where) {
                   "GPU: symmetric products by default, vendor, sm80 or sm90")
       ->check(one_of(kSymmetric))
       ->capture_default_str();
-  command
-      .add_option(
-          "--reserved-sms", where.reserved_sms,
-          "GPU: SMs left to the exchanges by sm90's persistent grids (default: as many as the "
-          "communicator's operations take)")
-      ->check(CLI::Range(0, 1024));
-  command.add_flag("--stream-ordered", where.stream_ordered,
-                   "GPU: memory of a pool, in the order of a stream");
 }
 
 void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int rank) {
@@ -69,8 +61,6 @@ void set_device(muonrt_optimizer_options_t& options, const RunDevice& where, int
   options.portable_gemm = where.portable;
   options.graphs = where.graphs;
   options.symmetric = index_of(kSymmetric, where.symmetric);
-  options.reserved_sms = where.reserved_sms;
-  options.stream_ordered = where.stream_ordered;
   options.timeout_ms = milliseconds(where.timeout);
 }
 

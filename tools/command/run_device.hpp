@@ -19,8 +19,6 @@ struct RunDevice {
   // Of a GPU, as in muonrt_optimizer_options_t.
   bool graphs = false;
   std::string symmetric = "default";
-  int reserved_sms = -1;
-  bool stream_ordered = false;
   bool cuda() const { return device == "cuda"; }
 };
 /// --device, --link and --timeout alone.

@@ -68,14 +68,10 @@ void BoundRule::take_qk_clip(const ParamConfig& c) {
 void BoundRule::take_rates(const ParamConfig& c) {
   // The step's rate is 1; a rule has its own.
   group_.lr_factor = c.lr.value() * c.lr_factor.value_or(1.0);
-  take(group_.momentum_kind, c.momentum_kind);
-  if (c.role == "adamw") return;
-  take(group_.momentum_dtype, c.momentum_dtype);
-  schedule_ = c.momentum_schedule;
+  if (c.role != "adamw") schedule_ = c.momentum_schedule;
 }
 
 void BoundRule::take_list(const ParamConfig& c) {
-  take(group_.row_scaling, c.row_scaling);
   // Row scaling has a list of its own; every list but the default has a number of steps of its own.
   if (group_.row_scaling == MUONRT_ROW_SCALING_AOL) group_.coefficients = MUONRT_COEFFICIENTS_AOL;
   take(group_.coefficients, c.coefficients);
@@ -89,7 +85,6 @@ void BoundRule::take_list(const ParamConfig& c) {
     }
     group_.steps = static_cast<int32_t>(c.custom.size());
   }
-  take(group_.form, c.method);
   if (c.restarts) {
     restarts_.assign(c.restarts->begin(), c.restarts->end());
     // An empty list is a list too: no restart at all.

@@ -41,7 +41,11 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
     if (!own("qk_clip")) config.qk_clip.reset();
   }
   if (config.role == "matrix" && !own("batch_dims")) config.batch_dims.reset();
-  if (config.method == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
+  muonrt_group_t said{};
+  for (const Setting& setting : config.plain) setting.set(said);
+  if (said.form == MUONRT_FORM_STANDARD && !own("restarts")) config.restarts.reset();
+  config.momentum_kind = said.momentum_kind;
+  config.momentum_dtype = said.momentum_dtype;
 }
 
 void check_layout(const ParamConfig& config, const Value& at) {
@@ -83,14 +87,6 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults)
 const std::vector<Key<StepConfig>>& top_keys() {
   using S = StepConfig;
   const auto later = [](S&, const Value&) {};
-  static constexpr Word kCommits[] = {{"atomic", MUONRT_COMMIT_ATOMIC},
-                                      {"eager", MUONRT_COMMIT_EAGER}};
-  static constexpr Word kReplicas[] = {{"once", MUONRT_REPLICAS_ONCE},
-                                       {"each", MUONRT_REPLICAS_EACH},
-                                       {"auto", MUONRT_REPLICAS_AUTO}};
-  static constexpr Word kReplicaChecks[] = {{"first", MUONRT_REPLICA_CHECK_FIRST},
-                                            {"every", MUONRT_REPLICA_CHECK_EVERY},
-                                            {"off", MUONRT_REPLICA_CHECK_OFF}};
   static const std::vector<Key<S>> keys = {
       {"about",
        [](S&, const Value& v) {

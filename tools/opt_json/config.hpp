@@ -88,9 +88,8 @@ struct ParamConfig {
   std::optional<BlocksConfig> blocks;
   std::optional<NorMuonConfig> normuon;
   std::optional<QkClipConfig> qk_clip;
-  // Values of the C ABI.
-  std::optional<int32_t> momentum_kind, momentum_dtype, method, row_scaling, transport_dtype,
-      precision;
+  std::optional<int32_t> transport_dtype, precision;  // values of the C ABI
+  int32_t momentum_kind = MUONRT_MOMENTUM_EMA, momentum_dtype = MUONRT_DTYPE_F32;  // of `plain`
 };
 
 struct Rule {

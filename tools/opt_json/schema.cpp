@@ -1,6 +1,7 @@
 #include "opt_json/schema.hpp"
 
 #include <limits>
+#include <type_traits>
 
 namespace muonrt::tool {
 
@@ -10,76 +11,51 @@ using P = ParamConfig;
 
 using G = muonrt_group_t;
 
-constexpr double kLeast = 1e-30;
-
-// The words of enums, and what the C ABI calls them.
-
-constexpr Word kMomentumKinds[] = {{"ema", MUONRT_MOMENTUM_EMA},
-                                   {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL}};
-constexpr Word kFamilies[] = {
-    {"keller_jordan", MUONRT_COEFFICIENTS_KELLER_JORDAN}, {"you", MUONRT_COEFFICIENTS_YOU_JIACHENG},
-    {"polar_express", MUONRT_COEFFICIENTS_POLAR_EXPRESS}, {"cans", MUONRT_COEFFICIENTS_CANS},
-    {"deepseek_v4", MUONRT_COEFFICIENTS_DEEPSEEK_V4},     {"cubic", MUONRT_COEFFICIENTS_CUBIC},
-    {"classical", MUONRT_COEFFICIENTS_CLASSICAL}};
-constexpr Word kSafetyModes[] = {
-    {"inner", MUONRT_SAFETY_INNER}, {"all", MUONRT_SAFETY_ALL}, {"none", MUONRT_SAFETY_NONE}};
-constexpr Word kNormalizations[] = {{"prescaled", MUONRT_NORMALIZE_PRESCALED},
-                                    {"add_eps", MUONRT_NORMALIZE_ADD_EPS},
-                                    {"max_eps", MUONRT_NORMALIZE_MAX_EPS}};
-constexpr Word kRowScalings[] = {{"none", MUONRT_ROW_SCALING_NONE},
-                                 {"aol", MUONRT_ROW_SCALING_AOL}};
-constexpr Word kScales[] = {{"original", MUONRT_SCALE_ORIGINAL},
-                            {"match_rms", MUONRT_SCALE_MATCH_RMS},
-                            {"ratio", MUONRT_SCALE_RATIO},
-                            {"max_dim", MUONRT_SCALE_MAX_DIM},
-                            {"none", MUONRT_SCALE_NONE}};
-constexpr Word kForms[] = {
-    {"standard", MUONRT_FORM_STANDARD}, {"gram", MUONRT_FORM_GRAM}, {"auto", MUONRT_FORM_AUTO}};
-constexpr Word kStorageDtypes[] = {{"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}};
-constexpr Word kDtypes[] = {
-    {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
 constexpr Word kMasters[] = {{"plain", MUONRT_MASTER_NONE},
                              {"master", MUONRT_MASTER_OWNED},
                              {"remainder", MUONRT_MASTER_REMAINDER},
                              {"stochastic", MUONRT_MASTER_STOCHASTIC}};
-constexpr Word kDecays[] = {{"decoupled", MUONRT_WEIGHT_DECAY_DECOUPLED},
-                            {"independent", MUONRT_WEIGHT_DECAY_INDEPENDENT},
-                            {"lr_squared", MUONRT_WEIGHT_DECAY_LR_SQUARED},
-                            {"cautious", MUONRT_WEIGHT_DECAY_CAUTIOUS}};
-constexpr Word kAdamForms[] = {{"torch", MUONRT_ADAM_TORCH}, {"folded", MUONRT_ADAM_FOLDED}};
+constexpr Word kDtypes[] = {
+    {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
+constexpr std::span<const Word> kStorageDtypes(kDtypes, 2);
 
-// Readers of values.
+// A value by the rule of its row.
 
-double factor(const Value& v) { return v.number(0, kHuge); }
-bool flag(const Value& v) { return v.boolean(); }
-/// What decays by this factor at each step; kept in f32.
-double decay_of(const Value& v) { return v.below_one(0, /*in_f32=*/true); }
-auto below_one(double low) {
-  return [=](const Value& v) { return v.below_one(low, /*in_f32=*/false); };
+double value_of(const Number& rule, const Value& v) {
+  return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
+                   : v.number(rule.low, rule.high, rule.or_zero);
 }
-double safety(const Value& v) {
-  const double value = v.number(0, 2);
-  if (value > 0 && value < 1) {
-    v.refuse(v.shown() + " (a number from 1 to 2, or 0 for the list's own, belongs there)");
-  }
-  return value;
+[[maybe_unused]] double value_of(const NumberOrNone& rule, const Value& v) {
+  return v.number(rule.kLeast, kHuge, /*or_zero=*/true);
 }
-template <size_t n>
-auto one_of(const Word (&words)[n]) {
-  return [&words](const Value& v) { return v.choice(std::span<const Word>(words)); };
+double value_of(const Decay&, const Value& v) { return v.below_one(0, /*in_f32=*/true); }
+int64_t value_of(const Integers& rule, const Value& v) { return v.integer(rule.low, rule.high); }
+int32_t value_of(const Choice& rule, const Value& v) { return v.choice(rule.words); }
+int32_t value_of(const Flag&, const Value& v) { return v.boolean(); }
+int32_t value_of(const StorageDType&, const Value& v) { return v.choice(kStorageDtypes); }
+int32_t value_of(const AnyDType&, const Value& v) { return v.choice(std::span(kDtypes)); }
+
+/// The keys that are one field of the C struct: the rows of the settings' table.
+void add_plain(std::vector<Key<P>>& keys) {
+  visit_group_fields([&](const auto& row) {
+    if constexpr (requires { row.member; }) {
+      if (row.has(kNoKey)) return;
+      keys.push_back({row.key, [row](P& out, const Value& v) {
+                        const auto value = value_of(row.rule, v);
+                        const auto use = row.has(kMuonOnly)    ? Setting::kMuon
+                                         : row.has(kAdamWOnly) ? Setting::kAdamW
+                                                               : Setting::kBoth;
+                        out.plain.push_back({use, [row, value](G& group) {
+                                               auto& field = row.c_member(group);
+                                               using Field = std::decay_t<decltype(field)>;
+                                               field = static_cast<Field>(value);
+                                             }});
+                      }});
+    }
+  });
 }
 
 // Rows of the tables: which field takes the value, and which values there are.
-
-/// A setting that is one field of the C struct.
-template <class M, class Read>
-Key<P> plain(const char* name, M G::*field, Read read, Setting::Use use = Setting::kBoth) {
-  return {name, [=](P& out, const Value& v) {
-            const auto value = static_cast<M>(read(v));
-            out.plain.push_back({use, [=](G& group) { group.*field = value; }});
-          }};
-}
-constexpr auto kMuon = Setting::kMuon;
 
 template <class T, class M>
 Key<T> number(const char* name, M T::*field, double low, double high) {
@@ -88,7 +64,7 @@ Key<T> number(const char* name, M T::*field, double low, double high) {
 
 template <class T, class M>
 Key<T> decay(const char* name, M T::*field) {
-  return {name, [=](T& out, const Value& v) { out.*field = decay_of(v); }};
+  return {name, [=](T& out, const Value& v) { out.*field = value_of(Decay{}, v); }};
 }
 
 template <class T, class M>
@@ -97,11 +73,9 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
 }
 
 /// A word, as a text or by its value.
-template <class T, class M, class Words>
-Key<T> choice(const char* name, M T::*field, const Words& words) {
-  return {name, [=, &words](T& out, const Value& v) {
-            out.*field = v.choice(std::span<const Word>(words));
-          }};
+template <class T, class M>
+Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {
+  return {name, [=](T& out, const Value& v) { out.*field = v.choice(words); }};
 }
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::initializer_list<const char*> known) {
@@ -142,7 +116,7 @@ void read_owner(P& out, const Value& v) {
 void read_coefficients(P& out, const Value& v) {
   out.custom.clear();
   if (!v.json.is_array()) {
-    out.coefficients = v.choice(std::span<const Word>(kFamilies));
+    out.coefficients = v.choice(std::span(kCoefficients).first<7>());
     return;
   }
   v.require_list(1);
@@ -160,7 +134,7 @@ void read_coefficients(P& out, const Value& v) {
 void read_betas(P& out, const Value& v) {
   v.require_list(2);
   if (v.json.size() != 2) v.refuse(v.shown() + " (two numbers belong there)");
-  const double first = decay_of(v.at(0)), second = decay_of(v.at(1));
+  const double first = value_of(Decay{}, v.at(0)), second = value_of(Decay{}, v.at(1));
   out.plain.push_back({Setting::kBoth, [=](G& group) {
                          group.beta1 = first;
                          group.beta2 = second;
@@ -235,7 +209,7 @@ QkClipConfig read_qk_clip(const Value& v) {
          out.select = list.integers(0, 1 << 30);
          out.selected = true;
        }},
-      number("threshold", &Q::threshold, kLeast, kHuge),
+      number("threshold", &Q::threshold, NumberOrNone::kLeast, kHuge),
       number("exponent", &Q::exponent, 0, 1)};
   Q out;
   read_object(out, v, keys);
@@ -263,58 +237,39 @@ QkClipConfig read_qk_clip(const Value& v) {
 }  // namespace
 
 const std::vector<Key<ParamConfig>>& param_keys() {
-  static const std::vector<Key<P>> keys = {
-      choice("role", &P::role, {"matrix", "stack", "adamw", "frozen"}),
-      {"transposed", [](P& out, const Value& v) { out.transposed = v.boolean(); }},
-      integer("batch_dims", &P::batch_dims, 1, MUONRT_MAX_DIMS - 2),
-      integer("row_dims", &P::row_dims, 1, MUONRT_MAX_DIMS - 1),
-      layout_words("placements", &LayoutConfig::placements),
-      layout_words("grad_placements", &LayoutConfig::grad_placements),
-      {"reading",
-       [](P& out, const Value& v) {
-         out.layout.reading = v.choice({"literal", "ordered"});
-       }},
-      layout_words("cuts", &LayoutConfig::cuts),
-      {"row_bounds", read_row_bounds},
-      {"owner", read_owner},
-      layout_words("flat", &LayoutConfig::flat),
-      {"parts",
-       [](P& out, const Value& v) { out.parts = v.null() ? PartsConfig{} : read_parts(v); }},
-      number("lr", &P::lr, 0, kHuge),
-      number("lr_factor", &P::lr_factor, 0, kHuge),
-      plain("weight_decay", &G::weight_decay, factor),
-      plain("weight_decay_kind", &G::weight_decay_kind, one_of(kDecays)),
-      plain("momentum", &G::momentum, decay_of),
-      choice("momentum_kind", &P::momentum_kind, kMomentumKinds),
-      object("momentum_schedule", &P::momentum_schedule, read_schedule),
-      plain("nesterov", &G::nesterov, flag),
-      {"coefficients", read_coefficients},
-      integer("steps", &P::steps, 0, 32),
-      plain("lower_bound", &G::lower_bound, below_one(1e-12), kMuon),
-      plain("cushion", &G::cushion, below_one(0), kMuon),
-      plain("safety", &G::safety, safety, kMuon),
-      plain("safety_mode", &G::safety_mode, one_of(kSafetyModes), kMuon),
-      choice("method", &P::method, kForms),
-      {"restarts", [](P& out, const Value& v) { out.restarts = v.integers(0, 31); }},
-      plain("normalize", &G::normalize, one_of(kNormalizations), kMuon),
-      plain("eps", &G::normalize_eps, factor, kMuon),
-      choice("row_scaling", &P::row_scaling, kRowScalings),
-      object("blocks", &P::blocks, read_blocks),
-      plain("iteration_dtype", &G::iteration_dtype, one_of(kDtypes), kMuon),
-      choice("transport_dtype", &P::transport_dtype, kStorageDtypes),
-      plain("scale", &G::scale_rule, one_of(kScales), kMuon),
-      plain("scale_factor", &G::scale_factor, factor, kMuon),
-      object("normuon", &P::normuon, read_normuon),
-      choice("precision", &P::precision, kMasters),
-      choice("momentum_dtype", &P::momentum_dtype, kStorageDtypes),
-      {"betas", read_betas},
-      plain("adam_eps", &G::eps, factor),
-      plain("adam_form", &G::adam_form, one_of(kAdamForms)),
-      plain(
-          "update_every", &G::update_every, [](const Value& v) { return v.integer(1, 1 << 30); },
-          Setting::kAdamW),
-      object("qk_clip", &P::qk_clip, read_qk_clip),
-  };
+  static const std::vector<Key<P>> keys = [] {
+    std::vector<Key<P>> out = {
+        choice("role", &P::role, {"matrix", "stack", "adamw", "frozen"}),
+        {"transposed", [](P& o, const Value& v) { o.transposed = v.boolean(); }},
+        integer("batch_dims", &P::batch_dims, 1, MUONRT_MAX_DIMS - 2),
+        integer("row_dims", &P::row_dims, 1, MUONRT_MAX_DIMS - 1),
+        layout_words("placements", &LayoutConfig::placements),
+        layout_words("grad_placements", &LayoutConfig::grad_placements),
+        {"reading",
+         [](P& o, const Value& v) {
+           o.layout.reading = v.choice({"literal", "ordered"});
+         }},
+        layout_words("cuts", &LayoutConfig::cuts),
+        {"row_bounds", read_row_bounds},
+        {"owner", read_owner},
+        layout_words("flat", &LayoutConfig::flat),
+        {"parts", [](P& o, const Value& v) { o.parts = v.null() ? PartsConfig{} : read_parts(v); }},
+        number("lr", &P::lr, 0, kHuge),
+        number("lr_factor", &P::lr_factor, 0, kHuge),
+        object("momentum_schedule", &P::momentum_schedule, read_schedule),
+        {"coefficients", read_coefficients},
+        integer("steps", &P::steps, 0, kMaxSteps),
+        {"restarts", [](P& o, const Value& v) { o.restarts = v.integers(0, kMaxSteps - 1); }},
+        object("blocks", &P::blocks, read_blocks),
+        choice("transport_dtype", &P::transport_dtype, kStorageDtypes),
+        object("normuon", &P::normuon, read_normuon),
+        choice("precision", &P::precision, std::span(kMasters)),
+        {"betas", read_betas},
+        object("qk_clip", &P::qk_clip, read_qk_clip),
+    };
+    add_plain(out);
+    return out;
+  }();
   return keys;
 }
 

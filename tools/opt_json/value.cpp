@@ -34,10 +34,11 @@ std::string Value::shown() const {
   return text.size() > 100 ? text.substr(0, 100) + "..." : text;
 }
 
-double Value::number(double low, double high) const {
+double Value::number(double low, double high, bool or_zero) const {
   const double value = json.is_number() ? json.get<double>() : NAN;
-  if (!(value >= low && value <= high)) {
-    refuse(shown() + " (a number from " + digits(low) + " to " + digits(high) + " belongs there)");
+  if (!(value >= low && value <= high) && !(or_zero && value == 0)) {
+    refuse(shown() + " (a number from " + digits(low) + " to " + digits(high) +
+           (or_zero ? ", or 0," : "") + " belongs there)");
   }
   return value;
 }

@@ -7,12 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace muonrt::tool {
+#include "optimizer/settings/fields.hpp"
 
-struct Word {
-  const char* text;
-  int32_t value;
-};
+namespace muonrt::tool {
 
 /// A value of opt.json and where it stands. Every reader throws std::runtime_error that names the
 /// path, what is there and what belongs there.
@@ -30,8 +27,8 @@ struct Value {
   }
   std::string child(const std::string& key) const { return path.empty() ? key : path + "." + key; }
 
-  /// Both ends belong to the range.
-  double number(double low, double high) const;
+  /// Both ends belong to the range. @param or_zero  0 does, too.
+  double number(double low, double high, bool or_zero = false) const;
   /// From `low` to below 1; `in_f32`: also once it is rounded to f32.
   double below_one(double low, bool in_f32) const;
   int64_t integer(int64_t low, int64_t high) const;

@@ -4,7 +4,6 @@
 
 #include "build_info.hpp"
 #include "optimizer/qk_clip.hpp"
-#include "optimizer/settings/fields.hpp"
 
 namespace muonrt {
 
@@ -30,9 +29,9 @@ auto lines_of(Fingerprint& table, const std::string& who, const Settings& s, Wan
   return [&table, &who, &s, wanted](const auto& row) {
     if (!wanted(row)) return;
     if constexpr (requires { row.member; }) {
-      table.add(cat(who, ": ", row.name), listed(row.member(s)));
+      table.add(cat(who, ": ", row.name), text_of(row, row.member(s)));
     } else {
-      table.add(cat(who, ": ", row.name), row.text(s));
+      table.add(cat(who, ": ", row.name), text_of(row, s));
     }
   };
 }
@@ -61,8 +60,8 @@ void describe_param(Fingerprint& table, const std::string& who, const ParamSetti
   table.add(who + ": owner", cat(p.owner));
   table.add(who + ": priority", cat(p.priority));
   table.add(who + ": view", cat(static_cast<int32_t>(p.view)));
-  table.add(who + ": transposed", listed(p.transposed));
-  table.add(who + ": lr_factor", listed(p.lr_factor));
+  table.add(who + ": transposed", cat(static_cast<int32_t>(p.transposed)));
+  table.add(who + ": lr_factor", cat(p.lr_factor));
   table.add(who + ": normuon_axis", cat(static_cast<int32_t>(p.normuon_axis)));
   table.add(who + ": qk_clip", describe(p.qk_clip));
   table.add(who + ": number of parts", cat(p.parts.size()));
@@ -80,10 +79,21 @@ void describe_param(Fingerprint& table, const std::string& who, const ParamSetti
 
 }  // namespace
 
-std::string listed(const std::vector<Coefficients>& list) {
-  std::string out;
-  for (const Coefficients& c : list) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
+std::string text_of(const Line& line, const GroupSettings& g) {
+  const std::string_view name = line.name;
+  if (name == "name") return cat("'", g.name, "'");
+  if (name == "restarts") return g.restarts ? cat(*g.restarts) : "searched";
+  std::string out;  // custom
+  for (const Coefficients& c : g.custom) out += cat("(", c.a, ", ", c.b, ", ", c.c, ") ");
   return out;
+}
+
+std::string text_of(const Line& line, const OptimizerSettings& s) {
+  const std::string_view name = line.name;
+  if (name == "Gram form's dtype") return name_of(s.gram_iteration.value_or(s.iteration));
+  if (name == "serial") return cat(s.serial);
+  const bool given = name == "distributed: assign" ? bool{s.assign} : bool{s.functions};
+  return given ? "given" : "none";
 }
 
 void describe_scalars(Fingerprint& table, const std::string& who, const GroupSettings& g) {
@@ -98,7 +108,7 @@ void hash_scalars(Hash& hash, const GroupSettings& g) {
       if constexpr (std::is_same_v<decltype(row.member(g)), const double&>)
         hash.value(row.member(g));
       else
-        hash.bytes(listed(row.member(g)));
+        hash.bytes(text_of(row, row.member(g)));
     }
   });
 }

@@ -1,12 +1,35 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <type_traits>
 
 #include "base/hash.hpp"
 #include "optimizer/agreement.hpp"
+#include "optimizer/settings/fields.hpp"
 #include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
+
+/// The value of a row in messages, in what ranks compare and in checkpoints: a choice by its word.
+template <class Row, class T>
+std::string text_of(const Row& row, const T& value) {
+  if constexpr (requires { row.rule.words; }) {
+    for (const Word& word : row.rule.words)
+      if (word.value == static_cast<int32_t>(value)) return word.text;
+    return cat(static_cast<int32_t>(value));
+  } else if constexpr (std::is_same_v<T, std::optional<DType>>) {
+    return value ? name_of(*value) : "the optimizer's";
+  } else if constexpr (std::is_same_v<T, DType>) {
+    return name_of(value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value ? "1" : "0";
+  } else {
+    return cat(value);
+  }
+}
+std::string text_of(const Line& line, const GroupSettings& group);
+std::string text_of(const Line& line, const OptimizerSettings& settings);
 
 /// Everything the ranks must have in common at creation, with `device` as Device::describe gives
 /// it.

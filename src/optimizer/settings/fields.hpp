@@ -1,16 +1,24 @@
 #pragma once
 
-#include <string>
-#include <type_traits>
-#include <utility>
+#include <cstdint>
+#include <span>
 
+#include "algo/coefficients.hpp"
 #include "base/deadline.hpp"
-#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 
-// The plain settings of a group and of an optimizer, one row each: reading, defaults, validation,
-// comparison between ranks, changes between steps and `muonrt info defaults` all come from here.
+// The plain settings of a group and of an optimizer, one row each. These rows generate reading and
+// defaults (src/api), validation, the comparison between ranks, changes between steps,
+// `muonrt info defaults`, the keys of opt.json with their manual, and Python's keyword arguments.
+// tools/opt_json and tools/python compile this header without linking the library's internals, so
+// everything in it must be inline.
+
+/// The name of an enum's value, and that value in the C headers.
+struct Word {
+  const char* text;
+  int32_t value;
+};
 
 /// A number in [low, high], or in [low, high).
 struct Number {
@@ -20,16 +28,16 @@ struct Number {
 };
 /// A number in [0, 1), also once it is rounded to f32.
 struct Decay {};
-/// 0, for `none`, or a number in [1e-30, 1e30], and why no smaller one.
+/// 0, for `none`, or a number in [kLeast, 1e30], and why no smaller one.
 struct NumberOrNone {
+  static constexpr double kLeast = 1e-30;
   const char *why, *none;
 };
 struct Integers {
   int64_t low, high;
 };
-/// The values of an enum, as the C headers number them: those of [first, last], and one besides.
 struct Choice {
-  int32_t first, last, besides = first;
+  std::span<const Word> words;
 };
 struct Flag {};
 /// f32 or bf16.
@@ -45,75 +53,59 @@ enum FieldUse : unsigned {
   kZeroIsAbsent = 4,  // 0 in the C struct leaves the default
   kGpuOnly = 8,       // keeps its default on the host
   kMuonOnly = 16,
-  kAdamWOnly = 32
+  kAdamWOnly = 32,
+  kNoKey = 64  // of a group: opt.json has it inside another key, or reads it by plain code
 };
 
-/// @param name    in messages and in the C struct.
+/// @param name     in messages, in the C struct and in Python.
 /// @param member   where it is in our settings: member(settings) is the member.
 /// @param c_member where it is in the C struct, which floor 6 does not know.
+/// @param key      in opt.json.
 template <class Member, class CMember, class Rule>
 struct Field {
-  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
-      : name(n), member(p), c_member(c), rule(r), use(u) {}
+  constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0,
+                  const char* k = nullptr)
+      : name(n), key(k ? k : n), member(p), c_member(c), rule(r), use(u) {}
   constexpr bool has(FieldUse what) const { return (use & what) != 0; }
 
-  const char* name;
+  const char *name, *key;
   Member member;
   CMember c_member;
   Rule rule;
   unsigned use;
 };
 
-/// A line of what ranks compare that is no plain setting, or of several.
-template <class Settings>
+/// A line of what ranks compare that is no plain setting; `line_text` has its text.
 struct Line {
   const char* name;
-  std::string (*text)(const Settings&);
 };
-
-/// What a field holds; of an optional one, what it may hold.
-template <class T>
-struct ValueOf {
-  using type = T;
-};
-template <class T>
-struct ValueOf<std::optional<T>> {
-  using type = T;
-};
-
-/// A setting in a message: by its name where it has one, else as the C headers number it.
-template <class T>
-std::string shown(const T& value) {
-  if constexpr (requires { name_of(value); }) {
-    return name_of(value);
-  } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, bool>) {
-    return cat(static_cast<int32_t>(value));
-  } else {
-    return cat(value);
-  }
-}
-inline std::string shown(const std::optional<DType>& dtype) {
-  return dtype ? name_of(*dtype) : "the optimizer's";
-}
-
-/// The same in what ranks compare: words and numbers as they were from the first.
-template <class T>
-std::string listed(const T& value) {
-  return shown(value);
-}
-inline std::string listed(Role role) { return role == Role::kMuon ? "muon" : "adamw"; }
-inline std::string listed(MomentumKind k) { return k == MomentumKind::kEma ? "ema" : "heavy_ball"; }
-inline std::string listed(AdamForm form) { return form == AdamForm::kTorch ? "torch" : "folded"; }
-inline std::string listed(CommitMode c) { return c == CommitMode::kAtomic ? "atomic" : "eager"; }
-inline std::string listed(SafetyMode mode) { return cat(static_cast<int32_t>(mode)); }
-inline std::string listed(ScaleRule rule) { return cat(static_cast<int32_t>(rule)); }
-std::string listed(const std::vector<Coefficients>& list);
 
 /// `kPlace` of our settings and `kName` of the C struct, as a Field wants them.
 #define MUONRT_FIELD_AT(kName, kPlace)              \
 #kName, [](auto& s) -> auto& { return s.kPlace; } \
   , [](auto& s) -> auto& { return s.kName; }
 #define MUONRT_FIELD(kName) MUONRT_FIELD_AT(kName, kName)
+
+inline constexpr Word kRoles[] = {{"muon", 1}, {"adamw", 2}};
+inline constexpr Word kMomentumKinds[] = {{"ema", 0}, {"heavy_ball", 1}};
+inline constexpr Word kCoefficients[] = {
+    {"polar_express", 0}, {"keller_jordan", 1}, {"you", 2}, {"cans", 3},     {"deepseek_v4", 4},
+    {"cubic", 5},         {"classical", 6},     {"aol", 7}, {"custom", 100},
+};
+inline constexpr Word kSafetyModes[] = {{"auto", 0}, {"inner", 1}, {"all", 2}, {"none", 3}};
+inline constexpr Word kNormalizations[] = {{"prescaled", 0}, {"add_eps", 1}, {"max_eps", 2}};
+inline constexpr Word kRowScalings[] = {{"none", 0}, {"aol", 1}};
+inline constexpr Word kScaleRules[] = {
+    {"match_rms", 0}, {"original", 1}, {"ratio", 2}, {"max_dim", 3}, {"none", 4}};
+inline constexpr Word kForms[] = {{"auto", 0}, {"standard", 1}, {"gram", 2}};
+inline constexpr Word kDecays[] = {
+    {"decoupled", 0}, {"independent", 1}, {"lr_squared", 2}, {"cautious", 3}};
+inline constexpr Word kAdamForms[] = {{"torch", 0}, {"folded", 1}};
+inline constexpr Word kNormuonAxes[] = {{"off", 0}, {"rows", 1}, {"columns", 2}, {"longer", 3}};
+inline constexpr Word kCommits[] = {{"atomic", 0}, {"eager", 1}};
+inline constexpr Word kReplicas[] = {{"once", 0}, {"each", 1}, {"auto", 2}};
+inline constexpr Word kSymmetric[] = {{"default", 0}, {"vendor", 1}, {"sm80", 2}, {"sm90", 3}};
+inline constexpr Word kReplicaChecks[] = {{"first", 0}, {"every", 1}, {"off", 2}};
 
 constexpr Number kFactor = {0, 1e30};
 constexpr int64_t kMostBytes = int64_t{1} << 60;  // of a buffer
@@ -122,85 +114,71 @@ constexpr int kMaxBlocks = 1024;                  // along one dimension
 /// Calls `visit` with each row, in the order in which ranks compare them: what may change first.
 template <class Visit>
 void visit_group_fields(Visit&& visit) {
-  using G = GroupSettings;
-  visit(Field{MUONRT_FIELD(role), Choice{1, 2}, kFixed});
-  visit(Line<G>{"name", [](const G& g) { return cat("'", g.name, "'"); }});
-  visit(Field{MUONRT_FIELD(lr_factor), kFactor});
+  visit(Field{MUONRT_FIELD(role), Choice{kRoles}, kFixed | kNoKey});
+  visit(Line{"name"});
+  visit(Field{MUONRT_FIELD(lr_factor), kFactor, kNoKey});
   visit(Field{MUONRT_FIELD(weight_decay), kFactor});
   visit(Field{MUONRT_FIELD(momentum), Decay{}, kMuonOnly});
   visit(Field{MUONRT_FIELD(nesterov), Flag{}, kMuonOnly});
-  visit(Field{MUONRT_FIELD(normuon_beta2), Decay{}, kMuonOnly});
-  visit(Field{MUONRT_FIELD(beta1), Decay{}, kAdamWOnly});
-  visit(Field{MUONRT_FIELD(beta2), Decay{}, kAdamWOnly});
-  visit(Field{MUONRT_FIELD(eps), kFactor, kAdamWOnly});
-  visit(Field{MUONRT_FIELD_AT(block_lr_factor, blocks.lr_factor), kFactor, kMuonOnly});
-  visit(Field{MUONRT_FIELD(momentum_kind), Choice{0, 1}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(coefficients), Choice{0, 7, 100}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(steps), Integers{1, kMaxSteps}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(normuon_beta2), Decay{}, kMuonOnly | kNoKey});
+  visit(Field{MUONRT_FIELD(beta1), Decay{}, kAdamWOnly | kNoKey});
+  visit(Field{MUONRT_FIELD(beta2), Decay{}, kAdamWOnly | kNoKey});
+  visit(Field{MUONRT_FIELD(eps), kFactor, kAdamWOnly, "adam_eps"});
+  visit(Field{MUONRT_FIELD_AT(block_lr_factor, blocks.lr_factor), kFactor, kMuonOnly | kNoKey});
+  visit(Field{MUONRT_FIELD(momentum_kind), Choice{kMomentumKinds}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(coefficients), Choice{kCoefficients}, kFixed | kMuonOnly | kNoKey});
+  visit(Field{MUONRT_FIELD(steps), Integers{1, kMaxSteps}, kFixed | kMuonOnly | kNoKey});
   visit(Field{MUONRT_FIELD(lower_bound), Number{1e-12, 1, true}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(cushion), Number{0, 1, true}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(safety), Number{.low = 1, .high = 2, .or_zero = true},
               kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(safety_mode), Choice{0, 3}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(normalize), Choice{0, 2}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(row_scaling), Choice{0, 1}, kFixed | kMuonOnly});
-  visit(Line<G>{"restarts", [](const G& g) { return g.restarts ? cat(*g.restarts) : "searched"; }});
+  visit(Field{MUONRT_FIELD(safety_mode), Choice{kSafetyModes}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(normalize), Choice{kNormalizations}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly, "eps"});
+  visit(Field{MUONRT_FIELD(row_scaling), Choice{kRowScalings}, kFixed | kMuonOnly});
+  visit(Line{"restarts"});
   visit(Field{MUONRT_FIELD_AT(iteration_dtype, iteration), AnyDType{},
               kFixed | kMuonOnly | kZeroIsAbsent});
   const auto count = Integers{1, kMaxBlocks};
-  const unsigned of_blocks = kFixed | kMuonOnly | kUnlisted;
+  const unsigned of_blocks = kFixed | kMuonOnly | kNoKey;
   visit(Field{MUONRT_FIELD_AT(block_period, blocks.period), Integers{1, 1000000000}, of_blocks});
   visit(Field{MUONRT_FIELD_AT(block_rows, blocks.rows), count, of_blocks});
   visit(Field{MUONRT_FIELD_AT(block_cols, blocks.cols), count, of_blocks});
-  visit(Line<G>{"blocks", [](const G& g) {
-                  return cat(g.blocks.rows, " x ", g.blocks.cols, ", period ", g.blocks.period);
-                }});
-  visit(Line<G>{"custom", [](const G& g) { return listed(g.custom); }});
-  visit(Field{MUONRT_FIELD(scale_rule), Choice{0, 4}, kFixed | kMuonOnly});
+  visit(Line{"custom"});
+  visit(Field{MUONRT_FIELD(scale_rule), Choice{kScaleRules}, kFixed | kMuonOnly, "scale"});
   visit(Field{MUONRT_FIELD(scale_factor), kFactor, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(form), Choice{0, 2}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(weight_decay_kind), Choice{0, 3}, kFixed});
-  visit(Field{MUONRT_FIELD(adam_form), Choice{0, 1}, kFixed | kAdamWOnly});
+  visit(Field{MUONRT_FIELD(form), Choice{kForms}, kFixed | kMuonOnly, "method"});
+  visit(Field{MUONRT_FIELD(weight_decay_kind), Choice{kDecays}, kFixed});
+  visit(Field{MUONRT_FIELD(adam_form), Choice{kAdamForms}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(update_every), Integers{1, 1 << 30}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(momentum_dtype), StorageDType{}, kFixed | kMuonOnly});
-  visit(Field{MUONRT_FIELD(normuon), Choice{0, 3}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(normuon), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
 /// The same for the optimizer's; nothing of it changes. `device` is read first, by itself.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
-  using S = OptimizerSettings;
   const NumberOrNone rate = {"the time of a step would not be finite", "the device's own"};
-  const unsigned of_machine = kUnlisted | kZeroIsAbsent;
   visit(Field{MUONRT_FIELD_AT(transport_dtype, transport), StorageDType{}});
   visit(Field{MUONRT_FIELD_AT(iteration_dtype, iteration), AnyDType{}, kZeroIsAbsent});
-  visit(Line<S>{"Gram form's dtype", [](const S& s) -> std::string {
-                  return name_of(s.gram_iteration.value_or(s.iteration));
-                }});
-  visit(Field{MUONRT_FIELD(commit), Choice{0, 1}});
+  visit(Line{"Gram form's dtype"});
+  visit(Field{MUONRT_FIELD(commit), Choice{kCommits}});
   visit(Field{MUONRT_FIELD(window), Integers{1, 64}});
-  visit(Field{MUONRT_FIELD(replicas), Choice{0, 2}});
+  visit(Field{MUONRT_FIELD(replicas), Choice{kReplicas}});
   visit(Field{MUONRT_FIELD(max_peers), Integers{0, 1 << 30}});
-  visit(Field{MUONRT_FIELD(machine_flops), rate, of_machine});
-  visit(Field{MUONRT_FIELD(machine_bytes), rate, of_machine});
-  visit(Field{MUONRT_FIELD_AT(machine_message_seconds, machine_message), rate, of_machine});
-  visit(Line<S>{"machine's rates", [](const S& s) {
-                  return cat(s.machine_flops, ", ", s.machine_bytes, ", ", s.machine_message);
-                }});
+  visit(Field{MUONRT_FIELD(machine_flops), rate, kZeroIsAbsent});
+  visit(Field{MUONRT_FIELD(machine_bytes), rate, kZeroIsAbsent});
+  visit(Field{MUONRT_FIELD_AT(machine_message_seconds, machine_message), rate, kZeroIsAbsent});
   visit(Field{MUONRT_FIELD(chunk_bytes), Integers{1, kMostBytes}, kZeroIsAbsent});
-  visit(Line<S>{"serial", [](const S& s) { return cat(s.serial); }});
-  visit(Line<S>{"distributed: assign",
-                [](const S& s) -> std::string { return s.assign ? "given" : "none"; }});
-  visit(Line<S>{"distributed: gather and redistribute",
-                [](const S& s) -> std::string { return s.functions ? "given" : "none"; }});
-  visit(Field{MUONRT_FIELD(portable_gemm), Flag{}, kUnlisted});
-  visit(Line<S>{"portable_gemm", [](const S& s) { return cat(s.portable_gemm); }});
+  visit(Line{"serial"});
+  visit(Line{"distributed: assign"});
+  visit(Line{"distributed: gather and redistribute"});
+  visit(Field{MUONRT_FIELD(portable_gemm), Flag{}});
   visit(Field{MUONRT_FIELD(seed), Unchecked{}});
   visit(Field{MUONRT_FIELD(clip_norm),
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
-  visit(Field{MUONRT_FIELD(replica_check), Choice{0, 2}});
+  visit(Field{MUONRT_FIELD(replica_check), Choice{kReplicaChecks}});
   // Ranks may differ in these; but own symmetric products are named in the device's line.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{1, 256}, kUnlisted});
@@ -208,9 +186,7 @@ void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(trace), Flag{}, kUnlisted});
   visit(Field{MUONRT_FIELD(poison), Flag{}, kUnlisted});
   visit(Field{MUONRT_FIELD(graphs), Flag{}, kUnlisted | kGpuOnly});
-  visit(Field{MUONRT_FIELD(symmetric), Choice{0, 3}, kUnlisted | kGpuOnly});
-  visit(Field{MUONRT_FIELD(reserved_sms), Integers{-1, 1024}, kUnlisted | kGpuOnly});
-  visit(Field{MUONRT_FIELD(stream_ordered), Flag{}, kUnlisted | kGpuOnly});
+  visit(Field{MUONRT_FIELD(symmetric), Choice{kSymmetric}, kUnlisted | kGpuOnly});
 }
 
 #undef MUONRT_FIELD

@@ -1,4 +1,4 @@
-#include "optimizer/settings/fields.hpp"
+#include "optimizer/settings/describe.hpp"
 
 namespace muonrt {
 
@@ -33,7 +33,7 @@ void change(GroupSettings& mine, const GroupSettings& given, const std::string& 
     if constexpr (requires { row.member; }) {
       if (row.has(kFixed))
         require_equal(row.member(given), row.member(mine), row.name,
-                      [](const auto& value) { return shown(value); });
+                      [&](const auto& value) { return text_of(row, value); });
     }
   });
   visit_group_fields([&](const auto& row) {
@@ -52,20 +52,6 @@ void require_param(const OptimizerSettings& settings, int64_t param, const char*
 double decay_scale(WeightDecayKind kind, double lr_factor) {
   if (kind == WeightDecayKind::kIndependent) return 1.0;
   return kind == WeightDecayKind::kLrSquared ? lr_factor * lr_factor : lr_factor;
-}
-
-const char* name_of(WeightDecayKind kind) {
-  switch (kind) {
-    case WeightDecayKind::kDecoupled:
-      return "decoupled";
-    case WeightDecayKind::kIndependent:
-      return "independent";
-    case WeightDecayKind::kLrSquared:
-      return "lr_squared";
-    case WeightDecayKind::kCautious:
-      return "cautious";
-  }
-  return "unknown";
 }
 
 const char* name_of(MasterKind kind) {

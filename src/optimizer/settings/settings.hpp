@@ -160,19 +160,18 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  // CUDA; as CudaSettings, -1: as many SMs as the communicator's operations fill.
+  // CUDA; as CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  int reserved_sms = -1;
-  bool stream_ordered = false;  // CUDA; as CudaSettings
-  Allocator allocator = {};     // no functions: the device's own
-  Assign assign;                // empty: the plan chooses owners
-  Functions functions;          // empty: the built-in exchanges
-  bool serial = false;          // one parameter and one stage at a time, for debugging; same bits
-  bool poison = false;          // messages and scratch are NaN before every step
-  int64_t seed = 0;             // of stochastic rounding
-  double clip_norm = 0.0;       // of all gradients; 0: not clipped
-  int64_t health_every = 0;     // steps that measure: every so many; 0: none
+  int reserved_sms = 0;      // Optimizer::create asks the communicator
+  Allocator allocator = {};  // no functions: the device's own
+  Assign assign;             // empty: the plan chooses owners
+  Functions functions;       // empty: the built-in exchanges
+  bool serial = false;       // one parameter and one stage at a time, for debugging; same bits
+  bool poison = false;       // messages and scratch are NaN before every step
+  int64_t seed = 0;          // of stochastic rounding
+  double clip_norm = 0.0;    // of all gradients; 0: not clipped
+  int64_t health_every = 0;  // steps that measure: every so many; 0: none
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
   std::vector<ParamSettings> params;
@@ -241,7 +240,6 @@ bool owns_master(const ParamSettings& param);
 /// What a group's decay is multiplied by where the rate is multiplied by `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
-const char* name_of(WeightDecayKind kind);
 const char* name_of(MasterKind kind);
 
 }  // namespace muonrt

@@ -5,6 +5,7 @@
 #include "optimizer/intervals.hpp"
 #include "optimizer/qk_clip.hpp"
 #include "optimizer/settings/fields.hpp"
+#include "optimizer/settings/settings.hpp"
 
 namespace muonrt {
 
@@ -42,7 +43,7 @@ void check_field(const std::string& who, const char* field, double value, const 
 
 void check_field(const std::string& who, const char* field, double value,
                  const NumberOrNone& rule) {
-  constexpr double kLeast = 1e-30;
+  constexpr double kLeast = NumberOrNone::kLeast;
   number(who, field, value, 0, 1e30, false);
   MUONRT_REQUIRE(value == 0 || value >= kLeast, kBad, who, ": ", field, " is ", value, " (",
                  rule.why, "); use 0 for ", rule.none, ", or a number from ", kLeast);

@@ -15,7 +15,7 @@ void hold(bool held);
 void fail_next_kernel();
 void forget_failure();
 /// Of the calling thread's allocations from now on, this one fails for want of memory: 1 is the
-/// next, 0 none. A device's memory or pinned; pools are not counted.
+/// next, 0 none. A device's memory or pinned.
 void fail_allocation(int number);
 /// Kernels launched so far.
 struct Launched {
@@ -27,9 +27,6 @@ Launched launched();
 inline int64_t early_launches() { return launched().early; }
 /// SMs that the GPU says it has from now on; 2.
 void pretend_sms(int count);
-/// Pools of memory that there are, and blocks of them that are not free.
-int64_t pools();
-int64_t pool_blocks();
 /// Graphs launched so far.
 int64_t graph_launches();
 /// Kernels, copies and fills that have been enqueued and not run.

@@ -81,13 +81,11 @@ namespace emulator {
 struct Stream;
 struct Event;
 struct Graph;
-struct Pool;
 }  // namespace emulator
 using cudaStream_t = emulator::Stream*;
 using cudaEvent_t = emulator::Event*;
 using cudaGraph_t = emulator::Graph*;
 using cudaGraphExec_t = emulator::Graph*;
-using cudaMemPool_t = emulator::Pool*;
 // Names of default streams: that which blocking streams wait for, and the calling thread's own.
 #define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(1))
 #define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
@@ -105,8 +103,7 @@ enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptur
 enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
-  cudaDevAttrPageableMemoryAccess = 88,
-  cudaDevAttrMemoryPoolsSupported = 115
+  cudaDevAttrPageableMemoryAccess = 88
 };
 
 struct cudaDeviceProp {
@@ -161,27 +158,6 @@ cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
-cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
-
-struct cudaMemLocation {
-  int type, id;
-};
-enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
-enum { cudaMemAccessFlagsProtReadWrite = 3 };
-struct cudaMemPoolProps {
-  int allocType;
-  cudaMemLocation location;
-};
-struct cudaMemAccessDesc {
-  cudaMemLocation location;
-  int flags;
-};
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count);
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
-cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool,
-                                    cudaStream_t stream);
-cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);

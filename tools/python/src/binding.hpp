@@ -260,6 +260,9 @@ nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::stri
 /// settings <- kwargs by the names of the C fields; choices are words in lower case.
 void set_group(Group& group, const nb::kwargs& kwargs);
 void set_options(muonrt_optimizer_options_t& options, const nb::kwargs& kwargs);
+/// Those keyword arguments as the end of a signature in the module's stub.
+std::string group_signature();
+std::string option_signature();
 /// "muon", "stack", "float32", ... as the C value.
 int32_t role_of(const std::string& word);
 int32_t view_of(const std::string& word);

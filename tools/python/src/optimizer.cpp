@@ -229,6 +229,12 @@ void close_optimizers() {
 }
 
 void bind_optimizer(nb::module_& module) {
+  static const std::string made =
+      cat("def __init__(self, params: collections.abc.Sequence[Param], groups: "
+          "collections.abc.Sequence[Group], comm: Comm | None = None, ",
+          option_signature(), " -> None");
+  static const std::string changed =
+      cat("def set_group(self, index: int, ", group_signature(), " -> None");
   bind_report(module);
   nb::class_<StateExtent>(module, "StateExtent",
                           "A piece of state that lies on this rank. Of a tensor of `shape`: the\n"
@@ -255,7 +261,7 @@ void bind_optimizer(nb::module_& module) {
           nb::init<const std::vector<Param*>&, const std::vector<Group*>&, Comm*,
                    const nb::kwargs&>(),
           nb::arg("params"), nb::arg("groups"), nb::arg("comm").none() = nb::none(),
-          nb::arg("settings"),
+          nb::arg("settings"), nb::sig(made.c_str()),
           "Collective over `comm` (none: one rank). Every rank passes the same parameters in the\n"
           "same order, with its own arrays, which are kept and lie on one device. Settings by the\n"
           "names of muonrt_optimizer_options_t: threads=1, transport_dtype=\"bfloat16\",\n"
@@ -288,6 +294,7 @@ void bind_optimizer(nb::module_& module) {
            "Rebinds and keeps the array of a parameter (name or index), with the values that the\n"
            "last one had; of others tell take_params. Local, between steps")
       .def("set_group", &Optimizer::set_group, nb::arg("index"), nb::arg("settings"),
+           nb::sig(changed.c_str()),
            "Changes settings of a group for the steps to come, the same on every rank")
       .def("take_params", &Optimizer::take_params, nb::arg("params").none() = nb::none(),
            "Takes new weights, after arrays of parameters were written: master weights follow\n"
