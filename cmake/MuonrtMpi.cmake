@@ -1,7 +1,7 @@
 # All that needs <mpi.h>, apart from the core:
 #   muonrt_mpi         shared, exports muonrt_comm_create_mpi; links muonrt and MPI
 #   muonrt_mpi_static  the same for programs that take muonrt as an archive; the tests reach its inside
-file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi*.cpp)
+file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/*.cpp)
 
 add_library(muonrt_mpi_objects OBJECT ${mpi_sources})
 target_include_directories(muonrt_mpi_objects PRIVATE ${PROJECT_SOURCE_DIR}/src)

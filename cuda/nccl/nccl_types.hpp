@@ -6,7 +6,7 @@
 namespace muonrt::cuda {
 
 // What muonrt uses of NCCL's binary interface, as NCCL 2.19 to 2.32 have it, so that building needs
-// no NCCL. tests/cuda/nccl_header_test.cpp compares it with nccl.h where there is one.
+// no NCCL. tests/cuda/nccl/nccl_header_test.cpp compares it with nccl.h where there is one.
 
 using NcclHandle = struct NcclOpaque*;  // ncclComm_t
 

@@ -5,8 +5,8 @@
 #include "api/structs.hpp"
 #include "base/backoff.hpp"
 #include "base/sized_struct.hpp"
-#include "comm/post_transport.hpp"
-#include "comm/tcp_post.hpp"
+#include "comm/tcp/post_transport.hpp"
+#include "comm/tcp/tcp_post.hpp"
 
 using namespace muonrt;
 using api::as_status;

@@ -11,14 +11,14 @@
 #include "backend/device.hpp"
 #include "base/function_ref.hpp"
 #include "optimizer/first_check.hpp"
+#include "optimizer/methods/qk_clipper.hpp"
+#include "optimizer/methods/written.hpp"
 #include "optimizer/plans.hpp"
-#include "optimizer/qk_clipper.hpp"
 #include "optimizer/recovery.hpp"
 #include "optimizer/report.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/state.hpp"
 #include "optimizer/tables.hpp"
-#include "optimizer/written.hpp"
 
 namespace muonrt {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/device.hpp"
-#include "optimizer/normuon.hpp"
+#include "optimizer/methods/normuon.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "plan/plan.hpp"
 

@@ -6,7 +6,7 @@
 #include "base/checked.hpp"
 #include "base/fits_f32.hpp"
 #include "base/hash.hpp"
-#include "optimizer/intervals.hpp"
+#include "optimizer/methods/intervals.hpp"
 #include "optimizer/settings/describe.hpp"
 #include "optimizer/views.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "optimizer/qk_clipper.hpp"
+#include "optimizer/methods/qk_clipper.hpp"
 #include "optimizer/settings/settings.hpp"
 #include "optimizer/tables.hpp"
 #include "pipeline/pipeline.hpp"

@@ -6,8 +6,8 @@
 
 #include "base/checked.hpp"
 #include "plan/copy_list.hpp"
-#include "plan/holder_table.hpp"
 #include "plan/messages.hpp"
+#include "plan/owners/holder_table.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {

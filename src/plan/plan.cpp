@@ -9,9 +9,9 @@
 #include "base/fits_f32.hpp"
 #include "plan/batch.hpp"
 #include "plan/callback_slots.hpp"
-#include "plan/cost.hpp"
 #include "plan/exchange.hpp"
-#include "plan/ownership.hpp"
+#include "plan/owners/cost.hpp"
+#include "plan/owners/ownership.hpp"
 #include "plan/slices.hpp"
 #include "plan/slots.hpp"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "plan/copy_list.hpp"
-#include "plan/holder_table.hpp"
 #include "plan/method.hpp"
+#include "plan/owners/holder_table.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt {

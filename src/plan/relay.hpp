@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/holder_table.hpp"
+#include "plan/owners/holder_table.hpp"
 #include "plan/problem.hpp"
 
 namespace muonrt {

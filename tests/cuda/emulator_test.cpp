@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "control.hpp"
-#include "cuda/abi_rig.hpp"
-#include "cuda/busy_stream.hpp"
+#include "cuda/device/abi_rig.hpp"
+#include "cuda/device/busy_stream.hpp"
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/kernels/kernels.hpp"
 #include "cuda/machine.hpp"

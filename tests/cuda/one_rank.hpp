@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "cuda/worlds.hpp"
+#include "cuda/nccl/worlds.hpp"
 #include "optimizer/agreement.hpp"
 
 namespace cuda_test {

@@ -4,7 +4,7 @@
 #include "base/text.hpp"
 #include "comm/callback_transport.hpp"
 #include "comm/host_comm.hpp"
-#include "comm/mpi_transport.hpp"
+#include "comm/mpi/mpi_transport.hpp"
 #include "host/host_stream.hpp"
 #include "mpi/harness.hpp"
 #include "support/transport_checks.hpp"

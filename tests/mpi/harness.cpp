@@ -5,7 +5,7 @@
 
 #include "base/text.hpp"
 #include "comm/callback_transport.hpp"
-#include "comm/mpi_transport.hpp"
+#include "comm/mpi/mpi_transport.hpp"
 #include "mpi/session.hpp"
 
 namespace mpi_test {

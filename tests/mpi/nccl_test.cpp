@@ -10,7 +10,7 @@
 #include "backend/cuda_device.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl/nccl_meeting.hpp"
-#include "cuda/real_nccl.hpp"
+#include "cuda/nccl/real_nccl.hpp"
 #include "mpi/harness.hpp"
 #include "muonrt/mpi.h"
 

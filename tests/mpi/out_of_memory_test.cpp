@@ -4,8 +4,8 @@
 #include "comm/host_comm.hpp"
 #include "mpi/harness.hpp"
 #include "support/bits_cases.hpp"
-#include "support/refusal.hpp"
-#include "support/refusing_new.hpp"
+#include "support/faults/refusal.hpp"
+#include "support/faults/refusing_new.hpp"
 #include "support/sanitized.hpp"
 
 using namespace muonrt;

@@ -6,8 +6,8 @@
 #include "algo/spectrum.hpp"
 #include "backend/weight_bits.hpp"
 #include "ops/subjects.hpp"
-#include "support/reference_ops.hpp"
-#include "unit/newton_schulz_cases.hpp"
+#include "support/numerics/reference_ops.hpp"
+#include "unit/algo/newton_schulz_cases.hpp"
 
 using namespace muonrt;
 using newton_schulz_cases::eight_spectra;

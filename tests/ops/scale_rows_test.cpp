@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "support/backends.hpp"
-#include "support/reference_ops.hpp"
+#include "support/numerics/reference_ops.hpp"
 #include "support/tolerances.hpp"
 #include "textbook/textbook.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "backend/cuda_device.hpp"
 #include "host/host_device.hpp"
-#include "support/reference_ops.hpp"
+#include "support/numerics/reference_ops.hpp"
 
 namespace backends {
 

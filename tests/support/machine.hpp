@@ -7,8 +7,8 @@
 
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
-#include "support/noise.hpp"
-#include "support/reference_ops.hpp"
+#include "support/numerics/noise.hpp"
+#include "support/numerics/reference_ops.hpp"
 
 // Runs ops on any device over memory of that device, so that the results of two devices can be
 // compared byte by byte.

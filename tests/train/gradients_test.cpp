@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "train/gpt.hpp"
 #include "train/model.hpp"
+#include "train/model/gpt.hpp"
 
 using namespace muonrt::train;
 using namespace muonrt::train::test;

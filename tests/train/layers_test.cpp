@@ -1,4 +1,4 @@
-#include "train/layers.hpp"
+#include "train/model/layers.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>

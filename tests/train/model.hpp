@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "train/config.hpp"
-#include "train/gpt.hpp"
+#include "train/model/gpt.hpp"
 
 namespace muonrt::train::test {
 

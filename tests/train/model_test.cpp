@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "train/gpt.hpp"
-#include "train/init.hpp"
+#include "train/model/gpt.hpp"
+#include "train/model/init.hpp"
 #include "train/text.hpp"
 #include "train/textbook_gpt.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "command/command.hpp"
 #include "command/launch.hpp"
-#include "command/rank_memory.hpp"
+#include "command/plan/rank_memory.hpp"
 #include "command/run_device.hpp"
 #include "command/stop_signals.hpp"
 #include "command/validators.hpp"

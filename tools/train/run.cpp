@@ -8,13 +8,13 @@
 #include <stdexcept>
 
 #include "opt_json/health.hpp"
-#include "train/gpt.hpp"
-#include "train/init.hpp"
+#include "train/model/gpt.hpp"
+#include "train/model/init.hpp"
+#include "train/model/workspace.hpp"
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
 #include "train/sample.hpp"
 #include "train/shards.hpp"
-#include "train/workspace.hpp"
 
 namespace muonrt::train {
 

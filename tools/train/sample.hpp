@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "train/gpt.hpp"
+#include "train/model/gpt.hpp"
 
 namespace muonrt::train {
 

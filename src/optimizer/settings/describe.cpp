@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "build_info.hpp"
-#include "optimizer/qk_clip.hpp"
+#include "optimizer/methods/qk_clip.hpp"
 
 namespace muonrt {
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <set>
 
-#include "optimizer/intervals.hpp"
-#include "optimizer/qk_clip.hpp"
+#include "optimizer/methods/intervals.hpp"
+#include "optimizer/methods/qk_clip.hpp"
 #include "optimizer/settings/fields.hpp"
 #include "optimizer/settings/settings.hpp"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "command/tensor_layout.hpp"
+#include "command/info/tensor_layout.hpp"
 #include "muonrt/muonrt.hpp"
 
 namespace muonrt::tool {

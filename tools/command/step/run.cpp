@@ -6,12 +6,12 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "command/info/tensor_layout.hpp"
 #include "command/step/gather.hpp"
 #include "command/step/logits.hpp"
 #include "command/step/output.hpp"
 #include "command/step/report.hpp"
 #include "command/step/session.hpp"
-#include "command/tensor_layout.hpp"
 #include "opt_json/health.hpp"
 #include "opt_json/output_file.hpp"
 #include "opt_json/strict_json.hpp"

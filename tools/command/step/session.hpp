@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "command/rank_memory.hpp"
+#include "command/plan/rank_memory.hpp"
 #include "command/run_device.hpp"
 #include "command/step/tensors.hpp"
 #include "muonrt/muonrt.hpp"

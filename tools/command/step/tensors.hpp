@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "command/info/tensor_layout.hpp"
 #include "command/step/parts.hpp"
-#include "command/tensor_layout.hpp"
 #include "muonrt/muonrt.hpp"
 #include "opt_json/config.hpp"
 #include "state/tensor_file.hpp"

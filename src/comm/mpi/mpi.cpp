@@ -1,0 +1,27 @@
+#include "muonrt/mpi.h"
+
+#include <mpi.h>
+
+#include "base/error.hpp"
+#include "comm/mpi/mpi_transport.hpp"
+
+using muonrt::Error;
+using muonrt::Status;
+
+extern "C" muonrt_status_t muonrt_comm_create_mpi(muonrt_comm_t** comm, const void* mpi_comm,
+                                                  int64_t timeout_ms) {
+  try {
+    MUONRT_REQUIRE(comm && mpi_comm, Status::kInvalidArgument,
+                   "muonrt_comm_create_mpi: ", comm ? "mpi_comm" : "comm",
+                   " is null; pass a valid pointer");
+    *comm = nullptr;
+    const muonrt_transport_t table =
+        muonrt::mpi::make_transport(*static_cast<const MPI_Comm*>(mpi_comm), timeout_ms);
+    const muonrt_status_t status = muonrt_comm_create_callbacks(comm, &table);
+    if (status != MUONRT_OK) table.destroy(table.state);
+    return status;
+  } catch (...) {
+    const Error error = muonrt::caught_error();
+    return muonrt_set_last_error(static_cast<muonrt_status_t>(error.status()), error.what());
+  }
+}

@@ -1,0 +1,132 @@
+#include "comm/mpi/mpi_transport.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/mpi/mpi_channel.hpp"
+#include "comm/mpi/mpi_check.hpp"
+
+namespace muonrt::mpi {
+
+namespace {
+
+Channel& channel(void* state) { return *static_cast<Channel*>(state); }
+
+/// Runs `body`; its exception becomes a status and a text.
+template <class Body>
+muonrt_status_t as_status(char* message, int64_t capacity, Body body) noexcept {
+  const auto say = [&](Status status, const char* text) {
+    const size_t length = std::min(std::strlen(text), static_cast<size_t>(capacity) - 1);
+    std::memcpy(message, text, length);
+    message[length] = 0;
+    return static_cast<muonrt_status_t>(status);
+  };
+  try {
+    body();
+    return MUONRT_OK;
+  } catch (...) {
+    const Error error = caught_error();
+    return say(error.status(), error.what());
+  }
+}
+
+muonrt_status_t exchange(void* state, const muonrt_message_t* sends, int64_t n_sends,
+                         const muonrt_message_t* receives, int64_t n_receives, int64_t timeout_ms,
+                         char* message, int64_t capacity) {
+  return as_status(message, capacity, [&] {
+    channel(state).exchange({sends, static_cast<size_t>(n_sends)},
+                            {receives, static_cast<size_t>(n_receives)},
+                            Deadline::in_ms(timeout_ms));
+  });
+}
+
+muonrt_status_t allgather(void* state, const void* mine, void* all, int64_t bytes,
+                          int64_t timeout_ms, char* message, int64_t capacity) {
+  return as_status(message, capacity, [&] {
+    channel(state).allgather(mine, all, bytes, Deadline::in_ms(timeout_ms));
+  });
+}
+
+muonrt_status_t reduce_max(void* state, const float* in, float* out, int64_t n, int64_t timeout_ms,
+                           char* message, int64_t capacity) {
+  return as_status(message, capacity,
+                   [&] { channel(state).reduce_max(in, out, n, Deadline::in_ms(timeout_ms)); });
+}
+
+muonrt_status_t reduce_sum(void* state, const int64_t* in, int64_t* out, int64_t n,
+                           int64_t timeout_ms, char* message, int64_t capacity) {
+  return as_status(message, capacity,
+                   [&] { channel(state).reduce_sum(in, out, n, Deadline::in_ms(timeout_ms)); });
+}
+
+void abort_all(void* state, muonrt_status_t status, const char* message) {
+  channel(state).post(Error(static_cast<Status>(status), message));
+}
+
+muonrt_status_t published(void* state, char* message, int64_t capacity) {
+  return as_status(message, capacity, [&] {
+    if (const auto error = channel(state).posted()) throw *error;
+  });
+}
+
+void destroy(void* state) {
+  Channel::destroy(std::unique_ptr<Channel>(static_cast<Channel*>(state)));
+}
+
+muonrt_transport_t table_of(std::unique_ptr<Channel> channel);
+
+muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms, char* message,
+                          int64_t capacity) {
+  return as_status(message, capacity,
+                   [&] { *out = table_of(channel(state).duplicate(Deadline::in_ms(timeout_ms))); });
+}
+
+muonrt_transport_t table_of(std::unique_ptr<Channel> channel) {
+  muonrt_transport_t table{};
+  table.struct_size = sizeof table;
+  table.rank = channel->rank();
+  table.size = channel->size();
+  table.caller_thread_only = channel->caller_thread_only();
+  table.name = "mpi";
+  table.exchange = exchange;
+  table.allgather = allgather;
+  table.reduce_max = reduce_max;
+  table.reduce_sum = reduce_sum;
+  table.duplicate = duplicate;
+  table.abort = abort_all;
+  table.destroy = destroy;
+  table.published = published;
+  table.state = channel.release();
+  return table;
+}
+
+}  // namespace
+
+muonrt_transport_t make_transport(MPI_Comm comm, int64_t timeout_ms, int64_t piece_bytes) {
+  int initialized = 0, finalized = 0, inter = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  MUONRT_REQUIRE(initialized, Status::kInvalidState,
+                 "MPI communicator: MPI is not initialized (muonrt never does it); call "
+                 "MPI_Init_thread first");
+  MUONRT_REQUIRE(!finalized, Status::kInvalidState,
+                 "MPI communicator: MPI_Finalize was called; make communicators before it");
+  MUONRT_REQUIRE(comm != MPI_COMM_NULL, Status::kInvalidArgument,
+                 "MPI communicator: it is MPI_COMM_NULL (this rank is not in it); make one only on "
+                 "the ranks that belong to it");
+  MUONRT_MPI(MPI_Comm_test_inter(comm, &inter));
+  MUONRT_REQUIRE(!inter, Status::kInvalidArgument,
+                 "MPI communicator: it is an inter-communicator; merge it with "
+                 "MPI_Intercomm_merge first");
+  MUONRT_REQUIRE(timeout_ms > 0 && timeout_ms <= kMaxTimeoutMs, Status::kInvalidArgument,
+                 "MPI communicator: timeout ", timeout_ms, " ms is out of range; pass 1 to ",
+                 kMaxTimeoutMs);
+  MUONRT_CHECK_INTERNAL(piece_bytes > 0 && piece_bytes <= kPieceBytes, "pieces of ", piece_bytes);
+  return table_of(Channel::over(comm, piece_bytes, Deadline::in_ms(timeout_ms)));
+}
+
+}  // namespace muonrt::mpi

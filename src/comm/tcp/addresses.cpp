@@ -1,0 +1,271 @@
+#include "comm/tcp/addresses.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/error.hpp"
+#include "comm/tcp/socket.hpp"
+
+namespace muonrt {
+
+namespace {
+
+const sockaddr_in& v4(const SocketAddress& a) {
+  return reinterpret_cast<const sockaddr_in&>(a.storage);
+}
+const sockaddr_in6& v6(const SocketAddress& a) {
+  return reinterpret_cast<const sockaddr_in6&>(a.storage);
+}
+
+socklen_t length_of(int family) {
+  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+SocketAddress copy_of(const sockaddr* address) {
+  SocketAddress out;
+  out.length = length_of(address->sa_family);
+  std::memcpy(&out.storage, address, out.length);
+  return out;
+}
+
+const uint8_t* bytes_of(const SocketAddress& a) {
+  return a.family() == AF_INET6 ? v6(a).sin6_addr.s6_addr
+                                : reinterpret_cast<const uint8_t*>(&v4(a).sin_addr);
+}
+
+/// One of this machine's addresses.
+struct Own {
+  std::string interface;
+  SocketAddress address, mask;
+
+  bool same_net(const SocketAddress& a) const {
+    if (a.family() != address.family() || mask.family() != address.family()) return false;
+    const size_t bytes = a.family() == AF_INET6 ? 16 : 4;
+    for (size_t i = 0; i < bytes; ++i) {
+      if ((bytes_of(a)[i] ^ bytes_of(address)[i]) & bytes_of(mask)[i]) return false;
+    }
+    return true;
+  }
+  /// All of 127.0.0.0/8 is this machine's, though one address is listed.
+  bool is(const SocketAddress& a) const {
+    return same_host(a, address) || (a.is_loopback() && same_net(a));
+  }
+  /// How well it serves to call `a` from; 0: not at all.
+  int fit(const SocketAddress& a) const {
+    if (a.family() != address.family()) return 0;
+    if (same_host(a, address)) return 4;
+    if (same_net(a)) return 3;
+    return a.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(address).sin6_addr) ? 1 : 2;
+  }
+};
+
+std::vector<Own> own_addresses() {
+  ifaddrs* list = nullptr;
+  const bool known = getifaddrs(&list) == 0;
+  if (!known && errno == ENOMEM) throw Error(Status::kOutOfMemory);
+  MUONRT_REQUIRE(known, Status::kComm, "rendezvous: the interfaces cannot be read (",
+                 errno_text(errno), "); leave the interface out");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  std::vector<Own> out;
+  for (const ifaddrs* at = list; at; at = at->ifa_next) {
+    if (!at->ifa_addr ||
+        (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
+      continue;
+    out.push_back({at->ifa_name, copy_of(at->ifa_addr), {}});
+    // The mask of an interface without a network may lack its family.
+    const auto family = at->ifa_addr->sa_family;
+    if (at->ifa_netmask && at->ifa_netmask->sa_family == family)
+      out.back().mask = copy_of(at->ifa_netmask);
+  }
+  return out;
+}
+
+/// getaddrinfo. Errors: OUT_OF_MEMORY, which says nothing of the name.
+int ask_for(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
+  const int result = getaddrinfo(host, port, &hints, list);
+  if (result == EAI_MEMORY || (result == EAI_SYSTEM && errno == ENOMEM))
+    throw Error(Status::kOutOfMemory);
+  return result;
+}
+
+/// "fd00:0::5" is "fd00::5". None if it is no address.
+std::vector<SocketAddress> address_of(const std::string& number) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (number.empty() || ask_for(number.c_str(), nullptr, hints, &list) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  return {copy_of(list->ai_addr)};
+}
+
+/// The addresses of an interface, or the one that it is given by.
+std::vector<Own> own_of(const std::string& interface) {
+  const std::vector<Own> all = own_addresses();
+  const std::vector<SocketAddress> number = address_of(interface);
+  std::vector<Own> out;
+  std::string names;
+  for (const Own& own : all) {
+    const bool by_number = !number.empty() && same_host(number[0], own.address);
+    if (own.interface == interface || by_number) out.push_back(own);
+    names += cat(names.empty() ? "" : ", ", own.interface, " ", own.address.host());
+  }
+  MUONRT_REQUIRE(!out.empty(), Status::kInvalidArgument, "rendezvous: interface '", interface,
+                 "' is none of this machine's (", names, "); use the name or the address of one");
+  return out;
+}
+
+struct HostAndPort {
+  std::string host, port;
+  bool number;  // the host is no name: a wrong one is so for ever
+};
+
+HostAndPort taken_apart(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  MUONRT_REQUIRE(colon != std::string::npos && colon > 0 && colon + 1 < text.size(),
+                 Status::kInvalidArgument, "rendezvous: address is '", text,
+                 "' (no host and port); write host:port, or [address]:port for IPv6");
+  HostAndPort out{text.substr(0, colon), text.substr(colon + 1), false};
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const std::string& port = out.port;
+  MUONRT_REQUIRE(std::all_of(port.begin(), port.end(), is_digit) && port.size() <= 5 &&
+                     std::stoi(port) <= 65535,
+                 Status::kInvalidArgument, "rendezvous: port is '", port,
+                 "' (1 to 65535); correct the address '", text, "'");
+  std::string& host = out.host;
+  const bool brackets = host.front() == '[' && host.back() == ']';
+  if (brackets) host = host.substr(1, host.size() - 2);
+  const bool name = std::none_of(host.begin(), host.end(), [](char c) {
+    return static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '[' || c == ']' || c == '@';
+  });
+  MUONRT_REQUIRE(!host.empty() && name, Status::kInvalidArgument, "rendezvous: host is '", host,
+                 "' (no name and no address); correct the address '", text, "'");
+  out.number =
+      brackets || host.find(':') != std::string::npos ||
+      std::all_of(host.begin(), host.end(), [&](char c) { return c == '.' || is_digit(c); });
+  return out;
+}
+
+}  // namespace
+
+bool SocketAddress::is_loopback() const {
+  return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&v6(*this).sin6_addr)
+                              : bytes_of(*this)[0] == 127;
+}
+
+uint16_t SocketAddress::port() const {
+  return ntohs(family() == AF_INET6 ? v6(*this).sin6_port : v4(*this).sin_port);
+}
+
+void SocketAddress::set_port(uint16_t port) {
+  if (family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+  }
+}
+
+std::string SocketAddress::host() const {
+  char text[NI_MAXHOST] = "";
+  getnameinfo(get(), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
+std::string SocketAddress::text() const {
+  return family() == AF_INET6 ? cat('[', host(), "]:", port()) : cat(host(), ':', port());
+}
+
+bool same_host(const SocketAddress& a, const SocketAddress& b) {
+  if (a.family() != b.family()) return false;
+  if (a.family() == AF_INET) return v4(a).sin_addr.s_addr == v4(b).sin_addr.s_addr;
+  return std::memcmp(&v6(a).sin6_addr, &v6(b).sin6_addr, sizeof(in6_addr)) == 0 &&
+         v6(a).sin6_scope_id == v6(b).sin6_scope_id;
+}
+
+uint16_t port_of(const std::string& host_and_port) {
+  return static_cast<uint16_t>(std::stoi(taken_apart(host_and_port).port));
+}
+
+std::string with_port(const std::string& host_and_port, uint16_t port) {
+  return cat(host_and_port.substr(0, host_and_port.rfind(':') + 1), port);
+}
+
+std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why) {
+  const HostAndPort at = taken_apart(host_and_port);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (at.number ? AI_NUMERICHOST : 0);
+  addrinfo* list = nullptr;
+  const int result = ask_for(at.host.c_str(), at.port.c_str(), hints, &list);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument, "rendezvous: host is '",
+                 at.host, "' (no internet address); correct the address '", host_and_port, "'");
+  why = cat("host '", at.host, "' is not known");
+  if (result != 0) why += cat(" (", gai_strerror(result), ")");
+  std::vector<SocketAddress> out;
+  for (const addrinfo* one = result == 0 ? list : nullptr; one; one = one->ai_next) {
+    if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
+    const SocketAddress address = copy_of(one->ai_addr);
+    const auto is_same = [&](const SocketAddress& other) { return same_host(address, other); };
+    if (std::none_of(out.begin(), out.end(), is_same)) out.push_back(address);
+  }
+  return out;
+}
+
+std::vector<SocketAddress> resolve(const std::string& host_and_port) {
+  std::string why;
+  auto out = look_up(host_and_port, why);
+  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: ", why,
+                 "; use a name or an address of rank 0");
+  return out;
+}
+
+std::vector<SocketAddress> own_places() {
+  std::vector<SocketAddress> out;
+  for (const Own& own : own_addresses()) {
+    const SocketAddress& at = own.address;
+    if (at.family() != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6(at).sin6_addr)) out.push_back(at);
+  }
+  return out;
+}
+
+std::vector<SocketAddress> addresses_on(const std::string& interface,
+                                        const std::vector<SocketAddress>& addresses) {
+  const std::vector<Own> mine = own_of(interface);
+  std::vector<SocketAddress> out;
+  for (const SocketAddress& a : addresses) {
+    if (std::any_of(mine.begin(), mine.end(), [&](const Own& own) { return own.is(a); }))
+      out.push_back(a);
+  }
+  if (!out.empty()) return out;
+  const SocketRoute first = routes_from(interface, addresses).front();
+  out.push_back(first.from);
+  out.front().set_port(first.to.port());
+  return out;
+}
+
+std::vector<SocketRoute> routes_from(const std::string& interface,
+                                     const std::vector<SocketAddress>& addresses) {
+  const std::vector<Own> mine = own_of(interface);
+  std::vector<SocketRoute> out;
+  for (const SocketAddress& to : addresses) {
+    const Own* best = nullptr;
+    for (const Own& own : mine) {
+      if (own.fit(to) > (best ? best->fit(to) : 0)) best = &own;
+    }
+    if (best) out.push_back({best->address, to});
+  }
+  MUONRT_REQUIRE(!out.empty(), Status::kInvalidArgument, "rendezvous: interface '", interface,
+                 "' has no ", addresses.front().family() == AF_INET6 ? "IPv6" : "IPv4",
+                 " address, as ", addresses.front().text(),
+                 " is; name another interface, or another address of rank 0");
+  return out;
+}
+
+}  // namespace muonrt

@@ -1,0 +1,164 @@
+#include "comm/tcp/socket.hpp"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace muonrt {
+
+Socket::~Socket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+namespace {
+
+/// Two sockets may have one port if both say so and neither listens, or is closed.
+void share_port(const Socket& s) {
+  const int on = 1;
+  setsockopt(s.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
+}  // namespace
+
+std::string errno_text(int error) {
+  char buffer[128] = "";
+  // The variant that may return a text of its own.
+  const char* const text = strerror_r(error, buffer, sizeof buffer);
+  return cat("errno ", error, ", ", text);
+}
+
+std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog) {
+  std::vector<Socket> out;
+  std::string problems;
+  for (const SocketAddress& address : addresses) {
+    Socket one(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (one) share_port(one);
+    const bool good =
+        one && bind(one.fd(), address.get(), address.length) == 0 && listen(one.fd(), backlog) == 0;
+    const int error = good ? 0 : errno;
+    problems +=
+        good ? "" : cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
+    const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
+    // Where another program listens at one of them, ranks would come to that.
+    MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: rank 0 cannot listen at ",
+                   problems, "; use a port that is free on rank 0's machine");
+    if (good) out.push_back(std::move(one));
+  }
+  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: rank 0 cannot listen at ", problems,
+                 "; use an address of rank 0's machine");
+  return out;
+}
+
+std::vector<Socket> listen_at_free_port(const std::vector<SocketAddress>& addresses, int backlog) {
+  constexpr int kTries = 20;
+  for (int tries = 1;; ++tries) {
+    std::vector<Socket> out = listen_at(addresses, backlog);
+    std::vector<SocketAddress> others;
+    for (size_t i = 1; i < out.size(); ++i) {
+      others.push_back(address_of(out[i]));
+      others.back().set_port(address_of(out[0]).port());
+    }
+    out.resize(1);
+    try {
+      if (others.empty()) return out;
+      for (Socket& other : listen_at(others, backlog)) out.push_back(std::move(other));
+      return out;
+    } catch (const Error&) {  // another program has that port at one of the others
+      if (tries == kTries) throw;
+    }
+  }
+}
+
+SocketAddress address_of(const Socket& s) {
+  SocketAddress out;
+  out.length = sizeof out.storage;
+  getsockname(s.fd(), reinterpret_cast<sockaddr*>(&out.storage), &out.length);
+  return out;
+}
+
+Socket try_connect(const SocketAddress& address, const SocketAddress* from, Deadline deadline,
+                   std::string& why) {
+  Socket out(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // The system may give it the port that rank 0 is yet to listen at.
+  if (out) share_port(out);
+  if (out && from) {
+    // Which port is chosen with the address that is called, not before.
+    const int on = 1;
+    setsockopt(out.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (bind(out.fd(), from->get(), from->length) != 0) {
+      why = cat(from->host(), " cannot be called from: ", errno_text(errno));
+      return Socket();
+    }
+  }
+  if (!out || (connect(out.fd(), address.get(), address.length) != 0 && errno != EINPROGRESS)) {
+    why = errno_text(errno);
+    return Socket();
+  }
+  if (!wait_for(out.fd(), POLLOUT, deadline)) {
+    why = "no answer";
+    return Socket();
+  }
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(out.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) {
+    why = errno_text(error);
+    return Socket();
+  }
+  if (meets_itself(out)) {
+    reset_when_closed(out);
+    why = "nobody listens";
+    return Socket();
+  }
+  return out;
+}
+
+bool meets_itself(const Socket& s) {
+  const SocketAddress here = address_of(s);
+  SocketAddress there;
+  there.length = sizeof there.storage;
+  return getpeername(s.fd(), reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&
+         here.port() == there.port() && same_host(here, there);
+}
+
+void reset_when_closed(const Socket& s) {
+  const linger at_once{1, 0};
+  setsockopt(s.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+std::pair<Socket, Socket> socket_pair() {
+  int ends[2] = {-1, -1};
+  MUONRT_REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, Status::kComm,
+                 "rendezvous: no pair of sockets (", errno_text(errno),
+                 "); raise the limit of open files");
+  return {Socket(ends[0]), Socket(ends[1])};
+}
+
+void prepare(const Socket& s) {
+  const int on = 1;
+  setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on,
+             sizeof on);  // fails on a pair, where it is moot
+  setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+int poll_ms(Deadline deadline, int most) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.at() - Deadline::Clock::now())
+          .count();
+  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, most));
+}
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  pollfd look{fd, events, 0};
+  while (true) {
+    const int ready = poll(&look, 1, poll_ms(deadline, 1000));
+    if (ready > 0) return true;
+    if (deadline.passed()) return false;
+  }
+}
+
+}  // namespace muonrt

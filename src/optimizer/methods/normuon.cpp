@@ -1,0 +1,166 @@
+#include "optimizer/methods/normuon.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "backend/ops.hpp"
+#include "base/checked.hpp"
+#include "base/hash.hpp"
+#include "optimizer/state.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// The matrix as settings see it: rows are outputs.
+Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
+  if (settings.params[static_cast<size_t>(m.param)].transposed) std::swap(m.rows, m.cols);
+  return m;
+}
+
+/// What is normalized in a matrix: its rows, its columns, or nothing.
+NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
+  const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
+  NormuonAxis axis = g.normuon;
+  if (axis == NormuonAxis::kOff) return axis;
+  if (p.normuon_axis != NormuonAxis::kOff) axis = p.normuon_axis;
+  if (!p.parts.empty()) {
+    const PartSettings& part = p.parts[static_cast<size_t>(m.index) % p.parts.size()];
+    if (part.normuon_axis != NormuonAxis::kOff) axis = part.normuon_axis;
+  }
+  if (axis != NormuonAxis::kLonger) return axis;
+  return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
+}
+
+/// One vector alone has nothing to be compared with.
+int64_t lines_of(NormuonAxis axis, const Matrix& m) {
+  if (axis == NormuonAxis::kOff) return 0;
+  const int64_t lines = axis == NormuonAxis::kRows ? m.rows : m.cols;
+  return lines > 1 ? lines : 0;
+}
+
+/// Of the moments of a parameter, the staged ones, and the factors; each by itself.
+int64_t padded(int64_t lines) { return round_up(lines, 64); }
+
+}  // namespace
+
+namespace {
+
+/// The parts of one matrix of a parameter, or that itself.
+std::vector<Matrix> parts_of_one(const OptimizerSettings& settings, int32_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  const auto [rows, cols] = outputs_and_inputs(p);
+  std::vector<Matrix> out(std::max<size_t>(1, p.parts.size()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    Matrix& m = out[i] = Matrix{};
+    m.param = param;
+    m.index = static_cast<int64_t>(i);
+    m.rows = p.parts.empty() ? rows : length(p.parts[i].rows);
+    m.cols = p.parts.empty() ? cols : length(p.parts[i].cols);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t normuon_lines(const OptimizerSettings& settings, int32_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  if (settings.groups[static_cast<size_t>(p.group)].normuon == NormuonAxis::kOff) return 0;
+  int64_t lines = 0;
+  for (const Matrix& m : parts_of_one(settings, param)) lines += lines_of(axis_of(settings, m), m);
+  return p.view == View::kStack ? checked_mul(lines, p.layout.shape()[0]) : lines;
+}
+
+uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param) {
+  const ParamSettings& p = settings.params[static_cast<size_t>(param)];
+  Hash hash;
+  hash.value(normuon_lines(settings, param));
+  for (const Matrix& m : parts_of_one(settings, param)) {
+    const NormuonAxis axis = axis_of(settings, m);
+    const auto i = static_cast<size_t>(m.index);
+    const Runs all = whole(axis == NormuonAxis::kRows ? m.rows : m.cols);
+    const Runs& lines = p.parts.empty()              ? all
+                        : axis == NormuonAxis::kRows ? p.parts[i].rows
+                                                     : p.parts[i].cols;
+    hash.value(static_cast<int64_t>(axis));
+    hash.value(int64_t{p.transposed});
+    for (const Run& run : lines) hash.value(run.begin), hash.value(run.end);
+  }
+  return hash.digest();
+}
+
+int64_t normuon_bytes(int64_t lines) { return checked_mul(3 * padded(lines), 4); }
+
+NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan,
+                             int rank)
+    : states_(plan.matrices().size()),
+      moments_(settings.params.size(), nullptr),
+      lines_(settings.params.size(), 0) {
+  std::set<int32_t> owned;
+  std::vector<bool> here(settings.params.size(), false);
+  for (const SlotPlan& slot : plan.rank_slots(rank)) {
+    for (const Owned& o : slot.owned) {
+      owned.insert(o.matrix);
+      here[static_cast<size_t>(plan.matrices()[static_cast<size_t>(o.matrix)].param)] = true;
+    }
+  }
+  std::vector<int64_t> first(states_.size());
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Matrix m = outputs_first(settings, plan.matrices()[i]);
+    const NormuonAxis axis = axis_of(settings, m);
+    NormuonState& state = states_[i];
+    state.lines = lines_of(axis, m);
+    // Stored short side first, outputs first where it is square (Owned::transposed): the rows of a
+    // tall matrix are columns there.
+    state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
+    state.param = m.param;
+    state.group = settings.params[static_cast<size_t>(m.param)].group;
+    // The copies that the replicas own, each one, follow each other: one place for all.
+    const Matrix* before = i > 0 ? &plan.matrices()[i - 1] : nullptr;
+    if (before && before->param == m.param && before->index == m.index) {
+      first[i] = first[i - 1];
+      continue;
+    }
+    first[i] = lines_[static_cast<size_t>(m.param)];
+    lines_[static_cast<size_t>(m.param)] += state.lines;
+  }
+  int64_t total = 0;
+  for (size_t p = 0; p < here.size(); ++p) total += here[p] ? 3 * padded(lines_[p]) : 0;
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (!owned.count(static_cast<int32_t>(i))) states_[i].lines = 0;
+  if (total == 0) return;
+  memory_ = Buffer(device, checked_mul(total, 4));
+  float* at = memory_.as<float>();
+  for (size_t p = 0; p < here.size(); ++p) {
+    if (!here[p] || lines_[p] == 0) continue;
+    moments_[p] = at;
+    at += 3 * padded(lines_[p]);
+  }
+  for (size_t i = 0; i < states_.size(); ++i) {
+    NormuonState& state = states_[i];
+    if (state.lines == 0) continue;
+    const auto p = static_cast<size_t>(state.param);
+    state.moments = moments_[p] + first[i];
+    state.staged = state.moments + padded(lines_[p]);
+    state.factors = state.staged + padded(lines_[p]);
+  }
+  const auto stream = device.create_stream(StreamKind::kCompute);
+  const auto done = device.create_event();
+  device.ops().fill(*stream, memory_.data(), 0, memory_.bytes());
+  device.record(*done, *stream);
+  device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));
+}
+
+std::vector<StatePiece> NormuonMemory::pieces(const Plan& plan, int32_t param) const {
+  std::vector<StatePiece> out;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const NormuonState& state = states_[i];
+    if (state.param == param && state.lines > 0)
+      out.push_back({plan.matrices()[i].index, state.moments - moments(param), state.lines});
+  }
+  return out;
+}
+
+}  // namespace muonrt

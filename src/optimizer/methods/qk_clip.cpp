@@ -1,0 +1,131 @@
+#include "optimizer/methods/qk_clip.hpp"
+
+#include <map>
+#include <set>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// Rows that a weight of this kind has; -1 for a count that is out of range.
+int64_t rows_of(const QkClipSettings& c) {
+  const int64_t heads = c.heads, kv = c.kv_heads;
+  switch (c.kind) {
+    case QkKind::kQuery:
+      return heads * c.head_dim;
+    case QkKind::kKey:
+      return kv * c.head_dim;
+    case QkKind::kMlaQuery:
+      return heads * (int64_t{c.nope} + c.rope);
+    case QkKind::kMlaKeyValue:
+      return kv * (int64_t{c.nope} + c.v_dim);
+    case QkKind::kQkv:
+      return (heads + 2 * kv) * c.head_dim;
+    case QkKind::kNone:
+      break;
+  }
+  return -1;
+}
+
+}  // namespace
+
+const char* name_of(QkKind kind) {
+  switch (kind) {
+    case QkKind::kNone:
+      return "none";
+    case QkKind::kQuery:
+      return "q";
+    case QkKind::kKey:
+      return "k";
+    case QkKind::kMlaQuery:
+      return "mla_q";
+    case QkKind::kMlaKeyValue:
+      return "mla_kv";
+    case QkKind::kQkv:
+      return "qkv";
+  }
+  return "unknown";
+}
+
+std::vector<QkLogits> qk_layers(const OptimizerSettings& settings) {
+  std::map<int32_t, std::pair<int32_t, const ParamSettings*>> found;
+  for (const ParamSettings& p : settings.params) {
+    if (p.qk_clip.kind == QkKind::kNone) continue;
+    const auto [at, fresh] = found.try_emplace(p.qk_clip.layer, p.qk_clip.heads, &p);
+    MUONRT_REQUIRE(fresh || at->second.first == p.qk_clip.heads, kBad, "param '", p.name,
+                   "': qk_clip has ", p.qk_clip.heads, " heads, but param '",
+                   at->second.second->name, "' of the same layer ", p.qk_clip.layer, " has ",
+                   at->second.first, "; give every weight of a layer its query heads");
+  }
+  std::vector<QkLogits> out;
+  int64_t at = 0;
+  for (const auto& [layer, what] : found) {
+    out.push_back({layer, what.first, at});
+    at += what.first;
+  }
+  return out;
+}
+
+int64_t logit_count(const std::vector<QkLogits>& layers) {
+  return layers.empty() ? 0 : layers.back().logits_at + layers.back().heads;
+}
+
+void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p) {
+  const QkClipSettings& c = p.qk_clip;
+  if (c.kind == QkKind::kNone) return;
+  const std::string who = cat("param '", p.name, "': qk_clip");
+  const bool muon = settings.groups[static_cast<size_t>(p.group)].role == Role::kMuon;
+  MUONRT_REQUIRE(muon && p.layout.dims() == 2, Status::kNotSupported, who, " is '", name_of(c.kind),
+                 "' (only a Muon matrix is clipped); leave it out");
+  MUONRT_REQUIRE(!p.transposed, Status::kNotSupported, who, " is '", name_of(c.kind),
+                 "', and transposed is 1 (its heads would be columns of what is stored, and rows "
+                 "alone are clipped); store it outputs x inputs, or leave one of them out");
+  for (const auto& [field, value, low] : {std::tuple{"layer", c.layer, 0},
+                                          {"heads", c.heads, 1},
+                                          {"kv_heads", c.kv_heads, 1},
+                                          {"head_dim", c.head_dim, 0},
+                                          {"nope", c.nope, 0},
+                                          {"rope", c.rope, 0},
+                                          {"v_dim", c.v_dim, 0}}) {
+    MUONRT_REQUIRE(value >= low && value <= 1 << 20, kBad, who, ": ", field, " is ", value,
+                   " (must lie in [", low, ", 1048576]); correct it");
+  }
+  const bool mla = c.kind == QkKind::kMlaQuery || c.kind == QkKind::kMlaKeyValue;
+  for (const auto& [field, value, has] : {std::tuple{"head_dim", c.head_dim, !mla},
+                                          {"nope", c.nope, mla},
+                                          {"rope", c.rope, c.kind == QkKind::kMlaQuery},
+                                          {"v_dim", c.v_dim, c.kind == QkKind::kMlaKeyValue}}) {
+    MUONRT_REQUIRE(has || value == 0, kBad, who, ": ", field, " is ", value, " ('", name_of(c.kind),
+                   "' has none); leave it 0");
+  }
+  MUONRT_REQUIRE(c.heads % c.kv_heads == 0, kBad, who, ": ", c.heads,
+                 " heads are shared out to kv_heads = ", c.kv_heads,
+                 " (each needs as many); correct them");
+  const int64_t rows = p.layout.shape()[0];
+  MUONRT_REQUIRE(rows_of(c) == rows, kBad, who, ": '", name_of(c.kind), "' has ", rows_of(c),
+                 " rows by its heads and sizes, but shape is ", p.layout.shape(),
+                 "; give the sizes of this weight");
+  MUONRT_REQUIRE(c.threshold > 0 && c.threshold < 1e30, kBad, who, ": threshold is ", c.threshold,
+                 " (must be above 0 and finite); correct it");
+  MUONRT_REQUIRE(c.exponent >= 0 && c.exponent <= 1, kBad, who, ": exponent is ", c.exponent,
+                 " (the queries' share, 0 to 1); correct it");
+  std::set<int32_t> seen;
+  for (const int32_t head : c.select) {
+    MUONRT_REQUIRE(head >= 0 && head < c.heads && seen.insert(head).second, kBad, who,
+                   ": select holds head ", head, " (0 to ", c.heads - 1,
+                   ", each once); correct it");
+  }
+}
+
+std::string describe(const QkClipSettings& c) {
+  if (c.kind == QkKind::kNone) return "none";
+  return cat(name_of(c.kind), " of layer ", c.layer, ", heads ", c.heads, ", kv_heads ", c.kv_heads,
+             ", head_dim ", c.head_dim, ", nope ", c.nope, ", rope ", c.rope, ", v_dim ", c.v_dim,
+             c.selects ? ", select " : ", all heads ", c.select, ", threshold ", c.threshold,
+             ", exponent ", c.exponent);
+}
+
+}  // namespace muonrt

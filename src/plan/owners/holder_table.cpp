@@ -1,0 +1,278 @@
+#include "plan/owners/holder_table.hpp"
+
+#include <algorithm>
+
+#include "base/checked.hpp"
+#include "base/error.hpp"
+#include "base/hash.hpp"
+#include "layout/holders.hpp"
+
+namespace muonrt {
+
+namespace {
+
+void check_ranks(const ParamSpec& spec, int32_t world) {
+  for (const int32_t rank : spec.layout.mesh().ranks()) {
+    MUONRT_REQUIRE(rank < world, Status::kInvalidArgument, "param '", spec.name,
+                   "': its mesh contains rank ", rank, " (the world has ", world,
+                   " ranks, counted from 0); give a mesh of ranks of this world");
+  }
+}
+
+void check_matrix(const ParamSpec& spec) {
+  const std::vector<int64_t>& shape = spec.layout.shape();
+  if (spec.stack) {
+    MUONRT_REQUIRE(shape.size() == 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
+                   shape,
+                   " is declared a stack (a stack is experts x rows x cols); give three "
+                   "dims or drop the declaration");
+    return;
+  }
+  MUONRT_REQUIRE(shape.size() != 3, Status::kInvalidArgument, "param '", spec.name, "': shape ",
+                 shape, " is no matrix (Muon needs 2 dims); declare it a stack of ", shape[0],
+                 " matrices, view it as a matrix, or use AdamW");
+  MUONRT_REQUIRE(shape.size() == 2, Status::kInvalidArgument, "param '", spec.name, "': shape ",
+                 shape, " is no matrix (Muon needs 2 dims); ",
+                 shape.size() > 3 ? "view it as a matrix or use AdamW" : "use AdamW");
+}
+
+void check_grad_layout(const ParamSpec& spec) {
+  MUONRT_REQUIRE(spec.layout.partial_dims().empty(), Status::kInvalidArgument, "param '", spec.name,
+                 "': its layout holds addends (", spec.layout.describe(),
+                 "), and its gradient has a layout of its own; say in that one where addends are");
+  MUONRT_REQUIRE(spec.grad_layout->shape() == spec.layout.shape(), Status::kInvalidArgument,
+                 "param '", spec.name, "': the gradient's layout is of ", spec.grad_layout->shape(),
+                 " (the parameter has ", spec.layout.shape(), "); give it the same shape");
+}
+
+/// A tensor of any number of dims as one thing that its ranks hold.
+MatrixHolders whole_holders(const Layout& layout) {
+  MatrixHolders out;
+  for (int64_t replica = 0; replica < layout.replicas(); ++replica) {
+    std::vector<int>& ranks = out.replicas.emplace_back();
+    for (int64_t shard = 0; shard < layout.shard_count(); ++shard)
+      ranks.push_back(layout.rank_of(replica, shard));
+  }
+  return out;
+}
+
+int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
+
+/// Every element must be in exactly one part, or it would never, or twice, be updated.
+void check_parts(const ParamSpec& spec) {
+  const std::vector<int64_t>& shape = spec.layout.shape();
+  const int64_t rows = shape[shape.size() - 2], cols = shape.back();
+  int64_t covered = 0;
+  for (size_t i = 0; i < spec.parts.size(); ++i) {
+    const MatrixPart& part = spec.parts[i];
+    const bool inside = !part.rows.empty() && !part.cols.empty() && part.rows.front().begin >= 0 &&
+                        part.rows.back().end <= rows && part.cols.front().begin >= 0 &&
+                        part.cols.back().end <= cols;
+    MUONRT_REQUIRE(inside, Status::kInvalidArgument, "param '", spec.name, "': part '", part.name,
+                   "' has rows ", to_text(part.rows), " and columns ", to_text(part.cols),
+                   " (each matrix is ", rows, " x ", cols, "); give a block inside it");
+    covered += area(part.rows, part.cols);
+    for (size_t j = 0; j < i; ++j) {
+      const MatrixPart& other = spec.parts[j];
+      MUONRT_REQUIRE(area(intersect(part.rows, other.rows), intersect(part.cols, other.cols)) == 0,
+                     Status::kInvalidArgument, "param '", spec.name, "': parts '", other.name,
+                     "' and '", part.name,
+                     "' overlap (an element belongs to one part); separate them");
+    }
+  }
+  MUONRT_REQUIRE(covered == rows * cols, Status::kInvalidArgument, "param '", spec.name,
+                 "': its parts cover ", covered, " of ", rows * cols,
+                 " elements (what no part holds would never be updated); cover the matrix");
+}
+
+/// Equal for parameters whose matrices, parts included, lie alike.
+uint64_t digest(const ParamSpec& spec) {
+  Hash hash;
+  hash.value(static_cast<int64_t>(spec.layout.hash()));
+  for (const MatrixPart& part : spec.parts) {
+    for (const Runs* runs : {&part.rows, &part.cols}) {
+      hash.value(static_cast<int64_t>(runs->size()));
+      for (const Run& run : *runs) {
+        hash.value(run.begin);
+        hash.value(run.end);
+      }
+    }
+  }
+  return hash.digest();
+}
+
+}  // namespace
+
+const Holder* HolderGroup::find(int32_t rank) const {
+  const auto at = std::lower_bound(members.begin(), members.end(), rank,
+                                   [](const Holder& p, int32_t r) { return p.rank < r; });
+  return at != members.end() && at->rank == rank ? &*at : nullptr;
+}
+
+HolderTable::HolderTable(const std::vector<ParamSpec>& params, int32_t world) {
+  std::unordered_map<uint64_t, int32_t> by_hash;
+  layout_of_.reserve(params.size());
+  grad_layout_of_.reserve(params.size());
+  for (const ParamSpec& spec : params) {
+    layout_of_.push_back(enter(spec, by_hash, world));
+    grad_layout_of_.push_back(layout_of_.back());
+    if (!spec.grad_layout) continue;
+    check_grad_layout(spec);
+    ParamSpec gradient = spec;
+    gradient.layout = *spec.grad_layout;
+    grad_layout_of_.back() = enter(gradient, by_hash, world);
+  }
+}
+
+int32_t HolderTable::enter(const ParamSpec& spec, std::unordered_map<uint64_t, int32_t>& by_hash,
+                           int32_t world) {
+  const auto [at, is_new] = by_hash.try_emplace(digest(spec), layouts());
+  if (is_new) {
+    check_ranks(spec, world);
+    layouts_.emplace_back();
+  }
+  if (spec.role == Role::kMuon) {
+    check_matrix(spec);
+    if (!spec.parts.empty() && spec.layout.numel() > 0) check_parts(spec);
+    Entry& entry = layouts_[static_cast<size_t>(at->second)];
+    if (entry.first_kind < 0) find_groups(spec, entry);
+  } else if (sums_gradients(spec)) {
+    Entry& entry = layouts_[static_cast<size_t>(at->second)];
+    if (entry.whole < 0) entry.whole = add_group(spec.layout, whole_holders(spec.layout));
+  }
+  return at->second;
+}
+
+void HolderTable::find_groups(const ParamSpec& spec, Entry& entry) {
+  const int64_t experts = spec.layout.numel() == 0 ? 0 : matrix_count(spec.layout);
+  const int64_t matrices = checked_mul(experts, parts_of(spec));
+  MUONRT_REQUIRE(matrices <= INT32_MAX - kinds_, Status::kInvalidArgument, "param '", spec.name,
+                 "': ", matrices,
+                 " matrices are more than the planner can number; split the stack");
+  entry.first_kind = kinds_;
+  kinds_ += static_cast<int32_t>(matrices);
+  std::unordered_map<int64_t, int32_t> by_class;
+  for (int64_t e = 0; e < experts; ++e) {
+    const auto [at, is_new] = by_class.try_emplace(holder_class(spec.layout, e), 0);
+    if (is_new) at->second = add_group(spec.layout, holders_of(spec.layout, e));
+    entry.groups.insert(entry.groups.end(), static_cast<size_t>(parts_of(spec)), at->second);
+  }
+}
+
+int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holders) {
+  HolderGroup group;
+  const std::vector<std::vector<int>>& replicas = holders.replicas;
+  group.shards = static_cast<int32_t>(replicas.front().size());
+  group.addends = static_cast<int32_t>(layout.addends());
+  group.replicas = static_cast<int32_t>(layout.replicas() / layout.addends());
+  // A layout that puts the whole tensor on one rank keeps the work there, too; with any other, a
+  // rank whose share happens to be empty may own like its neighbours.
+  const bool whole = layout.kind() == Layout::Kind::kOwner;
+  std::vector<int32_t> candidates;
+  for (const std::vector<int>& ranks : replicas) {
+    for (size_t s = 0; s < ranks.size(); ++s) {
+      const int rank = ranks[s];
+      group.members.push_back({rank, static_cast<int32_t>(layout.full_replica_index(rank)),
+                               static_cast<int32_t>(s),
+                               static_cast<int32_t>(layout.addend_index(rank))});
+      if (!whole || layout.local_numel(rank) > 0) candidates.push_back(rank);
+    }
+  }
+  std::sort(group.members.begin(), group.members.end(),
+            [](const Holder& a, const Holder& b) { return a.rank < b.rank; });
+  std::sort(candidates.begin(), candidates.end());
+  group.candidates = intern_candidates(std::move(candidates));
+  groups_.push_back(std::move(group));
+  return static_cast<int32_t>(groups_.size()) - 1;
+}
+
+int32_t HolderTable::intern_candidates(std::vector<int32_t> ranks) {
+  Hash hash;
+  for (const int32_t rank : ranks) hash.value(static_cast<int64_t>(rank));
+  const auto [begin, end] = candidates_by_hash_.equal_range(hash.digest());
+  for (auto at = begin; at != end; ++at) {
+    if (candidates_[static_cast<size_t>(at->second)] == ranks) return at->second;
+  }
+  const auto id = static_cast<int32_t>(candidates_.size());
+  candidates_.push_back(std::move(ranks));
+  candidates_by_hash_.emplace(hash.digest(), id);
+  return id;
+}
+
+const HolderGroup& HolderTable::group_of(int32_t layout, int64_t index) const {
+  const Entry& entry = layouts_[static_cast<size_t>(layout)];
+  return groups_[static_cast<size_t>(entry.groups[static_cast<size_t>(index)])];
+}
+
+const HolderGroup& HolderTable::group(int32_t param, int64_t index) const {
+  return group_of(layout_of(param), index);
+}
+
+const HolderGroup& HolderTable::grad_group(int32_t param, int64_t index) const {
+  return group_of(grad_layout_of_[static_cast<size_t>(param)], index);
+}
+
+const HolderGroup& HolderTable::whole_group(int32_t param) const {
+  return groups_[static_cast<size_t>(layouts_[static_cast<size_t>(layout_of(param))].whole)];
+}
+
+int32_t HolderTable::kind(int32_t param, int64_t index) const {
+  return layouts_[static_cast<size_t>(layout_of(param))].first_kind + static_cast<int32_t>(index);
+}
+
+int32_t HolderTable::grad_kind(int32_t param, int64_t index) const {
+  const auto layout = static_cast<size_t>(grad_layout_of_[static_cast<size_t>(param)]);
+  return layouts_[layout].first_kind + static_cast<int32_t>(index);
+}
+
+const std::vector<Block>& BlockTable::blocks(int32_t param, int64_t index, const Holder& holder) {
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  return find(holders_.kind(param, index), spec, spec.layout, index, holder);
+}
+
+const std::vector<Block>& BlockTable::grad_blocks(int32_t param, int64_t index,
+                                                  const Holder& holder) {
+  const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  return find(holders_.grad_kind(param, index), spec, grad_layout(spec), index, holder);
+}
+
+const std::vector<Block>& BlockTable::find(int32_t kind, const ParamSpec& spec,
+                                           const Layout& layout, int64_t index,
+                                           const Holder& holder) {
+  const auto [at, is_new] =
+      known_.try_emplace(static_cast<uint64_t>(kind) << 32 | static_cast<uint32_t>(holder.shard));
+  if (is_new) {
+    const int64_t parts = parts_of(spec);
+    at->second = spec.stack ? blocks_of_matrix(layout, holder.rank, index / parts)
+                            : blocks_of(layout, holder.rank);
+    if (!spec.parts.empty()) {
+      const MatrixPart& part = spec.parts[static_cast<size_t>(index % parts)];
+      at->second = blocks_of_part(at->second, part.rows, part.cols);
+    }
+  }
+  return at->second;
+}
+
+template <class Blocks>
+int64_t BlockTable::count(int32_t kind, const Holder& holder, const Blocks& blocks) {
+  std::vector<int64_t>& known = numel_[static_cast<size_t>(kind)];
+  const auto slot = static_cast<size_t>(holder.shard);
+  if (known.size() <= slot) known.resize(slot + 1, -1);
+  if (known[slot] < 0) {
+    known[slot] = 0;
+    for (const Block& block : blocks()) known[slot] += block.numel();
+  }
+  return known[slot];
+}
+
+int64_t BlockTable::numel(int32_t param, int64_t index, const Holder& holder) {
+  return count(holders_.kind(param, index), holder,
+               [&]() -> const std::vector<Block>& { return blocks(param, index, holder); });
+}
+
+int64_t BlockTable::grad_numel(int32_t param, int64_t index, const Holder& holder) {
+  return count(holders_.grad_kind(param, index), holder,
+               [&]() -> const std::vector<Block>& { return grad_blocks(param, index, holder); });
+}
+
+}  // namespace muonrt

@@ -1,0 +1,111 @@
+#include "plan/owners/ownership.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "plan/owners/owner_classes.hpp"
+
+namespace muonrt {
+
+OwnerClasses classify(const OwnerProblem& problem) {
+  OwnerClasses out;
+  const auto& items = problem.items;
+  out.order.resize(items.size());
+  std::iota(out.order.begin(), out.order.end(), 0);
+  const auto item = [&](int32_t i) -> const OwnerItem& { return items[static_cast<size_t>(i)]; };
+  const auto key = [&](int32_t i) { return std::tuple(-item(i).cost, item(i).set, item(i).shape); };
+  std::sort(out.order.begin(), out.order.end(),
+            [&](int32_t a, int32_t b) { return std::pair(key(a), a) < std::pair(key(b), b); });
+  for (size_t i = 0; i < out.order.size(); ++i) {
+    const auto at = static_cast<int32_t>(i);
+    if (i > 0 && key(out.order[i]) == key(out.order[i - 1])) {
+      out.classes.back().end = at + 1;
+    } else {
+      const OwnerItem& first = item(out.order[i]);
+      out.classes.push_back({first.cost, first.set, first.shape, at, at + 1});
+    }
+  }
+  const auto rank_of = [&](const OwnerClass& c) {
+    return std::tuple(-c.cost, problem.sets[static_cast<size_t>(c.set)].size(),
+                      out.order[static_cast<size_t>(c.begin)]);
+  };
+  std::sort(out.classes.begin(), out.classes.end(),
+            [&](const OwnerClass& a, const OwnerClass& b) { return rank_of(a) < rank_of(b); });
+  return out;
+}
+
+namespace {
+
+using Loaded = std::pair<int64_t, int32_t>;  // (load, rank): the least loaded first, ties by rank
+
+/// Largest first, each item to the least loaded rank of its set.
+Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
+  Shares out;
+  out.of_rank.resize(static_cast<size_t>(problem.ranks));
+  out.load.assign(static_cast<size_t>(problem.ranks), 0);
+  std::vector<Loaded> heap;
+  for (size_t c = 0; c < classes.classes.size(); ++c) {
+    const OwnerClass& cls = classes.classes[c];
+    heap.clear();
+    for (const int32_t rank : problem.sets[static_cast<size_t>(cls.set)])
+      heap.emplace_back(out.load[static_cast<size_t>(rank)], rank);
+    std::make_heap(heap.begin(), heap.end(), std::greater<>());
+    for (int32_t i = 0; i < cls.count(); ++i) {
+      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      auto& [load, rank] = heap.back();
+      load += cls.cost;
+      auto& shares = out.of_rank[static_cast<size_t>(rank)];
+      if (shares.empty() || shares.back().cls != static_cast<int32_t>(c))
+        shares.push_back({static_cast<int32_t>(c), 0});
+      ++shares.back().count;
+      out.load[static_cast<size_t>(rank)] = load;
+      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    }
+  }
+  return out;
+}
+
+/// Deals each class's items, in order, one to each rank in turn while the rank has room.
+std::vector<int32_t> deal(const OwnerProblem& problem, const OwnerClasses& classes,
+                          const Shares& shares) {
+  struct Room {
+    int32_t rank, count;
+  };
+  std::vector<std::vector<Room>> rooms(classes.classes.size());
+  for (size_t rank = 0; rank < shares.of_rank.size(); ++rank) {
+    for (const Share& share : shares.of_rank[rank])
+      rooms[static_cast<size_t>(share.cls)].push_back({static_cast<int32_t>(rank), share.count});
+  }
+  std::vector<int32_t> owner(problem.items.size(), -1);
+  for (size_t c = 0; c < classes.classes.size(); ++c) {
+    int32_t next = classes.classes[c].begin;
+    while (next < classes.classes[c].end) {
+      for (Room& room : rooms[c]) {
+        if (room.count == 0) continue;
+        --room.count;
+        owner[static_cast<size_t>(classes.order[static_cast<size_t>(next++)])] = room.rank;
+      }
+    }
+  }
+  return owner;
+}
+
+}  // namespace
+
+Ownership assign_owners(const OwnerProblem& problem) {
+  const OwnerClasses classes = classify(problem);
+  Shares shares = largest_first(problem, classes);
+  const auto busiest = [&] { return std::max_element(shares.load.begin(), shares.load.end()); };
+  Ownership out;
+  out.lower_bound = owner_lower_bound(problem, classes, *busiest());
+  rebalance(problem, classes, out.lower_bound, shares);
+  out.owner = deal(problem, classes, shares);
+  out.makespan = *busiest();
+  const auto rank = static_cast<int32_t>(busiest() - shares.load.begin());
+  out.lower_bound = reachable_bound(problem, classes, shares, out.lower_bound, rank);
+  out.load = std::move(shares.load);
+  return out;
+}
+
+}  // namespace muonrt

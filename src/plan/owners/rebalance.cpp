@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "plan/owners/owner_classes.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// Changes looked at before the search ends: well under a second. Counted, not timed, so that every
+/// rank ends at the same place.
+constexpr int64_t kTrials = 60'000'000;
+
+/// One improving change between two ranks: up to two items go `to` one, up to two come back from
+/// there; -1: none.
+struct Change {
+  int64_t larger_load;  // of the two ranks, afterwards
+  int32_t to = -1;
+  std::array<int32_t, 2> give = {-1, -1}, take = {-1, -1};
+};
+
+class Search {
+ public:
+  Search(const OwnerProblem& problem, const OwnerClasses& classes, Shares& shares)
+      : problem_(problem), classes_(classes.classes), shares_(shares) {
+    const auto ranks = static_cast<size_t>(problem.ranks);
+    changed_.assign(ranks, 1);
+    settled_.assign(ranks, {0, 0});
+    member_.resize(problem.sets.size());
+    for (size_t s = 0; s < member_.size(); ++s) {
+      member_[s].assign(ranks, false);
+      for (const int32_t rank : problem.sets[s]) member_[s][static_cast<size_t>(rank)] = true;
+    }
+  }
+
+  void run(int64_t lower_bound) {
+    std::vector<int32_t> order(shares_.load.size());
+    std::iota(order.begin(), order.end(), 0);
+    bool improved = true;
+    while (improved && trials_ < kTrials) {
+      improved = false;
+      std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        return std::pair(-load(a), a) < std::pair(-load(b), b);
+      });
+      if (order.empty() || load(order[0]) <= lower_bound) return;
+      for (size_t i = 0; i < order.size() && !improved && trials_ < kTrials; ++i)
+        improved = improve(order[i], load(order[i]) == load(order[0]));
+    }
+  }
+
+ private:
+  int64_t& load(int32_t rank) { return shares_.load[static_cast<size_t>(rank)]; }
+  const OwnerClass& cls(int32_t c) const { return classes_[static_cast<size_t>(c)]; }
+  std::vector<Share>& of(int32_t rank) { return shares_.of_rank[static_cast<size_t>(rank)]; }
+  bool may_own(int32_t rank, int32_t c) const {
+    return member_[static_cast<size_t>(cls(c).set)][static_cast<size_t>(rank)];
+  }
+
+  /// Applies the best change that makes `from` lighter without making its partner as heavy as
+  /// `from` was: a move or a swap; failing these, if it is one of the busiest, two items for one or
+  /// one for two. Partners that have not changed since the last fruitless look are passed by.
+  bool improve(int32_t from, bool busiest) {
+    const auto f = static_cast<size_t>(from);
+    for (const bool pairs : {false, true}) {
+      if (pairs && !busiest) break;
+      int64_t& settled = settled_[f][pairs];
+      const int64_t since = changed_[f] > settled ? -1 : settled;
+      Change best{load(from)};
+      for (const Share& share : of(from)) {
+        for (const int32_t to : problem_.sets[static_cast<size_t>(cls(share.cls).set)]) {
+          ++trials_;
+          if (to == from || load(to) >= load(from) || changed_[static_cast<size_t>(to)] <= since)
+            continue;
+          if (trials_ >= kTrials) break;
+          pairs ? consider_pairs(from, to, share, best) : consider(from, to, share.cls, best);
+        }
+      }
+      if (best.to >= 0) {
+        apply(from, best);
+        return true;
+      }
+      settled = now_;
+    }
+    return false;
+  }
+
+  void offer(int32_t from, const Change& change, Change& best) {
+    int64_t less = 0;
+    for (const int32_t c : change.give) less += c < 0 ? 0 : cls(c).cost;
+    for (const int32_t c : change.take) less -= c < 0 ? 0 : cls(c).cost;
+    if (less <= 0) return;
+    const int64_t larger = std::max(load(from) - less, load(change.to) + less);
+    if (larger >= best.larger_load) return;
+    best = change;
+    best.larger_load = larger;
+  }
+
+  void consider(int32_t from, int32_t to, int32_t give, Change& best) {
+    offer(from, {0, to, {give, -1}, {-1, -1}}, best);
+    for (const Share& back : of(to)) {
+      ++trials_;
+      if (may_own(from, back.cls)) offer(from, {0, to, {give, -1}, {back.cls, -1}}, best);
+    }
+  }
+
+  void consider_pairs(int32_t from, int32_t to, const Share& give, Change& best) {
+    trials_ += std::ssize(of(to));
+    for (const Share& back : of(to)) {
+      if (!may_own(from, back.cls)) continue;
+      for_second(to, from, back, [&](int32_t second) {
+        offer(from, {0, to, {give.cls, -1}, {back.cls, second}}, best);
+      });
+      for_second(from, to, give, [&](int32_t second) {
+        offer(from, {0, to, {give.cls, second}, {back.cls, -1}}, best);
+      });
+    }
+  }
+
+  /// Calls `use` with the class of each item that `giver` could hand to `taker` besides one of
+  /// `first`; classes before `first` have had their turn as the first.
+  template <class Use>
+  void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
+    trials_ += std::ssize(of(giver));
+    for (const Share& other : of(giver)) {
+      if (other.cls < first.cls || (other.cls == first.cls && other.count < 2)) continue;
+      if (may_own(taker, other.cls)) use(other.cls);
+    }
+  }
+
+  void apply(int32_t from, const Change& change) {
+    for (const int32_t c : change.give) hand_over(from, change.to, c);
+    for (const int32_t c : change.take) hand_over(change.to, from, c);
+    ++now_;
+    changed_[static_cast<size_t>(from)] = changed_[static_cast<size_t>(change.to)] = now_;
+  }
+
+  void hand_over(int32_t from, int32_t to, int32_t c) {
+    if (c < 0) return;
+    const auto below = [](const Share& share, int32_t key) { return share.cls < key; };
+    auto& giver = of(from);
+    const auto at = std::lower_bound(giver.begin(), giver.end(), c, below);
+    if (--at->count == 0) giver.erase(at);
+    auto& taker = of(to);
+    const auto holder = std::lower_bound(taker.begin(), taker.end(), c, below);
+    if (holder != taker.end() && holder->cls == c) {
+      ++holder->count;
+    } else {
+      taker.insert(holder, {c, 1});
+    }
+    load(from) -= cls(c).cost;
+    load(to) += cls(c).cost;
+  }
+
+  const OwnerProblem& problem_;
+  const std::vector<OwnerClass>& classes_;
+  Shares& shares_;
+  std::vector<std::vector<bool>> member_;  // [set][rank]
+  std::vector<int64_t> changed_;           // time of a rank's last change
+  std::vector<std::array<int64_t, 2>>
+      settled_;  // of its last fruitless look: moves and swaps, pairs
+  int64_t now_ = 1, trials_ = 0;
+};
+
+}  // namespace
+
+void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t lower_bound,
+               Shares& shares) {
+  Search(problem, classes, shares).run(lower_bound);
+}
+
+}  // namespace muonrt

@@ -1,0 +1,213 @@
+#include <algorithm>
+
+#include "plan/report/report.hpp"
+#include "plan/report/text_table.hpp"
+
+namespace muonrt {
+
+namespace {
+
+constexpr size_t kListWidth = 20;
+
+using Align = TextTable::Align;
+
+/// "0-3,7"; "48 ranks" where that would be long; "-" for none.
+std::string ranges(std::vector<int32_t> values, const char* noun) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  std::string out;
+  for (size_t i = 0; i < values.size() && out.size() <= kListWidth;) {
+    size_t end = i + 1;
+    while (end < values.size() && values[end] == values[end - 1] + 1) ++end;
+    out += cat(out.empty() ? "" : ",", values[i]);
+    if (end - i > 1) out += cat("-", values[end - 1]);
+    i = end;
+  }
+  if (values.empty()) return "-";
+  return out.size() <= kListWidth ? out : cat(values.size(), " ", noun);
+}
+
+std::string billions(double x) { return fixed(x / 1e9, 3); }
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string out;
+  for (const int64_t n : shape) out += cat(out.empty() ? "" : " x ", n);
+  return out.empty() ? "scalar" : out;
+}
+
+std::string spread_text(const Spread& spread) {
+  return cat(human_bytes(spread.largest), " at most, ",
+             human_bytes(static_cast<int64_t>(spread.mean)), " in the mean");
+}
+
+/// How replicas share the work, and why.
+std::string replicas_text(const Plan& plan) {
+  std::string out =
+      plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
+  if (plan.problem().options.replicas == Replicas::kAuto)
+    out += cat(" (modelled: ", fixed(plan.once_seconds() * 1e3, 3), " ms once in the world, ",
+               fixed(plan.each_seconds() * 1e3, 3), " ms in every replica, at ",
+               plan.problem().options.rates.flops, " FLOP/s, ", plan.problem().options.rates.bytes,
+               " byte/s and ", plan.problem().options.rates.message_seconds,
+               " s a message of a rank)");
+  return out;
+}
+
+/// The form and, of the Gram form, the steps before which X is rebuilt.
+std::string method_text(const Plan& plan, size_t param, const ParamReport& row) {
+  std::string out = form_name(plan, param, row);
+  if (row.matrices == 0) return out;
+  const Method& m = plan.matrices()[static_cast<size_t>(row.first_matrix)].method;
+  if (m.form != Form::kGram) return out;
+  for (const int i : m.restarts) out += cat(i == m.restarts.front() ? " {" : ", ", i);
+  return out + (m.restarts.empty() ? " {}" : "}");
+}
+
+std::string method_line(const Plan& plan) {
+  const auto& params = plan.problem().params;
+  const bool automatic = std::any_of(params.begin(), params.end(), [](const ParamSpec& spec) {
+    return spec.role == Role::kMuon && spec.form == FormChoice::kAuto;
+  });
+  return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
+}
+
+/// How many peers a return has, and where it takes two levels to keep them few.
+std::string return_line(const Plan& plan, const PlanReport& report) {
+  const int bound = max_peers(plan.problem().options);
+  std::string out =
+      cat("return      to at most ", report.return_peers, " peers in one exchange (max_peers ",
+          bound, report.return_peers > bound ? ": more where no replicas can forward)" : ")");
+  if (report.relayed_slots > 0)
+    out += cat("; two levels in ", report.relayed_slots, " of ", plan.slots().size(),
+               " slots: owners return to one replica of each block, whose ranks forward");
+  return out + "\n";
+}
+
+std::string header(const Plan& plan, const PlanReport& report) {
+  const PlanOptions& o = plan.problem().options;
+  const auto& params = plan.problem().params;
+  const auto muon = std::count_if(params.begin(), params.end(),
+                                  [](const ParamSpec& spec) { return spec.role == Role::kMuon; });
+  const double saved = report.flops_plain > 0 ? 100 * (1 - report.flops / report.flops_plain) : 0.0;
+  return cat("plan        ", hash_text(plan), "\n", "world       ", o.world, " ranks; ",
+             plan.matrices().size(), " matrices of ", muon, " Muon parameters, ",
+             std::ssize(params) - muon, " AdamW parameters\n", "slots       ", plan.slots().size(),
+             " of at most ", human_bytes(o.chunk_bytes), " at an owner, ", o.window,
+             " in flight, transport ", name_of(o.transport), ", commit ",
+             o.commit == CommitMode::kAtomic ? "atomic" : "eager", "\n", "arithmetic  ",
+             billions(report.flops), " GFLOP a step (symmetric products save ", fixed(saved, 1),
+             "%), ", replicas_text(plan), "\n", method_line(plan), "balance     busiest rank ",
+             billions(plan.makespan()), " G, proven lower bound ", billions(plan.lower_bound()),
+             " G, ratio ", fixed(report.balance, 4),
+             " (cost: FLOPs, and 2^20 for the launch of each product)\n", "traffic     ",
+             human_bytes(report.traffic.moved_total), " between ranks a step; a rank sends ",
+             spread_text(report.sent), "; receives ", spread_text(report.received), "\n",
+             return_line(plan, report), "memory      messages ", spread_text(report.message_bytes),
+             "; staged ", spread_text(report.staged_bytes),
+             report.scratch.empty() ? "" : cat("; scratch ", spread_text(report.scratch_bytes)),
+             report.checks.empty() ? "" : cat("; checks ", spread_text(report.check_bytes)),
+             "; state ", spread_text(report.state_bytes), "\n");
+}
+
+/// Rows of a table that are printed, and a line for those that are not.
+class Limit {
+ public:
+  Limit(size_t rows, int64_t most)
+      : rows_(rows), shown_(most > 0 ? std::min(rows, static_cast<size_t>(most)) : rows) {}
+  size_t shown() const { return shown_; }
+  std::string rest() const {
+    return shown_ < rows_ ? cat("... ", rows_ - shown_, " more\n") : std::string();
+  }
+
+ private:
+  size_t rows_, shown_;
+};
+
+std::string param_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"parameter", Align::kLeft},
+                   {"shape"},
+                   {"layout", Align::kLeft},
+                   {"form", Align::kLeft},
+                   {"owners", Align::kLeft},
+                   {"slots", Align::kLeft},
+                   {"bytes"},
+                   {"moved"},
+                   {"GFLOP"},
+                   {"state", Align::kLeft}});
+  const Limit limit(report.params.size(), max_rows);
+  for (size_t p = 0; p < limit.shown(); ++p) {
+    const ParamSpec& spec = plan.problem().params[p];
+    const ParamReport& row = report.params[p];
+    const bool travels = row.matrices > 0;
+    table.add({spec.name, shape_text(spec.layout.shape()) + (spec.transposed ? " (in x out)" : ""),
+               layout_text(spec), method_text(plan, p, row),
+               ranges(row.sliced ? spec.layout.mesh().ranks() : row.owners, "ranks"),
+               ranges(row.slots, "slots"), travels ? human_bytes(row.bytes) : "-",
+               travels || row.sliced ? human_bytes(report.traffic.moved[p]) : "-",
+               travels ? billions(row.flops) : "-", state_name(spec)});
+  }
+  return table.text() + limit.rest();
+}
+
+std::string slot_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"slot"},
+                   {"carries", Align::kLeft},
+                   {"return", Align::kLeft},
+                   {"matrices"},
+                   {"owners"},
+                   {"bytes"},
+                   {"cost (G)"},
+                   {"busiest owner"},
+                   {"mean owner"}});
+  const Limit limit(report.slots.size(), max_rows);
+  for (size_t s = 0; s < limit.shown(); ++s) {
+    const SlotReport& row = report.slots[s];
+    table.add({cat(s), carries(plan.slots()[s]), return_text(plan.slots()[s]),
+               cat(plan.slots()[s].matrices.size()), cat(row.owners),
+               human_bytes(plan.slots()[s].bytes), billions(row.cost), billions(row.largest_cost),
+               billions(row.owners > 0 ? row.cost / row.owners : 0)});
+  }
+  return table.text() + limit.rest();
+}
+
+std::string rank_table(const Plan& plan, const PlanReport& report, int64_t max_rows) {
+  TextTable table({{"rank"},
+                   {"matrices"},
+                   {"cost (G)"},
+                   {"slots"},
+                   {"sent"},
+                   {"received"},
+                   {"messages"},
+                   {"staged"},
+                   {"scratch"},
+                   {"checks"},
+                   {"state"}});
+  const Limit limit(report.traffic.ranks.size(), max_rows);
+  for (size_t r = 0; r < limit.shown(); ++r) {
+    const RankTraffic& row = report.traffic.ranks[r];
+    table.add({cat(r), cat(row.owned), billions(plan.load()[r]), cat(row.slots),
+               human_bytes(row.sent), human_bytes(row.received),
+               human_bytes(row.memory.message_bytes), human_bytes(row.memory.staged_bytes),
+               report.scratch.empty() ? "-" : human_bytes(report.scratch[r]),
+               report.checks.empty() ? "-" : human_bytes(report.checks[r]),
+               human_bytes(row.memory.state_bytes)});
+  }
+  return table.text() + limit.rest();
+}
+
+}  // namespace
+
+std::string Plan::describe(int64_t max_rows, std::span<const int64_t> scratch,
+                           std::span<const int64_t> checks) const {
+  const PlanReport report = report_on(*this, scratch, checks);
+  std::string out = header(*this, report);
+  for (const std::string& table :
+       {param_table(*this, report, max_rows), slot_table(*this, report, max_rows),
+        rank_table(*this, report, max_rows)})
+    out += "\n" + table;
+  if (!report.warnings.empty()) out += '\n';
+  for (const std::string& warning : report.warnings) out += cat("warning: ", warning, "\n");
+  return out;
+}
+
+}  // namespace muonrt

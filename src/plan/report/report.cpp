@@ -1,0 +1,178 @@
+#include "plan/report/report.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace muonrt {
+
+namespace {
+
+/// Below this, or as a single row or column, a matrix has no spectrum worth flattening, and its
+/// time is all launches and latency.
+constexpr int64_t kTinyElements = 256;
+
+constexpr double kGoodBalance = 1.02;
+
+template <class Rank, class Get>
+Spread spread_of(const std::vector<Rank>& ranks, const Get& get) {
+  Spread out;
+  for (const Rank& rank : ranks) {
+    out.largest = std::max(out.largest, get(rank));
+    out.mean += static_cast<double>(get(rank)) / static_cast<double>(ranks.size());
+  }
+  return out;
+}
+
+void add_params(const Plan& plan, PlanReport& out) {
+  const int64_t element_bytes = size_of(plan.problem().options.transport);
+  out.params.resize(plan.problem().params.size());
+  for (size_t id = 0; id < plan.matrices().size(); ++id) {
+    const Matrix& m = plan.matrices()[id];
+    ParamReport& row = out.params[static_cast<size_t>(m.param)];
+    if (row.matrices++ == 0) row.first_matrix = static_cast<int32_t>(id);
+    row.owners.push_back(m.owner);
+    row.slots.push_back(m.slot);
+    row.bytes += m.rows * m.cols * element_bytes;
+    const double flops = orthogonalize_flops(m.method, m.rows, m.cols);
+    row.flops += flops;
+    out.flops += flops;
+    out.flops_plain += orthogonalize_flops_plain(m.method, m.rows, m.cols);
+  }
+  for (size_t s = 0; s < plan.slots().size(); ++s) {
+    for (const Segment& segment : plan.slots()[s].segments) {
+      ParamReport& row = out.params[static_cast<size_t>(segment.param)];
+      row.slots.push_back(static_cast<int32_t>(s));
+      row.sliced = true;
+    }
+  }
+}
+
+void add_slots(const Plan& plan, PlanReport& out) {
+  for (const Slot& slot : plan.slots()) {
+    SlotReport& row = out.slots.emplace_back();
+    std::map<int32_t, double> load;
+    for (const int32_t id : slot.matrices) {
+      const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
+      load[m.owner] += m.cost;
+      row.cost += m.cost;
+    }
+    row.owners = static_cast<int32_t>(load.size());
+    for (const Segment& segment : slot.segments) {
+      const Layout& layout = plan.problem().params[static_cast<size_t>(segment.param)].layout;
+      row.owners = std::max(row.owners, static_cast<int32_t>(layout.mesh().size()));
+    }
+    for (const auto& [owner, cost] : load) row.largest_cost = std::max(row.largest_cost, cost);
+  }
+}
+
+/// Parameters of one kind of concern: how many, and the first of the list.
+struct Concern {
+  int64_t count = 0;
+  const ParamSpec* first = nullptr;
+  void add(const ParamSpec& spec) {
+    if (count++ == 0) first = &spec;
+  }
+  std::string subject() const {
+    const std::string one = cat("param '", first->name, "' (shape ", first->layout.shape(), ")");
+    return count == 1 ? one : cat(one, " and ", count - 1, " more");
+  }
+};
+
+void add_warnings(const Plan& plan, PlanReport& out) {
+  Concern tiny, empty, large;
+  for (size_t p = 0; p < out.params.size(); ++p) {
+    const ParamSpec& spec = plan.problem().params[p];
+    if (spec.role != Role::kMuon) continue;
+    if (out.params[p].matrices == 0) {
+      empty.add(spec);
+      continue;
+    }
+    const Matrix& m = plan.matrices()[static_cast<size_t>(out.params[p].first_matrix)];
+    if (m.rows == 1 || m.cols == 1 || m.rows * m.cols < kTinyElements) tiny.add(spec);
+    if (out.params[p].bytes / out.params[p].matrices > plan.problem().options.chunk_bytes)
+      large.add(spec);
+  }
+  if (tiny.count > 0)
+    out.warnings.push_back(cat(tiny.subject(),
+                               ": a matrix this small has next to no spectrum to "
+                               "flatten and costs mostly latency; AdamW would serve it better"));
+  if (empty.count > 0)
+    out.warnings.push_back(cat(empty.subject(), ": no elements, so nothing is planned for it"));
+  if (large.count > 0)
+    out.warnings.push_back(cat(large.subject(), ": a matrix is larger than the chunk budget of ",
+                               human_bytes(plan.problem().options.chunk_bytes),
+                               ", so its owner takes it alone and needs memory for all of it"));
+  const int bound = max_peers(plan.problem().options);
+  if (out.return_peers > bound)
+    out.warnings.push_back(cat("return: to ", out.return_peers,
+                               " peers in one exchange, more than ", "max_peers ", bound,
+                               " (two levels cannot have fewer here; holders "
+                               "of addends are returned to in one)"));
+  if (out.balance > kGoodBalance)
+    out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
+                               " x the proven lower bound (matrices are few or unlike each other); "
+                               "owners given by the caller limit the choice"));
+}
+
+}  // namespace
+
+std::string hash_text(const Plan& plan) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  const uint64_t value = plan.hash();
+  std::string out = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[value >> shift & 15];
+  return out;
+}
+
+PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
+                     std::span<const int64_t> checks) {
+  PlanReport out;
+  out.traffic = measure_traffic(plan);
+  add_params(plan, out);
+  add_slots(plan, out);
+  if (plan.lower_bound() > 0) out.balance = plan.makespan() / plan.lower_bound();
+  const auto& ranks = out.traffic.ranks;
+  out.sent = spread_of(ranks, [](const RankTraffic& r) { return r.sent; });
+  out.received = spread_of(ranks, [](const RankTraffic& r) { return r.received; });
+  out.message_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.message_bytes; });
+  out.staged_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.staged_bytes; });
+  out.state_bytes = spread_of(ranks, [](const RankTraffic& r) { return r.memory.state_bytes; });
+  out.scratch.assign(scratch.begin(), scratch.end());
+  out.checks.assign(checks.begin(), checks.end());
+  const auto itself = [](int64_t bytes) { return bytes; };
+  out.scratch_bytes = spread_of(out.scratch, itself);
+  out.check_bytes = spread_of(out.checks, itself);
+  for (const RankTraffic& r : ranks) out.return_peers = std::max(out.return_peers, r.peers);
+  for (const Slot& slot : plan.slots()) out.relayed_slots += slot.relay > 0;
+  add_warnings(plan, out);
+  return out;
+}
+
+const char* carries(const Slot& slot) {
+  if (slot.kind == SlotKind::kSlices) return "slices";
+  return slot.kind == SlotKind::kAddends ? "addends" : "directions";
+}
+
+std::string layout_text(const ParamSpec& spec) {
+  std::string out = spec.layout.describe();
+  if (spec.grad_layout) out += cat("; gradient ", spec.grad_layout->describe());
+  return out;
+}
+
+std::string return_text(const Slot& slot) {
+  return slot.relay > 0 ? cat("over blocks of ", slot.relay) : std::string("direct");
+}
+
+const char* state_name(const ParamSpec& spec) {
+  if (!sums_gradients(spec)) return "local";
+  return spec.role == Role::kMuon ? "owners" : "slices";
+}
+
+const char* form_name(const Plan& plan, size_t param, const ParamReport& report) {
+  if (plan.problem().params[param].role == Role::kAdamW) return "adamw";
+  if (report.matrices == 0) return "none";
+  const Matrix& m = plan.matrices()[static_cast<size_t>(report.first_matrix)];
+  return m.method.form == Form::kGram ? "gram" : "standard";
+}
+
+}  // namespace muonrt

@@ -1,0 +1,290 @@
+#include "plan/report/traffic.hpp"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/checked.hpp"
+#include "base/hash.hpp"
+#include "plan/buffers.hpp"
+#include "plan/callback_slots.hpp"
+#include "plan/messages.hpp"
+#include "plan/state_memory.hpp"
+
+namespace muonrt {
+
+namespace {
+
+/// Message between one owner and one peer: elements, and a digest of (matrix, shard slot).
+struct Message {
+  int64_t numel = 0;
+  Hash content;
+  void add(const MessagePiece& piece) {
+    numel += piece.numel;
+    content.value(static_cast<int64_t>(piece.matrix));
+    content.value(static_cast<int64_t>(piece.holder.shard));
+  }
+};
+
+class Measurement {
+ public:
+  explicit Measurement(const Plan& plan)
+      : plan_(plan),
+        blocks_(plan.problem().params, plan.holders()),
+        buffers_(ranks()),
+        taken_(ranks(), RankBuffers(plan.problem().options)),
+        gather_(ranks()),
+        back_(ranks()),
+        returns_(ranks()),
+        direct_(ranks()) {
+    out_.ranks.resize(ranks());
+    out_.moved.assign(plan.problem().params.size(), 0);
+    for (const Slot& slot : plan.slots()) {
+      add_slot(slot);
+      ++number_;
+    }
+    add_memory();
+    for (const int64_t bytes : out_.moved) out_.moved_total += bytes;
+  }
+  PlanTraffic take() { return std::move(out_); }
+
+ private:
+  size_t ranks() const { return static_cast<size_t>(plan_.problem().options.world); }
+  const Matrix& matrix(int32_t id) const { return plan_.matrices()[static_cast<size_t>(id)]; }
+
+  void add_slot(const Slot& slot) {
+    slot_ = &slot;
+    if (slot.callback_param >= 0) return add_callback(slot);
+    if (slot.kind == SlotKind::kSlices) {
+      add_slices();
+    } else {
+      add_matrices();
+    }
+    if (slot.relay > 0) add_relay();
+    for (const size_t r : touched_) {
+      SlotBytes& now = buffers_[r];
+      if (now == SlotBytes()) continue;  // met twice
+      end_slot(r, now);
+      now = {};
+    }
+    touched_.clear();
+  }
+
+  void end_slot(size_t rank, const SlotBytes& now) {
+    send_to(rank, returns_[rank]);
+    returns_[rank] = 0;
+    taken_[rank].add(number_, now);
+    ++out_.ranks[rank].slots;
+  }
+
+  /// Nothing that we move; buffers on every rank.
+  void add_callback(const Slot& slot) {
+    const auto owner = static_cast<size_t>(matrix(slot.matrices.front()).owner);
+    out_.ranks[owner].owned += static_cast<int32_t>(slot.matrices.size());
+    const int64_t full = callback_full_bytes(plan_, slot.callback_param);
+    for (size_t r = 0; r < ranks(); ++r) {
+      const int64_t local = callback_local_bytes(plan_, slot.callback_param, static_cast<int>(r));
+      const int64_t whole = r == owner ? full : 0;
+      SlotBytes bytes;
+      bytes[kGatherSend] = bytes[kReturnReceive] = local;
+      bytes[kGatherReceive] = bytes[kReturnSend] = whole;
+      end_slot(r, bytes);
+    }
+  }
+
+  void add_matrices() {
+    MatrixMessages messages(plan_, blocks_, *slot_);
+    std::vector<int32_t> ids = slot_->matrices;
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](int32_t a, int32_t b) { return matrix(a).owner < matrix(b).owner; });
+    for (size_t i = 0; i < ids.size();) {
+      const int32_t owner = matrix(ids[i]).owner;
+      for (; i < ids.size() && matrix(ids[i]).owner == owner; ++i) add_matrix(ids[i], messages);
+      end_owner(static_cast<size_t>(owner));
+    }
+  }
+
+  void add_matrix(int32_t id, MatrixMessages& messages) {
+    const Matrix& m = matrix(id);
+    const auto owner = static_cast<size_t>(m.owner);
+    ++out_.ranks[owner].owned;
+    if (slot_->kind == SlotKind::kAddends) {
+      const int64_t numel = m.rows * m.cols;
+      add_sum(owner, numel, m.param);
+      add(owner, kDirectionBytes, numel * size_of(slot_->return_dtype));
+    }
+    int64_t& moved = out_.moved[static_cast<size_t>(m.param)];
+    const int64_t gather_size = size_of(slot_->gather_dtype);
+    const int64_t back_size = size_of(slot_->return_dtype);
+    messages.for_each(id, kEveryRank, [&](const MessagePiece& piece) {
+      const bool gathers = piece.exchange == Exchange::kGather;
+      if (piece.from != piece.to) moved += piece.numel * (gathers ? gather_size : back_size);
+      if (piece.exchange == Exchange::kRelay) return;
+      const auto peer = static_cast<size_t>(piece.holder.rank);
+      if (back_[peer].numel == 0 && gather_[peer].numel == 0) peers_.push_back(peer);
+      (gathers ? gather_ : back_)[peer].add(piece);
+    });
+  }
+
+  /// Adds the messages between `owner` and its peers to the buffers of both.
+  void end_owner(size_t owner) {
+    const int64_t gather_size = size_of(slot_->gather_dtype);
+    const int64_t back_size = size_of(slot_->return_dtype);
+    // Addends arrive in buffers of their own; directions lie where the return is packed.
+    const bool shared = slot_->kind == SlotKind::kDirections;
+    std::unordered_set<uint64_t> known;
+    for (const size_t r : peers_) {
+      const int64_t bytes = gather_[r].numel * gather_size;
+      gather(r, owner, bytes);
+      if (!shared) continue;
+      if (bytes > 0) known.insert(gather_[r].content.digest());
+      add(owner, kReturnSend, bytes);
+    }
+    for (const size_t r : peers_) {
+      const int64_t bytes = back_[r].numel * back_size;
+      if (bytes > 0) {
+        if (known.insert(back_[r].content.digest()).second) add(owner, kReturnSend, bytes);
+        give_back(owner, r, bytes);
+      }
+      gather_[r] = back_[r] = {};
+    }
+    touched_.insert(touched_.end(), peers_.begin(), peers_.end());
+    touched_.push_back(owner);
+    peers_.clear();
+  }
+
+  void gather(size_t from, size_t owner, int64_t bytes) {
+    add(from, kGatherSend, bytes);
+    add(owner, kGatherReceive, bytes);
+    move(from, owner, bytes);
+  }
+
+  /// A message of an owner's; in two levels it goes on with all others that the rank gets.
+  void give_back(size_t owner, size_t rank, int64_t bytes) {
+    direct_[rank] = buffers_[rank][kReturnReceive] + bytes;
+    add(rank, kReturnReceive, bytes);
+    if (slot_->relay > 0) relaying_.push_back(rank);
+    returns_[owner] += rank != owner;
+    move(owner, rank, bytes);
+  }
+
+  void send_to(size_t rank, int64_t others) {
+    out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
+  }
+
+  /// The second level: ranks that owners sent to forward it to the others of their blocks.
+  void add_relay() {
+    const Layout& layout = front_layout(plan_, *slot_);
+    std::sort(relaying_.begin(), relaying_.end());
+    relaying_.erase(std::unique(relaying_.begin(), relaying_.end()), relaying_.end());
+    std::vector<int64_t> received;
+    for (const size_t r : relaying_) received.push_back(direct_[r]);
+    for (size_t i = 0; i < relaying_.size(); ++i) {
+      const auto to = forwards_to(layout, static_cast<int32_t>(relaying_[i]), slot_->relay);
+      for (const int32_t rank : to) {
+        const auto mate = static_cast<size_t>(rank);
+        add(mate, kReturnReceive, received[i]);
+        move(relaying_[i], mate, received[i]);
+        touched_.push_back(mate);
+      }
+      send_to(relaying_[i], std::ssize(to));
+    }
+    relaying_.clear();
+  }
+
+  /// Counts a message between two ranks.
+  void move(size_t from, size_t to, int64_t bytes) {
+    if (from == to || bytes == 0) return;
+    ++out_.ranks[from].messages;
+    out_.ranks[from].sent += bytes;
+    out_.ranks[to].received += bytes;
+  }
+
+  void add_slices() {
+    const Layout& layout = front_layout(plan_, *slot_);
+    for (int64_t s = 0; s < layout.shard_count(); ++s)
+      add_group(SliceGroup(plan_, *slot_, layout.rank_of(0, s)), layout.addends());
+    const auto front = static_cast<size_t>(slot_->segments.front().param);
+    if (plan_.problem().params[front].grad_layout) add_split_gather();
+  }
+
+  /// Gradients of layouts of their own, to the owners of slices.
+  void add_split_gather() {
+    const int64_t element = size_of(slot_->gather_dtype);
+    SplitGather split(plan_, *slot_);
+    split.for_each(kEveryRank, [&](int32_t from, int32_t to, const auto& shares) {
+      int64_t message = 0;
+      for (const auto& [s, blocks] : shares) {
+        int64_t bytes = 0;
+        for (const SharedBlock& b : blocks) bytes += b.rows * b.cols * element;
+        if (from != to) out_.moved[static_cast<size_t>(slot_->segments[s].param)] += bytes;
+        message += bytes;
+      }
+      gather(static_cast<size_t>(from), static_cast<size_t>(to), message);
+      touched_.push_back(static_cast<size_t>(from));
+    });
+  }
+
+  /// Each rank sends to the owners in its replica, each owner gives to all others, some of whom
+  /// forward.
+  void add_group(const SliceGroup& group, int64_t addends) {
+    const int64_t gather_size = size_of(slot_->gather_dtype);
+    const int64_t back_size = size_of(slot_->return_dtype);
+    const int64_t elsewhere =
+        (addends - 1) * gather_size + (std::ssize(group.members()) - 1) * back_size;
+    for (const SliceGroup::Member& owner : group.members()) {
+      for (size_t s = 0; s < slot_->segments.size(); ++s) {
+        const auto [begin, end] = group.range(s, owner);
+        const int32_t param = slot_->segments[s].param;
+        add_sum(static_cast<size_t>(owner.rank), end - begin, param);
+        out_.moved[static_cast<size_t>(param)] += (end - begin) * elsewhere;
+      }
+      add(static_cast<size_t>(owner.rank), kReturnSend, owner.numel * back_size);
+      touched_.push_back(static_cast<size_t>(owner.rank));
+    }
+    group.for_each(kEveryRank, [&](Exchange exchange, const auto& from, const auto& to) {
+      const auto sender = static_cast<size_t>(from.rank), receiver = static_cast<size_t>(to.rank);
+      if (exchange == Exchange::kGather) return gather(sender, receiver, to.numel * gather_size);
+      give_back(sender, receiver, from.numel * back_size);
+    });
+  }
+
+  /// A sum in f32, and the state that is kept with it.
+  void add_sum(size_t rank, int64_t numel, int32_t param) {
+    add(rank, kSums, numel * 4);
+    out_.ranks[rank].memory.state_bytes +=
+        numel * moment_bytes(plan_.problem().params[static_cast<size_t>(param)]);
+  }
+
+  void add(size_t rank, SlotBuffer buffer, int64_t bytes) {
+    buffers_[rank][buffer] += round_up(bytes, kMessageAlignment);
+  }
+
+  void add_memory() {
+    const std::vector<int64_t> state = local_state_bytes(plan_);
+    for (size_t r = 0; r < ranks(); ++r) {
+      MemoryPlan& memory = out_.ranks[r].memory;
+      memory.message_bytes = taken_[r].message_bytes();
+      memory.staged_bytes = taken_[r].staged_bytes();
+      memory.state_bytes += state[r];
+    }
+  }
+
+  const Plan& plan_;
+  BlockTable blocks_;
+  std::vector<SlotBytes> buffers_;       // of each rank in this slot
+  std::vector<RankBuffers> taken_;       // of each rank
+  std::vector<Message> gather_, back_;   // of each peer, with the owner at hand
+  std::vector<int64_t> returns_;         // other ranks that each owner returns to in this slot
+  std::vector<int64_t> direct_;          // bytes of the return that owners sent to each rank
+  std::vector<size_t> relaying_;         // ranks that forward in this slot
+  std::vector<size_t> peers_, touched_;  // ranks met for this owner, in this slot
+  const Slot* slot_ = nullptr;
+  int32_t number_ = 0;  // of that slot
+  PlanTraffic out_;
+};
+
+}  // namespace
+
+PlanTraffic measure_traffic(const Plan& plan) { return Measurement(plan).take(); }
+
+}  // namespace muonrt

@@ -1,0 +1,215 @@
+// Steps through the C ABI of a program that has streams of its own, some of them under capture.
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "cuda/device/abi_rig.hpp"
+#include "muonrt/state.h"
+
+using namespace cuda_test;
+
+namespace {
+
+/// A caller's stream, by the ways in which one can be had.
+enum class Kind { kNull, kLegacy, kPerThread, kBlocking, kNonBlocking };
+constexpr const char* kNames[] = {"null", "legacy", "per thread", "blocking", "non-blocking"};
+
+class CallersStream {
+ public:
+  explicit CallersStream(Kind kind) : kind_(kind) {
+    if (kind == Kind::kLegacy) handle = cudaStreamLegacy;
+    if (kind == Kind::kPerThread) handle = cudaStreamPerThread;
+    if (kind == Kind::kBlocking || kind == Kind::kNonBlocking)
+      cudaStreamCreateWithPriority(&handle, kind == Kind::kBlocking ? 0 : cudaStreamNonBlocking, 0);
+  }
+  ~CallersStream() {
+    if (kind_ == Kind::kBlocking || kind_ == Kind::kNonBlocking) cudaStreamDestroy(handle);
+  }
+  CallersStream(const CallersStream&) = delete;
+  CallersStream& operator=(const CallersStream&) = delete;
+
+  cudaStream_t handle = nullptr;
+
+ private:
+  Kind kind_;
+};
+
+/// Writes the gradient that the optimizer's vector lacks, behind work that takes a while.
+class Writer {
+ public:
+  explicit Writer(AbiRig& rig)
+      : rig_(rig),
+        ballast_(*rig.memory.device, is_emulated() ? 4096 : int64_t{1} << 30),
+        fresh_(rig.memory.put(std::vector<float>(kNumel, 2.0f))) {}
+  void write(cudaStream_t stream) {
+    for (int i = 0; i < 20; ++i)
+      cudaMemsetAsync(ballast_.data(), i, static_cast<size_t>(ballast_.bytes()), stream);
+    cudaMemcpyAsync(rig_.grad, fresh_, kNumel * sizeof(float), cudaMemcpyDefault, stream);
+  }
+
+ private:
+  AbiRig& rig_;
+  muonrt::Buffer ballast_;
+  float* fresh_;
+};
+
+/// Ends a capture. Whether it was whole to its end.
+bool end_capture(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(stream, &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  return result == cudaSuccess && graph != nullptr;
+}
+
+constexpr cudaStreamCaptureMode kModes[] = {
+    cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
+
+}  // namespace
+
+TEST_CASE("caller's stream: a step reads the gradients that it has yet to write", "[cuda]") {
+  // {who writes, what is passed}; by the rules of the default stream the latter waits for the
+  // former.
+  const std::pair<Kind, Kind> cases[] = {
+      {Kind::kBlocking, Kind::kBlocking}, {Kind::kNonBlocking, Kind::kNonBlocking},
+      {Kind::kNull, Kind::kNull},         {Kind::kLegacy, Kind::kLegacy},
+      {Kind::kBlocking, Kind::kNull},     {Kind::kBlocking, Kind::kLegacy},
+      {Kind::kPerThread, Kind::kNull},    {Kind::kPerThread, Kind::kPerThread},
+      {Kind::kNull, Kind::kPerThread},    {Kind::kNull, Kind::kBlocking}};
+  for (const auto& [writes, passed] : cases) {
+    INFO(kNames[static_cast<int>(writes)] << " writes, " << kNames[static_cast<int>(passed)]
+                                          << " is passed");
+    AbiRig rig;
+    ok(rig.create());
+    Writer writer(rig);
+    const CallersStream theirs(writes), other(passed);
+    writer.write(theirs.handle);
+    // Without the wait the gradient would be NaN, and the step skipped.
+    CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
+    for (const float x : rig.vector()) CHECK(x < 0.6f);
+  }
+}
+
+TEST_CASE("caller's stream: masters begin as weights that the default stream has yet to write",
+          "[cuda]") {
+  for (const Kind writes : {Kind::kNull, Kind::kBlocking}) {
+    INFO(kNames[static_cast<int>(writes)]);
+    AbiRig rig;
+    uint16_t* const weights = rig.memory.put(std::vector<uint16_t>(kNumel, 0x7fc0));  // NaN
+    const uint16_t* const fresh = rig.memory.put(std::vector<uint16_t>(kNumel, 0x4000));
+    rig.params[1].data = weights;
+    rig.params[1].dtype = MUONRT_DTYPE_BF16;
+    Writer writer(rig);
+    const CallersStream theirs(writes);
+    writer.write(theirs.handle);
+    cudaMemcpyAsync(weights, fresh, kNumel * sizeof(uint16_t), cudaMemcpyDefault, theirs.handle);
+    ok(rig.create());
+    muonrt_state_view_t master;
+    muonrt_state_view_init(&master);
+    ok(muonrt_optimizer_state(rig.optimizer, 1, MUONRT_STATE_MASTER, &master));
+    for (const float x : rig.memory.get(static_cast<const float*>(master.data), kNumel))
+      CHECK(x == 2.0f);
+  }
+}
+
+TEST_CASE("caller's stream: null does not wait for a stream that waits for no default stream",
+          "[cuda]") {
+  if (!is_emulated()) return;  // who comes first is a GPU's choice
+  AbiRig rig;
+  ok(rig.create());
+  Writer writer(rig);
+  const CallersStream theirs(Kind::kNonBlocking);
+  writer.write(theirs.handle);
+  CHECK(rig.step(nullptr) == MUONRT_SKIPPED);
+}
+
+TEST_CASE("caller's stream: one under capture is refused by name, and nothing is committed",
+          "[cuda]") {
+  for (const Kind kind : {Kind::kPerThread, Kind::kBlocking, Kind::kNonBlocking}) {
+    for (const cudaStreamCaptureMode mode : kModes) {
+      INFO(kNames[static_cast<int>(kind)] << ", mode " << static_cast<int>(mode));
+      AbiRig rig;
+      ok(rig.create());
+      const CallersStream theirs(kind);
+      // Put off until after the capture: what reads the device's memory waits, too.
+      const std::vector<float> before = rig.whole();
+      REQUIRE(cudaStreamBeginCapture(theirs.handle, mode) == cudaSuccess);
+      const muonrt_status_t status = rig.step(theirs.handle);
+      const std::string said = muonrt_last_error();
+      CHECK(end_capture(theirs.handle));
+      CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
+      CHECK(said.find("captured into a graph") != std::string::npos);
+      CHECK(rig.whole() == before);
+    }
+  }
+}
+
+TEST_CASE("caller's stream: a default stream that a capture forbids is refused by name", "[cuda]") {
+  for (const Kind passed : {Kind::kNull, Kind::kLegacy}) {
+    AbiRig rig;
+    ok(rig.create());
+    const CallersStream captured(Kind::kBlocking), theirs(passed);
+    const std::vector<float> before = rig.whole();
+    REQUIRE(cudaStreamBeginCapture(captured.handle, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    const muonrt_status_t status = rig.step(theirs.handle);
+    const std::string said = muonrt_last_error();
+    CHECK(end_capture(captured.handle));
+    CHECK(status == MUONRT_ERROR_NOT_SUPPORTED);
+    CHECK(said.find("captured into a graph") != std::string::npos);
+    CHECK(rig.whole() == before);
+  }
+}
+
+TEST_CASE("caller's stream: beside a blocking one under capture only masters are refused, by name",
+          "[cuda]") {
+  for (const cudaStreamCaptureMode mode : kModes) {
+    for (const bool masters : {false, true}) {
+      INFO("mode " << static_cast<int>(mode) << (masters ? ", with masters" : ""));
+      AbiRig rig;
+      if (masters) {
+        rig.params[1].data = rig.memory.put(std::vector<uint16_t>(kNumel, 0x4000));
+        rig.params[1].dtype = MUONRT_DTYPE_BF16;
+      }
+      const CallersStream captured(Kind::kBlocking);
+      REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
+      const muonrt_status_t status = rig.create();
+      const std::string said = status == MUONRT_OK ? "" : muonrt_last_error();
+      CHECK(end_capture(captured.handle));
+      INFO(said);
+      CHECK(status == (masters ? MUONRT_ERROR_NOT_SUPPORTED : MUONRT_OK));
+      CHECK(said.starts_with(masters ? "master weights: a blocking stream, for which the default "
+                                       "stream would wait, is being captured into a graph"
+                                     : ""));
+    }
+  }
+}
+
+TEST_CASE("caller's stream: a step beside the capture of another stream works and spoils nothing",
+          "[cuda]") {
+  for (const bool elsewhere : {false, true}) {
+    for (const cudaStreamCaptureMode mode : kModes) {
+      INFO("mode " << static_cast<int>(mode) << (elsewhere ? ", by another thread" : ""));
+      AbiRig rig;
+      ok(rig.create());
+      Writer writer(rig);
+      const CallersStream captured(Kind::kNonBlocking), theirs(Kind::kNonBlocking);
+      writer.write(theirs.handle);
+      REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first one allocates
+      REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
+      muonrt_status_t status = MUONRT_ERROR_INTERNAL;
+      std::string said;
+      const auto step = [&] {
+        status = rig.step(theirs.handle);
+        said = muonrt_last_error();
+      };
+      if (elsewhere) {
+        std::thread(step).join();
+      } else {
+        step();
+      }
+      CHECK(end_capture(captured.handle));
+      INFO(said);
+      CHECK(status == MUONRT_OK);
+    }
+  }
+}

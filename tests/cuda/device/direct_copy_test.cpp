@@ -1,0 +1,141 @@
+// Messages between ranks that are threads, where the GPU does not end a copy in time, and those of
+// a rank alone. Emulated: its streams can be held.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "backend/cuda_comm.hpp"
+#include "comm/transport_bootstrap.hpp"
+#include "control.hpp"
+#include "cuda/nccl/worlds.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+using transport_test::on_ranks;
+
+namespace {
+
+// Milliseconds. The shorter one passes while a GPU is held; that a peer's thread comes to its turn
+// takes less on the busiest machine.
+constexpr int64_t kShort = 2000, kLong = 60000;
+
+}  // namespace
+
+TEST_CASE("direct copy: a sender leaves its memory to a copy that the GPU is late with",
+          "[emulated]") {
+  // The GPU stops when rank 1 is about to copy from rank 0, until well after rank 0's deadline.
+  std::thread release;
+  ThreadFaults faults;
+  faults.before_delivery = [&](const ThreadMessage& m) {
+    if (m.to != 1 || m.kind != OperationKind::kExchange) return;
+    emulator::hold(true);
+    release = std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2 * kShort));
+      emulator::hold(false);
+    });
+  };
+  ThreadGroup group(2, faults);
+  std::atomic<int64_t> under_way = -1;
+  const auto errors = on_ranks(2, [&](int rank) {
+    const auto comm = make_staged_comm(make_bootstrap(group.transport(rank)), 0);
+    comm->set_timeout_ms(kLong);
+    Machine machine(world_device());
+    const auto memory = machine.put(Bytes(1000, static_cast<unsigned char>(7 + rank)));
+    char all[2];
+    comm->allgather("", all, 1);
+    comm->set_timeout_ms(rank == 0 ? kShort : kLong);
+    if (rank == 0) {
+      const SendTo send{1, memory, 1000};
+      try {
+        comm->exchange(machine.on(), {&send, 1}, {});
+      } catch (...) {
+        under_way = emulator::pending();
+        throw;
+      }
+    } else {
+      const ReceiveFrom receive{0, memory, 1000};
+      comm->exchange(machine.on(), {}, {&receive, 1});
+      machine.finish();
+      if (machine.get(memory, 1000) != Bytes(1000, 7)) throw std::runtime_error("other bytes");
+    }
+  });
+  REQUIRE(release.joinable());
+  release.join();
+  REQUIRE(errors[0]);
+  CHECK(errors[0]->status() == Status::kTimeout);
+  CHECK(errors[0]->message().find("rank 1 still copied what was sent") != std::string::npos);
+  CHECK(under_way == 0);
+  CHECK_FALSE(errors[1]);
+}
+
+TEST_CASE("direct copy: one that the GPU does not end is told with the deadline", "[emulated]") {
+  // Its receiver gives it up some seconds after the deadline.
+  ThreadFaults faults;
+  faults.before_delivery = [&](const ThreadMessage& m) {
+    if (m.to == 1 && m.kind == OperationKind::kExchange) emulator::hold(true);
+  };
+  ThreadGroup group(2, faults);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const auto comm = make_staged_comm(make_bootstrap(group.transport(rank)), 0);
+    Machine machine(world_device());
+    const auto memory = machine.put(Bytes(1000));
+    char all[2];
+    comm->allgather("", all, 1);
+    comm->set_timeout_ms(rank == 0 ? kLong : kShort);
+    const SendTo send{1, memory, 1000};
+    const ReceiveFrom receive{0, memory, 1000};
+    try {
+      if (rank == 0) {
+        comm->exchange(machine.on(), {&send, 1}, {});
+        comm->exchange(machine.on(), {}, {});
+        comm->allgather("", all, 1);
+      } else {
+        comm->exchange(machine.on(), {}, {&receive, 1});
+      }
+    } catch (...) {
+      emulator::hold(false);
+      machine.finish();
+      throw;
+    }
+  });
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(error->status() == Status::kTimeout);
+    CHECK(error->message().find("work on CUDA device 0 for a message did not end") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("direct copy: one rank alone waits for no exchange, and for a reduction to its deadline",
+          "[emulated]") {
+  ThreadGroup group(1);
+  const auto comm = make_staged_comm(make_bootstrap(group.transport(0)), 0);
+  comm->set_timeout_ms(kShort);  // would end a wait
+  Machine machine(world_device());
+  const std::vector<int64_t> sent = {3, -4, 5};
+  int64_t* const from = machine.put(sent);
+  int64_t* const to = machine.put(std::vector<int64_t>(3));
+  int64_t* const sum = machine.put(std::vector<int64_t>(3));
+  float* const most = machine.put(std::vector<float>{-1.0f, 2.5f});
+  machine.finish();
+  const SendTo send{0, from, 24};
+  const ReceiveFrom receive{0, to, 24};
+  emulator::hold(true);
+  comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
+  CHECK(emulator::pending() > 0);
+  emulator::hold(false);
+  comm->reduce_sum(machine.on(), to, sum, 3);
+  comm->reduce_max(machine.on(), most, most, 2);
+  machine.finish();
+  CHECK(machine.get(to, 3) == sent);
+  CHECK(machine.get(sum, 3) == sent);
+  CHECK(machine.get(most, 2) == std::vector<float>{-1.0f, 2.5f});
+  emulator::hold(true);
+  comm->exchange(machine.on(), {&send, 1}, {&receive, 1});
+  CHECK_THROWS_WITH(comm->reduce_sum(machine.on(), to, sum, 3),
+                    Catch::Contains("before the deadline"));
+  emulator::hold(false);
+  machine.finish();
+  CHECK_THROWS_AS(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}), Error);  // it has ended
+}

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "control.hpp"
+#include "cuda/nccl/fake_nccl.hpp"
+
+/// What the ranks of the fake NCCL have in common; under the machine's lock.
+namespace fake_nccl {
+
+using namespace muonrt::cuda;
+
+struct World;
+struct Member;
+
+/// A split off a parent that does not block: the handle is written when all ranks have come.
+struct Birth {
+  NcclHandle* out = nullptr;
+  Member* child = nullptr;
+};
+
+/// An operation in a stream; `queued` expires when the stream has run it, or is destroyed.
+struct Enqueued {
+  std::weak_ptr<char> queued;
+  cudaStream_t stream = nullptr;
+  int64_t position = -1;
+};
+
+struct Member {
+  World* world = nullptr;
+  int rank = 0, device = 0, polls = 0;  // polls: how often it still says "in progress"
+  int version = 0;                      // of NCCL, for its maker
+  std::thread::id maker = std::this_thread::get_id();
+  NcclConfig config;
+  bool blocking = false;
+  bool connected = false, finalized = false, gone = false;
+  std::atomic<bool> aborted = false;
+  std::atomic<bool> busy = false, connecting = false;
+  Member** job = nullptr;  // before 2.26: where the thread that gave the last work keeps its job
+  std::vector<Enqueued> enqueued;
+  std::vector<Birth> births;
+  int splits = 0;
+  int64_t reductions = 0;
+  int64_t under_way = 0, most_under_way = 0;  // messages
+  std::map<int, int64_t> sent, received;      // messages by peer
+  std::vector<std::string> log;
+};
+
+/// Work of one rank that others wait for.
+struct Call {
+  Member* member = nullptr;
+  cudaStream_t stream = nullptr;
+  int64_t position = -1;
+  bool reached = false;
+  int64_t messages = 0;  // that are still under way
+
+  void ended() {
+    member->under_way -= messages;
+    messages = 0;
+  }
+  bool reach() {
+    if (member->aborted) return false;
+    return reached = reached || emulator::reach(stream, position);
+  }
+};
+
+struct Message {
+  std::shared_ptr<Call> sender, receiver;
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t sent = 0, expected = 0;
+  bool done = false;
+};
+
+struct Reduction {
+  std::map<int, std::shared_ptr<Call>> parts;
+  std::map<int, std::pair<const void*, void*>> buffers;
+  size_t count = 0;
+  NcclType type = kNcclInt64;
+  NcclOp op = kNcclSum;
+  bool done = false;
+};
+
+struct World {
+  int size = 0, joined = 0;
+  std::set<int> connecting;  // ranks that have come to their first group
+  std::map<std::pair<int, int>, std::map<int64_t, std::shared_ptr<Message>>> messages;
+  std::map<int64_t, std::shared_ptr<Reduction>> reductions;
+};
+
+struct State {
+  std::map<std::string, std::unique_ptr<World>> worlds;  // by id
+  std::vector<std::unique_ptr<Member>> members;
+  std::vector<std::string> problems;
+  std::set<int> failing, stalled;
+  std::map<int, NcclResult> refused;  // ranks whose making fails, and how
+  int64_t ids = 0;
+  int ending = 0;  // threads inside of an abort, or destroying
+  Counts counts;
+};
+
+inline State& state() {
+  static State instance;
+  return instance;
+}
+
+inline Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
+
+/// Enqueues an operation, which an abort waits for. @return  its place in the stream.
+template <class Attempt>
+int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
+  const auto token = std::make_shared<char>();
+  const int64_t position = emulator::enqueue_operation(
+      stream, [token, attempt = std::move(attempt)] { return attempt(); });
+  std::erase_if(member->enqueued, [](const Enqueued& e) { return e.queued.expired(); });
+  member->enqueued.push_back({token, stream, position});
+  return position;
+}
+
+inline void complain(const std::string& text) { state().problems.push_back(text); }
+
+/// Before 2.26: the calling thread's job, in thread-local variables.
+struct Job {
+  ~Job() {
+    const emulator::MachineLock lock;
+    if (!member) return;
+    complain("a thread ended with a job of rank " + std::to_string(member->rank));
+    member->job = nullptr;
+  }
+  Member* member = nullptr;
+};
+inline thread_local Job job;
+
+/// Work that an own thread of NCCL does: it stays with the calling thread until it is finished.
+inline void begin_job(Member* member) {
+  if (member->version >= 22600 || member->blocking) return;
+  job.member = member;
+  member->job = &job.member;
+}
+inline void finish_job(Member* member) {
+  if (!member->job) return;
+  *member->job = nullptr;
+  member->job = nullptr;
+}
+inline void expect_no_job() {
+  if (!job.member) return;
+  complain("NCCL finds a job of rank " + std::to_string(job.member->rank) + " unfinished");
+}
+
+/// A call that blocks: until `come` says true, `member` is aborted, or for so long that it is lost.
+template <class Come>
+bool block(Member* member, Come come) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (true) {
+    {
+      const emulator::MachineLock lock;
+      if (member->aborted) return false;
+      if (come()) return true;
+      if (std::chrono::steady_clock::now() > end) {
+        complain("rank " + std::to_string(member->rank) + " blocks in NCCL for ever");
+        return false;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+/// Inside NCCL: one thread at a time in one communicator.
+class Visit {
+ public:
+  /// @param ends  an abort, which may come while another thread is stuck inside.
+  explicit Visit(Member* member, bool ends = false) : member_(member) {
+    if (member_->busy.exchange(true) && !(ends && member_->connecting)) {
+      const emulator::MachineLock lock;
+      complain("two threads in a communicator of rank " + std::to_string(member_->rank));
+    }
+    const emulator::MachineLock lock;
+    if (member_->gone || (member_->aborted && !ends))
+      complain("rank " + std::to_string(member_->rank) + " used a communicator after its end");
+  }
+  ~Visit() { member_->busy = false; }
+
+ private:
+  Member* member_;
+};
+
+// The calls that give work; the others are in fake_nccl.cpp.
+NcclResult send(const void* from, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
+NcclResult receive(void* to, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
+NcclResult group_start();
+NcclResult group_end();
+NcclResult all_reduce(const void* in, void* out, size_t n, NcclType, NcclOp, NcclHandle,
+                      cudaStream_t);
+
+}  // namespace fake_nccl

@@ -1,0 +1,30 @@
+// The real NCCL and streams under capture; on the emulated GPU nccl_comm_test runs the same with a
+// fake.
+
+#include "backend/cuda_comm.hpp"
+#include "comm/self_transport.hpp"
+#include "comm/transport_bootstrap.hpp"
+#include "cuda/nccl/nccl_capture.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+TEST_CASE("nccl on a GPU: kernels of NCCL's, a send to itself, are captured and replayed",
+          "[cuda]") {
+  if (is_emulated()) return;
+  check_captured_exchange(cuda::nccl_api());
+}
+
+TEST_CASE("nccl on a GPU: operations on a stream under capture are refused by name", "[cuda]") {
+  if (is_emulated()) return;
+  const auto comm = make_nccl_comm(make_bootstrap(make_self_transport()), {});
+  Machine machine(make_device(true));
+  check_capture_refused(*comm, machine, "nccl: the stream is being captured");
+}
+
+TEST_CASE("staged: operations on a stream under capture are refused by name, and spoil nothing",
+          "[cuda]") {
+  const auto comm = make_staged_comm(make_bootstrap(make_self_transport()), 0);
+  Machine machine(make_device(true));
+  check_capture_refused(*comm, machine, "staged: the stream is being captured");
+}

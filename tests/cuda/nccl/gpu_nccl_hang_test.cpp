@@ -1,0 +1,73 @@
+// The real NCCL behind a caller's stream that does not go on; on the emulated GPU nccl_abort_test
+// and nccl_steps_test run the same with a fake.
+
+#include <catch2/catch.hpp>
+
+#include "backend/cuda_comm.hpp"
+#include "comm/transport_bootstrap.hpp"
+#include "cuda/device/busy_stream.hpp"
+#include "cuda/one_rank.hpp"
+#include "support/world.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+std::unique_ptr<Comm> real(std::unique_ptr<Transport> transport) {
+  return make_nccl_comm(make_bootstrap(std::move(transport)), {});
+}
+
+}  // namespace
+
+TEST_CASE("nccl on a GPU: a communicator is destroyed beside and behind a stream that hangs",
+          "[cuda]") {
+  if (is_emulated()) return;
+  for (const bool behind : {false, true}) {
+    CAPTURE(behind);
+    Machine machine(world_device());
+    int64_t* const in = machine.put(std::vector<int64_t>{5});
+    int64_t* const out = machine.put(std::vector<int64_t>{9});
+    ThreadGroup group(1);
+    auto comm = real(group.transport(0));
+    BusyStream theirs;
+    theirs.work();
+    if (behind) {
+      machine.device->join(machine.on(), theirs.handle, "test");
+      comm->reduce_sum(machine.on(), in, out, 1);
+    }
+    comm.reset();
+    CHECK_FALSE(theirs.has_ended());
+    theirs.end();
+    // Of a sum that was given up, nothing; one rank's may need nothing of NCCL that ends late.
+    const int64_t sum = machine.get_one(out);
+    CHECK((sum == 9 || (behind && sum == 5)));
+  }
+}
+
+TEST_CASE("nccl on a GPU: steps behind a stream that hangs end at the deadline, however large",
+          "[cuda]") {
+  if (is_emulated()) return;
+  for (const bool graphs : {false, true}) {
+    CAPTURE(graphs);
+    world::Case c;
+    for (int i = 0; i < 300; ++i)  // some thousand launches
+      c.params.push_back(world::matrix("m" + std::to_string(i), {16, 24}, {}));
+    c.settings.groups = world::default_groups();
+    c.settings.device = DeviceKind::kCuda;
+    c.settings.timeout_ms = 3000;
+    c.settings.graphs = graphs;
+    c.settings.chunk_bytes = 1024;  // of one matrix
+    OneRank alone(c, real);
+    BusyStream theirs;  // ends first, whatever fails
+    const auto before = alone.step(theirs.handle);
+    CHECK((before ? before->message() : "") == "");
+    theirs.work();
+    const auto error = alone.step(theirs.handle);
+    CHECK_FALSE(theirs.has_ended());
+    REQUIRE(error);
+    CHECK(error->status() == Status::kTimeout);
+    CHECK(error->message().find("the work on the caller's stream") != std::string::npos);
+    theirs.end();
+  }
+}

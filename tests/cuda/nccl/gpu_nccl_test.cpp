@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+
+#include "backend/cuda_comm.hpp"
+#include "comm/self_transport.hpp"
+#include "comm/tcp/post_transport.hpp"
+#include "comm/tcp/tcp_post.hpp"
+#include "comm/transport_bootstrap.hpp"
+#include "cuda/nccl/worlds.hpp"
+#include "support/bits_cases.hpp"
+
+// The real NCCL, which needs a GPU; on the emulated one it is left out (nccl_comm_test has a fake).
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+std::unique_ptr<Comm> real(std::unique_ptr<Transport> transport) {
+  return make_nccl_comm(make_bootstrap(std::move(transport)), {});
+}
+
+world::Case with_mesh(size_t mesh, int scheme) {
+  bits::Factors f;
+  f.mesh = mesh;
+  f.scheme = scheme;
+  return bits::make(f, false, 2);
+}
+
+/// Between two processes, each of which has its rank and a common port in its environment.
+std::unique_ptr<Comm> between_processes() {
+  const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
+                                                                std::getenv("MUONRT_TEST_PORT");
+  REQUIRE(rank);
+  REQUIRE(port);
+  return real(make_post_transport(make_tcp_post(
+      {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
+      60000)));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "nccl on a GPU: one rank begins, reduces and ends as if staged; no byte goes between ranks",
+    "[cuda]") {
+  if (is_emulated()) return;
+  const auto staged = [](std::unique_ptr<Transport> transport) {
+    return make_staged_comm(make_bootstrap(std::move(transport)), 0);
+  };
+  CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
+}
+
+// Hidden: each rank is started by hand as a process of its own, both on one GPU (README.md).
+TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one rank alone",
+          "[.nccl-process]") {
+  const auto comm = between_processes();
+  comm->set_timeout_ms(60000);
+  const world::Tensors alone = run_world(with_mesh(0, 0), real);
+  int64_t compared = 0, wrong = 0;
+  world::Case c = with_mesh(1, 0);  // two ranks
+  c.settings.window = 1;
+  Machine machine(world_device());
+  DeviceMirror mirror(machine);
+  world::Rank mine(c, *comm, world_device, &mirror);
+  for (int step = 0; step < c.steps; ++step) {
+    StepReport report;
+    REQUIRE(mine.step(step, report) == Status::kOk);
+    REQUIRE(report.orthogonalized == report.planned);
+  }
+  // What this rank holds, in its places of the whole; the rest stays zero in both.
+  world::Tensors got;
+  std::vector<std::vector<bool>> seen;
+  CHECK(mine.add_to(got, seen));
+  for (size_t p = 0; p < c.params.size(); ++p) {
+    const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
+    int64_t here = 0;
+    for (size_t i = 0; i < got.params[p].size(); ++i)
+      here += seen[p][i / size] && got.params[p][i] != alone.params[p][i];
+    INFO(c.params[p].name);
+    CHECK(here == 0);
+    compared += std::count(seen[p].begin(), seen[p].end(), true);
+    wrong += here;
+  }
+  // A failure before this line says nothing about bits.
+  std::cout << "compared: " << compared << " elements, " << wrong << " bytes differ" << std::endl;
+}
+
+TEST_CASE("nccl on a GPU: a process that dies ends the other's step, with nothing changed there",
+          "[.nccl-dies]") {
+  const auto comm = between_processes();
+  world::Case c = with_mesh(1, 0);
+  c.settings.timeout_ms = 8000;
+  Machine machine(world_device());
+  DeviceMirror mirror(machine);
+  world::Rank mine(c, *comm, world_device, &mirror);
+  StepReport report;
+  REQUIRE(mine.step(0, report) == Status::kOk);
+  char all[2], here = 1;
+  comm->allgather(&here, all, 1);  // neither is inside of the first step any more
+  if (comm->rank() == 1) std::_Exit(0);
+  const world::Tensors before = mine.tensors();
+  std::optional<Error> error;
+  try {
+    mine.step(1, report);
+  } catch (const Error& e) {
+    error = e;
+  }
+  const world::Tensors after = mine.tensors();
+  REQUIRE(error);
+  INFO(error->message());
+  CHECK((error->status() == Status::kComm || error->status() == Status::kTimeout ||
+         error->status() == Status::kAborted));
+  CHECK((before == after));
+}

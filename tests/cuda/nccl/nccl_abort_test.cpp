@@ -1,0 +1,172 @@
+// Ends of communicators while a stream of the caller's hangs: aborts, which NCCL does not end
+// before the stream has come to what is enqueued there, and memory, which is freed when the GPU is
+// idle.
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "cuda/device/busy_stream.hpp"
+#include "cuda/device/none_left.hpp"
+#include "cuda/nccl/nccl_shared.hpp"
+#include "cuda/nccl/nccl_theirs.hpp"
+#include "optimizer/agreement.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+using cuda::NcclShared;
+
+namespace {
+
+constexpr int64_t kSlackMs = 5000;  // of a machine that has other work
+
+class Watch {
+ public:
+  bool over(int64_t ms) const {
+    return Deadline::Clock::now() - start_ > std::chrono::milliseconds(ms + kSlackMs);
+  }
+
+ private:
+  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
+};
+
+void await_ends() {
+  while (fake_nccl::ending() > 0) std::this_thread::yield();
+}
+
+/// A machine, and a stream of the caller's that does not end.
+struct Scene {
+  Machine machine{(fake_nccl::reset(), world_device())};
+  BusyStream theirs;
+  int64_t* const value = machine.put(std::vector<int64_t>{5});
+
+  /// The machine's stream waits for what `theirs` has now.
+  void follow() {
+    theirs.work();
+    machine.device->join(machine.on(), theirs.handle, "test");
+  }
+  void sum(Comm& comm) { comm.reduce_sum(machine.on(), value, value, 1); }
+  void go_on() {
+    theirs.end();
+    machine.finish();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL's comes afterwards",
+          "[nccl]") {
+  struct Row {
+    const char* what;
+    std::function<void(Scene&, Comm&)> before;
+    int64_t most_ms;
+    int aborted, destroyed;  // -1: not counted
+  };
+  const auto enqueue = [](Scene& scene, Comm& comm) {
+    scene.follow();
+    scene.sum(comm);
+  };
+  const auto abort = [&](Scene& scene, Comm& comm) {
+    enqueue(scene, comm);
+    for (int i = 0; i < 3; ++i) comm.abort(Status::kAborted, "enough");
+    CHECK(says(error_of([&] { scene.sum(comm); }), Status::kAborted, "enough"));
+  };
+  const auto time_out = [&](Scene& scene, Comm& comm) {
+    comm.set_timeout_ms(100);
+    enqueue(scene, comm);
+    while (!comm.error()) std::this_thread::yield();
+    CHECK(says(comm.error(), Status::kTimeout, "reduce_sum #0 of rank 0"));
+  };
+  const auto without_work = [](Scene& scene, Comm& comm) {
+    scene.sum(comm);
+    scene.machine.finish();
+    scene.theirs.work();
+  };
+  for (const Row& row : {Row{"aborted several times", abort, cuda::kEndMs, 1, -1},
+                         {"destroyed without an error", enqueue, 2000 + cuda::kEndMs, -1, -1},
+                         {"ended by its watchdog", time_out, cuda::kEndMs, 1, -1},
+                         {"without work", without_work, cuda::kEndMs, -1, 1}}) {
+    INFO(row.what);
+    Scene scene;
+    ThreadGroup group(1);
+    auto comm = plain(group.transport(0));
+    const Watch watch;
+    row.before(scene, *comm);
+    comm.reset();
+    CHECK_FALSE(watch.over(row.most_ms));
+    CHECK(fake_nccl::ending() == 1);  // NCCL waits for its stream, or to free its own memory
+    CHECK(fake_nccl::counts().aborted == 0);
+    CHECK(fake_nccl::counts().destroyed == 0);
+    scene.go_on();
+    CHECK(scene.machine.get_one(scene.value) == 5);
+    await_ends();
+    if (row.aborted >= 0) CHECK(fake_nccl::counts().aborted == row.aborted);
+    if (row.destroyed >= 0) CHECK(fake_nccl::counts().destroyed == row.destroyed);
+    check_rules();
+  }
+}
+
+TEST_CASE("nccl abort: what enqueued work uses is left to others when that has run", "[nccl]") {
+  Scene scene;
+  NoneLeft none;
+  ThreadGroup group(1);
+  auto comm = plain(group.transport(0));
+  scene.follow();
+  scene.sum(*comm);
+  comm.reset();
+  CHECK(none.left() == 0);
+  scene.go_on();
+  int64_t pieces = 0;
+  while (pieces < 2) pieces += none.left();
+  CHECK(pieces == 2);
+  check_rules();
+}
+
+TEST_CASE("nccl abort: nobody gets a flag that enqueued work looks at", "[nccl]") {
+  Scene scene;
+  ThreadGroup group(1);
+  auto comm = plain(group.transport(0));
+  int64_t* const entered = scene.machine.put(std::vector<int64_t>{1});
+  scene.sum(*comm);
+  scene.machine.finish();
+  comm->abort(Status::kAborted, "enough");
+  await_ends();  // NCCL has nothing enqueued
+  scene.follow();
+  comm->retract(scene.machine.on(), entered);
+  comm.reset();
+  std::vector<std::shared_ptr<NcclShared>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_shared<NcclShared>(0));
+  scene.go_on();
+  CHECK(scene.machine.get_one(entered) == 0);  // as the flag of that communicator says, not theirs
+  check_rules();
+}
+
+TEST_CASE("nccl abort: who shares a borrowed handle does not wait for the other's stream",
+          "[nccl]") {
+  Scene scene;
+  ThreadGroup group(1);
+  Theirs own(new_id(), 1, 0, true);
+  own.lost = true;
+  NcclOptions options;
+  options.from = own.handle();
+  options.borrow = true;
+  auto first = over_fake(group.transport(0), options);
+  auto second = first->duplicate();
+  scene.follow();
+  scene.sum(*second);
+  const Watch watch;
+  first->abort(Status::kAborted, "enough");
+  first.reset();
+  second->abort(Status::kTimeout, "late");
+  CHECK(says(second->error(), Status::kAborted, "enough"));
+  CHECK_THROWS_WITH(NcclShared::of_borrowed(own.handle(), 0), "enough");  // not gone yet
+  CHECK_FALSE(watch.over(cuda::kEndMs));
+  scene.go_on();
+  await_ends();
+  second->abort(Status::kAborted, "again");
+  second.reset();
+  CHECK(fake_nccl::counts().aborted == 1);
+  check_rules();
+}

@@ -1,0 +1,205 @@
+#include "cuda/nccl/nccl_api.hpp"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "backend/cuda_comm.hpp"
+#include "comm/tcp/post_transport.hpp"
+#include "comm/tcp/tcp_post.hpp"
+#include "comm/thread_transport.hpp"
+#include "comm/transport_bootstrap.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
+#include "cuda/nccl/real_nccl.hpp"
+#include "optimizer/agreement.hpp"
+#include "support/loopback.hpp"
+#include "support/thread_ranks.hpp"
+
+using namespace muonrt;
+using namespace muonrt::cuda;
+using transport_test::on_ranks;
+using transport_test::text_of;
+
+namespace {
+
+using MakeTransport = std::function<std::unique_ptr<Transport>(int rank)>;
+
+/// Meets over each kind of bootstrap; the ids that came out, by rank.
+void check_ids(const MakeTransport& make, const NcclApi& api, int size) {
+  std::vector<NcclUniqueId> ids(static_cast<size_t>(size)), drawn(1);
+  const auto errors = on_ranks(size, [&](int rank) {
+    const auto bootstrap = make_bootstrap(make(rank));
+    ids[static_cast<size_t>(rank)] = nccl_meet(*bootstrap, [&] {
+      NcclGuest guest;
+      api.get_version(&guest.nccl_version);
+      if (rank == 0) {
+        api.get_unique_id(&guest.id);
+        drawn[0] = guest.id;
+      }
+      return guest;
+    });
+    char mine = 0, all[8];
+    bootstrap->allgather(&mine, all, 1);
+  });
+  REQUIRE(text_of(errors) == "");
+  for (const NcclUniqueId& id : ids) CHECK(std::memcmp(&id, &drawn[0], sizeof id) == 0);
+  CHECK(std::string(ids[0].internal, 128) != std::string(128, '\0'));
+}
+
+std::vector<std::optional<Error>> meet(int size, const std::function<NcclGuest(int)>& prepare) {
+  ThreadGroup group(size);
+  return on_ranks(size, [&](int rank) {
+    const auto bootstrap = make_bootstrap(group.transport(rank));
+    nccl_meet(*bootstrap, [&] { return prepare(rank); });
+  });
+}
+
+const std::string kStub = MUONRT_STUBS "/libmuonrt_stub_nccl.so";
+const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // without ncclCommSplit
+
+std::optional<Error> loading(const std::vector<std::string>& names) {
+  std::vector<const char*> list;
+  for (const std::string& name : names) list.push_back(name.c_str());
+  return error_of([&] { load_nccl(list.data(), static_cast<int>(list.size())); });
+}
+
+/// The version that is found, or the error, in a process that shows `shown` to all of its parts:
+/// one of its own, which the loader leaves like that for good.
+std::string loading_beside(const std::string& shown, const char* name) {
+  int ends[2] = {};
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    std::string text = "it cannot be shown";
+    if (dlopen(shown.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
+      int version = 0;
+      const auto error = error_of([&] { load_nccl(&name, 1).get_version(&version); });
+      text = error ? error->message() : cat("version ", version);
+    }
+    const bool written = write(ends[1], text.data(), text.size()) == std::ssize(text);
+    _exit(written ? 0 : 1);
+  }
+  close(ends[1]);
+  char text[2048];
+  std::string out;
+  for (ssize_t n = 0; (n = read(ends[0], text, sizeof text)) > 0;)
+    out.append(text, static_cast<size_t>(n));
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return out;
+}
+
+bool says(const std::optional<Error>& error, Status status, const std::string& words) {
+  return error && error->status() == status && error->message().find(words) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("nccl api: every function resolves in the real library, without a driver", "[nccl]") {
+  const NcclApi* const api = cuda_test::real_nccl();
+  if (!api) {
+    WARN("skipped: no NCCL library");
+    return;
+  }
+  int version = 0;
+  CHECK(api->get_version(&version) == kNcclSuccess);
+  CHECK(version >= 21900);
+  CHECK(nccl_version_text(22809) == "2.28.9");
+  CHECK(std::string(api->error_string(kNcclInvalidUsage)).size() > 3);
+}
+
+TEST_CASE("nccl api: unique ids of the real library travel over every bootstrap", "[nccl]") {
+  const NcclApi* const api = cuda_test::real_nccl();
+  if (!api) {
+    WARN("skipped: no NCCL library");
+    return;
+  }
+  const int port = loopback::free_port();
+  check_ids(
+      [&](int rank) {
+        return make_post_transport(
+            make_tcp_post({rank, 3, loopback::at_port(port), "", "secret of ids", 1}, 30000));
+      },
+      *api, 3);
+  ThreadGroup group(4);
+  check_ids([&](int rank) { return group.transport(rank); }, *api, 4);
+}
+
+TEST_CASE("nccl api: a library that is missing, or is none, is told by name", "[nccl]") {
+  CHECK(says(loading({"libno-such-nccl.so.2"}), Status::kNotSupported, "NCCL cannot be loaded"));
+  CHECK(says(loading({"libc.so.6"}), Status::kNotSupported,
+             "libc.so.6 has no function ncclGetVersion (NCCL is older than 2.19"));
+}
+
+TEST_CASE("nccl api: of names that are all missing each is told, the first one foremost",
+          "[nccl]") {
+  const auto error = loading({"libno-such-nccl.so.2", "/no/such/nccl", "libno-such-nccl.so"});
+  REQUIRE(error);
+  const std::string& text = error->message();
+  CAPTURE(text);
+  const size_t first = text.find("(libno-such-nccl.so.2: "),
+               second = text.find("; /no/such/nccl: "), third = text.find("; libno-such-nccl.so: ");
+  CHECK(first < second);
+  CHECK(second < third);
+  CHECK(third != std::string::npos);
+}
+
+TEST_CASE("nccl api: a file that is there and cannot be loaded is not passed over", "[nccl]") {
+  const loopback::Folder folder;
+  const std::string broken = folder.path() + "/libnccl.so.2";
+  std::ofstream(broken) << "no library";
+  const std::string next = folder.path() + "/next.so";
+  std::filesystem::copy_file(kPart, next);
+  const auto error = loading({broken, next});
+  REQUIRE(error);
+  INFO(error->message());
+  CHECK(says(error, Status::kNotSupported, "NCCL cannot be loaded (" + broken + ": "));
+  CHECK(error->message().find(next) == std::string::npos);
+  // What is not there is passed over.
+  CHECK(says(loading({"libno-such-nccl.so.2", folder.path() + "/no-such", next}),
+             Status::kNotSupported, next + " has no function ncclCommSplit"));
+}
+
+TEST_CASE("nccl api: the copy that the program shows to all comes first, under any name",
+          "[nccl]") {
+  // Where there is nothing under that name, and where there may be a real one.
+  for (const char* const name : {"libno-such-nccl.so.2", "libnccl.so.2"}) {
+    CHECK(loading_beside(kStub, name) == "version 23099");
+    CHECK(loading_beside(kPart, name).find(kPart + " has no function ncclCommSplit") == 0);
+  }
+}
+
+TEST_CASE("nccl meeting: versions that differ are named with their ranks, on every rank",
+          "[nccl]") {
+  const auto nccl = meet(4, [](int rank) {
+    NcclGuest guest;
+    guest.nccl_version = rank == 2 ? 22703 : 22809;
+    return guest;
+  });
+  const auto library = meet(3, [](int rank) {
+    NcclGuest guest;
+    guest.library_version = rank == 0 ? 10203 : 10100;
+    return guest;
+  });
+  for (const auto& e : nccl)
+    CHECK(says(e, Status::kMismatch,
+               "versions of NCCL differ (2.27.3 on ranks [2]; 2.28.9 on ranks [0, 1, 3])"));
+  for (const auto& e : library)
+    CHECK(says(e, Status::kMismatch,
+               "versions of muonrt differ (1.1.0 on ranks [1, 2]; 1.2.3 on ranks [0])"));
+}
+
+TEST_CASE("nccl meeting: a rank that cannot take part is named on every rank", "[nccl]") {
+  const auto errors = meet(3, [](int rank) {
+    if (rank == 1) throw Error(Status::kNotSupported, "no NCCL here");
+    return NcclGuest();
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kNotSupported, "rank 1: no NCCL here"));
+}

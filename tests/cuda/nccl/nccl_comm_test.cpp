@@ -1,0 +1,239 @@
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+
+#include "comm/callback_transport.hpp"
+#include "cuda/nccl/nccl_capture.hpp"
+#include "cuda/nccl/nccl_ranks.hpp"
+#include "support/bits_cases.hpp"
+#include "support/callback_table.hpp"
+
+// The communicator over a fake NCCL and the emulated GPU.
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+world::Case small_case(size_t mesh, int scheme, bool eager) {
+  bits::Factors f;
+  f.mesh = mesh;
+  f.scheme = scheme;
+  f.commit = eager;
+  f.window = 2;
+  return bits::make(f, false, 2);
+}
+
+}  // namespace
+
+TEST_CASE("nccl: an exchange is one group, empty pairs are left out, its bytes arrive", "[nccl]") {
+  std::vector<std::string> logs[3];
+  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
+    const int rank = comm.rank();
+    const auto message = [](int from, int to) {
+      return values(static_cast<uint64_t>(from * 10 + to), DType::kF32, 16 + from + to);
+    };
+    // 0 -> 1, 1 -> 0, 2 -> 0, 2 -> 2; rank 1 gets nothing from 2.
+    const std::vector<std::pair<int, int>> pairs = {{0, 1}, {1, 0}, {2, 0}, {2, 2}};
+    std::vector<SendTo> sends;
+    std::vector<ReceiveFrom> receives;
+    for (const auto& [from, to] : pairs) {
+      const Bytes bytes = message(from, to);
+      if (from == rank) sends.push_back({to, machine.put(bytes), std::ssize(bytes)});
+      if (to == rank)
+        receives.push_back({from, machine.put(Bytes(bytes.size())), std::ssize(bytes)});
+    }
+    comm.exchange(machine.on(), sends, receives);
+    machine.finish();
+    for (const ReceiveFrom& r : receives) {
+      const Bytes got = machine.get(static_cast<const unsigned char*>(r.data), r.bytes);
+      if (difference(got, message(r.peer, rank)) != -1) require_none("bytes differ");
+    }
+    logs[rank] = fake_nccl::log(rank);
+    if (comm.exchanges() != 1) require_none("exchanges");
+    const int64_t sent[] = {17 * 4, 17 * 4, 18 * 4};
+    if (comm.bytes_sent() != sent[rank]) require_none("bytes_sent");
+    char all[3];
+    comm.allgather("", all, 1);
+  });
+  CHECK(text_of(errors) == "");
+  CHECK(logs[0] == std::vector<std::string>{"group: send 1 x 68 receive 1 x 68 receive 2 x 72"});
+  CHECK(logs[1] == std::vector<std::string>{"group: send 0 x 68 receive 0 x 68"});
+  CHECK(logs[2] == std::vector<std::string>{"group: send 0 x 72"});
+  check_rules();
+}
+
+TEST_CASE("nccl: exchanges of overlapping pairs in one order do not block, whoever comes late",
+          "[nccl]") {
+  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
+    const int rank = comm.rank();
+    // Slots of ranks {0, 1}, {0, 2}, {1, 2}, again and again; a rank passes over the others'.
+    const std::pair<int, int> slots[] = {{0, 1}, {0, 2}, {1, 2}};
+    for (int turn = 0; turn < 12; ++turn) {
+      const auto [a, b] = slots[turn % 3];
+      if (rank != a && rank != b) continue;
+      const int peer = rank == a ? b : a;
+      auto* const out = machine.put(std::vector<int64_t>{100 * turn + rank});
+      auto* const in = machine.put(std::vector<int64_t>{-1});
+      const SendTo send{peer, out, 8};
+      const ReceiveFrom receive{peer, in, 8};
+      comm.exchange(machine.on(), {&send, 1}, {&receive, 1});
+      if (machine.get_one(in) != 100 * turn + peer) require_none("value");
+    }
+    char all[3];
+    comm.allgather("", all, 1);
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl: reductions sum and compare as the host's do", "[nccl][ptx]") {
+  const auto errors = on_nccl(4, kLong, [&](Comm& comm, Machine& machine) {
+    const int rank = comm.rank();
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    auto* const integers = machine.put(std::vector<int64_t>{1, rank, kMax});
+    comm.reduce_sum(machine.on(), integers, integers, 3);
+    std::vector<float> mine = {static_cast<float>(-rank), rank == 2 ? std::nanf("") : 9.0f,
+                               rank == 1 ? 0.0f : -0.0f, -INFINITY};
+    auto* const floats = machine.put(mine);
+    comm.reduce_max(machine.on(), floats, floats, 4);
+    machine.finish();
+    const auto sums = machine.get(integers, 3);
+    if (sums != std::vector<int64_t>{4, 6, -4}) require_none("sum");
+    const auto most = machine.get(floats, 4);
+    if (most[0] != 0.0f || !std::isnan(most[1]) || std::signbit(most[2]) || most[3] != -INFINITY)
+      require_none("maximum");
+    char all[4];
+    comm.allgather("", all, 1);
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl: steps of 1 to 4 ranks give the bits of one, on one GPU and on two", "[nccl]") {
+  fake_nccl::reset();
+  const world::Tensors alone = run_world(small_case(0, 0, false), plain);
+  struct Row {
+    size_t mesh;
+    int scheme;
+    bool eager, two_gpus = false;
+  };
+  for (const Row& row : {Row{1, 0, false},
+                         {3, 2, true},
+                         {6, 1, false},
+                         {4, 5, true},
+                         {1, 0, false, true},
+                         {3, 0, true, true}}) {
+    const world::Case c = small_case(row.mesh, row.scheme, row.eager);
+    INFO(c.describe() << (row.two_gpus ? ", two GPUs" : ""));
+    const auto device_of = [&](int rank) { return row.two_gpus ? (rank + 1) % 2 : 0; };
+    const auto make = [&](std::unique_ptr<Transport> transport) {
+      NcclOptions options;
+      options.device_index = device_of(transport->rank());
+      return over_fake(std::move(transport), options);
+    };
+    CHECK(run_world(c, make, device_of) == alone);
+  }
+  const auto counts = fake_nccl::counts();
+  CHECK(counts.aborted == 0);
+  CHECK(counts.destroyed == counts.made);
+  check_rules();
+  // Everything but products is the host's.
+  const world::Case c = small_case(0, 0, false);
+  const world::Tensors host = world::run(c).tensors;
+  for (size_t i = 0; i < c.params.size(); ++i) {
+    INFO(c.params[i].name);
+    CHECK(alone.momentum[i] == host.momentum[i]);
+    CHECK(alone.variance[i] == host.variance[i]);
+    if (c.params[i].role == Role::kAdamW) CHECK(alone.params[i] == host.params[i]);
+  }
+}
+
+TEST_CASE("nccl: a group to itself that was captured is replayed with new bytes", "[nccl]") {
+  fake_nccl::reset();
+  check_captured_exchange(fake_nccl::api());
+  check_rules();
+}
+
+TEST_CASE("nccl: operations on a stream under capture are refused by name, and spoil nothing",
+          "[nccl]") {
+  const auto errors = on_nccl(1, kLong, [&](Comm& comm, Machine& machine) {
+    check_capture_refused(comm, machine, "nccl: the stream is being captured");
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl: an operation that a peer never joins ends at the deadline, on all ranks",
+          "[nccl]") {
+  std::atomic<int> ended = 0;
+  const auto errors = on_nccl(3, 300, [&](Comm& comm, Machine& machine) {
+    auto* const value = machine.put(std::vector<int64_t>{5});
+    while (comm.rank() == 2 && ended < 2) std::this_thread::yield();
+    comm.reduce_sum(machine.on(), value, value, 1);
+    while (!comm.error()) std::this_thread::yield();
+    ++ended;
+    machine.finish();
+    if (machine.get_one(value) != 5) require_none("an aborted sum was delivered");
+    throw *comm.error();
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kTimeout, "reduce_sum #0 of rank "));
+  check_rules();
+}
+
+TEST_CASE("nccl: what a peer publishes on a table of the caller's ends what waits inside NCCL",
+          "[nccl]") {
+  fake_nccl::reset();
+  std::atomic<int> destroyed = 0;
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const auto table = callback_table::table_over(group.transport(rank), destroyed);
+    auto transport = std::make_unique<CallbackTransport>(read_transport(&table));
+    transport->set_timeout_ms(kLong);
+    const auto comm = plain(std::move(transport));
+    Machine machine(world_device());
+    if (rank == 1) comm->abort(Status::kAborted, "enough");
+    auto* const value = machine.put(std::vector<int64_t>{3});
+    comm->reduce_sum(machine.on(), value, value, 1);  // rank 1 throws here
+    while (!comm->error()) std::this_thread::yield();
+    machine.finish();
+    throw *comm->error();
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+}
+
+TEST_CASE("nccl: abort from another thread ends all ranks' operations", "[nccl]") {
+  const auto errors = on_nccl(2, kLong, [&](Comm& comm, Machine& machine) {
+    auto* const value = machine.put(std::vector<int64_t>{3});
+    if (comm.rank() == 1) {
+      comm.abort(Status::kAborted, "enough");
+    } else {
+      comm.reduce_sum(machine.on(), value, value, 1);
+      machine.finish();
+      if (machine.get_one(value) != 3) require_none("an aborted sum was delivered");
+    }
+    comm.reduce_sum(machine.on(), value, value, 1);
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+}
+
+TEST_CASE("nccl: an abort of the transport that it was made from ends the next operation",
+          "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    const auto transport = group.transport(rank);
+    const auto comm = plain(transport->duplicate());
+    const auto twin = comm->duplicate();  // as an optimizer takes it
+    Machine machine(world_device());
+    auto* const value = machine.put(std::vector<int64_t>{3});
+    twin->reduce_sum(machine.on(), value, value, 1);
+    machine.finish();
+    if (rank == 1) transport->abort_family(Status::kAborted, "enough");
+    twin->reduce_sum(machine.on(), value, value, 1);
+    machine.finish();
+    twin->reduce_sum(machine.on(), value, value, 1);
+  });
+  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+}

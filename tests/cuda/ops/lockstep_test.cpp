@@ -1,0 +1,41 @@
+// Newton-Schulz of several shapes of one slot side by side.
+
+#include <catch2/catch.hpp>
+
+#include "cuda/symmetric/symmetric_cases.hpp"
+#include "unit/algo/lockstep_cases.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+std::vector<backends::Backend> cuda_backends() {
+  std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
+  for (const SymmetricProvider own : symmetric_providers())
+    list.push_back(backends::cuda(false, own));
+  list.push_back(backends::cuda());
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("cuda lockstep: shapes, forms, dtypes and lists together have the bits of each alone",
+          "[cuda][bits]") {
+  const auto jobs = lockstep_cases::jobs();
+  for (auto& backend : cuda_backends()) {
+    const auto together = runner::orthogonalize(backend, jobs);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      INFO(backend.name << ", job " << i);
+      const auto alone = runner::orthogonalize(backend, {jobs[i]})[0];
+      CHECK(lockstep_cases::same_bits(together[i], alone));
+    }
+  }
+}
+
+TEST_CASE("cuda lockstep: only kernels of our own want shapes side by side", "[cuda]") {
+  CHECK_FALSE(make_device(SymmetricProvider::kVendor)->ops().together().shapes);
+  for (const SymmetricProvider own : symmetric_providers())
+    CHECK(make_device(own)->ops().together().shapes);
+  CHECK_FALSE(make_host()->ops().together().shapes);
+}

@@ -1,0 +1,128 @@
+#include <catch2/catch.hpp>
+
+#include "algo/restarts.hpp"
+#include "cuda/symmetric/symmetric_cases.hpp"
+#include "unit/algo/newton_schulz_cases.hpp"
+
+using namespace muonrt;
+using namespace newton_schulz_cases;
+
+namespace {
+
+std::vector<backends::Backend> cuda_backends() {
+  std::vector<backends::Backend> list = {backends::cuda(/*naive_products=*/true)};
+  for (const SymmetricProvider own : cuda_test::symmetric_providers())
+    list.push_back(backends::cuda(false, own));
+  list.push_back(backends::cuda());
+  return list;
+}
+
+/// Where the Gram form of this list restarts in `dtype`.
+std::vector<int> restarts_of(const Named& l, DType dtype) {
+  CoefficientList list;
+  for (const auto& [a, b, c] : l.list) list.steps.push_back({a, b, c});
+  list.input_safety = l.safety;
+  return find_restarts(list, dtype, list);
+}
+
+}  // namespace
+
+TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in bf16 and f16",
+          "[cuda]") {
+  auto backends = cuda_backends();
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>(1, 7), {16, 24}, {33, 65}}) {
+    const Matrix x = textbook::gaussian(m, n, 31);
+    for (const Named& l : five_step_lists()) {
+      for (const DType transport : {DType::kF32, DType::kBF16}) {
+        if (!bf16_stands(l)) continue;  // no headroom: its tolerance is for the catalogue alone
+        const Matrix in = textbook::rounded(x, transport);
+        const Matrix expected = textbook::newton_schulz(l.list, l.safety, in);
+        for (auto& backend : backends) {
+          INFO(backend.name << ", " << l.name << ", " << m << " x " << n);
+          const Matrix f32 = standard(backend, l, DType::kF32, transport, in);
+          CHECK(textbook::max_difference(f32, expected) <= near(l));
+          const Matrix bf16 = standard(backend, l, DType::kBF16, transport, in);
+          CHECK(textbook::max_difference(bf16, expected) <= tolerance::newton_schulz_bf16(m));
+          // Three more bits.
+          const Matrix f16 = standard(backend, l, DType::kF16, transport, in);
+          CHECK(textbook::max_difference(f16, expected) <= tolerance::newton_schulz_bf16(m) / 8);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda newton-schulz: the Gram form equals the standard form in f32", "[cuda]") {
+  const Named l = five_step_lists()[2];
+  const Matrix x = textbook::gaussian(24, 60, 5);
+  for (auto& backend : cuda_backends()) {
+    const auto settings = runner::settings_of(l.list, l.safety, DType::kF32, {2});
+    const Matrix gram =
+        runner::orthogonalize(backend, settings, runner::gram(l.list, {2}), DType::kF32, x);
+    const Matrix expected = textbook::newton_schulz(l.list, l.safety, x);
+    CHECK(textbook::max_difference(gram, expected) <=
+          tolerance::gram_f32(textbook::gain(l.list, l.safety)));
+  }
+}
+
+TEST_CASE("cuda newton-schulz: with AOL's row factors the steps are the textbook's", "[cuda]") {
+  const Named l = {"aol", textbook::lists::kAolFlash, 1.0};
+  const Matrix x = textbook::rounded(textbook::gaussian(17, 40, 6), DType::kF32);
+  const Matrix expected = textbook::newton_schulz_steps(l.list, textbook::aol_scaled(1.0, x));
+  for (auto& backend : cuda_backends()) {
+    INFO(backend.name);
+    auto settings = runner::settings_of(l.list, l.safety, DType::kF32);
+    settings.row_scaling = RowScaling::kAol;
+    const Matrix o =
+        runner::orthogonalize(backend, settings, runner::standard(l.list), DType::kF32, x);
+    CHECK(textbook::max_difference(o, expected) <= 4 * near(l));
+  }
+}
+
+TEST_CASE("cuda newton-schulz: a matrix in a batch has the bits it has alone", "[cuda]") {
+  const Named l = five_step_lists()[2];
+  std::vector<Matrix> batch;
+  for (uint64_t i = 0; i < 5; ++i) batch.push_back(textbook::gaussian(12, 40, 40 + i));
+  for (auto& backend : cuda_backends()) {
+    for (const DType iteration : {DType::kF32, DType::kBF16}) {
+      const auto settings = runner::settings_of(l.list, l.safety, iteration);
+      const auto together =
+          runner::orthogonalize(backend, settings, runner::standard(l.list), DType::kF32, batch);
+      for (size_t i = 0; i < batch.size(); ++i)
+        CHECK(runner::same_bits(together.matrices[i],
+                                runner::orthogonalize(backend, settings, runner::standard(l.list),
+                                                      DType::kF32, batch[i])));
+    }
+  }
+}
+
+TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do, in both forms",
+          "[cuda]") {
+  auto host = backends::host(1);
+  std::vector<backends::Backend> devices;
+  for (const SymmetricProvider own : cuda_test::symmetric_providers())
+    devices.push_back(backends::cuda(false, own));
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>(40, 100), {130, 150}, {100, 400}}) {
+    for (const Named& l : five_step_lists()) {
+      if (!bf16_stands(l)) continue;
+      const Matrix in = textbook::rounded(textbook::gaussian(m, n, 77), DType::kBF16);
+      for (const DType dtype : {DType::kBF16, DType::kF16}) {
+        const auto restarts = restarts_of(l, dtype);
+        const auto settings = runner::settings_of(l.list, l.safety, dtype, restarts);
+        for (const bool gram : {false, true}) {
+          const auto method = gram ? runner::gram(l.list, restarts) : runner::standard(l.list);
+          const auto run = [&](backends::Backend& on) {
+            return runner::orthogonalize(on, settings, method, DType::kBF16, in);
+          };
+          const Matrix here = run(host);
+          for (auto& device : devices) {
+            INFO(device.name << ", " << l.name << ", " << m << " x " << n << ", " << name_of(dtype)
+                             << (gram ? ", gram" : ", standard"));
+            CHECK(textbook::max_difference(here, run(device)) <=
+                  tolerance::order_of_sums(dtype, gram, m));
+          }
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,314 @@
+#include "optimizer/optimizer.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "comm/host_comm.hpp"
+#include "comm/self_transport.hpp"
+#include "cuda/machine.hpp"
+#include "cuda/nccl/self_comm.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+struct Param {
+  const char* name;
+  std::vector<int64_t> shape;
+  Role role;
+  DType dtype, grad_dtype;
+  int64_t numel() const {
+    int64_t n = 1;
+    for (const int64_t s : shape) n *= s;
+    return n;
+  }
+};
+
+std::vector<Param> params() {
+  constexpr DType f = DType::kF32, h = DType::kBF16;
+  return {{"wide", {24, 80}, Role::kMuon, f, f}, {"tall", {70, 12}, Role::kMuon, h, h},
+          {"twin", {24, 80}, Role::kMuon, f, h}, {"row", {1, 37}, Role::kMuon, f, f},
+          {"bias", {53}, Role::kAdamW, f, f},    {"embedding", {29, 12}, Role::kAdamW, h, h},
+          {"none", {0, 3}, Role::kAdamW, f, f}};
+}
+
+/// One rank, its buffers in memory of the device it steps on.
+class Rig {
+ public:
+  Rig(Machine& memory, const std::function<std::unique_ptr<Device>()>& make, CommitMode commit,
+      Comm& comm, int64_t health_every = 0)
+      : memory_(memory) {
+    const auto mesh = std::make_shared<Mesh>(std::vector<int64_t>{1}, std::vector<std::string>{},
+                                             std::vector<int32_t>{});
+    settings.groups = {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kAdamW)};
+    settings.commit = commit;
+    settings.chunk_bytes = 4000;
+    settings.window = 2;
+    settings.poison = true;
+    settings.health_every = health_every;
+    uint64_t seed = 1;
+    for (const Param& p : params()) {
+      ParamSettings s;
+      s.name = p.name;
+      s.group = p.role == Role::kMuon ? 0 : 1;
+      s.dtype = p.dtype;
+      s.grad_dtype = p.grad_dtype;
+      s.layout = Layout::from_placements(mesh, p.shape, {Placement{}}, Reading::kLiteral);
+      s.data = memory.put(values(seed, p.dtype, p.numel()));
+      s.grad = memory.put(values(seed + 1, p.grad_dtype, p.numel()));
+      seed += 10;
+      settings.params.push_back(std::move(s));
+    }
+    optimizer = Optimizer::create(
+        comm, [&] { return settings; }, [&](const OptimizerSettings&) { return make(); });
+  }
+
+  Status step(uint64_t number) {
+    for (size_t i = 0; i < settings.params.size(); ++i) {
+      const Param p = params()[i];
+      optimizer->set_grad(static_cast<int64_t>(i),
+                          memory_.put(values(1000 * number + i, p.grad_dtype, p.numel())));
+    }
+    return step_only();
+  }
+  /// @param multiplier  of all gradients, on the device; may be null.
+  Status step_only(const float* multiplier = nullptr) {
+    return optimizer->step(
+        [&] {
+          StepSettings s;
+          s.lr = 0.02;
+          s.grad_multiplier = multiplier;
+          return s;
+        },
+        report);
+  }
+
+  Bytes data(size_t param) const {
+    const Param p = params()[param];
+    return bytes_of(settings.params[param].data, p.numel() * size_of(p.dtype));
+  }
+  Bytes state(size_t param, StateKind kind) const {
+    const StateView view = optimizer->state(static_cast<int64_t>(param), kind);
+    return bytes_of(view.data, view.numel * 4);
+  }
+  Bytes bytes_of(const void* from, int64_t bytes) const {
+    return from ? memory_.get(static_cast<const unsigned char*>(from), bytes) : Bytes();
+  }
+
+  OptimizerSettings settings;
+  std::unique_ptr<Optimizer> optimizer;
+  StepReport report;
+
+ private:
+  Machine& memory_;
+};
+
+std::unique_ptr<Device> cuda_device() { return make_device(); }
+std::unique_ptr<Device> host() { return make_host(); }
+
+}  // namespace
+
+TEST_CASE("cuda step: the same as on the host, products aside", "[cuda]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    Machine cuda_memory(cuda_device()), host_memory(host());
+    SelfComm cuda_comm, host_comm;
+    Rig on_cuda(cuda_memory, cuda_device, commit, cuda_comm);
+    Rig on_host(host_memory, host, commit, host_comm);
+    for (uint64_t step = 0; step < 3; ++step) {
+      CHECK(on_cuda.step(step) == Status::kOk);
+      CHECK(on_host.step(step) == Status::kOk);
+      CHECK(on_cuda.report.orthogonalized == 4);
+      CHECK(on_cuda.report.step == on_host.report.step);
+    }
+    for (size_t i = 0; i < params().size(); ++i) {
+      const Param p = params()[i];
+      INFO(p.name);
+      CHECK(difference(on_cuda.state(i, StateKind::kMomentum),
+                       on_host.state(i, StateKind::kMomentum)) == -1);
+      const Bytes got = on_cuda.data(i), expected = on_host.data(i);
+      if (p.role == Role::kAdamW) {
+        CHECK(difference(on_cuda.state(i, StateKind::kVariance),
+                         on_host.state(i, StateKind::kVariance)) == -1);
+        CHECK(difference(got, expected) == -1);
+        continue;
+      }
+      // Updates travel as bf16: a rounding or two apart in each step, and one of the weight itself.
+      double worst = 0, unit = p.dtype == DType::kF32 ? 0 : 0x1p-8;
+      for (int64_t e = 0; e < p.numel(); ++e)
+        worst = std::max(worst, std::abs(static_cast<double>(value_in(got, p.dtype, e)) -
+                                         static_cast<double>(value_in(expected, p.dtype, e))));
+      const double step_size =
+          0.02 * 0.2 * std::sqrt(static_cast<double>(std::max(p.shape[0], p.shape[1])));
+      CHECK(worst <= 3 * step_size * 0x1p-6 + unit);
+    }
+  }
+}
+
+TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", "[cuda]") {
+  Machine eager_memory(cuda_device()), graph_memory(cuda_device());
+  SelfComm eager_comm, graph_comm;
+  const Device* device = nullptr;
+  Rig eager(eager_memory, cuda_device, CommitMode::kAtomic, eager_comm);
+  Rig graphs(
+      graph_memory,
+      [&] {
+        auto made = make_cuda_device(0, {.graphs = true});
+        device = made.get();
+        return made;
+      },
+      CommitMode::kAtomic, graph_comm);
+  // Recorded at creation, once for each batch; nothing is made after that.
+  const int64_t objects = device->objects();
+  CHECK(objects > eager.optimizer->device().objects());
+  for (uint64_t step = 0; step < 4; ++step) {
+    CHECK(eager.step(step) == Status::kOk);
+    CHECK(graphs.step(step) == Status::kOk);
+  }
+  CHECK(device->objects() == objects);
+  for (size_t i = 0; i < params().size(); ++i) {
+    INFO(params()[i].name);
+    CHECK(difference(graphs.data(i), eager.data(i)) == -1);
+    CHECK(difference(graphs.state(i, StateKind::kMomentum), eager.state(i, StateKind::kMomentum)) ==
+          -1);
+  }
+}
+
+TEST_CASE("cuda step: masters begin as the parameters, momentum as zero", "[cuda]") {
+  Machine memory(cuda_device());
+  SelfComm comm;
+  const Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
+  for (const size_t i : {size_t{1}, size_t{5}}) {
+    const Bytes weights = rig.data(i), master = rig.state(i, StateKind::kMaster);
+    for (int64_t e = 0; e < params()[i].numel(); ++e)
+      CHECK(value_in(master, DType::kF32, e) == value_in(weights, DType::kBF16, e));
+    const Bytes momentum = rig.state(i, StateKind::kMomentum);
+    CHECK(difference(momentum, Bytes(momentum.size())) == -1);
+  }
+}
+
+TEST_CASE("cuda step: a gradient that is not finite votes it down, and nothing changes", "[cuda]") {
+  for (const size_t bad : {size_t{2}, size_t{5}}) {
+    Machine memory(cuda_device());
+    SelfComm comm;
+    Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
+    REQUIRE(rig.step(0) == Status::kOk);
+    std::vector<Bytes> before;
+    const auto snapshot = [&] {
+      std::vector<Bytes> out;
+      for (size_t i = 0; i < params().size(); ++i) {
+        out.push_back(rig.data(i));
+        out.push_back(rig.state(i, StateKind::kMomentum));
+      }
+      return out;
+    };
+    before = snapshot();
+    const Param p = params()[bad];
+    Bytes grad = values(3, p.grad_dtype, p.numel());
+    set_value(grad, p.grad_dtype, 17, std::nanf(""));
+    rig.optimizer->set_grad(static_cast<int64_t>(bad), memory.put(grad));
+    CHECK(rig.step_only() == Status::kSkipped);
+    CHECK(rig.report.nonfinite_param == static_cast<int64_t>(bad));
+    CHECK(rig.report.step == 1);
+    CHECK(difference(snapshot(), before) == -1);
+    CHECK(rig.step(1) == Status::kOk);
+    CHECK(difference(snapshot(), before) >= 0);
+  }
+}
+
+TEST_CASE("cuda step: after the first it takes no memory and makes no object", "[cuda]") {
+  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
+    Machine memory(cuda_device());
+    SelfComm comm;
+    Rig rig(memory, cuda_device, commit, comm);
+    REQUIRE(rig.step(0) == Status::kOk);
+    const Device& device = rig.optimizer->device();
+    const int64_t allocations = device.allocations(), objects = device.objects();
+    for (uint64_t step = 1; step < 4; ++step) REQUIRE(rig.step(step) == Status::kOk);
+    CHECK(device.allocations() == allocations);
+    CHECK(device.objects() == objects);
+    const int64_t slow = slow_calls();
+    for (int step = 0; step < 3; ++step) REQUIRE(rig.step_only() == Status::kOk);
+    CHECK(slow_calls() == slow);
+  }
+}
+
+TEST_CASE("cuda step: the first one finds all that it needs, so ranks wait for one another alone",
+          "[cuda]") {
+  struct Form {
+    CommitMode commit;
+    bool graphs;
+    int64_t health_every;
+  };
+  for (const Form form : {Form{CommitMode::kAtomic, false, 0}, Form{CommitMode::kEager, false, 1},
+                          Form{CommitMode::kAtomic, true, 2}}) {
+    Machine memory(cuda_device());
+    SelfComm comm;
+    const auto make = [&] { return make_cuda_device(0, {.graphs = form.graphs}); };
+    Rig rig(memory, make, form.commit, comm, form.health_every);
+    const float* const one = memory.put_one(1.0f);
+    const Device& device = rig.optimizer->device();
+    const int64_t allocations = device.allocations(), objects = device.objects();
+    const int64_t slow = slow_calls();
+    for (int step = 0; step < 3; ++step) {
+      REQUIRE(rig.step_only(step == 0 ? one : nullptr) == Status::kOk);
+      CHECK(rig.report.orthogonalized == 4);
+    }
+    CHECK(slow_calls() == slow);
+    CHECK(device.allocations() == allocations);
+    CHECK(device.objects() == objects);
+  }
+}
+
+TEST_CASE("cuda step: the times of its stages are kept", "[cuda]") {
+  Machine memory(cuda_device());
+  SelfComm comm;
+  Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
+  // The rehearsal is no step.
+  for (const Span& span : rig.optimizer->pipeline().spans()) REQUIRE(span.end == 0);
+  CHECK(rig.optimizer->pipeline().resident_peak() == 0);
+  REQUIRE(rig.step(0) == Status::kOk);
+  int64_t ran = 0;
+  for (const Span& span : rig.optimizer->pipeline().spans()) {
+    CHECK(span.end >= span.begin);
+    ran += span.end > 0;
+  }
+  CHECK(ran > 10);
+}
+
+TEST_CASE("cuda step: buffers that the device does not reach are refused by name", "[emulated]") {
+  Machine memory(cuda_device());
+  SelfComm comm;
+  Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
+  static float host_memory[64];
+  const auto refused = [](const auto& work) {
+    try {
+      work();
+    } catch (const Error& e) {
+      return e.status() == Status::kInvalidArgument &&
+             e.message().find("param 'bias'") != std::string::npos &&
+             e.message().find("reaches") != std::string::npos;
+    }
+    return false;
+  };
+  if (!is_emulated()) return;  // a GPU may reach all of the host's memory
+  CHECK(refused([&] { rig.optimizer->set_grad(4, host_memory); }));
+  OptimizerSettings settings = rig.settings;
+  settings.params[4].data = host_memory;
+  CHECK(refused([&] {
+    Optimizer::create(
+        comm, [&] { return settings; }, [](const OptimizerSettings&) { return cuda_device(); });
+  }));
+}
+
+TEST_CASE("cuda step: a communicator of host memory is refused at creation", "[cuda]") {
+  Machine memory(cuda_device());
+  HostComm comm(make_self_transport());
+  try {
+    Rig(memory, cuda_device, CommitMode::kAtomic, comm);
+    FAIL("created");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kNotSupported);
+    CHECK(e.message().find("works on host memory") != std::string::npos);
+  }
+}

@@ -1,0 +1,380 @@
+#pragma once
+
+#include "cuda/symmetric/job_list.hpp"
+#include "cuda/symmetric/ring.hpp"
+#include "cuda/symmetric/ring_machine.hpp"
+
+// What the threads of sm90.cu and sm90_small.cu do with the ring, step by step and under the names
+// of the functions there; phases are those of ring.hpp, which the kernels use. A warpgroup is one
+// thread: one of its threads speaks for all. Faults are planted to see that the model notices.
+namespace ring_model {
+
+using muonrt::cuda::JobKind;
+
+enum class Fault {
+  kNone,
+  kOneStage,            // a ring of one: a stage is given back when the next has come
+  kNoEmptyWait,         // a producer fills a stage that is being read
+  kNoPeerWait,          // a producer copies into the other block's stage that is being read
+  kNoPeerWaitAtD,       // nor waits for it before D
+  kNoPeerArrival,       // consumers do not tell the other block
+  kEarlyRelease,        // a stage is given back when its own products are under way
+  kUnfinishedRelease,   // a stage is given back before its products are done
+  kNoLastRelease,       // the last stage of a tile's products is not given back
+  kNoLastReleaseOfOne,  // not by one of the consumers
+  kNoReleaseOfD,        // D's stages are not given back
+  kWrongParity,         // a producer waits for the phase after the one it needs
+  kNoFullWait,          // a consumer reads before the copies are there
+  kFillsAlone,          // D of a pair without the other block's arrival: two phases ahead of it
+  kDOfOneBlock,         // one block of a pair has D, the other has not
+  kDeeperInOneBlock,    // one block of a pair has a stage more
+  kPairsLast,           // a block has a tile of its own before a pair
+  kHalfForOne,          // a pair's half of B goes to one block alone
+  kNoLastMeeting,       // a block ends while the other still copies into it
+  // Of the small tiles.
+  kDOverSums,   // D comes to where the sums of slices lie
+  kNoMeeting,   // sums of slices are read before the blocks have met
+  kSumsTooSoon  // a block writes its sums over a stage that its products read
+};
+
+/// A tile as the ring sees it. Slices add up their own parts of the depth.
+struct Tile {
+  JobKind kind;
+  int stages;
+  bool d = false, once = false;  // once: rows that A and B share are copied once
+  int slices = 1;
+};
+using Tiles = std::vector<Tile>;
+
+/// Writes down the program of one thread of block `rank`.
+class Writer {
+ public:
+  Writer(Fault planted, int rank) : fault_(planted), own_(1u << rank) {}
+
+  bool has(Fault fault) const { return fault_ == fault; }
+  int ring() const { return has(Fault::kOneStage) ? 1 : muonrt::cuda::kRingStages; }
+
+  void wait(Name name, int fill, uint32_t parity) {
+    program.push_back({Action::Kind::kWait, name, stage_of(fill), own_, parity});
+  }
+  void wait_full(int fill) {
+    if (!has(Fault::kNoFullWait)) wait(Name::kFull, fill, muonrt::cuda::parity_of(fill, ring()));
+  }
+  void wait_free(Name name, int fill) {
+    const uint32_t parity = muonrt::cuda::parity_before(fill, ring());
+    wait(name, fill, has(Fault::kWrongParity) ? parity ^ 1u : parity);
+  }
+  bool waits(int fill) const { return muonrt::cuda::waits(fill, ring()); }
+  void arrive(Name name, int fill, unsigned blocks, int units = 0) {
+    program.push_back({Action::Kind::kArrive, name, stage_of(fill), blocks, 0, units});
+  }
+  void copy(int fill, unsigned blocks, const Pieces& pieces) {
+    program.push_back({Action::Kind::kCopy, Name::kFull, stage_of(fill), blocks, 0, 0, pieces});
+  }
+  void read(int fill, const Pieces& pieces) {
+    program.push_back({Action::Kind::kRead, Name::kFull, stage_of(fill), own_, 0, 0, pieces});
+  }
+  /// What was read: now it may change.
+  void read_end(int fill, const Pieces& pieces) {
+    program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, pieces});
+  }
+  void write_first_stage(const Pieces& pieces) {
+    program.push_back({Action::Kind::kWrite, Name::kFull, 0, own_, 0, 0, pieces});
+  }
+  void read_first_stage(unsigned blocks, const Pieces& pieces) {
+    for (const auto kind : {Action::Kind::kRead, Action::Kind::kReadEnd})
+      program.push_back({kind, Name::kFull, 0, blocks, 0, 0, pieces});
+  }
+  /// The cluster's blocks meet for the turn-th time.
+  void meet(int turn) {
+    program.push_back({Action::Kind::kArrive, Name::kMeeting, 0, own_});
+    program.push_back(
+        {Action::Kind::kWait, Name::kMeeting, 0, own_, static_cast<uint32_t>(turn) & 1u});
+  }
+  unsigned own() const { return own_; }
+
+  Program program;
+
+ private:
+  int stage_of(int fill) const { return muonrt::cuda::stage_of(fill, ring()); }
+
+  Fault fault_;
+  unsigned own_;
+};
+
+/// Threads of one block of sm90.cu. A unit is 64 rows, 8 KB: a stage has two of A, four of B, or
+/// two for each box of D.
+class LargeBlock {
+ public:
+  /// @param blocks  of the cluster: 2 where the list has pairs.
+  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks)
+      : tiles_(tiles), fault_(fault), rank_(rank), other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
+
+  std::vector<Program> programs() const { return {produce(), consume(0), consume(1)}; }
+
+ private:
+  Content a(int tile, int depth, int half) const { return {tile, depth, 10 * rank_ + half}; }
+  /// The rows of B of a pair are the same in both blocks.
+  Content b(int tile, int depth, int unit) const {
+    const Tile& t = tiles_[static_cast<size_t>(tile)];
+    if (t.once && unit < 2) return a(tile, depth, unit);
+    return {tile, depth, 20 + unit + (t.kind == JobKind::kPair ? 0 : 10 * rank_)};
+  }
+  Content d(int tile, int square, int half) const {
+    return {tile, -2, 40 + 10 * rank_ + 2 * square + half};
+  }
+
+  void open_stage(Writer& w, int fill, bool pair, int units) const {
+    if (w.waits(fill)) {
+      if (!w.has(Fault::kNoEmptyWait)) w.wait_free(Name::kEmpty, fill);
+      if (pair && !w.has(Fault::kNoPeerWait)) w.wait_free(Name::kPeerEmpty, fill);
+    }
+    w.arrive(Name::kFull, fill, w.own(), units);
+  }
+
+  void produce_d(Writer& w, int tile, int& fill) const {
+    const Tile& t = tiles_[static_cast<size_t>(tile)];
+    const bool pair = t.kind == JobKind::kPair;
+    for (int half = 0; half < (t.kind == JobKind::kSquare ? 1 : 2); ++half, ++fill) {
+      const int boxes = t.kind == JobKind::kMedium && half == 1 ? 1 : 2;
+      open_stage(w, fill, pair && !w.has(Fault::kNoPeerWaitAtD), 2 * boxes);
+      w.arrive(Name::kFull, fill, pair && !w.has(Fault::kFillsAlone) ? other_ : w.own());
+      for (int box = 0; box < boxes; ++box) {
+        Pieces pieces;
+        for (int u = 0; u < 2; ++u) pieces.add(2 * box + u, d(tile, 2 * half + box, u));
+        w.copy(fill, w.own(), pieces);
+      }
+    }
+  }
+
+  void produce_job(Writer& w, int tile, int& fill) const {
+    const Tile& t = tiles_[static_cast<size_t>(tile)];
+    const bool pair = t.kind == JobKind::kPair, medium = t.kind == JobKind::kMedium;
+    const int rows = medium ? 1 : 2;  // units of a box of B
+    const int boxes = medium ? 3 : t.kind == JobKind::kSquare ? 1 : 2;
+    const int there = t.once ? 2 / rows : 0;
+    for (int depth = 0; depth < t.stages; ++depth, ++fill) {
+      open_stage(w, fill, pair, 2 + (boxes - there) * rows);
+      w.arrive(Name::kFull, fill, w.own());
+      Pieces of_a;
+      for (int u = 0; u < 2; ++u) of_a.add(u, a(tile, depth, u));
+      w.copy(fill, w.own(), of_a);
+      for (int box = pair ? rank_ : there; box < (pair ? rank_ + 1 : boxes); ++box) {
+        Pieces of_b;
+        for (int u = 0; u < rows; ++u)
+          of_b.add(2 + (box - there) * rows + u, b(tile, depth, box * rows + u));
+        w.copy(fill, pair && !w.has(Fault::kHalfForOne) ? w.own() | other_ : w.own(), of_b);
+      }
+    }
+    if (t.d) produce_d(w, tile, fill);
+  }
+
+  Program produce() const {
+    Writer w(fault_, rank_);
+    int fill = 0;
+    for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) produce_job(w, tile, fill);
+    if (!w.has(Fault::kNoLastMeeting)) w.meet(0);
+    return w.program;
+  }
+
+  void release(Writer& w, int fill, bool pair) const {
+    w.arrive(Name::kEmpty, fill, w.own());
+    if (pair && !w.has(Fault::kNoPeerArrival)) w.arrive(Name::kPeerEmpty, fill, other_);
+  }
+
+  /// Operands of a stage that one consumer's products read.
+  Pieces operands(int tile, int depth, int consumer) const {
+    const Tile& t = tiles_[static_cast<size_t>(tile)];
+    Pieces pieces;
+    if (!t.once) pieces.add(consumer, a(tile, depth, consumer));
+    for (int u = 0; u < muonrt::cuda::cols_of(t.kind) / 64; ++u)
+      pieces.add((t.once ? 0 : 2) + u, b(tile, depth, u));
+    return pieces;
+  }
+
+  /// multiply and multiply_stage.
+  void multiply(Writer& w, int tile, int begin, int end, int consumer, int& fill) const {
+    const bool pair = tiles_[static_cast<size_t>(tile)].kind == JobKind::kPair;
+    Pieces before;
+    const auto finish = [&](int finished) {
+      if (w.has(Fault::kUnfinishedRelease)) release(w, finished, pair);
+      w.read_end(finished, before);
+    };
+    for (int depth = begin; depth < end; ++depth, ++fill) {
+      w.wait_full(fill);
+      const Pieces now = operands(tile, depth, consumer);
+      w.read(fill, now);
+      if (w.has(Fault::kEarlyRelease)) release(w, fill, pair);
+      if (depth > begin) {
+        finish(fill - 1);
+        if (releases(w)) release(w, fill - 1, pair);
+      }
+      before = now;
+    }
+    finish(fill - 1);
+    const bool forgets = w.has(Fault::kNoLastRelease) ||
+                         (w.has(Fault::kNoLastReleaseOfOne) && consumer == 1 && rank_ == 0);
+    if (releases(w) && !forgets) release(w, fill - 1, pair);
+  }
+  /// Where the kernel does.
+  static bool releases(const Writer& w) {
+    return !w.has(Fault::kEarlyRelease) && !w.has(Fault::kUnfinishedRelease);
+  }
+
+  void finish_tile(Writer& w, int tile, int consumer, int& fill) const {
+    const Tile& t = tiles_[static_cast<size_t>(tile)];
+    const int squares = muonrt::cuda::cols_of(t.kind) / 64;
+    for (int square = 0; square < squares; square += 2, ++fill) {
+      w.wait_full(fill);
+      Pieces pieces;
+      for (int s = square; s < std::min(square + 2, squares); ++s)
+        pieces.add(2 * (s - square) + consumer, d(tile, s, consumer));
+      w.read(fill, pieces);
+      w.read_end(fill, pieces);
+      if (!w.has(Fault::kNoReleaseOfD)) release(w, fill, t.kind == JobKind::kPair);
+    }
+  }
+
+  Program consume(int consumer) const {
+    Writer w(fault_, rank_);
+    int fill = 0;
+    for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) {
+      const Tile& t = tiles_[static_cast<size_t>(tile)];
+      for (int slice = 0; slice < t.slices; ++slice)
+        multiply(w, tile, muonrt::cuda::slice_begin(t.stages, slice, t.slices),
+                 muonrt::cuda::slice_begin(t.stages, slice + 1, t.slices), consumer, fill);
+      if (t.d) finish_tile(w, tile, consumer, fill);
+    }
+    if (!w.has(Fault::kNoLastMeeting)) w.meet(0);
+    return w.program;
+  }
+
+  const Tiles& tiles_;
+  Fault fault_;
+  int rank_;
+  unsigned other_;  // block of a cluster
+};
+
+/// Threads of one block of sm90_small.cu: a tile of one or two squares. A unit is an operand's 64
+/// rows, or a square of D. Of a depth that is cut each block of the cluster has a slice.
+class SmallBlock {
+ public:
+  SmallBlock(const Tile& tile, Fault fault, int rank)
+      : tile_(tile),
+        fault_(fault),
+        rank_(rank),
+        cells_(tile.kind == JobKind::kWide ? 2 : 1),
+        begin_(muonrt::cuda::slice_begin(tile.stages, rank, tile.slices)),
+        stages_(muonrt::cuda::slice_begin(tile.stages, rank + 1, tile.slices) - begin_) {}
+
+  std::vector<Program> programs() const { return {produce(), consume()}; }
+
+ private:
+  Content operand(int fill, int part) const { return {rank_, begin_ + fill, part}; }
+  Pieces d() const {
+    Pieces pieces;
+    for (int square = 0; square < cells_; ++square)
+      pieces.add((fault_ == Fault::kDOverSums ? 1 : 2) - square, {rank_, -2, square});
+    return pieces;
+  }
+  static Pieces sums(int rank) {
+    Pieces pieces;
+    for (int u = 0; u < 2; ++u) pieces.add(u, {rank, -3, u});
+    return pieces;
+  }
+
+  void open_stage(Writer& w, int fill, int units) const {
+    if (w.waits(fill) && !w.has(Fault::kNoEmptyWait)) w.wait_free(Name::kEmpty, fill);
+    w.arrive(Name::kFull, fill, w.own(), units);
+  }
+  void meet(Writer& w) const {
+    if (tile_.slices > 1 && !w.has(Fault::kNoMeeting)) w.meet(0);
+  }
+  void meet_last(Writer& w) const {
+    if (tile_.slices > 1 && !w.has(Fault::kNoLastMeeting)) w.meet(w.has(Fault::kNoMeeting) ? 0 : 1);
+  }
+
+  Program produce() const {
+    Writer w(fault_, rank_);
+    for (int fill = 0; fill < stages_; ++fill) {
+      open_stage(w, fill, 1 + cells_ - tile_.once);
+      Pieces of_a;
+      of_a.add(0, operand(fill, 0));
+      w.copy(fill, w.own(), of_a);
+      for (int cell = tile_.once; cell < cells_; ++cell) {
+        Pieces of_b;
+        of_b.add(1 + cell - tile_.once, operand(fill, 1 + cell));
+        w.copy(fill, w.own(), of_b);
+      }
+    }
+    if (tile_.d) {
+      open_stage(w, stages_, cells_);
+      w.copy(stages_, w.own(), d());
+    }
+    meet(w);
+    meet_last(w);
+    return w.program;
+  }
+
+  Pieces operands(int fill) const {
+    Pieces pieces;
+    if (!tile_.once) pieces.add(0, operand(fill, 0));
+    for (int cell = 0; cell < cells_; ++cell)
+      pieces.add(1 + cell - tile_.once, operand(fill, tile_.once && cell == 0 ? 0 : 1 + cell));
+    return pieces;
+  }
+
+  void add_slices(Writer& w) const {
+    w.write_first_stage(sums(rank_));
+    meet(w);
+    for (int slice = 0; slice < tile_.slices; ++slice) w.read_first_stage(1u << slice, sums(slice));
+  }
+
+  Program consume() const {
+    Writer w(fault_, rank_);
+    for (int fill = 0; fill < stages_; ++fill) {
+      w.wait_full(fill);
+      w.read(fill, operands(fill));
+      if (w.has(Fault::kEarlyRelease)) w.arrive(Name::kEmpty, fill, w.own());
+      if (fill == 0) continue;
+      if (w.has(Fault::kUnfinishedRelease)) w.arrive(Name::kEmpty, fill - 1, w.own());
+      w.read_end(fill - 1, operands(fill - 1));
+      if (!w.has(Fault::kEarlyRelease) && !w.has(Fault::kUnfinishedRelease))
+        w.arrive(Name::kEmpty, fill - 1, w.own());
+    }
+    if (tile_.slices > 1 && w.has(Fault::kSumsTooSoon)) add_slices(w);
+    w.read_end(stages_ - 1, operands(stages_ - 1));
+    if (tile_.slices > 1 && !w.has(Fault::kSumsTooSoon)) add_slices(w);
+    if (tile_.d) {
+      w.wait_full(stages_);
+      w.read(stages_, d());
+      w.read_end(stages_, d());
+    }
+    meet_last(w);
+    return w.program;
+  }
+
+  const Tile& tile_;
+  Fault fault_;
+  int rank_, cells_, begin_, stages_;
+};
+
+/// The blocks of a cluster of large tiles, or one block.
+inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault) {
+  Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};
+  for (int rank = 0; rank < static_cast<int>(tiles.size()); ++rank)
+    launch.blocks.push_back(
+        LargeBlock(tiles[static_cast<size_t>(rank)], fault, rank, static_cast<int>(tiles.size()))
+            .programs());
+  return launch;
+}
+
+/// The blocks that compute a small tile.
+inline Launch small_launch(const Tile& tile, Fault fault) {
+  Launch launch{Writer(fault, 0).ring(), 1, 1, 1, {}};
+  for (int rank = 0; rank < tile.slices; ++rank)
+    launch.blocks.push_back(SmallBlock(tile, fault, rank).programs());
+  return launch;
+}
+
+}  // namespace ring_model

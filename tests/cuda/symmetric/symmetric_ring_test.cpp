@@ -1,0 +1,215 @@
+// The rings of the kernels for sm_90a by their model (ring_model.hpp): lists of tiles as the
+// kernels meet them, in any order of events, are computed to the end from what their stages are to
+// hold; with a fault planted, they are not.
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <span>
+#include <tuple>
+
+#include "cuda/symmetric/ring_model.hpp"
+
+using namespace ring_model;
+using namespace muonrt::cuda;
+
+namespace {
+
+using Random = std::mt19937_64;
+
+int below(Random& random, int end) { return static_cast<int>(random() % static_cast<size_t>(end)); }
+
+/// A tile as deep as the ring, or less or more.
+Tile tile_of(Random& random, JobKind kind) {
+  const bool may_touch = kind != JobKind::kPair;
+  return {kind, 1 + below(random, 2 * kRingStages), random() % 2 == 0,
+          may_touch && random() % 3 == 0};
+}
+
+/// Pairs first, the same in both blocks; then tiles of a block's own, or none.
+std::vector<Tiles> drawn_cluster(Random& random) {
+  std::vector<Tiles> blocks(2);
+  for (int pairs = below(random, 4); pairs > 0; --pairs) {
+    blocks[0].push_back(tile_of(random, JobKind::kPair));
+    blocks[1].push_back(blocks[0].back());
+  }
+  for (Tiles& tiles : blocks)
+    for (int own = below(random, 4); own > 0; --own)
+      tiles.push_back(tile_of(random, random() % 2 == 0 ? JobKind::kWide : JobKind::kSquare));
+  return blocks;
+}
+
+/// One cluster's jobs of a list for a launch of two shapes.
+std::vector<Tiles> listed_cluster(Random& random) {
+  std::vector<SymmetricShape> shapes;
+  std::vector<bool> with_d;
+  for (int i = 0; i < 2; ++i) {
+    shapes.push_back({1 + below(random, 1000), 1 + below(random, 400), 1 + below(random, 2), 1});
+    with_d.push_back(random() % 2 == 0);
+  }
+  const bool same = random() % 2 == 0;
+  const int blocks = 4 + 2 * below(random, 3), first = 2 * below(random, blocks / 2);
+  const JobList list = mixed_jobs(shapes, blocks, {.pairs = true});
+  std::vector<Tiles> cluster;
+  for (const int block : {first, first + 1}) {
+    const auto at = static_cast<size_t>(block);
+    cluster.emplace_back();
+    for (const TileJob& job :
+         std::span(list.jobs).subspan(static_cast<size_t>(list.first[at]),
+                                      static_cast<size_t>(list.first[at + 1] - list.first[at]))) {
+      const auto shape = static_cast<size_t>(job.shape);
+      cluster.back().push_back({job.kind, stages_of(shapes[shape].k), with_d[shape],
+                                same && job.row * kCell == first_col_of(job)});
+    }
+  }
+  return cluster;
+}
+
+/// Tiles of one block: medium ones, or squares whose depth is cut.
+std::vector<Tiles> drawn_block(Random& random) {
+  std::vector<Tiles> blocks(1);
+  const int slices = below(random, 3) * 2;
+  for (int own = 1 + below(random, 4); own > 0; --own) {
+    blocks[0].push_back(tile_of(random, slices > 0 ? JobKind::kSquare : JobKind::kMedium));
+    Tile& tile = blocks[0].back();
+    tile.slices = std::max(slices, 1);
+    tile.stages = std::max(tile.stages, slices);
+  }
+  return blocks;
+}
+
+/// Lists of a cluster's blocks as launches have them.
+std::vector<Tiles> tiles_of_run(int number, Random& random) {
+  return number % 8 == 0   ? listed_cluster(random)
+         : number % 8 == 1 ? drawn_block(random)
+                           : drawn_cluster(random);
+}
+
+/// What makes some faults: lists that there are not.
+void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
+  if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
+  if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;
+  if (fault == Fault::kDeeperInOneBlock) ++cluster[1][0].stages;
+  if (fault == Fault::kPairsLast)
+    for (Tiles& tiles : cluster) tiles.insert(tiles.begin(), tile_of(random, JobKind::kSquare));
+}
+
+Tile drawn_small(Random& random) {
+  Tile tile = tile_of(random, random() % 2 == 0 ? JobKind::kWide : JobKind::kSquare);
+  if (tile.kind == JobKind::kSquare) tile.slices = 1 << below(random, 3);
+  tile.stages = std::max(tile.stages * tile.slices - below(random, tile.slices), tile.slices);
+  return tile;
+}
+
+struct Wrong {
+  std::string what;
+  std::vector<std::string> story;  // the last events
+  int runs = 0;
+};
+
+Wrong run(const Launch& launch, int number) {
+  const auto seed = static_cast<uint64_t>(number);
+  Wrong wrong{Machine(launch, seed).run(), {}, number};
+  if (wrong.what.empty()) return wrong;
+  Machine again(launch, seed);
+  again.tell(&wrong.story);
+  again.run();
+  const auto last = std::ssize(wrong.story) - std::min<std::ptrdiff_t>(std::ssize(wrong.story), 60);
+  wrong.story.erase(wrong.story.begin(), wrong.story.begin() + last);
+  return wrong;
+}
+
+/// Runs of other lists in other orders, until something goes wrong.
+Wrong large(Fault fault, int runs) {
+  for (int i = 1; i <= runs; ++i) {
+    Random random(static_cast<uint64_t>(i));
+    std::vector<Tiles> cluster = tiles_of_run(i, random);
+    plant(fault, cluster, random);
+    Wrong wrong = run(large_launch(cluster, fault), i);
+    if (!wrong.what.empty()) return wrong;
+  }
+  return {"", {}, runs};
+}
+
+Wrong small(Fault fault, int runs) {
+  for (int i = 1; i <= runs; ++i) {
+    Random random(static_cast<uint64_t>(i));
+    const Tile tile = drawn_small(random);
+    Wrong wrong = run(small_launch(tile, fault), i);
+    if (!wrong.what.empty()) return wrong;
+  }
+  return {"", {}, runs};
+}
+
+std::string told(const Wrong& wrong) {
+  std::string all = muonrt::cat("run ", wrong.runs, ": ", wrong.what);
+  for (const std::string& event : wrong.story) all += "\n" + event;
+  return all;
+}
+
+constexpr int kRuns = 40000, kRunsWithFault = 2000;
+
+}  // namespace
+
+TEST_CASE("symmetric ring: no order of events overwrites, misses or blocks", "[emulated]") {
+  const Wrong wrong = large(Fault::kNone, kRuns);
+  INFO(told(wrong));
+  CHECK(wrong.what == "");
+}
+
+TEST_CASE("symmetric ring: its lists have each kind behind each that it may follow, all with D",
+          "[emulated]") {
+  // Kinds of two tiles in a row, whether each has D, whether the ring goes round in the second.
+  std::map<std::tuple<JobKind, JobKind, bool, bool, bool>, int> met;
+  for (int i = 1; i <= kRuns / 10; ++i) {
+    Random random(static_cast<uint64_t>(i));
+    for (const Tiles& tiles : tiles_of_run(i, random))
+      for (size_t t = 1; t < tiles.size(); ++t)
+        ++met[{tiles[t - 1].kind, tiles[t].kind, tiles[t - 1].d, tiles[t].d,
+               tiles[t].stages > kRingStages}];
+  }
+  const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
+  for (const auto& [before, after] : {std::pair(pair, pair),
+                                      {pair, wide},
+                                      {pair, square},
+                                      {wide, wide},
+                                      {wide, square},
+                                      {square, wide},
+                                      {square, square},
+                                      {JobKind::kMedium, JobKind::kMedium}})
+    for (int which = 0; which < 8; ++which) {
+      CAPTURE(static_cast<int>(before), static_cast<int>(after), which);
+      CHECK(met[{before, after, (which & 1) != 0, (which & 2) != 0, (which & 4) != 0}] >= 20);
+    }
+}
+
+TEST_CASE("symmetric ring: none does so in the ring of small tiles", "[emulated]") {
+  const Wrong wrong = small(Fault::kNone, kRuns);
+  INFO(told(wrong));
+  CHECK(wrong.what == "");
+}
+
+TEST_CASE("symmetric ring: each planted fault is found", "[emulated]") {
+  for (const Fault fault :
+       {Fault::kOneStage, Fault::kNoEmptyWait, Fault::kNoPeerWait, Fault::kNoPeerWaitAtD,
+        Fault::kNoPeerArrival, Fault::kEarlyRelease, Fault::kUnfinishedRelease,
+        Fault::kNoLastRelease, Fault::kNoLastReleaseOfOne, Fault::kNoReleaseOfD,
+        Fault::kWrongParity, Fault::kNoFullWait, Fault::kFillsAlone, Fault::kDOfOneBlock,
+        Fault::kDeeperInOneBlock, Fault::kPairsLast, Fault::kHalfForOne, Fault::kNoLastMeeting}) {
+    const Wrong wrong = large(fault, kRunsWithFault);
+    CAPTURE(static_cast<int>(fault));
+    CHECK_FALSE(wrong.what.empty());
+  }
+  for (const Fault fault : {Fault::kOneStage, Fault::kNoLastRelease, Fault::kNoReleaseOfD})
+    CHECK(large(fault, kRunsWithFault).what == "nobody can go on");
+}
+
+TEST_CASE("symmetric ring: each fault planted in the ring of small tiles is found", "[emulated]") {
+  for (const Fault fault :
+       {Fault::kOneStage, Fault::kNoEmptyWait, Fault::kEarlyRelease, Fault::kUnfinishedRelease,
+        Fault::kWrongParity, Fault::kNoFullWait, Fault::kNoLastMeeting, Fault::kDOverSums,
+        Fault::kNoMeeting, Fault::kSumsTooSoon}) {
+    const Wrong wrong = small(fault, kRunsWithFault);
+    CAPTURE(static_cast<int>(fault));
+    CHECK_FALSE(wrong.what.empty());
+  }
+}

@@ -1,0 +1,250 @@
+// Products by the vendor's library, as its stand-in sees them: which algorithm, how many launches,
+// and what becomes of refusals.
+
+#include <catch2/catch.hpp>
+
+#include "command/bench/fastest_products.hpp"
+#include "cuda/machine.hpp"
+#include "cuda/symmetric/fake_cublas.hpp"
+
+using namespace muonrt;
+using namespace cuda_test;
+
+namespace {
+
+struct Refused {
+  explicit Refused(const fake_cublas::Refusals& what) { fake_cublas::refuse(what); }
+  ~Refused() { fake_cublas::refuse({}); }
+};
+
+struct Shape {
+  int64_t m, n, k;
+  bool transpose_b = false;
+};
+constexpr Shape kShape{24, 40, 56};
+
+/// What C = A op(B) holds for `count` pairs of matrices.
+Bytes product(Machine& machine, const Shape& s, int64_t count, DType dtype = DType::kBF16) {
+  const auto make = [&](int64_t rows, int64_t cols, uint64_t seed) {
+    MatrixBatch m{nullptr, dtype, rows, cols, machine.ops().leading_dimension(cols, dtype),
+                  count,   0};
+    m.stride = rows * m.ld;
+    m.data = machine.put(values(seed, dtype, count * m.stride));
+    return m;
+  };
+  Product p;
+  p.a = make(s.m, s.k, 1);
+  p.b = s.transpose_b ? make(s.n, s.k, 2) : make(s.k, s.n, 2);
+  p.c = make(s.m, s.n, 3);
+  p.transpose_b = s.transpose_b;
+  machine.ops().multiply(machine.on(), p);
+  machine.finish();
+  return machine.get(static_cast<const unsigned char*>(p.c.data),
+                     count * p.c.stride * size_of(dtype));
+}
+
+std::vector<int64_t> counts_of(const std::vector<fake_cublas::Launch>& launches) {
+  std::vector<int64_t> out;
+  for (const auto& launch : launches) out.push_back(launch.count);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("vendor: an algorithm is looked for once for a shape, however many matrices",
+          "[emulated]") {
+  Machine machine(make_device());
+  product(machine, kShape, 1);
+  const int64_t searches = fake_cublas::searches();
+  fake_cublas::launches();
+  for (const int64_t count : {1, 4, 3, 4}) product(machine, kShape, count);
+  CHECK(fake_cublas::searches() == searches);
+  CHECK(counts_of(fake_cublas::launches()) == std::vector<int64_t>{1, 4, 3, 4});
+  product(machine, {24, 40, 56, true}, 1);
+  CHECK(fake_cublas::searches() == searches + 1);
+}
+
+TEST_CASE("vendor: an algorithm is chosen for as many matrices as fill a GPU, by the shape alone",
+          "[emulated]") {
+  fake_cublas::asked();
+  for (const int64_t count : {1, 7}) {
+    Machine machine(make_device());
+    product(machine, kShape, count);
+    const auto asked = fake_cublas::asked();
+    REQUIRE(asked.size() == 1);
+    CHECK(asked[0].count == 128);  // no more, however small
+    CHECK(asked[0].stride == 24 * 64);
+    CHECK(asked[0].reductions == 0);
+  }
+  struct Expected {
+    int64_t m, n, count;
+  };
+  // 264 tiles of 128 x 256 are two for each of 132 SMs: 6 x 8 of them are one matrix's, 32 x 16.
+  for (const Expected& e :
+       {Expected{768, 2048, 6}, Expected{4096, 4096, 1}, Expected{129, 257, 66}}) {
+    Machine machine(make_device());
+    machine.ops().reserve(e.m, e.n, 64, DType::kBF16);
+    for (const auto& asked : fake_cublas::asked()) CHECK(asked.count == e.count);
+  }
+}
+
+TEST_CASE("vendor: an algorithm that takes no single matrix is passed over", "[emulated]") {
+  const Refused refused({.alone = true});
+  Machine machine(make_device());
+  fake_cublas::launches();
+  for (const int64_t count : {1, 5}) product(machine, kShape, count);
+  const auto seen = fake_cublas::launches();
+  CHECK(counts_of(seen) == std::vector<int64_t>{1, 5});
+  for (const auto& launch : seen) CHECK(launch.candidate == 1);
+}
+
+TEST_CASE("vendor: the fastest algorithm of a batch is found by timing those that are proposed",
+          "[emulated]") {
+  Machine plain(make_device()),
+      machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
+  CHECK(machine.device->describe() != plain.device->describe());
+  fake_cublas::asked();
+  const Bytes expected = product(plain, kShape, 5);
+  CHECK(fake_cublas::asked().size() == 1);
+  CHECK(difference(product(machine, kShape, 5), expected) == -1);
+  // The batch in one launch, and its matrices one by one; each may be cut in depth.
+  const auto asked = fake_cublas::asked();
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[0].count == 5);
+  CHECK(asked[1].count == 1);
+  for (const auto& one : asked) CHECK(one.reductions == 7);
+  fake_cublas::launches();
+  CHECK(difference(product(machine, kShape, 5), expected) == -1);
+  const auto seen = fake_cublas::launches();
+  CHECK(fake_cublas::asked().empty());
+  for (const auto& launch : seen) CHECK(launch.candidate == 2);
+  product(machine, kShape, 4);
+  CHECK(fake_cublas::asked().size() == 2);
+}
+
+TEST_CASE("vendor: without an algorithm for a batch the fastest is one for single matrices",
+          "[emulated]") {
+  Machine plain(make_device());
+  const Bytes expected = product(plain, kShape, 3);
+  const Refused refused({.batches = true});
+  Machine machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
+  product(machine, kShape, 3);
+  fake_cublas::launches();
+  CHECK(difference(product(machine, kShape, 3), expected) == -1);
+  CHECK(counts_of(fake_cublas::launches()) == std::vector<int64_t>(3, 1));
+}
+
+TEST_CASE("vendor: a batch that no algorithm computes has no fastest one, and no plain loops",
+          "[emulated]") {
+  struct Expected {
+    fake_cublas::Refusals what;
+    std::string reason;
+  };
+  for (const Expected& e : {Expected{{.shapes = true}, "it proposes none"},
+                            Expected{{.candidates = true}, "it proposes none"},
+                            Expected{{.launches = true}, "a launch that is refused"}}) {
+    const Refused refused(e.what);
+    Machine machine(make_cuda_device(0, {.make_products = tool::make_fastest_products}));
+    try {
+      product(machine, kShape, 3);
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::kNotSupported);
+      CHECK(error.message().find("3 products 24 x 40 of depth 56") != std::string::npos);
+      CHECK(error.message().find(e.reason) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("vendor: both forms of a reserved shape are there before the first product",
+          "[emulated]") {
+  Machine machine(make_device());
+  machine.ops().reserve(24, 40, 56, DType::kF16);
+  const int64_t searches = fake_cublas::searches();
+  product(machine, kShape, 2, DType::kF16);
+  product(machine, {24, 40, 56, true}, 2, DType::kF16);
+  CHECK(fake_cublas::searches() == searches);
+}
+
+TEST_CASE("vendor: its matrices are column-major, so operands change places", "[emulated]") {
+  Machine machine(make_device());
+  fake_cublas::launches();
+  product(machine, {8, 24, 40}, 1);
+  product(machine, {8, 24, 40, true}, 1);
+  const auto seen = fake_cublas::launches();
+  REQUIRE(seen.size() == 2);
+  for (const auto& launch : seen) {
+    CHECK(launch.m == 24);
+    CHECK(launch.n == 8);
+    CHECK(launch.k == 40);
+  }
+  CHECK_FALSE(seen[0].transposed);
+  CHECK(seen[1].transposed);
+}
+
+TEST_CASE("vendor: batches that an algorithm refuses are launched one by one, with the same bits",
+          "[emulated]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Machine machine(make_device());
+    const Bytes together = product(machine, kShape, 5, dtype);
+    for (const fake_cublas::Refusals& what :
+         {fake_cublas::Refusals{.batches = true}, fake_cublas::Refusals{.most = 4}}) {
+      const Refused refused(what);
+      Machine other(make_device());
+      fake_cublas::launches();
+      CHECK(difference(product(other, kShape, 5, dtype), together) == -1);
+      CHECK(counts_of(fake_cublas::launches()) == std::vector<int64_t>(5, 1));
+      product(other, kShape, 4, dtype);
+      CHECK(counts_of(fake_cublas::launches()) ==
+            (what.batches ? std::vector<int64_t>(4, 1) : std::vector<int64_t>{4}));
+    }
+  }
+}
+
+TEST_CASE("vendor: shapes that it has no algorithm for are computed by plain loops", "[emulated]") {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Machine naive(make_device(true));
+    const Bytes expected = product(naive, kShape, 3, dtype);
+    for (const fake_cublas::Refusals& what :
+         {fake_cublas::Refusals{.shapes = true}, fake_cublas::Refusals{.candidates = true}}) {
+      const Refused refused(what);
+      Machine machine(make_device());
+      fake_cublas::launches();
+      CHECK(difference(product(machine, kShape, 3, dtype), expected) == -1);
+      CHECK(fake_cublas::launches().empty());
+    }
+  }
+}
+
+TEST_CASE("vendor: a product that fails is an error that names the call and the reason",
+          "[emulated]") {
+  Machine machine(make_device());
+  const Refused refused({.launches = true});
+  try {
+    product(machine, kShape, 1);
+    FAIL("no error");
+  } catch (const Error& e) {
+    CHECK(e.status() == Status::kDevice);
+    CHECK(e.message().find("matmul(") != std::string::npos);
+    CHECK(e.message().find("a launch that is refused") != std::string::npos);
+  }
+}
+
+TEST_CASE("vendor: each GPU has handles of its own, which serve again; the rest is given back",
+          "[emulated]") {
+  // To destroy a handle waits for the whole GPU.
+  const int64_t alive = fake_cublas::alive();
+  const int64_t handles = [] {
+    const Machine first(make_device(false, 0)), second(make_device(false, 1));
+    return fake_cublas::handles();
+  }();
+  {
+    Machine first(make_device(false, 0)), second(make_device(false, 1));
+    const Bytes here = product(first, kShape, 2);
+    CHECK(difference(product(second, kShape, 2), here) == -1);
+    CHECK(difference(product(first, kShape, 2), here) == -1);
+    CHECK(fake_cublas::alive() > alive);
+  }
+  CHECK(fake_cublas::alive() == alive);
+  CHECK(fake_cublas::handles() == handles);
+}

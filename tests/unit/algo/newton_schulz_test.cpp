@@ -1,0 +1,290 @@
+#include "algo/newton_schulz.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "newton_schulz_cases.hpp"
+#include "support/numerics/reference_ops.hpp"
+
+using namespace muonrt;
+using namespace newton_schulz_cases;
+namespace lists = textbook::lists;
+
+namespace {
+
+/// Entries +-1, rows orthogonal; n is a power of two.
+Matrix hadamard(int64_t n) {
+  Matrix h(n, n);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      h(i, j) = __builtin_popcountll(static_cast<uint64_t>(i & j)) % 2 ? -1 : 1;
+  return h;
+}
+
+Matrix outer(int64_t rows, int64_t cols, uint64_t seed) {
+  const Matrix u = textbook::gaussian(rows, 1, seed), v = textbook::gaussian(1, cols, seed + 1);
+  return textbook::multiply(u, v);
+}
+
+}  // namespace
+
+TEST_CASE("newton-schulz: a rank-one matrix becomes p(1) times its direction",
+          "[unit][newton-schulz]") {
+  for (auto& backend : backends::all()) {
+    for (const Named& l : five_step_lists()) {
+      const double p1 = textbook::compose(l.list, 1 / l.safety);
+      for (const auto& [rows, cols] :
+           {std::pair<int64_t, int64_t>{1, 1}, {1, 37}, {1, 300}, {5, 9}, {16, 16}, {24, 67}}) {
+        INFO(backend.name << ", " << l.name << ", " << rows << " x " << cols);
+        const Matrix x = textbook::rounded(outer(rows, cols, 3), DType::kF32);
+        const Matrix o = standard(backend, l, DType::kF32, DType::kF32, x);
+        const Matrix expected = textbook::scale(p1 / textbook::frobenius(x), x);
+        // u v^T is rounded to f32, so the null directions hold a little, times the slope.
+        CHECK(textbook::max_difference(o, expected) <= near(l));
+      }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
+  // The composed polynomial in float64; columns: Keller Jordan, You, Polar Express, raw/1.05.
+  struct Row {
+    int64_t k;
+    double p[4];
+  };
+  const Row rows[] = {{1, {0.696436, 0.978346, 0.903537, 1.019028}},
+                      {2, {1.108111, 1.025612, 1.134771, 0.878404}},
+                      {3, {0.685785, 1.003227, 0.875116, 0.853579}},
+                      {4, {0.765439, 0.985869, 1.086403, 0.884924}},
+                      {8, {1.066968, 0.986131, 1.118166, 1.123551}},
+                      {16, {0.714526, 0.987218, 1.004956, 0.975407}},
+                      {32, {1.018687, 1.015565, 1.068126, 1.026066}},
+                      {64, {0.688140, 0.984272, 0.908168, 0.909370}},
+                      {128, {0.722762, 0.991424, 1.129372, 0.971245}},
+                      {256, {1.070524, 1.031742, 0.997280, 1.091121}},
+                      {512, {0.808607, 1.015239, 1.056817, 0.923162}}};
+  const auto four = five_step_lists();
+  for (auto& backend : backends::all()) {
+    for (const Row& row : rows) {
+      if (backend.slow && row.k > 64) continue;
+      // Powers of two: a Hadamard matrix; else a cyclic permutation.
+      const bool power = (row.k & (row.k - 1)) == 0;
+      Matrix x(row.k, row.k);
+      for (int64_t i = 0; i < row.k; ++i) x(i, (i + 1) % row.k) = 1;
+      if (power) x = hadamard(row.k);
+      const double unit = power ? std::sqrt(static_cast<double>(row.k)) : 1.0;
+      for (size_t l = 0; l < 4; ++l) {
+        INFO(backend.name << ", " << four[l].name << ", k = " << row.k);
+        const Matrix o = standard(backend, four[l], DType::kF32, DType::kBF16, x);
+        const Matrix expected = textbook::scale(row.p[l] / unit, x);
+        CHECK(textbook::max_difference(o, expected) <= near(four[l]) + tolerance::printed(6));
+      }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: a diagonal matrix becomes p(d / norm), entry by entry",
+          "[unit][newton-schulz]") {
+  const double d[] = {1, -0.5, 0.25, 3, -0.03125, 0.0078125, 2, 0, 1.5};
+  Matrix x(9, 12);
+  double sum = 0;
+  for (int64_t i = 0; i < 9; ++i) x(i, (i * 5) % 12) = d[i], sum += d[i] * d[i];
+  for (auto& backend : backends::all()) {
+    for (const Named& l : five_step_lists()) {
+      INFO(backend.name << ", " << l.name);
+      const Matrix o = standard(backend, l, DType::kF32, DType::kBF16, x);
+      Matrix expected(9, 12);
+      for (int64_t i = 0; i < 9; ++i)
+        expected(i, (i * 5) % 12) = textbook::compose(l.list, d[i] / (l.safety * std::sqrt(sum)));
+      CHECK(textbook::max_difference(o, expected) <= near(l));
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: a zero matrix stays zero and is counted, beside others in its batch",
+          "[unit][newton-schulz]") {
+  const Matrix x = textbook::values(1, 6, 10), zero(6, 10);
+  for (auto& backend : backends::all()) {
+    for (const DType iteration : {DType::kF32, DType::kBF16}) {
+      for (const Form form : {Form::kStandard, Form::kGram}) {
+        INFO(backend.name << ", " << name_of(iteration));
+        const auto& list = lists::kPolarModded;
+        const auto settings = runner::settings_of(list, 1.02, iteration);
+        const Method method{form, 5,
+                            form == Form::kGram ? std::vector<int>{1, 3} : std::vector<int>{}};
+        const auto r = runner::orthogonalize(backend, settings, method, DType::kF32,
+                                             {zero, textbook::rounded(x, DType::kF32), zero});
+        CHECK(r.findings.zero_matrices == 2);
+        CHECK(textbook::frobenius(r.matrices[0]) == 0);
+        CHECK(textbook::frobenius(r.matrices[2]) == 0);
+        CHECK(textbook::frobenius(r.matrices[1]) > 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: the opposite input gives the opposite bits", "[unit][newton-schulz]") {
+  const Matrix x = textbook::rounded(textbook::gaussian(17, 40, 5), DType::kF32);
+  for (auto& backend : backends::all()) {
+    for (const DType iteration : {DType::kF32, DType::kBF16}) {
+      const Named l = five_step_lists()[2];
+      const Matrix o = standard(backend, l, iteration, DType::kF32, x);
+      const Matrix minus = standard(backend, l, iteration, DType::kF32, textbook::scale(-1, x));
+      INFO(backend.name);
+      CHECK(runner::same_bits(textbook::scale(-1, o), minus));
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: scaling by a power of two changes no bit", "[unit][newton-schulz]") {
+  const Matrix x = textbook::rounded(textbook::gaussian(11, 29, 6), DType::kBF16);
+  for (auto& backend : backends::all()) {
+    for (const DType transport : {DType::kF32, DType::kBF16}) {
+      for (const DType iteration : {DType::kF32, DType::kBF16}) {
+        const Named l = five_step_lists()[2];
+        const Matrix o = standard(backend, l, iteration, transport, x);
+        // Norms near 1e-30, 1e-19 (squares underflow in f32), 1e21 (they overflow) and 1e30.
+        for (const int k : {-103, -63, -1, 3, 67, 97}) {
+          INFO(backend.name << ", 2^" << k);
+          const Matrix scaled = textbook::scale(std::ldexp(1.0, k), x);
+          CHECK(runner::same_bits(o, standard(backend, l, iteration, transport, scaled)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: transposing and permuting commute with it", "[unit][newton-schulz]") {
+  const int64_t n = 21;
+  const Matrix x = textbook::rounded(textbook::gaussian(n, n, 8), DType::kF32);
+  Matrix permuted(n, n);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j < n; ++j) permuted((i * 5) % n, (j * 8) % n) = x(i, j);
+  for (auto& backend : backends::all()) {
+    for (const Named& l : five_step_lists()) {
+      INFO(backend.name << ", " << l.name);
+      const Matrix o = standard(backend, l, DType::kF32, DType::kF32, x);
+      const Matrix t = standard(backend, l, DType::kF32, DType::kF32, textbook::transpose(x));
+      CHECK(textbook::max_difference(textbook::transpose(o), t) <= 2 * near(l));
+      const Matrix p = standard(backend, l, DType::kF32, DType::kF32, permuted);
+      double worst = 0;
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j)
+          worst = std::max(worst, std::fabs(p((i * 5) % n, (j * 8) % n) - o(i, j)));
+      CHECK(worst <= 2 * near(l));
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: a matrix's bits do not depend on its batch", "[unit][newton-schulz]") {
+  for (auto& backend : backends::all()) {
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 7}, {13, 31}, {33, 65}}) {
+      std::vector<Matrix> batch;
+      for (uint64_t k = 0; k < 5; ++k)
+        batch.push_back(textbook::rounded(textbook::gaussian(m, n, 20 + k), DType::kBF16));
+      for (const DType iteration : {DType::kF32, DType::kBF16}) {
+        for (const Form form : {Form::kStandard, Form::kGram}) {
+          INFO(backend.name << ", " << m << " x " << n << ", " << name_of(iteration));
+          const auto settings = runner::settings_of(lists::kPolarModded, 1.02, iteration);
+          const Method method{form, 5,
+                              form == Form::kGram ? std::vector<int>{2} : std::vector<int>{}};
+          const auto together =
+              runner::orthogonalize(backend, settings, method, DType::kBF16, batch).matrices;
+          for (size_t k = 0; k < batch.size(); ++k) {
+            CHECK(runner::same_bits(together[k], runner::orthogonalize(backend, settings, method,
+                                                                       DType::kBF16, batch[k])));
+          }
+          const auto pair =
+              runner::orthogonalize(backend, settings, method, DType::kBF16, {batch[3], batch[1]})
+                  .matrices;
+          CHECK(runner::same_bits(pair[0], together[3]));
+          CHECK(runner::same_bits(pair[1], together[1]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserved",
+          "[unit][newton-schulz]") {
+  struct Case {
+    textbook::List list;
+    Method method;
+    int64_t square, gram, rectangle;  // of m x m by m x m, X X^T, m x m by m x n
+    int64_t sums = 0;                 // Q = b R + a I, passes over a whole matrix
+  };
+  const auto& pe = lists::kPolarModded;
+  const auto& cubic = lists::kCubic;
+  // Quintic: T of each; 4T - 3(1+k), 1+k, 1+k. Cubic: each step saves the square of R.
+  const Case cases[] = {
+      {pe, runner::standard(pe), 5, 5, 5},      {cubic, runner::standard(cubic), 0, 5, 5},
+      {pe, runner::gram(pe, {}), 17, 1, 1},     {pe, runner::gram(pe, {2}), 14, 2, 2},
+      {pe, runner::gram(pe, {1, 3}), 11, 3, 3}, {cubic, runner::gram(cubic, {2}), 9, 2, 2, 2},
+  };
+  for (const Case& c : cases) {
+    auto backend = backends::reference();
+    auto& ops = static_cast<reference::ReferenceOps&>(*backend.ops);
+    const int64_t m = 6, n = 10;
+    runner::orthogonalize(backend, runner::settings_of(c.list, 1.02, DType::kF32), c.method,
+                          DType::kF32, textbook::gaussian(m, n, 1));
+    int64_t square = 0, gram = 0, rectangle = 0, sums = 0;
+    for (const auto& p : ops.asked) {
+      sums += !p.product;
+      if (!p.product) continue;
+      square += p.n == m && p.k == m;
+      gram += p.n == m && p.k == n;
+      rectangle += p.n == n && p.k == m;
+      CHECK(p.symmetric == (p.n == m));
+      CHECK(std::any_of(ops.reserved.begin(), ops.reserved.end(),
+                        [&](const auto& r) { return r.m >= p.m && r.n == p.n && r.k == p.k; }));
+    }
+    CHECK(square == c.square);
+    CHECK(gram == c.gram);
+    CHECK(rectangle == c.rectangle);
+    CHECK(sums == c.sums);
+    // The planner's formula, checked against what was really asked for.
+    if (c.list[0].c == 0) continue;
+    const double md = m, nd = n;
+    const double planned =
+        orthogonalize_flops_plain(c.method, m, n) - orthogonalize_flops(c.method, m, n);
+    CHECK(planned ==
+          static_cast<double>(square) * md * md * md + static_cast<double>(gram) * md * md * nd);
+  }
+}
+
+TEST_CASE("newton-schulz: an empty matrix or batch enqueues nothing", "[unit][newton-schulz]") {
+  auto backend = backends::reference();
+  auto& ops = static_cast<reference::ReferenceOps&>(*backend.ops);
+  const auto settings = runner::settings_of(lists::kPolarModded, 1.02, DType::kF32);
+  for (const auto& [m, n, count] :
+       {std::tuple<int64_t, int64_t, int64_t>{0, 0, 1}, {0, 7, 2}, {3, 7, 0}}) {
+    MatrixBatch raw;
+    raw.rows = m, raw.cols = n, raw.ld = n, raw.count = count, raw.stride = m * n;
+    Findings findings;
+    const Method method = runner::standard(lists::kPolarModded);
+    const MatrixBatch out =
+        muonrt::orthogonalize(ops, *backend.stream, settings, method, raw, nullptr, &findings);
+    CHECK(out.rows == m);
+    CHECK(out.cols == n);
+    CHECK(out.count == count);
+    CHECK(ops.asked.empty());
+    CHECK(findings.zero_matrices == 0);
+  }
+}
+
+TEST_CASE("newton-schulz: a matrix that is not finite stays so, for the pack to find",
+          "[unit][newton-schulz]") {
+  for (auto& backend : backends::all()) {
+    for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+      Matrix x = textbook::values(3, 5, 8);
+      x(4, 2) = bad;
+      INFO(backend.name << ", " << bad);
+      const Matrix o = standard(backend, five_step_lists()[2], DType::kF32, DType::kF32, x);
+      CHECK(std::none_of(o.v.begin(), o.v.end(), [](double y) { return std::isfinite(y); }));
+    }
+  }
+}

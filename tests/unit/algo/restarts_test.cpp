@@ -1,0 +1,156 @@
+#include "algo/restarts.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+
+#include "algo/newton_schulz.hpp"
+#include "algo/rounding.hpp"
+#include "base/error.hpp"
+#include "support/numerics/coefficient_cases.hpp"
+
+using namespace muonrt;
+using cases::as_is;
+namespace lists = textbook::lists;
+
+namespace {
+
+/// The published simulation: eigenvalues shifted by 4e-4, singular values up to 1.
+RestartSearch published() { return {.perturbation = 4e-4, .bound = 200, .largest = 1}; }
+
+double metric(const textbook::List& list, const std::vector<int>& restarts) {
+  return restart_metric(as_is(list), restarts, published());
+}
+
+textbook::List first(const textbook::List& list, int64_t n) {
+  return {list.begin(), list.begin() + n};
+}
+
+}  // namespace
+
+TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit][restarts]") {
+  // By the simulation of Dao-AILab/gram-newton-schulz over 4001 points, repeated in Python; three
+  // digits.
+  const auto near = [](double expected) { return Approx(expected).epsilon(0.03); };
+  CHECK(metric(lists::kPolarRaw105, {}) == near(2.7e12));
+  CHECK(metric(lists::kPolarRaw105, {2}) == near(84.6));
+  CHECK(metric(lists::kPolarRaw105, {1}) == near(456));
+  CHECK(metric(lists::kPolarRaw105, {3}) == near(1.1e5));
+  CHECK(metric(lists::kPolarRaw105, {1, 2}) == near(60.9));
+  CHECK(metric(lists::kPolarModded, {}) == near(1.7e14));
+  CHECK(metric(lists::kPolarModded, {2}) == near(119));
+  CHECK(metric(lists::kPolarModded, {1}) == near(659));
+  CHECK(metric(lists::kPolarModded, {3}) == near(4.1e6));
+  CHECK(metric(lists::kPolarModded, {1, 2}) == near(70.6));
+  CHECK(metric(first(lists::kPolarEmerging, 5), {1}) == near(631));
+  CHECK(metric(first(lists::kPolarEmerging, 5), {1, 2}) == near(69.3));
+  CHECK(metric(lists::kYouJiacheng, {}) == near(2.1e8));
+  CHECK(metric(lists::kYouJiacheng, {2}) == near(53.2));
+  CHECK(metric(lists::kYouJiacheng, {1, 3}) == near(34.8));
+  CHECK(metric(lists::kKellerJordan, {}) == near(3.8e6));
+  CHECK(metric(lists::kKellerJordan, {3}) == near(62.5));
+  CHECK(metric(lists::kKellerJordan, {2}) == near(74.1));
+  CHECK(metric(lists::kKellerJordan, {2, 3}) == near(19.1));
+  CHECK(metric(lists::kCansPrinted, {1}) == near(7.3e4));
+  CHECK(metric(lists::kCansPrinted, {1, 4}) == near(9.1e3));
+  CHECK(metric(lists::kPolarEmerging, {1, 3}) == near(170));
+  CHECK(metric(lists::kPolarEmerging, {1, 2, 4}) == near(57.4));
+  CHECK(metric(lists::kDeepSeekV4, {2, 4, 6}) == near(72.6));
+  CHECK(std::isinf(metric(lists::kDeepSeekV4, {})));
+  CHECK(std::isinf(metric(lists::kPolarEmerging, {})));
+}
+
+TEST_CASE("restarts: the search returns the fewest that are as accurate as bf16",
+          "[unit][restarts]") {
+  using Places = std::vector<int>;
+  const auto pe = CoefficientFamily::kPolarExpress;
+  const auto search = [](CoefficientFamily family, int steps, DType dtype) {
+    NewtonSchulzOptions options;
+    options.gram_iteration = dtype;
+    const DType standard = dtype == DType::kF32 ? dtype : DType::kBF16;
+    return make_newton_schulz(family, default_settings(family, steps), standard, options)
+        .gram_restarts;
+  };
+  CHECK(search(pe, 1, DType::kF16) == Places{});
+  // The published {2} has 3.7 times the error of bf16 on a spectrum with two levels.
+  CHECK(search(pe, 5, DType::kF16) == Places{1, 3});
+  for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
+  CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 3});
+  CHECK(search(CoefficientFamily::kKellerJordan, 5, DType::kF16) == Places{3});
+  // The same roundings as the standard form leave no product to save.
+  CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
+  CHECK(search(pe, 5, DType::kF32) == Places{3});
+  CHECK(search(pe, kMostSearchedSteps + 1, DType::kF16).size() == kMostSearchedSteps);
+}
+
+TEST_CASE("restarts: no smaller set is within the bounds of the search", "[unit][restarts]") {
+  for (const auto family : {CoefficientFamily::kPolarExpress, CoefficientFamily::kKellerJordan}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const int steps = 5;
+      NewtonSchulzOptions options;
+      options.gram_iteration = dtype;
+      const NewtonSchulz made =
+          make_newton_schulz(family, default_settings(family, steps), dtype, options);
+      const RestartSearch how = restart_search(made.gram_list, dtype);
+      const auto accepted = [&](const std::vector<int>& restarts) {
+        for (const TwoLevels& s : compared_spectra())
+          if (predicted_error(made.gram_list, restarts, dtype, s) >
+              how.error * predicted_error(made.list, {1, 2, 3, 4}, DType::kBF16, s))
+            return false;
+        return restart_metric(made.gram_list, restarts, how) <= how.bound;
+      };
+      INFO(name_of(family) << " in " << name_of(dtype));
+      CHECK((accepted(made.gram_restarts) || std::ssize(made.gram_restarts) == steps - 1));
+      for (unsigned set = 0; set < 1u << (steps - 1); ++set) {
+        std::vector<int> restarts;
+        for (int i = 1; i < steps; ++i)
+          if (set >> (i - 1) & 1) restarts.push_back(i);
+        if (restarts.size() < made.gram_restarts.size()) CHECK_FALSE(accepted(restarts));
+      }
+    }
+  }
+}
+
+TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][restarts]") {
+  const auto make = [](CoefficientFamily family, DType dtype, int steps = 5) {
+    return make_newton_schulz(family, default_settings(family, steps), dtype);
+  };
+  const auto pe = CoefficientFamily::kPolarExpress;
+  const NewtonSchulz f32 = make(pe, DType::kF32);
+  CHECK(f32.gram_list.steps[0].a == f32.list.steps[0].a);
+  CHECK(f32.gram_list.input_safety == 1.02);
+
+  NewtonSchulzOptions chosen;
+  chosen.safety_chosen = true;  // as is mode `all`, which this form has anyway
+  CoefficientSettings all = default_settings(pe, 5);
+  all.mode = SafetyMode::kAll;
+  all.safety = 1.1;
+  const NewtonSchulz kept = make_newton_schulz(pe, all, DType::kF16, chosen);
+  CHECK(kept.gram_list.steps[0].a == kept.list.steps[0].a);
+  CHECK(kept.gram_list.steps[0].a ==
+        Approx(textbook::polar_express(1e-3, 5, 0.02, 1.0)[0].a / 1.1).epsilon(1e-12));
+
+  const NewtonSchulz f16 = make(pe, DType::kF16);
+  CHECK(f16.gram_list.input_safety == 1.0);
+  const auto raw = textbook::polar_express(1e-3, 5, 0.02, 1.0);
+  CHECK(f16.gram_list.steps[0].a == Approx(raw[0].a / 1.05).epsilon(1e-12));
+  CHECK(f16.gram_list.steps[4].c == Approx(raw[4].c / std::pow(1.05, 5)).epsilon(1e-12));
+
+  // A mode that the caller chose has the list's own safety.
+  NewtonSchulzOptions mode;
+  mode.mode_chosen = true;
+  const NewtonSchulz own = make_newton_schulz(pe, default_settings(pe, 5), DType::kF16, mode);
+  CHECK(own.gram_list.steps[0].a == own.list.steps[0].a);
+  CHECK(own.gram_list.input_safety == 1.02);
+  CoefficientSettings finished = default_settings(pe, 5);
+  finished.mode = SafetyMode::kAll;
+  CHECK(make_newton_schulz(pe, finished, DType::kF16, mode).gram_list.steps[0].a ==
+        Approx(raw[0].a / 1.02).epsilon(1e-12));
+
+  const NewtonSchulz cans = make(CoefficientFamily::kCans, DType::kF16);
+  // No fewer restarts bound Q for this list.
+  CHECK(cans.gram_restarts == std::vector<int>{1, 2, 3, 4});
+  CHECK(permitted_form(cans, FormChoice::kAuto) == FormChoice::kStandard);
+  CHECK(permitted_form(f16, FormChoice::kAuto) == FormChoice::kAuto);
+  CHECK(permitted_form(f16, FormChoice::kGram) == FormChoice::kGram);
+}

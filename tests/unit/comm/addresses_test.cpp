@@ -1,0 +1,96 @@
+#include "comm/tcp/addresses.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "comm/tcp/post_transport.hpp"
+#include "comm/tcp/socket.hpp"
+#include "comm/tcp/tcp_post.hpp"
+#include "support/loopback.hpp"
+#include "support/thread_ranks.hpp"
+#include "support/transport_checks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+
+namespace {
+
+std::string texts(const std::vector<SocketAddress>& addresses) {
+  std::string out;
+  for (const SocketAddress& a : addresses) out += cat(a.text(), " ");
+  return out;
+}
+std::string texts(const std::vector<Socket>& doors) {
+  std::string out;
+  for (const Socket& s : doors) out += cat(address_of(s).text(), " ");
+  return out;
+}
+std::string texts(const std::vector<SocketRoute>& routes) {
+  std::string out;
+  for (const SocketRoute& r : routes) out += cat(r.from.host(), " to ", r.to.text(), " ");
+  return out;
+}
+
+std::vector<SocketAddress> list(const std::vector<std::string>& of) {
+  std::vector<SocketAddress> out;
+  for (const std::string& text : of) out.push_back(resolve(text)[0]);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("addresses: rank 0 listens at those on its interface that the ranks come to",
+          "[unit][comm][rendezvous]") {
+  // Any address of the loopback network is on that interface, the first or not.
+  CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
+  CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
+        "127.0.0.9:80 127.0.0.8:80 ");
+  // A name that stands for both families, and an interface that has one.
+  CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
+  // One that is translated on the way lies on none.
+  CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
+}
+
+TEST_CASE("addresses: calls come from the interface, to the addresses that it can reach",
+          "[unit][comm][rendezvous]") {
+  CHECK(texts(routes_from("127.0.0.1", list({"[::1]:80", "127.0.0.9:80"}))) ==
+        "127.0.0.1 to 127.0.0.9:80 ");
+  CHECK_THROWS_WITH(routes_from("127.0.0.1", list({"[::1]:80"})),
+                    Catch::Contains("has no IPv6 address"));
+  CHECK_THROWS_WITH(addresses_on("127.0.0.1", list({"[::1]:80"})),
+                    Catch::Contains("has no IPv6 address"));
+  CHECK_THROWS_WITH(routes_from("nowhere0", list({"127.0.0.1:80"})),
+                    Catch::Contains("'nowhere0' is none of this machine's"));
+}
+
+TEST_CASE("addresses: it listens at all that are this machine's", "[unit][comm][rendezvous]") {
+  const std::string port = cat(':', loopback::free_port());
+  const auto all = list({"127.0.0.1" + port, "198.51.100.7" + port, "127.0.0.2" + port});
+  const auto doors = listen_at(all, 4);
+  CHECK(texts(doors) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  CHECK_THROWS_WITH(listen_at(all, 4), Catch::Contains("cannot listen at 127.0.0.1"));
+  CHECK_THROWS_WITH(listen_at(list({"198.51.100.7" + port}), 4),
+                    Catch::Contains("cannot listen at 198.51.100.7"));
+}
+
+TEST_CASE("addresses: a free port is the same at all of them", "[unit][comm][rendezvous]") {
+  const auto doors = listen_at_free_port(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), 4);
+  const std::string port = cat(':', address_of(doors.at(0)).port());
+  CHECK(port != ":0");
+  CHECK(texts(doors) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  CHECK((port_of("127.0.0.1" + port) == address_of(doors[0]).port() && port_of("[::1]:0") == 0));
+  CHECK(with_port("[::1]:0", 80) == "[::1]:80");
+}
+
+TEST_CASE("addresses: ranks meet at an address of an interface that is not its first",
+          "[unit][comm][rendezvous]") {
+  const std::string address = cat("127.0.0.9:", loopback::free_port());
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          const TcpMeeting m{rank, 2, address, "lo", "a secret of this test", 100};
+          const auto t = make_post_transport(make_tcp_post(m, 30'000));
+          require_none(check_allgather(*t, 10, 1));
+        })) == "");
+  const auto alone = on_ranks(1, [&](int) {
+    make_tcp_post({0, 2, address, "lo", "a secret of this test", 100}, 50);
+  });
+  CHECK(text_of(alone).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
+}

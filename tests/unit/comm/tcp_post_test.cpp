@@ -1,0 +1,227 @@
+#include "comm/tcp/tcp_post.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstring>
+
+#include "comm/tcp/frame.hpp"
+#include "support/faults/refusal.hpp"
+#include "support/loopback.hpp"
+#include "support/thread_ranks.hpp"
+
+using namespace muonrt;
+using namespace transport_test;
+using support::Refusal;
+using support::refusal;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kOne = 11, kTwo = 12;
+constexpr int64_t kLong = 30'000;
+
+TcpMeeting meeting(int port, int rank, int size) {
+  return {rank, size, loopback::at_port(port), "", "a secret of this test", 100};
+}
+
+std::shared_ptr<Post> join(int port, int rank, int size) {
+  return make_tcp_post(meeting(port, rank, size), kLong);
+}
+
+Deadline in_ms(int64_t ms) { return Deadline::in_ms(ms); }
+
+/// Ranks 0 and 1 join; of rank 2 there is only its connection, `two`.
+void meet_three(std::shared_ptr<Post>& zero, std::shared_ptr<Post>& one, Socket& two) {
+  const int port = loopback::free_port();
+  REQUIRE(text_of(on_ranks(3, [&](int rank) {
+            if (rank == 0) zero = join(port, 0, 3);
+            if (rank == 1) one = join(port, 1, 3);
+            if (rank == 2) two = meet_rank_0(meeting(port, 2, 3), in_ms(kLong));
+          })) == "");
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Frames that come over a raw connection, up to a head that `last` accepts; "" if all make sense.
+template <class Last>
+std::string read_frames(const Socket& socket, std::vector<FrameHead>& heads, Last last) {
+  const auto read = [&](void* data, int64_t bytes) {
+    for (int64_t got = 0; got < bytes;) {
+      if (!wait_for(socket.fd(), POLLIN, in_ms(5000))) return false;
+      const ssize_t n = recv(socket.fd(), static_cast<char*>(data) + got,
+                             static_cast<size_t>(bytes - got), MSG_DONTWAIT);
+      if (n <= 0) return false;
+      got += n;
+    }
+    return true;
+  };
+  std::vector<char> content;
+  while (heads.empty() || !last(heads.back())) {
+    FrameHead head;
+    if (!read(&head, sizeof head)) return "the connection has ended";
+    if (const char* const fault = fault_of(head, 4)) return fault;
+    content.resize(static_cast<size_t>(head.piece_bytes));
+    if (!read(content.data(), head.piece_bytes)) return "a frame that is not whole";
+    if (!carries(head, content.data())) return "a frame that has changed";
+    heads.push_back(head);
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("tcp: where rank 0 reads nothing, an error wakes its own sender and does not block",
+          "[unit][comm][rendezvous][tsan]") {
+  const int port = loopback::free_port();
+  std::vector<Socket> hub;
+  std::shared_ptr<Post> post;
+  REQUIRE(text_of(on_ranks(2, [&](int rank) {
+            if (rank == 0) hub = meet_all(meeting(port, 0, 2), in_ms(kLong));
+            if (rank == 1) post = join(port, 1, 2);
+          })) == "");
+  post->enter(kOne);
+  const std::vector<char> much(64 << 20);
+  std::optional<Error> error;
+  std::thread sender([&] {
+    try {
+      post->send(kOne, 0, much.data(), std::ssize(much), in_ms(kLong));
+    } catch (const Error& e) {
+      error = e;
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by now it is stuck
+  // One of another channel gives up by its deadline, and ends nothing but itself.
+  const auto late =
+      on_ranks(1, [&](int) { post->send(kTwo, 0, much.data(), std::ssize(much), in_ms(100)); });
+  REQUIRE(late[0]);
+  CHECK(late[0]->status() == Status::kTimeout);
+  CHECK(late[0]->message().find("rank 0 takes no more messages") != std::string::npos);
+  const auto begin = Clock::now();
+  post->publish(kOne, Error(Status::kAborted, "stop"));
+  post->leave(kOne);
+  sender.join();
+  CHECK(seconds_since(begin) < 5);
+  REQUIRE(error);
+  CHECK(error->status() == Status::kAborted);
+
+  // What rank 0 reads at last makes sense: the rest of a piece, then the error and the farewell.
+  std::vector<FrameHead> heads;
+  std::thread reader([&] {
+    error.reset();
+    const std::string problem = read_frames(
+        hub[1], heads, [&](const FrameHead& h) { return h.channel == kTwo && h.piece_bytes == 5; });
+    if (!problem.empty()) error.emplace(Status::kInternal, problem);
+  });
+  CHECK(text_of(on_ranks(1, [&](int) { post->send(kTwo, 0, "hello", 5, in_ms(kLong)); })) == "");
+  reader.join();
+  CHECK((error ? error->message() : "") == "");
+  const auto has = [&](FrameKind kind) {
+    return std::any_of(heads.begin(), heads.end(),
+                       [&](const FrameHead& h) { return h.kind == static_cast<int32_t>(kind); });
+  };
+  CHECK(has(FrameKind::kError));
+  CHECK(has(FrameKind::kLeft));
+}
+
+TEST_CASE("tcp: a rank that reads nothing stops its senders, and nobody else",
+          "[unit][comm][rendezvous]") {
+  Socket silent;
+  std::shared_ptr<Post> zero, one;
+  meet_three(zero, one, silent);
+  std::optional<Error> stuck;
+  std::thread sender([&] {
+    const std::vector<char> much(300 << 20);
+    try {
+      one->send(kOne, 2, much.data(), std::ssize(much), in_ms(kLong));
+    } catch (const Error& e) {
+      stuck = e;
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  // The same rank sends to rank 0 and back, on another channel; its errors arrive.
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          std::vector<char> data(3 << 20);
+          Post& mine = rank == 0 ? *zero : *one;
+          for (int i = 0; i < 5; ++i) {
+            mine.send(kTwo, 1 - rank, data.data(), std::ssize(data), in_ms(5000));
+            mine.receive(kTwo, 1 - rank, data.data(), std::ssize(data), in_ms(5000));
+          }
+        })) == "");
+  CHECK(!stuck);
+  one->publish(kOne, Error(Status::kAborted, "stop"));
+  sender.join();
+  REQUIRE(stuck);
+  CHECK(stuck->status() == Status::kAborted);
+  for (int i = 0; i < 500 && !zero->published(kOne); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  REQUIRE(zero->published(kOne));
+  CHECK(zero->published(kOne)->message() == "rank 1 reported: stop");
+  CHECK(zero->published(kOne)->rank() == 1);
+  CHECK(zero->published(kOne)->is_secondhand());
+  // Gone, it holds nobody back.
+  silent = Socket();
+  CHECK(text_of(on_ranks(1, [&](int) {
+          const std::vector<char> more(2 << 20);
+          one->send(kTwo, 2, more.data(), std::ssize(more), in_ms(5000));
+        })) == "");
+}
+
+TEST_CASE("tcp: senders go on when a slow rank reads again", "[unit][comm][rendezvous]") {
+  Socket slow;
+  std::shared_ptr<Post> zero, one;
+  meet_three(zero, one, slow);
+  const int64_t bytes = int64_t{200} << 20;
+  std::vector<FrameHead> heads;
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          if (rank == 0) {
+            const std::vector<char> much(static_cast<size_t>(bytes));
+            one->send(kOne, 2, much.data(), bytes, in_ms(kLong));
+          } else {
+            std::this_thread::sleep_for(std::chrono::milliseconds(700));
+            require_none(read_frames(slow, heads, [&](const FrameHead& h) {
+              return h.offset + h.piece_bytes == bytes;
+            }));
+          }
+        })) == "");
+  CHECK(std::ssize(heads) == bytes / kPieceLimit);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("tcp: a hub without memory stops who sends, and goes on when there is some",
+          "[unit][comm][rendezvous]") {
+  Socket silent;
+  std::shared_ptr<Post> zero, one;
+  meet_three(zero, one, silent);
+  for (Post* post : {zero.get(), one.get()}) post->enter(kOne);
+  Refusal::mark(false);
+  refusal.begin_drought();
+  const auto stuck = on_ranks(1, [&](int) {
+    Refusal::mark(false);
+    const std::vector<char> much(80 << 20);
+    one->send(kTwo, 2, much.data(), std::ssize(much), in_ms(1500));
+  });
+  CHECK(text_of(on_ranks(2, [&](int rank) {
+          Refusal::mark(false);
+          char byte = 0;
+          if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
+          if (rank == 1) silent = Socket();  // what lies there for it goes
+          for (int i = 0; i < 2; ++i) {
+            if (rank == 0) zero->send(kOne, 1, &byte, 1, in_ms(kLong));
+            if (rank == 0) zero->receive(kOne, 1, &byte, 1, in_ms(kLong));
+            byte = 7;
+            if (rank == 1) one->send(kOne, 0, &byte, 1, in_ms(5000));
+          }
+          if (rank == 1) one->receive(kOne, 0, &byte, 1, in_ms(5000));
+        })) == "");
+  refusal.disarm();
+  REQUIRE(stuck[0]);
+  CHECK(stuck[0]->status() == Status::kTimeout);
+  CHECK(stuck[0]->message().find("rank 2 takes no more messages") != std::string::npos);
+}
+#endif

@@ -1,0 +1,112 @@
+#include <catch2/catch.hpp>
+
+#include "support/caller_functions.hpp"
+#include "support/covering.hpp"
+#include "support/numerics/form_cases.hpp"
+
+// "Same bits" for every form a layout has (form_cases.hpp). The reference is one rank that holds
+// everything.
+
+using namespace muonrt;
+using forms::kMatrices;
+using forms::make;
+using forms::rows;
+
+TEST_CASE("same bits: experts, parts, flat ranges, row bounds and owners on any mesh", "[bits]") {
+  const auto reference = forms::reference();
+  CHECK(reference.reports[0].planned == kMatrices);
+  CHECK(reference.reports[0].orthogonalized == kMatrices);
+  const auto all = forms::all();
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2, 3, 2}, 3)) {
+    const forms::Form& form = all[static_cast<size_t>(row[0])];
+    const auto commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
+    world::Case c = make(form, 1 + row[1], commit, row[3] ? 512 : 1 << 20);
+    c.settings.replicas = static_cast<Replicas>(row[4]);
+    if (row[5] == 1) forms::give_owners(c, form);
+    // An expert stack's conv sibling has no row of its own in some forms; all must still agree.
+    INFO(form.name << ", window " << 1 + row[1] << ", commit " << row[2] << ", replicas " << row[4]
+                   << ", owners given " << row[5]);
+    const world::Outcome outcome = world::run(c);
+    CHECK(outcome.tensors == reference.tensors);
+    for (const StepReport& r : outcome.reports) {
+      if (c.settings.replicas == Replicas::kOnce) CHECK(r.planned == kMatrices);
+      CHECK(r.orthogonalized == r.planned);
+    }
+  }
+}
+
+TEST_CASE("same bits: functions of the caller's carry every form, at every prefetch depth",
+          "[bits][functions]") {
+  const auto reference = forms::reference();
+  const auto all = forms::all();
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 4, 2, 2}, 5)) {
+    const forms::Form& form = all[static_cast<size_t>(row[0])];
+    world::Case c = make(form, 1 + row[1], CommitMode::kAtomic, 512);
+    world::Board board(c);
+    const bool by_callback = row[2] == 1;
+    c.adjust = [&](OptimizerSettings& settings, int rank) {
+      settings.serial = row[3] == 1;
+      if (by_callback) board.serve(settings, rank);
+    };
+    INFO(form.name << ", window " << 1 + row[1] << ", by callback " << by_callback << ", serial "
+                   << row[3]);
+    const world::Outcome outcome = world::run(c);
+    CHECK(outcome.tensors == reference.tensors);
+    for (const StepReport& r : outcome.reports) {
+      CHECK(r.orthogonalized == kMatrices);
+      if (by_callback) CHECK(r.bytes_sent == 0);
+    }
+    // A gather and a redistribution for each parameter, on every rank, in every step.
+    CHECK(board.calls() == (by_callback ? 2 * forms::kMuon * c.world * c.steps : 0));
+  }
+}
+
+TEST_CASE("parts: each part is what it would be as a parameter of its own", "[unit][optimizer]") {
+  // gate_up cut into its halves by parts, against two parameters.
+  world::Case fused, apart;
+  for (world::Case* c : {&fused, &apart}) c->steps = 1;
+  world::Param p;
+  p.name = "gate_up";
+  p.shape = {8, 6};
+  p.parts = {{"gate", rows({{0, 4}}), whole(6), 1.0}, {"up", rows({{4, 8}}), whole(6), 1.0}};
+  fused.params = {p};
+  world::on_ranks(1, [&](Comm& comm) {
+    world::Rank together(fused, comm);
+    world::Param half;
+    half.name = "gate";
+    half.shape = {4, 6};
+    apart.params = {half};
+    world::Rank gate(apart, comm);
+    StepReport report;
+    // The values of the first half are those of a 4 x 6 parameter with the same index.
+    together.step(0, report);
+    CHECK(report.orthogonalized == 2);
+    gate.step(0, report);
+    const auto &whole_data = together.data(0), &gate_data = gate.data(0);
+    CHECK(std::equal(gate_data.begin(), gate_data.end(), whole_data.begin()));
+  });
+}
+
+TEST_CASE("parts: what does not tile the matrix is refused, naming the part", "[unit][optimizer]") {
+  const auto attempt = [](std::vector<PartSettings> parts) -> std::string {
+    world::Case c;
+    world::Param p;
+    p.name = "qkv";
+    p.shape = {8, 6};
+    p.parts = std::move(parts);
+    c.params = {p};
+    try {
+      world::run(c);
+    } catch (const Error& e) {
+      CHECK(e.status() == Status::kInvalidArgument);
+      return e.message();
+    }
+    return "";
+  };
+  using Catch::Contains;
+  CHECK_THAT(attempt({{"q", rows({{0, 4}}), whole(6), 1.0}}),
+             Contains("'qkv'") && Contains("24 of 48"));
+  CHECK_THAT(attempt({{"q", rows({{0, 5}}), whole(6), 1.0}, {"k", rows({{4, 8}}), whole(6), 1.0}}),
+             Contains("'q' and 'k' overlap"));
+  CHECK_THAT(attempt({{"q", rows({{0, 9}}), whole(6), 1.0}}), Contains("'q'") && Contains("8 x 6"));
+}

@@ -1,0 +1,106 @@
+#pragma once
+
+// The worked examples of layouts, written out by hand, to the index.
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "layout/parse.hpp"
+#include "unit/layout/layout_naive.hpp"
+
+namespace vectors {
+
+/// Name; shape; mesh; cuts, outermost first; indices; placements that give the same layout, their
+/// reading if it is not the literal one, and the FSDP dims of the ordered reading. Indices: ranks
+/// in mesh order, separated by '|'; within a rank the dims, separated by 'x'; '-' for none, '*' for
+/// all.
+constexpr const char* kVectors = R"(
+E1; 5; a=4; a:0; 0 1|2 3|4|-; S(0)
+E2; 9; a=8; a:0; 0 1|2 3|4 5|6 7|8|-|-|-; S(0)
+E3; 7,2; a=2,b=3; b:0; 0 1 2x0 1|3 4 5x0 1|6x0 1|0 1 2x0 1|3 4 5x0 1|6x0 1; R,S(0)
+E4a; 5; a=2,b=2; a:0,b:0; 0 1|2|3|4; S(0),S(0)
+E4b; 5; a=2,b=2; a*b:0; 0 1|2 3|4|-; S(0),S(0); ordered; a*b
+E4c literal; 10; a=2,b=2,c=2; a:0:2,b:0:2,c:0; 0 1|5 6|2|7|3|8|4|9; SS(0,2),SS(0,2),S(0)
+E4c ordered; 10; a=2,b=2,c=2; c:0,a*b:0; 0 1|5 6|2 3|7 8|4|9|-|-; SS(0,2),SS(0,2),S(0); ordered; a*b
+E5; 8; a=2,b=2; a:0:2,b:0; 0 1|4 5|2 3|6 7; SS(0,2),S(0)
+E5 ordered; 8; a=2,b=2; b:0,a:0; 0 1|4 5|2 3|6 7; SS(0,2),S(0); ordered
+E5 plain; 8; a=2,b=2; a:0,b:0; 0 1|2 3|4 5|6 7; S(0),S(0)
+E6a; 6; a=2,b=2; a:0:2,b:0; 0 1|3 4|2|5; SS(0,2),S(0)
+E6a ordered; 6; a=2,b=2; b:0,a:0; 0 1|3 4|2|5; SS(0,2),S(0); ordered
+E6b; 5; a=2,b=2; a:0:2,b:0; 0 1|3|2|4; SS(0,2),S(0)
+E6b ordered; 5; a=2,b=2; b:0,a:0; 0 1|3|2|4; SS(0,2),S(0); ordered; a
+E7 literal; 7; a=3,b=2; a:0:2,b:0; 0 1|4|2 3|5|6|-; SS(0,2),S(0)
+E7 ordered; 7; a=3,b=2; b:0,a:0; 0 1|4|2 3|5|-|6; SS(0,2),S(0); ordered; a
+E8; 16; a=4; a:0:4; 0 4 8 12|1 5 9 13|2 6 10 14|3 7 11 15; SS(0,4)
+E9; 16; a=2,b=2; a:0,b:0:2; 0 1 4 5|2 3 6 7|8 9 12 13|10 11 14 15; S(0),SS(0,2)
+E10a; 16; a=2,b=2,c=2; a:0:4,b:0:2,c:0; 0 1|8 9|4 5|12 13|2 3|10 11|6 7|14 15; SS(0,4),SS(0,2),S(0)
+E10b literal; 9; a=2,b=2,c=2; a:0:4,b:0:2,c:0; 0 1|4 6|3|7|2|8|5|-; SS(0,4),SS(0,2),S(0)
+E10b ordered; 9; a=2,b=2,c=2; c:0,b:0,a:0; 0 1|5|3|7|2|6|4|8; SS(0,4),SS(0,2),S(0); ordered
+E10c literal; 11; a=2,b=2,c=2; a:0:4,b:0:2,c:0; 0 1|6 7|3 4|9|2|8|5|10; SS(0,4),SS(0,2),S(0)
+E10c ordered; 11; a=2,b=2,c=2; c:0,b:0,a:0; 0 1|6 7|3 4|9|2|8|5|10; SS(0,4),SS(0,2),S(0); ordered
+E10d literal; 9; a=2,b=3,c=2; a:0:6,b:0:2,c:0; 0|6|2|8|4|-|1|5|3|7|-|-; SS(0,6),SS(0,2),S(0)
+E10d ordered; 9; a=2,b=3,c=2; c:0,b:0,a:0; 0|5|2|7|4|-|1|6|3|8|-|-; SS(0,6),SS(0,2),S(0); ordered
+E11; 8; a=2,b=2,c=2; a:0:2,b:0:2,c:0; 0|4|1|5|2|6|3|7; SS(0,2),SS(0,2),S(0)
+E11 ordered; 8; a=2,b=2,c=2; c:0,a:0,b:0; 0|4|1|5|2|6|3|7; SS(0,2),SS(0,2),S(0); ordered
+E12; 5,6; a=2,b=2; a:0,b:1; 0 1 2x0 1 2|0 1 2x3 4 5|3 4x0 1 2|3 4x3 4 5; S(0),S(1)
+E13; 8,4,6; a=3,b=2; a:0:2,b:0; 0 1x*x*|4 5x*x*|2 3x*x*|6 7x*x*|-x*x*|-x*x*; SS(0,2),S(0)
+E15a; 3; a=2,b=4; a:0:4,b:0; 0|1|2|-|-|-|-|-; SS(0,4),S(0)
+E15b; 2; a=2,b=3; a:0,b:0; 0|-|-|1|-|-; S(0),S(0)
+E16a; 8; a=2; a:0:2; 0 1 4 5|2 3 6 7; SS(0,2)
+E16b; 8; a=2,b=2; b:0:2,a:0; 0 1|2 3|4 5|6 7; S(0),SS(0,2); ordered; a
+E17; 12; a=4; a:0; 0 1 2|3 4 5|6 7 8|9 10 11; S(0)
+blocks of two rows; 10; a=3; a:0:1:2; 0 1 2 3|4 5 6 7|8 9
+gated, heads of two rows; 16; a=2; a:0:2:2; 0 1 2 3 8 9 10 11|4 5 6 7 12 13 14 15
+)";
+
+struct Vector {
+  std::string name;
+  muonrt::LayoutText cuts, placements;         // placements.placements is "" if none do
+  std::vector<std::vector<naive::List>> held;  // [position][dim]
+};
+
+inline std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> out;
+  std::stringstream stream(text);
+  for (std::string word; std::getline(stream, word, separator);)
+    if (!word.empty()) out.push_back(word[0] == ' ' ? word.substr(1) : word);
+  return out;
+}
+
+inline std::vector<Vector> all() {
+  std::vector<Vector> out;
+  for (const std::string& line : split(kVectors, '\n')) {
+    std::vector<std::string> words = split(line, ';');
+    words.resize(8);
+    Vector& v = out.emplace_back();
+    v.name = words[0];
+    v.cuts.shape = v.placements.shape = words[1];
+    v.cuts.mesh = v.placements.mesh = words[2];
+    v.cuts.cuts = words[3];
+    v.placements.placements = words[5];
+    v.placements.reading = words[6];
+    v.placements.flat_dims = words[7];
+    const naive::List shape = muonrt::parse_list(words[1], "shape");
+    for (const std::string& rank : split(words[4], '|')) {
+      std::vector<naive::List>& dims = v.held.emplace_back();
+      for (const std::string& dim : split(rank, 'x')) {
+        naive::List& list = dims.emplace_back();
+        if (dim == "*") list = naive::iota(shape[dims.size() - 1]);
+        if (dim == "*" || dim == "-") continue;
+        for (const std::string& index : split(dim, ' ')) list.push_back(std::stoll(index));
+      }
+    }
+  }
+  return out;
+}
+
+/// A rank array for a mesh: no iota, gaps, not starting at 0.
+inline std::vector<int32_t> scattered_ranks(int64_t size) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < size; ++i) out.push_back(static_cast<int32_t>(5 + 3 * (size - 1 - i)));
+  for (size_t i = 2; i < out.size(); i += 3) std::swap(out[i], out[i - 2]);
+  return out;
+}
+
+}  // namespace vectors

@@ -1,0 +1,254 @@
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "plan/report/traffic.hpp"
+#include "support/check_same.hpp"
+#include "support/covering.hpp"
+#include "support/numerics/gradient_cases.hpp"
+#include "support/wrapped_device.hpp"
+
+// "Same bits" where ranks hold addends of the gradients: for a fixed number of addends the bits are
+// those of one rank that is handed their sum, added in the order of mesh coordinates in f32.
+
+using namespace muonrt;
+
+namespace {
+
+const Placement kP{PlacementKind::kPartial, 0, 1}, kR{PlacementKind::kReplicate, 0, 1};
+Placement shard(int dim) { return {PlacementKind::kShard, dim, 1}; }
+
+struct MeshCase {
+  std::string name;
+  int addends;
+  std::vector<int64_t> mesh;
+  std::vector<Placement> placements;
+  std::vector<int32_t> ranks;
+};
+
+std::vector<MeshCase> meshes() {
+  return {{"one addend", 1, {1}, {kP}, {}},
+          {"one addend of a shard", 1, {1, 3}, {kP, shard(0)}, {}},
+          {"one addend, replicated", 1, {2, 1}, {kR, kP}, {}},
+          {"DDP", 2, {2}, {kP}, {}},
+          {"DDP, ranks turned round", 2, {2}, {kP}, {1, 0}},
+          {"rows within", 2, {2, 2}, {kP, shard(0)}, {}},
+          {"rows without, ranks mixed", 2, {3, 2}, {shard(0), kP}, {4, 1, 0, 5, 3, 2}},
+          {"columns, replicated", 2, {2, 2, 2}, {kR, kP, shard(-1)}, {}},
+          {"DDP of three", 3, {3}, {kP}, {}},
+          {"DDP of three, ranks mixed", 3, {3}, {kP}, {2, 0, 1}},
+          {"three, rows and replicas", 3, {3, 2, 2}, {kP, shard(0), kR}, {}},
+          {"two dims", 4, {2, 2}, {kP, kP}, {}},
+          {"two dims around a shard, ranks mixed",
+           4,
+           {2, 2, 2},
+           {kP, shard(0), kP},
+           {7, 2, 4, 1, 0, 6, 3, 5}}};
+}
+
+struct Settings {
+  bool half = false;
+  DType transport = DType::kBF16;
+  int window = 3;
+  CommitMode commit = CommitMode::kAtomic;
+  int64_t chunk = 1 << 20;
+};
+
+void take(const Settings& s, world::Case& c) {
+  c.settings.window = s.window;
+  c.settings.commit = s.commit;
+  c.settings.chunk_bytes = s.chunk;
+  c.settings.transport = s.transport;
+}
+
+world::Case make(const MeshCase& m, const Settings& s) {
+  world::Case c = gradients::make({m.name, m.mesh, m.placements, {}, m.ranks}, s.half, m.addends);
+  take(s, c);
+  return c;
+}
+
+world::Tensors reference(int addends, const Settings& s) {
+  world::Case c = gradients::alone(s.half, addends);
+  take(s, c);
+  return world::run(c).tensors;
+}
+
+void check_equal(const MeshCase& m, const Settings& s, const world::Tensors& expected) {
+  const world::Case c = make(m, s);
+  INFO(m.name << ": " << c.describe());
+  const world::Outcome outcome = world::run(c);
+  world::check_same(c, outcome, expected);
+  for (const StepReport& r : outcome.reports) CHECK(r.planned == gradients::kMatrices);
+}
+
+void covering_array(bool half) {
+  const auto all = meshes();
+  Settings plain;
+  plain.half = half;
+  std::map<std::pair<int, DType>, world::Tensors> expected;
+  for (const auto& row : covering::pairwise({static_cast<int>(all.size()), 3, 2, 3, 2}, 11)) {
+    const MeshCase& m = all[static_cast<size_t>(row[0])];
+    Settings s = plain;
+    s.window = 1 + row[1];
+    s.commit = row[2] ? CommitMode::kEager : CommitMode::kAtomic;
+    s.chunk = std::vector<int64_t>{1, 2048, 1 << 20}[static_cast<size_t>(row[3])];
+    s.transport = row[4] ? DType::kF32 : DType::kBF16;
+    const auto [at, is_new] = expected.try_emplace({m.addends, s.transport});
+    if (is_new) {
+      Settings of = plain;
+      of.transport = s.transport;
+      at->second = reference(m.addends, of);
+    }
+    check_equal(m, s, at->second);
+  }
+}
+
+/// Adds in the order in which the messages lie, which is that of the ranks.
+class RankOrder : public wrapped::Ops {
+ public:
+  RankOrder(muonrt::Ops& inner, size_t addends) : wrapped::Ops(inner), addends_(addends) {}
+  void accumulate(Stream& s, std::span<const Piece> pieces, float* sums, ConstWire message,
+                  bool) override {
+    lists_.push_back(pieces);
+    if (lists_.size() < addends_) return;
+    std::sort(lists_.begin(), lists_.end(), [](const auto& a, const auto& b) {
+      return a.front().packed_offset < b.front().packed_offset;
+    });
+    for (size_t i = 0; i < lists_.size(); ++i)
+      inner_.accumulate(s, lists_[i], sums, message, i == 0);
+    lists_.clear();
+  }
+
+ private:
+  size_t addends_;
+  std::vector<std::span<const Piece>> lists_;
+};
+
+world::Tensors in_rank_order(const MeshCase& m) {
+  const auto device = [&](const OptimizerSettings& settings) {
+    return std::make_unique<wrapped::Device>(
+        world::host_device(settings), [&](muonrt::Ops& inner) -> std::unique_ptr<muonrt::Ops> {
+          return std::make_unique<RankOrder>(inner, static_cast<size_t>(m.addends));
+        });
+  };
+  return world::run(make(m, {}), device).tensors;
+}
+
+void put(world::Rank& rank, int64_t param, size_t element, float x) {
+  std::memcpy(rank.grad(param).data() + element * 4, &x, 4);
+}
+
+/// A step in which `spoil` changes gradients of a rank: the status there and whether anything
+/// changed, on every rank.
+void check_skipped(const MeshCase& m, int64_t param, const std::string& what,
+                   const std::function<void(world::Rank&, int)>& spoil) {
+  const world::Case c = make(m, {});
+  INFO(what);
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.step(0, report);
+    std::vector<std::vector<unsigned char>> before;
+    const auto snapshot = [&] {
+      std::vector<std::vector<unsigned char>> out;
+      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
+        out.push_back(rank.data(p));
+        out.push_back(rank.state(p, StateKind::kMomentum));
+        if (c.params[static_cast<size_t>(p)].role == Role::kAdamW)
+          out.push_back(rank.state(p, StateKind::kVariance));
+      }
+      return out;
+    };
+    before = snapshot();
+    rank.fill_gradients(2);
+    spoil(rank, comm.rank());
+    const Status status = rank.step_only(2, report);
+    if (status != Status::kSkipped) throw std::runtime_error("not skipped");
+    if (report.nonfinite_param != param)
+      throw std::runtime_error(cat("blames param ", report.nonfinite_param));
+    if (snapshot() != before) throw std::runtime_error("a skipped step changed something");
+    if (rank.step(2, report) != Status::kOk) throw std::runtime_error("the next step failed");
+  });
+}
+
+}  // namespace
+
+TEST_CASE("partial: the owner's sum of addends gives the bits of one rank with the sum, f32",
+          "[bits][partial]") {
+  covering_array(false);
+}
+
+TEST_CASE("partial: the same with bf16 addends and parameters with masters", "[bits][partial]") {
+  covering_array(true);
+}
+
+TEST_CASE("planted faults: addends added in the order of ranks are noticed", "[bits][partial]") {
+  const MeshCase plain{"three", 3, {3}, {kP}, {}}, mixed{"mixed", 3, {3}, {kP}, {2, 0, 1}};
+  const world::Tensors expected = reference(3, {});
+  CHECK((in_rank_order(plain).params == expected.params));
+  CHECK_FALSE((in_rank_order(mixed).params == expected.params));
+}
+
+TEST_CASE("partial: a bad addend or sum skips the step and names the parameter",
+          "[unit][optimizer][partial]") {
+  const MeshCase m{"", 3, {3, 2}, {kP, shard(0)}, {}};
+  for (const int64_t param : {0, 7}) {
+    check_skipped(m, param, "NaN in one addend", [&](world::Rank& rank, int r) {
+      if (r == 2) put(rank, param, 5, std::numeric_limits<float>::quiet_NaN());
+    });
+    // Finite each, beyond f32 together: it is born in the sum.
+    check_skipped(m, param, "infinity born in the sum", [&](world::Rank& rank, int r) {
+      if (r % 2 == 0) put(rank, param, 5, 1.5e38f);
+    });
+  }
+  // A sum whose square overflows has no second moment.
+  check_skipped(m, 7, "square", [&](world::Rank& rank, int r) {
+    if (r % 2 == 0) put(rank, 7, 5, 1e19f);
+  });
+}
+
+TEST_CASE("partial: with eager commit an infinity born in the sum is told as torn",
+          "[unit][optimizer][partial]") {
+  Settings s;
+  s.commit = CommitMode::kEager;
+  const world::Case c = make({"", 2, {2}, {kP}, {}}, s);
+  std::atomic<int> torn = 0;
+  world::on_ranks(c.world, [&](Comm& comm) {
+    world::Rank rank(c, comm);
+    StepReport report;
+    rank.fill_gradients(0);
+    put(rank, 0, 5, 3e38f);
+    try {
+      rank.step_only(0, report);
+    } catch (const Error& e) {
+      torn += e.status() == Status::kTorn;
+    }
+  });
+  CHECK(torn == 2);
+}
+
+TEST_CASE("partial: state lies with the owners, and is what the plan says", "[unit][partial]") {
+  for (const MeshCase& m : meshes()) {
+    const world::Case c = make(m, {});
+    INFO(m.name);
+    world::on_ranks(c.world, [&](Comm& comm) {
+      world::Rank rank(c, comm);
+      int64_t kept = 0;
+      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
+        const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
+        const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
+        kept += view.numel * (adamw ? 8 : 4);
+        const bool summed = p + 1 < std::ssize(c.params);
+        const StatePlace place = !summed ? StatePlace::kLocal
+                                 : adamw ? StatePlace::kSlices
+                                         : StatePlace::kMatrices;
+        if (view.place != place) throw std::runtime_error("state lies elsewhere");
+      }
+      const PlanTraffic stated = measure_traffic(rank.optimizer().plan());
+      if (kept != stated.ranks[static_cast<size_t>(comm.rank())].memory.state_bytes)
+        throw std::runtime_error(cat("views of ", kept, " bytes"));
+    });
+  }
+}

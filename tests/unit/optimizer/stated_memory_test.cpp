@@ -1,0 +1,189 @@
+// What a plan says that ranks need, and what they take.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "backend/health.hpp"
+#include "base/checked.hpp"
+#include "base/text.hpp"
+#include "host/host_device.hpp"
+#include "optimizer/problem.hpp"
+#include "pipeline/batches.hpp"
+#include "support/rank_check.hpp"
+#include "support/world.hpp"
+#include "unit/plan/plan_cases.hpp"
+
+using namespace muonrt;
+
+namespace {
+
+/// A plan of one rank with `count` matrices of each shape, in the standard form.
+Plan plan_of(const std::vector<std::pair<std::vector<int64_t>, int>>& shapes) {
+  plan_case::Case c;
+  const auto on = plan_case::mesh({1});
+  for (const auto& [shape, count] : shapes) {
+    for (int i = 0; i < count; ++i) {
+      plan_case::add(c, plan_case::muon(cat(shape[0], "x", shape[1], ".", i), on, shape), {});
+      c.problem.params.back().form = FormChoice::kStandard;
+    }
+  }
+  return Plan(c.problem);
+}
+
+std::vector<NewtonSchulz> methods_in(DType iteration) {
+  OptimizerSettings settings;
+  settings.groups = {GroupSettings::defaults(Role::kMuon)};
+  settings.groups[0].form = FormChoice::kStandard;
+  settings.groups[0].iteration = iteration;
+  return make_newton_schulz(settings);
+}
+
+int64_t one_rank(const std::vector<std::pair<std::vector<int64_t>, int>>& shapes, DType iteration,
+                 const MatrixRules& rules, bool health = false) {
+  const std::vector<int64_t> bytes =
+      scratch_bytes(plan_of(shapes), methods_in(iteration), rules, health);
+  REQUIRE(bytes.size() == 1);
+  return bytes[0];
+}
+
+// Gathered in bf16; X twice, R and Z; rows padded to 16 elements or 64 bytes.
+constexpr int64_t kHost32x48 = 32 * 48 * 2 + (2 * 32 * 48 + 2 * 32 * 32) * 4;
+constexpr int64_t kGpu32x48 = 32 * 64 * 2 + (2 * 32 * 64 + 2 * 32 * 32) * 2;
+constexpr int64_t kGpu32x64 = kGpu32x48;
+
+}  // namespace
+
+TEST_CASE("scratch: gathered matrices and four iterates of each, worked by hand", "[unit][plan]") {
+  CHECK(one_rank({{{32, 48}, 1}}, DType::kF32, HostRules()) == kHost32x48);
+  CHECK(one_rank({{{48, 32}, 3}}, DType::kF32, HostRules()) == 3 * kHost32x48);
+  CHECK(one_rank({{{32, 48}, 1}}, DType::kBF16, CudaRules()) == kGpu32x48);
+  CHECK(one_rank({{{32, 48}, 1}}, DType::kF32, HostRules(), true) ==
+        kHost32x48 + round_up(lanczos_space(32, 48).floats * 4, 256));
+  CHECK(one_rank({}, DType::kF32, HostRules()) == 0);
+}
+
+TEST_CASE("scratch: what a device takes at once, and no more", "[unit][plan]") {
+  // Four of 512 x 512 have 2^20 elements, which is what the host takes; the fifth comes after them.
+  constexpr int64_t kElements = int64_t{512} * 512;
+  CHECK(one_rank({{{512, 512}, 5}}, DType::kF32, HostRules()) == 4 * kElements * (2 + 4 * 4));
+  CHECK(one_rank({{{512, 512}, 5}}, DType::kBF16, CudaRules()) == 5 * kElements * (2 + 4 * 2));
+  // Shapes side by side where the kernels take them so; else the larger.
+  CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules()) ==
+        2 * kGpu32x48 + kGpu32x64);
+  CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules(false)) == 2 * kGpu32x48);
+  // Equal shapes run together wherever they stand among the parameters.
+  CHECK(one_rank({{{32, 48}, 1}, {{16, 16}, 1}, {{48, 32}, 1}}, DType::kF32, HostRules()) ==
+        2 * kHost32x48);
+}
+
+namespace {
+
+/// The number behind `key` in the row of a rank.
+int64_t stated(const std::string& json, int rank, const char* key) {
+  const size_t row = json.find(cat("{\"rank\":", rank, ","));
+  if (row == std::string::npos) return -1;
+  const std::string name = cat("\"", key, "\":");
+  const size_t at = json.find(name, row);
+  return at == std::string::npos ? -1 : std::stoll(json.substr(at + name.size(), 20));
+}
+
+/// Sizes of all that a rank takes.
+struct Taken {
+  std::vector<int64_t> sizes;
+  Allocator table() {
+    return {this,
+            [](void* state, int64_t bytes, int32_t, void*) {
+              static_cast<Taken*>(state)->sizes.push_back(bytes);
+              return std::aligned_alloc(256, static_cast<size_t>((bytes + 255) / 256 * 256));
+            },
+            [](void*, void* memory, int64_t, int32_t, void*) { std::free(memory); }};
+  }
+};
+
+constexpr int64_t kSlack = 40 * 256;
+
+world::Case memory_case(CommitMode commit, int window) {
+  world::Case c = world::on_mesh({3});
+  const std::vector<Placement> rows = {{PlacementKind::kShard, 0, 1}};
+  for (int i = 0; i < 7; ++i) c.params.push_back(world::matrix(cat("w", i), {24, 40}, rows));
+  c.params.push_back(world::matrix("tall", {70, 24}, rows));
+  c.params.push_back(world::matrix("half", {30, 30}, rows));
+  c.params.back().dtype = DType::kBF16;
+  c.params.push_back(world::matrix("rest", {30, 30}, rows));
+  c.params.back().dtype = DType::kBF16;
+  c.params.back().master_kind = MasterKind::kRemainder;
+  c.params.push_back(world::matrix("bias", {50}, rows));
+  c.params.back().role = Role::kAdamW;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.chunk_bytes = 4000;
+  c.settings.window = window;
+  c.settings.commit = commit;
+  c.settings.health_every = 2;
+  return c;
+}
+
+/// Makes a host device whose memory `taken` counts.
+auto device_of(Taken& taken) {
+  return [&taken](const OptimizerSettings& s) {
+    return host::make_host_device({s.threads, s.portable_gemm, taken.table()});
+  };
+}
+
+}  // namespace
+
+TEST_CASE("memory: a rank takes what its plan states", "[unit][optimizer]") {
+  const CommitMode commit = GENERATE(CommitMode::kAtomic, CommitMode::kEager);
+  const int window = GENERATE(1, 2);
+  const world::Case c = memory_case(commit, window);
+  const auto params = static_cast<int64_t>(c.params.size());
+  std::vector<Taken> taken(3);
+  world::on_ranks(3, [&](Comm& comm) {
+    std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
+    world::Rank rank(c, comm, device_of(taken[static_cast<size_t>(comm.rank())]));
+    const std::string json = rank.optimizer().describe(true);
+    const auto of = [&](const char* key) { return stated(json, comm.rank(), key); };
+    const auto has = [&](int64_t least, int64_t most) {
+      return std::any_of(sizes.begin(), sizes.end(),
+                         [&](int64_t bytes) { return least <= bytes && bytes <= most; });
+    };
+    // One piece of memory: beside what is stated ballots and findings, and room to align the parts.
+    // Of two chunks in flight each has what its own slots need, which may be less than the largest
+    // of all.
+    const int64_t messages = of("message_bytes"),
+                  working = of("staged_bytes") + of("scratch_bytes");
+    RANK_CHECK(of("scratch_bytes") > 0);
+    RANK_CHECK(has(working + (window == 1 ? messages : messages / 2), working + messages + kSlack));
+    // Another; what is kept of each parameter begins at a boundary.
+    const int64_t state = of("state_bytes");
+    RANK_CHECK(has(state, state + 3 * 256 * params));
+  });
+}
+
+TEST_CASE("memory: a rank takes what its plan states for the checks of first steps",
+          "[unit][optimizer]") {
+  const bool replicas = GENERATE(true, false);
+  world::Case c = memory_case(CommitMode::kAtomic, 2);
+  c.settings.health_every = 0;  // whose lists have the same sizes
+  c.settings.replica_check = replicas ? ReplicaCheck::kFirst : ReplicaCheck::kOff;
+  std::vector<Taken> taken(3);
+  world::on_ranks(3, [&](Comm& comm) {
+    std::vector<int64_t>& sizes = taken[static_cast<size_t>(comm.rank())].sizes;
+    world::Rank rank(c, comm, device_of(taken[static_cast<size_t>(comm.rank())]));
+    // Of each parameter, tallies of six kinds and hashes of six, each list once more for the host.
+    // The allocator is asked for 256 bytes beside.
+    const auto params = static_cast<int64_t>(c.params.size());
+    const int64_t tallies = params * 6 * static_cast<int64_t>(sizeof(Tally));
+    const int64_t hashes = params * 6 * 8;
+    const auto count = [&](int64_t list) {
+      return std::count(sizes.begin(), sizes.end(), list + 256);
+    };
+    RANK_CHECK(count(tallies) == 2);
+    RANK_CHECK(count(hashes) == (replicas ? 2 : 0));
+    const std::string json = rank.optimizer().describe(true);
+    RANK_CHECK(stated(json, comm.rank(), "check_bytes") == 2 * (tallies + replicas * hashes));
+  });
+}

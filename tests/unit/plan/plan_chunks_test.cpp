@@ -1,0 +1,137 @@
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "plan/chunks.hpp"
+#include "unit/plan/plan_cases.hpp"
+
+using namespace muonrt;
+using random_layout::pick;
+
+namespace {
+
+struct Use {
+  int64_t bytes = 0, cost = 0;
+  int items = 0;
+};
+
+/// [slot][owner]
+std::vector<std::map<int32_t, Use>> uses(const std::vector<ChunkItem>& items, const Chunking& c) {
+  std::vector<std::map<int32_t, Use>> out(static_cast<size_t>(c.slots));
+  for (size_t i = 0; i < items.size(); ++i) {
+    Use& use = out.at(static_cast<size_t>(c.slot[i]))[items[i].owner];
+    use.bytes += items[i].bytes;
+    use.cost += items[i].cost;
+    ++use.items;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("chunks: no owner gets more than the budget in a slot, or one matrix that is larger",
+          "[unit][plan][property]") {
+  CHECK(rc::check("budget, each once, none empty", [] {
+    std::vector<ChunkItem> items;
+    const int64_t n = pick(0, 60), owners = pick(1, 5), budget = pick(1, 40);
+    for (int64_t i = 0; i < n; ++i) {
+      items.push_back({static_cast<int32_t>(pick(0, owners - 1)), static_cast<int32_t>(pick(0, 3)),
+                       pick(1, 50), pick(1, 50)});
+    }
+    const Chunking chunks = cut_chunks(items, budget);
+    RC_ASSERT(chunks.slot.size() == items.size());
+    RC_ASSERT((chunks.slots == 0) == items.empty());
+    for (const int32_t slot : chunks.slot) RC_ASSERT(slot >= 0 && slot < chunks.slots);
+    for (const auto& slot : uses(items, chunks)) {
+      RC_ASSERT(!slot.empty());
+      for (const auto& [owner, use] : slot) RC_ASSERT(use.bytes <= budget || use.items == 1);
+    }
+  }));
+}
+
+TEST_CASE("chunks: there are no more slots than the owner with the most bytes needs",
+          "[unit][plan]") {
+  // owner 0: 5 x 30 bytes, two to a slot: 3 slots; owner 1: 4 x 10 bytes fits into one.
+  std::vector<ChunkItem> items;
+  for (int i = 0; i < 5; ++i) items.push_back({0, 0, 1, 30});
+  for (int i = 0; i < 4; ++i) items.push_back({1, 0, 1, 10});
+  CHECK(cut_chunks(items, 70).slots == 3);
+  CHECK(cut_chunks(items, 1000).slots == 1);
+  CHECK(cut_chunks(items, 1).slots == 5);
+}
+
+TEST_CASE("chunks: equal loads are cut into equal shares of every slot", "[unit][plan]") {
+  // 4 owners x 12 items, budget of 3: 4 slots in which every owner has 3.
+  std::vector<ChunkItem> items;
+  for (int i = 0; i < 48; ++i) items.push_back({i % 4, 0, 7, 10});
+  const Chunking chunks = cut_chunks(items, 30);
+  REQUIRE(chunks.slots == 4);
+  for (const auto& slot : uses(items, chunks)) {
+    REQUIRE(slot.size() == 4);
+    for (const auto& [owner, use] : slot) CHECK(use.items == 3);
+  }
+}
+
+TEST_CASE("chunks: shares of unlike owners are as near as their items allow", "[unit][plan]") {
+  // Owner 0 has 8 of cost 6, owner 1 has 24 of cost 2 and few bytes, owner 2 one of cost 12 and
+  // 12 of 3. Four slots by the bytes of owner 0: each should cost about 12.
+  std::vector<ChunkItem> items;
+  for (int i = 0; i < 8; ++i) items.push_back({0, 0, 6, 50});
+  for (int i = 0; i < 24; ++i) items.push_back({1, 1, 2, 1});
+  items.push_back({2, 2, 12, 10});
+  for (int i = 0; i < 12; ++i) items.push_back({2, 3, 3, 10});
+  const Chunking chunks = cut_chunks(items, 100);
+  REQUIRE(chunks.slots == 4);
+  for (const auto& slot : uses(items, chunks)) {
+    for (int32_t owner = 0; owner < 3; ++owner) {
+      CHECK(slot.at(owner).cost >= 12 - 3);
+      CHECK(slot.at(owner).cost <= 12 + 3);
+    }
+  }
+}
+
+TEST_CASE("chunks: an owner with less to do is done early instead of in crumbs", "[unit][plan]") {
+  // Owner 0 has 10 slots of one item; owner 1 two items that fit into one slot at equal height.
+  std::vector<ChunkItem> items;
+  for (int i = 0; i < 10; ++i) items.push_back({0, 0, 10, 100});
+  for (int i = 0; i < 2; ++i) items.push_back({1, 1, 5, 10});
+  const Chunking chunks = cut_chunks(items, 100);
+  REQUIRE(chunks.slots == 10);
+  CHECK(chunks.slot[10] == 0);
+  CHECK(chunks.slot[11] == 0);
+}
+
+TEST_CASE("chunks: equal batches of an owner stay together", "[unit][plan]") {
+  // Two kinds of equal cost, interleaved by name: the first slots hold one kind, the last the
+  // other.
+  std::vector<ChunkItem> items;
+  for (int i = 0; i < 8; ++i) items.push_back({0, i % 2, 5, 10});
+  const Chunking chunks = cut_chunks(items, 20);
+  REQUIRE(chunks.slots == 4);
+  for (int i = 0; i < 8; ++i) CHECK(chunks.slot[static_cast<size_t>(i)] / 2 == i % 2);
+}
+
+TEST_CASE("plan: every matrix is in exactly one slot, and slots say what they hold",
+          "[unit][plan][property]") {
+  CHECK(rc::check("slots", [] {
+    const Plan plan(plan_case::random_case().problem);
+    const PlanOptions& o = plan.problem().options;
+    std::set<int32_t> seen;
+    for (size_t s = 0; s < plan.slots().size(); ++s) {
+      int64_t bytes = 0;
+      std::map<int32_t, Use> use;
+      RC_ASSERT(std::is_sorted(plan.slots()[s].matrices.begin(), plan.slots()[s].matrices.end()));
+      for (const int32_t id : plan.slots()[s].matrices) {
+        const Matrix& m = plan.matrices()[static_cast<size_t>(id)];
+        RC_ASSERT(seen.insert(id).second);
+        RC_ASSERT(m.slot == static_cast<int32_t>(s));
+        const int64_t size = m.rows * m.cols * size_of(o.transport);
+        bytes += size;
+        use[m.owner].bytes += size;
+        ++use[m.owner].items;
+      }
+      RC_ASSERT(bytes == plan.slots()[s].bytes);
+      for (const auto& [owner, u] : use) RC_ASSERT(u.bytes <= o.chunk_bytes || u.items == 1);
+    }
+    RC_ASSERT(seen.size() == plan.matrices().size());
+  }));
+}

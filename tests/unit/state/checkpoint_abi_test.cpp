@@ -1,0 +1,196 @@
+// Checkpoints as a caller meets them: through the C ABI.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+#include "support/folder.hpp"
+#include "support/numerics/noise.hpp"
+
+using Catch::Contains;
+using test_support::noise;
+
+namespace {
+
+constexpr int64_t kRows = 7, kCols = 5;
+
+/// A matrix, whole on one rank, in rows on several.
+class Trainer {
+ public:
+  explicit Trainer(muonrt::Comm comm) : comm_(std::move(comm)) {
+    const int64_t ranks = comm_.size(), each = (kRows + ranks - 1) / ranks;
+    first_ = std::min(kRows, comm_.rank() * each);
+    rows_ = std::min(kRows, first_ + each) - first_;
+    weights.resize(static_cast<size_t>(rows_ * kCols));
+    grad_.resize(weights.size());
+    for (size_t i = 0; i < weights.size(); ++i)
+      weights[i] = noise(first_ * kCols + static_cast<int64_t>(i));
+    muonrt_placement_t rows = {MUONRT_PLACEMENT_SHARD, 0, 1};
+    muonrt_layout_t layout = muonrt::layout();
+    layout.placements = &rows;
+    const int64_t shape[] = {kRows, kCols};
+    muonrt_param_t param = muonrt::param();
+    param.name = "w";
+    param.ndim = 2;
+    param.shape = shape;
+    param.layout = &layout;
+    param.data = weights.data();
+    param.grad = grad_.data();
+    optimizer.emplace(comm_, muonrt::options(), std::vector{muonrt::muon_group()},
+                      std::vector{param});
+  }
+
+  void step(int64_t number) {
+    for (size_t i = 0; i < grad_.size(); ++i)
+      grad_[i] = noise(5000 * (number + 1) + first_ * kCols + static_cast<int64_t>(i));
+    optimizer->step(0.01);
+  }
+
+  std::optional<muonrt::Optimizer> optimizer;
+  std::vector<float> weights;
+
+ private:
+  muonrt::Comm comm_;
+  int64_t first_ = 0, rows_ = 0;
+  std::vector<float> grad_;
+};
+
+void on_two(const std::function<void(int, Trainer&)>& work) {
+  muonrt::ThreadGroup group(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Trainer trainer(group.comm(rank));
+      work(rank, trainer);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: a caller saves on two ranks, during a step, and continues on one",
+          "[unit][abi][state]") {
+  const test_support::Folder folder;
+  Trainer whole(muonrt::Comm::self());
+  for (int step = 0; step < 4; ++step) whole.step(step);
+  muonrt_save_options_t save;
+  muonrt_save_options_init(&save);
+  CHECK(save.keep == 1);
+  save.with_params = 1;
+  on_two([&](int, Trainer& trainer) {
+    trainer.step(0);
+    trainer.step(1);
+    trainer.optimizer->save_reserve(&save);
+    trainer.optimizer->save_begin(folder.path(), &save);
+    trainer.step(2);
+    trainer.optimizer->save_wait();
+  });
+  Trainer later(muonrt::Comm::self());
+  later.optimizer->load(folder.path());
+  CHECK(later.optimizer->load_notes() == "");
+  CHECK(later.optimizer->steps() == 2);
+  later.step(2);
+  later.step(3);
+  CHECK(later.weights == whole.weights);
+}
+
+TEST_CASE("checkpoint: the extents of each rank are its rows of the state", "[unit][abi][state]") {
+  std::vector<std::vector<int64_t>> seen(2);
+  on_two([&](int rank, Trainer& trainer) {
+    const void* const momentum = trainer.optimizer->state(0, MUONRT_STATE_MOMENTUM).data;
+    for (const muonrt_state_extent_t& e : trainer.optimizer->state_extents())
+      seen[static_cast<size_t>(rank)] = {
+          e.param,           e.kind,        e.dtype,         e.ndim,
+          e.shape[0],        e.shape[1],    e.n_runs[0],     e.n_runs[1],
+          e.runs[0].begin,   e.runs[0].end, e.runs[1].begin, e.runs[1].end,
+          e.begin,           e.end,         e.first_written, e.end_written,
+          e.data == momentum};
+  });
+  const auto rows = [](int64_t begin, int64_t end) {
+    const int64_t numel = (end - begin) * kCols;
+    return std::vector<int64_t>{0,
+                                MUONRT_STATE_MOMENTUM,
+                                MUONRT_DTYPE_F32,
+                                2,
+                                kRows,
+                                kCols,
+                                1,
+                                1,
+                                begin,
+                                end,
+                                0,
+                                kCols,
+                                0,
+                                numel,
+                                0,
+                                numel,
+                                1};
+  };
+  CHECK(seen[0] == rows(0, 4));
+  CHECK(seen[1] == rows(4, 7));
+}
+
+TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][state]") {
+  const test_support::Folder folder;
+  std::vector<std::string> said(2);
+  on_two([&](int rank, Trainer& trainer) {
+    muonrt_save_options_t save;
+    muonrt_save_options_init(&save);
+    if (rank == 1) save.keep = 0;
+    if (muonrt_optimizer_save(trainer.optimizer->get(), folder.path().c_str(), &save) ==
+        MUONRT_ERROR_INVALID_ARGUMENT)
+      said[static_cast<size_t>(rank)] = muonrt_last_error();
+    trainer.step(0);
+  });
+  CHECK(said[0] == said[1]);
+  CHECK_THAT(said[0], Contains("rank 1") && Contains("keep is 0"));
+  Trainer one(muonrt::Comm::self());
+  muonrt_optimizer_t* const o = one.optimizer->get();
+  CHECK(muonrt_optimizer_save(o, nullptr, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("folder is null"));
+  muonrt_load_options_t load;
+  muonrt_load_options_init(&load);
+  load.partial = 2;
+  CHECK(muonrt_optimizer_load(o, folder.path().c_str(), &load) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("partial is 2"));
+  load.partial = 0;
+  load.manifest = "../manifest.json";
+  CHECK(muonrt_optimizer_load(o, folder.path().c_str(), &load) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_load(o, folder.path().c_str(), nullptr) == MUONRT_ERROR_IO);
+  CHECK_THAT(muonrt_last_error(), Contains("manifest.json") && Contains("cannot be opened"));
+  int64_t n = -1;
+  CHECK(muonrt_optimizer_state_extents(o, nullptr, -1, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_state_extents(o, nullptr, 0, &n) == MUONRT_OK);
+  CHECK(n == 1);
+}
+
+TEST_CASE("checkpoint: one that is under way is one, and goes with the optimizer",
+          "[unit][abi][state]") {
+  const test_support::Folder folder;
+  {
+    Trainer one(muonrt::Comm::self());
+    muonrt_optimizer_t* const o = one.optimizer->get();
+    const char* const path = folder.path().c_str();
+    CHECK(muonrt_optimizer_save_wait(o) == MUONRT_ERROR_INVALID_STATE);
+    CHECK_THAT(muonrt_last_error(), Contains("no save is under way"));
+    int64_t bytes = 0;
+    REQUIRE(muonrt_optimizer_save_reserve(o, nullptr, &bytes) == MUONRT_OK);
+    CHECK(bytes == 4 * kRows * kCols);
+    REQUIRE(muonrt_optimizer_save_begin(o, path, nullptr) == MUONRT_OK);
+    for (const muonrt_status_t status :
+         {muonrt_optimizer_save_begin(o, path, nullptr), muonrt_optimizer_save(o, path, nullptr),
+          muonrt_optimizer_load(o, path, nullptr),
+          muonrt_optimizer_save_reserve(o, nullptr, nullptr)}) {
+      CHECK(status == MUONRT_ERROR_INVALID_STATE);
+      CHECK_THAT(muonrt_last_error(), Contains("a save is under way"));
+    }
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    CHECK(entry.path().filename() == ".muonrt-lock");
+}

@@ -1,0 +1,215 @@
+// State as a caller reads it through the C ABI.
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "muonrt/muonrt.hpp"
+#include "support/numerics/noise.hpp"
+
+using Catch::Contains;
+using test_support::noise;
+
+namespace {
+
+constexpr int64_t kRows = 24, kCols = 10, kCount = kRows * kCols;
+
+/// A bf16 matrix of one rank, with f32 gradients.
+class Matrix {
+ public:
+  explicit Matrix(int32_t master_kind, int32_t normuon = MUONRT_NORMUON_OFF) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float w = noise(static_cast<int64_t>(i));
+      uint32_t bits;
+      std::memcpy(&bits, &w, sizeof bits);
+      weights[i] = static_cast<uint16_t>(bits >> 16);
+    }
+    REQUIRE(muonrt_comm_create_self(&comm_) == MUONRT_OK);
+    muonrt_group_t group;
+    muonrt_group_init(&group, MUONRT_ROLE_MUON);
+    group.normuon = normuon;
+    const int64_t shape[] = {kRows, kCols};
+    muonrt_param_t param;
+    muonrt_param_init(&param);
+    param.name = "w";
+    param.ndim = 2;
+    param.shape = shape;
+    param.dtype = MUONRT_DTYPE_BF16;
+    param.data = weights.data();
+    param.grad = grad_.data();
+    param.grad_dtype = MUONRT_DTYPE_F32;
+    param.master_kind = master_kind;
+    REQUIRE(muonrt_optimizer_create(&optimizer, comm_, nullptr, &group, 1, &param, 1) == MUONRT_OK);
+  }
+  ~Matrix() {
+    muonrt_optimizer_destroy(optimizer);
+    muonrt_comm_destroy(comm_);
+  }
+  Matrix(const Matrix&) = delete;
+  Matrix& operator=(const Matrix&) = delete;
+
+  muonrt_status_t step(int64_t number, const int64_t* without = nullptr) {
+    for (size_t i = 0; i < grad_.size(); ++i)
+      grad_[i] = noise(kCount * (number + 1) + static_cast<int64_t>(i));
+    muonrt_step_t args;
+    muonrt_step_init(&args);
+    args.lr = 0.01;
+    args.without_grad = without;
+    args.n_without_grad = without ? 1 : 0;
+    return muonrt_optimizer_step(optimizer, &args, nullptr);
+  }
+  const void* state(int32_t kind) {
+    muonrt_state_view_t view;
+    muonrt_state_view_init(&view);
+    REQUIRE(muonrt_optimizer_state(optimizer, 0, kind, &view) == MUONRT_OK);
+    REQUIRE(view.numel == kCount);
+    return view.data;
+  }
+
+  muonrt_optimizer_t* optimizer = nullptr;
+  std::array<uint16_t, kCount> weights{};
+
+ private:
+  muonrt_comm_t* comm_ = nullptr;
+  std::array<float, kCount> grad_{};
+};
+
+}  // namespace
+
+TEST_CASE("state: parameter and remainder make the f32 weight, as the header joins them",
+          "[unit][abi]") {
+  Matrix split(MUONRT_MASTER_REMAINDER), whole(MUONRT_MASTER_OWNED);
+  for (int step = 0; step < 5; ++step) {
+    REQUIRE(split.step(step) == MUONRT_OK);
+    REQUIRE(whole.step(step) == MUONRT_OK);
+  }
+  const auto* remainder = static_cast<const uint16_t*>(split.state(MUONRT_STATE_REMAINDER));
+  const auto* master = static_cast<const float*>(whole.state(MUONRT_STATE_MASTER));
+  int64_t wrong = 0, wrong_side_by_side = 0;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const uint16_t param = split.weights[static_cast<size_t>(i)];
+    const uint32_t joined = (static_cast<uint32_t>(param) << 16) +
+                            static_cast<uint32_t>(static_cast<int16_t>(remainder[i]));
+    uint32_t bits;
+    std::memcpy(&bits, &master[i], sizeof bits);
+    wrong += joined != bits;
+    wrong_side_by_side += (static_cast<uint32_t>(param) << 16 | remainder[i]) != bits;
+  }
+  CHECK(wrong == 0);
+  CHECK(wrong_side_by_side > kCount / 4);  // else the rule would not have been seen
+}
+
+TEST_CASE("state: a capacity below 0 is refused", "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_NONE);
+  muonrt_state_piece_t piece;
+  int64_t n = -1;
+  CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, MUONRT_STATE_MOMENTUM, nullptr, 0, &n) ==
+        MUONRT_OK);
+  CHECK(n == 0);
+  for (muonrt_state_piece_t* pieces : {&piece, static_cast<muonrt_state_piece_t*>(nullptr)}) {
+    CHECK(muonrt_optimizer_state_pieces(m.optimizer, 0, MUONRT_STATE_MOMENTUM, pieces, -1, &n) ==
+          MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(), Contains("capacity is -1"));
+  }
+}
+
+TEST_CASE("state: the pieces of each kind are told, of one that is not kept refused",
+          "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_OWNED, MUONRT_NORMUON_ROWS);
+  const auto pieces = [&](int32_t kind, muonrt_state_piece_t* out, int64_t* n) {
+    return muonrt_optimizer_state_pieces(m.optimizer, 0, kind, out, 1, n);
+  };
+  muonrt_state_piece_t piece;
+  int64_t n = -1;
+  CHECK(pieces(MUONRT_STATE_NORMUON, &piece, &n) == MUONRT_OK);
+  REQUIRE(n == 1);
+  CHECK(piece.index == 0);
+  CHECK(piece.begin == 0);
+  CHECK(piece.numel == kRows);
+  muonrt_state_view_t view;
+  muonrt_state_view_init(&view);
+  REQUIRE(muonrt_optimizer_state(m.optimizer, 0, MUONRT_STATE_NORMUON, &view) == MUONRT_OK);
+  CHECK(view.place == MUONRT_PLACE_LINES);
+  CHECK(view.numel == kRows);
+  for (const int32_t local : {MUONRT_STATE_MOMENTUM, MUONRT_STATE_MASTER}) {
+    CHECK(pieces(local, &piece, &n) == MUONRT_OK);
+    CHECK(n == 0);
+  }
+  for (const int32_t absent : {MUONRT_STATE_VARIANCE, MUONRT_STATE_REMAINDER})
+    CHECK(pieces(absent, &piece, &n) == MUONRT_ERROR_INVALID_STATE);
+  CHECK(pieces(5, &piece, &n) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(muonrt_last_error(), Contains("state kind is 5"));
+}
+
+TEST_CASE("state: AdamW goes on from a parameter's own count, not from the number of steps",
+          "[unit][abi]") {
+  // One weight, whose gradient is 1 and then 0. beta1 = 0: the update is g / (sqrt(v / (1 -
+  // beta2^t)) + eps), of a step that takes no part nothing.
+  constexpr double kLr = 0.01, kBeta2 = 0.999;
+  constexpr int64_t kSteps = 2000;
+  const auto moved = [&](int64_t updates, float variance) {
+    float weight = 1.0f;
+    const float grad = 1.0f;
+    muonrt_group_t group = muonrt::adamw_group();
+    group.beta1 = 0;
+    group.beta2 = kBeta2;
+    group.weight_decay = 0;
+    muonrt_param_t param = muonrt::param();
+    const int64_t shape[] = {1};
+    param.name = "w";
+    param.ndim = 1;
+    param.shape = shape;
+    param.data = &weight;
+    param.grad = &grad;
+    const muonrt::Comm comm = muonrt::Comm::self();
+    muonrt::Optimizer o(comm, muonrt::options(), {group}, {param});
+    o.set_step(kSteps);
+    CHECK(o.updates(0) == kSteps);
+    if (updates >= 0) o.set_updates(0, updates);
+    *static_cast<float*>(o.state(0, MUONRT_STATE_VARIANCE).data) = variance;
+    o.step(kLr);
+    CHECK(o.updates(0) == (updates >= 0 ? updates : kSteps) + 1);
+    CHECK(o.steps() == kSteps + 1);
+    return 1.0 - double{weight};
+  };
+  // After two updates by a gradient of 1 the variance is 1 - beta2^2, and the third gives 1 again.
+  const auto two = static_cast<float>(1 - kBeta2 * kBeta2);
+  CHECK(moved(2, two) == Approx(kLr).epsilon(1e-3));
+  const double wrong =
+      kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
+  CHECK(wrong > 10 * kLr);
+  CHECK(moved(-1, two) == Approx(wrong).epsilon(1e-3));
+  // A slot that is started anew.
+  CHECK(moved(0, 0.0f) == Approx(kLr).epsilon(1e-3));
+}
+
+TEST_CASE("state: a count of updates that is none, or of no parameter, is refused", "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_NONE);
+  int64_t updates = -1;
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(updates == 0);
+  for (const int64_t bad : {int64_t{-1}, (int64_t{1} << 53) + 1}) {
+    CHECK(muonrt_optimizer_set_updates(m.optimizer, 0, bad) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(), Contains("param 'w': updates is " + std::to_string(bad)));
+  }
+  CHECK(muonrt_optimizer_set_updates(m.optimizer, 1, 0) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, -1, &updates) == MUONRT_ERROR_INVALID_ARGUMENT);
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
+  REQUIRE(m.step(0) == MUONRT_OK);
+  const int64_t without = 0;
+  REQUIRE(m.step(1, &without) == MUONRT_OK);
+  CHECK(muonrt_optimizer_get_updates(m.optimizer, 0, &updates) == MUONRT_OK);
+  CHECK(updates == 1);
+}
+
+TEST_CASE("step: a bad index among those without a gradient is named as that", "[unit][abi]") {
+  Matrix m(MUONRT_MASTER_NONE);
+  for (const int64_t bad : {int64_t{1}, int64_t{-1}}) {
+    CHECK(m.step(0, &bad) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_last_error(),
+               Contains("step: without_grad: param index is " + std::to_string(bad)));
+  }
+  CHECK(m.step(0) == MUONRT_OK);
+}

@@ -1,0 +1,117 @@
+#include "command/bench/bench_device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "command/bench/bench_values.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr int64_t kStagingBytes = int64_t{64} << 20;
+
+unsigned char* at(void* memory, int64_t offset) {
+  return static_cast<unsigned char*>(memory) + offset;
+}
+const unsigned char* at(const void* memory, int64_t offset) {
+  return static_cast<const unsigned char*>(memory) + offset;
+}
+
+}  // namespace
+
+Workbench::Workbench(std::unique_ptr<Device> made)
+    : device_(std::move(made)),
+      stream_(device_->create_stream(StreamKind::kCompute)),
+      done_(device_->create_event()) {}
+
+Workbench::Workbench(const Provider& provider, BenchReport& report) : Workbench(provider.make()) {
+  name_ = provider.name;
+  report_ = &report;
+  if (report.device.empty()) report.device = device_->describe();
+}
+
+void Workbench::finish() {
+  const double seconds = (report_ ? report_->arguments() : DeviceArguments()).deadline;
+  device_->record(*done_, *stream_);
+  try {
+    device_->synchronize(*done_, Deadline::in_ms(static_cast<int64_t>(seconds * 1e3)));
+  } catch (const Error& error) {
+    if (error.status() != Status::kTimeout || !report_) throw;
+    report_->give_up(
+        fmt::format("{}: work on {} did not end within {} s", name_, device_->describe(), seconds));
+  }
+  if (const auto error = device_->error()) throw Error(*error);
+}
+
+void* Workbench::take(int64_t bytes) {
+  memory_.emplace_back(*device_, bytes);
+  return memory_.back().data();
+}
+
+void Workbench::by_pieces(int64_t bytes,
+                          const std::function<void(int64_t offset, int64_t size)>& move) {
+  const int64_t most = std::min(bytes, kStagingBytes);
+  if (staging_.bytes() < most) staging_ = Buffer::shared(*device_, most);
+  for (int64_t offset = 0; offset < bytes; offset += most)
+    move(offset, std::min(most, bytes - offset));
+}
+
+void Workbench::put(void* to, const void* from, int64_t bytes) {
+  by_pieces(bytes, [&](int64_t offset, int64_t size) {
+    std::memcpy(staging_.data(), at(from, offset), static_cast<size_t>(size));
+    ops().copy(*stream_, at(to, offset), staging_.data(), size);
+    finish();
+  });
+}
+
+void Workbench::get(void* to, const void* from, int64_t bytes) {
+  look(from, bytes, [&](const void* piece, int64_t offset, int64_t size) {
+    std::memcpy(at(to, offset), piece, static_cast<size_t>(size));
+  });
+}
+
+void Workbench::look(
+    const void* from, int64_t bytes,
+    const std::function<void(const void* piece, int64_t offset, int64_t size)>& visit) {
+  by_pieces(bytes, [&](int64_t offset, int64_t size) {
+    ops().copy(*stream_, staging_.data(), at(from, offset), size);
+    finish();
+    visit(staging_.data(), offset, size);
+  });
+}
+
+void Workbench::put_values(void* to, DType dtype, int64_t count,
+                           const std::function<float(int64_t index)>& value) {
+  const int64_t one = size_of(dtype);
+  by_pieces(count * one, [&](int64_t offset, int64_t size) {
+    in_parallel(size / one, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        bench_store(staging_.data(), dtype, i, value(offset / one + i));
+    });
+    ops().copy(*stream_, at(to, offset), staging_.data(), size);
+    finish();
+  });
+}
+
+double Workbench::time_once(const std::function<void()>& enqueue) {
+  const Buffer clock = Buffer::shared(*device_, 2 * sizeof(int64_t));
+  device_->timestamp(*stream_, clock.as<int64_t>());
+  enqueue();
+  device_->timestamp(*stream_, clock.as<int64_t>() + 1);
+  finish();
+  return static_cast<double>(clock.as<int64_t>()[1] - clock.as<int64_t>()[0]) * 1e-6;
+}
+
+uint64_t Workbench::hash(const void* memory, int64_t bytes) {
+  const Buffer sum(*device_, int64_t{sizeof(uint64_t)});
+  ops().fill(*stream_, sum.data(), 0, sum.bytes());
+  ops().hash_memory(*stream_, memory, bytes, sum.as<uint64_t>());
+  uint64_t out = 0;
+  get(&out, sum.data(), sum.bytes());
+  return out;
+}
+
+}  // namespace muonrt::tool

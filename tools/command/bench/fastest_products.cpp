@@ -1,0 +1,164 @@
+#include "command/bench/fastest_products.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/error.hpp"
+#include "cuda/device/check.hpp"
+#include "cuda/device/cuda_device.hpp"
+#include "cuda/device/guard.hpp"
+#include "cuda/kernels/kernels.hpp"
+#include "cuda/products/cublas_api.hpp"
+#include "cuda/products/cublas_library.hpp"
+#include "cuda/products/vendor_products.hpp"
+
+namespace muonrt::tool {
+
+using namespace cuda;
+
+namespace {
+
+constexpr int kProposals = 8;  // that are timed, of the batch and of single matrices
+constexpr int kRounds = 3;     // the best of which counts
+constexpr double kRegionMs = 0.3;
+constexpr int64_t kMostRepeats = 20;
+constexpr int64_t kFlushBytes = int64_t{64} << 20;  // more than an L2 of 50 MiB
+constexpr int64_t kMostWaitMs = 20'000;             // for one time that is taken
+
+/// A way to compute a batch: in one launch, or its matrices one by one.
+struct Way {
+  cublasLtMatmulAlgo_t algorithm;
+  int64_t together;
+  int64_t repeats = 1;
+  double ms = INFINITY;
+};
+
+/// The shape, how many, and how far apart.
+struct BatchShape {
+  ProductShape shape;
+  int64_t count, a_stride, b_stride, c_stride, d_stride;
+  auto operator<=>(const BatchShape&) const = default;
+};
+
+struct Recipe {
+  ProductWords words;
+  Way way;
+};
+
+class FastestProducts final : public VendorProducts {
+ public:
+  FastestProducts(Device& device, int index)
+      : device_(device),
+        library_(device, index),
+        clock_(Buffer::shared(device, 2 * kMostRepeats * sizeof(int64_t))),
+        flush_(device, kFlushBytes) {}
+
+  std::string identity() const override {
+    return cat("cublasLt ", static_cast<int64_t>(cublas_api().get_version()),
+               ", the fastest for each batch");
+  }
+
+  /// The batch is not known yet.
+  void reserve(int64_t, int64_t, int64_t, DType) override {}
+
+  void multiply(const Product& p, cudaStream_t stream) override {
+    const BatchShape batch{product_shape_of(p), p.c.count,  p.a.stride,
+                           p.b.stride,          p.c.stride, addend_of(p).stride};
+    auto found = recipes_.find(batch);
+    if (found == recipes_.end()) {
+      ProductWords words = words_of(batch.shape);
+      const Way way = fastest(words, p, stream);
+      found = recipes_.emplace(batch, Recipe{std::move(words), way}).first;
+    }
+    launch(found->second.words, found->second.way, p, stream);
+  }
+
+ private:
+  void launch(const ProductWords& words, const Way& way, const Product& p,
+              cudaStream_t stream) const {
+    set_batches(words, p, way.together);
+    for (int64_t i = 0; i < p.c.count; i += way.together)
+      library_.launch(words, way.algorithm, p, i, stream);
+  }
+
+  /// Of one run, its operands out of L2; the host enqueues runs behind memsets, which last longer.
+  double ms_of(const ProductWords& words, const Way& way, const Product& p, cudaStream_t stream) {
+    auto* const times = clock_.as<int64_t>();
+    for (int64_t i = 0; i < way.repeats; ++i) {
+      MUONRT_CUDA(cudaMemsetAsync(flush_.data(), 0, static_cast<size_t>(flush_.bytes()), stream));
+      write_clock(times + 2 * i, stream);
+      launch(words, way, p, stream);
+      write_clock(times + 2 * i + 1, stream);
+    }
+    finish(stream);
+    double sum = 0;
+    for (int64_t i = 0; i < way.repeats; ++i)
+      sum += static_cast<double>(times[2 * i + 1] - times[2 * i]) * 1e-6;
+    return sum / static_cast<double>(way.repeats);
+  }
+
+  /// Errors: TIMEOUT; what the work failed of.
+  void finish(cudaStream_t stream) {
+    const auto done = device_.create_event();
+    MUONRT_CUDA(cudaEventRecord(handle_of(*done), stream));
+    device_.synchronize(*done, Deadline::in_ms(kMostWaitMs));
+    if (const auto error = device_.error()) throw Error(*error);
+  }
+
+  std::vector<Way> ways_of(const ProductWords& words, const Product& p) const {
+    std::vector<Way> out;
+    for (const int64_t together : {p.c.count, int64_t{1}}) {
+      set_batches(words, p, together);
+      for (const auto& algorithm : library_.proposed(words, Depth::kInParts, kProposals))
+        out.push_back({algorithm, together});
+      if (p.c.count == 1) break;
+    }
+    return out;
+  }
+
+  /// All in turns, on the operands that there are; one that fails is none.
+  /// Errors: NOT_SUPPORTED if none is left, with the last one's reason; TIMEOUT.
+  Way fastest(const ProductWords& words, const Product& p, cudaStream_t stream) {
+    std::vector<Way> ways = ways_of(words, p);
+    std::string reason = "it proposes none";
+    for (int round = -1; round < kRounds; ++round)
+      for (Way& way : ways) try {
+          if (round < 0) {
+            ms_of(words, way, p, stream);  // loads it
+            const double ms = ms_of(words, way, p, stream);
+            way.repeats =
+                std::clamp<int64_t>(std::llround(kRegionMs / std::max(ms, 1e-3)), 1, kMostRepeats);
+          } else if (way.repeats > 0) {
+            way.ms = std::min(way.ms, ms_of(words, way, p, stream));
+          }
+        } catch (const Error& error) {
+          if (error.status() == Status::kTimeout) throw;  // the GPU is busy with it still
+          reason = error.message();
+          way.repeats = 0;
+          way.ms = INFINITY;
+        }
+    const auto best = std::min_element(ways.begin(), ways.end(),
+                                       [](const Way& a, const Way& b) { return a.ms < b.ms; });
+    MUONRT_REQUIRE(best != ways.end() && std::isfinite(best->ms), Status::kNotSupported,
+                   "cublasLt: no algorithm computes ", p.c.count, " products ", p.c.rows, " x ",
+                   p.c.cols, " of depth ", p.a.cols, " (", reason, "); leave its fastest out");
+    return *best;
+  }
+
+  Device& device_;
+  const CublasLibrary library_;
+  const Buffer clock_, flush_;
+  std::map<BatchShape, Recipe> recipes_;
+};
+
+}  // namespace
+
+std::unique_ptr<cuda::VendorProducts> make_fastest_products(Device& device, int index) {
+  return std::make_unique<FastestProducts>(device, index);
+}
+
+}  // namespace muonrt::tool

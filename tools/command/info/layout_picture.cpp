@@ -1,0 +1,95 @@
+#include "command/info/layout_picture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.hpp"
+#include "command/table.hpp"
+#include "layout/blocks.hpp"
+#include "show/chart.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr double kWidth = 620, kHeight = 460, kLargestElement = 56, kLeast = 120;
+constexpr size_t kMostBlocks = 40000, kMostTicks = 12, kMostRanks = 8, kLegendRows = 22,
+                 kSubtitle = 118;
+
+/// "rank 3: 8 elements", "ranks 0, 4, 8, ... (16): 1,024 elements"; addends with + between them.
+std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t elements) {
+  const bool addends = layout.addends() > 1;
+  const size_t shown = std::min(ranks.size(), kMostRanks);
+  std::string out = ranks.size() == 1 ? "rank " : addends ? "addends " : "ranks ";
+  out += fmt::format("{}", fmt::join(ranks.begin(), ranks.begin() + static_cast<int64_t>(shown),
+                                     addends ? "+" : ", "));
+  if (shown < ranks.size()) out += fmt::format(", ... ({})", ranks.size());
+  if (elements == 0) return out + ": nothing";
+  return out +
+         fmt::format(": {} element{}", cell::grouped(elements).text, elements == 1 ? "" : "s");
+}
+
+/// Where the blocks begin and end; round numbers where these are too many.
+Axis axis_of(const char* name, double low, double high, const std::set<double>& edges) {
+  Axis axis{name, low, high};
+  if (edges.size() <= kMostTicks) axis.ticks.assign(edges.begin(), edges.end());
+  return axis;
+}
+
+/// Squares where that gives a readable picture; else each side is stretched for itself.
+void choose_size(Panel& panel, double rows, double cols) {
+  const double element = std::min({kWidth / cols, kHeight / rows, kLargestElement});
+  panel.width = std::max(element * cols, kLeast);
+  panel.height = std::max(element * rows, kLeast);
+}
+
+}  // namespace
+
+std::string layout_picture(const Layout& given) {
+  const Layout layout = given.as_matrix();
+  const auto [rows, cols] = matrix_shape(layout);
+  MUONRT_REQUIRE(rows > 0 && cols > 0, Status::kInvalidArgument,
+                 "picture: the tensor has no elements (there is nothing to draw); give a shape "
+                 "without 0");
+  const std::string shape =
+      given.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(given.shape(), " x "));
+  std::string subtitle = given.describe();
+  if (subtitle.size() > kSubtitle) subtitle = subtitle.substr(0, kSubtitle - 3) + "...";
+  Chart chart{shape + " over " + given.mesh().describe(), subtitle, {{}}, {}};
+  Panel& panel = chart.panels[0];
+  std::set<double> row_edges{0}, column_edges{0};
+  size_t left_out = 0;
+  for (int64_t s = 0; s < layout.shard_count(); ++s) {
+    std::vector<int> ranks;
+    for (int64_t r = 0; r < layout.replicas(); ++r) ranks.push_back(layout.rank_of(r, s));
+    const Style style{area_colour(static_cast<size_t>(s))};
+    int64_t elements = 0;
+    for (const Block& b : blocks_of(layout, ranks[0])) {
+      const auto x = static_cast<double>(b.col), y = static_cast<double>(b.row);
+      const auto width = static_cast<double>(b.cols), height = static_cast<double>(b.rows);
+      panel.boxes.push_back({style, x, y, width, height});
+      column_edges.insert({x, x + width});
+      row_edges.insert({y, y + height});
+      elements += b.numel();
+    }
+    MUONRT_REQUIRE(panel.boxes.size() <= kMostBlocks, Status::kInvalidArgument,
+                   "picture: more than ", kMostBlocks,
+                   " rectangles (they could not be told apart); draw a smaller shape with the same "
+                   "layout");
+    if (chart.legend.size() < kLegendRows) {
+      chart.legend.push_back({elements ? style : Style{}, name_of(layout, ranks, elements)});
+    } else {
+      ++left_out;
+    }
+  }
+  if (left_out) chart.legend.push_back({{}, fmt::format("and {} more", left_out)});
+  const auto height = static_cast<double>(rows), width = static_cast<double>(cols);
+  panel.x = axis_of("column", 0, width, column_edges);
+  panel.y = axis_of("row", height, 0, row_edges);
+  choose_size(panel, height, width);
+  return chart.svg();
+}
+
+}  // namespace muonrt::tool

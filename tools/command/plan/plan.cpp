@@ -1,0 +1,187 @@
+#include "plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "command/command.hpp"
+#include "command/plan/model_plan.hpp"
+#include "command/table.hpp"
+#include "command/validators.hpp"
+#include "optimizer/first_check.hpp"
+#include "optimizer/problem.hpp"
+#include "pipeline/batches.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+struct Arguments {
+  std::string model = "gpt2-124m", mesh = "dp=2,fsdp=4";
+  std::string device = "host";
+  std::optional<int64_t> chunk_bytes;  // absent: the device's
+  int window = PlanOptions{}.window;
+  std::string commit = "atomic", transport = "bf16", replicas = "once";
+  PlacementWords placements;
+  int max_peers = 0;
+  std::optional<double> flops, bytes, message_seconds;  // of a rank's machine
+  int64_t rows = 20;
+  bool json = false;
+};
+
+/// `rates`, but for what was given.
+MachineRates rates_of(const Arguments& a, const MachineRates& rates) {
+  return {a.flops.value_or(rates.flops), a.bytes.value_or(rates.bytes),
+          a.message_seconds.value_or(rates.message_seconds)};
+}
+
+/// Bytes of scratch of each rank.
+std::vector<int64_t> scratch_of(const Plan& plan, const OptimizerSettings& settings) {
+  const std::vector<NewtonSchulz> methods = make_newton_schulz(settings);
+  if (settings.device == DeviceKind::kCuda) return scratch_bytes(plan, methods, CudaRules(), false);
+  return scratch_bytes(plan, methods, HostRules(), false);
+}
+
+int run(const Arguments& a) {
+  const std::vector<ModelTensor> tensors = model_tensors(a.model);
+  const OptimizerSettings settings =
+      model_settings(a.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kHost);
+  PlanOptions options;
+  options.chunk_bytes = a.chunk_bytes.value_or(settings.chunk_bytes);
+  options.window = a.window;
+  options.commit = a.commit == "eager" ? CommitMode::kEager : CommitMode::kAtomic;
+  options.transport = a.transport == "f32" ? DType::kF32 : DType::kBF16;
+  if (a.replicas == "each") options.replicas = Replicas::kEach;
+  if (a.replicas == "auto") options.replicas = Replicas::kAuto;
+  options.max_peers = a.max_peers;
+  options.rates = rates_of(a, a.device == "cuda" ? kGpuRates : MachineRates());
+  const double start = now();
+  const Plan plan(model_problem(tensors, a.mesh, options, a.placements, settings));
+  const double seconds = now() - start;
+  const std::vector<int64_t> scratch = scratch_of(plan, settings);
+  const std::vector<int64_t> checks =
+      check_bytes(plan, settings, settings.device != DeviceKind::kCuda);
+  const ModelTotals total = totals(tensors);
+  if (a.json) {
+    const std::string model = json_object({{"name", json_text(a.model)},
+                                           {"tensors", cat(total.tensors)},
+                                           {"parameters", cat(total.elements)},
+                                           {"muon_tensors", cat(total.muon_tensors)},
+                                           {"muon_matrices", cat(total.muon_matrices)},
+                                           {"muon_parameters", cat(total.muon_elements)}});
+    fmt::print("{}\n", json_object({{"model", model},
+                                    {"mesh", json_text(a.mesh)},
+                                    {"seconds", fmt::format("{}", seconds)},
+                                    {"plan", plan.json(scratch, checks)}}));
+    return 0;
+  }
+  fmt::print("model       {}: {} parameters in {} tensors; {} matrices with {} of them for Muon\n",
+             a.model, cell::grouped(total.elements).text, total.tensors, total.muon_matrices,
+             cell::grouped(total.muon_elements).text);
+  fmt::print("mesh        {}\n{}", a.mesh, plan.describe(a.rows, scratch, checks));
+  fmt::print("\nPlanned in {:.3f} s.\n", seconds);
+  return 0;
+}
+
+/// What is planned: tensors, and how they lie.
+void add_problem(CLI::App* command, Arguments& a) {
+  command
+      ->add_option("--model,--shapes", a.model,
+                   fmt::format("{}, or shapes: 768x768x4,3072x768", fmt::join(model_names(), ", ")))
+      ->capture_default_str();
+  command
+      ->add_option("--mesh", a.mesh,
+                   "name=size,...: fsdp and shard cut the rows of matrices, tp their columns, ep "
+                   "hands out experts, ddp holds addends of gradients, every other name replicates")
+      ->capture_default_str();
+  command->add_option("--placements", a.placements.params,
+                      "in place of the names: \"R,S(0)\" for each mesh dimension, of every tensor "
+                      "(a dimension that it lacks is not cut); P: its ranks hold addends of the "
+                      "gradients");
+  command->add_option("--grad-placements", a.placements.grads,
+                      "the same for the gradients, where they lie elsewhere than the parameters");
+  command->add_option("--reading", a.placements.reading, "of placements: literal or ordered")
+      ->check(CLI::IsMember({"literal", "ordered"}))
+      ->capture_default_str();
+}
+
+/// The options of an optimizer that a plan depends on.
+void add_settings(CLI::App* command, Arguments& a) {
+  command
+      ->add_option("--device", a.device,
+                   "host or cuda: whose defaults and scratch; no such device is needed")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  command
+      ->add_option("--max-peers", a.max_peers,
+                   fmt::format("bound on the peers of a return, past which it takes two levels; "
+                               "0: {}",
+                               kMaxPeers))
+      ->check(nonnegative())
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--chunk-bytes", a.chunk_bytes,
+          fmt::format("budget of a chunk at an owner (default {} on the host, {} on a GPU)",
+                      model_settings(DeviceKind::kHost).chunk_bytes,
+                      model_settings(DeviceKind::kCuda).chunk_bytes))
+      ->check(positive());
+  command->add_option("--window", a.window, "chunks in flight")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--commit", a.commit, "atomic or eager")
+      ->check(CLI::IsMember({"atomic", "eager"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--replicas", a.replicas,
+          "once: a matrix that replicas hold is orthogonalized once for all; each: by every "
+          "replica for itself; auto: the cheaper by a cost model that is printed")
+      ->check(CLI::IsMember({"once", "each", "auto"}))
+      ->capture_default_str();
+  command->add_option("--transport", a.transport, "bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+}
+
+void add_rates(CLI::App* command, Arguments& a) {
+  const auto rate = [&](const char* name, std::optional<double>& to, double host, double gpu,
+                        double least, const char* what) {
+    command
+        ->add_option(name, to,
+                     fmt::format("for --replicas auto: {} (default {} on the host, {} on a GPU)",
+                                 what, host, gpu))
+        ->check(number_between(least, 1e30));
+  };
+  constexpr MachineRates kHost;
+  rate("--machine-flops", a.flops, kHost.flops, kGpuRates.flops, 1e-9,
+       "FLOP/s of a rank in products");
+  rate("--machine-bytes", a.bytes, kHost.bytes, kGpuRates.bytes, 1e-9,
+       "bytes/s that a rank sends or receives");
+  rate("--machine-message-seconds", a.message_seconds, kHost.message_seconds,
+       kGpuRates.message_seconds, 0, "seconds of a message, beyond its bytes");
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand(
+      "plan", "who orthogonalizes what: owners, chunks, bytes, memory, balance; moves no data");
+  auto a = std::make_shared<Arguments>();
+  add_problem(command, *a);
+  add_settings(command, *a);
+  add_rates(command, *a);
+  command->add_option("--rows", a->rows, "rows of each table; 0: all")
+      ->check(nonnegative())
+      ->capture_default_str();
+  command->add_flag("--json", a->json, "print JSON, every row");
+  command->footer("Example: muonrt plan --model llama3-8b --mesh dp=2,fsdp=8,tp=4");
+  command->callback([=, &work] { work = [=] { return run(*a); }; });
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,280 @@
+#include "command/verify/sharded.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "base/dtype.hpp"
+#include "textbook/textbook.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr int64_t kRedZone = 24;  // elements on either side; NaN in every dtype
+constexpr unsigned char kRedZoneByte = 0xff;
+
+int64_t bytes_of(int32_t dtype) { return dtype == MUONRT_DTYPE_F32 ? 4 : 2; }
+
+void store(unsigned char* at, int32_t dtype, float value) {
+  if (dtype == MUONRT_DTYPE_F32) {
+    std::memcpy(at, &value, 4);
+  } else {
+    const bf16 half = to_bf16(value);
+    std::memcpy(at, &half, 2);
+  }
+}
+
+/// Bytes before a shard; of different lengths, so that shards are aligned to elements alone, unless
+/// `aligned`.
+int64_t red_zone_of(size_t tensor, int32_t dtype, bool aligned) {
+  return aligned ? 256 : (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
+}
+
+std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t before) {
+  return std::vector<unsigned char>(
+      static_cast<size_t>(before + (elements + kRedZone) * bytes_of(dtype)), kRedZoneByte);
+}
+
+/// Addend `index` of `count` whose sum, in order, is `value` exactly, each of them exact in bf16 if
+/// `value` is: a coarse part, pairs that come and go, what is left.
+float addend_of(float value, int64_t index, int64_t count) {
+  if (count <= 1) return value;
+  const float coarse = std::nearbyint(value * 8.0f) / 8.0f;
+  if (index == 0) return coarse;
+  if (index == count - 1) return value - coarse;
+  const bool paired = (index - 1) / 2 * 2 + 2 <= count - 2;
+  return paired ? (index % 2 == 1 ? 0.5f : -0.5f) : 0.0f;
+}
+
+}  // namespace
+
+float element_value(uint64_t seed, int64_t element, int64_t step) {
+  return static_cast<float>(textbook::value_at(seed, 0, element, step));
+}
+
+Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
+                 const std::vector<TensorLayout>& layouts, const RunSettings& settings)
+    : settings_(settings),
+      rank_(comm.rank()),
+      memory_(settings.where.cuda(), comm.rank()),
+      shards_(tensors.size()) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    make_shard(i, tensors[i], layouts.empty() ? nullptr : &layouts[i]);
+  }
+  make_optimizer(comm, tensors, layouts);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Shard& shard = shards_[i];
+    const auto index = static_cast<int64_t>(i);
+    shard.keeps_state = optimizer_->state(index, MUONRT_STATE_MOMENTUM).place == MUONRT_PLACE_LOCAL;
+    if (shard.keeps_state) shard.momentum = take_state(i, MUONRT_STATE_MOMENTUM);
+    if (!tensors[i].muon && shard.keeps_state) {
+      shard.variance = take_state(i, MUONRT_STATE_VARIANCE);
+    }
+    if (settings.numerics.data == MUONRT_DTYPE_BF16) {
+      shard.master = take_state(i, MUONRT_STATE_MASTER);
+    }
+  }
+  fetch();
+}
+
+Sharded::State Sharded::take_state(size_t tensor, int32_t kind) {
+  const void* data = optimizer_->state(static_cast<int64_t>(tensor), kind).data;
+  if (memory_.on_host() || !data) return {static_cast<const float*>(data), nullptr, {}};
+  return {nullptr, data, {}};
+}
+
+void Sharded::fetch() {
+  if (memory_.on_host()) return;
+  for (Shard& shard : shards_) {
+    shard.data = memory_.read(shard.far_data, std::ssize(shard.data));
+    for (State* state : {&shard.momentum, &shard.variance, &shard.master}) {
+      if (!state->far) continue;
+      state->copy = memory_.read(state->far, shard.elements * int64_t{sizeof(float)});
+      state->at = reinterpret_cast<const float*>(state->copy.data());
+    }
+  }
+}
+
+void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLayout* layout) {
+  Shard& shard = shards_[index];
+  shard.seed = tensor.seed();
+  shard.stretches =
+      layout ? layout->stretches(rank_) : std::vector<Stretch>{{0, 0, tensor.elements()}};
+  for (const Stretch& s : shard.stretches) shard.elements += s.count;
+  if (layout) {
+    shard.addends = layout->addends();
+    shard.addend = layout->addend(rank_);
+  }
+  const Numerics& n = settings_.numerics;
+  shard.data_at = red_zone_of(index, n.data, settings_.aligned);
+  shard.grad_at = red_zone_of(index + 1, n.grad, settings_.aligned);
+  shard.data = red_zoned(shard.elements, n.data, shard.data_at);
+  shard.grad = red_zoned(shard.elements, n.grad, shard.grad_at);
+  visit(index, [&](int64_t element, int64_t local) {
+    store(shard.data.data() + shard.data_at + local * bytes_of(n.data), n.data,
+          element_value(shard.seed, element, -1));
+  });
+  shard.far_data = shard.data.data();
+  shard.far_grad = shard.grad.data();
+  if (memory_.on_host()) return;
+  shard.far_data = memory_.allocate_far(std::ssize(shard.data));
+  shard.far_grad = memory_.allocate_far(std::ssize(shard.grad));
+  memory_.write(shard.far_data, shard.data);
+  memory_.write(shard.far_grad, shard.grad);
+}
+
+void Sharded::make_optimizer(Comm& comm, const std::vector<ModelTensor>& tensors,
+                             const std::vector<TensorLayout>& layouts) {
+  std::vector<muonrt_param_t> params(tensors.size());
+  std::vector<std::vector<std::vector<muonrt_run_t>>> rows(tensors.size());
+  std::vector<std::vector<muonrt_part_t>> parts(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const ModelTensor& t = tensors[i];
+    for (const RowBlock& block : t.parts) {
+      auto& runs = rows[i].emplace_back();
+      for (const auto& [begin, end] : block.rows) runs.push_back({begin, end});
+    }
+    for (size_t k = 0; k < t.parts.size(); ++k) {
+      muonrt_part_t& part = parts[i].emplace_back();
+      muonrt_part_init(&part);
+      part.name = t.parts[k].name.c_str();
+      part.rows = rows[i][k].data();
+      part.n_rows = static_cast<int64_t>(rows[i][k].size());
+    }
+    muonrt_param_t& p = params[i] = param();
+    p.name = t.name.c_str();
+    p.group = t.muon ? 0 : 1;
+    p.ndim = static_cast<int32_t>(t.shape.size());
+    p.shape = t.shape.data();
+    p.dtype = settings_.numerics.data;
+    p.grad_dtype = settings_.numerics.grad;
+    p.layout = layouts.empty() ? nullptr : layouts[i].c();
+    p.data = shards_[i].far_data + shards_[i].data_at;
+    p.grad = shards_[i].far_grad + shards_[i].grad_at;
+    p.view = t.stack()                      ? MUONRT_VIEW_STACK
+             : t.muon && t.shape.size() > 3 ? MUONRT_VIEW_MATRIX
+                                            : MUONRT_VIEW_PLAIN;
+    p.parts = parts[i].data();
+    p.n_parts = static_cast<int64_t>(parts[i].size());
+  }
+  muonrt_optimizer_options_t o = options();
+  o.transport_dtype = settings_.numerics.transport;
+  o.iteration_dtype = settings_.numerics.iteration;
+  o.window = settings_.window;
+  o.chunk_bytes = settings_.chunk_bytes;
+  o.commit = settings_.commit;
+  o.threads = settings_.threads;
+  o.poison = settings_.poison;
+  set_device(o, settings_.where, rank_);
+  optimizer_ = std::make_unique<Optimizer>(
+      comm, o, std::vector<muonrt_group_t>{muon_group(), adamw_group()}, params);
+}
+
+void Sharded::fill_gradients(int64_t step) {
+  const int32_t dtype = settings_.numerics.grad;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    unsigned char* grad = shards_[i].grad.data() + shards_[i].grad_at;
+    visit(i, [&](int64_t element, int64_t local) {
+      float value = element_value(shards_[i].seed, element, step);
+      if (dtype == MUONRT_DTYPE_BF16) value = to_f32(to_bf16(value));
+      store(grad + local * bytes_of(dtype), dtype,
+            addend_of(value, shards_[i].addend, shards_[i].addends));
+    });
+    if (!memory_.on_host()) memory_.write(shards_[i].far_grad, shards_[i].grad);
+  }
+}
+
+muonrt_report_t Sharded::step_only(double lr) {
+  const muonrt_report_t report = optimizer_->step(lr);
+  if (report.skipped) {
+    throw std::runtime_error(
+        "a step was skipped, though every gradient is finite: a value was read "
+        "that nobody had written");
+  }
+  return report;
+}
+
+muonrt_report_t Sharded::step(int64_t step, double lr) {
+  fill_gradients(step);
+  const muonrt_report_t report = step_only(lr);
+  fetch();
+  return report;
+}
+
+float Sharded::data_at(size_t tensor, int64_t local) const {
+  const Shard& shard = shards_[tensor];
+  const int32_t dtype = settings_.numerics.data;
+  const unsigned char* at = shard.data.data() + shard.data_at + local * bytes_of(dtype);
+  if (dtype == MUONRT_DTYPE_F32) {
+    float out;
+    std::memcpy(&out, at, 4);
+    return out;
+  }
+  bf16 half;
+  std::memcpy(&half, at, 2);
+  return to_f32(half);
+}
+
+const float* Sharded::state(size_t tensor, int32_t kind) const {
+  const Shard& shard = shards_[tensor];
+  if (kind == MUONRT_STATE_MOMENTUM) return shard.momentum.at;
+  return kind == MUONRT_STATE_VARIANCE ? shard.variance.at : shard.master.at;
+}
+
+float Sharded::state_at(size_t tensor, int32_t kind, int64_t local) const {
+  const float* at = state(tensor, kind);
+  return at ? at[local] : NAN;
+}
+
+WholeTensor Sharded::whole(size_t tensor) const {
+  const Shard& shard = shards_[tensor];
+  const auto numel = static_cast<size_t>(shard.elements);
+  const auto bytes = [&](const float* from) {
+    std::vector<unsigned char> out(from ? numel * 4 : 0);
+    if (!out.empty()) std::memcpy(out.data(), from, out.size());
+    return out;
+  };
+  const unsigned char* data = shard.data.data() + shard.data_at;
+  return {{data, data + numel * static_cast<size_t>(bytes_of(settings_.numerics.data))},
+          bytes(shard.momentum.at),
+          bytes(shard.variance.at),
+          bytes(shard.master.at)};
+}
+
+int64_t Sharded::wrong_bits(size_t tensor, const WholeTensor& expected) const {
+  const Shard& shard = shards_[tensor];
+  const int64_t size = bytes_of(settings_.numerics.data);
+  const unsigned char* data = shard.data.data() + shard.data_at;
+  const auto differs = [](const float* mine, const std::vector<unsigned char>& whole, int64_t local,
+                          int64_t element) {
+    return mine && std::memcmp(mine + local, whole.data() + element * 4, 4) != 0;
+  };
+  int64_t wrong = 0;
+  visit(tensor, [&](int64_t element, int64_t local) {
+    wrong += std::memcmp(data + local * size, expected.data.data() + element * size,
+                         static_cast<size_t>(size)) != 0 ||
+             differs(shard.momentum.at, expected.momentum, local, element) ||
+             differs(shard.variance.at, expected.variance, local, element) ||
+             differs(shard.master.at, expected.master, local, element);
+  });
+  for (int64_t i = 0; i < shard.data_at; ++i)
+    wrong += shard.data[static_cast<size_t>(i)] != kRedZoneByte;
+  for (size_t i = static_cast<size_t>(shard.data_at + shard.elements * size); i < shard.data.size();
+       ++i) {
+    wrong += shard.data[i] != kRedZoneByte;
+  }
+  return wrong;
+}
+
+bool Sharded::plant() {
+  for (Shard& shard : shards_) {
+    if (shard.elements == 0) continue;
+    const int64_t size = bytes_of(settings_.numerics.data);
+    shard.data[static_cast<size_t>(shard.data_at + size - 1)] ^= 0x40;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace muonrt::tool

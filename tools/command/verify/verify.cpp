@@ -1,0 +1,289 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "command/command.hpp"
+#include "command/gpu.hpp"
+#include "command/launch.hpp"
+#include "command/progress.hpp"
+#include "command/table.hpp"
+#include "command/verify/catalogue.hpp"
+#include "command/verify/expected.hpp"
+
+namespace muonrt::tool {
+
+namespace {
+
+constexpr double kRate = 0.02;
+
+struct Arguments {
+  int ranks = 0, steps = 3, plant = -1;
+  std::string catalogue = "quick";
+  RunDevice where;
+  bool list = false, json = false;
+};
+
+/// What one rank found in one case; sums and maxima over ranks by `total`.
+struct Found {
+  int64_t elements = 0, wrong = 0, bits = 0;
+  double error = 0, ratio = 0;  // largest, absolute and as a share of the tolerance
+  double seconds = 0;
+};
+
+/// The same steps by one rank alone, and by the textbook: for one choice of dtypes.
+struct Truth {
+  std::vector<WholeTensor> alone;
+  std::vector<Expected> expected;
+};
+
+Truth make_truth(const std::vector<ModelTensor>& tensors, const Numerics& numerics, int steps,
+                 const RunDevice& where) {
+  Truth out;
+  Comm self = Comm::self();
+  RunSettings settings;
+  settings.numerics = numerics;
+  settings.where = where;
+  on_device(self, where, [&](Comm& comm) {
+    Sharded alone(comm, tensors, {}, settings);
+    for (int step = 0; step < steps; ++step) alone.step(step, kRate);
+    for (size_t t = 0; t < tensors.size(); ++t) out.alone.push_back(alone.whole(t));
+    return 0;
+  });
+  const auto half = [](int32_t dtype) { return dtype == MUONRT_DTYPE_BF16; };
+  out.expected = textbook_steps(tensors,
+                                {half(numerics.data), half(numerics.grad), half(numerics.transport),
+                                 half(numerics.iteration)},
+                                steps, kRate);
+  return out;
+}
+
+void compare(const Sharded& sharded, size_t tensor, const Expected& expected, Found& found) {
+  sharded.visit(tensor, [&](int64_t element, int64_t local) {
+    const auto at = static_cast<size_t>(element);
+    double worst = 0;  // as a share of the tolerance; not a number counts as wrong
+    const auto look = [&](double value, double wanted, double tolerance) {
+      const double ratio = std::fabs(value - wanted) / tolerance;
+      if (!(ratio <= worst) && tolerance > 0) worst = ratio;
+      if (tolerance == 0 && value != wanted) worst = INFINITY;
+    };
+    const double value = sharded.data_at(tensor, local);
+    look(value, expected.data[at], expected.tolerance);
+    const bool state = sharded.keeps_state(tensor);
+    if (state) {
+      look(sharded.state_at(tensor, MUONRT_STATE_MOMENTUM, local), expected.momentum[at],
+           expected.momentum_tolerance);
+    }
+    if (state && !expected.variance.empty()) {
+      look(sharded.state_at(tensor, MUONRT_STATE_VARIANCE, local), expected.variance[at],
+           expected.variance_tolerance);
+    }
+    ++found.elements;
+    found.wrong += !(worst <= 1);
+    if (!(worst <= found.ratio)) found.ratio = worst;
+    const double error = std::fabs(value - expected.data[at]);
+    if (!(error <= found.error)) found.error = error;
+  });
+}
+
+Found run_case(Comm& comm, const VerifyCase& c, const std::vector<ModelTensor>& tensors,
+               const Truth& truth, int steps, bool plant) {
+  std::vector<TensorLayout> layouts;
+  for (size_t t = 0; t < tensors.size(); ++t) layouts.emplace_back(c.layout, tensors[t], t);
+  Sharded sharded(comm, tensors, layouts, c.run);
+  const auto start = std::chrono::steady_clock::now();
+  for (int step = 0; step < steps; ++step) sharded.step(step, kRate);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (plant) sharded.plant();
+  Found found;
+  found.seconds = took.count() / steps;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    compare(sharded, t, truth.expected[t], found);
+    found.bits += sharded.wrong_bits(t, truth.alone[t]);
+  }
+  return found;
+}
+
+Found total(Comm& comm, const Found& mine) {
+  std::vector<Found> all(static_cast<size_t>(comm.size()));
+  comm.allgather(&mine, all.data(), sizeof mine);
+  Found out;
+  for (const Found& f : all) {
+    out.elements += f.elements;
+    out.wrong += f.wrong;
+    out.bits += f.bits;
+    out.seconds = std::max(out.seconds, f.seconds);
+    if (!(f.error <= out.error)) out.error = f.error;
+    if (!(f.ratio <= out.ratio)) out.ratio = f.ratio;
+  }
+  return out;
+}
+
+Table make_table(const std::vector<VerifyCase>& cases) {
+  constexpr auto kLeft = Table::Align::kLeft;
+  size_t name = 0, mesh = 0;
+  for (const VerifyCase& c : cases) {
+    name = std::max(name, c.layout.name.size());
+    mesh = std::max(mesh, c.layout.mesh.size());
+  }
+  return Table({{"layout", "layout", kLeft, name},
+                {"mesh", "mesh", kLeft, mesh},
+                {"dtypes", "dtypes", kLeft, 18},
+                {"commit", "commit", kLeft, 6},
+                {"window", "window"},
+                {"chunk_bytes", "chunk", Table::Align::kRight, 8},
+                {"parameters", "params"},
+                {"elements", "elements", Table::Align::kRight, 9},
+                {"max_error", "max error", Table::Align::kRight, 9},
+                {"of_tolerance", "of tol.", Table::Align::kRight, 7},
+                {"wrong", "#wrong"},
+                {"wrong_bits", "#bits"},
+                {"step_ms", "step ms", Table::Align::kRight, 7}});
+}
+
+void add_row(Table& table, const VerifyCase& c, size_t parameters, const Found& f) {
+  table.add({cell::word(c.layout.name), cell::word(c.layout.mesh), cell::word(c.run.numerics.name),
+             cell::word(c.run.commit == MUONRT_COMMIT_EAGER ? "eager" : "atomic"),
+             cell::count(c.run.window), cell::bytes(c.run.chunk_bytes),
+             cell::count(static_cast<int64_t>(parameters)), cell::count(f.elements),
+             cell::scientific(f.error), cell::number(f.ratio, 3), cell::count(f.wrong),
+             cell::count(f.bits), cell::number(f.seconds * 1e3, 1)});
+}
+
+constexpr const char* kColumns =
+    "#wrong: elements of parameters and state that are not the float64 textbook's, within a "
+    "tolerance\n"
+    "(tol.) that follows from the dtypes; #bits: elements whose bytes are not those of one rank "
+    "alone.\n"
+    "Messages, scratch and the space around every shard are NaN before each step.\n";
+
+/// One rank's part of it all.
+int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tensors,
+           const std::vector<VerifyCase>& cases, const std::vector<Truth>& truths) {
+  const bool root = comm.rank() == 0, talk = root && !a.json;
+  Table table = make_table(cases);
+  if (talk) {
+    fmt::print("{} ranks, {} layouts, {} parameters, {} steps each\n{}\n{}", comm.size(),
+               cases.size(), tensors.size(), a.steps, kColumns, table.head());
+    std::fflush(stdout);
+  }
+  Progress progress(root && a.json);
+  int64_t wrong = 0, bits = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const VerifyCase& c = cases[i];
+    progress.show(fmt::format("verify {} of {}: {}", i + 1, cases.size(), c.layout.name));
+    size_t dtypes = 0;
+    while (std::string(all_numerics()[dtypes].name) != c.run.numerics.name) ++dtypes;
+    Found mine;
+    try {
+      VerifyCase here = c;
+      here.run.where = a.where;
+      mine =
+          run_case(comm, here, tensors, truths[dtypes], a.steps, i == 0 && a.plant == comm.rank());
+    } catch (const std::exception& e) {
+      throw std::runtime_error(
+          fmt::format("layout '{}' over {}: {}", c.layout.name, c.layout.mesh, e.what()));
+    }
+    const Found f = total(comm, mine);
+    wrong += f.wrong;
+    bits += f.bits;
+    add_row(table, c, tensors.size(), f);
+    if (talk) fmt::print("{}", table.row(i));
+    std::fflush(stdout);
+  }
+  progress.clear();
+  if (root && a.json) {
+    fmt::print("{}\n", json_object({{"ranks", fmt::format("{}", comm.size())},
+                                    {"steps", fmt::format("{}", a.steps)},
+                                    {"catalogue", json_text(a.catalogue)},
+                                    {"wrong", fmt::format("{}", wrong)},
+                                    {"wrong_bits", fmt::format("{}", bits)},
+                                    {"rows", table.json()}}));
+  } else if (talk) {
+    fmt::print("\n{} wrong, {} with other bits in {} layouts.\n", wrong, bits, cases.size());
+  }
+  return wrong + bits > 0 ? 1 : 0;
+}
+
+/// A layout as arguments of `muonrt layout`; numbers that differ for each tensor are left out.
+std::string arguments_of(const LayoutWords& w) {
+  std::string out;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) out += fmt::format("{}{} {}", out.empty() ? "" : " ", option, value);
+  };
+  add("--rank-array", w.rank_array);
+  add("--placements", w.placements);
+  if (!w.stack.empty()) add("(stacks:", w.stack + ")");
+  add("--reading", w.reading == "ordered" ? w.reading : "");
+  add("--flat-dims", w.flat_dims);
+  add("--cuts", w.cuts);
+  if (w.last == "row_bounds") add("--row-bounds", "...");
+  if (w.last == "owner") add("--owner", "...");
+  if (w.last == "flat") add("--flat", "...");
+  return out;
+}
+
+int list_cases(const Arguments& a) {
+  if (launcher_rank() != 0) return 0;
+  constexpr auto kLeft = Table::Align::kLeft;
+  Table table({{"layout", "layout", kLeft}, {"mesh", "mesh", kLeft}, {"words", "words", kLeft}});
+  std::string last;
+  for (const VerifyCase& c : verify_cases(a.ranks == 0 ? 4 : a.ranks, a.catalogue == "full")) {
+    std::string words = arguments_of(c.layout), line = c.layout.mesh + words;
+    if (line == last) continue;  // the same layout run another way
+    last = std::move(line);
+    table.add({cell::word(c.layout.name), cell::word(c.layout.mesh), cell::word(words)});
+  }
+  fmt::print("{}", a.json ? json_object({{"rows", table.json()}}) + "\n" : table.text());
+  return 0;
+}
+
+int run(const Arguments& a) {
+  if (a.list) return list_cases(a);
+  if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
+  const std::vector<ModelTensor> tensors = verify_tensors();
+  std::vector<Truth> truths;
+  {
+    Progress progress(launcher_rank() == 0);
+    for (const Numerics& n : all_numerics()) {
+      progress.show(fmt::format("verify: one rank alone and the textbook, {}", n.name));
+      truths.push_back(make_truth(tensors, n, a.steps, a.where));
+    }
+  }
+  const int ranks = a.ranks == 0 && !under_launcher() ? 4 : a.ranks;
+  return launch(ranks, a.where.timeout, [&](Comm& comm) {
+    const auto cases = verify_cases(comm.size(), a.catalogue == "full");
+    return on_device(comm, a.where,
+                     [&](Comm& between) { return verify(between, a, tensors, cases, truths); });
+  });
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand(
+      "verify", "steps over a catalogue of layouts against a float64 textbook and one rank");
+  auto a = std::make_shared<Arguments>();
+  command->add_option("--ranks", a->ranks, "ranks as threads of this process (default: 4)")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--steps", a->steps, "of every layout")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command
+      ->add_option("--catalogue", a->catalogue,
+                   "quick: every layout once; full: with every dtype and commit, on more meshes")
+      ->check(CLI::IsMember({"quick", "full"}))
+      ->capture_default_str();
+  add_run_device_options(*command, a->where);
+  command->add_flag("--list", a->list, "print the catalogue for so many ranks, run nothing");
+  command->add_flag("--json", a->json, "print JSON");
+  // For the tests: flips a bit on this rank, which must be found.
+  command->add_option("--plant", a->plant)->group("");
+  command->footer("Exit code 1 if anything is wrong.\nExample: mpirun -n 4 muonrt verify");
+  command->callback([=, &work] { work = [=] { return run(*a); }; });
+}
+
+}  // namespace muonrt::tool

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "train/config.hpp"
+#include "train/model/layers.hpp"
+#include "train/model/workspace.hpp"
+
+namespace muonrt::train {
+
+/// A byte-level GPT: learned positions, RMSNorm before each block, causal attention, GELU MLP, no
+/// biases, separate head. It holds no parameters and no state: every call takes full tensors, one
+/// pointer for each entry of `params()`, in that order.
+/// Threads: any number of calls at once, each with its own workspace.
+template <class T>
+class Gpt {
+ public:
+  explicit Gpt(const Config& config) : config_(config), specs_(param_specs(config)) {}
+
+  const Config& config() const { return config_; }
+  const std::vector<ParamSpec>& params() const { return specs_; }
+
+  /// Returns the SUM over all tokens of -log p(next token), in nats, and writes grad_scale times
+  /// its gradient to `grads`. With grad_scale = 1 / (tokens of the global batch) the gradients of
+  /// the parts of a batch add up to the gradient of its mean loss.
+  /// @param params  full tensors, row-major; read.
+  /// @param tokens  sequences x (context + 1) bytes below vocab, contiguous; position t predicts
+  ///                t + 1.
+  /// @param grads   shaped like `params`; overwritten.
+  /// Errors: std::runtime_error if `ws` is made for fewer sequences.
+  double forward_backward(const T* const* params, const uint8_t* tokens, int64_t sequences,
+                          T grad_scale, T* const* grads, Workspace<T>& ws) const;
+
+  /// The same sum without gradients.
+  double evaluate(const T* const* params, const uint8_t* tokens, int64_t sequences,
+                  Workspace<T>& ws) const;
+
+  /// Logits of the token that follows tokens[0 .. length), 1 <= length <= context.
+  /// @param logits  vocab values; overwritten.
+  void next_logits(const T* const* params, const uint8_t* tokens, int64_t length, T* logits,
+                   Workspace<T>& ws) const;
+
+ private:
+  struct Pass {
+    const T* const* params;
+    Tokens tokens;
+    int64_t rows() const { return tokens.rows(); }
+  };
+  Pass pass_of(const T* const* params, const uint8_t* tokens, int64_t sequences,
+               const Workspace<T>& ws) const;
+
+  void forward(const Pass& pass, Workspace<T>& ws) const;
+  void forward_attention(const Pass& pass, int64_t layer, Workspace<T>& ws) const;
+  void forward_mlp(const Pass& pass, int64_t layer, T* out, Workspace<T>& ws) const;
+  double loss(const Pass& pass, T grad_scale, Workspace<T>& ws) const;
+
+  void backward(const Pass& pass, T* const* grads, Workspace<T>& ws) const;
+  void backward_mlp(const Pass& pass, int64_t layer, T* const* grads, Workspace<T>& ws) const;
+  void backward_attention(const Pass& pass, int64_t layer, T* const* grads, Workspace<T>& ws) const;
+
+  Config config_;
+  std::vector<ParamSpec> specs_;
+};
+
+}  // namespace muonrt::train
