@@ -1,0 +1,12 @@
+#include "support/momentum_cases.hpp"
+
+// The cases of unit/momentum_test on the device under test.
+
+TEST_CASE("cuda momentum: momentum and moments become exactly zero, and small gradients move them",
+          "[cuda]") {
+  auto backend = backends::cuda();
+  momentum::momentum_comes_to_rest(backend);
+  momentum::moments_come_to_rest(backend);
+  momentum::line_moments_come_to_rest(backend);
+  momentum::small_gradients_move(backend);
+}
