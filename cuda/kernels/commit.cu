@@ -38,21 +38,24 @@ struct MuonBody {
   __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
     // One after the other: together they need more registers than leave four blocks on a processor.
-    if constexpr (kMomentum) run_momentum<N>(here, lanes);
+    if constexpr (kMomentum) run_momentum<N>(here, inside + row * packed_ld + col, lanes);
     if constexpr (kWeights)
       run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col, lanes);
   }
 
   template <int N>
-  __device__ void run_momentum(int64_t here, Lanes lanes) {
+  __device__ void run_momentum(int64_t here, int64_t first, Lanes lanes) {
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
-    const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
+    const DType dtype = kWeights ? DType::kF32 : momentum_dtype;
+    const Raw<N> raw_m = load<N>(momentum, dtype, here);
     const Values<N> g = widen(raw_g, grad_dtype);
-    Values<N> m = widen(raw_m, momentum_dtype);
+    Values<N> m = widen(raw_m, dtype);
     for (int i = 0; i < N; ++i)
       m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
-    store(momentum, momentum_dtype, here, m, lanes);
-    if (momentum_dtype != DType::kF32) note_written(m, momentum_dtype, weights.findings);
+    if (dtype == DType::kF32) return store(momentum, DType::kF32, here, m, lanes);
+    if constexpr (!kWeights)
+      store_halves(static_cast<uint16_t*>(momentum), here,
+                   weights.rounded<kMomentumSeed>(m, positions, first));
   }
 
   template <int N>
@@ -77,13 +80,12 @@ constexpr int kCommitBlocks = 3;
 constexpr int kCommitBlocks = 4;
 #endif
 
+/// Reads the tables anew, so that a pass before it needs no registers for them.
 template <bool kMomentum, bool kWeights>
-__global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(MuonArguments a) {
-  if (!a.verdict.passes()) return;
+__device__ inline void run_muon(const MuonArguments& a) {
   const Job job = a.table.jobs[blockIdx.x];
   const PieceItem item = a.table.items[job.item];
   const ParamView& view = a.tables.params[item.param];
-  if (!view.active) return;
   const int64_t local = item.local_offset + job.row * item.local_ld + job.col;
   const int64_t inside = job.row * item.packed_ld + job.col;
   const int64_t packed = item.packed_offset + inside;
@@ -116,6 +118,22 @@ __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(Mu
       .decay_scale = item.decay_scale,
       .scalars = a.tables.groups[view.group]};
   for_elements(job.rows, job.cols, fits, body);
+}
+
+template <bool kMomentum, bool kWeights>
+__global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(MuonArguments a) {
+  if (!a.verdict.passes()) return;
+  const ParamView& view = a.tables.params[a.table.items[a.table.jobs[blockIdx.x].item].param];
+  if (!view.active) return;
+  if constexpr (kMomentum && kWeights) {
+    // In two passes over the block's job: in one, random rounding needs more registers.
+    if (view.momentum_dtype != DType::kF32) {
+      run_muon<true, false>(a);
+      run_muon<false, true>(a);
+      return;
+    }
+  }
+  run_muon<kMomentum, kWeights>(a);
 }
 
 struct AdamArguments {

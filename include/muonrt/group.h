@@ -129,7 +129,8 @@ typedef struct muonrt_group {
                            that step, without decay in between; 1; 1 .. 2^30; fixed. Gradients of
                            the other steps may be NULL; else clipping alone reads them: one
                            that is not finite skips the step, and clip_norm counts them. */
-  muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
+  muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded at random when it is
+                                    stored, so that its mean is exact (options: seed); fixed */
   muonrt_normuon_t normuon; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
                       left as it is. With block_period > 1: NOT_SUPPORTED. */
   int32_t reserved;

@@ -36,12 +36,14 @@ struct ParamView {
   DType momentum_dtype = DType::kF32;  // AdamW: f32
   WeightForm form = WeightForm::kPlain;
   int32_t group = 0;
-  int32_t active = 1;           // 0: does not act in this step
-  int32_t watched = 0;          // 1: nor does it, but clipping reads its gradient
-  float grad_scale = 1.0f;      // multiplies the gradient on reading, in this step
-  int32_t scalars = 0;          // index into the step's AdamScalars (AdamW only)
-  uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from, and
-  uint32_t key = 0;             // this: the parameter's index, or its index when it was saved
+  int32_t active = 1;       // 0: does not act in this step
+  int32_t watched = 0;      // 1: nor does it, but clipping reads its gradient
+  float grad_scale = 1.0f;  // multiplies the gradient on reading, in this step
+  int32_t scalars = 0;      // index into the step's AdamScalars (AdamW only)
+  // The random bits of kStochastic and of bf16 momentum follow from these, the element's index in
+  // the whole tensor, and
+  uint64_t seed = 0, step = 0;
+  uint32_t key = 0;  // this: the parameter's index, or its index when it was saved
   MUONRT_HOST_DEVICE int64_t grads() const { return grad_numel < 0 ? numel : grad_numel; }
 };
 

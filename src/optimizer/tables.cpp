@@ -210,8 +210,12 @@ void Tables::sit_out() {
 void Tables::follow_params() {
   for (size_t i = 0; i < owner_params_.size(); ++i) {
     ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
-    view.active = params_[owner_params_[i]].active;
-    view.grad_scale = params_[owner_params_[i]].grad_scale;
+    const ParamView& whole = params_[owner_params_[i]];
+    view.active = whole.active;
+    view.grad_scale = whole.grad_scale;
+    view.seed = whole.seed;
+    view.step = whole.step;
+    view.key = whole.key;
   }
 }
 

@@ -155,19 +155,22 @@ def same(x):
 def muon_step(w, m, g, lr, coefficients, safety=1.0, momentum=0.95, kind="ema", nesterov=True,
               scale="match_rms", scale_factor=1.0, weight_decay=0.1, decay_kind="decoupled",
               parts=None, normuon=None, stats=None, normalize="prescaled", eps=0.0, aol=False,
-              grid=None, grid_factor=1.0, transport=same, stored=same):
-    """Rows of w and m change in place. parts: [(rows, cols, factor, NorMuon's axis)] of indices, the
-    axis may be left out; or None. normuon: (axis, beta2); its moments are kept in stats.
-    grid: blocks of a block step, whose updates take the rate times grid_factor.
-    transport, stored: rounding of what travels, and of the momentum that is kept."""
-    new = 1 - momentum if kind == "ema" else 1.0
+              grid=None, grid_factor=1.0, transport=same, t=1):
+    """Rows of w and m change in place, in step t (from 1). parts: [(rows, cols, factor, NorMuon's
+    axis)] of indices, the axis may be left out; or None. normuon: (axis, beta2); its moments are
+    kept in stats. grid: blocks of a block step, whose updates take the rate times grid_factor.
+    transport: rounding of what travels."""
+    new = 1.0 if kind == "heavy_ball" else 1 - momentum
+    of_g, of_m = (new, momentum) if nesterov else (0.0, 1.0)
+    if kind == "ema_corrected":
+        of_g /= 1 - momentum**t
+        of_m /= 1 - momentum**(t + nesterov)
     rows, cols = len(w), len(w[0])
     u = []
     for i in range(rows):
         m[i] = [momentum * a + new * b for a, b in zip(m[i], g[i])]
-        u.append([new * b + momentum * a for a, b in zip(m[i], g[i])] if nesterov else m[i][:])
+        u.append([of_g * b + of_m * a for a, b in zip(m[i], g[i])])
         u[i] = [transport(x) for x in u[i]]
-        m[i] = [stored(x) for x in m[i]]
     parts = parts or [(range(rows), range(cols), 1.0)]
     for index, part in enumerate(cut_into(parts, grid) if grid else parts):
         part_rows, part_cols, factor, *axis = part
@@ -192,6 +195,9 @@ def adamw_step(w, m, v, g, t, lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01
         if form == "torch":
             root = math.sqrt(v[i] / (1 - betas[1]**t)) + eps
             update = m[i] / (1 - betas[0]**t) / root
+        elif form == "nesterov":
+            mean = betas[0] * m[i] / (1 - betas[0]**(t + 1)) + (1 - betas[0]) * x / (1 - betas[0]**t)
+            update = mean / (math.sqrt(v[i] / (1 - betas[1]**t)) + eps)
         else:
             update = math.sqrt(1 - betas[1]**t) / (1 - betas[0]**t) * m[i] / (math.sqrt(v[i]) + eps)
         w[i] -= decay(decay_kind, lr, weight_decay, w[i], update) + lr * update

@@ -7,9 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "backend/weight_bits.hpp"
 #include "support/backends.hpp"
 
-/// How momentum and moments decay on a backend: to exactly zero without gradients.
+/// How momentum and moments decay on a backend: to exactly zero without gradients, and without bias
+/// when they are stored as bf16.
 namespace momentum {
 
 using namespace muonrt;
@@ -273,6 +275,63 @@ inline void line_moments_come_to_rest(backends::Backend& backend) {
     CHECK(state.staged[i] == (next < kLeastNormal ? 0.0f : next));
   }
   CHECK(0.9f * state.moments[0] < kLeastNormal);
+}
+
+/// bf16 momentum is what a seed, the step, the parameter's key and the element in the tensor make
+/// of the f32 value, by bits of its own.
+inline void momentum_is_rounded_by_place(backends::Backend& backend) {
+  for_each_kind(backend, [&](Param& param, DType dtype) {
+    if (dtype == DType::kF32) return;
+    const MuonScalars s = param.muon();
+    for (int64_t i = 0; i < Param::kN; ++i)
+      param.grad[i] = std::sin(static_cast<float>(i)) * (i % 7 ? 1.0f : 1e-30f);
+    for (uint64_t step = 0; step < 3; ++step) {
+      std::vector<float> next(Param::kN);
+      for (int64_t i = 0; i < Param::kN; ++i)
+        next[static_cast<size_t>(i)] =
+            0.95f * param.momentum(i) + (s.heavy_ball ? 1.0f : 1.0f - 0.95f) * param.grad[i];
+      param.commit_momentum();
+      int64_t as_weights = 0;
+      for (int64_t i = 0; i < Param::kN; ++i) {
+        const auto element = static_cast<uint64_t>(Param::element_of(i));
+        const float x = next[static_cast<size_t>(i)];
+        const auto rounded = [&](uint64_t seed) {
+          return to_f32(bf16{round_stochastic(x, random_bits(seed, step, 3, element))});
+        };
+        REQUIRE(param.momentum(i) == rounded(99 ^ kMomentumSeed));
+        as_weights += param.momentum(i) == rounded(99);
+      }
+      REQUIRE(as_weights < Param::kN);
+    }
+  });
+}
+
+/// Momentum that has settled on gradients of 1 turns to gradients of -1. The exact value after k
+/// steps is 2 mu^k - 1. Each rounding errs by less than a step of bf16 below 1 (2^-8), on average
+/// by nothing, with a variance of a quarter of its square at most; errors decay by mu. So the mean
+/// over n elements has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
+inline void turning_momentum_has_no_bias(backends::Backend& backend) {
+  for (const float mu : {0.99f, 0.998f}) {
+    INFO(backend.name << ", momentum " << mu);
+    Param param(backend, DType::kBF16);
+    param.muon() = {.momentum = mu, .heavy_ball = 0, .nesterov = 0};
+    for (int64_t i = 0; i < Param::kN; ++i) {
+      param.set_momentum(i, 1.0f);
+      param.grad[i] = -1.0f;
+    }
+    const double m = static_cast<double>(mu);
+    const int steps = static_cast<int>(3 / (1 - m));
+    double exact = 1.0;
+    for (int step = 0; step < steps; ++step) {
+      param.commit_momentum();
+      exact = m * exact - (1 - m);
+    }
+    double mean = 0;
+    for (int64_t i = 0; i < Param::kN; ++i)
+      mean += static_cast<double>(param.momentum(i)) / Param::kN;
+    const double deviation = 0x1p-9 / std::sqrt((1 - m * m) * Param::kN);
+    CHECK(std::fabs(mean - exact) < 5 * deviation);
+  }
 }
 
 }  // namespace momentum

@@ -1,8 +1,9 @@
 #include <cmath>
 
+#include "support/check_same.hpp"
+#include "support/gradient_cases.hpp"
 #include "support/momentum_cases.hpp"
 #include "support/rank_check.hpp"
-#include "support/world.hpp"
 
 // How momentum decays: by op on every backend, then in whole optimizers.
 
@@ -20,6 +21,17 @@ TEST_CASE("momentum: without gradients momentum and moments become exactly zero 
 TEST_CASE("momentum: gradients below the normal numbers move momentum on every backend",
           "[unit][reference-ops][momentum]") {
   for (auto& backend : backends::all()) momentum::small_gradients_move(backend);
+}
+
+TEST_CASE(
+    "momentum: bf16 momentum is rounded at random by its place in the tensor on every backend",
+    "[unit][reference-ops][momentum]") {
+  for (auto& backend : backends::all()) momentum::momentum_is_rounded_by_place(backend);
+}
+
+TEST_CASE("momentum: bf16 momentum has no bias after its gradients have turned",
+          "[unit][reference-ops][momentum]") {
+  for (auto& backend : backends::all()) momentum::turning_momentum_has_no_bias(backend);
 }
 
 namespace {
@@ -83,5 +95,39 @@ TEST_CASE(
       CHECK(std::equal(of_rows.begin(), of_rows.end(), weights.begin()));
       steps_until_rest(starved({2}, {sum}, dtype, kind), most);
     }
+  }
+}
+
+namespace {
+
+/// bf16 momentum, and a matrix in parts of several runs of rows and columns.
+world::Case with_bf16_momentum(world::Case c) {
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.seed = 20261127;
+  for (world::Param& p : c.params) {
+    if (p.name != "gate_up") continue;
+    const Runs odd = {{0, 3}, {9, 14}}, even = {{3, 9}, {14, 18}};
+    p.parts = {{"odd left", odd, {{0, 2}, {5, 7}}, 1.0},
+               {"odd middle", odd, {{2, 5}}, 1.0},
+               {"even", even, whole(7), 1.0}};
+  }
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "momentum: bf16 momentum has the same bits where owners keep it, in parts of several runs",
+    "[bits][momentum]") {
+  const Placement sum{PlacementKind::kPartial, 0, 1}, all{PlacementKind::kReplicate, 0, 1};
+  const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
+  const auto expected = world::run(with_bf16_momentum(gradients::alone(false, 2))).tensors;
+  for (const gradients::Lay& lay : {gradients::Lay{"DDP", {2}, {sum}, {}, {}},
+                                    {"rows within", {2, 2}, {sum, shard(0)}, {}, {3, 0, 2, 1}},
+                                    {"columns", {2, 2, 2}, {all, sum, shard(-1)}, {}, {}}}) {
+    const world::Case c = with_bf16_momentum(gradients::make(lay, false, 2));
+    INFO(lay.name << ": " << c.describe());
+    world::check_same(c, world::run(c), expected);
   }
 }
