@@ -96,8 +96,8 @@ typedef struct muonrt_group {
                            is refused); fixed.
                            Refused, as any list: numbers that are not finite; one that takes a
                            singular value within (0, 1] beyond 4 after any step; one that takes
-                           any up to 1 + 2^-7 below 0, or beyond 1.5 and 5/4 of the most within
-                           (0, 1] */
+                           any up to 1 + 2^-7 (f32: 1 + 2^-20) below 0, or beyond 1.5 and 5/4 of the
+                           most within (0, 1] */
   muonrt_scale_rule_t scale_rule; /* MATCH_RMS; fixed */
   muonrt_form_t form;             /* AUTO: by shape alone; fixed */
   double scale_factor;            /* multiplies the rule's value; 1; >= 0; fixed */

@@ -75,6 +75,10 @@ def coefficients():
               muon={"coefficients": textbook.DEEPSEEK_V4})
     yield Row("cubic", {"coefficients": "cubic"},
               muon={"coefficients": textbook.CUBIC, "safety": 1.02})
+    yield Row("cans without safety", {"coefficients": "cans", "safety": 1},
+              muon={"coefficients": polar(cushion=0, safety=1)})
+    yield Row("cubic without safety", {"coefficients": "cubic", "safety": 1},
+              muon={"coefficients": textbook.CUBIC})
     yield Row("polar_express as published",
               {"coefficients": "polar_express", "steps": 0, "safety": 0},
               muon={"coefficients": polar(), "safety": 1.02}, like="polar_express")
