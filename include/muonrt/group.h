@@ -10,7 +10,13 @@ extern "C" {
 
 /* ---- settings ---- */
 typedef int32_t muonrt_momentum_kind_t;
-enum muonrt_momentum_kind { MUONRT_MOMENTUM_EMA = 0, MUONRT_MOMENTUM_HEAVY_BALL = 1 };
+enum muonrt_momentum_kind {
+  MUONRT_MOMENTUM_EMA = 0,
+  MUONRT_MOMENTUM_HEAVY_BALL = 1,
+  MUONRT_MOMENTUM_EMA_CORRECTED = 2 /* as EMA; step t (from 1) divides the momentum by
+                                       1 - momentum^t. With nesterov it divides the gradient by
+                                       this, and the momentum by 1 - momentum^(t + 1) */
+};
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
   MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0, /* generated from steps, lower_bound, cushion, safety */
@@ -66,8 +72,10 @@ enum muonrt_weight_decay_kind {
 };
 typedef int32_t muonrt_adam_form_t;
 enum muonrt_adam_form {
-  MUONRT_ADAM_TORCH = 0, /* eps outside the bias-corrected root */
-  MUONRT_ADAM_FOLDED = 1 /* eps beside the uncorrected root; the corrections in the rate */
+  MUONRT_ADAM_TORCH = 0,   /* eps outside the bias-corrected root */
+  MUONRT_ADAM_FOLDED = 1,  /* eps beside the uncorrected root; the corrections in the rate */
+  MUONRT_ADAM_NESTEROV = 2 /* as TORCH, with beta1 m / (1 - beta1^(t + 1)) +
+                              (1 - beta1) g / (1 - beta1^t) instead of m / (1 - beta1^t) */
 };
 
 /* Settings that parameters share. Zero is zero in every number; NaN is refused, and so is what is

@@ -58,17 +58,21 @@ struct MuonScalars {
   float grad_scale = 1.0f;  // multiplies every gradient on reading
   int32_t cautious = 0;     // decay only where update and weight agree in sign
   float normuon_beta2 = 0.95f;
+  // Bias corrections of the gradient and of the momentum in the direction; 1: none.
+  float gradient_correction = 1.0f, momentum_correction = 1.0f;
 };
 
-/// An AdamW parameter's numbers in one step: the step is rate * m * correction1 /
-/// (sqrt(v * correction2) + eps).
+/// An AdamW parameter's numbers in one step: the step is rate * (m * correction1 +
+/// gradient_weight * g) / (sqrt(v * correction2) + eps).
 struct AdamScalars {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float rate = 0.0f, decay = 0.0f;
-  float correction1 = 1.0f;  // 1 / (1 - beta1^t); folded: sqrt(1 - beta2^t) times that
+  // 1 / (1 - beta1^t); folded: sqrt(1 - beta2^t) times that; Nesterov: beta1 / (1 - beta1^(t+1))
+  float correction1 = 1.0f;
   float correction2 = 1.0f;  // 1 / (1 - beta2^t); folded: 1
   float grad_scale = 1.0f;
   int32_t cautious = 0;
+  float gradient_weight = 0.0f;  // Nesterov: (1 - beta1) / (1 - beta1^t)
 };
 
 /// What the ops found on this rank in a step; as here at its start.

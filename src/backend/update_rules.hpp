@@ -24,10 +24,12 @@ MUONRT_HOST_DEVICE inline float next_momentum(float m, float g, const MuonScalar
   return at_rest(s.heavy_ball ? s.momentum * m + g : s.momentum * m + (1.0f - s.momentum) * g, g);
 }
 
-/// What is orthogonalized, given the new momentum buffer. Source: the same.
+/// The direction that is orthogonalized, given the new momentum buffer. Sources: the same; the
+/// corrections: optax.contrib.muon.
 MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScalars& s) {
-  if (!s.nesterov) return m_next;
-  return s.heavy_ball ? g + s.momentum * m_next : (1.0f - s.momentum) * g + s.momentum * m_next;
+  if (!s.nesterov) return s.momentum_correction * m_next;
+  const float part = s.heavy_ball ? g : (1.0f - s.momentum) * s.gradient_correction * g;
+  return part + s.momentum * s.momentum_correction * m_next;
 }
 
 /// What remains of a weight after decay. Cautious: only where update and weight do not differ in
@@ -55,7 +57,8 @@ MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& 
   const float root = sqrtf(v * s.correction2) + s.eps;
   // Without eps an element that never had a gradient has no step: 0 / 0 is 0 here. A divisor, not
   // a branch: compilers do not vectorise a division behind one.
-  const float step = (m * s.correction1) / (root > 0.0f ? root : kInfinity);
+  const float mean = m * s.correction1 + s.gradient_weight * g;
+  const float step = mean / (root > 0.0f ? root : kInfinity);
   return decayed(w, step, s.decay, s.cautious) - s.rate * step;
 }
 

@@ -176,7 +176,8 @@ Manifest manifest_of(const Optimizer& optimizer, bool with_params) {
     to.shape = p.layout.tensor_shape();
     to.dtype = name_of(p.dtype);
     to.role = listed(group.role);
-    to.momentum = muon ? listed(group.momentum_kind) : "ema";
+    const bool heavy_ball = muon && group.momentum_kind == MomentumKind::kHeavyBall;
+    to.momentum = listed(heavy_ball ? MomentumKind::kHeavyBall : MomentumKind::kEma);
     to.constant = muon ? group.momentum : group.beta1;
     to.updates = optimizer.updates(i);
     to.key = keys.keys[static_cast<size_t>(i)];

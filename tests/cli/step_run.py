@@ -76,7 +76,7 @@ class Case:
                 if blocks and t % blocks[1] != 0:
                     now.update(grid=blocks[0], grid_factor=blocks[2])
                 gradient = turned(cut([factor * x for x in grads[name]]))
-                textbook.muon_step(w, m, gradient, stats=stats, **now)
+                textbook.muon_step(w, m, gradient, stats=stats, t=t + 1, **now)
                 if after:
                     after(t, w)
             out += [x for row in turned(w) for x in row]

@@ -15,7 +15,8 @@ constexpr double kLeast = 1e-30;
 // The words of enums, and what the C ABI calls them.
 
 constexpr Word kMomentumKinds[] = {{"ema", MUONRT_MOMENTUM_EMA},
-                                   {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL}};
+                                   {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL},
+                                   {"ema_corrected", MUONRT_MOMENTUM_EMA_CORRECTED}};
 constexpr Word kFamilies[] = {
     {"keller_jordan", MUONRT_COEFFICIENTS_KELLER_JORDAN}, {"you", MUONRT_COEFFICIENTS_YOU_JIACHENG},
     {"polar_express", MUONRT_COEFFICIENTS_POLAR_EXPRESS}, {"cans", MUONRT_COEFFICIENTS_CANS},
@@ -46,7 +47,9 @@ constexpr Word kDecays[] = {{"decoupled", MUONRT_WEIGHT_DECAY_DECOUPLED},
                             {"independent", MUONRT_WEIGHT_DECAY_INDEPENDENT},
                             {"lr_squared", MUONRT_WEIGHT_DECAY_LR_SQUARED},
                             {"cautious", MUONRT_WEIGHT_DECAY_CAUTIOUS}};
-constexpr Word kAdamForms[] = {{"torch", MUONRT_ADAM_TORCH}, {"folded", MUONRT_ADAM_FOLDED}};
+constexpr Word kAdamForms[] = {{"torch", MUONRT_ADAM_TORCH},
+                               {"folded", MUONRT_ADAM_FOLDED},
+                               {"nesterov", MUONRT_ADAM_NESTEROV}};
 
 // Readers of values.
 

@@ -102,8 +102,14 @@ std::string listed(const T& value) {
   return shown(value);
 }
 inline std::string listed(Role role) { return role == Role::kMuon ? "muon" : "adamw"; }
-inline std::string listed(MomentumKind k) { return k == MomentumKind::kEma ? "ema" : "heavy_ball"; }
-inline std::string listed(AdamForm form) { return form == AdamForm::kTorch ? "torch" : "folded"; }
+inline std::string listed(MomentumKind k) {
+  if (k == MomentumKind::kEmaCorrected) return "ema_corrected";
+  return k == MomentumKind::kEma ? "ema" : "heavy_ball";
+}
+inline std::string listed(AdamForm form) {
+  if (form == AdamForm::kNesterov) return "nesterov";
+  return form == AdamForm::kTorch ? "torch" : "folded";
+}
 inline std::string listed(CommitMode c) { return c == CommitMode::kAtomic ? "atomic" : "eager"; }
 inline std::string listed(SafetyMode mode) { return cat(static_cast<int32_t>(mode)); }
 inline std::string listed(ScaleRule rule) { return cat(static_cast<int32_t>(rule)); }
@@ -134,7 +140,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(beta2), Decay{}, kAdamWOnly});
   visit(Field{MUONRT_FIELD(eps), kFactor, kAdamWOnly});
   visit(Field{MUONRT_FIELD_AT(block_lr_factor, blocks.lr_factor), kFactor, kMuonOnly});
-  visit(Field{MUONRT_FIELD(momentum_kind), Choice{0, 1}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(momentum_kind), Choice{0, 2}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(coefficients), Choice{0, 7, 100}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(steps), Integers{1, kMaxSteps}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(lower_bound), Number{1e-12, 1, true}, kFixed | kMuonOnly});
@@ -161,7 +167,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(scale_factor), kFactor, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(form), Choice{0, 2}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(weight_decay_kind), Choice{0, 3}, kFixed});
-  visit(Field{MUONRT_FIELD(adam_form), Choice{0, 1}, kFixed | kAdamWOnly});
+  visit(Field{MUONRT_FIELD(adam_form), Choice{0, 2}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(update_every), Integers{1, 1 << 30}, kFixed | kAdamWOnly});
   visit(Field{MUONRT_FIELD(momentum_dtype), StorageDType{}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(normuon), Choice{0, 3}, kFixed | kMuonOnly});

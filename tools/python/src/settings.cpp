@@ -42,7 +42,9 @@ const Words kQkClips = {{"q", MUONRT_QK_CLIP_Q},
                         {"qkv", MUONRT_QK_CLIP_QKV}};
 const Words kDtypes = {
     {"float32", MUONRT_DTYPE_F32}, {"bfloat16", MUONRT_DTYPE_BF16}, {"float16", MUONRT_DTYPE_F16}};
-const Words kMomentum = {{"ema", MUONRT_MOMENTUM_EMA}, {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL}};
+const Words kMomentum = {{"ema", MUONRT_MOMENTUM_EMA},
+                         {"heavy_ball", MUONRT_MOMENTUM_HEAVY_BALL},
+                         {"ema_corrected", MUONRT_MOMENTUM_EMA_CORRECTED}};
 const Words kCoefficients = {{"polar_express", MUONRT_COEFFICIENTS_POLAR_EXPRESS},
                              {"keller_jordan", MUONRT_COEFFICIENTS_KELLER_JORDAN},
                              {"you", MUONRT_COEFFICIENTS_YOU_JIACHENG},
@@ -71,7 +73,9 @@ const Words kDecay = {{"decoupled", MUONRT_WEIGHT_DECAY_DECOUPLED},
                       {"independent", MUONRT_WEIGHT_DECAY_INDEPENDENT},
                       {"lr_squared", MUONRT_WEIGHT_DECAY_LR_SQUARED},
                       {"cautious", MUONRT_WEIGHT_DECAY_CAUTIOUS}};
-const Words kAdamForm = {{"torch", MUONRT_ADAM_TORCH}, {"folded", MUONRT_ADAM_FOLDED}};
+const Words kAdamForm = {{"torch", MUONRT_ADAM_TORCH},
+                         {"folded", MUONRT_ADAM_FOLDED},
+                         {"nesterov", MUONRT_ADAM_NESTEROV}};
 const Words kNormuon = {{"off", MUONRT_NORMUON_OFF},
                         {"rows", MUONRT_NORMUON_ROWS},
                         {"columns", MUONRT_NORMUON_COLUMNS},
