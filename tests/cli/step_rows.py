@@ -127,6 +127,13 @@ def iteration():
 def momentum():
     yield Row("ema", {"momentum": 0.9, "momentum_kind": "ema", "nesterov": True},
               muon={"momentum": 0.9})
+    for nesterov in (True, False):
+        yield Row(f"corrected ema, Nesterov {nesterov}",
+                  {"momentum": 0.9, "momentum_kind": "ema_corrected", "nesterov": nesterov,
+                   "normalize": "add_eps", "eps": 0.5},
+                  adamw={"adam_form": "nesterov"}, adam={"form": "nesterov"},
+                  muon={"momentum": 0.9, "kind": "ema_corrected", "nesterov": nesterov,
+                        "normalize": "add_eps", "eps": 0.5})
     yield Row("heavy ball", {"momentum": 0.9, "momentum_kind": "heavy_ball", "nesterov": False},
               muon={"momentum": 0.9, "kind": "heavy_ball", "nesterov": False})
     schedule = {"from": 0.7, "warmup_steps": 2, "cooldown_steps": 1, "total_steps": 3}
