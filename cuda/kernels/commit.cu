@@ -20,7 +20,8 @@ struct MuonArguments {
   Verdict verdict;
 };
 
-template <bool kMomentum, bool kWeights>
+/// The momentum of an item's elements, or (not kMomentum) their weights.
+template <bool kMomentum>
 struct MuonBody {
   Weights weights;
   const void* grad;
@@ -37,22 +38,25 @@ struct MuonBody {
   template <int N>
   __device__ void run(int row, int col, Lanes lanes) {
     const int64_t here = local + row * local_ld + col;
-    // One after the other: together they need more registers than leave four blocks on a processor.
-    if constexpr (kMomentum) run_momentum<N>(here, lanes);
-    if constexpr (kWeights)
-      run_weights<N>(here, packed + row * packed_ld + col, inside + row * packed_ld + col, lanes);
+    const int64_t first = inside + row * packed_ld + col;
+    if constexpr (kMomentum) {
+      run_momentum<N>(here, first, lanes);
+    } else {
+      run_weights<N>(here, packed + row * packed_ld + col, first, lanes);
+    }
   }
 
   template <int N>
-  __device__ void run_momentum(int64_t here, Lanes lanes) {
+  __device__ void run_momentum(int64_t here, int64_t first, Lanes lanes) {
     const Raw<N> raw_g = load<N>(grad, grad_dtype, here);
     const Raw<N> raw_m = load<N>(momentum, momentum_dtype, here);
     const Values<N> g = widen(raw_g, grad_dtype);
     Values<N> m = widen(raw_m, momentum_dtype);
     for (int i = 0; i < N; ++i)
       m.x[i] = next_momentum(m.x[i], g.x[i] * scalars.grad_scale, scalars);
-    store(momentum, momentum_dtype, here, m, lanes);
-    if (momentum_dtype != DType::kF32) note_written(m, momentum_dtype, weights.findings);
+    if (momentum_dtype == DType::kF32) return store(momentum, DType::kF32, here, m, lanes);
+    store_halves(static_cast<uint16_t*>(momentum), here,
+                 weights.rounded<kMomentumSeed>(m, positions, first));
   }
 
   template <int N>
@@ -77,7 +81,7 @@ constexpr int kCommitBlocks = 3;
 constexpr int kCommitBlocks = 4;
 #endif
 
-template <bool kMomentum, bool kWeights>
+template <bool kMomentum>
 __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(MuonArguments a) {
   if (!a.verdict.passes()) return;
   const Job job = a.table.jobs[blockIdx.x];
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kCommitBlocks) commit_muon_kernel(Mu
                     aligned(view.grad, view.grad_dtype, local) &&
                     aligned(view.momentum, view.momentum_dtype, local) &&
                     aligned(a.message.data, a.message.dtype, packed);
-  MuonBody<kMomentum, kWeights> body{
+  MuonBody<kMomentum> body{
       .weights = weights,
       .grad = view.grad,
       .momentum = view.momentum,
@@ -210,28 +214,31 @@ __global__ void __launch_bounds__(kThreads) commit_adamw_pieces_kernel(AdamPiece
            a.verdict.findings);
 }
 
-template <bool kMomentum, bool kWeights>
+template <bool kMomentum>
 void launch_muon(const char* name, const MuonArguments& arguments, cudaStream_t stream) {
   const int64_t jobs = arguments.table.job_count;
   if (jobs == 0) return;
-  launch(name, commit_muon_kernel<kMomentum, kWeights>, grid_of(jobs), kThreads, arguments, stream);
+  launch(name, commit_muon_kernel<kMomentum>, grid_of(jobs), kThreads, arguments, stream);
 }
 
 }  // namespace
 
 void commit_muon(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
                  const Verdict& verdict, cudaStream_t stream) {
-  launch_muon<true, true>("commit_muon", {pieces, tables, message, verdict}, stream);
+  // Two launches: momentum and weights share no array, and one kernel for both needs more registers
+  // than leave four blocks on a processor.
+  launch_muon<true>("commit_muon", {pieces, tables, {}, verdict}, stream);
+  launch_muon<false>("commit_muon", {pieces, tables, message, verdict}, stream);
 }
 
 void commit_update(const Table<PieceItem>& pieces, const StepTables& tables, ConstWire message,
                    const Verdict& verdict, cudaStream_t stream) {
-  launch_muon<false, true>("commit_update", {pieces, tables, message, verdict}, stream);
+  launch_muon<false>("commit_update", {pieces, tables, message, verdict}, stream);
 }
 
 void commit_momentum(const Table<PieceItem>& pieces, const StepTables& tables,
                      const Verdict& verdict, cudaStream_t stream) {
-  launch_muon<true, false>("commit_momentum", {pieces, tables, {}, verdict}, stream);
+  launch_muon<true>("commit_momentum", {pieces, tables, {}, verdict}, stream);
 }
 
 void commit_adamw(const int32_t* list, int64_t count, const StepTables& tables,

@@ -83,7 +83,7 @@ struct Weights {
     if (form == WeightForm::kPlain || form == WeightForm::kMaster)
       return store(param, dtype, at, w, lanes);
     if (form == WeightForm::kStochastic)
-      return store_halves(static_cast<uint16_t*>(param), at, rounded(w, positions, element));
+      return store_halves(static_cast<uint16_t*>(param), at, rounded<0>(w, positions, element));
     Halves<N> high, low;
     for (int i = 0; i < N; ++i) {
       const SplitWeight split = split_updated(w.x[i]);
@@ -99,14 +99,16 @@ struct Weights {
 
   /// At random: one run of the generator after the other, each for those neighbours that lie in its
   /// block of the tensor and in one row. Mostly one block has them all.
-  template <int N>
+  /// @tparam kApart  exclusive or with the seed: kMomentumSeed, or 0 for weights.
+  template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
                                int64_t element) const {
     Positions::Position position = positions.at(element);
     Halves<N> out;
     const uint64_t begin = positions.index(position);
     if (N == kRandomBlock && begin % kRandomBlock == 0 && positions.cols - position.col >= N) {
-      const RandomBlock random = random_block(view->seed, view->step, key(), begin / kRandomBlock);
+      const RandomBlock random =
+          random_block(view->seed ^ kApart, view->step, key(), begin / kRandomBlock);
 #pragma unroll
       for (int i = 0; i < N; ++i)
         out.bits[i] = round_stochastic(w.x[i], random.of(static_cast<uint32_t>(i)));
@@ -115,7 +117,8 @@ struct Weights {
 #pragma unroll 1
     for (int done = 0; done < N;) {
       const uint64_t at = positions.index(position);
-      const RandomBlock random = random_block(view->seed, view->step, key(), at / kRandomBlock);
+      const RandomBlock random =
+          random_block(view->seed ^ kApart, view->step, key(), at / kRandomBlock);
       const int first = static_cast<int>(at % kRandomBlock);
       const int end = done + positions.go_on(position, static_cast<int>(kRandomBlock) - first);
 #pragma unroll

@@ -10,7 +10,13 @@ extern "C" {
 
 /* ---- settings ---- */
 typedef int32_t muonrt_momentum_kind_t;
-enum muonrt_momentum_kind { MUONRT_MOMENTUM_EMA = 0, MUONRT_MOMENTUM_HEAVY_BALL = 1 };
+enum muonrt_momentum_kind {
+  MUONRT_MOMENTUM_EMA = 0,
+  MUONRT_MOMENTUM_HEAVY_BALL = 1,
+  MUONRT_MOMENTUM_EMA_CORRECTED = 2 /* as EMA; step t (from 1) divides the momentum by
+                                       1 - momentum^t. With nesterov it divides the gradient by
+                                       this, and the momentum by 1 - momentum^(t + 1) */
+};
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
   MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0, /* generated from steps, lower_bound, cushion, safety */
@@ -66,8 +72,10 @@ enum muonrt_weight_decay_kind {
 };
 typedef int32_t muonrt_adam_form_t;
 enum muonrt_adam_form {
-  MUONRT_ADAM_TORCH = 0, /* eps outside the bias-corrected root */
-  MUONRT_ADAM_FOLDED = 1 /* eps beside the uncorrected root; the corrections in the rate */
+  MUONRT_ADAM_TORCH = 0,   /* eps outside the bias-corrected root */
+  MUONRT_ADAM_FOLDED = 1,  /* eps beside the uncorrected root; the corrections in the rate */
+  MUONRT_ADAM_NESTEROV = 2 /* as TORCH, with beta1 m / (1 - beta1^(t + 1)) +
+                              (1 - beta1) g / (1 - beta1^t) instead of m / (1 - beta1^t) */
 };
 
 /* Settings that parameters share. Zero is zero in every number; NaN is refused, and so is what is
@@ -96,8 +104,8 @@ typedef struct muonrt_group {
                            is refused); fixed.
                            Refused, as any list: numbers that are not finite; one that takes a
                            singular value within (0, 1] beyond 4 after any step; one that takes
-                           any up to 1 + 2^-7 below 0, or beyond 1.5 and 5/4 of the most within
-                           (0, 1] */
+                           any up to 1 + 2^-7 (f32: 1 + 2^-20) below 0, or beyond 1.5 and 5/4 of the
+                           most within (0, 1] */
   muonrt_scale_rule_t scale_rule; /* MATCH_RMS; fixed */
   muonrt_form_t form;             /* AUTO: by shape alone; fixed */
   double scale_factor;            /* multiplies the rule's value; 1; >= 0; fixed */
@@ -129,7 +137,8 @@ typedef struct muonrt_group {
                            that step, without decay in between; 1; 1 .. 2^30; fixed. Gradients of
                            the other steps may be NULL; else clipping alone reads them: one
                            that is not finite skips the step, and clip_norm counts them. */
-  muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded when stored; fixed */
+  muonrt_dtype_t momentum_dtype; /* Muon: MUONRT_DTYPE_F32, or _BF16: rounded at random when it is
+                                    stored, so that its mean is exact (options: seed); fixed */
   muonrt_normuon_t normuon; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
                       left as it is. With block_period > 1: NOT_SUPPORTED. */
   int32_t reserved;

@@ -89,8 +89,8 @@ typedef struct muonrt_optimizer_options {
   int32_t poison;             /* 1: messages and scratch are filled with NaN before every step; 0 */
   muonrt_replicas_t replicas; /* MUONRT_REPLICAS_ONCE; does not change a bit */
   const muonrt_distributed_config_t* distributed; /* read at creation alone; NULL: all built in */
-  int64_t seed;     /* of MUONRT_MASTER_STOCHASTIC; 0. Random bits follow from seed, step, parameter
-                       and element, whatever the mesh. */
+  int64_t seed;     /* of MUONRT_MASTER_STOCHASTIC and of bf16 momentum; 0. Random bits follow from
+                       seed, step, parameter and element, whatever the mesh. */
   double clip_norm; /* gradients are multiplied so that their norm over all parameters that have
                        one, after grad_scale_inv, is at most this, by an exact sum; 0: not clipped.
                        Not for gradients that are addends: their norm is not known before they are

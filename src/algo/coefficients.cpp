@@ -151,7 +151,7 @@ Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }
 
-void check_list(const CoefficientList& list) {
+void check_list(const CoefficientList& list, double reach) {
   for (const Coefficients& s : list.steps) {
     MUONRT_REQUIRE(std::isfinite(s.a) && std::isfinite(s.b) && std::isfinite(s.c),
                    Status::kInvalidArgument, "coefficients: triple (", s.a, ", ", s.b, ", ", s.c,
@@ -170,18 +170,18 @@ void check_list(const CoefficientList& list) {
                    " is taken and published lists stay below 2); set a larger safety, or take "
                    "another list");
   }
-  const Real reached = range_of(list, 0, kReach).high;
+  const Real reached = range_of(list, 0, reach).high;
   MUONRT_REQUIRE(reached <= most_after(list), Status::kInvalidArgument,
-                 "coefficients: the list has no headroom (a singular value of ", kReach,
+                 "coefficients: the list has no headroom (a singular value of ", reach,
                  ", where rounding may move the largest one, grows to ",
                  static_cast<double>(reached),
                  "); set safety to 1.01 or more, or take another list");
-  MUONRT_REQUIRE(positive(list, kReach), Status::kInvalidArgument,
+  MUONRT_REQUIRE(positive(list, reach), Status::kInvalidArgument,
                  "coefficients: the list changes sign (singular values above ",
                  largest_sigma([&](Real sigma) { return positive(list, sigma); }),
                  " are answered by a step in the wrong direction, and rounding moves the largest "
                  "one up to ",
-                 kReach, "); set safety to 1.01 or more, or take another list");
+                 reach, "); set safety to 1.01 or more, or take another list");
 }
 
 /// A list that was printed with a fixed number of steps.
@@ -246,7 +246,8 @@ CoefficientSettings default_settings(CoefficientFamily family, int steps) {
   return s;
 }
 
-CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings) {
+CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
+                                  DType iteration) {
   CoefficientSettings s = settings;
   if (s.mode == SafetyMode::kAuto) s.mode = default_settings(family).mode;
   check_settings(family, s);
@@ -291,7 +292,7 @@ CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSet
   MUONRT_REQUIRE(!list.steps.empty(), Status::kInvalidArgument, "coefficients: family ",
                  static_cast<int32_t>(family), " is unknown; see `coefficient_families`");
   if (s.mode == SafetyMode::kAll) list = scaled(list, s.safety);
-  check_list(list);
+  check_list(list, iteration == DType::kF32 ? kReachF32 : kReach);
   return list;
 }
 

@@ -52,9 +52,10 @@ struct CoefficientList {
 };
 
 constexpr int kMaxSteps = 32;
-/// Singular values up to this must be mapped well: half-precision storage of a normalized matrix
-/// moves the largest one by up to 2^-7.
-constexpr double kReach = 1.0 + 1.0 / 128;
+/// Singular values up to this must be mapped well, because rounding moves the largest one of a
+/// normalized matrix: its storage in half precision by up to 2^-7; in f32 the roundings of the norm
+/// by less than 2^-20.
+constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
 /// |p| above this counts as lost headroom.
 constexpr double kHeadroomLimit = 1.5;
 
@@ -74,7 +75,9 @@ CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 /// Errors: INVALID_ARGUMENT for settings out of range, and for a list that is not finite, that
 /// takes some value within (0, 1] beyond 4 after any of its steps, or that changes sign or loses
 /// its headroom within (0, kReach]; the message says which and what to do.
-CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings);
+/// @param iteration  dtype of the iterates; f32: within (0, kReachF32].
+CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
+                                  DType iteration = DType::kBF16);
 
 /// Every polynomial, the last included, acting on x / factor; the input's factor is kept.
 CoefficientList scaled(const CoefficientList& list, double factor);

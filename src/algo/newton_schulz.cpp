@@ -258,17 +258,17 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   // As generated CANS has headroom for its input alone: roundings of its later steps would grow.
   if (!options.mode_chosen && family == CoefficientFamily::kCans && iteration != DType::kF32)
     standard.mode = SafetyMode::kInner;
-  out.list = make_coefficients(family, standard);
+  out.list = make_coefficients(family, standard, iteration);
   out.gram_list = out.list;
   const bool generated =
       family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
-  if (generated && out.gram_iteration == DType::kF16) {
+  if (out.gram_iteration != DType::kF32) {
     CoefficientSettings gram = settings;
-    if (!options.mode_chosen) {
+    if (generated && out.gram_iteration == DType::kF16 && !options.mode_chosen) {
       gram.mode = SafetyMode::kAll;
       if (!options.safety_chosen) gram.safety = kHalfGramSafety;
     }
-    out.gram_list = make_coefficients(family, gram);
+    out.gram_list = make_coefficients(family, gram, out.gram_iteration);
   }
   if (options.restarts) {
     take_restarts(out, *options.restarts);

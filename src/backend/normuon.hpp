@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/scalars.hpp"
+#include "backend/update_rules.hpp"
 
 // NorMuon on a whole matrix; formulas and the order of sums, shared by every backend. A line is a
 // row or a column of the matrix as it is stored. Source: Li et al. 2025 (arXiv 2510.05491) as in
@@ -33,7 +34,7 @@ MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
 constexpr float kNormuonEps = 1e-10f;
 
 MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, float beta2) {
-  return beta2 * moment + (1.0f - beta2) * mean_square;
+  return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
 /// A line's own factor; the sums below bring the matrix's norm back.
 MUONRT_HOST_DEVICE inline float normuon_line_factor(float moment) {

@@ -125,8 +125,9 @@ class Ops : public MatrixRules {
                            int64_t orthogonalized, bool local_ok) = 0;
 
   /// Where the verdict passes: momentum, decay and update of every piece of an active parameter, in
-  /// one pass. This commit and those below note in the verdict's findings a weight or a momentum of
-  /// two bytes that is not finite once stored (an f32 momentum is finite where its direction is).
+  /// one pass. bf16 momentum is rounded at random, as weights of kStochastic are. This commit and
+  /// those below note in the verdict's findings a weight that is not finite once stored (momentum
+  /// is finite where its direction is).
   virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
                            ConstWire message, const Verdict& verdict) = 0;
   /// The weights alone: decay and update, where an owner keeps the momentum.

@@ -36,12 +36,14 @@ struct ParamView {
   DType momentum_dtype = DType::kF32;  // AdamW: f32
   WeightForm form = WeightForm::kPlain;
   int32_t group = 0;
-  int32_t active = 1;           // 0: does not act in this step
-  int32_t watched = 0;          // 1: nor does it, but clipping reads its gradient
-  float grad_scale = 1.0f;      // multiplies the gradient on reading, in this step
-  int32_t scalars = 0;          // index into the step's AdamScalars (AdamW only)
-  uint64_t seed = 0, step = 0;  // kStochastic: what the random bits follow from, and
-  uint32_t key = 0;             // this: the parameter's index, or its index when it was saved
+  int32_t active = 1;       // 0: does not act in this step
+  int32_t watched = 0;      // 1: nor does it, but clipping reads its gradient
+  float grad_scale = 1.0f;  // multiplies the gradient on reading, in this step
+  int32_t scalars = 0;      // index into the step's AdamScalars (AdamW only)
+  // The random bits of kStochastic and of bf16 momentum follow from these, the element's index in
+  // the whole tensor, and
+  uint64_t seed = 0, step = 0;
+  uint32_t key = 0;  // this: the parameter's index, or its index when it was saved
   MUONRT_HOST_DEVICE int64_t grads() const { return grad_numel < 0 ? numel : grad_numel; }
 };
 
@@ -56,17 +58,21 @@ struct MuonScalars {
   float grad_scale = 1.0f;  // multiplies every gradient on reading
   int32_t cautious = 0;     // decay only where update and weight agree in sign
   float normuon_beta2 = 0.95f;
+  // Bias corrections of the gradient and of the momentum in the direction; 1: none.
+  float gradient_correction = 1.0f, momentum_correction = 1.0f;
 };
 
-/// An AdamW parameter's numbers in one step: the step is rate * m * correction1 /
-/// (sqrt(v * correction2) + eps).
+/// An AdamW parameter's numbers in one step: the step is rate * (m * correction1 +
+/// gradient_weight * g) / (sqrt(v * correction2) + eps).
 struct AdamScalars {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float rate = 0.0f, decay = 0.0f;
-  float correction1 = 1.0f;  // 1 / (1 - beta1^t); folded: sqrt(1 - beta2^t) times that
+  // 1 / (1 - beta1^t); folded: sqrt(1 - beta2^t) times that; Nesterov: beta1 / (1 - beta1^(t+1))
+  float correction1 = 1.0f;
   float correction2 = 1.0f;  // 1 / (1 - beta2^t); folded: 1
   float grad_scale = 1.0f;
   int32_t cautious = 0;
+  float gradient_weight = 0.0f;  // Nesterov: (1 - beta1) / (1 - beta1^t)
 };
 
 /// What the ops found on this rank in a step; as here at its start.

@@ -10,15 +10,26 @@
 
 namespace muonrt {
 
-/// New momentum buffer. Sources: KellerJordan/Muon (EMA), MoonshotAI/Moonlight (heavy ball).
-MUONRT_HOST_DEVICE inline float next_momentum(float m, float g, const MuonScalars& s) {
-  return s.heavy_ball ? s.momentum * m + g : s.momentum * m + (1.0f - s.momentum) * g;
+/// The new value of a buffer that decays and to which the gradient `g` was added. A subnormal value
+/// becomes zero if `g` is exactly zero, because repeated rounding would hold it above zero forever:
+/// 0.95 x 9 rounds to 9 in units of 2^-149. A buffer that is stored as bf16 has f32's exponents, so
+/// its values follow the same rule, before they are rounded.
+MUONRT_HOST_DEVICE inline float at_rest(float value, float g) {
+  constexpr float kLeastNormal = std::numeric_limits<float>::min();
+  return ((g == 0.0f) & (fabsf(value) < kLeastNormal)) ? 0.0f : value;
 }
 
-/// What is orthogonalized, given the new momentum buffer. Source: the same.
+/// New momentum buffer. Sources: KellerJordan/Muon (EMA), MoonshotAI/Moonlight (heavy ball).
+MUONRT_HOST_DEVICE inline float next_momentum(float m, float g, const MuonScalars& s) {
+  return at_rest(s.heavy_ball ? s.momentum * m + g : s.momentum * m + (1.0f - s.momentum) * g, g);
+}
+
+/// The direction that is orthogonalized, given the new momentum buffer. Sources: the same; the
+/// corrections: optax.contrib.muon.
 MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScalars& s) {
-  if (!s.nesterov) return m_next;
-  return s.heavy_ball ? g + s.momentum * m_next : (1.0f - s.momentum) * g + s.momentum * m_next;
+  if (!s.nesterov) return s.momentum_correction * m_next;
+  const float part = s.heavy_ball ? g : (1.0f - s.momentum) * s.gradient_correction * g;
+  return part + s.momentum * s.momentum_correction * m_next;
 }
 
 /// What remains of a weight after decay. Cautious: only where update and weight do not differ in
@@ -40,13 +51,14 @@ MUONRT_HOST_DEVICE inline float muon_update(float w, float o, float scale, float
 /// eps / sqrt(1 - beta2^t).
 MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& v,
                                              const AdamScalars& s) {
-  m = s.beta1 * m + (1.0f - s.beta1) * g;
-  v = s.beta2 * v + (1.0f - s.beta2) * (g * g);
+  m = at_rest(s.beta1 * m + (1.0f - s.beta1) * g, g);
+  v = at_rest(s.beta2 * v + (1.0f - s.beta2) * (g * g), g);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float root = sqrtf(v * s.correction2) + s.eps;
   // Without eps an element that never had a gradient has no step: 0 / 0 is 0 here. A divisor, not
   // a branch: compilers do not vectorise a division behind one.
-  const float step = (m * s.correction1) / (root > 0.0f ? root : kInfinity);
+  const float mean = m * s.correction1 + s.gradient_weight * g;
+  const float step = mean / (root > 0.0f ? root : kInfinity);
   return decayed(w, step, s.decay, s.cautious) - s.rate * step;
 }
 

@@ -5,7 +5,8 @@
 
 #include "backend/scalars.hpp"
 
-// How bf16 weights keep or round away what f32 has more; shared by every backend.
+// How bf16 weights and bf16 momentum keep or round away the bits that f32 has in addition; shared
+// by every backend.
 
 namespace muonrt {
 
@@ -68,6 +69,10 @@ MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uin
                                                uint64_t element) {
   return random_block(seed, step, param, element / kRandomBlock).of(element);
 }
+
+/// Exclusive or with the seed: momentum of bf16 is rounded by random bits that are independent of
+/// those of the weights.
+constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;
 
 /// One of the two bf16 values next to w, the nearer one more often, so that the mean is w: 16
 /// random bits are added below the cut. A finite w stays finite; bf16 values, infinities and NaN

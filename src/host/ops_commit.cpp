@@ -28,7 +28,8 @@ void for_blocks(const Piece& piece, int64_t first, int64_t end, bool apart, Body
 template <bool kMomentum, bool kWeights>
 void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const ParamView& view,
                  const MuonScalars& scalars, ConstWire message, Findings* findings) {
-  const bool apart = view.form == WeightForm::kStochastic || view.row_factors;
+  const bool random_momentum = kMomentum && view.momentum_dtype != DType::kF32;
+  const bool apart = random_momentum || view.form == WeightForm::kStochastic || view.row_factors;
   for_blocks(
       piece, first, last, apart, [&](int64_t local, int64_t packed, int64_t element, int64_t n) {
         float grads[kBlock], updates[kBlock], momenta[kBlock];
@@ -55,10 +56,10 @@ void commit_rows(Isa isa, const Piece& piece, int64_t first, int64_t last, const
         } else {
           run_pass<MomentumPass>(isa, momentum, grad, n, &scalars);
         }
-        if (kMomentum && view.momentum_dtype != DType::kF32 &&
-            run_pass<CastPass<float, bf16>>(isa, static_cast<const float*>(momentum),
-                                            static_cast<bf16*>(view.momentum) + local, n))
-          note_written(findings);
+        if (random_momentum)
+          run_pass<StochasticPass>(isa, static_cast<const float*>(momentum),
+                                   static_cast<bf16*>(view.momentum) + local, n,
+                                   view.seed ^ kMomentumSeed, view.step, view.key, element);
       });
 }
 

@@ -116,7 +116,7 @@ int64_t Tables::fill(const OptimizerSettings& settings, const Plan& plan, const 
                      int64_t committed, bool in_blocks) {
   check_step(settings, step);
   choose_active(settings, step, committed);
-  fill_groups(settings, step, in_blocks);
+  fill_groups(settings, step, committed, in_blocks);
   for (int64_t i = 0; i < param_count(); ++i) {
     params_[i].grad_scale = static_cast<float>(step.grad_scale_inv);
     params_[i].step = static_cast<uint64_t>(committed);
@@ -149,13 +149,20 @@ void Tables::choose_active(const OptimizerSettings& settings, const StepSettings
 }
 
 void Tables::fill_groups(const OptimizerSettings& settings, const StepSettings& step,
-                         bool in_blocks) {
+                         int64_t committed, bool in_blocks) {
   for (int64_t g = 0; g < group_count_; ++g) {
     const GroupSettings& group = settings.groups[static_cast<size_t>(g)];
     MuonScalars s;
     s.momentum = static_cast<float>(group.momentum);
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
+    if (group.momentum_kind == MomentumKind::kEmaCorrected) {
+      // Source: optax.contrib.muon, which corrects the momentum of a Nesterov mix by one step more.
+      const auto t = static_cast<double>(committed + 1);
+      s.gradient_correction = static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t)));
+      s.momentum_correction =
+          static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t + (s.nesterov ? 1 : 0))));
+    }
     const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
     const double rate = step.lr_of(g) * group.lr_factor;
     s.rate = as_float("step: lr x lr_factor", rate * block);
@@ -187,6 +194,11 @@ AdamScalars Tables::adam_scalars(const OptimizerSettings& settings, int64_t para
   const bool folded = group.adam_form == AdamForm::kFolded;
   s.correction1 = static_cast<float>((folded ? std::sqrt(rest2) : 1.0) / rest1);
   s.correction2 = static_cast<float>(folded ? 1.0 : 1.0 / rest2);
+  if (group.adam_form == AdamForm::kNesterov) {
+    // Source: optax.adamw with nesterov, which follows Dozat 2016 but for a factor beta2.
+    s.correction1 = static_cast<float>(double{s.beta1} / (1.0 - std::pow(double{s.beta1}, t + 1)));
+    s.gradient_weight = static_cast<float>((1.0 - double{s.beta1}) / rest1);
+  }
   s.grad_scale = grad_scale;
   return s;
 }
@@ -210,8 +222,12 @@ void Tables::sit_out() {
 void Tables::follow_params() {
   for (size_t i = 0; i < owner_params_.size(); ++i) {
     ParamView& view = params_[param_count() + static_cast<int64_t>(i)];
-    view.active = params_[owner_params_[i]].active;
-    view.grad_scale = params_[owner_params_[i]].grad_scale;
+    const ParamView& whole = params_[owner_params_[i]];
+    view.active = whole.active;
+    view.grad_scale = whole.grad_scale;
+    view.seed = whole.seed;
+    view.step = whole.step;
+    view.key = whole.key;
   }
 }
 

@@ -76,7 +76,8 @@ class Tables {
   int64_t param_count() const { return static_cast<int64_t>(updates_.size()); }
   void choose_active(const OptimizerSettings& settings, const StepSettings& step,
                      int64_t committed);
-  void fill_groups(const OptimizerSettings& settings, const StepSettings& step, bool in_blocks);
+  void fill_groups(const OptimizerSettings& settings, const StepSettings& step, int64_t committed,
+                   bool in_blocks);
   AdamScalars adam_scalars(const OptimizerSettings& settings, int64_t param,
                            const StepSettings& step, float grad_scale) const;
   void follow_params();

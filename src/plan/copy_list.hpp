@@ -91,8 +91,8 @@ struct SlotPlan {
   // unpacks.
   std::vector<std::vector<Piece>> addends;  // local: place in the sums
   std::vector<OwnerState> owner_state;
-  std::vector<Piece> owner_pieces;   // one for each of `owner_state`; param: its place in the table
-  std::vector<int32_t> owner_views;  // those places
+  std::vector<int32_t> owner_views;  // the place of each of `owner_state` in the table
+  std::vector<Piece> owner_pieces;   // rectangles of them, in order; param: such a place
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {
     return !gather_sends.empty() || !gather_receives.empty() || !return_sends.empty() ||

@@ -57,7 +57,33 @@ class OwnerSide {
     slot_.gather_receive_bytes = cursor_.total();
   }
 
-  /// Sums lie matrix by matrix, row-major; directions likewise, in the transport dtype.
+  /// The rectangles of a whole row-major matrix whose rows and columns are neighbours in the
+  /// tensor: one, unless the matrix is a part that consists of several runs.
+  std::vector<Block> rectangles_of(const Owned& o) const {
+    const Matrix& m = context_.matrix(o.matrix);
+    const ParamSpec& spec = context_.spec(m);
+    Runs rows = {{0, o.rows}}, cols = {{0, o.cols}};
+    if (!spec.parts.empty()) {
+      const MatrixPart& part = spec.parts[static_cast<size_t>(m.index % parts_of(spec))];
+      rows = part.rows;
+      cols = part.cols;
+    }
+    std::vector<Block> out;
+    int64_t row = 0;
+    for (const Run& r : rows) {
+      int64_t col = 0;
+      for (const Run& c : cols) {
+        const int64_t width = c.end - c.begin;
+        out.push_back({row, col, r.end - r.begin, width, row * o.cols + col, o.cols});
+        col += width;
+      }
+      row += r.end - r.begin;
+    }
+    return out;
+  }
+
+  /// Sums lie matrix by matrix, row-major; directions rectangle by rectangle, in the transport
+  /// dtype.
   void add_owner_state() {
     MessageCursor directions(size_of(slot_.return_dtype));
     int64_t sum = 0;
@@ -65,10 +91,14 @@ class OwnerSide {
       const Owned& o = slot_.owned[i];
       const int32_t param = context_.matrix(o.matrix).param;
       directions.begin_message();
-      const int64_t at = directions.take(o.rows * o.cols);
       slot_.owner_state.push_back({param, o.matrix, o.rows * o.cols, sum});
-      slot_.owner_pieces.push_back({param, o.matrix, o.rows, o.cols, 0, o.cols, at, 0, 0, 1.0f});
-      slot_.gather_matrix_pieces.push_back({static_cast<int32_t>(i), o.rows, o.cols, 0, 0, at});
+      for (const Block& b : rectangles_of(o)) {
+        const int64_t at = directions.take(b.numel());
+        slot_.owner_pieces.push_back(context_.piece(o.matrix, b, at));
+        slot_.owner_pieces.back().param = static_cast<int32_t>(i);
+        slot_.gather_matrix_pieces.push_back(
+            {static_cast<int32_t>(i), b.rows, b.cols, b.row, b.col, at});
+      }
       sum = round_up(sum + o.rows * o.cols, kMessageAlignment / 4);
     }
     slot_.sum_bytes = sum * 4;

@@ -320,10 +320,8 @@ std::vector<SlotPlan> Plan::rank_slots(int rank) const {
       add_owner_side(context, messages, slot);
     }
     if (slot.owned.empty() && !slot.takes_part()) continue;
-    for (Piece& piece : slot.owner_pieces) {
-      slot.owner_views.push_back(view);
-      piece.param = view++;
-    }
+    for (Piece& piece : slot.owner_pieces) piece.param += view;
+    for (size_t i = 0; i < slot.owner_state.size(); ++i) slot.owner_views.push_back(view++);
     out.push_back(std::move(slot));
   }
   return out;

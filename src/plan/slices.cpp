@@ -69,8 +69,9 @@ class SliceSlot {
       owner_state_of_.push_back(out_.owner_state.size());
       if (begin == end) continue;
       out_.owner_state.push_back({param, begin, end - begin, sum});
+      const auto place = static_cast<int32_t>(out_.owner_pieces.size());
       out_.owner_pieces.push_back(
-          {param, -1, 1, end - begin, 0, end - begin, back.take(end - begin), 0, begin, 1.0f});
+          {place, -1, 1, end - begin, 0, end - begin, back.take(end - begin), 0, begin, 1.0f});
       sum = round_up(sum + end - begin, kMessageAlignment / 4);
     }
     out_.sum_bytes = sum * 4;

@@ -84,8 +84,6 @@ void write_tensors(const std::string& path, const std::vector<Tensor>& tensors) 
   if (!file.flush()) refuse(path + " cannot be written");
 }
 
-// ---- settings -----------------------------------------------------------------------------------
-
 using Keys = std::set<std::string>;
 // Without effect on values in float64: layouts, forms of the same product, the order of the work.
 const Keys kWithoutEffect = {
@@ -111,8 +109,7 @@ class Words {
   }
   template <class T>
   T get(const std::string& key, T otherwise) {
-    const Json* const found = find(key);
-    return found ? found->get<T>() : otherwise;
+    return find(key) ? find(key)->get<T>() : otherwise;
   }
   double number(const std::string& key, double otherwise) { return get(key, otherwise); }
   std::string word(const std::string& key, std::string otherwise) { return get(key, otherwise); }
@@ -162,10 +159,9 @@ void take_list(Words& w, textbook::Muon& how) {
   } else if (name == "cans") {
     if (steps == 0) refuse("cans without steps");
     how.list = textbook::polar_express(lower, steps, 0, 1);
-    how.safety = 1.02;
+    how.safety = safety == 0 ? 1.02 : safety;
   } else if (name == "cubic") {
-    how.list = kCubic;
-    how.safety = 1.02;
+    how.list = kCubic, how.safety = safety == 0 ? 1.02 : safety;
   } else if (name == "classical") {
     how.list.assign(steps == 0 ? 10 : static_cast<size_t>(steps), {15.0 / 8, -10.0 / 8, 3.0 / 8});
   } else {
@@ -182,8 +178,6 @@ const std::map<std::string, textbook::Decay> kDecays = {
     {"lr_squared", textbook::Decay::kLrSquared},
     {"cautious", textbook::Decay::kCautious}};
 
-// ---- one parameter ------------------------------------------------------------------------------
-
 /// Its values, and its state between steps.
 class Param {
  public:
@@ -195,8 +189,7 @@ class Param {
         adamw_(rule.at("role") == "adamw") {
     precision_ = t.dtype == "BF16" ? w_.word("precision", "master") : "";
     const double lr = w_.number("lr", NAN) * w_.number("lr_factor", 1);
-    if (adamw_) take_adamw(lr);
-    if (!adamw_) take_muon(lr, rule.at("role") == "stack");
+    adamw_ ? take_adamw(lr) : take_muon(lr, rule.at("role") == "stack");
     w_.require_used(adamw_ ? kOfMuon : kOfAdamW);
   }
 
@@ -229,6 +222,7 @@ class Param {
     adam_.beta2 = betas.at(1);
     adam_.eps = w_.number("adam_eps", 1e-8);
     adam_.folded = w_.word("adam_form", "torch") == "folded";
+    adam_.nesterov = w_.word("adam_form", "torch") == "nesterov";
     every_ = w_.get<int64_t>("update_every", 1);
     m_.resize(t_.v.size());
     v_.resize(t_.v.size());
@@ -240,8 +234,8 @@ class Param {
     muon_.lr = lr;
     muon_.weight_decay = w_.number("weight_decay", 0.1);
     muon_.decay = w_.choice("weight_decay_kind", "decoupled", kDecays);
-    muon_.heavy_ball =
-        w_.choice<bool>("momentum_kind", "ema", {{"ema", false}, {"heavy_ball", true}});
+    muon_.heavy_ball = w_.word("momentum_kind", "ema") == "heavy_ball";
+    corrected_ = w_.word("momentum_kind", "ema") == "ema_corrected";
     muon_.nesterov = w_.get("nesterov", true);
     muon_.scale = w_.choice<Scale>("scale", "match_rms",
                                    {{"original", Scale::kOriginal},
@@ -258,8 +252,7 @@ class Param {
     muon_.aol = w_.choice<bool>("row_scaling", "none", {{"none", false}, {"aol", true}});
     const bool travels_half = w_.word("transport_dtype", "bf16") == "bf16";
     muon_.transport = travels_half ? muonrt::DType::kBF16 : muonrt::DType::kF32;
-    muon_.half_momentum =
-        w_.choice<bool>("momentum_dtype", "f32", {{"f32", false}, {"bf16", true}});
+    half_momentum_ = w_.choice<bool>("momentum_dtype", "f32", {{"f32", false}, {"bf16", true}});
     take_list(w_, muon_);
     if (const Json* const momentum = w_.find("momentum"))
       momenta_ = momentum->is_array() ? momentum->get<std::vector<double>>()
@@ -300,8 +293,8 @@ class Param {
     }
   }
   void add_part(textbook::Part part, const std::string& axis) {
-    const bool wide = part.cols.size() > part.rows.size();
-    part.normuon_columns = axis == "columns" || (axis == "longer" && wide);
+    part.normuon_columns =
+        axis == "columns" || (axis == "longer" && part.cols.size() > part.rows.size());
     parts_.push_back(std::move(part));
   }
 
@@ -316,6 +309,7 @@ class Param {
     const auto n = static_cast<size_t>(number);
     if (!momenta_.empty()) muon_.momentum = momenta_.size() > 1 ? momenta_.at(n) : momenta_[0];
     textbook::Muon how = muon_;
+    if (corrected_) how.corrected_at = number + 1;
     std::vector<textbook::Part> parts = parts_;
     if (period_ > 0 && number % period_ != 0) {
       parts = textbook::cut_into(parts_, grid_.at(0), grid_.at(1));
@@ -324,6 +318,7 @@ class Param {
     for (size_t e = 0; e < momentum_.size(); ++e) {
       Matrix w = cut(t_.v, e);
       textbook::muon_step(how, parts, w, momentum_[e], cut(g, e), moments_[e]);
+      if (half_momentum_) round_momentum(number, e);
       if (!row_factors_.empty())
         for (int64_t i = 0; i < w.rows; ++i)
           for (int64_t j = 0; j < w.cols; ++j)
@@ -331,6 +326,17 @@ class Param {
       if (turned_) w = textbook::transpose(w);
       std::copy(w.v.begin(), w.v.end(), t_.v.begin() + static_cast<std::ptrdiff_t>(e * w.v.size()));
     }
+  }
+
+  /// Rounds what is kept to bf16 at random, by the place in the tensor.
+  void round_momentum(int64_t number, size_t matrix) {
+    Matrix stored = turned_ ? textbook::transpose(momentum_[matrix]) : momentum_[matrix];
+    for (size_t i = 0; i < stored.v.size(); ++i)
+      stored.v[i] = textbook::rounded_at_random(
+          stored.v[i],
+          textbook::random_bits(seed_ ^ textbook::kMomentumSeed, static_cast<uint64_t>(number),
+                                number_, matrix * stored.v.size() + i));
+    momentum_[matrix] = turned_ ? textbook::transpose(stored) : stored;
   }
 
   Tensor& t_;
@@ -343,6 +349,7 @@ class Param {
   int64_t every_ = 1;
   std::vector<double> m_, v_;  // of AdamW
   textbook::Muon muon_;
+  bool corrected_ = false, half_momentum_ = false;
   std::vector<double> momenta_;
   std::vector<std::vector<double>> row_factors_;
   int64_t rows_ = 1, cols_ = 1, period_ = 0;
@@ -386,9 +393,8 @@ void run(const Json& config, std::vector<Tensor>& tensors, const std::vector<std
 int main(int argc, char** argv) {
   if (argc < 5) return 2;
   try {
-    std::ifstream file(argv[1]);
     std::vector<Tensor> tensors = read_tensors(argv[2]);
-    run(Json::parse(file), tensors, {argv + 4, argv + argc});
+    run(Json::parse(std::ifstream(argv[1])), tensors, {argv + 4, argv + argc});
     write_tensors(argv[3], tensors);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "muonrt_reference: %s\n", e.what());

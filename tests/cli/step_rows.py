@@ -64,6 +64,8 @@ def coefficients():
     yield of("cans", "cans", steps=3, lower_bound=0.02)
     yield of("deepseek_v4", "deepseek_v4")
     yield of("cubic", "cubic")
+    yield of("cans without safety", "cans", steps=3, safety=1)
+    yield of("cubic without safety", "cubic", safety=1)
     yield of("polar_express as published", "polar_express", steps=0, safety=0, like="polar_express")
     yield of("cubic as published", "cubic", steps=0, safety=0, like="cubic")
     yield of("classical", "classical", steps=4)
@@ -109,6 +111,11 @@ def momentum():
             ("cool-down", {"from": 0.5, "cooldown_steps": 2, "total_steps": 3}, [0.9, 0.9, 0.7])):
         yield Row(what, {"momentum": 0.9, "momentum_schedule": schedule},
                   reference={"momentum": numbers, "momentum_schedule": None})
+    for nesterov in (True, False):
+        yield Row(f"corrected ema, Nesterov {nesterov}",
+                  {"momentum": 0.9, "momentum_kind": "ema_corrected", "nesterov": nesterov,
+                   "normalize": "add_eps", "eps": 0.5},
+                  adamw={"adam_form": "nesterov"})
     yield Row("bf16 momentum", {"momentum_dtype": "bf16"}, unlike="keller_jordan",
               tolerance=2**-8 * LR * 0.2 * math.sqrt(14))
     yield Row("f32 momentum", {"momentum_dtype": "f32"}, like="keller_jordan")

@@ -44,7 +44,7 @@ std::vector<Written> ends() {
   return out;
 }
 
-enum class Verb { kMuon, kUpdate, kMomentum, kValues, kAdamW, kAdamWPieces };
+enum class Verb { kMuon, kUpdate, kValues, kAdamW, kAdamWPieces };
 
 /// What the verb notes where it writes `w.value` as element `at` of `n`, and zeros elsewhere.
 int64_t noted(backends::Backend& backend, Verb verb, const Written& w, int64_t n, int64_t at) {
@@ -81,10 +81,6 @@ int64_t noted(backends::Backend& backend, Verb verb, const Written& w, int64_t n
   if (adam) {  // a step of one against the gradient's sign
     t->adam = {.beta1 = 0.0f, .beta2 = 0.0f, .eps = 0.0f, .rate = std::fabs(w.value)};
     g[at] = std::signbit(w.value) ? 1.0f : -1.0f;
-  } else if (verb == Verb::kMomentum) {  // of one bf16
-    t->view.momentum_dtype = DType::kBF16;
-    t->muon.heavy_ball = 1;
-    g[at] = w.value;
   } else {
     t->muon.rate = 1.0f;
     o[at] = verb == Verb::kValues ? w.value : -w.value;
@@ -107,9 +103,6 @@ int64_t noted(backends::Backend& backend, Verb verb, const Written& w, int64_t n
     case Verb::kUpdate:
       ops.commit_update(stream, pieces, tables, wire, verdict);
       break;
-    case Verb::kMomentum:
-      ops.commit_momentum(stream, pieces, tables, verdict);
-      break;
     case Verb::kValues:
       ops.commit_values(stream, pieces, &t->view, wire, verdict);
       break;
@@ -126,16 +119,14 @@ int64_t noted(backends::Backend& backend, Verb verb, const Written& w, int64_t n
 
 }  // namespace
 
-TEST_CASE("commit: a weight or momentum that is not finite as stored is noted by every verb",
+TEST_CASE("commit: a weight that is not finite as stored is noted by every verb",
           "[unit][reference-ops]") {
   for (auto& backend : backends::all()) {
-    for (const Verb verb : {Verb::kMuon, Verb::kUpdate, Verb::kMomentum, Verb::kValues,
-                            Verb::kAdamW, Verb::kAdamWPieces}) {
+    for (const Verb verb :
+         {Verb::kMuon, Verb::kUpdate, Verb::kValues, Verb::kAdamW, Verb::kAdamWPieces}) {
       for (const Written& w : ends()) {
         const bool adam = verb == Verb::kAdamW || verb == Verb::kAdamWPieces;
         if (verb == Verb::kValues && w.form == WeightForm::kStochastic) continue;
-        if (verb == Verb::kMomentum && (w.form != WeightForm::kPlain || w.dtype != DType::kBF16))
-          continue;
         if (adam && std::isnan(w.value)) continue;
         INFO(backend.name << ", verb " << static_cast<int>(verb) << ", form "
                           << static_cast<int>(w.form) << ", " << name_of(w.dtype) << ", "

@@ -216,9 +216,13 @@ void Rank::add_owner_state(int64_t param, Tensors& full) {
   }
   const auto spread = [&](std::vector<unsigned char>& to, StateKind kind) {
     const auto from = state(param, kind);
-    if (from.size() != elements.size() * 4) throw std::runtime_error("a state view of odd size");
+    const bool half =
+        !adamw && group_of(optimizer_->settings(), param).momentum_dtype == DType::kBF16;
+    const size_t size = half ? 2 : 4;
+    if (from.size() != elements.size() * size) throw std::runtime_error("a state view of odd size");
     for (size_t i = 0; i < elements.size(); ++i)
-      std::memcpy(to.data() + elements[i] * 4, from.data() + i * 4, 4);
+      std::memcpy(to.data() + static_cast<size_t>(elements[i]) * size, from.data() + i * size,
+                  size);
   };
   spread(full.momentum[static_cast<size_t>(param)], StateKind::kMomentum);
   if (adamw) spread(full.variance[static_cast<size_t>(param)], StateKind::kVariance);

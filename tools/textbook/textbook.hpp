@@ -140,7 +140,8 @@ struct Muon {
   bool normuon = false, normuon_columns = false;
   double normuon_beta2 = 0.95;
   muonrt::DType transport = muonrt::DType::kF32;  // rounding of what travels, both ways
-  bool half_momentum = false;                     // momentum is kept as bf16
+  /// Above 0: this is step t, and the mean is corrected for its start from zero, as in Optax.
+  int64_t corrected_at = 0;
 };
 /// O of a direction: Newton-Schulz on what `how` divides it by; zero gives zero.
 Matrix orthogonalized(const Muon& how, const Matrix& u);
@@ -168,7 +169,8 @@ Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v);
 struct AdamW {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
   Decay decay = Decay::kDecoupled;
-  bool folded = false;  // form B: eps beside the uncorrected root
+  bool folded = false;    // form B: eps beside the uncorrected root
+  bool nesterov = false;  // as in Optax's NAdamW
 };
 /// Step number t = 1, 2, ...; w, m, v are updated in place.
 void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector<double>& m,
@@ -179,5 +181,7 @@ void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector
 uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param, uint64_t element);
 /// A weight as bf16, up or down at random: up where the lower half and the bits overflow.
 double rounded_at_random(double weight, uint32_t bits);
+/// What the seed of bf16 momentum differs by from that of bf16 weights.
+constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;
 
 }  // namespace textbook

@@ -98,8 +98,14 @@ void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matri
                const Matrix& g, std::vector<std::vector<double>>& moments) {
   const double mu = how.momentum, taken = how.heavy_ball ? 1.0 : 1 - mu;
   m = add(mu, m, taken, g);
-  const Matrix u = rounded(how.nesterov ? add(taken, g, mu, m) : m, how.transport);
-  if (how.half_momentum) m = rounded(m, muonrt::DType::kBF16);
+  Matrix u = how.nesterov ? add(taken, g, mu, m) : m;
+  if (how.corrected_at > 0) {
+    const auto t = static_cast<double>(how.corrected_at);
+    const double of_g = how.nesterov ? taken / (1 - std::pow(mu, t)) : 0;
+    const double of_m = how.nesterov ? mu / (1 - std::pow(mu, t + 1)) : 1 / (1 - std::pow(mu, t));
+    u = add(of_g, g, of_m, m);
+  }
+  u = rounded(u, how.transport);
   if (how.normuon) moments.resize(parts.size());
   for (size_t p = 0; p < parts.size(); ++p) {
     const Part& part = parts[p];
@@ -139,8 +145,11 @@ void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector
   for (size_t i = 0; i < w.size(); ++i) {
     m[i] = how.beta1 * m[i] + (1 - how.beta1) * g[i];
     v[i] = how.beta2 * v[i] + (1 - how.beta2) * g[i] * g[i];
+    const double c1_next = 1 - std::pow(how.beta1, static_cast<double>(t + 1));
+    const double mean =
+        how.nesterov ? how.beta1 * m[i] / c1_next + (1 - how.beta1) * g[i] / c1 : m[i] / c1;
     const double step = how.folded ? std::sqrt(c2) / c1 * m[i] / (std::sqrt(v[i]) + how.eps)
-                                   : (m[i] / c1) / (std::sqrt(v[i] / c2) + how.eps);
+                                   : mean / (std::sqrt(v[i] / c2) + how.eps);
     w[i] = decayed(how.decay, how.lr, how.weight_decay, w[i], step) - how.lr * step;
   }
 }

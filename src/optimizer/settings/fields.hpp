@@ -87,7 +87,7 @@ struct Line {
 #define MUONRT_FIELD(kName) MUONRT_FIELD_AT(kName, kName)
 
 inline constexpr Word kRoles[] = {{"muon", 1}, {"adamw", 2}};
-inline constexpr Word kMomentumKinds[] = {{"ema", 0}, {"heavy_ball", 1}};
+inline constexpr Word kMomentumKinds[] = {{"ema", 0}, {"heavy_ball", 1}, {"ema_corrected", 2}};
 inline constexpr Word kCoefficients[] = {
     {"polar_express", 0}, {"keller_jordan", 1}, {"you", 2}, {"cans", 3},     {"deepseek_v4", 4},
     {"cubic", 5},         {"classical", 6},     {"aol", 7}, {"custom", 100},
@@ -100,7 +100,7 @@ inline constexpr Word kScaleRules[] = {
 inline constexpr Word kForms[] = {{"auto", 0}, {"standard", 1}, {"gram", 2}};
 inline constexpr Word kDecays[] = {
     {"decoupled", 0}, {"independent", 1}, {"lr_squared", 2}, {"cautious", 3}};
-inline constexpr Word kAdamForms[] = {{"torch", 0}, {"folded", 1}};
+inline constexpr Word kAdamForms[] = {{"torch", 0}, {"folded", 1}, {"nesterov", 2}};
 inline constexpr Word kNormuonAxes[] = {{"off", 0}, {"rows", 1}, {"columns", 2}, {"longer", 3}};
 inline constexpr Word kCommits[] = {{"atomic", 0}, {"eager", 1}};
 inline constexpr Word kReplicas[] = {{"once", 0}, {"each", 1}, {"auto", 2}};

@@ -19,7 +19,11 @@
 
 namespace muonrt {
 
-enum class MomentumKind : int32_t { kEma = 0, kHeavyBall = 1 };
+enum class MomentumKind : int32_t {
+  kEma = 0,
+  kHeavyBall = 1,
+  kEmaCorrected = 2  // the buffer of kEma; directions are corrected for its start from zero
+};
 enum class MasterKind : int32_t {
   kAuto = 0,
   kNone = 1,
@@ -36,7 +40,7 @@ enum class WeightDecayKind : int32_t {
 };
 /// Whose second moments NorMuon keeps. Off in a parameter or part: as what holds it.
 enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
-enum class AdamForm : int32_t { kTorch = 0, kFolded = 1 };
+enum class AdamForm : int32_t { kTorch = 0, kFolded = 1, kNesterov = 2 };
 /// When replicas are compared: in the first committed step (and the first of a resume), in every
 /// one, never.
 enum class ReplicaCheck : int32_t { kFirst = 0, kEvery = 1, kOff = 2 };

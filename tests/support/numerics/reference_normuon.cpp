@@ -22,7 +22,8 @@ void normuon_of(const MatrixBatch& m, const NormuonState& state, const MuonScala
     double mean = 0;
     for (int64_t i = 0; i < length; ++i)
       mean += at(place(line, i)) * at(place(line, i)) / static_cast<double>(length);
-    const double moment = beta2 * static_cast<double>(state.moments[line]) + (1 - beta2) * mean;
+    double moment = beta2 * static_cast<double>(state.moments[line]) + (1 - beta2) * mean;
+    if (mean == 0 && moment < 0x1p-126) moment = 0;
     state.staged[line] = static_cast<float>(moment);
     const double factor = factors[static_cast<size_t>(line)] = 1 / (std::sqrt(moment) + 1e-10);
     squares += mean * static_cast<double>(length);

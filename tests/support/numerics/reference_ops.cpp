@@ -311,13 +311,14 @@ void ReferenceOps::commit_muon(Stream& stream, std::span<const Piece> pieces,
 void ReferenceOps::commit_momentum(Stream&, std::span<const Piece> pieces, const StepTables& tables,
                                    const Verdict& verdict) {
   if (!verdict.passes()) return;
-  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t, int64_t) {
+  for_elements(pieces, [&](const Piece& piece, int64_t i, int64_t, int64_t element) {
     const ParamView& p = tables.params[piece.param];
     const MuonScalars& s = tables.groups[p.group];
     if (!p.active) return;
-    store(p.momentum, p.momentum_dtype, i,
-          next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s));
-    if (p.momentum_dtype != DType::kF32) note_written(p.momentum, p.momentum_dtype, i, verdict);
+    const float m = next_momentum(momentum(p, i), gradient(p, i, s.grad_scale), s);
+    if (p.momentum_dtype == DType::kF32) return store(p.momentum, DType::kF32, i, m);
+    static_cast<bf16*>(p.momentum)[i].bits = round_stochastic(
+        m, random_bits(p.seed ^ kMomentumSeed, p.step, p.key, static_cast<uint64_t>(element)));
   });
 }
 

@@ -24,9 +24,10 @@ textbook::List first(const textbook::List& list, int64_t n) {
   return {list.begin(), list.begin() + n};
 }
 
-std::string refusal(CoefficientFamily family, const CoefficientSettings& s) {
+std::string refusal(CoefficientFamily family, const CoefficientSettings& s,
+                    DType iteration = DType::kBF16) {
   try {
-    make_coefficients(family, s);
+    make_coefficients(family, s, iteration);
   } catch (const Error& e) {
     CHECK(e.status() == Status::kInvalidArgument);
     return e.message();
@@ -59,6 +60,25 @@ TEST_CASE("coefficients: lists without headroom or with a change of sign are ref
   cans.safety = 1.0;
   CHECK(contains(refusal(CoefficientFamily::kCans, cans), "no headroom"));
   CHECK(contains(refusal(CoefficientFamily::kPolarExpress, polar(5, 0.02, 1.0)), "no headroom"));
+}
+
+TEST_CASE("coefficients: lists that lack headroom for half precision alone are taken in f32",
+          "[unit][coefficients]") {
+  const auto family = CoefficientFamily::kCustom;
+  for (const DType half : {DType::kBF16, DType::kF16}) {
+    CHECK(contains(refusal(family, custom(first(lists::kCans, 5)), half), "no headroom"));
+    CHECK(contains(refusal(family, custom(lists::kCubic), half), "changes sign"));
+  }
+  const CoefficientList cans =
+      make_coefficients(family, custom(first(lists::kCans, 5)), DType::kF32);
+  const CoefficientList cubic = make_coefficients(family, custom(lists::kCubic), DType::kF32);
+  for (const CoefficientList& list : {cans, cubic}) {
+    CHECK(list.input_safety == 1.0);
+    CHECK(has_headroom(list, DType::kF32));
+  }
+  CHECK(refusal(family, custom(first(lists::kPolarRaw, 5)), DType::kF32) == "accepted");
+  // Its sign changes far below 1.
+  CHECK(contains(refusal(family, custom(lists::kAolEmerging), DType::kF32), "above 0.88"));
 }
 
 TEST_CASE("coefficients: lists that explode within (0, 1] are refused at the step that does",

@@ -250,7 +250,7 @@ TEST_CASE("finite: what is loaded is looked at before the first commit, and when
   }
 }
 
-TEST_CASE("finite: a bf16 momentum that overflows is told by the next step", "[unit][optimizer]") {
+TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[unit][optimizer]") {
   world::Case c = case_of(kForms[0], 2);
   c.settings.transport = DType::kF32;
   c.settings.groups = world::default_groups();
@@ -264,9 +264,10 @@ TEST_CASE("finite: a bf16 momentum that overflows is told by the next step", "[u
     const float above = 3.4e38f;  // a finite f32; bf16 ends at 3.3895e38
     if (comm.rank() == 1) std::memcpy(rank.grad(0).data(), &above, 4);
     RANK_CHECK(rank.step_only(0, report) == Status::kOk);
-    RANK_CHECK(names(refusal(rank, 1, 4), "matrix", "momentum", 1, 2));
-    if (comm.rank() == 1) std::memset(rank.optimizer().state(0, StateKind::kMomentum).data, 0, 2);
-    RANK_CHECK(rank.step(2, report) == Status::kOk);
+    uint16_t stored = 0;
+    std::memcpy(&stored, rank.optimizer().state(0, StateKind::kMomentum).data, 2);
+    RANK_CHECK(comm.rank() != 1 || stored == 0x7f7f);
+    RANK_CHECK(rank.step(1, report) == Status::kOk);
   });
 }
 

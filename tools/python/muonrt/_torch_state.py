@@ -14,9 +14,10 @@ KINDS = {"muon": {"momentum_buffer": "momentum"},
 
 def momentum_factor(of: str, to: str, momentum: float) -> float:
     """What turns a momentum of one convention into another: a heavy ball is the sum of a mean."""
-    if not {of, to} <= {"ema", "heavy_ball"}:
-        raise ValueError(f"momentum_kind is '{of}' and '{to}'; there are 'ema' and 'heavy_ball'")
-    if of == to:
+    if not {of, to} <= {"ema", "ema_corrected", "heavy_ball"}:
+        raise ValueError(f"momentum_kind is '{of}' and '{to}'; there are 'ema', 'ema_corrected' and "
+                         "'heavy_ball'")
+    if (of == "heavy_ball") == (to == "heavy_ball"):
         return 1.0
     return 1 / (1 - momentum) if to == "heavy_ball" else 1 - momentum
 
