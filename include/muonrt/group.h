@@ -44,8 +44,8 @@ enum muonrt_form { MUONRT_FORM_AUTO = 0, MUONRT_FORM_STANDARD = 1, MUONRT_FORM_G
 typedef int32_t muonrt_safety_mode_t;
 enum muonrt_safety_mode {
   MUONRT_SAFETY_AUTO = 0,  /* the list's published way: INNER for Polar Express, else NONE. In
-                              bf16 and f16 INNER for CANS, and in the Gram form ALL for both,
-                              with 1.05 where `safety` is 0. The other modes always take the
+                              bf16 and f16 INNER for CANS, and in the Gram form in f16 ALL for
+                              both, with 1.05 where `safety` is 0. The other modes always take the
                               list's own safety there. */
   MUONRT_SAFETY_INNER = 1, /* generated lists: every polynomial but the last divided while the
                               list is made, and the input divided by safety x norm */
@@ -115,7 +115,8 @@ typedef struct muonrt_group {
   double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
   const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
                               which X is rebuilt; read at creation alone; NULL: searched for the
-                              list and dtype; refused with FORM_STANDARD; fixed */
+                              list and dtype, so that no spectrum has a larger error than the
+                              standard form in bf16; refused with FORM_STANDARD; fixed */
   int32_t n_restarts;      /* 0 .. 31 */
   muonrt_dtype_t iteration_dtype;   /* of this group; 0: the optimizer's; fixed */
   muonrt_row_scaling_t row_scaling; /* AOL: rows of the normalized matrix divided by the root of

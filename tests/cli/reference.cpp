@@ -101,7 +101,6 @@ class Words {
   Words(const Json& defaults, const Json& rule) : words_(defaults) {
     for (const auto& [key, value] : rule.items()) words_[key] = value;
   }
-  /// Null where it is not there, or is null.
   const Json* find(const std::string& key) {
     used_.insert(key);
     const auto found = words_.find(key);
@@ -118,7 +117,6 @@ class Words {
            const std::map<std::string, T>& known) {
     return known.at(word(key, otherwise));
   }
-  /// What was never asked for has been left out of the result.
   void require_used(const Keys& of_others) const {
     for (const auto& [key, value] : words_.items())
       if (!used_.contains(key) && !kWithoutEffect.contains(key) && !of_others.contains(key))
@@ -165,10 +163,9 @@ void take_list(Words& w, textbook::Muon& how) {
   } else if (name == "classical") {
     how.list.assign(steps == 0 ? 10 : static_cast<size_t>(steps), {15.0 / 8, -10.0 / 8, 3.0 / 8});
   } else {
-    how.list =
-        std::map<std::string, List>{
-            {"keller_jordan", kKellerJordan}, {"you", kYouJiacheng}, {"deepseek_v4", kDeepSeekV4}}
-            .at(name);
+    const std::map<std::string, List> printed = {
+        {"keller_jordan", kKellerJordan}, {"you", kYouJiacheng}, {"deepseek_v4", kDeepSeekV4}};
+    how.list = printed.at(name);
   }
 }
 
@@ -349,11 +346,10 @@ class Param {
   int64_t every_ = 1;
   std::vector<double> m_, v_;  // of AdamW
   textbook::Muon muon_;
-  bool corrected_ = false, half_momentum_ = false;
   std::vector<double> momenta_;
   std::vector<std::vector<double>> row_factors_;
   int64_t rows_ = 1, cols_ = 1, period_ = 0;
-  bool turned_ = false;
+  bool turned_ = false, corrected_ = false, half_momentum_ = false;
   std::vector<int64_t> grid_;
   double block_factor_ = 1;
   std::vector<textbook::Part> parts_;

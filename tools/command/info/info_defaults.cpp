@@ -125,8 +125,8 @@ int run(bool json) {
     return 0;
   }
   fmt::print(
-      "{}\n{}\nThe learning rate has no default; it is given at every step. The Gram form in bf16 "
-      "and f16 has safety {} in mode all\nwhere neither was set.\n",
+      "{}\n{}\nThe learning rate has no default; it is given at every step. The Gram form in f16 "
+      "has safety {} in mode all\nwhere neither was set.\n",
       group_table().text(), option_table().text(), kHalfGramSafety);
   return 0;
 }
