@@ -12,6 +12,7 @@
 #include "base/text.hpp"
 #include "comm/host_comm.hpp"
 #include "comm/tcp/frame.hpp"
+#include "comm/tcp/post_transport.hpp"
 #include "comm/tcp/tcp_post.hpp"
 #include "support/bits_cases.hpp"
 #include "support/faults/refusal.hpp"
@@ -239,6 +240,49 @@ TEST_CASE("out of memory: a step that is voted down for another reason tells it"
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("out of memory: over TCP what comes early, before what is awaited, ends all by name",
+          "[unit][tcp]") {
+  std::vector<Socket> hub(3), ends(3);
+  for (size_t r = 1; r < 3; ++r) std::tie(hub[r], ends[r]) = socket_pair();
+  std::vector<std::unique_ptr<Transport>> ranks;
+  for (int r = 0; r < 3; ++r) {
+    std::vector<Socket> mine;
+    if (r > 0) mine.push_back(std::move(ends[static_cast<size_t>(r)]));
+    ranks.push_back(
+        make_post_transport(make_post_over(r, 3, r == 0 ? std::move(hub) : std::move(mine))));
+    ranks.back()->set_timeout_ms(20'000);
+  }
+  refusal.disarm();
+  Refusal::mark(false);
+  refusal.begin_drought();
+  const auto errors = transport_test::on_ranks(3, [&](int r) {
+    Refusal::mark(false);
+    Transport& mine = *ranks[static_cast<size_t>(r)];
+    char byte = 0, all[3];
+    const SendTo send{1, &byte, 1}, call{0, &byte, 1};
+    const ReceiveFrom first{0, &byte, 1}, second{2, &byte, 1};
+    // Rank 0 sends when rank 2 has called it, whose message to rank 1 has then gone before.
+    if (r == 2) mine.exchange({&send, 1}, {});
+    if (r == 2) mine.exchange({&call, 1}, {});
+    if (r == 0) mine.exchange({}, {&second, 1});
+    if (r == 0) mine.exchange({&send, 1}, {});
+    if (r == 1) mine.exchange({}, {&first, 1});
+    if (r == 1) mine.exchange({}, {&second, 1});
+    mine.allgather(&byte, all, 1);
+  });
+  refusal.disarm();
+  for (const auto& error : errors) {
+    REQUIRE(error);
+    CHECK(error->status() == Status::kOutOfMemory);
+  }
+  // Where there is memory for words.
+  const std::string words = errors[1]->message();
+  CHECK(words.find("rank 1 has no memory for messages that come before it takes them") !=
+        std::string::npos);
+  for (const size_t other : {0, 2}) CHECK(errors[other]->rank() == 1);
+  ranks.clear();
+}
+
 namespace {
 
 constexpr uint64_t kAwaited = 1, kEarly = 2, kMark = 3;

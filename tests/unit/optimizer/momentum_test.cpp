@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "support/check_same.hpp"
-#include "support/gradient_cases.hpp"
+#include "support/numerics/gradient_cases.hpp"
 #include "support/momentum_cases.hpp"
 #include "support/rank_check.hpp"
 

@@ -4,8 +4,11 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "muonrt/muonrt.hpp"
@@ -19,7 +22,7 @@ namespace {
 
 constexpr int64_t kRows = 7, kCols = 5;
 
-/// A matrix, whole on one rank, in rows on several.
+/// A matrix for Muon, whole on one rank or in rows on several, and a replicated vector for AdamW.
 class Trainer {
  public:
   explicit Trainer(muonrt::Comm comm) : comm_(std::move(comm)) {
@@ -41,23 +44,33 @@ class Trainer {
     param.layout = &layout;
     param.data = weights.data();
     param.grad = grad_.data();
-    optimizer.emplace(comm_, muonrt::options(), std::vector{muonrt::muon_group()},
-                      std::vector{param});
+    muonrt_param_t vector = muonrt::param();
+    vector.name = "b";
+    vector.group = 1;
+    vector.ndim = 1;
+    vector.shape = shape;
+    vector.data = bias.data();
+    vector.grad = bias_grad_.data();
+    optimizer.emplace(comm_, muonrt::options(),
+                      std::vector{muonrt::muon_group(), muonrt::adamw_group()},
+                      std::vector{param, vector});
   }
 
   void step(int64_t number) {
     for (size_t i = 0; i < grad_.size(); ++i)
       grad_[i] = noise(5000 * (number + 1) + first_ * kCols + static_cast<int64_t>(i));
+    for (size_t i = 0; i < bias_grad_.size(); ++i)
+      bias_grad_[i] = noise(7000 * (number + 1) + static_cast<int64_t>(i));
     optimizer->step(0.01);
   }
 
   std::optional<muonrt::Optimizer> optimizer;
-  std::vector<float> weights;
+  std::vector<float> weights, bias = std::vector<float>(kRows);
 
  private:
   muonrt::Comm comm_;
   int64_t first_ = 0, rows_ = 0;
-  std::vector<float> grad_;
+  std::vector<float> grad_, bias_grad_ = std::vector<float>(kRows);
 };
 
 void on_two(const std::function<void(int, Trainer&)>& work) {
@@ -98,6 +111,7 @@ TEST_CASE("checkpoint: a caller saves on two ranks, during a step, and continues
   later.step(2);
   later.step(3);
   CHECK(later.weights == whole.weights);
+  CHECK(later.bias == whole.bias);
 }
 
 TEST_CASE("checkpoint: the extents of each rank are its rows of the state", "[unit][abi][state]") {
@@ -105,12 +119,13 @@ TEST_CASE("checkpoint: the extents of each rank are its rows of the state", "[un
   on_two([&](int rank, Trainer& trainer) {
     const void* const momentum = trainer.optimizer->state(0, MUONRT_STATE_MOMENTUM).data;
     for (const muonrt_state_extent_t& e : trainer.optimizer->state_extents())
-      seen[static_cast<size_t>(rank)] = {
-          e.param,           e.kind,        e.dtype,         e.ndim,
-          e.shape[0],        e.shape[1],    e.n_runs[0],     e.n_runs[1],
-          e.runs[0].begin,   e.runs[0].end, e.runs[1].begin, e.runs[1].end,
-          e.begin,           e.end,         e.first_written, e.end_written,
-          e.data == momentum};
+      if (e.param == 0)
+        seen[static_cast<size_t>(rank)] = {
+            e.param,           e.kind,        e.dtype,         e.ndim,
+            e.shape[0],        e.shape[1],    e.n_runs[0],     e.n_runs[1],
+            e.runs[0].begin,   e.runs[0].end, e.runs[1].begin, e.runs[1].end,
+            e.begin,           e.end,         e.first_written, e.end_written,
+            e.data == momentum};
   });
   const auto rows = [](int64_t begin, int64_t end) {
     const int64_t numel = (end - begin) * kCols;
@@ -134,6 +149,40 @@ TEST_CASE("checkpoint: the extents of each rank are its rows of the state", "[un
   };
   CHECK(seen[0] == rows(0, 4));
   CHECK(seen[1] == rows(4, 7));
+}
+
+TEST_CASE("checkpoint: the extents of all ranks cover the state, and one rank writes each element",
+          "[unit][abi][state]") {
+  std::map<std::pair<int64_t, int32_t>, std::vector<int>> held, written;
+  std::mutex mutex;
+  on_two([&](int, Trainer& trainer) {
+    const auto extents = trainer.optimizer->state_extents();
+    const std::lock_guard lock(mutex);
+    for (const muonrt_state_extent_t& r : extents) {
+      std::vector<int>& here = held[{r.param, r.kind}];
+      std::vector<int>& wrote = written[{r.param, r.kind}];
+      const int64_t numel = r.param == 0 ? kRows * kCols : kRows;
+      here.resize(static_cast<size_t>(numel));
+      wrote.resize(static_cast<size_t>(numel));
+      // Whole rows: the first dimension's runs say which.
+      const int64_t width = r.ndim == 2 ? r.shape[1] : 1;
+      int64_t local = 0;
+      for (int64_t i = 0; i < r.n_runs[0]; ++i) {
+        for (int64_t e = r.runs[i].begin * width; e < r.runs[i].end * width; ++e, ++local) {
+          here[static_cast<size_t>(e)] += 1;
+          wrote[static_cast<size_t>(e)] += local >= r.first_written && local < r.end_written;
+        }
+      }
+    }
+  });
+  const std::vector<int> once(kRows * kCols, 1), each(kRows, 1), twice(kRows, 2);
+  CHECK(held.size() == 3);
+  CHECK((held[{0, MUONRT_STATE_MOMENTUM}] == once));
+  CHECK((written[{0, MUONRT_STATE_MOMENTUM}] == once));
+  for (const int32_t kind : {MUONRT_STATE_MOMENTUM, MUONRT_STATE_VARIANCE}) {
+    CHECK((held[{1, kind}] == twice));
+    CHECK((written[{1, kind}] == each));
+  }
 }
 
 TEST_CASE("checkpoint: bad options are refused on every rank", "[unit][abi][state]") {

@@ -10,7 +10,7 @@
 #include "command/bench/bench_options.hpp"
 #include "command/bench/exchange_scene.hpp"
 #include "command/bench/median.hpp"
-#include "command/bench/mpi_reference.hpp"
+#include "command/mpi_reference.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"

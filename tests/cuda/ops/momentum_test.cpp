@@ -1,6 +1,6 @@
 #include "support/momentum_cases.hpp"
 
-// The cases of unit/momentum_test on the device under test.
+// The cases of unit/optimizer/momentum_test on the device under test.
 
 TEST_CASE("cuda momentum: momentum and moments become exactly zero, and small gradients move them",
           "[cuda]") {

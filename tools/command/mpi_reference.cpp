@@ -1,4 +1,4 @@
-#include "command/bench/mpi_reference.hpp"
+#include "command/mpi_reference.hpp"
 
 #if MUONRT_TOOL_MPI
 #include <mpi.h>
