@@ -17,8 +17,9 @@ struct RestartSearch {
   double largest = 1;          // largest singular value
   int points = 4001;           // log-spaced in [1e-10, largest]
   /// Largest accepted error, as a multiple of the error of the standard form in bf16 on the same
-  /// spectrum. f32: 2^-10, which is below the rounding of a message in bf16.
-  double error = 1;
+  /// spectrum, or of 1 if that is less. Below 1, because predictions are not exact. f32: 2^-10,
+  /// half the rounding of a message in bf16.
+  double error = 0.8;
 };
 
 RestartSearch restart_search(const CoefficientList& list, DType dtype);
@@ -33,7 +34,9 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 /// predicted error (algo/rounding.hpp) within `error` times that of `standard` in bf16 on every
 /// compared spectrum, and the condition number of Q within its bound; of equally many, those with
 /// the smallest error. If no fewer do, X is rebuilt before every step, which is the standard form.
+///
+/// @param fewest  Rows of the smallest matrices for which the errors are compared.
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
-                               const CoefficientList& standard);
+                               const CoefficientList& standard, double fewest);
 
 }  // namespace muonrt

@@ -81,7 +81,7 @@ class Iteration {
       const double slope = slope_of(s, b);
       b.map({Row{b.p(factor), 0, slope * b.q(x_), 0}, Row{0, b.q(factor), slope * b.p(x_), 0},
              kZero, kZero});
-      b.add({b.q(x_), b.p(x_), 0, 0}, noise(z));
+      b.add({b.q(x_), b.p(x_), 0, 0}, noise_of_z(s, z));
     }
     multiply_x(factor);
   }
@@ -97,13 +97,13 @@ class Iteration {
     if (!first) {
       const double half = apart(q_) / 2;
       lost_q = mirrored_ * (mixed.variance({0, 0, half * slope_of(s, mixed), -apart(z) / 2}) +
-                            half * half * noise(z));
+                            half * half * noise_of_z(s, z));
     }
     if (!last) {
-      lost_y = mirrored_ * apart(r_) * apart(r_) / 4 * noise(z);
+      lost_y = mirrored_ * apart(r_) * apart(r_) / 4 * noise_of_z(s, z);
       const double from_z = (apart(z) * mean(mixed, r_) - apart(y)) / 2;
-      lost_r =
-          mirrored_ * (from_z * from_z * noise(z) + apart(z) * apart(z) / 4 * (noise(y) + lost_y));
+      lost_r = mirrored_ *
+               (from_z * from_z * noise_of_z(s, z) + apart(z) * apart(z) / 4 * (noise(y) + lost_y));
     }
     for (Block& b : blocks_) {
       const double slope = slope_of(s, b);
@@ -119,7 +119,7 @@ class Iteration {
         of_r = {0, 0, factor_mean * factor_mean + z_in_r * slope, 0};
       }
       b.map({kKeepX, kKeepMirrored, of_r, of_q});
-      b.add({0, 0, z_in_r, z_in_q}, noise(z));
+      b.add({0, 0, z_in_r, z_in_q}, noise_of_z(s, z));
       b.add({0, 0, 0, 1}, noise(q_next) + lost_q);
       if (last) continue;
       b.add({0, 0, 1, 0}, factor_mean * factor_mean * (noise(y) + lost_y) + noise(r_next) + lost_r);
@@ -150,6 +150,8 @@ class Iteration {
   Pair z_of(const Coefficients& s) const {
     return {r_.high * (s.b + s.c * r_.high), r_.low * (s.b + s.c * r_.low)};
   }
+  /// Without the quintic term Z is b times R itself, and no product is rounded.
+  double noise_of_z(const Coefficients& s, Pair z) const { return s.c == 0 ? 0 : noise(z); }
   /// The divided difference of Z = b R + c R^2.
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
@@ -201,25 +203,23 @@ double predicted_error(const CoefficientList& list, const std::vector<int>& rest
   return iteration.error();
 }
 
-const std::vector<TwoLevels>& compared_spectra() {
-  static const std::vector<TwoLevels> spectra = [] {
-    std::vector<TwoLevels> out;
-    // A matrix of m rows and norm 1 has a root mean square of 1 / sqrt(m).
-    constexpr double kFewest = 64, kMost = 65536;
-    for (const double share : {1 / 1024.0, 1 / 64.0, 0.25, 0.5, 0.75, 63 / 64.0}) {
-      for (int i = 0; i <= 12; ++i) {
-        const double high = std::pow(10.0, -i / 4.0);
-        for (int j = 0; j <= 12; ++j) {
-          const double low = j == 12 ? 0 : high * std::pow(10.0, -j / 4.0);
-          const double rows = 1 / (share * high * high + (1 - share) * low * low);
-          if (rows >= kFewest * (1 - 1e-9) && rows <= kMost && share * rows >= 0.99)
-            out.push_back({high, low, share});
-        }
+std::vector<TwoLevels> compared_spectra(double fewest) {
+  constexpr double kMost = 65536;
+  constexpr int kDecades = 3, kPerDecade = 8;  // a finer grid moves the largest errors by a tenth
+  std::vector<TwoLevels> out;
+  for (const double share : {1 / 4096.0, 1 / 512.0, 1 / 64.0, 0.25, 0.5, 0.75, 63 / 64.0}) {
+    for (int i = 0; i <= kDecades * kPerDecade; ++i) {
+      const double high = std::pow(10.0, -i / static_cast<double>(kPerDecade));
+      for (int j = 0; j <= kDecades * kPerDecade; ++j) {
+        const double down = std::pow(10.0, -j / static_cast<double>(kPerDecade));
+        const double low = j == kDecades * kPerDecade ? 0 : high * down;
+        const double rows = 1 / (share * high * high + (1 - share) * low * low);
+        if (rows >= fewest * (1 - 1e-9) && rows <= kMost && share * rows >= 0.99)
+          out.push_back({high, low, share});
       }
     }
-    return out;
-  }();
-  return spectra;
+  }
+  return out;
 }
 
 }  // namespace muonrt

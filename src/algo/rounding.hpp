@@ -30,7 +30,9 @@ struct TwoLevels {
 double predicted_error(const CoefficientList& list, const std::vector<int>& restarts, DType dtype,
                        const TwoLevels& spectrum);
 
-/// The spectra over which forms are compared: high and low rank, and levels from 1 to 1e-3 apart.
-const std::vector<TwoLevels>& compared_spectra();
+/// Returns the spectra over which forms are compared: high and low rank, levels from equal to 1e-3
+/// apart, of matrices with `fewest` to 65,536 rows. A matrix of norm 1 and m rows has a root mean
+/// square of 1 / sqrt(m); rows that are scaled separately can have that of a single row.
+std::vector<TwoLevels> compared_spectra(double fewest);
 
 }  // namespace muonrt

@@ -83,7 +83,7 @@ const Kind kKinds[] = {
 TEST_CASE("step rules: every kind of decay, with rates of their own, follows the textbook",
           "[unit][optimizer][rules]") {
   for (const Kind& kind : kKinds) {
-    INFO(name_of(kind.kind));
+    INFO("weight decay kind " << static_cast<int>(kind.kind));
     world::Case c = make_case();
     for (GroupSettings& g : c.settings.groups) {
       g.weight_decay_kind = kind.kind;
