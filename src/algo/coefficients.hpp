@@ -11,6 +11,7 @@ namespace muonrt {
 /// One Newton-Schulz step: every singular value x becomes a x + b x^3 + c x^5.
 struct Coefficients {
   double a, b, c;
+  friend bool operator==(const Coefficients&, const Coefficients&) = default;
 };
 
 /// Values are public (opt.json, C ABI) and are never renumbered.
@@ -49,6 +50,7 @@ struct CoefficientSettings {
 struct CoefficientList {
   std::vector<Coefficients> steps;
   double input_safety = 1.0;
+  friend bool operator==(const CoefficientList&, const CoefficientList&) = default;
 };
 
 constexpr int kMaxSteps = 32;

@@ -254,27 +254,29 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.normalize = options.normalize;
   out.normalize_eps = options.normalize_eps;
   out.row_scaling = options.row_scaling;
-  CoefficientSettings standard = settings;
-  // As generated CANS has headroom for its input alone: roundings of its later steps would grow.
-  if (!options.mode_chosen && family == CoefficientFamily::kCans && iteration != DType::kF32)
-    standard.mode = SafetyMode::kInner;
-  out.list = make_coefficients(family, standard, iteration);
-  out.gram_list = out.list;
+  const auto settings_in = [&](DType dtype) {
+    CoefficientSettings used = settings;
+    // As generated CANS has headroom for its input alone: roundings of its later steps would grow.
+    if (!options.mode_chosen && family == CoefficientFamily::kCans && dtype != DType::kF32)
+      used.mode = SafetyMode::kInner;
+    return used;
+  };
+  out.list = make_coefficients(family, settings_in(iteration), iteration);
+  CoefficientSettings gram = settings_in(out.gram_iteration);
   const bool generated =
       family == CoefficientFamily::kPolarExpress || family == CoefficientFamily::kCans;
-  if (out.gram_iteration != DType::kF32) {
-    CoefficientSettings gram = settings;
-    if (generated && out.gram_iteration == DType::kF16 && !options.mode_chosen) {
-      gram.mode = SafetyMode::kAll;
-      if (!options.safety_chosen) gram.safety = kHalfGramSafety;
-    }
-    out.gram_list = make_coefficients(family, gram, out.gram_iteration);
+  if (generated && out.gram_iteration == DType::kF16 && !options.mode_chosen) {
+    gram.mode = SafetyMode::kAll;
+    if (!options.safety_chosen) gram.safety = kHalfGramSafety;
   }
+  out.gram_list = make_coefficients(family, gram, out.gram_iteration);
   if (options.restarts) {
     take_restarts(out, *options.restarts);
     return out;
   }
-  out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list);
+  // AOL undoes the normalization: the norm of X can be that of one row for each row.
+  const double fewest = out.row_scaling == RowScaling::kAol ? 1 : 512;
+  out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list, fewest);
   return out;
 }
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <utility>
 
 #include "algo/rounding.hpp"
 
@@ -54,11 +56,15 @@ std::vector<int> before_every_step(const CoefficientList& list) {
 
 class Search {
  public:
-  Search(const CoefficientList& list, DType dtype, const CoefficientList& standard)
-      : list_(list), dtype_(dtype), how_(restart_search(list, dtype)) {
+  Search(const CoefficientList& list, DType dtype, const CoefficientList& standard, double fewest)
+      : list_(list),
+        dtype_(dtype),
+        how_(restart_search(list, dtype)),
+        spectra_(compared_spectra(fewest)) {
     const std::vector<int> all = before_every_step(standard);
-    for (const TwoLevels& s : compared_spectra())
-      allowed_.push_back(how_.error * predicted_error(standard, all, DType::kBF16, s));
+    for (const TwoLevels& s : spectra_)
+      allowed_.push_back(how_.error *
+                         std::min(1.0, predicted_error(standard, all, DType::kBF16, s)));
   }
 
   std::vector<int> run() {
@@ -76,8 +82,9 @@ class Search {
   /// All ascending choices of `count` more places after `chosen`; keeps the best.
   void choose(int count, std::vector<int>& chosen) {
     if (count == 0) {
+      if (!(metric(list_, chosen, how_, how_.bound) <= how_.bound)) return;
       const double share = share_of_allowed(chosen);
-      if (!(share < best_share_) || metric(list_, chosen, how_, how_.bound) > how_.bound) return;
+      if (!(share < best_share_)) return;
       best_share_ = share;
       best_ = chosen;
       return;
@@ -97,11 +104,12 @@ class Search {
     double worst = 0;
     for (size_t k = 0; k < n; ++k) {
       const size_t at = (hardest_ + k) % n;
-      worst = std::max(
-          worst, predicted_error(list_, restarts, dtype_, compared_spectra()[at]) / allowed_[at]);
-      if (worst < best_share_) continue;
-      hardest_ = at;
-      return kInfinity;
+      const double share = predicted_error(list_, restarts, dtype_, spectra_[at]) / allowed_[at];
+      if (!(share < best_share_)) {
+        hardest_ = at;
+        return kInfinity;
+      }
+      worst = std::max(worst, share);
     }
     return worst;
   }
@@ -109,11 +117,21 @@ class Search {
   const CoefficientList& list_;
   DType dtype_;
   RestartSearch how_;
+  std::vector<TwoLevels> spectra_;
   std::vector<double> allowed_;
   size_t hardest_ = 0;
   double best_share_ = 0;
   std::vector<int> best_;
 };
+
+/// What the result of a search depends on.
+struct Key {
+  CoefficientList list, standard;
+  DType dtype;
+  double fewest;
+  friend bool operator==(const Key&, const Key&) = default;
+};
+constexpr size_t kMostFound = 64;
 
 }  // namespace
 
@@ -135,9 +153,25 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 }
 
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
-                               const CoefficientList& standard) {
+                               const CoefficientList& standard, double fewest) {
   if (static_cast<int>(list.steps.size()) > kMostSearchedSteps) return before_every_step(list);
-  return Search(list, dtype, standard).run();
+  // A search takes some milliseconds, and all optimizers of a process ask for few lists.
+  struct Found {
+    Key key;
+    std::vector<int> restarts;
+  };
+  static std::mutex mutex;
+  static std::vector<Found>& found = *new std::vector<Found>;  // outlives every static object
+  const Key key{list, standard, dtype, fewest};
+  {
+    const std::lock_guard lock(mutex);
+    for (const Found& f : found)
+      if (f.key == key) return f.restarts;
+  }
+  std::vector<int> restarts = Search(list, dtype, standard, fewest).run();
+  const std::lock_guard lock(mutex);
+  if (found.size() < kMostFound) found.push_back({key, restarts});
+  return restarts;
 }
 
 }  // namespace muonrt

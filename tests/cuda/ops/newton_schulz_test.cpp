@@ -22,7 +22,7 @@ std::vector<int> restarts_of(const Named& l, DType dtype) {
   CoefficientList list;
   for (const auto& [a, b, c] : l.list) list.steps.push_back({a, b, c});
   list.input_safety = l.safety;
-  return find_restarts(list, dtype, list);
+  return find_restarts(list, dtype, list, 512);
 }
 
 }  // namespace

@@ -94,7 +94,10 @@ class NsBench {
 
  private:
   bool zeros() const { return a_.values == "zeros"; }
-  bool takes_gram(const BenchShape& s) const { return s.cols >= 2 * s.rows; }
+  bool takes_gram(const BenchShape& s) const {
+    return s.cols >= 2 * s.rows &&
+           settings_.gram_restarts.size() + 1 < settings_.gram_list.steps.size();
+  }
   NsJob job_of(const std::vector<BenchShape>& shapes, bool gram) const {
     const auto steps = static_cast<int>(settings_.list.steps.size());
     NsJob job{shapes, {}, gram};
