@@ -2,6 +2,9 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include "state/files.hpp"
 
 namespace muonrt::tool {
 
@@ -11,11 +14,11 @@ namespace muonrt::tool {
 class OutputFolder {
  public:
   /// @param option    of the command line, for messages.
-  /// @param replaces  whether a folder that an earlier OutputFolder wrote, and that holds nothing
-  ///                  else, may be replaced. An empty folder always may.
-  /// Throws std::runtime_error where something else is there, where no folder can be made, and
-  /// where another run writes it now (naming that run). What a run that was killed has left is
-  /// removed.
+  /// @param replaces  whether a folder may be replaced that an earlier OutputFolder wrote, if it
+  ///                  holds nothing else and no file has changed. An empty folder always may.
+  /// Throws std::runtime_error if something else is there, if the folder cannot be made or
+  /// replaced, and if another run writes it now (naming that run). Removes what a killed run has
+  /// left.
   OutputFolder(std::string option, const std::string& path, bool replaces);
   /// Removes what was not committed.
   ~OutputFolder();
@@ -28,21 +31,31 @@ class OutputFolder {
   /// Whether a file lies in the folder as it is now.
   bool contains(const std::string& file) const;
   /// The folder takes its name. All files must be on disk.
-  /// Throws std::runtime_error where what is there has changed since the construction.
+  /// Throws std::runtime_error if the target has changed since the construction, and if the rename
+  /// fails; then the work folder stays, and the error names it.
   void commit();
 
  private:
-  void lock();
-  void clear();
+  bool is_own() const;
   void check_target() const;
+  void lock();
+  std::vector<std::filesystem::path> leftovers() const;
+  void clear();
+  void discard() noexcept;
+  void release(const std::filesystem::path& folder) noexcept;
+  void try_exchange() const;
   void exchange();
+  [[noreturn]] void keep(const std::string& problem);
+  [[noreturn]] void fail_changed() const;
   [[noreturn]] void fail(const std::string& problem) const;
 
   std::string option_, work_;
   std::filesystem::path target_;
   bool replaces_;
-  std::string before_;  // what `target_` held; "": it is to be new
-  int folder_ = -1;     // `work_`, locked
+  std::string id_;      // of this run, in the marker
+  std::string before_;  // state of `target_`; "": it is new
+  FileLock lock_;       // of the work folder
+  bool owned_ = false;  // whether the work folder is to be removed
 };
 
 }  // namespace muonrt::tool

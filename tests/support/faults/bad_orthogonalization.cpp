@@ -22,7 +22,10 @@ std::vector<BadCase> orthogonalization_cases() {
       {"a list without headroom",
        kInvalid,
        {"group 0", "headroom"},
-       [](A& a) { a.groups[0].safety = 1; }},
+       [](A& a) {
+         a.groups[0].safety = 1;
+         a.groups[0].iteration_dtype = MUONRT_DTYPE_BF16;
+       }},
       {"safety below 1", kInvalid, {"safety is 0.5"}, [](A& a) { a.groups[0].safety = 0.5; }},
       {"unknown safety mode",
        kInvalid,
