@@ -3,6 +3,7 @@
 // Saves once behind the last step; with KEEP > 1 behind every step. FROM: a checkpoint to go on
 // from, which may be of a part.
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -167,16 +168,17 @@ int main(int argc, char** argv) {
   if (argc > 7) a.from = argv[7];
   muonrt::ThreadGroup group(a.ranks);
   std::vector<std::thread> threads;
+  std::atomic<int> status = 0;
   for (int32_t rank = 0; rank < a.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         run_rank(group.comm(rank), a);
       } catch (const std::exception& e) {
         std::fprintf(stderr, "rank %d: %s\n", rank, e.what());
-        std::exit(1);
+        status = 1;
       }
     });
   }
   for (std::thread& t : threads) t.join();
-  return 0;
+  return status;
 }

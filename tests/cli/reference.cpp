@@ -138,7 +138,7 @@ void take_list(Words& w, textbook::Muon& how) {
   const Json* const given = w.find("coefficients");
   double safety = w.number("safety", 0);
   const double lower = w.number("lower_bound", 1e-3), cushion = w.number("cushion", 0.02);
-  const std::string mode = w.word("safety_mode", "inner");
+  const std::string mode = w.word("safety_mode", "auto");
   int steps = w.get("steps", 0);
   how.safety = 1;
   if (given && given->is_array()) {
@@ -151,7 +151,8 @@ void take_list(Words& w, textbook::Muon& how) {
   } else if (name == "polar_express") {
     if (safety == 0) safety = 1.02;
     if (steps == 0) steps = 5;
-    how.list = textbook::polar_express(lower, steps, cushion, mode == "inner" ? safety : 1);
+    how.list = textbook::polar_express(lower, steps, cushion,
+                                       mode == "inner" || mode == "auto" ? safety : 1);
     if (mode == "all") how.list = divided(how.list, safety);
     how.safety = mode == "all" ? 1 : safety;
   } else if (name == "cans") {
@@ -264,7 +265,6 @@ class Param {
     }
   }
 
-  /// Matrices as outputs x inputs.
   void take_shape(bool stack) {
     const auto batch = static_cast<size_t>(stack ? w_.get("batch_dims", 1) : 0);
     const size_t first_col = batch + static_cast<size_t>(w_.get("row_dims", 1));

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "support/check_same.hpp"
-#include "support/numerics/gradient_cases.hpp"
 #include "support/momentum_cases.hpp"
+#include "support/numerics/gradient_cases.hpp"
 #include "support/rank_check.hpp"
 
 // How momentum decays: by op on every backend, then in whole optimizers.

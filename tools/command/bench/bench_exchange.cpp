@@ -10,10 +10,10 @@
 #include "command/bench/bench_options.hpp"
 #include "command/bench/exchange_scene.hpp"
 #include "command/bench/median.hpp"
-#include "command/mpi_reference.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
+#include "command/mpi_reference.hpp"
 #include "command/run_device.hpp"
 #include "command/table.hpp"
 
