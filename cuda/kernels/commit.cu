@@ -1,5 +1,5 @@
-// Momentum, decay and update of every weight, and AdamW, in one pass each, where the summed ballots
-// in device memory pass; else nothing is written. Formulas: backend/update_rules.hpp. What a weight
+// Momentum, then decay and update of every weight, in two launches, and AdamW in one. Nothing is
+// written unless the summed ballots in device memory pass. Formulas: backend/update_rules.hpp. What a weight
 // is beside its parameter: WeightForm.
 
 #include "backend/weight_bits.hpp"

@@ -15,7 +15,9 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
   MUONRT_MOMENTUM_EMA_CORRECTED = 2 /* as EMA; step t (from 1) divides the momentum by
                                        1 - momentum^t. With nesterov it divides the gradient by
-                                       this, and the momentum by 1 - momentum^(t + 1) */
+                                       this, and the momentum by 1 - momentum^(t + 1). As in
+                                       Optax t counts the optimizer's steps, not the updates of
+                                       the parameter, and momentum is that of step t */
 };
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
@@ -115,8 +117,9 @@ typedef struct muonrt_group {
   double normalize_eps;    /* NORMALIZE_ADD_EPS, _MAX_EPS: 1e-7; >= 0; fixed */
   const int32_t* restarts; /* Gram form: n_restarts steps, counted from 0 and ascending, before
                               which X is rebuilt; read at creation alone; NULL: searched for the
-                              list and dtype, so that no spectrum has a larger error than the
-                              standard form in bf16; refused with FORM_STANDARD; fixed */
+                              list and dtype, so that matrices of at least 512 rows have no
+                              larger error than in the standard form in bf16; refused with
+                              FORM_STANDARD; fixed */
   int32_t n_restarts;      /* 0 .. 31 */
   muonrt_dtype_t iteration_dtype;   /* of this group; 0: the optimizer's; fixed */
   muonrt_row_scaling_t row_scaling; /* AOL: rows of the normalized matrix divided by the root of

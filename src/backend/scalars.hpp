@@ -82,7 +82,7 @@ struct Findings {
   // The lowest that was not finite in f32 already. The message's dtype alone made `first_param`'s
   // direction infinite where that is another.
   int64_t first_in_f32 = -1;
-  int64_t written = 0;        // 1 if a commit wrote a weight or momentum that is not finite
+  int64_t written = 0;        // 1 if a commit wrote a weight that is not finite
   int64_t zero_matrices = 0;  // matrices that were all zero
   int64_t failed = 0;         // 1 if a function of the caller's returned an error
   int64_t factor = 0;  // what device memory makes of the gradients' factor: the bits of both,
