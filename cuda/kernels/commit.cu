@@ -1,6 +1,6 @@
 // Momentum, then decay and update of every weight, in two launches, and AdamW in one. Nothing is
-// written unless the summed ballots in device memory pass. Formulas: backend/update_rules.hpp. What a weight
-// is beside its parameter: WeightForm.
+// written unless the summed ballots in device memory pass. Formulas: backend/update_rules.hpp. What
+// a weight is beside its parameter: WeightForm.
 
 #include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
