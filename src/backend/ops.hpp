@@ -124,8 +124,8 @@ class Ops : public MatrixRules {
   virtual void cast_ballot(Stream& stream, Ballot* ballot, const Findings* findings, int64_t stamp,
                            int64_t orthogonalized, bool local_ok) = 0;
 
-  /// Where the verdict passes: momentum, decay and update of every piece of an active parameter, in
-  /// one pass. bf16 momentum is rounded at random, as weights of kStochastic are. This commit and
+  /// If the verdict passes: momentum, decay and update of every piece of an active parameter.
+  /// bf16 momentum is rounded at random, as weights of kStochastic are. This commit and
   /// those below note in the verdict's findings a weight that is not finite once stored (momentum
   /// is finite where its direction is).
   virtual void commit_muon(Stream& stream, std::span<const Piece> pieces, const StepTables& tables,
