@@ -58,10 +58,16 @@ muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm, muonrt_thread_gr
 
 muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
                                              const muonrt_transport_t* transport) {
-  return create(comm, "muonrt_comm_create_callbacks", [&]() -> std::unique_ptr<Transport> {
+  CallbackTransport* made = nullptr;
+  const auto status = create(comm, "muonrt_comm_create_callbacks", [&] {
     require_pointer(transport, "muonrt_comm_create_callbacks", "transport");
-    return std::make_unique<CallbackTransport>(read_transport(transport));
+    auto out = std::make_unique<CallbackTransport>(read_transport(transport));
+    out->own_state(false);  // the caller's until the communicator is complete
+    made = out.get();
+    return out;
   });
+  if (status == MUONRT_OK) made->own_state(true);
+  return status;
 }
 
 void muonrt_comm_destroy(muonrt_comm_t* comm) {

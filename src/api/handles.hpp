@@ -73,14 +73,21 @@ auto& open(T* handle, const char* function, const char* argument) {
   return *handle->body;
 }
 
-template <class T>
-void close(T* handle, const char* function, const char* argument) {
+/// Destroys the body, and then `parts` of the handle. In a child of the process that made them all
+/// stay: their destructors would end threads, remove files and release locks of the parent.
+template <class T, class... Parts>
+void close(T* handle, const char* function, const char* argument, Parts T::*... parts) {
   if (!handle) return;
-  if (close_handle(handle->head, T::kKind, function, argument)) {
-    handle->body.reset();
-  } else {
-    static_cast<void>(handle->body.release());
-  }
+  const bool ours = close_handle(handle->head, T::kKind, function, argument);
+  const auto end = [&](auto& owner) {
+    if (ours) {
+      owner.reset();
+    } else {
+      static_cast<void>(owner.release());
+    }
+  };
+  end(handle->body);
+  (end(handle->*parts), ...);
 }
 
 }  // namespace muonrt::api

@@ -94,8 +94,8 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
 
 void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer) {
   as_status([&] {
-    api::close(optimizer, "muonrt_optimizer_destroy", "optimizer");
-    if (optimizer) optimizer->extents.reset(), optimizer->saving.reset();
+    api::close(optimizer, "muonrt_optimizer_destroy", "optimizer", &muonrt_optimizer::saving,
+               &muonrt_optimizer::extents);
     return Status::kOk;
   });
 }

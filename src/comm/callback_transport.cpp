@@ -69,8 +69,10 @@ struct CallbackTransport::Shared {
 
 CallbackTransport::CallbackTransport(const muonrt_transport_t& table)
     : CallbackTransport(std::make_shared<Shared>(table)) {
-  shared_->owned = true;
+  own_state(true);
 }
+
+void CallbackTransport::own_state(bool owns) noexcept { shared_->owned = owns; }
 
 CallbackTransport::CallbackTransport(std::shared_ptr<Shared> shared)
     : Transport(shared->table.rank, shared->table.size),

@@ -23,6 +23,8 @@ class CallbackTransport final : public Transport {
   /// Owns `table.state` from here on, unless it throws: the last of the transports that share it
   /// calls `table.destroy`. `table` comes from read_transport.
   explicit CallbackTransport(const muonrt_transport_t& table);
+  /// Whether the last of the transports that share the state destroys it.
+  void own_state(bool owns) noexcept;
   ~CallbackTransport() override { retire(); }
 
   std::string name() const override { return name_; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <new>
 
 #include "base/checked.hpp"
@@ -18,10 +19,22 @@ namespace {
 
 constexpr int64_t kShownOperations = 8;
 
+// Traffic is recorded before arguments are checked: sizes that overflow are recorded as the
+// largest.
+int64_t saturated_add(int64_t a, int64_t b) {
+  int64_t out = 0;
+  return __builtin_add_overflow(a, b, &out) ? std::numeric_limits<int64_t>::max() : out;
+}
+
+int64_t saturated_mul(int64_t a, int64_t b) {
+  int64_t out = 0;
+  return __builtin_mul_overflow(a, b, &out) ? std::numeric_limits<int64_t>::max() : out;
+}
+
 Traffic traffic_of(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
   Traffic traffic{static_cast<int64_t>(sends.size()), static_cast<int64_t>(receives.size()), 0, 0};
-  for (const SendTo& s : sends) traffic.bytes_out += s.bytes;
-  for (const ReceiveFrom& r : receives) traffic.bytes_in += r.bytes;
+  for (const SendTo& s : sends) traffic.bytes_out = saturated_add(traffic.bytes_out, s.bytes);
+  for (const ReceiveFrom& r : receives) traffic.bytes_in = saturated_add(traffic.bytes_in, r.bytes);
   return traffic;
 }
 
@@ -160,16 +173,18 @@ void Transport::exchange(std::span<const SendTo> sends, std::span<const ReceiveF
 }
 
 void Transport::allgather(const void* mine, void* all, int64_t bytes) {
-  run(OperationKind::kAllgather, {size_ - 1, size_ - 1, bytes, bytes * (size_ - 1)}, [&] {
-    MUONRT_REQUIRE(bytes >= 0 && (bytes == 0 || (mine && all)), Status::kInvalidArgument, where(),
-                   ": ", bytes, " bytes at a null address; pass buffers of bytes and size x bytes");
-    checked_mul(bytes, size_);
-    if (bytes > 0) do_allgather(mine, all, bytes);
-  });
+  run(OperationKind::kAllgather, {size_ - 1, size_ - 1, bytes, saturated_mul(bytes, size_ - 1)},
+      [&] {
+        MUONRT_REQUIRE(bytes >= 0 && (bytes == 0 || (mine && all)), Status::kInvalidArgument,
+                       where(), ": ", bytes,
+                       " bytes at a null address; pass buffers of bytes and size x bytes");
+        checked_mul(bytes, size_);
+        if (bytes > 0) do_allgather(mine, all, bytes);
+      });
 }
 
 void Transport::reduce_max(const float* in, float* out, int64_t n) {
-  run(OperationKind::kReduceMax, {1, 1, 4 * n, 4 * n}, [&] {
+  run(OperationKind::kReduceMax, {1, 1, saturated_mul(n, 4), saturated_mul(n, 4)}, [&] {
     MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": ", n,
                    " values at a null address; pass both buffers");
     if (n > 0) do_reduce_max(in, out, n);
@@ -177,7 +192,7 @@ void Transport::reduce_max(const float* in, float* out, int64_t n) {
 }
 
 void Transport::reduce_sum(const int64_t* in, int64_t* out, int64_t n) {
-  run(OperationKind::kReduceSum, {1, 1, 8 * n, 8 * n}, [&] {
+  run(OperationKind::kReduceSum, {1, 1, saturated_mul(n, 8), saturated_mul(n, 8)}, [&] {
     MUONRT_REQUIRE(n >= 0 && (n == 0 || (in && out)), Status::kInvalidArgument, where(), ": ", n,
                    " values at a null address; pass both buffers");
     if (n > 0) do_reduce_sum(in, out, n);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/local_stream.hpp"
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
 
@@ -161,8 +162,6 @@ void State::take_params(Device& device, const OptimizerSettings& settings,
 void State::take(Device& device, const OptimizerSettings& settings,
                  const std::vector<int64_t>& list, bool clears) {
   if (!memory_.data()) return;
-  const auto stream = device.create_stream(StreamKind::kCompute);
-  const auto done = device.create_event();
   const Buffer findings(device, sizeof(Findings));  // a non-finite weight is no error here
   std::vector<Owned> owned;
   std::vector<MatrixBatch> sources;
@@ -178,20 +177,20 @@ void State::take(Device& device, const OptimizerSettings& settings,
     pieces.push_back(
         {index, 1, numel, 0, 0, static_cast<float*>(entry->data) - memory_.as<float>()});
   }
-  if (!owned.empty()) device.join(*stream, nullptr, "master weights");
-  Ops& ops = device.ops();
-  if (clears) ops.fill(*stream, memory_.data(), 0, memory_.bytes());
-  for (const int64_t param : list) {
-    const StateEntry* const entry = find(param, StateKind::kRemainder);
-    if (entry && entry->data)
-      ops.fill(*stream, entry->data, 0, entry->numel * size_of(entry->dtype));
-  }
-  ops.fill(*stream, findings.data(), 0, findings.bytes());
-  ops.pack(*stream, pieces, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
-           findings.as<Findings>());
-  device.record(*done, *stream);
-  device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));
-  if (const auto error = device.error()) throw *error;
+  LocalStream local(device);
+  if (!owned.empty()) local.join_callers("master weights", settings.timeout_ms);
+  local.run([&](Stream& stream) {
+    Ops& ops = device.ops();
+    if (clears) ops.fill(stream, memory_.data(), 0, memory_.bytes());
+    for (const int64_t param : list) {
+      const StateEntry* const entry = find(param, StateKind::kRemainder);
+      if (entry && entry->data)
+        ops.fill(stream, entry->data, 0, entry->numel * size_of(entry->dtype));
+    }
+    ops.fill(stream, findings.data(), 0, findings.bytes());
+    ops.pack(stream, pieces, owned, sources.data(), {.data = memory_.data(), .dtype = DType::kF32},
+             findings.as<Findings>());
+  });
 }
 
 const StateEntry* State::find(int64_t param, StateKind kind) const {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "algo/spectrum.hpp"
+#include "backend/local_stream.hpp"
 #include "base/checked.hpp"
 
 namespace muonrt {
@@ -127,9 +128,7 @@ void Health::begin(bool measures) {
 
 void Health::synchronize(Stream& stream) {
   const Context& c = *context_;
-  c.device->record(*done_, stream);
-  c.device->synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
-  if (const auto error = c.device->error()) throw *error;
+  drain(*c.device, stream, *done_);
   if (const auto error = c.comm->error()) throw *error;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <new>
 
+#include "backend/local_stream.hpp"
 #include "base/checked.hpp"
 #include "plan/buffers.hpp"
 
@@ -310,9 +311,7 @@ void Pipeline::roll_forward(int64_t stamp, const Ballot& verdict) {
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, run);
   clipping_->report();  // a step that could not be enqueued to its end has not
-  context_.device->record(*finished_, *compute_);
-  context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
-  if (const auto error = context_.device->error()) throw *error;
+  muonrt::drain(*context_.device, *compute_, *finished_);
 }
 
 void Pipeline::join(void* callers_stream, int64_t timeout_ms) {

@@ -11,20 +11,15 @@ namespace {
 constexpr int64_t kStaging = 1 << 20;
 }
 
-DeviceCopy::DeviceCopy(Device& device, int64_t timeout_ms)
-    : device_(&device), timeout_ms_(timeout_ms) {
+DeviceCopy::DeviceCopy(Device& device, int64_t timeout_ms) : device_(&device) {
   if (device.host_reaches_memory()) return;
   staging_ = Buffer::shared(device, kStaging);
-  stream_ = device.create_stream(StreamKind::kCompute);
-  done_ = device.create_event();
-  device.join(*stream_, nullptr, "state");
+  stream_.emplace(device);
+  stream_->join_callers("state", timeout_ms);
 }
 
 void DeviceCopy::run(void* to, const void* from, int64_t bytes) {
-  device_->ops().copy(*stream_, to, from, bytes);
-  device_->record(*done_, *stream_);
-  device_->synchronize(*done_, Deadline::in_ms(timeout_ms_));
-  if (const auto error = device_->error()) throw *error;
+  stream_->run([&](Stream& stream) { device_->ops().copy(stream, to, from, bytes); });
 }
 
 void DeviceCopy::read(void* to, const void* from, int64_t bytes) {

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 
-#include "backend/device.hpp"
+#include "backend/local_stream.hpp"
 
 namespace muonrt {
 
@@ -12,6 +12,8 @@ class DeviceCopy {
  public:
   /// Of the host's own memory.
   DeviceCopy() = default;
+  /// @param timeout_ms  how long to wait for what the caller has enqueued on the default stream.
+  /// Errors: those of LocalStream::join_callers.
   DeviceCopy(Device& device, int64_t timeout_ms);
 
   /// Errors: those of the device.
@@ -22,11 +24,9 @@ class DeviceCopy {
   void run(void* to, const void* from, int64_t bytes);
 
   Device* device_ = nullptr;
-  int64_t timeout_ms_ = 0;
   // Where the host does not reach the device's memory:
   Buffer staging_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> done_;
+  std::optional<LocalStream> stream_;
 };
 
 }  // namespace muonrt

@@ -34,6 +34,35 @@ Extent Extent::part(int64_t first, int64_t last) const {
   return {shape, runs, begin + first, begin + last};
 }
 
+int64_t Extent::count_before(int64_t element) const {
+  int64_t inner = product(), width = 1, out = 0;
+  for (const int64_t size : shape) width *= size;
+  if (element >= width) return inner;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    inner /= length(runs[d]);
+    width /= shape[d];
+    const int64_t index = element / width;
+    element %= width;
+    int64_t smaller = 0;
+    bool held = false;
+    for (const Run& run : runs[d]) {
+      if (run.begin > index) break;
+      smaller += std::min(run.end, index) - run.begin;
+      held = index < run.end;
+    }
+    out += smaller * inner;
+    if (!held) break;
+  }
+  return out;
+}
+
+Extent Extent::between(int64_t low, int64_t high) const {
+  Extent out = *this;
+  out.begin = std::clamp(count_before(low), begin, end);
+  out.end = std::clamp(count_before(high), begin, end);
+  return out;
+}
+
 std::vector<Stretch> Extent::stretches() const {
   std::vector<Stretch> out;
   if (begin >= end) return out;
@@ -48,21 +77,28 @@ std::vector<Stretch> Extent::stretches() const {
   const size_t dim = last - 1;
   const int64_t rows = length(runs[dim]) * block;  // of the product, for each index before
   const int64_t width = shape[dim] * block;
-  // An odometer over the dims before: which run, and where in it.
+  // An odometer over the dims before: which run, and where in it. It starts at `begin`.
   std::vector<size_t> run(dim, 0);
   std::vector<int64_t> index(dim);
-  for (size_t d = 0; d < dim; ++d) index[d] = runs[d][0].begin;
-  for (int64_t local = 0; local < end;) {
-    if (local + rows > begin) {
-      int64_t base = 0, at = local;
-      for (size_t d = 0; d < dim; ++d) base = base * shape[d] + index[d];
-      for (const Run& r : runs[dim]) {
-        const int64_t count = (r.end - r.begin) * block;
-        add(out, *this, base * width + r.begin * block, at, count);
-        at += count;
-      }
+  int64_t local = begin / rows * rows, number = begin / rows;
+  for (size_t d = dim; d-- > 0;) {
+    const int64_t count = length(runs[d]);
+    int64_t place = number % count;
+    number /= count;
+    while (place >= runs[d][run[d]].end - runs[d][run[d]].begin) {
+      place -= runs[d][run[d]].end - runs[d][run[d]].begin;
+      ++run[d];
     }
-    local += rows;
+    index[d] = runs[d][run[d]].begin + place;
+  }
+  for (; local < end; local += rows) {
+    int64_t base = 0, at = local;
+    for (size_t d = 0; d < dim; ++d) base = base * shape[d] + index[d];
+    for (const Run& r : runs[dim]) {
+      const int64_t count = (r.end - r.begin) * block;
+      add(out, *this, base * width + r.begin * block, at, count);
+      at += count;
+    }
     size_t d = dim;
     while (d-- > 0) {
       if (++index[d] < runs[d][run[d]].end) break;
@@ -72,6 +108,10 @@ std::vector<Stretch> Extent::stretches() const {
     }
   }
   return out;
+}
+
+int64_t Extent::element_at(int64_t place) const {
+  return part(place, place + 1).stretches().front().element;
 }
 
 Extent whole_extent(int64_t numel) { return {{numel}, {whole(numel)}, 0, numel}; }
@@ -91,13 +131,19 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
     for (size_t d = 0; d < a.shape.size(); ++d)
       if (intersect(a.runs[d], b.runs[d]).empty()) return out;
   }
-  const auto x = a.stretches(), y = b.stretches();
+  // Only where both have elements, so that many small extents beside a large one take no time.
+  const int64_t first = std::max(a.element_at(0), b.element_at(0));
+  const int64_t last = std::min(a.element_at(a.numel() - 1), b.element_at(b.numel() - 1));
+  if (first > last) return out;
+  const Extent of_a = a.between(first, last + 1), of_b = b.between(first, last + 1);
+  const int64_t skipped_a = of_a.begin - a.begin, skipped_b = of_b.begin - b.begin;
+  const auto x = of_a.stretches(), y = of_b.stretches();
   for (size_t i = 0, k = 0; i < x.size() && k < y.size();) {
     const int64_t x_end = x[i].element + x[i].count, y_end = y[k].element + y[k].count;
     const int64_t low = std::max(x[i].element, y[k].element), high = std::min(x_end, y_end);
     if (low < high)
-      out.push_back(
-          {low, x[i].local + low - x[i].element, y[k].local + low - y[k].element, high - low});
+      out.push_back({low, skipped_a + x[i].local + low - x[i].element,
+                     skipped_b + y[k].local + low - y[k].element, high - low});
     (x_end < y_end ? i : k) += 1;
   }
   return out;

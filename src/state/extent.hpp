@@ -27,9 +27,17 @@ struct Extent {
   int64_t product() const;
   /// Elements [first, last) of this extent.
   Extent part(int64_t first, int64_t last) const;
-  /// Ascending by element and by place.
+  /// Those of them that are elements [low, high) of the whole tensor.
+  Extent between(int64_t low, int64_t high) const;
+  /// The element of the whole tensor at a place of this extent.
+  int64_t element_at(int64_t place) const;
+  /// Ascending by element and by place. Takes time for what is there, wherever it begins.
   std::vector<Stretch> stretches() const;
   friend bool operator==(const Extent&, const Extent&) = default;
+
+ private:
+  /// Elements of the whole product before element number `element` of the tensor.
+  int64_t count_before(int64_t element) const;
 };
 
 /// All of a tensor of so many elements, as one dimension.

@@ -25,9 +25,30 @@ constexpr mode_t kFolderMode = 0777, kFileMode = 0666;  // less the process' mas
               cat(path, ": cannot be ", what, ": ", std::generic_category().message(reason)));
 }
 
-int sync_and_close(int file) {
-  const int reason = fsync(file) == 0 ? 0 : errno;
-  return close(file) == 0 || reason != 0 ? reason : errno;
+int sync_and_close(Descriptor file) {
+  const int reason = fsync(file.fd()) == 0 ? 0 : errno;
+  return close(file.release()) == 0 || reason != 0 ? reason : errno;
+}
+
+Descriptor open_file(const std::string& path, int flags) {
+  return Descriptor([&] { return open(path.c_str(), flags | O_CLOEXEC, kFileMode); });
+}
+
+/// @return  false if there is no such file.
+bool examine(const std::string& path, struct stat& out) {
+  if (stat(path.c_str(), &out) == 0) return true;
+  if (errno != ENOENT) fail(path, "examined", errno);
+  return false;
+}
+
+/// Takes the permission to read from those who may not write: whoever opens a file can lock it.
+void hide_from_readers(int file) {
+  struct stat info;
+  if (fstat(file, &info) != 0) return;
+  mode_t mode = info.st_mode & 07777;
+  for (const mode_t who : {mode_t{S_IRWXG}, mode_t{S_IRWXO}})
+    if ((mode & who & (S_IWGRP | S_IWOTH)) == 0) mode &= ~who;
+  if (mode != (info.st_mode & 07777)) fchmod(file, mode);  // only the file's owner can
 }
 
 }  // namespace
@@ -46,10 +67,10 @@ void Files::make_folder(const std::string& path) {
 
 FileLock Files::lock(const std::string& path) {
   before("lock", path);
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kFileMode);
-  if (file < 0) fail(path, "opened", errno);
-  FileLock out(file);
-  if (flock(file, LOCK_EX | LOCK_NB) == 0) return out;
+  Descriptor file = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+  if (!file) fail(path, "opened", errno);
+  hide_from_readers(file.fd());
+  if (flock(file.fd(), LOCK_EX | LOCK_NB) == 0) return FileLock(std::move(file));
   MUONRT_REQUIRE(errno != EWOULDBLOCK, Status::kIo, path,
                  ": it is locked (another save into this folder is under way); wait for it, or "
                  "save into a folder of your own");
@@ -59,7 +80,7 @@ FileLock Files::lock(const std::string& path) {
 bool Files::exists(const std::string& path) {
   before("exists", path);
   struct stat info;
-  return stat(path.c_str(), &info) == 0;
+  return examine(path, info);
 }
 
 std::vector<std::string> Files::list(const std::string& folder) {
@@ -81,7 +102,7 @@ std::vector<std::string> Files::list(const std::string& folder) {
 int64_t Files::size(const std::string& path) {
   before("size", path);
   struct stat info;
-  return stat(path.c_str(), &info) == 0 ? info.st_size : -1;
+  return examine(path, info) ? info.st_size : -1;
 }
 
 void Files::rename(const std::string& from, const std::string& to) {
@@ -91,10 +112,10 @@ void Files::rename(const std::string& from, const std::string& to) {
 
 void Files::sync_folder(const std::string& path) {
   before("sync_folder", path);
-  const int file = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0 && errno == EACCES) return;  // it may be written, but not read
-  if (file < 0) fail(path, "opened", errno);
-  if (const int reason = sync_and_close(file)) fail(path, "written", reason);
+  Descriptor file = open_file(path, O_RDONLY | O_DIRECTORY);
+  if (!file && errno == EACCES) return;  // it may be written, but not read
+  if (!file) fail(path, "opened", errno);
+  if (const int reason = sync_and_close(std::move(file))) fail(path, "written", reason);
 }
 
 void Files::remove(const std::string& path) noexcept {
@@ -105,25 +126,26 @@ void Files::remove(const std::string& path) noexcept {
   }
 }
 
+// Closing it is not enough: a child that was forked during `open` can have a copy of its own.
 FileLock::~FileLock() {
-  if (file_ >= 0) close(file_);
+  if (file_) flock(file_.fd(), LOCK_UN);
 }
 
-OutFile::OutFile(Files& files, std::string path) : files_(files), path_(std::move(path)) {
+OutFile::OutFile(Files& files, std::string path)
+    : files_(files), path_(std::move(path)), process_(getpid()) {
   files_.before("create", path_);
-  file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
-  if (file_ < 0) fail(path_, "made", errno);
+  file_ = open_file(path_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  if (!file_) fail(path_, "made", errno);
 }
 
 OutFile::~OutFile() {
-  if (file_ >= 0) close(file_);
-  if (!path_.empty()) files_.remove(path_);
+  if (!path_.empty() && process_ == getpid()) files_.remove(path_);
 }
 
 void OutFile::write(const void* data, int64_t bytes, int64_t at) {
   files_.before("write", path_);
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t wrote = pwrite(file_, static_cast<const char*>(data) + done,
+    const ssize_t wrote = pwrite(file_.fd(), static_cast<const char*>(data) + done,
                                  static_cast<size_t>(bytes - done), at + done);
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) fail(path_, "written", wrote < 0 ? errno : ENOSPC);
@@ -133,9 +155,7 @@ void OutFile::write(const void* data, int64_t bytes, int64_t at) {
 
 void OutFile::finish() {
   files_.before("sync", path_);
-  const int file = file_;
-  file_ = -1;
-  if (const int reason = sync_and_close(file)) fail(path_, "written", reason);
+  if (const int reason = sync_and_close(std::move(file_))) fail(path_, "written", reason);
 }
 
 void OutFile::publish(const std::string& path) {

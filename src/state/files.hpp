@@ -1,26 +1,27 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "base/descriptor.hpp"
 
 namespace muonrt {
 
-/// Holds a file locked, or nothing.
+/// Holds a file locked, or nothing. The lock ends with this object or with the process, whatever
+/// children the process has forked meanwhile.
 class FileLock {
  public:
   FileLock() = default;
-  explicit FileLock(int file) : file_(file) {}
+  explicit FileLock(Descriptor file) : file_(std::move(file)) {}
   ~FileLock();
-  FileLock(FileLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  FileLock& operator=(FileLock&& other) noexcept {
-    std::swap(file_, other.file_);
-    return *this;
-  }
+  FileLock(FileLock&&) noexcept = default;
+  FileLock& operator=(FileLock&&) noexcept = default;
 
  private:
-  int file_ = -1;
+  Descriptor file_;
 };
 
 /// What saving asks of a file system. Errors of all: IO, naming the file and the reason.
@@ -31,7 +32,9 @@ class Files {
   /// It may be there. One that is made is on disk.
   void make_folder(const std::string& path);
   /// Until the lock goes, nobody else gets it. Where the file system has no locks everybody does.
+  /// Only users who may write the file can open it, and so lock it.
   FileLock lock(const std::string& path);
+  /// Errors: a file that cannot be examined is not absent.
   bool exists(const std::string& path);
   /// Names in a folder.
   std::vector<std::string> list(const std::string& folder);
@@ -51,7 +54,7 @@ class Files {
   friend class OutFile;
 };
 
-/// A new file, removed again unless it is kept.
+/// A new file, removed again unless it is kept. A forked child never removes it.
 class OutFile {
  public:
   OutFile(Files& files, std::string path);
@@ -68,7 +71,8 @@ class OutFile {
  private:
   Files& files_;
   std::string path_;
-  int file_ = -1;
+  Descriptor file_;
+  const pid_t process_;
 };
 
 }  // namespace muonrt

@@ -194,17 +194,22 @@ PieceFile::PieceFile(const std::string& folder, const FileRecord& record)
   require(text("format") == kPieceFormat, "its format is ", in_quotes(text("format")), ", not ",
           kPieceFormat);
   blocks_.emplace(file_);
-  constexpr JsonLimits kLimits{5, 20000000};
-  const JsonValue table = parse_json(text("pieces"), path + ": pieces", kLimits);
+  // Piece by piece: a number takes 28 times its text in a JsonValue.
+  constexpr JsonLimits kLimits{5, 20000000, 1 << 22};
+  std::map<std::string, Extent> extents;
+  parse_json_parts(text("pieces"), path + ": pieces", kLimits,
+                   {.member = [&](const std::string& key, JsonValue value) {
+                     extents[key] =
+                         read_extent(value, [&] { return path + ": piece " + in_quotes(key); });
+                   }});
   for (const TensorEntry& entry : file_.table().entries) {
-    const auto where = [&] { return path + ": tensor " + in_quotes(entry.name); };
     const size_t word = entry.name.find('/');
     const size_t number = word == entry.name.npos ? word : entry.name.find('/', word + 1);
     require(number != entry.name.npos, "tensor ", in_quotes(entry.name), " is no KIND/NUMBER/NAME");
-    const JsonValue* const extent = table.find(entry.name.substr(0, number));
-    require(extent, "tensor ", in_quotes(entry.name), " has no piece");
+    auto extent = extents.extract(entry.name.substr(0, number));
+    require(!extent.empty(), "tensor ", in_quotes(entry.name), " has no piece");
     pieces_.push_back({entry.name.substr(number + 1), kind_of(entry.name.substr(0, word)),
-                       read_extent(*extent, where), &entry});
+                       std::move(extent.mapped()), &entry});
     require(pieces_.back().extent.numel() == entry.elements(), "tensor ", in_quotes(entry.name),
             " is not as long as its piece");
   }

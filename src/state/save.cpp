@@ -1,8 +1,13 @@
 #include "state/save.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <optional>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "optimizer/agreement.hpp"
@@ -25,14 +30,28 @@ void require_good(int64_t step, const StateTensor& tensor, int64_t first,
                  "; no load would take it");
 }
 
+/// `folder` however the process changes its directory later; empty stays empty.
+std::string absolute(const std::string& folder) {
+  if (folder.empty() || folder.front() == '/') return folder;
+  char here[PATH_MAX];
+  MUONRT_REQUIRE(getcwd(here, sizeof here), Status::kIo, "save: folder ", folder,
+                 " is relative, and this process has no working directory (",
+                 std::generic_category().message(errno), "); give an absolute path");
+  return cat(here, "/", folder);
+}
+
 }  // namespace
 
 Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings,
            Files& files)
-    : comm_(optimizer.comm()), settings_(settings), files_(files), step_(optimizer.steps()) {
+    : comm_(optimizer.comm()),
+      settings_(settings),
+      files_(files),
+      step_(optimizer.steps()),
+      process_(getpid()) {
   Fingerprint arguments;
   together(comm_, [&] {
-    folder_ = folder;
+    folder_ = absolute(folder);
     arguments.add("save: step", cat(step_));
     arguments.add("save: with_params", cat(settings.with_params));
     arguments.add("save: keep", cat(settings.keep));
@@ -46,7 +65,9 @@ Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& 
   for (size_t i = 0; i < manifest_.params.size(); ++i) manifest_.params[i].hash = hashes[i];
 }
 
-Save::~Save() { remove_mine(); }
+Save::~Save() {
+  if (process_ == getpid()) remove_mine();
+}
 
 /// In the names of all files of this checkpoint: drawn by rank 0.
 void Save::draw_id() {

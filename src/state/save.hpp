@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +12,8 @@
 
 namespace muonrt {
 
-/// A save on its way. What it has written goes with it unless it was published.
+/// A save on its way. What it has written goes with it unless it was published; a forked child
+/// removes nothing.
 class Save {
  public:
   /// Agrees on everything, and hashes the parameters. Collective. Errors: as muonrt_optimizer_save.
@@ -39,6 +42,7 @@ class Save {
   const SaveSettings settings_;
   Files& files_;
   const int64_t step_;
+  const pid_t process_;
   std::string id_, name_;  // of the checkpoint, and of this rank's file
   std::string path_;       // of that
   Manifest manifest_;      // rank 0: what is to be published

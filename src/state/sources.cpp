@@ -87,6 +87,20 @@ int64_t StateSources::numel(const std::string& param, int32_t kind) {
   return tensor.numel;
 }
 
+int64_t StateSources::numel_in_files(const std::string& param, int32_t kind,
+                                     const std::string& what) {
+  const int64_t wanted = numel(param, kind);
+  int64_t found = 0;
+  for (size_t i = 0; found < wanted; ++i) {
+    while (i == at(param, kind).sources.size() && !unopened_.empty()) open_next();
+    const std::vector<Source>& sources = at(param, kind).sources;
+    MUONRT_REQUIRE(i < sources.size(), Status::kCorrupt, what, ": its files hold ", found, " of ",
+                   wanted, " elements; the checkpoint is damaged, load another");
+    found += sources[i].piece->extent.numel();  // at most 2^63 bytes of files
+  }
+  return wanted;
+}
+
 std::string StateSources::where(const std::string& param, int32_t kind, int64_t element) const {
   std::string out;
   const Tensor* const tensor = find(param, kind);
@@ -134,7 +148,7 @@ void StateSources::read(const std::string& param, int32_t kind, const Extent& ex
   int64_t at_place = 0;
   const auto require = [&](bool good, int64_t place, const char* problem) {
     if (good) return;
-    const int64_t element = extent.part(place, place + 1).stretches().front().element;
+    const int64_t element = extent.element_at(place);
     throw Error(Status::kCorrupt,
                 cat(what, ": element ", element, problem, " (it is in ",
                     where(param, kind, element), "); the checkpoint is damaged, load another"));

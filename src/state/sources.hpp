@@ -27,6 +27,9 @@ class StateSources {
   const std::vector<std::unique_ptr<PieceFile>>& files() const { return files_; }
   /// Elements of the whole tensor; of NorMuon's, lines. Of what the manifest names.
   int64_t numel(const std::string& param, int32_t kind);
+  /// The same, once the files have at least that many: what holds all of them takes no more memory
+  /// than the files have bytes. Errors: CORRUPT. @param what  names the tensor in errors.
+  int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
   /// Where an element lies: "FILE: byte 17", with " and " between several; "no file" in none of
   /// those that are open.
   std::string where(const std::string& param, int32_t kind, int64_t element) const;

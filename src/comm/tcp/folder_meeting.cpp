@@ -56,7 +56,7 @@ class NoteFile {
   explicit NoteFile(const FolderMeeting& meeting)
       : name_(meeting.run_id),
         path_(meeting.path + '/' + name_),
-        folder_(open(meeting.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+        folder_([&] { return open(meeting.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }) {
     if (folder_) return;
     throw Error(Status::kIo,
                 cat("shared folder: ", meeting.path, " cannot be opened (", errno_text(errno),
@@ -68,7 +68,7 @@ class NoteFile {
   /// Whole or not at all. Errors: INVALID_STATE if there is a note already.
   void write(const std::string& content) const {
     std::string draft;
-    Socket file = create_draft(draft);
+    Descriptor file = create_draft(draft);
     for (size_t done = 0; done < content.size();) {
       const ssize_t n = ::write(file.fd(), content.data() + done, content.size() - done);
       if (n < 0 && errno != EINTR) discard(draft, "written");
@@ -87,7 +87,7 @@ class NoteFile {
 
   /// False if there is none yet.
   bool read(std::string& content, uid_t& owner) const {
-    const Socket file(openat(folder_.fd(), name_.c_str(), O_RDONLY | kOpen));
+    const Descriptor file([&] { return openat(folder_.fd(), name_.c_str(), O_RDONLY | kOpen); });
     if (!file && (errno == ENOENT || errno == ESTALE)) return false;
     MUONRT_REQUIRE(file || errno != EACCES, Status::kInvalidState, "shared folder: ", path_,
                    " may not be read by this user (rank 0 runs as another one?); run all ranks as "
@@ -120,7 +120,7 @@ class NoteFile {
   /// The owner of files that this process makes, which a file system may map to another user.
   uid_t my_user() const {
     std::string draft;
-    const Socket file = create_draft(draft);
+    const Descriptor file = create_draft(draft);
     struct stat about {};
     if (fstat(file.fd(), &about) != 0) discard(draft, "looked at");
     unlinkat(folder_.fd(), draft.c_str(), 0);
@@ -139,20 +139,22 @@ class NoteFile {
     throw_io(path_, what);
   }
 
-  Socket create_draft(std::string& draft) const {
+  Descriptor create_draft(std::string& draft) const {
     draft = cat('.', name_, '.');
     const Nonce drawn = fresh_nonce();
     for (size_t i = 0; i < 8; ++i) {
       draft += "0123456789abcdef"[drawn[i] >> 4];
       draft += "0123456789abcdef"[drawn[i] & 15];
     }
-    Socket out(openat(folder_.fd(), draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | kOpen, 0600));
+    Descriptor out([&] {
+      return openat(folder_.fd(), draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | kOpen, 0600);
+    });
     if (!out) throw_io(path_, "created");
     return out;
   }
 
   const std::string name_, path_;
-  const Socket folder_;
+  const Descriptor folder_;
 };
 
 /// Rank 0's note, there as long as this.

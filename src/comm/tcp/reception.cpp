@@ -135,7 +135,8 @@ class Reception {
 
   void admit(const Socket& door) {
     for (int i = 0; i < kAtOnce; ++i) {
-      Socket socket(accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      Socket socket(
+          [&] { return accept4(door.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
       if (!socket && (errno == EMFILE || errno == ENFILE)) {
         const int error = errno;
         // The system says so too where nobody waits: whoever took the last file may stay then.

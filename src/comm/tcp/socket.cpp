@@ -10,11 +10,11 @@
 
 namespace muonrt {
 
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
-}
-
 namespace {
+
+Socket stream_socket(int family) {
+  return Socket([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+}
 
 /// Two sockets may have one port if both say so and neither listens, or is closed.
 void share_port(const Socket& s) {
@@ -35,7 +35,7 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
   std::vector<Socket> out;
   std::string problems;
   for (const SocketAddress& address : addresses) {
-    Socket one(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    Socket one = stream_socket(address.family());
     if (one) share_port(one);
     const bool good =
         one && bind(one.fd(), address.get(), address.length) == 0 && listen(one.fd(), backlog) == 0;
@@ -82,7 +82,7 @@ SocketAddress address_of(const Socket& s) {
 
 Socket try_connect(const SocketAddress& address, const SocketAddress* from, Deadline deadline,
                    std::string& why) {
-  Socket out(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Socket out = stream_socket(address.family());
   // The system may give it the port that rank 0 is yet to listen at.
   if (out) share_port(out);
   if (out && from) {
@@ -132,10 +132,11 @@ void reset_when_closed(const Socket& s) {
 
 std::pair<Socket, Socket> socket_pair() {
   int ends[2] = {-1, -1};
-  MUONRT_REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, Status::kComm,
-                 "rendezvous: no pair of sockets (", errno_text(errno),
+  Socket here(
+      [&] { return socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 ? ends[0] : -1; });
+  MUONRT_REQUIRE(here, Status::kComm, "rendezvous: no pair of sockets (", errno_text(errno),
                  "); raise the limit of open files");
-  return {Socket(ends[0]), Socket(ends[1])};
+  return {std::move(here), Socket([&] { return ends[1]; })};
 }
 
 void prepare(const Socket& s) {

@@ -8,31 +8,13 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 #include "comm/tcp/addresses.hpp"
 
 namespace muonrt {
 
-/// Owner of a file descriptor.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket();
-  int fd() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
+using Socket = Descriptor;
 
 /// "errno 111, Connection refused".
 std::string errno_text(int error);

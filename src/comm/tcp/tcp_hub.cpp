@@ -77,7 +77,7 @@ void TcpHub::run() {
     if (stopping && (linger.passed() || (empty() && !ranks_[0].socket))) return;
     const bool starving =
         std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.starves(); });
-    look(starving ? kStarvingMs : stopping ? 10 : 1000);
+    look(starving ? kStarvingMs : stopping ? 10 : 1000, stopping);
     for (int32_t rank = 0; rank < std::ssize(ranks_); ++rank) {
       const short seen = fds_[static_cast<size_t>(rank) + 1].revents;
       if (at(rank).socket && (seen & POLLOUT)) write(rank);
@@ -90,8 +90,9 @@ void TcpHub::run() {
   }
 }
 
-void TcpHub::look(int timeout_ms) {
-  fds_[0] = {wake_here_.fd(), POLLIN, 0};
+void TcpHub::look(int timeout_ms, bool stopping) {
+  // What woke the thread to stop stays unread.
+  fds_[0] = {stopping ? -1 : wake_here_.fd(), POLLIN, 0};
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& r = ranks_[i];
     const int events = (r.starves() ? 0 : POLLIN) | (r.out.empty() ? 0 : POLLOUT);

@@ -27,12 +27,6 @@ class TcpHub {
   /// Delivers what lies here, for two seconds at most.
   ~TcpHub();
 
-  /// In a child of this process: closes its copies.
-  void forsake() noexcept {
-    for (Rank& r : ranks_) r.socket = Socket();
-    for (Socket* s : {&wake_here_, &wake_there_}) *s = Socket();
-  }
-
  private:
   struct Frame;
   using Queue = std::list<std::shared_ptr<Frame>>;
@@ -65,7 +59,7 @@ class TcpHub {
 
   void run();
   bool empty() const;
-  void look(int timeout_ms);
+  void look(int timeout_ms, bool stopping);
   void read(int32_t rank);
   bool receive(int32_t rank, char* to, size_t end);
   bool check(int32_t rank);

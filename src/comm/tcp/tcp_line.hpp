@@ -45,11 +45,6 @@ class TcpLine {
   /// Ends the connection, and all waits.
   void close() noexcept;
 
-  /// In a child of this process: closes its copies, by which no connection ends.
-  void forsake() noexcept {
-    for (Socket* s : {&socket_, &wake_here_, &wake_there_}) *s = Socket();
-  }
-
   /// Waits for all of them; false when the connection has ended.
   bool read(void* data, int64_t bytes);
   /// Writes what the socket takes.

@@ -1,12 +1,8 @@
 #include "comm/tcp/tcp_post.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <thread>
 
 #include "base/backoff.hpp"
@@ -39,36 +35,6 @@ std::string words_in(const char* text, int64_t bytes) noexcept {
   return out;
 }
 
-class TcpPost;
-
-/// All posts of this process. A child that it forks has their connections and none of their
-/// threads: it closes its copies at once, or peers would not see that this process has ended.
-class Posts {
- public:
-  static Posts& all() {
-    static Posts* const it = new Posts;  // for ever: a fork may come at any time
-    return *it;
-  }
-  void add(TcpPost* post) {
-    const std::lock_guard lock(mutex_);
-    posts_.insert(post);
-  }
-  void remove(TcpPost* post) {
-    const std::lock_guard lock(mutex_);
-    posts_.erase(post);
-  }
-
- private:
-  Posts() {
-    pthread_atfork([] { all().mutex_.lock(); }, [] { all().mutex_.unlock(); },
-                   [] { all().in_child(); });
-  }
-  void in_child() noexcept;
-
-  std::mutex mutex_;
-  std::set<TcpPost*> posts_;
-};
-
 class TcpPost final : public Post {
  public:
   TcpPost(int rank, int size, Socket line, std::unique_ptr<TcpHub> hub)
@@ -77,17 +43,10 @@ class TcpPost final : public Post {
         line_(std::make_unique<TcpLine>(std::move(line), size)),
         inboxes_(size),
         content_(std::make_unique_for_overwrite<char[]>(kPieceLimit)) {
-    Posts::all().add(this);
-    try {
-      reader_ = start_thread("a connection", [this] { read_all(); });
-    } catch (...) {
-      Posts::all().remove(this);
-      throw;
-    }
+    reader_ = start_thread("a connection", [this] { read_all(); });
   }
 
   ~TcpPost() override {
-    Posts::all().remove(this);
     line_->flush(Deadline::in_ms(kFarewellMs));
     line_->close();
     reader_.join();
@@ -95,11 +54,6 @@ class TcpPost final : public Post {
   }
 
   std::string name() const override { return "tcp"; }
-
-  void forsake() noexcept {
-    line_->forsake();
-    if (hub_) hub_->forsake();
-  }
 
   void enter(uint64_t channel) override {
     inboxes_.enter(channel);
@@ -259,12 +213,6 @@ class TcpPost final : public Post {
   const std::unique_ptr<char[]> content_;  // of the frame that is read
   std::thread reader_;
 };
-
-void Posts::in_child() noexcept {
-  for (TcpPost* post : posts_) post->forsake();
-  posts_.clear();
-  mutex_.unlock();
-}
 
 }  // namespace
 

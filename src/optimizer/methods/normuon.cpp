@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "backend/local_stream.hpp"
 #include "backend/ops.hpp"
 #include "base/checked.hpp"
 #include "base/hash.hpp"
@@ -146,11 +147,8 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     state.staged = state.moments + padded(lines_[p]);
     state.factors = state.staged + padded(lines_[p]);
   }
-  const auto stream = device.create_stream(StreamKind::kCompute);
-  const auto done = device.create_event();
-  device.ops().fill(*stream, memory_.data(), 0, memory_.bytes());
-  device.record(*done, *stream);
-  device.synchronize(*done, Deadline::in_ms(settings.timeout_ms));
+  LocalStream(device).run(
+      [&](Stream& stream) { device.ops().fill(stream, memory_.data(), 0, memory_.bytes()); });
 }
 
 std::vector<StatePiece> NormuonMemory::pieces(const Plan& plan, int32_t param) const {

@@ -72,6 +72,26 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
   }
 }
 
+// From a checkpoint of a few hundred bytes: to walk from element 0 on would take an hour.
+TEST_CASE("extent: a late part of a huge tensor takes no time", "[unit][state]") {
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  const Extent columns = {{kHuge, 4}, {{{0, kHuge}}, {{1, 2}}}, 0, kHuge};
+  const Extent late = columns.part(kHuge - 2, kHuge);
+  const auto stretches = late.stretches();
+  REQUIRE(stretches.size() == 2);
+  CHECK(stretches[0].element == (kHuge - 2) * 4 + 1);
+  CHECK(stretches[1].element == (kHuge - 1) * 4 + 1);
+  CHECK(stretches[1].local == 1);
+  CHECK(columns.element_at(kHuge - 1) == (kHuge - 1) * 4 + 1);
+  const auto both = overlaps(columns, late);
+  REQUIRE(both.size() == 2);
+  CHECK(both[1].first == kHuge - 1);
+  CHECK(both[1].second == 1);
+  // As a view of neighbouring dims in one.
+  CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 3, 4 * kHuge)).size() == 1);
+  CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 2, 4 * kHuge)).empty());
+}
+
 TEST_CASE("extent: one that is none is refused", "[unit][state]") {
   const Extent good = {{4, 6}, {{{0, 2}, {3, 4}}, {{0, 6}}}, 2, 18};
   CHECK(problem_of(good, 24) == nullptr);

@@ -10,13 +10,12 @@ std::string tensor_text(const std::string& param, int32_t kind) {
 
 std::vector<unsigned char> whole_tensor(StateSources& sources, const ManifestParam& param,
                                         int32_t kind) {
-  const int64_t numel = sources.numel(param.name, kind);
+  const std::string what = tensor_text(param.name, kind);
+  const int64_t numel = sources.numel_in_files(param.name, kind, what);
   const auto size = static_cast<size_t>(element_bytes(dtype_of(param, kind)));
-  // Only once something is there: a manifest may name what no machine holds.
-  std::vector<unsigned char> out;
-  sources.read(param.name, kind, whole_extent(numel), tensor_text(param.name, kind),
+  std::vector<unsigned char> out(static_cast<size_t>(numel) * size);
+  sources.read(param.name, kind, whole_extent(numel), what,
                [&](int64_t, int64_t element, std::span<const unsigned char> bytes) {
-                 out.resize(static_cast<size_t>(numel) * size);
                  std::memcpy(out.data() + static_cast<size_t>(element) * size, bytes.data(),
                              bytes.size());
                });

@@ -1,0 +1,80 @@
+#include "base/descriptor.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <utility>
+
+using muonrt::Descriptor;
+
+namespace {
+
+Descriptor null_device() {
+  return Descriptor([] { return open("/dev/null", O_RDONLY | O_CLOEXEC); });
+}
+
+/// Runs `body` in a child. @return  its exit code.
+template <class Body>
+int in_child(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
+
+}  // namespace
+
+TEST_CASE("descriptor: a forked child has no copy, and the parent keeps its own", "[unit][base]") {
+  Descriptor first = null_device(), second = null_device(), moved = std::move(first);
+  REQUIRE((moved && second && !first));
+  const int fds[] = {moved.fd(), second.fd()};
+  CHECK(in_child([&] {
+          return (moved ? 1 : 0) + (second ? 2 : 0) + (is_open(fds[0]) ? 4 : 0) +
+                 (is_open(fds[1]) ? 8 : 0);
+        }) == 0);
+  CHECK(is_open(moved.fd()));
+  const int given_up = second.release();
+  CHECK(in_child([&] { return is_open(given_up) ? 0 : 1; }) == 0);
+  close(given_up);
+}
+
+TEST_CASE("descriptor: one that cannot be opened is empty and leaves errno", "[unit][base]") {
+  const Descriptor none([] { return open("/nonexistent/file", O_RDONLY | O_CLOEXEC); });
+  const int reason = errno;
+  CHECK_FALSE(none);
+  CHECK(reason == ENOENT);
+}
+
+// Rank 0 forks a worker while ranks connect; when rank 0 dies the others must see it at once.
+TEST_CASE("descriptor: a connection ends with its process though a child lives on",
+          "[unit][base]") {
+  int ends[2], worker[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  REQUIRE(pipe2(worker, O_CLOEXEC) == 0);
+  const int code = in_child([&] {
+    close(ends[0]);
+    close(worker[1]);
+    const Descriptor connection([&] { return ends[1]; });
+    if (fork() == 0) {
+      char byte;
+      while (read(worker[0], &byte, 1) > 0) continue;  // until the test ends
+      _exit(0);
+    }
+    return 0;  // without any destructor, as a process that is killed
+  });
+  CHECK(code == 0);
+  close(ends[1]);
+  pollfd look = {ends[0], POLLIN, 0};
+  CHECK(poll(&look, 1, 10000) == 1);
+  char byte;
+  CHECK(recv(ends[0], &byte, 1, MSG_DONTWAIT) == 0);
+  for (const int fd : {ends[0], worker[0], worker[1]}) close(fd);
+}
