@@ -1,7 +1,7 @@
 // NorMuon on whole matrices as they are stored: sums of squares of their lines (rows or columns),
-// then the lines' factors from the second moments, then the product. Formulas and the order of
-// sums: backend/normuon.hpp. Three launches for up to kStates matrices of a batch. Nothing happens
-// where a parameter sits out.
+// then the lines' factors from the second moments or by another LineRule, then the product.
+// Formulas and the order of sums: backend/normuon.hpp. Three launches for up to kStates matrices of
+// a batch. Nothing happens where a parameter sits out.
 
 #include <algorithm>
 
@@ -24,7 +24,8 @@ struct NormuonArguments {
   NormuonState states[kStates];
 
   __device__ bool active(int64_t i) const {
-    return states[i].lines > 0 && tables.params[states[i].param].active != 0;
+    const NormuonState& s = states[i];
+    return s.lines > 0 && (s.rule != LineRule::kNormuon || tables.params[s.param].active != 0);
   }
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
@@ -175,16 +176,15 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   const NormuonState& s = a.states[blockIdx.x];
   if (!a.active(blockIdx.x)) return;
   const int thread = static_cast<int>(threadIdx.x);
-  const float beta2 = a.tables.groups[s.group].normuon_beta2;
+  const bool moments = s.rule == LineRule::kNormuon;
+  const float beta2 = moments ? a.tables.groups[s.group].normuon_beta2 : 0.0f;
   double sum = 0.0;
   for (int64_t begin = 0; begin < s.lines; begin += kWindow) {
     const int count = static_cast<int>(s.lines - begin < kWindow ? s.lines - begin : kWindow);
     if (begin > 0) __syncthreads();  // the window before this is still read
     for (int i = thread; i < count; i += kFactorThreads) {
       const float mean = s.factors[begin + i];
-      const float moment = normuon_moment(s.moments[begin + i], mean, beta2);
-      const float factor = normuon_line_factor(moment);
-      s.staged[begin + i] = moment;
+      const float factor = line_factor(s, begin + i, mean, beta2);
       s.factors[begin + i] = factor;
       const double f = static_cast<double>(factor);
       means[i] = mean;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   }
   __syncthreads();
   const int64_t length = s.stored_rows ? a.matrices.cols : a.matrices.rows;
-  const float restore = normuon_restore(sums[0], sums[1], length);
+  const float restore = matrix_factor(s, sums[0], sums[1], length);
   for (int64_t line = thread; line < s.lines; line += kFactorThreads) s.factors[line] *= restore;
 }
 

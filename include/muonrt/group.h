@@ -64,7 +64,12 @@ enum muonrt_normalize {
   MUONRT_NORMALIZE_MAX_EPS = 2    /* max(safety x norm, normalize_eps) */
 };
 typedef int32_t muonrt_row_scaling_t;
-enum muonrt_row_scaling { MUONRT_ROW_SCALING_NONE = 0, MUONRT_ROW_SCALING_AOL = 1 };
+enum muonrt_row_scaling {
+  MUONRT_ROW_SCALING_NONE = 0,
+  MUONRT_ROW_SCALING_AOL = 1,
+  MUONRT_ROW_SCALING_EQUILIBRATE = 2 /* the rows of outputs are scaled to one norm before the
+                                        iteration (MuonEq, arXiv 2603.28254) */
+};
 typedef int32_t muonrt_weight_decay_kind_t;
 enum muonrt_weight_decay_kind {
   MUONRT_WEIGHT_DECAY_DECOUPLED = 0,   /* W -= rate weight_decay W, rate = lr x all lr_factors */
@@ -145,8 +150,9 @@ typedef struct muonrt_group {
                                     stored, so that its mean is exact (options: seed); fixed */
   muonrt_normuon_t normuon; /* Muon: OFF; axis of NorMuon; fixed. A matrix with one line only is
                       left as it is. With block_period > 1: NOT_SUPPORTED. */
-  int32_t reserved;
-  double normuon_beta2; /* 0.95; range: as momentum's */
+  int32_t renormalize;      /* Muon: 1: after the iteration each matrix is scaled to the Frobenius
+                               norm sqrt(min(rows, cols)) (Muon+, arXiv 2602.21545); 0; fixed */
+  double normuon_beta2;     /* 0.95; range: as momentum's */
 } muonrt_group_t;
 
 /* Sets every field to its default; see muonrt/base.h. `role` is MUONRT_ROLE_MUON or _ADAMW. */

@@ -1,6 +1,7 @@
 #include "algo/newton_schulz.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "algo/restarts.hpp"
@@ -29,7 +30,7 @@ bool keeps_q(const Method& method, size_t steps) {
 struct Space {
   MatrixBatch x, x_next;       // m x n
   MatrixBatch r, z, q, spare;  // m x m
-  MatrixBatch factors;         // 1 x m, where rows are scaled
+  MatrixBatch factors;         // 1 x m, or 1 x n, where rows or other lines are scaled
   int64_t bytes = 0;
 };
 
@@ -58,7 +59,8 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
     take(space.q, m, m, iterate);
     take(space.spare, m, m, iterate);
   }
-  if (settings.row_scaling == RowScaling::kAol) take(space.factors, 1, m, DType::kF32);
+  if (settings.row_scaling == RowScaling::kAol || settings.scales_lines())
+    take(space.factors, 1, settings.scales_lines() ? n : m, DType::kF32);
   return space;
 }
 
@@ -194,6 +196,8 @@ const char* name_of(RowScaling scaling) {
       return "none";
     case RowScaling::kAol:
       return "aol";
+    case RowScaling::kEquilibrate:
+      return "equilibrate";
   }
   return "unknown";
 }
@@ -217,12 +221,13 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 // AOL squares how far rows are apart, and f16 ends at 2^-24: the Gram matrix of a row 2^-12 as long
 // as X would vanish, and with it what holds the row's factor down. So an X that is kept in f16 has
 // a norm of up to 2^7 until its rows are scaled, which undoes it: then its Gram matrix stays below
-// 2^14, and loses 2^-38 of it at the most.
+// 2^14, and loses 2^-38 of it at the most. Equilibration has the same norm, so that short rows are
+// no subnormal numbers, and then takes the lift back.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
   const bool lifted =
-      settings.row_scaling == RowScaling::kAol && settings.iteration_of(form) == DType::kF16;
+      settings.row_scaling != RowScaling::kNone && settings.iteration_of(form) == DType::kF16;
   return lifted ? kLift : 1.0f;
 }
 
@@ -254,6 +259,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.normalize = options.normalize;
   out.normalize_eps = options.normalize_eps;
   out.row_scaling = options.row_scaling;
+  out.renormalize = options.renormalize;
   const auto settings_in = [&](DType dtype) {
     CoefficientSettings used = settings;
     // As generated CANS has headroom for its input alone: roundings of its later steps would grow.
@@ -316,6 +322,18 @@ void append_steps(Products& products, Space& space, const NewtonSchulz& settings
   }
 }
 
+/// `rule` for the lines of each matrix of `x`, whose stored_rows are set.
+void fill(std::span<NormuonState> lines, const MatrixBatch& x, const MatrixBatch& factors,
+          LineRule rule, float target) {
+  for (size_t i = 0; i < lines.size(); ++i) {
+    NormuonState& s = lines[i];
+    s.factors = static_cast<float*>(factors.data) + static_cast<int64_t>(i) * factors.stride;
+    s.lines = s.stored_rows ? x.rows : x.cols;
+    s.rule = rule;
+    s.target = target;
+  }
+}
+
 }  // namespace
 
 Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
@@ -331,9 +349,22 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
         carve(ops, *batch.settings, *batch.method, raw.rows, raw.cols, raw.count, batch.workspace);
     if (raw.rows > 0 && raw.count > 0) {
       normalized_.push_back({raw, space.x, normalization_of(*batch.settings, batch.method->form)});
+      const auto count = static_cast<size_t>(raw.count);
+      if (batch.settings->row_scaling == RowScaling::kEquilibrate) {
+        const auto lines = batch.lines.first(count);
+        fill(lines, space.x, space.factors, LineRule::kEqual,
+             1.0f / lift_of(*batch.settings, batch.method->form));
+        equilibrated_.push_back({space.x, lines});
+      }
       Products products(ops, stream, batch.q);
       append_steps(products, space, *batch.settings, *batch.method);
       iterations.push_back(std::move(products.rounds));
+      if (batch.settings->renormalize) {
+        const auto lines = batch.lines.subspan(count, count);
+        fill(lines, space.x, space.factors, LineRule::kNorm,
+             std::sqrt(static_cast<float>(raw.rows)));
+        renormalized_.push_back({space.x, lines});
+      }
     }
     results_.push_back(space.x);
   }
@@ -342,7 +373,9 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
 
 void Orthogonalization::enqueue() const {
   for (const Normalized& n : normalized_) ops_->normalize(*stream_, n.raw, n.x, n.how, findings_);
+  for (const ScaledLines& e : equilibrated_) ops_->normuon(*stream_, e.x, e.lines, {});
   run(*ops_, *stream_, calls_);
+  for (const ScaledLines& r : renormalized_) ops_->normuon(*stream_, r.x, r.lines, {});
 }
 
 std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,

@@ -22,8 +22,9 @@ enum class Normalize : int32_t {
 const char* name_of(Normalize normalize);
 
 /// Public values. AOL: row i divided by the root of sum_j |(X X^T)_ij|, which bounds the largest
-/// singular value by 1. Source: Turbo-Muon, arXiv 2512.04632.
-enum class RowScaling : int32_t { kNone = 0, kAol = 1 };
+/// singular value by 1. Source: Turbo-Muon, arXiv 2512.04632. Equilibrate: rows of outputs scaled
+/// to one norm. Source: MuonEq, arXiv 2603.28254.
+enum class RowScaling : int32_t { kNone = 0, kAol = 1, kEquilibrate = 2 };
 const char* name_of(RowScaling scaling);
 
 /// How a group's matrices are orthogonalized; fixed at creation.
@@ -36,7 +37,10 @@ struct NewtonSchulz {
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
+  /// Results are scaled to the Frobenius norm sqrt(m). Source: Muon+, arXiv 2602.21545.
+  bool renormalize = false;
 
+  bool scales_lines() const { return renormalize || row_scaling == RowScaling::kEquilibrate; }
   const CoefficientList& list_of(Form form) const { return form == Form::kGram ? gram_list : list; }
   DType iteration_of(Form form) const { return form == Form::kGram ? gram_iteration : iteration; }
 };
@@ -47,6 +51,7 @@ struct NewtonSchulzOptions {
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
+  bool renormalize = false;
   bool safety_chosen = false, mode_chosen = false;  // by the caller: no dtype changes it
   std::optional<std::vector<int>> restarts;         // of the Gram form; absent: searched
 };
@@ -80,6 +85,10 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, transport dtype; read only
   void* workspace = nullptr;  // newton_schulz_workspace bytes, 256-byte aligned; overwritten
   Tally* q = nullptr;  // one for each matrix: every Q of the Gram form is added to it; or null
+  /// Where settings->scales_lines(): two for each matrix, valid until the work has run. The caller
+  /// sets stored_rows of the first `count`: whether a matrix's outputs are rows of it. The rest is
+  /// set here.
+  std::span<NormuonState> lines = {};
 };
 
 /// raw -> approximation of its polar factor, for all batches in lockstep, each with a workspace of
@@ -99,10 +108,15 @@ class Orthogonalization {
     MatrixBatch raw, x;
     Normalization how;
   };
+  struct ScaledLines {
+    MatrixBatch x;
+    std::span<const NormuonState> lines;
+  };
   Ops* ops_;
   Stream* stream_;
   Findings* findings_;
   std::vector<Normalized> normalized_;
+  std::vector<ScaledLines> equilibrated_, renormalized_;
   std::vector<Call> calls_;
   std::vector<MatrixBatch> results_;
 };

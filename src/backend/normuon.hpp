@@ -12,14 +12,24 @@
 
 namespace muonrt {
 
-/// Where the second moments of one matrix are. `lines` f32 each.
+/// What the lines of a matrix are multiplied by.
+enum class LineRule : int32_t {
+  kNormuon,  // 1 / root of the line's second moment, and one factor that keeps the matrix's norm
+  kEqual,    // the same with the line's own mean square: afterwards all lines have one norm (row
+             // equilibration, arXiv 2603.28254); the matrix's norm times `target`
+  kNorm,     // one factor for all: the matrix's norm becomes `target` (arXiv 2602.21545)
+};
+
+/// The lines of one matrix, and where their second moments are. `lines` f32 each.
 struct NormuonState {
-  float* moments = nullptr;  // committed
-  float* staged = nullptr;   // of this step
+  float* moments = nullptr;  // committed; kNormuon only
+  float* staged = nullptr;   // of this step; kNormuon only
   float* factors = nullptr;  // what each line is multiplied by
   int64_t lines = 0;
-  bool stored_rows = true;  // lines are rows of what is stored, else its columns
-  int32_t param = 0, group = 0;
+  bool stored_rows = true;       // lines are rows of what is stored, else its columns
+  int32_t param = 0, group = 0;  // kNormuon only
+  LineRule rule = LineRule::kNormuon;
+  float target = 1.0f;
 };
 
 /// Element i of a sum belongs to chain i mod kLineChains; the chains are halved down to one value.
@@ -46,6 +56,26 @@ MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, i
   const double n = static_cast<double>(length);
   return static_cast<float>(sqrt(n * squares) /
                             (sqrt(n * scaled) + static_cast<double>(kNormuonEps)));
+}
+
+/// The least norm that a matrix is divided by under LineRule::kNorm; as nanochat.
+constexpr float kLeastNorm = 1e-6f;
+
+/// A line's own factor by the rule of its matrix; a new second moment is staged.
+MUONRT_HOST_DEVICE inline float line_factor(const NormuonState& s, int64_t line, float mean_square,
+                                            float beta2) {
+  if (s.rule == LineRule::kNorm) return 1.0f;
+  if (s.rule == LineRule::kEqual) return normuon_line_factor(mean_square);
+  const float moment = normuon_moment(s.moments[line], mean_square, beta2);
+  s.staged[line] = moment;
+  return normuon_line_factor(moment);
+}
+/// What all lines are multiplied by besides; arguments as of normuon_restore.
+MUONRT_HOST_DEVICE inline float matrix_factor(const NormuonState& s, double squares, double scaled,
+                                              int64_t length) {
+  if (s.rule != LineRule::kNorm) return s.target * normuon_restore(squares, scaled, length);
+  const float norm = static_cast<float>(sqrt(static_cast<double>(length) * squares));
+  return s.target / (norm < kLeastNorm ? kLeastNorm : norm);
 }
 
 }  // namespace muonrt

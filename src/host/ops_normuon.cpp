@@ -79,15 +79,13 @@ void finish_factors(const NormuonState& state, int64_t length, float beta2) {
   double squares[kLineChains] = {}, scaled[kLineChains] = {};
   for (int64_t line = 0; line < state.lines; ++line) {
     const float mean = state.factors[line];
-    const float moment = normuon_moment(state.moments[line], mean, beta2);
-    const float factor = normuon_line_factor(moment);
-    state.staged[line] = moment;
+    const float factor = line_factor(state, line, mean, beta2);
     state.factors[line] = factor;
     const double v = static_cast<double>(mean), f = static_cast<double>(factor);
     squares[line % kLineChains] += v;
     scaled[line % kLineChains] += v * f * f;
   }
-  const float restore = normuon_restore(fold_chains(squares), fold_chains(scaled), length);
+  const float restore = matrix_factor(state, fold_chains(squares), fold_chains(scaled), length);
   for (int64_t line = 0; line < state.lines; ++line) state.factors[line] *= restore;
 }
 
@@ -129,8 +127,9 @@ void HostOps::normuon(Stream& stream, const MatrixBatch& matrices,
   host_stream(stream).enqueue(Task([=, this] {
     MatrixBatch one = matrices;
     for (const NormuonState& state : states) {
-      if (state.lines > 0 && tables.params[state.param].active)
-        normuon_of(one, state, tables.groups[state.group].normuon_beta2);
+      const bool moments = state.rule == LineRule::kNormuon;
+      if (state.lines > 0 && (!moments || tables.params[state.param].active))
+        normuon_of(one, state, moments ? tables.groups[state.group].normuon_beta2 : 0.0f);
       one.data = static_cast<char*>(one.data) + one.stride * size_of(one.dtype);
     }
   }));

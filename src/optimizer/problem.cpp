@@ -22,6 +22,7 @@ NewtonSchulz make_one(const GroupSettings& group, const OptimizerSettings& all) 
   options.normalize = group.normalize;
   options.normalize_eps = group.normalize_eps;
   options.row_scaling = group.row_scaling;
+  options.renormalize = group.renormalize;
   options.safety_chosen = group.safety != 0;
   options.mode_chosen = group.safety_mode != SafetyMode::kAuto;
   options.restarts = group.restarts;

@@ -72,14 +72,18 @@ void Chunk::bind(Batch& batch, void* scratch) {
   }
   batch.result_each.resize(batch.raw_each.size());
   batch.normuon = normuon_of(batch.owned);
+  if (!batch.settings->scales_lines()) return;
+  batch.lines.resize(2 * batch.owned.size());
+  for (size_t i = 0; i < batch.owned.size(); ++i)
+    batch.lines[i].stored_rows = batch.owned[i].inputs_first == batch.owned[i].transposed();
 }
 
-Orthogonalization Chunk::newton_schulz_of(const Team& team, bool measures) const {
+Orthogonalization Chunk::newton_schulz_of(Team& team, bool measures) const {
   std::vector<OrthogonalizeArgs> batches;
-  for (const Batch& b : team.batches) {
+  for (Batch& b : team.batches) {
     const auto first = static_cast<int32_t>(b.owned.front().matrix);
     Tally* const q = measures ? work_->health->records_of(first).q : nullptr;
-    batches.push_back({b.settings, &b.method, b.raw, b.workspace, q});
+    batches.push_back({b.settings, &b.method, b.raw, b.workspace, q, b.lines});
   }
   const Context& c = *context_;
   return Orthogonalization(c.ops(), *c.compute, batches, c.results.findings);

@@ -82,6 +82,7 @@ class Chunk {
     BatchBytes bytes;
     std::vector<MatrixBatch> raw_each, result_each;
     std::vector<NormuonState> normuon;  // of each matrix; empty: none has it
+    std::vector<NormuonState> lines;    // OrthogonalizeArgs::lines
     void* workspace = nullptr;
     float* lanczos = nullptr;  // workspace, where steps may measure
     MatrixBatch result;
@@ -99,7 +100,7 @@ class Chunk {
   static std::vector<Team> make_teams(const Context& context, const ChunkWork& work,
                                       const SlotPlan& plan);
   void bind(Batch& batch, void* scratch);
-  Orthogonalization newton_schulz_of(const Team& team, bool measures) const;
+  Orthogonalization newton_schulz_of(Team& team, bool measures) const;
   /// One for each; none at all where no matrix has NorMuon.
   std::vector<NormuonState> normuon_of(const std::vector<Owned>& owned) const;
   void resolve_messages(const MessageBuffers& buffers, void* return_receive);

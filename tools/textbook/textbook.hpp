@@ -136,7 +136,9 @@ struct Muon {
   double safety = 1.0;
   Normalize normalize = Normalize::kPrescaled;
   double eps = 0.0;
-  bool aol = false;  // rows are scaled by aol_scaled instead
+  bool aol = false;          // rows are scaled by aol_scaled instead
+  bool equilibrate = false;  // rows are scaled to one norm first
+  bool renormalize = false;  // the result is scaled to the norm sqrt(min(rows, cols))
   bool normuon = false, normuon_columns = false;
   double normuon_beta2 = 0.95;
   muonrt::DType transport = muonrt::DType::kF32;  // rounding of what travels, both ways

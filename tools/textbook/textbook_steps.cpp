@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -50,8 +51,22 @@ Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v) {
   return scale(frobenius(o) / (frobenius(out) + 1e-10), out);
 }
 
-Matrix orthogonalized(const Muon& how, const Matrix& u) {
-  if (u.rows > u.cols) return transpose(orthogonalized(how, transpose(u)));
+namespace {
+
+/// Rows scaled to the root mean square of their norms; a row of zeros stays.
+Matrix equilibrated(Matrix u) {
+  const double wanted = frobenius(u) / std::sqrt(static_cast<double>(u.rows));
+  for (int64_t i = 0; i < u.rows; ++i) {
+    double squares = 0;
+    for (int64_t j = 0; j < u.cols; ++j) squares += u(i, j) * u(i, j);
+    for (int64_t j = 0; squares > 0 && j < u.cols; ++j) u(i, j) *= wanted / std::sqrt(squares);
+  }
+  return u;
+}
+
+/// Newton-Schulz of what is neither equilibrated nor renormalized.
+Matrix iterated(const Muon& how, const Matrix& u) {
+  if (u.rows > u.cols) return transpose(iterated(how, transpose(u)));
   if (how.aol) return newton_schulz_steps(how.list, aol_scaled(how.safety, u));
   const double norm = how.safety * frobenius(u);
   if (norm == 0) return u;
@@ -59,6 +74,15 @@ Matrix orthogonalized(const Muon& how, const Matrix& u) {
                          : how.normalize == Normalize::kMaxEps ? std::fmax(norm, how.eps)
                                                                : norm;
   return newton_schulz_steps(how.list, scale(1 / divisor, u));
+}
+
+}  // namespace
+
+Matrix orthogonalized(const Muon& how, const Matrix& u) {
+  const Matrix out = iterated(how, how.equilibrate ? equilibrated(u) : u);
+  if (!how.renormalize) return out;
+  const double wanted = std::sqrt(static_cast<double>(std::min(u.rows, u.cols)));
+  return scale(wanted / std::fmax(frobenius(out), 1e-6), out);
 }
 
 Part whole_matrix(int64_t rows, int64_t cols) {

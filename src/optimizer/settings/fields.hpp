@@ -94,7 +94,7 @@ inline constexpr Word kCoefficients[] = {
 };
 inline constexpr Word kSafetyModes[] = {{"auto", 0}, {"inner", 1}, {"all", 2}, {"none", 3}};
 inline constexpr Word kNormalizations[] = {{"prescaled", 0}, {"add_eps", 1}, {"max_eps", 2}};
-inline constexpr Word kRowScalings[] = {{"none", 0}, {"aol", 1}};
+inline constexpr Word kRowScalings[] = {{"none", 0}, {"aol", 1}, {"equilibrate", 2}};
 inline constexpr Word kScaleRules[] = {
     {"match_rms", 0}, {"original", 1}, {"ratio", 2}, {"max_dim", 3}, {"none", 4}};
 inline constexpr Word kForms[] = {{"auto", 0}, {"standard", 1}, {"gram", 2}};
@@ -136,6 +136,7 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normalize), Choice{kNormalizations}, kFixed | kMuonOnly});
   visit(Field{MUONRT_FIELD(normalize_eps), kFactor, kFixed | kMuonOnly, "eps"});
   visit(Field{MUONRT_FIELD(row_scaling), Choice{kRowScalings}, kFixed | kMuonOnly});
+  visit(Field{MUONRT_FIELD(renormalize), Flag{}, kFixed | kMuonOnly});
   visit(Line{"restarts"});
   visit(Field{MUONRT_FIELD_AT(iteration_dtype, iteration), AnyDType{},
               kFixed | kMuonOnly | kZeroIsAbsent});

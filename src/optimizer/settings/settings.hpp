@@ -79,6 +79,7 @@ struct GroupSettings {
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 1e-7;
   RowScaling row_scaling = RowScaling::kNone;
+  bool renormalize = false;
   std::optional<std::vector<int>> restarts;  // of the Gram form; absent: searched
   std::optional<DType> iteration;            // of both forms; absent: the optimizer's
   BlockGrid blocks;
