@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "command/step/half.hpp"
+#include "command/step/tensors.hpp"
 #include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
@@ -16,7 +16,7 @@ void check_file(const TensorModel& file, const std::map<int64_t, int64_t>& layer
     const TensorEntry* entry = file.table().find(layer_name(layer));
     const std::string where = file.path() + ": tensor " + shown(layer_name(layer));
     if (!entry) throw std::runtime_error(where + " is missing (a rule has qk_clip for it)");
-    if (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16") {
+    if (!is_float(entry->dtype)) {
       throw std::runtime_error(where + ": its dtype is " + entry->dtype +
                                " (F32, BF16 or F16 belong there)");
     }

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "base/sha256.hpp"
-#include "command/step/half.hpp"
 #include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
 
@@ -64,36 +63,6 @@ Table params_table(const std::vector<StepTensor>& tensors, const std::vector<Pat
     const Cell none = {"-", "[]"};
     table.add({cell::word(tensors[i].entry->name), cell::word(tensors[i].config->rule),
                cell::word(paths[i].name), owners.empty() ? none : cell::list(owners), update});
-  }
-  return table;
-}
-
-/// "-" where there is nothing to tell.
-Cell measured(double value) {
-  return std::isfinite(value) ? cell::scientific(value) : cell::nothing();
-}
-
-Table health_table(const HealthLog& log) {
-  constexpr auto kLeft = Table::Align::kLeft;
-  Table table({{"step", "step"},
-               {"name", "parameter", kLeft},
-               {"matrix", "matrix"},
-               {"rows", "rows"},
-               {"cols", "columns"},
-               {"update_rms", "update RMS"},
-               {"weight_rms", "weight RMS"},
-               {"sigma_min", "least sigma"},
-               {"sigma_max", "largest"},
-               {"deviation", "|sigma - 1|"},
-               {"largest_q", "max |Q|"},
-               {"nonfinite", "not finite"}});
-  for (const HealthLog::Step& step : log.steps()) {
-    for (const muonrt_matrix_health_t& m : step.found.matrices) {
-      table.add({cell::count(step.number), cell::word(log.name_of(m)), cell::count(m.index),
-                 cell::count(m.rows), cell::count(m.cols), measured(m.update_rms),
-                 measured(m.weight_rms), measured(m.sigma_min), measured(m.sigma_max),
-                 measured(m.deviation), measured(m.largest_q), cell::count(m.nonfinite)});
-    }
   }
   return table;
 }
@@ -242,8 +211,6 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
     return;
   }
   if (arguments_.verbose) fmt::print("{}\n", table.text());
-  if (arguments_.verbose && !health.steps().empty())
-    fmt::print("{}\n", health_table(health).text());
   fmt::print("{}{}", lines, health.summary());
   fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
              std::ssize(steps_) - skipped, skipped, orthogonalized, planned);

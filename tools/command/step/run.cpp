@@ -2,14 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
 
 #include "command/info/tensor_layout.hpp"
-#include "command/step/gather.hpp"
+#include "command/output_folder.hpp"
+#include "command/shards.hpp"
 #include "command/step/logits.hpp"
-#include "command/step/output.hpp"
 #include "command/step/report.hpp"
 #include "command/step/session.hpp"
 #include "opt_json/health.hpp"
@@ -37,6 +39,37 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
+/// Before the work: the folder --out can be written, and so can the file --health, which is no
+/// other one of the command.
+std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
+  auto out = std::make_unique<OutputFolder>("--out", a.out, true);
+  if (a.health.empty()) return out;
+  if (out->contains(a.health))
+    throw std::runtime_error("--health: " + a.health +
+                             " lies in the folder of --out; name one that does not");
+  std::vector<NamedFile> inputs = {{"--params", a.params}, {"--config", a.config}};
+  for (const std::string& path : a.grads) inputs.push_back({"--grads", path});
+  for (const std::string& path : a.logits) inputs.push_back({"--logits", path});
+  require_writable({{"--health", a.health}}, inputs);
+  return out;
+}
+
+/// For the parameters, in their order: files of the folder and their index, cut by
+/// --max-shard-bytes, else as --params is cut.
+std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
+  constexpr const char* kModel = "model";
+  const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();
+  std::vector<Shard> shards;
+  if (a.most > 0 || params.files().size() == 1)
+    shards = cut_into_shards(kModel, params.table().entries, params.table().metadata, most);
+  else
+    for (const auto& file : params.files())
+      shards.push_back({std::filesystem::path(file->path()).filename().string(),
+                        file->table().entries, file->table().metadata});
+  return std::make_unique<ShardWriter>(OutputFolder::work_path(a.out), kModel, std::move(shards),
+                                       true);
+}
+
 /// Collective: the parameters into files, on rank 0.
 /// @param out  null on other ranks. @param updates  receives, on rank 0, what each tensor moved by.
 void write_parameters(Comm& comm, StepSession& session, const TensorModel& params,
@@ -46,9 +79,7 @@ void write_parameters(Comm& comm, StepSession& session, const TensorModel& param
     const auto before = params.bytes(*t.entry);
     double moved = 0;
     if (t.steps()) {
-      const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
-                                         t.layout->stretches(comm.rank()), session.data(t),
-                                         "param " + shown(t.entry->name));
+      const auto after = gather_tensor(comm, t, session.data(t));
       if (out) {
         moved = root_mean_square_change(t.entry->dtype, before, after);
         out->add(after.data(), std::ssize(after));

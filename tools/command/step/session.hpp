@@ -37,7 +37,7 @@ class StepSession {
  private:
   struct Local {
     const StepTensor* tensor = nullptr;
-    std::vector<Stretch> stretches, grad_stretches;
+    std::vector<Stretch> grad_stretches;
     std::string grad_dtype;  // of the buffer: F32 or BF16
     unsigned char *data = nullptr, *grad = nullptr;
     std::vector<muonrt_part_t> parts;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/dtype.hpp"
 #include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
@@ -142,16 +143,80 @@ std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig
   return out;
 }
 
+bool is_float(std::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
+float element_as_float(std::string_view dtype, const unsigned char* at) {
+  if (dtype == "F32") {
+    float out;
+    std::memcpy(&out, at, sizeof out);
+    return out;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return dtype == "F16" ? to_f32(f16{bits}) : to_f32(bf16{bits});
+}
+
+int64_t elements_of(const std::vector<Stretch>& stretches) {
+  int64_t out = 0;
+  for (const Stretch& s : stretches) out += s.count;
+  return out;
+}
+
 std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
-                                      const std::vector<Stretch>& stretches, int64_t bytes) {
-  int64_t count = 0;
-  for (const Stretch& s : stretches) count += s.count;
-  std::vector<unsigned char> out(static_cast<size_t>(count * bytes));
+                                      const std::vector<Stretch>& stretches) {
+  const int64_t bytes = element_bytes(entry.dtype);
+  std::vector<unsigned char> out(static_cast<size_t>(elements_of(stretches) * bytes));
   const auto from = file.bytes(entry);
   for (const Stretch& s : stretches)
     std::memcpy(out.data() + s.local * bytes, from.data() + s.element * bytes,
                 static_cast<size_t>(s.count * bytes));
   return out;
+}
+
+std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, const void* local) {
+  const int64_t bytes = element_bytes(tensor.entry->dtype);
+  std::vector<std::vector<unsigned char>> shards(static_cast<size_t>(comm.size()));
+  const auto size_on = [&](int rank) {
+    return static_cast<size_t>(elements_of(tensor.layout->stretches(rank)) * bytes);
+  };
+  const auto* own = static_cast<const unsigned char*>(local);
+  std::vector<unsigned char>& mine = shards[static_cast<size_t>(comm.rank())];
+  mine.assign(own, own + size_on(comm.rank()));
+  std::vector<muonrt_message_t> sends, receives;
+  if (comm.rank() != 0) {
+    if (!mine.empty()) sends.push_back({0, 0, mine.data(), std::ssize(mine)});
+    comm.exchange(sends, receives);
+    return {};
+  }
+  for (int r = 1; r < comm.size(); ++r) {
+    auto& shard = shards[static_cast<size_t>(r)];
+    shard.resize(size_on(r));
+    if (!shard.empty()) receives.push_back({r, 0, shard.data(), std::ssize(shard)});
+  }
+  comm.exchange(sends, receives);
+
+  std::vector<unsigned char> whole(static_cast<size_t>(tensor.entry->bytes()));
+  std::vector<bool> placed(static_cast<size_t>(tensor.entry->elements()), false);
+  const auto length = static_cast<size_t>(bytes);
+  for (int r = 0; r < comm.size(); ++r) {
+    for (const Stretch& s : tensor.layout->stretches(r)) {
+      for (int64_t i = 0; i < s.count; ++i) {
+        const auto element = static_cast<size_t>(s.element + i);
+        unsigned char* to = whole.data() + element * length;
+        const unsigned char* from = shards[static_cast<size_t>(r)].data() + (s.local + i) * bytes;
+        if (placed[element] && std::memcmp(to, from, length) != 0)
+          throw std::runtime_error("param " + shown(tensor.entry->name) + ": rank " +
+                                   std::to_string(r) + " holds another value of element " +
+                                   std::to_string(element) +
+                                   " than a rank before it (replicas differ)");
+        std::memcpy(to, from, length);
+        placed[element] = true;
+      }
+    }
+  }
+  return whole;
 }
 
 }  // namespace muonrt::tool
