@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 
@@ -70,24 +71,14 @@ std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorMod
                                        true);
 }
 
-/// Collective: the parameters into files, on rank 0.
-/// @param out  null on other ranks. @param updates  receives, on rank 0, what each tensor moved by.
+/// Collective: the parameters into files, on rank 0. @param out  null on other ranks.
 void write_parameters(Comm& comm, StepSession& session, const TensorModel& params,
-                      const std::vector<StepTensor>& tensors, ShardWriter* out,
-                      std::vector<double>& updates) {
+                      const std::vector<StepTensor>& tensors, ShardWriter* out) {
   for (const StepTensor& t : tensors) {
-    const auto before = params.bytes(*t.entry);
-    double moved = 0;
-    if (t.steps()) {
-      const auto after = gather_tensor(comm, t, session.data(t));
-      if (out) {
-        moved = root_mean_square_change(t.entry->dtype, before, after);
-        out->add(after.data(), std::ssize(after));
-      }
-    } else if (out) {
-      out->add(before.data(), std::ssize(before));
-    }
-    updates.push_back(moved);
+    std::vector<unsigned char> after;
+    if (t.steps()) after = gather_tensor(comm, t, session.data(t));
+    const auto data = t.steps() ? std::span<const unsigned char>(after) : params.bytes(*t.entry);
+    if (out) out->add(data.data(), std::ssize(data));
   }
   if (out) out->finish();
 }
@@ -134,7 +125,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.where);
-  const StepLogits logits(config, session.used(), a.logits, grads.size());
+  const auto logits = read_logits(config, session.used(), a.logits, grads.size());
   check_state(a, session);
   if (!a.state_in.empty()) load_state(session, a.state_in, root);
   std::vector<std::string> names;
@@ -144,19 +135,17 @@ int run_step(Comm& comm, const StepArguments& a) {
   HealthLog health(names);
   StepReporter report(tensors, config, a, comm.size());
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
-    const std::vector<float> heads = logits.empty() ? std::vector<float>{} : logits.at(i);
-    const muonrt_report_t done = session.step(*grads[i], heads);
+    const muonrt_report_t done = session.step(*grads[i], logits[i]);
     report.add_step(done, grads[i]->path());
     if (done.health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
-    if (!logits.empty()) report.add_clipped(session.optimizer());
+    if (!logits[i].empty()) report.add_clipped(session.optimizer());
   }
-  std::vector<double> updates;
   const std::unique_ptr<ShardWriter> out = root ? make_writer(a, params) : nullptr;
-  write_parameters(comm, session, params, tensors, out.get(), updates);
+  write_parameters(comm, session, params, tensors, out.get());
   if (a.state_out) save_state(session, a.out);
   if (root) {
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates,
-                 out->written(), health);
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), out->written(),
+                 health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
     // All is complete, and what is printed is out, before the folder takes its name.

@@ -22,7 +22,7 @@ class StepSession {
               const std::vector<std::unique_ptr<TensorModel>>& grads, const RunDevice& where);
 
   /// Collective: one step with the gradients of this file.
-  /// @param logits  for QK-clip, as StepLogits gives them.
+  /// @param logits  for QK-clip, as read_logits returns them.
   muonrt_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   /// Rules of the parameters that step, ascending.
