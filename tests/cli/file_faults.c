@@ -39,45 +39,22 @@ static void* next_of(const char* name) {
 
 #pragma GCC visibility push(default)
 
-int rename(const char* from, const char* to) {
-  int (*const next)(const char*, const char*) = next_of("rename");
-  return next ? next(from, to) : -1;
-}
+#define CAN_FAIL(name, parameters, arguments)     \
+  int name parameters {                           \
+    int(*const next) parameters = next_of(#name); \
+    return next ? next arguments : -1;            \
+  }
 
-int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned how) {
-  int (*const next)(int, const char*, int, const char*, unsigned) = next_of("renameat2");
-  return next ? next(from_folder, from, to_folder, to, how) : -1;
-}
-
-int mkdir(const char* path, mode_t mode) {
-  int (*const next)(const char*, mode_t) = next_of("mkdir");
-  return next ? next(path, mode) : -1;
-}
-
-int unlinkat(int folder, const char* path, int how) {
-  int (*const next)(int, const char*, int) = next_of("unlinkat");
-  return next ? next(folder, path, how) : -1;
-}
-
-int remove(const char* path) {
-  int (*const next)(const char*) = next_of("remove");
-  return next ? next(path) : -1;
-}
-
-int unlink(const char* path) {
-  int (*const next)(const char*) = next_of("unlink");
-  return next ? next(path) : -1;
-}
-
-int fsync(int file) {
-  int (*const next)(int) = next_of("fsync");
-  return next ? next(file) : -1;
-}
-
-int flock(int file, int how) {
-  int (*const next)(int, int) = next_of("flock");
-  return next ? next(file, how) : -1;
-}
+CAN_FAIL(rename, (const char* from, const char* to), (from, to))
+CAN_FAIL(renameat2,
+         (int from_folder, const char* from, int to_folder, const char* to, unsigned how),
+         (from_folder, from, to_folder, to, how))
+CAN_FAIL(mkdir, (const char* path, mode_t mode), (path, mode))
+CAN_FAIL(unlinkat, (int folder, const char* path, int how), (folder, path, how))
+CAN_FAIL(remove, (const char* path), (path))
+CAN_FAIL(unlink, (const char* path), (path))
+CAN_FAIL(fsync, (int file), (file))
+CAN_FAIL(flock, (int file, int how), (file, how))
 
 ssize_t write(int file, const void* data, size_t bytes) {
   ssize_t (*const next)(int, const void*, size_t) = dlsym(RTLD_NEXT, "write");

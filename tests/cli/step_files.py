@@ -4,8 +4,9 @@ import math
 import struct
 from pathlib import Path
 
-SIZES = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8, "I64": 8, "U8": 1}
-CODES = {"F32": "f", "F16": "e", "F64": "d", "I64": "q", "U8": "B"}
+from state_files import Tensors, write_tensors
+
+CODES = {"F32": "f", "F16": "e", "F64": "d", "I64": "q"}
 
 
 def f32_bits(value):
@@ -27,7 +28,7 @@ def bf16(value):
 
 
 def f32(value):
-    return struct.unpack("<f", struct.pack("<f", value))[0]
+    return f32_of(f32_bits(value))
 
 
 def encode(dtype, values):
@@ -37,43 +38,26 @@ def encode(dtype, values):
 
 
 def decode(dtype, data):
-    count = len(data) // SIZES[dtype]
     if dtype == "BF16":
-        halves = struct.unpack(f"<{count}H", data)
-        return [f32_of(h << 16) for h in halves]
-    return list(struct.unpack(f"<{count}{CODES[dtype]}", data))
+        return [f32_of(h << 16) for h, in struct.iter_unpack("<H", data)]
+    return [value for value, in struct.iter_unpack("<" + CODES[dtype], data)]
 
 
 def write(path, tensors, metadata=None):
-    header, blobs, at = {}, [], 0
-    if metadata:
-        header["__metadata__"] = metadata
-    for name, (dtype, shape, values) in tensors.items():
-        blob = encode(dtype, values)
-        assert len(blob) == SIZES[dtype] * math.prod(shape), name
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(blob)]}
-        at += len(blob)
-        blobs.append(blob)
-    write_raw(path, json.dumps(header).encode(), b"".join(blobs))
+    assert all(len(values) == math.prod(shape) for _, shape, values in tensors.values()), tensors.keys()
+    write_tensors(path, {name: (dtype, shape, encode(dtype, values)) for name, (dtype, shape, values) in tensors.items()},
+                  metadata)
 
 
 def write_raw(path, header, data, length=None):
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(header) if length is None else length) + header + data)
+    Path(path).write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + data)
 
 
 def read(path):
-    with open(path, "rb") as file:
-        content = file.read()
-    length = struct.unpack("<Q", content[:8])[0]
-    header = json.loads(content[8:8 + length])
-    metadata = header.pop("__metadata__", {})
-    out = {}
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        begin, end = entry["data_offsets"]
-        data = content[8 + length + begin:8 + length + end]
-        out[name] = (entry["dtype"], entry["shape"], decode(entry["dtype"], data))
-    return out, metadata
+    """The tensors in the order of their data, and the metadata."""
+    file = Tensors(path)
+    entries = sorted(file.entries.items(), key=lambda item: item[1][2])
+    return {name: (dtype, shape, decode(dtype, file.bytes(name))) for name, (dtype, shape, *_) in entries}, file.metadata
 
 
 def read_model(folder):

@@ -1,5 +1,5 @@
-"""Runs `muonrt step` on small files, and the float64 reference of tools/textbook (muonrt_reference)
-on the same; for the scripts whose names begin with step.
+"""Runs `muonrt step` on small files, and muonrt_reference on the same values; for the scripts whose
+names begin with step.
 
   SCRIPT MUONRT MUONRT_REFERENCE [LAUNCHER...]
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 import scratch
 import step_files as files
 
-MUONRT, REFERENCE = (Path(word).resolve() for word in sys.argv[1:3])
+MUONRT = Path(sys.argv[1]).resolve()
+REFERENCE = Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else None
 LAUNCHER = sys.argv[3:]
 EXACT = {"transport_dtype": "f32", "iteration_dtype": "f32"}
 problems = []
@@ -36,14 +37,13 @@ def values(seed, count, rounding=files.f32):
     return [rounding(source.gauss(0, 1)) for _ in range(count)]
 
 
-def ranks_of(mesh):
-    return math.prod(int(n) for n in re.findall(r"=(\d+)", mesh)) if mesh else 1
+def worst(wanted, got):
+    return max((abs(a - b) for a, b in zip(wanted, got, strict=True)), default=0.0)
 
 
-def same_state(one, other):
-    """Whether two checkpoints are equal; a text that says in what they are not."""
-    done = subprocess.run([MUONRT, "state", "diff", one, other], capture_output=True, text=True)
-    return done.returncode == 0 or done.stdout + done.stderr
+def part(rows, cols, lr_factor=1.0, **axis):
+    """A part of a matrix, to the reference."""
+    return {"rows": list(rows), "cols": list(cols), "lr_factor": lr_factor, **axis}
 
 
 class Case:
@@ -56,8 +56,7 @@ class Case:
         rounding = files.bf16 if dtype == "BF16" else files.f32
 
         def tensors(suffix):
-            return {name: values(name + suffix, math.prod(shape), rounding)
-                    for name, shape in shapes.items()}
+            return {name: values(name + suffix, math.prod(shape), rounding) for name, shape in shapes.items()}
         self.start = tensors("")
         self.grads = [tensors(f" {i}") for i in range(steps)]
         self.write("in", self.start, more, {"from": "a test", "epoch": "3"})
@@ -68,25 +67,36 @@ class Case:
         files.write(self.folder / name, {key: (self.dtype, self.shapes[key.split("@")[0]], flat)
                                          for key, flat in tensors.items()} | (more or {}), metadata)
 
+    def write_addends(self):
+        """Files p0, p1, ...: two addends of every gradient."""
+        for i, grads in enumerate(self.grads):
+            other = {name: values(f"{name} {i} other", len(flat)) for name, flat in grads.items()}
+            self.write(f"p{i}", {f"{name}@0": flat for name, flat in other.items()} | {
+                f"{name}@1": [files.f32(a - b) for a, b in zip(grads[name], flat)] for name, flat in other.items()})
+
     def run(self, config, *more, mesh=None, grads="g", params="in", out="out", steps=None, launcher=()):
-        """Digest of the output; a text that says why where there is none."""
+        """Digest of the output; an error that begins with the exit code, if the run fails."""
         (self.folder / "opt.json").write_text(json.dumps(config))
         command = [*launcher, MUONRT, "step", "--params", self.folder / params, "--config",
                    self.folder / "opt.json", "--out", self.folder / out, *more]
         if not launcher:
-            command += ["--ranks", ranks_of(mesh)]
+            command += ["--ranks", math.prod(int(n) for n in re.findall(r"=(\d+)", mesh or ""))]
         for i in range(self.steps) if steps is None else steps:
             command += ["--grads", self.folder / f"{grads}{i}"]
         command += ["--mesh", mesh] if mesh else []
         self.done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        self.said = self.done.stderr
+        if self.done.returncode:
+            return f"{self.done.returncode}: {self.done.stderr}"
         found = re.search(r"^sha256: (\w+)$", self.done.stdout, re.M)
-        if self.done.returncode == 0:
-            return found.group(1) if found else self.done.stdout
-        return f"{self.done.returncode}: {self.done.stderr}"
+        return found.group(1) if found else self.done.stdout
 
     def found(self, out="out"):
         return {name: flat for name, (_, _, flat) in files.read_model(self.folder / out).items()}
+
+    def same_state(self, what, one, other):
+        done = subprocess.run([MUONRT, "state", "diff", self.folder / one / "state", self.folder / other / "state"],
+                              capture_output=True, text=True)
+        check(done.returncode == 0, f"{what}: the state differs: {done.stdout}{done.stderr}")
 
     def resumed(self, what, config, wanted, meshes, more=lambda i: (), grads="g", **how):
         """Steps one by one, in place, each on the next mesh from the last one's checkpoint, end with
@@ -98,35 +108,26 @@ class Case:
                               out="part", steps=[i], **(how if mesh else {}))
             params, state = "part", ["--state-in", self.folder / "part" / "state"]
         check(digest == wanted, f"{what}: resumed: {digest}, not {wanted}")
-        same = same_state(self.folder / "part" / "state", self.folder / "out" / "state")
-        check(same is True, f"{what}: resumed: {same}")
+        self.same_state(f"{what}: resumed", "part", "out")
 
-    def reference(self, config, rules=None, grads="g"):
-        """Every tensor after all steps in float64. `rules`: by a rule's name, what it is to the reference
-        in other words than opt.json's; None: nothing."""
+    def reference(self, config, rules=None):
+        """Every tensor after all steps in float64. `rules`: by a rule's name, the words of the reference
+        that replace those of opt.json; None removes a key."""
         config = copy.deepcopy(config)
         for rule in config["rules"]:
             rule.update((rules or {}).get(rule["name"], {}))
-            for key in [key for key, value in rule.items() if value is None]:
-                del rule[key]
-        (self.folder / "reference.json").write_text(json.dumps(config))
-        subprocess.run([REFERENCE, self.folder / "reference.json", self.folder / "in", self.folder / "reference",
-                        *(self.folder / f"{grads}{i}" for i in range(self.steps))], check=True)
-        return {name: flat for name, (_, _, flat) in files.read(self.folder / "reference")[0].items()}
+        start = files.read(self.folder / "in")[0]
+        text = json.dumps({
+            "config": config, "tensors": {name: {"shape": shape, "values": flat}
+                                          for name, (_, shape, flat) in start.items()},
+            "grads": [{name: flat for name, (_, _, flat) in files.read(self.folder / f"g{i}")[0].items()}
+                      for i in range(self.steps)]})
+        return json.loads(subprocess.run([REFERENCE], input=text, check=True, capture_output=True, text=True).stdout)
 
     def compare(self, what, wanted, tolerance=2e-5):
-        """f32: a few roundings, each grown by at most the slopes of a list."""
+        """The default tolerance is that of f32: a few roundings, each grown by at most the slopes of a list."""
         found = self.found()
         check(found.keys() == wanted.keys(), f"{what}: tensors {found.keys() ^ wanted.keys()}")
         for name in wanted.keys() & found.keys():
             off = worst(wanted[name], found[name])
             check(off <= tolerance, f"{what}: {name} is off by {off}")
-
-
-def worst(wanted, got):
-    return max((abs(a - b) for a, b in zip(wanted, got, strict=True)), default=0.0)
-
-
-def part(rows, cols, lr_factor=1.0, **axis):
-    """A part of a matrix, to the reference."""
-    return {"rows": list(rows), "cols": list(cols), "lr_factor": lr_factor, **axis}

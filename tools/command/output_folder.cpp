@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,7 +12,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <stdexcept>
 
 #include "opt_json/output_file.hpp"
@@ -26,12 +24,9 @@ using Json = nlohmann::json;
 
 namespace {
 
-// Marks a folder of this class: it is written first and removed last. While a run writes, it names
-// the run; at the end it lists all files.
+// Marks a folder that may be replaced, and lists its files.
 constexpr const char* kMarker = "muonrt-output.json";
 constexpr const char* kFormat = "muonrt output 2";
-// Locked while a run writes. It is a file because NFS forwards no locks of folders.
-constexpr const char* kLock = "muonrt-output.lock";
 constexpr mode_t kFolderMode = 0777, kFileMode = 0666;
 
 std::string reason() { return std::strerror(errno); }
@@ -40,20 +35,31 @@ std::string exchange_reason() {
   return errno == EINVAL ? "this file system cannot exchange two folders" : reason();
 }
 
-/// Bytes, time and inode of all files below a folder, by their path in it; except the lock.
+/// Bytes, time and inode of all files below a folder, by their path in it.
 Json files_of(const fs::path& folder) {
   constexpr int64_t kSecond = 1000000000;
   Json out = Json::object();
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const std::string name = entry.path().lexically_relative(folder).string();
-    if (name == kLock || (!entry.is_symlink() && entry.is_directory())) continue;
+    if (!entry.is_symlink() && entry.is_directory()) continue;
     struct stat s = {};
     lstat(entry.path().c_str(), &s);
-    out[name] = {{"bytes", s.st_size},
-                 {"inode", s.st_ino},
-                 {"mtime_ns", s.st_mtim.tv_sec * kSecond + s.st_mtim.tv_nsec}};
+    out[entry.path().lexically_relative(folder).string()] = {
+        {"bytes", s.st_size},
+        {"inode", s.st_ino},
+        {"mtime_ns", s.st_mtim.tv_sec * kSecond + s.st_mtim.tv_nsec}};
   }
   return out;
+}
+
+std::string text_of(const Json& files) {
+  return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Equal as long as no file in a folder changes; "" if it is empty or missing.
+std::string state_of(const fs::path& folder) {
+  std::error_code none;
+  if (!fs::exists(folder, none)) return "";
+  return fs::is_directory(folder, none) ? text_of(files_of(folder)) : "no folder";
 }
 
 /// Null if it is missing or invalid.
@@ -67,43 +73,29 @@ Json marker_of(const fs::path& folder) {
   }
 }
 
-std::string text_of(const Json& marker, const char* key) {
-  const bool has = marker.is_object() && marker.contains(key) && marker[key].is_string();
-  return has ? marker[key].get<std::string>() : "";
-}
-
-std::string run_of(const Json& marker) {
-  const std::string out = text_of(marker, "run");
-  return out.empty() ? "unknown" : out;
-}
-
-void write_marker(const fs::path& folder, const Json& content) {
+void write_marker(const fs::path& folder) {
   Files files;
-  const std::string path = (folder / kMarker).string(), text = content.dump(1) + "\n";
+  const std::string path = (folder / kMarker).string();
+  const std::string text = Json({{"format", kFormat}, {"files", files_of(folder)}}).dump(1) + "\n";
   OutFile file(files, path + ".tmp");
   file.write(text.data(), std::ssize(text), 0);
   file.finish();
   file.publish(path);
 }
 
-/// Equal as long as no file in a folder changes; "" if it is empty or missing.
-std::string state_of(const fs::path& folder) {
-  std::error_code none;
-  if (!fs::exists(folder, none)) return "";
-  if (!fs::is_directory(folder, none)) return "no folder";
-  const Json files = files_of(folder);
-  return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
+/// The run that has locked a file.
+std::string run_of(const std::string& lock) {
+  std::string out;
+  std::getline(std::ifstream(lock), out);
+  return out.empty() ? "unknown" : out;
 }
 
-std::string host_name() {
+/// Process and host, and a number that no other run has.
+std::string this_run() {
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
-
-std::string random_id() {
-  std::random_device random;
-  return std::to_string(random()) + "-" + std::to_string(random());
+  return "process " + std::to_string(getpid()) + " on " + host.data() + ", run " +
+         std::to_string(std::random_device()());
 }
 
 bool is_mount_point(const fs::path& folder) {
@@ -113,24 +105,6 @@ bool is_mount_point(const fs::path& folder) {
   struct statx more = {};
   return own.st_dev != parent.st_dev || (statx(AT_FDCWD, folder.c_str(), 0, 0, &more) == 0 &&
                                          (more.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0);
-}
-
-/// Whether other hosts do not see the locks of a file, as NFS and Lustre can be mounted.
-bool locks_are_local(int file) {
-  struct stat info;
-  if (fstat(file, &info) != 0) return false;
-  const std::string device =
-      std::to_string(major(info.st_dev)) + ":" + std::to_string(minor(info.st_dev));
-  std::ifstream mounts("/proc/self/mountinfo");
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream words(line);
-    std::string mount, parent, its_device;
-    words >> mount >> parent >> its_device;
-    if (its_device != device) continue;
-    for (const char* option : {"local_lock=all", "local_lock=flock", "localflock"})
-      if (line.find(option) != line.npos) return true;
-  }
-  return false;
 }
 
 bool has_name(int file, const fs::path& path) {
@@ -152,19 +126,21 @@ std::string OutputFolder::work_path(const std::string& path) {
 }
 
 OutputFolder::OutputFolder(std::string option, const std::string& path, bool replaces)
-    : option_(std::move(option)), replaces_(replaces), id_(random_id()) {
+    : option_(std::move(option)), replaces_(replaces), run_(this_run()) {
   if (path.empty()) throw std::runtime_error(option_ + ": is empty; give the name of a folder");
   work_ = work_path(path);
+  lock_path_ = work_ + ".lock";
   target_ = work_.substr(0, work_.rfind('.'));
-  check_target();
-  lock();
+  require_replaceable();
+  const bool was_left = lock();
+  owns_work_ = was_left;
   try {
-    clear();
-    before_ = state_of(target_);
-    const std::string host = host_name(), process = "process " + std::to_string(getpid());
-    write_marker(
-        work_,
-        {{"format", kFormat}, {"host", host}, {"id", id_}, {"run", process + " on " + host}});
+    if (fs::exists(work_) && !was_left)
+      fail(work_ + " is there, and no run of this command has left it; remove it");
+    fs::remove_all(work_);
+    before_ = checked_state();
+    if (mkdir(work_.c_str(), kFolderMode) != 0) fail(work_ + " cannot be written: " + reason());
+    owns_work_ = true;
     if (!before_.empty()) try_exchange();
     struct stat old;
     if (!before_.empty() && stat(target_.c_str(), &old) == 0)
@@ -176,18 +152,38 @@ OutputFolder::OutputFolder(std::string option, const std::string& path, bool rep
 }
 
 OutputFolder::~OutputFolder() {
-  if (owned_ && is_own()) discard();
+  if (owns_work_ && run_of(lock_path_) == run_) discard();
 }
 
 void OutputFolder::fail(const std::string& problem) const {
   throw std::runtime_error(option_ + ": " + problem);
 }
 
-/// Whether no other run has taken the work folder, as it can if locks do not work.
-bool OutputFolder::is_own() const { return text_of(marker_of(work_), "id") == id_; }
+/// Fails if another run has the lock, or if the locks of the file system cannot tell. NFS forwards
+/// locks of files, but not of folders.
+/// @return  whether a run that was killed has left the lock file, and perhaps the work folder.
+bool OutputFolder::lock() {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+  int file = open(lock_path_.c_str(), kFlags | O_EXCL, kFileMode);
+  const bool was_there = file < 0 && errno == EEXIST;
+  if (was_there) file = open(lock_path_.c_str(), kFlags, kFileMode);
+  if (file < 0) fail(lock_path_ + " cannot be written: " + reason());
+  lock_ = FileLock(file);
+  const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0;
+  if ((!locked && errno == EWOULDBLOCK) || !has_name(file, lock_path_))
+    fail(target_.string() + " is being written by another run (" + run_of(lock_path_) +
+         "); wait for it, or give another folder");
+  if (!locked && was_there)
+    fail(lock_path_ + " is of another run (" + run_of(lock_path_) +
+         "), and the file system cannot lock it, so that run may still write; remove it if that "
+         "run has ended");
+  if (ftruncate(file, 0) != 0 || pwrite(file, run_.data(), run_.size(), 0) != std::ssize(run_))
+    fail(lock_path_ + " cannot be written: " + reason());
+  return was_there;
+}
 
-/// Fails unless the target is missing, is empty, or holds only unchanged files of this class.
-void OutputFolder::check_target() const {
+/// Fails if the target is no folder, or one that can never be exchanged.
+void OutputFolder::require_replaceable() const {
   const std::string name = target_.string();
   std::error_code error;
   const fs::file_status found = fs::status(target_, error);
@@ -195,97 +191,40 @@ void OutputFolder::check_target() const {
   if (!fs::is_directory(found)) fail(name + " is no folder; give the name of one, or of none yet");
   if (is_mount_point(target_))
     fail(name + " is a mount point, which cannot be replaced; give the name of a folder in it");
+}
+
+/// The state of the target. Fails unless it is missing, is empty, or holds only unchanged files of
+/// this class.
+std::string OutputFolder::checked_state() const {
+  std::error_code error;
+  if (!fs::exists(target_, error)) return "";
   const auto refuse = [&](const std::string& file, const char* what) {
-    fail(name + " has '" + file + "' in it" + what + " and is left as it is; give a new folder");
+    fail(target_.string() + " has '" + file + "' in it" + what +
+         " and is left as it is; give a new folder");
   };
   const Json marker = replaces_ ? marker_of(target_) : Json();
-  if (marker.is_null()) {
-    for (const auto& entry : fs::directory_iterator(target_))
+  for (const auto& entry : fs::directory_iterator(target_))
+    if (marker.is_null())
       refuse(entry.path().filename().string(),
              replaces_ ? ", which this command did not write," : ",");
-    return;
-  }
-  const Json known = marker.value("files", Json::object());
-  const Json held = files_of(target_);
+  const Json held = files_of(target_), known = marker.value("files", Json::object());
   for (const auto& [file, content] : held.items()) {
     if (file == kMarker) continue;
     const auto written = known.find(file);
     if (written == known.end()) refuse(file, ", which this command did not write,");
     if (*written != content) refuse(file, ", which has changed since this command wrote it,");
   }
+  return text_of(held);
 }
 
-/// Fails if another run has the work folder, or if the locks of the file system cannot tell.
-void OutputFolder::lock() {
-  const bool is_new = mkdir(work_.c_str(), kFolderMode) == 0;
-  if (!is_new && errno != EEXIST) fail(work_ + " cannot be written: " + reason());
-  const int folder = open(work_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0) fail(work_ + " cannot be opened: " + reason());
-  const FileLock closes(folder);
-  if (!is_new) leftovers();
-  const int file = openat(folder, kLock, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kFileMode);
-  if (file < 0) {
-    const std::string why = reason();
-    if (is_new) rmdir(work_.c_str());
-    fail(work_ + "/" + kLock + " cannot be opened: " + why);
-  }
-  FileLock out(file);
-  const bool locked = flock(file, LOCK_EX | LOCK_NB) == 0;
-  const bool taken = !locked && errno == EWOULDBLOCK;
-  const Json marker = marker_of(work_);
-  if (taken || !has_name(file, fs::path(work_) / kLock))
-    fail(target_.string() + " is being written by another run (" + run_of(marker) +
-         "); wait for it, or give another folder");
-  const bool elsewhere = !marker.is_null() && text_of(marker, "host") != host_name();
-  if (locked ? elsewhere && locks_are_local(file) : !is_new)
-    fail(work_ + " belongs to another run (" + run_of(marker) +
-         "), and the file system cannot lock it, so that run may still write; remove it if that "
-         "run has ended");
-  lock_ = std::move(out);
-  owned_ = true;
-}
-
-/// What is in the work folder, except lock and marker. Fails if it is not of this class.
-std::vector<fs::path> OutputFolder::leftovers() const {
-  const fs::path marker = fs::path(work_) / kMarker;
-  std::error_code none;
-  bool marked = fs::exists(marker, none), early = true;
-  std::vector<fs::path> out;
-  for (const auto& entry : fs::directory_iterator(work_)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kMarker || name == kLock) continue;
-    out.push_back(entry.path());
-    early = early && name == std::string(kMarker) + ".tmp";
-  }
-  marked = marked || fs::exists(marker, none);  // another run may have begun
-  if (!marked && !early)
-    fail(work_ + " is there, and no run of this command has left it; remove it");
-  return out;
-}
-
-/// Empties the work folder, the marker last, and keeps the lock.
-void OutputFolder::clear() {
-  for (const fs::path& path : leftovers()) fs::remove_all(path);
-  fs::remove(fs::path(work_) / kMarker);
-}
-
-/// Removes the work folder. If that fails, the next run with this name removes it.
+/// Removes the work folder, if there is one, and the lock file last. If that fails, the next run
+/// with this name removes them.
 void OutputFolder::discard() noexcept {
-  try {
-    clear();
-  } catch (const std::exception&) {
-    // Only an empty folder is removed below.
-  }
-  release(work_);
-  rmdir(work_.c_str());
-}
-
-/// Removes the lock from a folder. Closing follows because NFS keeps an open file under another
-/// name.
-void OutputFolder::release(const fs::path& folder) noexcept {
-  unlink((folder / kLock).c_str());
+  std::error_code error;
+  if (owns_work_) fs::remove_all(work_, error);
+  if (!error) unlink(lock_path_.c_str());
   lock_ = FileLock();
-  owned_ = false;
+  owns_work_ = false;
 }
 
 bool OutputFolder::contains(const std::string& file) const {
@@ -303,9 +242,9 @@ void OutputFolder::try_exchange() const {
   fs::remove(b);
 }
 
-/// Fails, but the work folder stays, for its files are complete.
+/// Fails, but the work folder stays, because its files are complete.
 void OutputFolder::keep(const std::string& problem) {
-  release(work_);
+  owns_work_ = false;
   fail(problem + "; the files are complete in " + work_ +
        ", so rename this folder before the next run, which removes it");
 }
@@ -314,58 +253,36 @@ void OutputFolder::fail_changed() const {
   fail(target_.string() + " has changed since this run began, and is left as it is");
 }
 
-/// Old and new change places, so that there is no moment without either. The old one, which is then
-/// to be removed, is locked before.
+/// Old and new change places, so that there is no moment without either.
 void OutputFolder::exchange() {
-  const fs::path old_lock = target_ / kLock;
-  const int file = open(old_lock.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kFileMode);
-  FileLock old(file);
-  if (file < 0 || (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
-      !swap_folders(work_, target_)) {
-    const std::string why = exchange_reason();
-    unlink(old_lock.c_str());
-    keep(target_.string() + " cannot be replaced: " + why);
-  }
-  if (state_of(work_) != before_) {
-    if (!swap_folders(work_, target_))
-      fail(target_.string() + " has changed since this run began, and cannot be put back: " +
-           exchange_reason() + "; its old files are in " + work_);
-    unlink(old_lock.c_str());
-    fail_changed();
-  }
-  release(target_);
-  lock_ = std::move(old);
+  if (!swap_folders(work_, target_))
+    keep(target_.string() + " cannot be replaced: " + exchange_reason());
+  if (state_of(work_) == before_) return;
+  if (swap_folders(work_, target_)) fail_changed();
+  const std::string why = exchange_reason();
+  owns_work_ = false;
+  discard();
+  fail(target_.string() + " has changed since this run began, and cannot be put back: " + why +
+       "; its old files are in " + work_);
 }
 
 void OutputFolder::commit() {
   Files files;
-  if (!is_own()) {
-    const std::string run = run_of(marker_of(work_));
+  if (const std::string run = run_of(lock_path_); run != run_)
     fail(work_ + " was taken by another run (" + run +
          ") while this run wrote it; use another folder for every run");
-  }
-  if (replaces_) {
-    Json known = files_of(work_);
-    known.erase(kMarker);
-    write_marker(work_, {{"format", kFormat}, {"id", id_}, {"files", known}});
-  }
+  if (replaces_) write_marker(work_);
   files.sync_folder(work_);
   if (state_of(target_) != before_) fail_changed();
-  const std::string parent = target_.parent_path().string();
   if (!before_.empty()) {
     exchange();
-    files.sync_folder(parent);
-    discard();
-    return;
-  }
-  // Fails if by now a file is there, or a folder that is not empty.
-  if (std::rename(work_.c_str(), target_.c_str()) != 0)
+  } else if (std::rename(work_.c_str(), target_.c_str()) != 0) {
+    // As it does if by now a file is there, or a folder that is not empty.
     keep(target_.string() + " cannot be written: " + reason());
-  owned_ = false;
-  files.sync_folder(parent);
-  if (!replaces_) unlink((target_ / kMarker).c_str());
-  release(target_);
-  files.sync_folder(target_.string());
+  }
+  files.sync_folder(target_.parent_path().string());
+  owns_work_ = !before_.empty();  // the old folder
+  discard();
 }
 
 }  // namespace muonrt::tool

@@ -8,9 +8,12 @@
 
 namespace muonrt::tool {
 
-/// A folder that is written beside its place, as NAME.muonrt-tmp, and takes its name by one rename
+/// A folder that is written next to its place, as NAME.muonrt-tmp, and takes its name by one rename
 /// when it is complete. Whenever the process or the machine stops, the name has the old folder or
 /// the new one. A symbolic link stays, and the folder that it points to is written.
+/// A run locks the file NAME.muonrt-tmp.lock, which names the run, before it creates the work
+/// folder, and removes the file after the folder. A work folder without a lock file is therefore of
+/// another program.
 class OutputFolder {
  public:
   /// @param option    of the command line, for messages.
@@ -36,26 +39,23 @@ class OutputFolder {
   void commit();
 
  private:
-  bool is_own() const;
-  void check_target() const;
-  void lock();
-  std::vector<std::filesystem::path> leftovers() const;
-  void clear();
-  void discard() noexcept;
-  void release(const std::filesystem::path& folder) noexcept;
+  bool lock();
+  void require_replaceable() const;
+  std::string checked_state() const;
   void try_exchange() const;
   void exchange();
+  void discard() noexcept;
   [[noreturn]] void keep(const std::string& problem);
   [[noreturn]] void fail_changed() const;
   [[noreturn]] void fail(const std::string& problem) const;
 
-  std::string option_, work_;
+  std::string option_, work_, lock_path_;
   std::filesystem::path target_;
   bool replaces_;
-  std::string id_;      // of this run, in the marker
-  std::string before_;  // state of `target_`; "": it is new
-  FileLock lock_;       // of the work folder
-  bool owned_ = false;  // whether the work folder is to be removed
+  std::string run_;         // this one, in the lock file
+  std::string before_;      // state of `target_`; "": it is missing or empty
+  FileLock lock_;           // of `lock_path_`
+  bool owns_work_ = false;  // whether the work folder is to be removed
 };
 
 }  // namespace muonrt::tool

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.hpp"
-#include "base/sha256.hpp"
 #include "show/table.hpp"
-#include "state/files.hpp"
 
 namespace muonrt::tool {
 
@@ -29,45 +27,34 @@ std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<Te
   return out;
 }
 
-/// A file that is written from its begin to its end.
-class ShardWriter::File {
- public:
-  File(std::string path, bool sums)
-      : path_(std::move(path)), file_(files_, path_ + ".tmp"), sums_(sums) {}
-
-  void add(const void* data, int64_t bytes) {
-    if (bytes > 0) file_.write(data, bytes, size_);
-    if (sums_ && bytes > 0) sha_.update(data, static_cast<size_t>(bytes));
-    size_ += bytes;
-  }
-  void finish() {
-    file_.finish();
-    file_.publish(path_);
-  }
-  int64_t size() const { return size_; }
-  std::string sha256() { return sums_ ? hex(sha_.digest()) : ""; }
-
- private:
-  Files files_;
-  std::string path_;
-  OutFile file_;
-  bool sums_;
-  Sha256 sha_;
-  int64_t size_ = 0;
-};
-
 ShardWriter::ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums)
     : folder_(std::move(folder)), name_(std::move(name)), shards_(std::move(shards)), sums_(sums) {}
 
-ShardWriter::~ShardWriter() = default;
+void ShardWriter::open(const std::string& name) {
+  file_ = std::make_unique<OutFile>(files_, folder_ + "/" + name + ".tmp");
+  bytes_ = 0;
+  sum_ = Sha256();
+}
+
+void ShardWriter::append(const void* data, int64_t bytes) {
+  if (bytes == 0) return;
+  file_->write(data, bytes, bytes_);
+  if (sums_) sum_.update(data, static_cast<size_t>(bytes));
+  bytes_ += bytes;
+}
+
+void ShardWriter::close(const std::string& name, int64_t tensors, bool sums) {
+  file_->finish();
+  file_->publish(folder_ + "/" + name);
+  written_.push_back({name, tensors, bytes_, sums ? hex(sum_.digest()) : ""});
+  file_.reset();
+}
 
 void ShardWriter::finish_last() {
   if (!file_) return;
   MUONRT_CHECK_INTERNAL(left_ == 0, "a tensor was left out");
-  file_->finish();
   const Shard& shard = shards_[written_.size()];
-  written_.push_back({shard.name, std::ssize(shard.entries), file_->size(), file_->sha256()});
-  file_.reset();
+  close(shard.name, std::ssize(shard.entries), sums_);
 }
 
 void ShardWriter::next() {
@@ -75,10 +62,10 @@ void ShardWriter::next() {
   MUONRT_CHECK_INTERNAL(written_.size() < shards_.size(), "all tensors are written");
   Shard& shard = shards_[written_.size()];
   left_ = shard.entries.size();
-  const std::string path = folder_ + "/" + shard.name;
-  const std::string header = tensor_header(shard.entries, shard.metadata, path);
-  file_ = std::make_unique<File>(path, sums_);
-  file_->add(header.data(), std::ssize(header));
+  const std::string header =
+      tensor_header(shard.entries, shard.metadata, folder_ + "/" + shard.name);
+  open(shard.name);
+  append(header.data(), std::ssize(header));
 }
 
 void ShardWriter::add(const void* data, int64_t bytes) {
@@ -86,7 +73,7 @@ void ShardWriter::add(const void* data, int64_t bytes) {
   const Shard& shard = shards_[written_.size()];
   MUONRT_CHECK_INTERNAL(shard.entries[shard.entries.size() - left_].bytes() == bytes,
                         "another tensor belongs here");
-  file_->add(data, bytes);
+  append(data, bytes);
   --left_;
 }
 
@@ -112,10 +99,9 @@ void ShardWriter::write_index() {
                                         {"weight_map", json_object(map)}}) +
                            "\n";
   const std::string name = name_ + ".safetensors.index.json";
-  File index(folder_ + "/" + name, false);
-  index.add(text.data(), std::ssize(text));
-  index.finish();
-  written_.push_back({name, std::ssize(map), std::ssize(text)});
+  open(name);
+  append(text.data(), std::ssize(text));
+  close(name, std::ssize(map), /*sums=*/false);
 }
 
 }  // namespace muonrt::tool

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.hpp"
+#include "state/files.hpp"
 #include "state/safetensors.hpp"
 
 namespace muonrt::tool {
@@ -29,7 +31,6 @@ class ShardWriter {
  public:
   /// @param sums  whether `written` is to have the SHA-256 of each file.
   ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums);
-  ~ShardWriter();
 
   /// The data of the next tensor. Errors: IO, naming the file, as `finish`.
   void add(const void* data, int64_t bytes);
@@ -45,16 +46,21 @@ class ShardWriter {
   const std::vector<Written>& written() const { return written_; }
 
  private:
-  class File;
   void next();
   void finish_last();
   void write_index();
+  void open(const std::string& name);
+  void append(const void* data, int64_t bytes);
+  void close(const std::string& name, int64_t tensors, bool sums);
 
   std::string folder_, name_;
   std::vector<Shard> shards_;
   bool sums_;
   size_t left_ = 0;  // tensors of the file that is open
-  std::unique_ptr<File> file_;
+  Files files_;
+  std::unique_ptr<OutFile> file_;
+  Sha256 sum_;         // of the file
+  int64_t bytes_ = 0;  // of the file
   std::vector<Written> written_;
 };
 

@@ -11,11 +11,6 @@ namespace muonrt::tool {
 /// What the steps that measured found; the same on every rank.
 class HealthLog {
  public:
-  struct Step {
-    int64_t number;
-    Health found;
-  };
-
   /// @param names  of the optimizer's parameters, in their order.
   explicit HealthLog(std::vector<std::string> names) : names_(std::move(names)) {}
 
@@ -23,10 +18,6 @@ class HealthLog {
   /// Throws where replicas differ, naming parameter, ranks and what differs.
   void add(Health found, int64_t number);
 
-  const std::vector<Step>& steps() const { return steps_; }
-  const std::string& name_of(const muonrt_matrix_health_t& matrix) const {
-    return names_.at(static_cast<size_t>(matrix.param));
-  }
   /// One line for each step.
   std::string summary() const;
   /// One JSON object for each matrix of each step.
@@ -37,6 +28,13 @@ class HealthLog {
   std::string json_lines() const;
 
  private:
+  struct Step {
+    int64_t number;
+    Health found;
+  };
+  const std::string& name_of(const muonrt_matrix_health_t& matrix) const {
+    return names_.at(static_cast<size_t>(matrix.param));
+  }
   void require_equal_replicas(const muonrt_health_t& found, int64_t number) const;
 
   std::vector<std::string> names_;

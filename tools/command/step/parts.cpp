@@ -1,6 +1,5 @@
 #include "command/step/parts.hpp"
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace muonrt::tool {
@@ -29,13 +28,7 @@ std::vector<MatrixPart> listed(const PartsConfig& config, int64_t size, const st
       }
       part.runs.push_back({at, at + item.size});
     } else {
-      for (const auto& [begin, end] : item.runs) {
-        if (end > size) {
-          refuse(where, "a range ends at " + std::to_string(end) + " (there are " +
-                            std::to_string(size) + ")");
-        }
-        part.runs.push_back({begin, end});
-      }
+      for (const auto& [begin, end] : item.runs) part.runs.push_back({begin, end});
     }
     at = part.runs.back().end;
   }
@@ -82,27 +75,6 @@ std::vector<MatrixPart> qkv(const PartsConfig& c, int64_t rows, const std::strin
   return out;
 }
 
-/// Every index must lie in exactly one part, or it would never move, or move twice.
-void check_tiling(const std::vector<MatrixPart>& parts, int64_t size, const std::string& where) {
-  std::vector<std::pair<int64_t, int64_t>> runs;
-  for (const MatrixPart& part : parts) {
-    for (const muonrt_run_t& run : part.runs) runs.emplace_back(run.begin, run.end);
-  }
-  std::sort(runs.begin(), runs.end());
-  int64_t at = 0;
-  for (const auto& [begin, end] : runs) {
-    if (begin != at) {
-      refuse(where, (begin > at ? "no part holds index " : "two parts hold index ") +
-                        std::to_string(std::min(begin, at)) + " (the parts must tile the matrix)");
-    }
-    at = end;
-  }
-  if (at != size) {
-    refuse(where, "the parts end at " + std::to_string(at) + ", the matrix at " +
-                      std::to_string(size) + " (the parts must tile the matrix)");
-  }
-}
-
 }  // namespace
 
 std::vector<MatrixPart> parts_of(const PartsConfig& config, int64_t rows, int64_t cols,
@@ -114,7 +86,6 @@ std::vector<MatrixPart> parts_of(const PartsConfig& config, int64_t rows, int64_
                                 : config.kind == "qkv" ? qkv(config, rows, where)
                                                        : listed(config, size, where);
   for (MatrixPart& part : out) part.columns = columns;
-  check_tiling(out, size, where);
   return out;
 }
 

@@ -21,7 +21,8 @@ struct MatrixPart {
 
 /// What `parts` means for matrices of this shape; nothing where it is not given.
 /// @param where  "opt.json: rules[2].parts" and the parameter, for messages.
-/// Throws std::runtime_error where the parts do not tile the matrix.
+/// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that parts
+/// tile the matrix.
 std::vector<MatrixPart> parts_of(const PartsConfig& config, int64_t rows, int64_t cols,
                                  const std::string& where);
 

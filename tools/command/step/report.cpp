@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/sha256.hpp"
-#include "command/step/half.hpp"
 #include "command/table.hpp"
 #include "opt_json/strict_json.hpp"
 
@@ -19,107 +17,58 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Which way each tensor went: standard, gram, adamw, frozen, empty.
-struct Path {
-  std::string name;
-  std::vector<int64_t> owners;  // of its matrices
-};
-
-std::vector<Path> paths_of(const std::vector<StepTensor>& tensors, const std::string& plan) {
-  const Json json = plan.empty() ? Json() : Json::parse(plan);
-  std::vector<Path> out;
-  for (const StepTensor& t : tensors) {
-    Path& path = out.emplace_back();
-    if (!t.steps()) {
-      path.name = *t.config->role == "frozen" ? "frozen" : "empty";
-      continue;
-    }
-    const Json& row = json.at("params").at(static_cast<size_t>(t.index));
-    path.name = row.at("form").get<std::string>();
-    path.owners = row.at("owners").get<std::vector<int64_t>>();
-  }
-  return out;
-}
-
-/// A list of owners, each once.
-std::vector<int64_t> distinct(std::vector<int64_t> owners) {
-  std::sort(owners.begin(), owners.end());
-  owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
-  return owners;
-}
-
-Table params_table(const std::vector<StepTensor>& tensors, const std::vector<Path>& paths,
-                   const std::vector<double>& updates) {
+/// A row for each tensor.
+/// @param paths  receives how many went which way: standard, gram, adamw, frozen, empty.
+Table params_table(const std::vector<StepTensor>& tensors, const std::string& plan,
+                   std::map<std::string, int64_t>& paths) {
   constexpr auto kLeft = Table::Align::kLeft;
   Table table({{"name", "parameter", kLeft},
                {"rule", "rule", kLeft},
                {"path", "path", kLeft},
-               {"owners", "owner", kLeft},
-               {"update_rms", "update RMS"}});
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::vector<int64_t> owners = distinct(paths[i].owners);
-    const Cell update = tensors[i].steps() ? Cell{fmt::format("{:.6e}", updates[i]),
-                                                  cell::scientific(updates[i]).json}
-                                           : cell::nothing();
-    const Cell none = {"-", "[]"};
-    table.add({cell::word(tensors[i].entry->name), cell::word(tensors[i].config->rule),
-               cell::word(paths[i].name), owners.empty() ? none : cell::list(owners), update});
-  }
-  return table;
-}
-
-/// "-" where there is nothing to tell.
-Cell measured(double value) {
-  return std::isfinite(value) ? cell::scientific(value) : cell::nothing();
-}
-
-Table health_table(const HealthLog& log) {
-  constexpr auto kLeft = Table::Align::kLeft;
-  Table table({{"step", "step"},
-               {"name", "parameter", kLeft},
-               {"matrix", "matrix"},
-               {"rows", "rows"},
-               {"cols", "columns"},
-               {"update_rms", "update RMS"},
-               {"weight_rms", "weight RMS"},
-               {"sigma_min", "least sigma"},
-               {"sigma_max", "largest"},
-               {"deviation", "|sigma - 1|"},
-               {"largest_q", "max |Q|"},
-               {"nonfinite", "not finite"}});
-  for (const HealthLog::Step& step : log.steps()) {
-    for (const muonrt_matrix_health_t& m : step.found.matrices) {
-      table.add({cell::count(step.number), cell::word(log.name_of(m)), cell::count(m.index),
-                 cell::count(m.rows), cell::count(m.cols), measured(m.update_rms),
-                 measured(m.weight_rms), measured(m.sigma_min), measured(m.sigma_max),
-                 measured(m.deviation), measured(m.largest_q), cell::count(m.nonfinite)});
+               {"owners", "owner", kLeft}});
+  const Json params = plan.empty() ? Json() : Json::parse(plan).at("params");
+  for (const StepTensor& t : tensors) {
+    std::string path = *t.config->role == "frozen" ? "frozen" : "empty";
+    Cell owners = {"-", "[]"};
+    if (t.steps()) {
+      const Json& row = params.at(static_cast<size_t>(t.index));
+      path = row.at("form").get<std::string>();
+      const auto of_matrices = row.at("owners").get<std::set<int64_t>>();
+      if (!of_matrices.empty()) owners = cell::list({of_matrices.begin(), of_matrices.end()});
     }
+    ++paths[path];
+    table.add({cell::word(t.entry->name), cell::word(t.config->rule), cell::word(path), owners});
   }
   return table;
 }
 
-std::string counts_text(const std::map<std::string, int64_t>& counts, bool json) {
-  if (json) return Json(counts).dump();
+std::string text_of(const std::map<std::string, int64_t>& counts) {
   std::string out;
-  for (const auto& [name, count] : counts) {
+  for (const auto& [name, count] : counts)
     out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, count);
-  }
   return out.empty() ? "none" : out;
 }
 
-}  // namespace
-
-double root_mean_square_change(std::string_view dtype, std::span<const unsigned char> before,
-                               const std::vector<unsigned char>& after) {
-  const size_t bytes = dtype == "F32" ? 4 : 2, count = before.size() / bytes;
-  double sum = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const double d = double{element_as_float(dtype, after.data() + i * bytes)} -
-                     double{element_as_float(dtype, before.data() + i * bytes)};
-    sum += d * d;
-  }
-  return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
+/// As sha256sum prints the files that have tensors.
+std::string sums_text(const std::vector<ShardWriter::Written>& files) {
+  std::string out;
+  for (const auto& file : files)
+    if (!file.sha256.empty()) out += fmt::format("{}  {}\n", file.sha256, file.name);
+  return out;
 }
+
+/// Whether a tensor of GPT-2's names has the shape that only Conv1D, which stores inputs x outputs,
+/// gives it, and no rule says how it is stored.
+bool looks_transposed(const StepTensor& t) {
+  if (!t.steps() || t.adamw() || t.config->transposed) return false;
+  const auto [rows, cols] = t.matrix_shape();
+  const auto named = [&](const char* part) {
+    return t.entry->name.find(part) != std::string::npos;
+  };
+  return ((named("c_attn") || named("c_fc")) && rows < cols) || (named("c_proj") && rows > cols);
+}
+
+}  // namespace
 
 void StepReporter::add_step(const muonrt_report_t& report, const std::string& file) {
   steps_.push_back({report, file, report.skipped ? muonrt_last_error() : "", {}});
@@ -135,44 +84,6 @@ void StepReporter::add_clipped(const Optimizer& optimizer) {
       muonrt_optimizer_clipped_heads(optimizer.get(), layers.data(), heads.data(), count, &count));
   for (size_t i = 0; i < layers.size(); ++i) step.clipped.emplace_back(layers[i], heads[i]);
 }
-
-/// Whether a tensor of GPT-2's names has the shape that only Conv1D, which stores inputs x outputs,
-/// gives it, and nothing says how it is stored.
-bool looks_transposed(const StepTensor& t) {
-  if (!t.steps() || t.adamw() || t.config->transposed) return false;
-  const auto [rows, cols] = t.matrix_shape();
-  const auto named = [&](const char* part) {
-    return t.entry->name.find(part) != std::string::npos;
-  };
-  return ((named("c_attn") || named("c_fc")) && rows < cols) || (named("c_proj") && rows > cols);
-}
-
-namespace {
-
-/// As sha256sum prints the files that have tensors.
-std::string sums_text(const std::vector<ShardWriter::Written>& files) {
-  std::string out;
-  for (const auto& file : files)
-    if (!file.sha256.empty()) out += fmt::format("{}  {}\n", file.sha256, file.name);
-  return out;
-}
-
-std::string sums_json(const std::vector<ShardWriter::Written>& files) {
-  std::vector<std::pair<std::string, std::string>> out;
-  for (const auto& file : files)
-    if (!file.sha256.empty()) out.emplace_back(file.name, json_text(file.sha256));
-  return json_object(out);
-}
-
-/// Of what sha256sum prints.
-std::string digest_of(const std::vector<ShardWriter::Written>& files) {
-  const std::string text = sums_text(files);
-  Sha256 sum;
-  sum.update(text.data(), text.size());
-  return hex(sum.digest());
-}
-
-}  // namespace
 
 void StepReporter::print_notes() const {
   const auto looks = std::find_if(tensors_.begin(), tensors_.end(), looks_transposed);
@@ -191,13 +102,10 @@ void StepReporter::print_notes() const {
   }
 }
 
-void StepReporter::print(const std::string& plan, const std::vector<double>& updates,
-                         const std::vector<ShardWriter::Written>& files,
+void StepReporter::print(const std::string& plan, const std::vector<ShardWriter::Written>& files,
                          const HealthLog& health) const {
-  const std::vector<Path> paths = paths_of(tensors_, plan);
-  std::map<std::string, int64_t> counts;
-  for (const Path& path : paths) ++counts[path.name];
-  const Table table = params_table(tensors_, paths, updates);
+  std::map<std::string, int64_t> paths;
+  const Table table = params_table(tensors_, plan, paths);
   int64_t skipped = 0, orthogonalized = 0, planned = 0;
   Json steps = Json::array();
   std::string lines;
@@ -228,28 +136,33 @@ void StepReporter::print(const std::string& plan, const std::vector<double>& upd
                          steps_[i].file, steps_[i].reason);
   }
   print_notes();
+  const std::string sums = sums_text(files);
+  Sha256 sum;
+  sum.update(sums.data(), sums.size());
+  const std::string digest = hex(sum.digest());
   if (arguments_.json) {
-    fmt::print("{}\n", json_object({{"ranks", fmt::format("{}", world_)},
+    Json sum_of = Json::object();
+    for (const auto& file : files)
+      if (!file.sha256.empty()) sum_of[file.name] = file.sha256;
+    const auto text = [](const Json& json) {
+      return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    };
+    fmt::print("{}\n", json_object({{"ranks", cat(world_)},
                                     {"mesh", json_text(arguments_.mesh)},
-                                    {"steps", steps.dump(-1, ' ', false,
-                                                         nlohmann::json::error_handler_t::replace)},
-                                    {"skipped", fmt::format("{}", skipped)},
-                                    {"paths", counts_text(counts, true)},
-                                    {"sha256", json_text(digest_of(files))},
-                                    {"files", sums_json(files)},
+                                    {"steps", text(steps)},
+                                    {"skipped", cat(skipped)},
+                                    {"paths", text(paths)},
+                                    {"sha256", json_text(digest)},
+                                    {"files", text(sum_of)},
                                     {"params", table.json()},
                                     {"health", health.json_list()}}));
     return;
   }
   if (arguments_.verbose) fmt::print("{}\n", table.text());
-  if (arguments_.verbose && !health.steps().empty())
-    fmt::print("{}\n", health_table(health).text());
   fmt::print("{}{}", lines, health.summary());
   fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
              std::ssize(steps_) - skipped, skipped, orthogonalized, planned);
-  fmt::print("paths: {}\n", counts_text(counts, false));
-  fmt::print("{}", sums_text(files));
-  fmt::print("sha256: {}\n", digest_of(files));
+  fmt::print("paths: {}\n{}sha256: {}\n", text_of(paths), sums, digest);
 }
 
 }  // namespace muonrt::tool

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "command/shards.hpp"
@@ -11,10 +9,6 @@
 #include "opt_json/health.hpp"
 
 namespace muonrt::tool {
-
-/// Of two tensors of equal shape and dtype (F32 or BF16); in double, element after element.
-double root_mean_square_change(std::string_view dtype, std::span<const unsigned char> before,
-                               const std::vector<unsigned char>& after);
 
 /// What `muonrt step` prints.
 class StepReporter {
@@ -27,10 +21,10 @@ class StepReporter {
   void add_step(const muonrt_report_t& report, const std::string& file);
   /// The heads that QK-clip acted on in the step that was added last.
   void add_clipped(const Optimizer& optimizer);
-  /// @param plan     as muonrt_optimizer_describe writes it, "" where nothing steps.
-  /// @param updates  of each tensor. @param files  that the parameters were written into.
-  void print(const std::string& plan, const std::vector<double>& updates,
-             const std::vector<ShardWriter::Written>& files, const HealthLog& health) const;
+  /// @param plan   as muonrt_optimizer_describe writes it, "" if nothing steps.
+  /// @param files  that the parameters were written into.
+  void print(const std::string& plan, const std::vector<ShardWriter::Written>& files,
+             const HealthLog& health) const;
 
  private:
   struct Step {

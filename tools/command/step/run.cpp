@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <limits>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 
 #include "command/info/tensor_layout.hpp"
-#include "command/step/gather.hpp"
+#include "command/output_folder.hpp"
+#include "command/shards.hpp"
 #include "command/step/logits.hpp"
-#include "command/step/output.hpp"
 #include "command/step/report.hpp"
 #include "command/step/session.hpp"
 #include "opt_json/health.hpp"
@@ -37,26 +40,45 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Collective: the parameters into files, on rank 0.
-/// @param out  null on other ranks. @param updates  receives, on rank 0, what each tensor moved by.
+/// Before the work: the folder --out can be written, and so can the file --health, which is no
+/// other one of the command.
+std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
+  auto out = std::make_unique<OutputFolder>("--out", a.out, true);
+  if (a.health.empty()) return out;
+  if (out->contains(a.health))
+    throw std::runtime_error("--health: " + a.health +
+                             " lies in the folder of --out; name one that does not");
+  std::vector<NamedFile> inputs = {{"--params", a.params}, {"--config", a.config}};
+  for (const std::string& path : a.grads) inputs.push_back({"--grads", path});
+  for (const std::string& path : a.logits) inputs.push_back({"--logits", path});
+  require_writable({{"--health", a.health}}, inputs);
+  return out;
+}
+
+/// For the parameters, in their order: files of the folder and their index, cut by
+/// --max-shard-bytes, else as --params is cut.
+std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
+  constexpr const char* kModel = "model";
+  const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();
+  std::vector<Shard> shards;
+  if (a.most > 0 || params.files().size() == 1)
+    shards = cut_into_shards(kModel, params.table().entries, params.table().metadata, most);
+  else
+    for (const auto& file : params.files())
+      shards.push_back({std::filesystem::path(file->path()).filename().string(),
+                        file->table().entries, file->table().metadata});
+  return std::make_unique<ShardWriter>(OutputFolder::work_path(a.out), kModel, std::move(shards),
+                                       true);
+}
+
+/// Collective: the parameters into files, on rank 0. @param out  null on other ranks.
 void write_parameters(Comm& comm, StepSession& session, const TensorModel& params,
-                      const std::vector<StepTensor>& tensors, ShardWriter* out,
-                      std::vector<double>& updates) {
+                      const std::vector<StepTensor>& tensors, ShardWriter* out) {
   for (const StepTensor& t : tensors) {
-    const auto before = params.bytes(*t.entry);
-    double moved = 0;
-    if (t.steps()) {
-      const auto after = gather_elements(comm, t.entry->elements(), element_bytes(t.entry->dtype),
-                                         t.layout->stretches(comm.rank()), session.data(t),
-                                         "param " + shown(t.entry->name));
-      if (out) {
-        moved = root_mean_square_change(t.entry->dtype, before, after);
-        out->add(after.data(), std::ssize(after));
-      }
-    } else if (out) {
-      out->add(before.data(), std::ssize(before));
-    }
-    updates.push_back(moved);
+    std::vector<unsigned char> after;
+    if (t.steps()) after = gather_tensor(comm, t, session.data(t));
+    const auto data = t.steps() ? std::span<const unsigned char>(after) : params.bytes(*t.entry);
+    if (out) out->add(data.data(), std::ssize(data));
   }
   if (out) out->finish();
 }
@@ -103,7 +125,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
   StepSession session(comm, config, params, tensors, grads, a.where);
-  const StepLogits logits(config, session.used(), a.logits, grads.size());
+  const auto logits = read_logits(config, session.used(), a.logits, grads.size());
   check_state(a, session);
   if (!a.state_in.empty()) load_state(session, a.state_in, root);
   std::vector<std::string> names;
@@ -113,19 +135,17 @@ int run_step(Comm& comm, const StepArguments& a) {
   HealthLog health(names);
   StepReporter report(tensors, config, a, comm.size());
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
-    const std::vector<float> heads = logits.empty() ? std::vector<float>{} : logits.at(i);
-    const muonrt_report_t done = session.step(*grads[i], heads);
+    const muonrt_report_t done = session.step(*grads[i], logits[i]);
     report.add_step(done, grads[i]->path());
     if (done.health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
-    if (!logits.empty()) report.add_clipped(session.optimizer());
+    if (!logits[i].empty()) report.add_clipped(session.optimizer());
   }
-  std::vector<double> updates;
   const std::unique_ptr<ShardWriter> out = root ? make_writer(a, params) : nullptr;
-  write_parameters(comm, session, params, tensors, out.get(), updates);
+  write_parameters(comm, session, params, tensors, out.get());
   if (a.state_out) save_state(session, a.out);
   if (root) {
-    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), updates,
-                 out->written(), health);
+    report.print(session.empty() ? "" : session.optimizer().describe(MUONRT_JSON), out->written(),
+                 health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
     // All is complete, and what is printed is out, before the folder takes its name.

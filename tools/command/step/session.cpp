@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "command/step/half.hpp"
 #include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
@@ -41,7 +40,7 @@ void check_gradient(const TensorModel& file, const StepTensor& t, const std::str
                              ", that of the parameter " + shape_text(t.entry->shape) +
                              "; give gradients of these parameters");
   }
-  if (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16") {
+  if (!is_float(entry->dtype)) {
     throw std::runtime_error(where + ": its dtype is " + entry->dtype +
                              " (F32, BF16 or F16 belong there); convert it");
   }
@@ -106,14 +105,12 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
 
 void StepSession::take_param(const TensorModel& params, Local& local) {
   const StepTensor& t = *local.tensor;
-  local.stretches = t.layout->stretches(rank_);
-  const auto cut = cut_tensor(params, *t.entry, local.stretches, element_bytes(t.entry->dtype));
+  const auto cut = cut_tensor(params, *t.entry, t.layout->stretches(rank_));
   local.data = memory_.allocate(std::ssize(cut));
   if (!cut.empty()) std::memcpy(local.data, cut.data(), cut.size());
   local.grad_stretches = t.grads().stretches(rank_);
-  int64_t elements = 0;
-  for (const Stretch& s : local.grad_stretches) elements += s.count;
-  local.grad = memory_.allocate(elements * element_bytes(local.grad_dtype));
+  local.grad =
+      memory_.allocate(elements_of(local.grad_stretches) * element_bytes(local.grad_dtype));
   for (const MatrixPart& part : t.parts) {
     muonrt_part_t& p = local.parts.emplace_back();
     muonrt_part_init(&p);
@@ -162,11 +159,15 @@ void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   const StepTensor& t = *local.tensor;
   if (local.grad_stretches.empty()) return;
   const TensorEntry& entry = grads.at(gradient_name(grads, t, t.grads().addend(rank_)));
-  const auto cut = cut_tensor(grads, entry, local.grad_stretches, element_bytes(entry.dtype));
+  const auto cut = cut_tensor(grads, entry, local.grad_stretches);
   if (entry.dtype == local.grad_dtype) {
     if (!cut.empty()) std::memcpy(local.grad, cut.data(), cut.size());
-  } else {
-    widen(entry.dtype, cut, local.grad);
+    return;
+  }
+  const auto bytes = static_cast<size_t>(element_bytes(entry.dtype));
+  for (size_t i = 0; i < cut.size() / bytes; ++i) {
+    const float value = element_as_float(entry.dtype, cut.data() + i * bytes);
+    std::memcpy(local.grad + i * sizeof value, &value, sizeof value);
   }
 }
 

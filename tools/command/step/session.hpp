@@ -22,7 +22,7 @@ class StepSession {
               const std::vector<std::unique_ptr<TensorModel>>& grads, const RunDevice& where);
 
   /// Collective: one step with the gradients of this file.
-  /// @param logits  for QK-clip, as StepLogits gives them.
+  /// @param logits  for QK-clip, as read_logits returns them.
   muonrt_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   /// Rules of the parameters that step, ascending.
@@ -37,7 +37,7 @@ class StepSession {
  private:
   struct Local {
     const StepTensor* tensor = nullptr;
-    std::vector<Stretch> stretches, grad_stretches;
+    std::vector<Stretch> grad_stretches;
     std::string grad_dtype;  // of the buffer: F32 or BF16
     unsigned char *data = nullptr, *grad = nullptr;
     std::vector<muonrt_part_t> parts;

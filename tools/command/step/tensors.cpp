@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/dtype.hpp"
 #include "opt_json/strict_json.hpp"
 
 namespace muonrt::tool {
@@ -34,14 +35,9 @@ size_t dims_of(const std::string& mesh) {
   return out;
 }
 
-std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const std::string& mesh,
-                                        const std::string& placements, const char* key) {
-  const LayoutConfig& l = t.config->layout;
-  ExactWords words{t.entry->shape, mesh,         placements, l.reading,
-                   l.cuts,         l.row_bounds, l.owner,    l.flat};
-  const bool cuts = !l.cuts.empty() || !l.row_bounds.empty() || !l.owner.empty() || !l.flat.empty();
-  if (placements.empty() && !cuts) words.placements = replicated(dims_of(mesh));
-  if (words.placements.empty()) words.reading.clear();
+/// @param key  of opt.json, for messages.
+std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& words,
+                                        const std::string& key) {
   try {
     return std::make_unique<TensorLayout>(words);
   } catch (const std::exception& e) {
@@ -49,41 +45,15 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const std::string& 
   }
 }
 
+/// What the optimizer cannot check because it does not see opt.json.
 void check_kind(const StepTensor& t) {
-  const size_t dims = t.entry->shape.size();
-  const auto refuse = [&](const std::string& problem) {
-    throw std::runtime_error(t.where + ": " + problem);
-  };
-  if (t.entry->dtype != "F32" && t.entry->dtype != "BF16") {
-    refuse("its dtype is " + t.entry->dtype +
-           " (F32 and BF16 can be stepped); convert it, or give it the role frozen");
-  }
-  const std::string rank = std::to_string(dims) + (dims == 1 ? " dimension" : " dimensions");
-  if (t.config->role == "matrix" && t.config->batch_dims) {
-    refuse("batch_dims is " + std::to_string(*t.config->batch_dims) +
-           ", but the role is matrix; give it the role stack");
-  }
-  const bool given = t.config->batch_dims || t.config->row_dims;
-  if (!given && t.stack() && dims != 3) {
-    refuse("role stack, but it has " + rank +
-           " (3 belong to a stack, or say batch_dims, row_dims)");
-  }
-  if (given && !t.adamw() && dims <= static_cast<size_t>(t.batch_dims() + t.row_dims())) {
-    refuse("batch_dims is " + std::to_string(t.batch_dims()) + " and row_dims " +
-           std::to_string(t.row_dims()) + ", but its shape is " + shape_text(t.entry->shape) +
-           " (the columns need a dimension after those); correct them");
-  }
-  if (!t.adamw() && dims < 2) refuse("role matrix, but it has " + rank + " (2 or more are needed)");
-  if (dims > 8) refuse("it has " + rank + " (at most 8)");
-  if (t.adamw() && !t.config->parts.kind.empty()) {
-    refuse("it has parts, but AdamW works element by element");
-  }
-}
-
-void take_parts(StepTensor& t) {
-  if (t.adamw()) return;
-  const auto [rows, cols] = t.matrix_shape();
-  t.parts = parts_of(t.config->parts, rows, cols, t.where + ": parts");
+  if (t.entry->dtype != "F32" && t.entry->dtype != "BF16")
+    throw std::runtime_error(
+        t.where + ": its dtype is " + t.entry->dtype +
+        " (F32 and BF16 can be stepped); convert it, or give it the role frozen");
+  if (t.config->role == "matrix" && t.config->batch_dims)
+    throw std::runtime_error(t.where + ": batch_dims is " + std::to_string(*t.config->batch_dims) +
+                             ", but the role is matrix; give it the role stack");
 }
 
 void take_layouts(StepTensor& t, const std::string& given, int world) {
@@ -92,19 +62,20 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
   const std::string mesh = !given.empty()                  ? given
                            : world == 1 && !placed.empty() ? mesh_of_ones(placed)
                                                            : "world=" + std::to_string(world);
-  t.layout = layout_of(t, mesh, l.placements, l.placements.empty() ? "layout" : "placements");
+  const bool cuts = !l.cuts.empty() || !l.row_bounds.empty() || !l.owner.empty() || !l.flat.empty();
+  const bool whole = l.placements.empty() && !cuts;
+  t.layout = layout_of(t,
+                       {t.entry->shape, mesh, whole ? replicated(dims_of(mesh)) : l.placements,
+                        cuts ? "" : l.reading, l.cuts, l.row_bounds, l.owner, l.flat},
+                       l.placements.empty() ? "layout" : "placements");
   if (l.placements.find('P') != std::string::npos) {
     throw std::runtime_error(t.where + ": placements: " + l.placements +
                              " hold P (a parameter is no sum; write P in grad_placements)");
   }
   if (l.grad_placements.empty()) return;
-  // The gradient has these placements alone: row bounds and such are of the parameter.
-  ExactWords words{t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}};
-  try {
-    t.grad_layout = std::make_unique<TensorLayout>(words);
-  } catch (const std::exception& e) {
-    throw std::runtime_error(t.where + ": grad_placements: " + e.what());
-  }
+  // The gradient has these placements only: row bounds and such are of the parameter.
+  t.grad_layout = layout_of(t, {t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}},
+                            "grad_placements");
   t.partial = l.grad_placements.find('P') != std::string::npos;
 }
 
@@ -134,7 +105,8 @@ std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig
     check_kind(t);
     take_layouts(t, mesh, world);
     if (entry.bytes() == 0) continue;  // nothing that could move
-    take_parts(t);
+    const auto [rows, cols] = t.matrix_shape();
+    t.parts = parts_of(t.config->parts, rows, cols, t.where + ": parts");
     t.index = index++;
     used.push_back(t.rule);
   }
@@ -142,16 +114,80 @@ std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig
   return out;
 }
 
+bool is_float(std::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
+float element_as_float(std::string_view dtype, const unsigned char* at) {
+  if (dtype == "F32") {
+    float out;
+    std::memcpy(&out, at, sizeof out);
+    return out;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return dtype == "F16" ? to_f32(f16{bits}) : to_f32(bf16{bits});
+}
+
+int64_t elements_of(const std::vector<Stretch>& stretches) {
+  int64_t out = 0;
+  for (const Stretch& s : stretches) out += s.count;
+  return out;
+}
+
 std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
-                                      const std::vector<Stretch>& stretches, int64_t bytes) {
-  int64_t count = 0;
-  for (const Stretch& s : stretches) count += s.count;
-  std::vector<unsigned char> out(static_cast<size_t>(count * bytes));
+                                      const std::vector<Stretch>& stretches) {
+  const int64_t bytes = element_bytes(entry.dtype);
+  std::vector<unsigned char> out(static_cast<size_t>(elements_of(stretches) * bytes));
   const auto from = file.bytes(entry);
   for (const Stretch& s : stretches)
     std::memcpy(out.data() + s.local * bytes, from.data() + s.element * bytes,
                 static_cast<size_t>(s.count * bytes));
   return out;
+}
+
+std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, const void* local) {
+  const int64_t bytes = element_bytes(tensor.entry->dtype);
+  std::vector<std::vector<unsigned char>> shards(static_cast<size_t>(comm.size()));
+  const auto size_on = [&](int rank) {
+    return static_cast<size_t>(elements_of(tensor.layout->stretches(rank)) * bytes);
+  };
+  const auto* own = static_cast<const unsigned char*>(local);
+  std::vector<unsigned char>& mine = shards[static_cast<size_t>(comm.rank())];
+  mine.assign(own, own + size_on(comm.rank()));
+  std::vector<muonrt_message_t> sends, receives;
+  if (comm.rank() != 0) {
+    if (!mine.empty()) sends.push_back({0, 0, mine.data(), std::ssize(mine)});
+    comm.exchange(sends, receives);
+    return {};
+  }
+  for (int r = 1; r < comm.size(); ++r) {
+    auto& shard = shards[static_cast<size_t>(r)];
+    shard.resize(size_on(r));
+    if (!shard.empty()) receives.push_back({r, 0, shard.data(), std::ssize(shard)});
+  }
+  comm.exchange(sends, receives);
+
+  std::vector<unsigned char> whole(static_cast<size_t>(tensor.entry->bytes()));
+  std::vector<bool> placed(static_cast<size_t>(tensor.entry->elements()), false);
+  const auto length = static_cast<size_t>(bytes);
+  for (int r = 0; r < comm.size(); ++r) {
+    for (const Stretch& s : tensor.layout->stretches(r)) {
+      for (int64_t i = 0; i < s.count; ++i) {
+        const auto element = static_cast<size_t>(s.element + i);
+        unsigned char* to = whole.data() + element * length;
+        const unsigned char* from = shards[static_cast<size_t>(r)].data() + (s.local + i) * bytes;
+        if (placed[element] && std::memcmp(to, from, length) != 0)
+          throw std::runtime_error("param " + shown(tensor.entry->name) + ": rank " +
+                                   std::to_string(r) + " holds another value of element " +
+                                   std::to_string(element) +
+                                   " than a rank before it (replicas differ)");
+        std::memcpy(to, from, length);
+        placed[element] = true;
+      }
+    }
+  }
+  return whole;
 }
 
 }  // namespace muonrt::tool

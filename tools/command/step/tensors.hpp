@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,9 +46,18 @@ struct StepTensor {
 std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world);
 
+/// Whether element_as_float can read values of a dtype of safetensors.
+bool is_float(std::string_view dtype);
+/// One value of F32, BF16 or F16.
+float element_as_float(std::string_view dtype, const unsigned char* at);
+
+int64_t elements_of(const std::vector<Stretch>& stretches);
 /// The elements of a tensor that a rank holds, in its local order.
-/// @param bytes  of an element.
 std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
-                                      const std::vector<Stretch>& stretches, int64_t bytes);
+                                      const std::vector<Stretch>& stretches);
+/// Collective: the whole tensor on rank 0, nothing on the other ranks. Throws on rank 0 if ranks
+/// hold different values of one element.
+/// @param local  the elements that this rank holds, in its local order.
+std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, const void* local);
 
 }  // namespace muonrt::tool
