@@ -17,7 +17,6 @@ void add_bench_elementwise(CLI::App& bench, Work& work);
 void add_bench_exchange(CLI::App& bench, Work& work);
 void add_bench_gemm(CLI::App& bench, Work& work);
 void add_bench_ns(CLI::App& bench, Work& work);
-void add_bench_plan(CLI::App& bench, Work& work);
 void add_bench_step(CLI::App& bench, Work& work);
 void add_info(CLI::App& app, Work& work);
 void add_info_coefficients(CLI::App& info, Work& work);

@@ -25,8 +25,7 @@ bool says_it_once(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   const CLI::App* const top = app.get_subcommands().front();
-  const bool measures = top->get_name() == "bench" && at->get_name() != "plan";
-  return !measures && at->get_option_no_throw("--ranks") == nullptr;
+  return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
 /// CLI11 takes whole numbers beyond 64 bits for the largest or the least one.

@@ -5,11 +5,9 @@
 namespace muonrt::tool {
 
 void add_bench(CLI::App& app, Work& work) {
-  auto* command =
-      app.add_subcommand("bench", "times, with the number of wrong results beside them");
+  auto* command = app.add_subcommand("bench", "times, and the number of wrong results");
   command->require_subcommand(1);
   add_bench_step(*command, work);
-  add_bench_plan(*command, work);
   add_bench_exchange(*command, work);
   add_bench_gemm(*command, work);
   add_bench_ns(*command, work);

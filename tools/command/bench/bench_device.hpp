@@ -7,31 +7,60 @@
 
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
+#include "base/error.hpp"
+#include "command/bench/bench_options.hpp"
 #include "command/bench/bench_report.hpp"
 
 namespace muonrt::tool {
 
-/// Where products come from, by name: a device whose Ops::multiply is that product.
+/// A source of products: a device whose Ops::multiply computes them.
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
-  bool plain = false;  // loops: left out of large products
-  bool best = false;   // the vendor's at their best: in full, symmetric or not, the depth in parts
+  bool plain = false;  // portable loops: left out of large products
+  bool best = false;   // the vendor's fastest: computes symmetric products in full, sums in parts
 };
-/// Those asked for, of all that there are. The CUDA list is where a new kernel for products adds
-/// itself (bench_providers.cpp).
-/// Throws CLI::ValidationError for a name that there is not.
-/// @param best  with those that are there to be measured against alone.
-std::vector<Provider> providers(const DeviceArguments& where, bool best = false);
-/// Those that this device has, at least one; the report learns why the others are left out.
-std::vector<Provider> present_providers(BenchReport& report, bool best = false);
+/// The providers of --providers, or all. A new kernel for products needs a line in this function.
+/// Throws CLI::ValidationError for an unknown name, and for --tune without sm90.
+/// @param best  includes those that are only compared with.
+std::vector<Provider> providers(const DeviceArguments& arguments, bool best = false);
+
+/// The report of a benchmark of one device.
+struct DeviceReport : BenchReport {
+  DeviceReport(const DeviceArguments& a, std::vector<Table::Column> columns)
+      : BenchReport({a.json, a.stream, false}, std::move(columns)), arguments(a) {}
+  const DeviceArguments& arguments;
+
+  /// Does `work`, which adds rows, and finishes the report even if `work` throws. Returns the exit
+  /// status.
+  int run(const std::function<void()>& work);
+  /// Finishes the report and ends the process immediately, because freeing what a device that hangs
+  /// still uses would wait without a limit.
+  [[noreturn]] void give_up(const std::string& why);
+};
+
+/// The providers that this device has, at least one; the report names the others.
+std::vector<Provider> present_providers(DeviceReport& report, bool best = false);
+
+/// Does `work`; errors get the provider's name.
+template <class Work>
+auto on_behalf_of(const std::string& provider, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw Error(error.status(), provider + ": " + error.message());
+  }
+}
 
 /// A device, a stream, and memory that lives as long.
 class Workbench {
  public:
   explicit Workbench(std::unique_ptr<Device> made);
-  /// Where the provider's device does not answer the report gives up.
-  Workbench(const Provider& provider, BenchReport& report);
+  /// If the provider's device does not answer in time, the report gives up.
+  /// @param name  of the provider in that message.
+  Workbench(const Provider& provider, const std::string& name, DeviceReport& report);
+  Workbench(const Provider& provider, DeviceReport& report)
+      : Workbench(provider, provider.name, report) {}
   Device& device() { return *device_; }
   Ops& ops() { return device_->ops(); }
   Stream& stream() { return *stream_; }
@@ -40,10 +69,6 @@ class Workbench {
   void* take(int64_t bytes);
   void put(void* to, const void* from, int64_t bytes);
   void get(void* to, const void* from, int64_t bytes);
-  /// Calls visit(bytes in host memory, their offset, how many) for one piece of `from` after the
-  /// other.
-  void look(const void* from, int64_t bytes,
-            const std::function<void(const void* piece, int64_t offset, int64_t size)>& visit);
   template <class T>
   T* put(const std::vector<T>& values) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
@@ -51,23 +76,29 @@ class Workbench {
     put(at, static_cast<const void*>(values.data()), bytes);
     return static_cast<T*>(at);
   }
-  /// `count` values, made on many threads.
+  /// Writes `count` values, which are made on many threads.
   void put_values(void* to, DType dtype, int64_t count,
                   const std::function<float(int64_t index)>& value);
-  /// Milliseconds of one run, on the device's clock.
+  /// Elements of the matrices that are infinite or NaN, such as those of a tile that was never
+  /// stored into memory that held NaN.
+  int64_t not_finite(const MatrixBatch& m);
+  /// Milliseconds of one run on the device's clock.
   double time_once(const std::function<void()>& enqueue);
-  /// Of memory's bytes, by the device.
+  /// A hash of memory's bytes, computed by the device.
   uint64_t hash(const void* memory, int64_t bytes);
 
  private:
-  /// Calls `move(offset, size)` for pieces that the staging memory holds.
-  void by_pieces(int64_t bytes, const std::function<void(int64_t offset, int64_t size)>& move);
+  /// Calls `move(offset, size)` for blocks that fit into the staging memory.
+  void by_blocks(int64_t bytes, const std::function<void(int64_t offset, int64_t size)>& move);
+  /// Calls visit(bytes in host memory, their offset, their number) for block after block of `from`.
+  void read(const void* from, int64_t bytes,
+            const std::function<void(const void* block, int64_t offset, int64_t size)>& visit);
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> done_;
   std::string name_;
-  BenchReport* report_ = nullptr;
+  DeviceReport* report_ = nullptr;
   std::vector<Buffer> memory_;
   Buffer staging_;
 };

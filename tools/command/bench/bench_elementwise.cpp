@@ -3,10 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "command/bench/bench_device.hpp"
-#include "command/bench/bench_scenes.hpp"
 #include "command/bench/bench_timer.hpp"
-#include "command/bench/median.hpp"
+#include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "host/host_device.hpp"
@@ -19,15 +17,181 @@ struct Arguments : DeviceArguments {
   int64_t elements = int64_t{1} << 24;
 };
 
-/// Bytes that one run of the pass leaves otherwise than the host's plain pass does.
-int64_t wrong(BenchReport& report, int64_t elements, const Provider& provider,
-              const ElementwisePass& pass) {
+constexpr int64_t kCols = 4096, kStamp = 7;
+constexpr int64_t kWideRows = 4096, kWideCols = 11008;
+
+enum class Data {
+  kMuon,        // a bf16 parameter with master and momentum, its bf16 gradient, a message
+  kRemainder,   // the same with a remainder of 16 bits instead of the master
+  kStochastic,  // the same without either, rounded stochastically
+  kAdamW,       // with a master and a variance
+  kTall,        // a matrix that is stored transposed, and a message
+  kMatrix,      // 4096 x 11008, or as much of it as there are elements
+};
+
+/// The operands of a pass over at most `elements` elements, in a device's memory.
+struct Scene {
+  Workbench& bench;
+  Ops& ops;
+  Stream& stream;
+  int64_t rows = 0, cols = 0;
+  std::vector<Piece> pieces;
+  std::vector<int32_t> list = {0};
+  ParamView view;
+  ParamView* params = nullptr;
+  MuonScalars* groups = nullptr;
+  AdamScalars* adam = nullptr;
+  Findings* findings = nullptr;
+  Ballot* sum = nullptr;
+  void *message = nullptr, *other = nullptr;
+  std::vector<Owned> owned;
+  std::vector<MatrixPiece> placed;
+  MatrixBatch matrix, normal;
+
+  Scene(Workbench& on, Data data, int64_t most) : bench(on), ops(on.ops()), stream(on.stream()) {
+    cols = std::min(data == Data::kMatrix ? kWideCols : kCols, most);
+    if (data == Data::kTall)  // a power of two, so that there are 2 to 8 times as many rows
+      for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
+    rows = most / cols;
+    if (data == Data::kMatrix) rows = std::min(rows, kWideRows);
+    findings = bench.put(std::vector<Findings>(1));
+    message = bench.put(bench_values(6, DType::kBF16, elements()));
+    other = bench.put(std::vector<unsigned char>(static_cast<size_t>(2 * elements())));
+    if (data == Data::kTall || data == Data::kMatrix) {
+      make_matrices();
+    } else {
+      make_parameter(data);
+    }
+  }
+  int64_t elements() const { return rows * cols; }
+
+  void make_parameter(Data data) {
+    const int64_t n = elements();
+    const auto values = [&](uint64_t seed, DType dtype) {
+      return bench.put(bench_values(seed, dtype, n));
+    };
+    Piece piece{};
+    piece.rows = rows;
+    piece.cols = piece.local_ld = piece.tensor_ld = cols;
+    piece.update_scale = 0.3f;
+    pieces = {piece};
+    view.numel = n;
+    view.param_dtype = view.grad_dtype = DType::kBF16;
+    view.param = values(1, DType::kBF16);
+    view.grad = values(2, DType::kBF16);
+    view.momentum = reinterpret_cast<float*>(values(4, DType::kF32));
+    if (data == Data::kRemainder) {
+      view.form = WeightForm::kRemainder;
+      view.remainder = reinterpret_cast<uint16_t*>(values(3, DType::kBF16));
+    } else if (data == Data::kStochastic) {
+      view.form = WeightForm::kStochastic;
+      view.seed = 7;
+    } else {
+      view.form = WeightForm::kMaster;
+      view.master = reinterpret_cast<float*>(values(3, DType::kF32));
+    }
+    if (data == Data::kAdamW) {
+      auto variance = bench_values(5, DType::kF32, n);
+      for (int64_t i = 0; i < n; ++i) variance[static_cast<size_t>(4 * i + 3)] &= 0x7f;
+      view.variance = reinterpret_cast<float*>(bench.put(variance));
+    }
+    params = bench.put(std::vector<ParamView>{view});
+    MuonScalars group;
+    group.rate = 0.01f;
+    group.decay = 0.001f;
+    groups = bench.put(std::vector<MuonScalars>{group});
+    AdamScalars scalars;
+    scalars.rate = 0.01f;
+    scalars.decay = 0.001f;
+    adam = bench.put(std::vector<AdamScalars>{scalars});
+    sum = bench.put(std::vector<Ballot>{Ballot{1, kStamp, 0, 0, 0}});
+  }
+
+  void make_matrices() {
+    owned = {{0, rows, cols}};
+    placed = {{0, rows, cols, 0, 0, 0}};
+    const int64_t m = owned[0].short_side(), n = owned[0].long_side();
+    const int64_t ld = bench.ops().leading_dimension(n, DType::kBF16);
+    // The position in the matrix determines the value of an element, whatever the padding.
+    const auto dense = bench_values(7, DType::kBF16, elements());
+    std::vector<unsigned char> padded(static_cast<size_t>(2 * m * ld));
+    for (int64_t row = 0; row < m; ++row)
+      std::copy_n(dense.begin() + 2 * row * n, 2 * n, padded.begin() + 2 * row * ld);
+    matrix = {bench.put(padded), DType::kBF16, m, n, ld, 1, m * ld};
+    normal = matrix;
+    normal.data = bench.put(padded);
+  }
+
+  /// The bytes that the passes write, without the padding of rows.
+  std::vector<unsigned char> result() {
+    std::vector<unsigned char> out;
+    const auto add = [&](const void* from, int64_t count, int64_t size, int64_t stride) {
+      if (!from) return;
+      std::vector<unsigned char> bytes(static_cast<size_t>(count * stride));
+      bench.get(bytes.data(), from, std::ssize(bytes));
+      for (auto row = bytes.begin(); row != bytes.end(); row += stride)
+        out.insert(out.end(), row, row + size);
+    };
+    const std::pair<const void*, int64_t> dense[] = {{view.param, 2},     {view.master, 4},
+                                                     {view.remainder, 2}, {view.momentum, 4},
+                                                     {view.variance, 4},  {other, 2}};
+    for (const auto& [from, size] : dense) add(from, 1, size * elements(), size * elements());
+    for (const MatrixBatch& m : {matrix, normal}) add(m.data, m.rows, 2 * m.cols, 2 * m.ld);
+    return out;
+  }
+};
+
+struct Pass {
+  const char* name;
+  int64_t bytes;  // that must move for each element
+  Data data;
+  void (*enqueue)(Scene& s);
+};
+
+void commit_muon(Scene& s) {
+  s.ops.commit_muon(s.stream, s.pieces, {.params = s.params, .groups = s.groups},
+                    {.data = s.message, .dtype = DType::kBF16},
+                    {.sum = s.sum, .world = 1, .stamp = kStamp});
+}
+
+constexpr Pass kPasses[] = {
+    {"copy", 4, Data::kMuon,
+     [](Scene& s) { s.ops.copy(s.stream, s.other, s.message, 2 * s.elements()); }},
+    {"pack", 8, Data::kMuon,
+     [](Scene& s) {
+       s.ops.pack_direction(s.stream, s.pieces, {.params = s.params, .groups = s.groups},
+                            {.data = s.other, .dtype = DType::kBF16}, s.findings);
+     }},
+    {"scan", 2, Data::kMuon, [](Scene& s) { s.ops.scan(s.stream, s.list, s.params, s.findings); }},
+    {"commit", 22, Data::kMuon, commit_muon},
+    {"commit remainder", 20, Data::kRemainder, commit_muon},
+    {"commit stochastic", 16, Data::kStochastic, commit_muon},
+    {"adamw", 28, Data::kAdamW,
+     [](Scene& s) {
+       s.ops.commit_adamw(s.stream, s.list, {}, {.params = s.params, .adam = s.adam},
+                          {.sum = s.sum, .world = 1, .stamp = kStamp});
+     }},
+    {"unpack tall", 4, Data::kTall,
+     [](Scene& s) {
+       s.ops.unpack(s.stream, s.placed, s.owned, &s.matrix,
+                    {.data = s.message, .dtype = DType::kBF16});
+     }},
+    {"pack tall", 4, Data::kTall,
+     [](Scene& s) {
+       s.ops.pack(s.stream, s.placed, s.owned, &s.matrix, {.data = s.other, .dtype = DType::kBF16},
+                  s.findings);
+     }},
+    {"normalize", 6, Data::kMatrix,
+     [](Scene& s) { s.ops.normalize(s.stream, s.matrix, s.normal, {}, s.findings); }}};
+
+/// Bytes of one run's results that differ from those of the host's portable pass.
+int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
   const Provider host = {"host", [] { return host::make_host_device({1, true}); }};
   std::vector<unsigned char> results[2];
   for (const bool reference : {true, false}) {
     Workbench bench(reference ? host : provider, report);
-    ElementwiseScene scene(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
-    (scene.*pass.enqueue)();
+    Scene scene(bench, pass.data, std::min<int64_t>(elements, int64_t{1} << 20));
+    pass.enqueue(scene);
     bench.finish();
     results[reference] = scene.result();
   }
@@ -36,53 +200,45 @@ int64_t wrong(BenchReport& report, int64_t elements, const Provider& provider,
   return out;
 }
 
-Table make_table() {
-  std::vector<Table::Column> columns = {{"pass", "pass", Table::Align::kLeft, 17},
-                                        {"rows", "rows"},
-                                        {"cols", "cols"},
-                                        {"bytes_per_element", "B/element"}};
-  for (const Table::Column& column : time_columns()) columns.push_back(column);
-  columns.push_back({"gbps", "GB/s", Table::Align::kRight, 8});
-  columns.push_back({"of_copy", "of copy", Table::Align::kRight, 7});
-  columns.push_back({"wrong", "#wrong"});
-  return Table(columns);
-}
-
-void measure(const Arguments& a, BenchReport& report) {
+void measure(const Arguments& a, DeviceReport& report) {
   const Provider provider = present_providers(report).front();
   Workbench common(provider, report);
   const Filler filler(common);
-  double copy_rate = 0;
-  for (const ElementwisePass& pass : elementwise_passes()) {
+  double copy_rate = 0;  // of the first pass
+  for (const Pass& pass : kPasses) {
     Workbench bench(provider, report);
-    ElementwiseScene scene(bench, pass.data, a.elements);
+    Scene scene(bench, pass.data, a.elements);
     std::vector<TimedWork> works;
     works.emplace_back(
-        bench, filler, [&](int64_t) { (scene.*pass.enqueue)(); }, Provider{pass.name, {}});
+        bench, filler, [&](int64_t) { pass.enqueue(scene); }, pass.name);
     time_in_turns(a, filler, works);
     const Times& times = works.front().times();
-    const int64_t bad = wrong(report, a.elements, provider, pass);
     const double rate =
         static_cast<double>(pass.bytes * scene.elements()) / median_of(times.ms) * 1e-6;
     if (copy_rate == 0) copy_rate = rate;
-    std::vector<Cell> row = {cell::word(pass.name), cell::count(scene.rows()),
-                             cell::count(scene.cols()), cell::count(pass.bytes)};
-    for (const Cell& time : time_cells(times)) row.push_back(time);
-    row.push_back(cell::number(rate, 1));
-    row.push_back(cell::number(rate / copy_rate, 3));
-    row.push_back(cell::count(bad));
-    report.add(row, bad);
+    report.add(joined<Cell>({{cell::word(pass.name), cell::count(scene.rows),
+                              cell::count(scene.cols), cell::count(pass.bytes)},
+                             time_cells(times),
+                             {cell::number(rate, 1), cell::number(rate / copy_rate, 3)}}),
+               wrong(report, a.elements, provider, pass));
   }
 }
 
 int run(const Arguments& a) {
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
-  BenchReport report(a, make_table());
+  DeviceReport report(
+      a,
+      joined<Table::Column>({{{"pass", "pass", Table::Align::kLeft, 17},
+                              {"rows", "rows", Table::Align::kRight, 5},
+                              {"cols", "cols", Table::Align::kRight, 5},
+                              {"bytes_per_element", "B/element"}},
+                             time_columns(),
+                             {{"gbps", "GB/s", Table::Align::kRight, 8}, {"of_copy", "of copy"}}}));
   report.title = fmt::format(
-      "Elementwise passes over about {} elements, bf16 with f32 masters but where said,",
+      "Elementwise passes over about {} elements, bf16 with f32 masters except where noted,",
       a.elements);
   report.notes =
-      "of copy: of the rate of a copy on the device; #wrong bytes that differ from the host's";
+      "of copy: of the rate of a copy on the device; #wrong: bytes that differ from the host's";
   report.fields = {{"elements", fmt::format("{}", a.elements)}};
   return report.run([&] { measure(a, report); });
 }
@@ -91,7 +247,7 @@ int run(const Arguments& a) {
 
 void add_bench_elementwise(CLI::App& bench, Work& work) {
   auto* command = bench.add_subcommand(
-      "elementwise", "packs, scans, commits and the normalization, beside a copy");
+      "elementwise", "packs, scans, commits and the normalization, compared with a copy");
   auto a = std::make_shared<Arguments>();
   command->add_option("--elements", a->elements, "of the parameter")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 32))

@@ -2,14 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 
 #include "base/checked.hpp"
-#include "command/bench/bench_device.hpp"
-#include "command/bench/bench_gemm_check.hpp"
-#include "command/bench/bench_shapes.hpp"
 #include "command/bench/bench_timer.hpp"
 #include "command/bench/bench_values.hpp"
-#include "command/bench/median.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 
@@ -18,34 +15,24 @@ namespace muonrt::tool {
 namespace {
 
 struct Arguments : DeviceArguments {
-  std::vector<std::string> shapes = {"256x256", "256x1024", "1024x1024"};
-  std::string dtype = "bf16";
-  // Indices of elements of every result that become NaN or another number before they are looked
-  // at: for tests of the check.
+  std::string values = "random";
+  // For tests of the check: indices of elements that become NaN, or another number, in each result.
   int64_t plant_nan = -1, plant = -1;
 };
 
-/// The three products of a Newton-Schulz step: A = X X^T, B = b A + c A A, X' = a X + B X.
-enum class Kind { kGram, kPolynomial, kApply };
-constexpr const char* kNames[] = {"X X^T", "b A + c A A", "a X + B X"};
-constexpr float kB = -1.5f, kC = 0.5f, kA = 1.875f;
-
-/// `count` results m x n, sums of k terms.
-struct Sizes {
-  int64_t m, n, k, count;
-  bool symmetric;
-
-  double flops() const {
-    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
-           static_cast<double>(count);
-  }
+/// A product of a Newton-Schulz step: alpha times one operand by another, plus beta times the
+/// second. The operands are X and a symmetric A.
+struct Kind {
+  const char* name;
+  bool left_is_x, right_is_x;
+  float alpha, beta;
+  bool symmetric() const { return left_is_x == right_is_x; }
 };
-Sizes sizes_of(Kind kind, const BenchShape& s) {
-  const bool apply = kind == Kind::kApply;
-  return {s.rows, apply ? s.cols : s.rows, kind == Kind::kGram ? s.cols : s.rows, s.count, !apply};
-}
+constexpr Kind kKinds[] = {{"X X^T", true, true, 1, 0},
+                           {"b A + c A A", false, false, 0.5f, -1.5f},
+                           {"a X + B X", false, true, 1, 1.875f}};
 
-/// Batches of one size at as many places, so that none is in a cache when its turn comes again.
+/// Batches of one size at `sets` places, so that none is in a cache when its turn comes again.
 struct Operand {
   MatrixBatch first;
   int64_t bytes = 0;  // from one to the next
@@ -65,7 +52,8 @@ struct Operand {
   }
 };
 
-/// X and A, made once for all providers and products; their devices reach the same memory.
+/// X and a symmetric A, made once for all providers and products; their devices reach the same
+/// memory.
 struct Inputs {
   bool zeros;
   int64_t sets;
@@ -73,157 +61,205 @@ struct Inputs {
 
   Inputs(Workbench& bench, const Filler& filler, const BenchShape& s, DType dtype, bool all_zeros)
       : zeros(all_zeros),
-        sets(filler.there()
-                 ? std::clamp<int64_t>(
+        sets(filler.empty()
+                 ? 1
+                 : std::clamp<int64_t>(
                        kColdBytes / (s.count * s.rows * (s.rows + s.cols) * size_of(dtype)) + 1, 1,
-                       kMostRepeats)
-                 : 1),
+                       kMostRepeats)),
         x(bench, s.rows, s.cols, s.count, dtype, sets),
         a(bench, s.rows, s.rows, s.count, dtype, sets) {
-    fill(bench, x, value_of(x.first));
-    fill(bench, a, value_of(a.first));
-  }
-  /// What an operand, x or a, is filled with.
-  ValueOf value_of(const MatrixBatch& m) const {
-    return zeros ? zero_value : m.data == x.first.data ? general_value : symmetric_value;
-  }
-
- private:
-  void fill(Workbench& bench, const Operand& to, ValueOf value) const {
-    const MatrixBatch m = to.first;
-    bench.put_values(m.data, m.dtype, m.count * m.stride,
-                     [&](int64_t index) { return value(m, index); });
-    for (int64_t i = 1; i < sets; ++i)
-      bench.ops().copy(bench.stream(), to.set(i).data, m.data, to.bytes);
+    for (const Operand* to : {&x, &a}) {
+      const MatrixBatch m = to->first;
+      bench.put_values(m.data, dtype, m.count * m.stride,
+                       [&](int64_t index) { return value(m, index); });
+      for (int64_t i = 1; i < sets; ++i)
+        bench.ops().copy(bench.stream(), to->set(i).data, m.data, to->bytes);
+    }
     bench.finish();
+  }
+  /// Element `index` of the memory of x.first or a.first, before it is rounded.
+  float value(const MatrixBatch& m, int64_t index) const {
+    if (zeros) return 0;
+    if (m.data == x.first.data) return bench_value(1, index);
+    const int64_t row = index / m.ld % m.rows, col = index % m.ld;
+    return bench_value(2, col >= row ? index : index + (col - row) * m.ld + row - col);
   }
 };
 
-/// One provider's.
+/// The expected value of an element, in float64.
+struct Sample {
+  int64_t matrix, row, col;
+  double value, allowed, allowed_in_parts;
+};
+
+/// About 400 elements of all matrices, at least 9 of each, the corners among them.
+std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
+  const auto element = [&](const MatrixBatch& m, int64_t matrix, int64_t row, int64_t col) {
+    return double{bench_rounded(inputs.value(m, matrix * m.stride + row * m.ld + col), m.dtype)};
+  };
+  const auto drawn = [](uint64_t seed, int64_t matrix, int64_t draw, int64_t size) {
+    if (draw < 2) return draw == 0 ? 0 : size - 1;
+    return static_cast<int64_t>(bench_word(seed, matrix * 400 + draw) %
+                                static_cast<uint64_t>(size));
+  };
+  const double of_each = 400 / static_cast<double>(p.c.count);
+  const int64_t lines = std::max<int64_t>(static_cast<int64_t>(std::sqrt(of_each)), 3);
+  std::vector<Sample> out;
+  for (int64_t draw = 0; draw < p.c.count * lines * lines; ++draw) {
+    Sample at{draw / (lines * lines), 0, 0, 0, 0, 0};
+    at.row = drawn(10, at.matrix, draw / lines % lines, p.c.rows);
+    at.col = drawn(11, at.matrix, draw % lines, p.c.cols);
+    double size = 0;
+    for (int64_t k = 0; k < p.a.cols; ++k) {
+      const double term =
+          element(p.a, at.matrix, at.row, k) *
+          (p.transpose_b ? element(p.b, at.matrix, at.col, k) : element(p.b, at.matrix, k, at.col));
+      at.value += term;
+      size += std::abs(term);
+    }
+    at.value *= double{p.alpha};
+    if (p.d.data) at.value += double{p.beta} * element(p.d, at.matrix, at.row, at.col);
+    // Sums in f32 in any order: each term may lose half a unit of the sum.
+    at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
+                 0x1p-24 * static_cast<double>(p.a.cols) * size;
+    // Each part and each sum of parts is rounded, and is at most the sum of all sizes.
+    at.allowed_in_parts = at.allowed + 2 * unit_of(p.c.dtype) * size;
+    out.push_back(at);
+  }
+  return out;
+}
+
+/// Elements that are not finite, and samples that differ by more than their rounding errors.
+/// @param in_parts  sums of parts of the depth may have been rounded to the result's dtype.
+int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>& samples,
+              bool in_parts) {
+  int64_t out = bench.not_finite(c), line = -1;
+  std::vector<unsigned char> got(static_cast<size_t>(c.ld * size_of(c.dtype)));
+  for (const Sample& at : samples) {
+    const int64_t first = at.matrix * c.stride + at.row * c.ld;
+    if (first != line)
+      bench.get(got.data(), static_cast<const unsigned char*>(c.data) + first * size_of(c.dtype),
+                std::ssize(got));
+    line = first;
+    const double value = bench_load(got.data(), c.dtype, at.col);
+    const double allowed = in_parts ? at.allowed_in_parts : at.allowed;
+    out += std::isfinite(value) && std::abs(at.value - value) > allowed;
+  }
+  return out;
+}
+
+/// One provider's product.
 struct Scene {
-  const Provider* provider;
-  std::unique_ptr<Workbench> bench;
-  std::unique_ptr<Operand> out;
+  Provider provider;
+  Workbench bench;
+  Operand out;
   std::vector<Product> products;  // by set
 
-  Scene(const Provider& from, BenchReport& report, Kind kind, const BenchShape& s,
-        const Inputs& inputs)
-      : provider(&from), bench(std::make_unique<Workbench>(from, report)) {
-    const Sizes sizes = sizes_of(kind, s);
-    const DType dtype = inputs.x.first.dtype;
-    out = std::make_unique<Operand>(*bench, sizes.m, sizes.n, s.count, dtype, inputs.sets);
-    // NaN: memory may hold what another provider has left there.
-    bench->ops().fill(bench->stream(), out->first.data, 0xff, inputs.sets * out->bytes);
+  Scene(const Provider& from, DeviceReport& report, const Kind& kind, const Inputs& inputs)
+      : provider(from),
+        bench(from, report),
+        out(bench, inputs.a.first.rows, (kind.symmetric() ? inputs.a : inputs.x).first.cols,
+            inputs.a.first.count, inputs.a.first.dtype, inputs.sets) {
+    // NaN, because the memory may hold the result of another provider.
+    bench.ops().fill(bench.stream(), out.first.data, 0xff, inputs.sets * out.bytes);
     for (int64_t i = 0; i < inputs.sets; ++i) {
       const MatrixBatch x = inputs.x.set(i), a = inputs.a.set(i);
       Product p;
-      p.c = out->set(i);
-      p.symmetric = sizes.symmetric && !from.best;
-      p.alpha = kind == Kind::kPolynomial ? kC : 1.0f;
-      p.a = kind == Kind::kGram ? x : a;
-      p.b = kind == Kind::kPolynomial ? a : x;
-      p.transpose_b = sizes.symmetric;
-      if (kind != Kind::kGram) {
-        p.d = kind == Kind::kPolynomial ? a : x;
-        p.beta = kind == Kind::kPolynomial ? kB : kA;
-      }
+      p.c = out.set(i);
+      p.transpose_b = kind.symmetric();
+      p.symmetric = kind.symmetric() && !from.best;
+      p.alpha = kind.alpha;
+      p.beta = kind.beta;
+      p.a = kind.left_is_x ? x : a;
+      p.b = kind.right_is_x ? x : a;
+      if (kind.beta != 0) p.d = p.b;
       products.push_back(p);
     }
-    bench->ops().reserve(sizes.m, sizes.n, sizes.k, dtype);
+    const Product& p = products.front();
+    bench.ops().reserve(p.c.rows, p.c.cols, p.a.cols, p.c.dtype);
   }
   void run(int64_t number) {
-    bench->ops().multiply(bench->stream(),
-                          products[static_cast<size_t>(number % std::ssize(products))]);
+    bench.ops().multiply(bench.stream(),
+                         products[static_cast<size_t>(number % std::ssize(products))]);
   }
-  /// Bytes of an element of the first set's result.
+  /// Overwrites the bytes of an element of the first result.
   void plant(int64_t index, unsigned char byte) {
     if (index < 0) return;
-    const int64_t one = size_of(out->first.dtype);
-    auto* const memory = static_cast<unsigned char*>(out->first.data);
-    bench->ops().fill(bench->stream(), memory + index * one, byte, one);
+    const int64_t one = size_of(out.first.dtype);
+    auto* const memory = static_cast<unsigned char*>(out.first.data);
+    bench.ops().fill(bench.stream(), memory + index * one, byte, one);
   }
 };
 
-Table make_table() {
-  std::vector<Table::Column> columns = {{"provider", "provider", Table::Align::kLeft, 9},
-                                        {"product", "product", Table::Align::kLeft, 12},
-                                        {"rows", "rows"},
-                                        {"cols", "cols"},
-                                        {"count", "count"}};
-  for (const Table::Column& column : time_columns()) columns.push_back(column);
-  columns.push_back({"tflops", "TFLOP/s", Table::Align::kRight, 8});
-  columns.push_back({"wrong", "#wrong"});
-  return Table(columns);
-}
-
-void add_row(BenchReport& report, const std::string& provider, Kind kind, const BenchShape& s,
-             const Times& times, int64_t bad) {
-  std::vector<Cell> row = {cell::word(provider), cell::word(kNames[static_cast<int>(kind)]),
-                           cell::count(s.rows), cell::count(s.cols), cell::count(s.count)};
-  for (const Cell& one : time_cells(times)) row.push_back(one);
-  row.push_back(cell::number(sizes_of(kind, s).flops() / median_of(times.ms) * 1e-9, 3));
-  row.push_back(cell::count(bad));
-  report.add(row, bad);
-}
-
-/// All providers, taking turns.
-void measure(BenchReport& report, const std::vector<Provider>& list, const Filler& filler,
-             const Inputs& inputs, Kind kind, const BenchShape& shape, const Arguments& a) {
+/// All providers, alternately.
+void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
+             const Inputs& inputs, const Kind& kind, const BenchShape& s, const Arguments& a) {
+  const int64_t n = kind.symmetric() ? s.rows : s.cols, k = kind.left_is_x ? s.cols : s.rows;
+  const double flops =
+      2.0 * static_cast<double>(s.count * s.rows) * static_cast<double>(n) * static_cast<double>(k);
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
   for (const Provider& provider : list) {
-    if (provider.plain && sizes_of(kind, shape).flops() > kMostPlainFlops) continue;
+    if (provider.plain && flops > kMostPlainFlops) continue;
     on_behalf_of(provider.name, [&] {
-      scenes.push_back(std::make_unique<Scene>(provider, report, kind, shape, inputs));
+      scenes.push_back(std::make_unique<Scene>(provider, report, kind, inputs));
     });
-    Scene& s = *scenes.back();
+    Scene& scene = *scenes.back();
     works.emplace_back(
-        *s.bench, filler, [&s](int64_t number) { s.run(number); }, provider);
+        scene.bench, filler, [&scene](int64_t number) { scene.run(number); }, provider.name,
+        provider.plain);
   }
   if (scenes.empty()) return;
   time_in_turns(a, filler, works);
-  const GemmCheck check(scenes.front()->products.front(),
-                        [&](const MatrixBatch& m) { return inputs.value_of(m); });
+  const std::vector<Sample> samples = samples_of(scenes.front()->products.front(), inputs);
   for (size_t i = 0; i < scenes.size(); ++i) {
-    Scene& s = *scenes[i];
-    s.plant(a.plant_nan, 0xff);
-    s.plant(a.plant, 0x3c);
-    const int64_t bad = on_behalf_of(s.provider->name, [&] {
-      return check.wrong(*s.bench, s.products.front().c, s.provider->best);
+    Scene& scene = *scenes[i];
+    const Times& times = works[i].times();
+    const int64_t bad = on_behalf_of(scene.provider.name, [&] {
+      scene.plant(a.plant_nan, 0xff);
+      scene.plant(a.plant, 0x3c);
+      return wrong(scene.bench, scene.out.first, samples, scene.provider.best);
     });
-    add_row(report, s.provider->name, kind, shape, works[i].times(), bad);
+    report.add(joined<Cell>({{cell::word(scene.provider.name), cell::word(kind.name),
+                              cell::count(s.rows), cell::count(s.cols), cell::count(s.count)},
+                             time_cells(times),
+                             {cell::number(flops / median_of(times.ms) * 1e-9, 3)}}),
+               bad);
   }
 }
 
 int run(const Arguments& a) {
   const auto shapes = bench_shapes(a.shapes);
-  providers(a, true);  // checks the names
   if (const int skipped = skip_without_gpu(a.device, a.json)) return skipped;
-  const DType dtype = dtype_named(a.dtype);
-  BenchReport report(a, make_table());
-  report.title = fmt::format("Products of a Newton-Schulz step, {}, {},", a.dtype, named_values(a));
+  DeviceReport report(a, joined<Table::Column>({{{"provider", "provider", Table::Align::kLeft, 13},
+                                                 {"product", "product", Table::Align::kLeft, 12},
+                                                 {"rows", "rows", Table::Align::kRight, 5},
+                                                 {"cols", "cols", Table::Align::kRight, 5},
+                                                 {"count", "count"}},
+                                                time_columns(),
+                                                {{"tflops", "TFLOP/s", Table::Align::kRight, 8}}}));
+  report.title = fmt::format("Products of a Newton-Schulz step, {}, {},", a.dtype,
+                             a.values == "zeros"
+                                 ? "ALL ZEROS (no measure of speed: less power than random values)"
+                                 : "random values");
   report.notes =
-      "TFLOP/s as if no symmetric half were saved; #wrong elements that are not finite, and beyond "
-      "their roundings of some 400 or more that are looked at";
+      "TFLOP/s as if no symmetric half were saved; #wrong: elements that are not finite, and of "
+      "about 400 samples those beyond their rounding errors";
   if (a.device == "cuda")
     report.notes +=
-        "\ncublaslt-best: what to measure against, the fastest of the algorithms that cuBLASLt "
-        "proposes for just this batch (8, and 8 for its matrices one by one; sums in parts "
-        "allowed), found with operands out of L2, in full, no mirror\n"
-        "cublaslt: as muonrt uses it, one algorithm for a shape whatever the batch, no sums in "
-        "parts, then the mirror";
+        "\ncublaslt: as muonrt uses it, one algorithm for a shape, then the mirror; cublaslt-best: "
+        "the fastest algorithm for this batch, in full";
   report.fields = {{"dtype", json_text(a.dtype)},
                    {"values", json_text(a.values)},
                    {"steady_s", fmt::format("{}", a.steady)},
                    {"tune", json_text(fmt::format("{}", fmt::join(a.tune, ",")))}};
-  constexpr Kind kKinds[] = {Kind::kGram, Kind::kPolynomial, Kind::kApply};
   return report.run([&] {
     const auto list = present_providers(report, true);
     Workbench common(list.front(), report);
     const Filler filler(common);
     for (const BenchShape& shape : shapes) {
-      const Inputs inputs(common, filler, shape, dtype, a.values == "zeros");
-      for (const Kind kind : kKinds) measure(report, list, filler, inputs, kind, shape, a);
+      const Inputs inputs(common, filler, shape, dtype_named(a.dtype), a.values == "zeros");
+      for (const Kind& kind : kKinds) measure(report, list, filler, inputs, kind, shape, a);
     }
   });
 }
@@ -233,19 +269,19 @@ int run(const Arguments& a) {
 void add_bench_gemm(CLI::App& bench, Work& work) {
   auto* command = bench.add_subcommand("gemm", "the products of a Newton-Schulz step, by provider");
   auto a = std::make_shared<Arguments>();
-  command->add_option("--shapes", a->shapes, std::string("of X: ") + kShapesHelp)
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--dtype", a->dtype, "bf16, f16 or f32")
-      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
+  a->shapes = {"256x256", "256x1024", "1024x1024"};
+  add_product_options(*command, *a);
+  command
+      ->add_option("--values", a->values,
+                   "random (normal), or zeros, which show the influence of power on the speed")
+      ->check(CLI::IsMember({"random", "zeros"}))
       ->capture_default_str();
   command->add_option("--plant", a->plant)->group("");
   command->add_option("--plant-nan", a->plant_nan)->group("");
-  add_product_options(*command, *a);
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");
   command->callback([=, &work] {
-    check_tuning(*a);
+    providers(*a, true);  // rejects wrong names
     work = [=] { return run(*a); };
   });
 }

@@ -2,122 +2,118 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
-#include "command/bench/bench_finite.hpp"
 #include "command/bench/bench_values.hpp"
 
 namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kGroup = 32;  // lines: with 16 directions the mean of squares is known to 6%
+constexpr int64_t kDirections = 16;  // the rows of a block of the portable loops on a GPU
+constexpr int64_t kGroup = 32;       // columns: the mean of 16 x 32 squares is known to 6%
+
+/// The images of one matrix.
+using Images = std::span<const float>;
 
 double direction(int64_t number, int64_t index) {
   return double{
       bench_rounded(bench_value(static_cast<uint64_t>(100 + number), index), DType::kBF16)};
 }
 
-/// What one rounding takes an image by, relative to it. Of f32 it is the sums of a product, of
-/// thousands of terms in another order.
-double unit_of(DType dtype) {
-  return dtype == DType::kF32 ? 0x1p-18 : dtype == DType::kF16 ? 0x1p-12 : 0x1p-9;
-}
+/// The relative error of an image by one rounding; in f32 that of sums of thousands of terms in
+/// another order.
+double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of(dtype); }
 
-/// Five steps in another order of sums took groups apart by 3 to 6 units in bf16, by 3 to 5 in f16,
-/// up to 2 in f32 (oneDNN beside plain loops, 512 to 2048), none of a matrix by 1.4 times the
-/// median of its groups. Where roundings are as large as a small singular value, all groups of a
-/// matrix share what they turn: two directions of a small one are more than that.
-constexpr double kLeastUnits = 5, kMostUnits = 50, kBesideOthers = 4;
+/// Sums in another order changed groups by 3 to 6 units in bf16, by 3 to 5 in f16, by up to 2 in
+/// f32 (five steps, oneDNN and portable loops, 512 to 2048), and no group by more than 1.4 times
+/// the median of its matrix. If rounding errors are as large as a small singular value, they turn
+/// its direction in all groups of a matrix; a turn of two directions is allowed.
+constexpr double kLeastUnits = 5, kMostUnits = 50, kTimesMedian = 4;
 
 double square(double x) { return x * x; }
 
-}  // namespace
-
-NsCheck::Images NsCheck::images(Workbench& bench, const MatrixBatch& o, bool left) {
-  const int64_t depth = left ? o.rows : o.cols, lines = left ? o.cols : o.rows;
-  // Of other dtypes than the result: no provider of a GPU has such products but in plain loops,
-  // which need nothing that is reserved. On the host what is reserved is for products of one dtype.
+std::vector<float> images_of(Workbench& bench, const MatrixBatch& o) {
+  // Not the result's dtype, because for other dtypes each provider of a GPU uses portable loops,
+  // for which nothing must be reserved. On the host products are reserved by dtype.
   const bool on_host = bench.device().host_reaches_memory();
   const DType dtype = on_host && o.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
-  std::vector<unsigned char> made(static_cast<size_t>(kDirections * depth * size_of(dtype)));
-  for (int64_t d = 0; d < kDirections; ++d)
-    for (int64_t i = 0; i < depth; ++i)
-      bench_store(made.data(), dtype, d * depth + i, static_cast<float>(direction(d, i)));
-  const Buffer from(bench.device(), std::ssize(made));
-  bench.put(from.data(), made.data(), from.bytes());
-  const Buffer to(bench.device(), o.count * kDirections * lines * int64_t{sizeof(float)});
+  const Buffer from(bench.device(), kDirections * o.rows * size_of(dtype));
+  bench.put_values(from.data(), dtype, kDirections * o.rows, [&](int64_t index) {
+    return static_cast<float>(direction(index / o.rows, index % o.rows));
+  });
+  const int64_t elements = kDirections * o.cols;  // of a matrix's images
+  const Buffer to(bench.device(), o.count * elements * int64_t{sizeof(float)});
   Product p;
-  p.a = {from.data(), dtype, kDirections, depth, depth, o.count, 0};  // for all matrices
+  p.a = {from.data(), dtype, kDirections, o.rows, o.rows, o.count, 0};  // for all matrices
   p.b = o;
-  p.c = {to.data(), DType::kF32, kDirections, lines, lines, o.count, kDirections * lines};
-  p.transpose_b = !left;
+  p.c = {to.data(), DType::kF32, kDirections, o.cols, o.cols, o.count, elements};
   if (on_host)
     for (const DType of : {o.dtype, DType::kF32})
-      bench.ops().reserve(kDirections, lines, depth, of);
+      bench.ops().reserve(kDirections, o.cols, o.rows, of);
   bench.ops().multiply(bench.stream(), p);
-  Images out{lines, std::vector<float>(static_cast<size_t>(to.bytes() / int64_t{sizeof(float)}))};
-  bench.get(out.values.data(), to.data(), to.bytes());
+  std::vector<float> out(static_cast<size_t>(o.count * elements));
+  bench.get(out.data(), to.data(), to.bytes());
   return out;
 }
 
-NsCheck::Seen NsCheck::look(Workbench& bench, const MatrixBatch& o) {
-  Seen out{{images(bench, o, true), images(bench, o, false)}, {}};
-  out.finite.assign(static_cast<size_t>(o.count), true);
-  for (const Images& side : out.sides)
-    for (size_t i = 0; i < side.values.size(); ++i)
-      if (!std::isfinite(side.values[i]))
-        out.finite[i / (side.values.size() / out.finite.size())] = false;
-  return out;
+bool finite(Images images) {
+  return std::all_of(images.begin(), images.end(), [](float x) { return std::isfinite(x); });
 }
 
-bool NsCheck::near_orthogonal(const Images& left, int64_t rows, int64_t matrix) const {
+bool nearly_orthogonal(Images images, int64_t rows) {
   double before = 0, after = 0;
-  for (int64_t d = 0; d < kDirections; ++d) {
-    for (int64_t i = 0; i < rows; ++i) before += square(direction(d, i));
-    for (int64_t j = 0; j < left.lines; ++j) after += square(left.at(matrix, d, j));
-  }
+  for (int64_t i = 0; i < kDirections * rows; ++i) before += square(direction(i / rows, i % rows));
+  for (const float x : images) after += square(double{x});
   const double ratio = std::sqrt(after / before);
-  return zeros_ ? ratio == 0 : ratio > 0.5 && ratio < 1.3;
+  return ratio > 0.5 && ratio < 1.3;
 }
 
-int64_t NsCheck::wrong_groups(const Images& now, const Images& first, int64_t matrix, int64_t rows,
-                              double unit) {
-  std::vector<double> apart;
-  for (int64_t begin = 0; begin < now.lines; begin += kGroup) {
+int64_t wrong_groups(Images now, Images first, const MatrixBatch& o) {
+  std::vector<double> changes;
+  for (int64_t begin = 0; begin < o.cols; begin += kGroup) {
     double difference = 0, size = 0;
     for (int64_t d = 0; d < kDirections; ++d)
-      for (int64_t i = begin; i < std::min(begin + kGroup, now.lines); ++i) {
-        difference += square(now.at(matrix, d, i) - first.at(matrix, d, i));
-        size += square(first.at(matrix, d, i));
+      for (int64_t col = begin; col < std::min(begin + kGroup, o.cols); ++col) {
+        const auto at = static_cast<size_t>(d * o.cols + col);
+        difference += square(double{now[at]} - double{first[at]});
+        size += square(double{first[at]});
       }
-    apart.push_back(difference == 0 ? 0 : std::sqrt(difference / size));
+    changes.push_back(difference == 0 ? 0 : std::sqrt(difference / size));
   }
-  auto sorted = apart;
+  auto sorted = changes;
   const auto middle = sorted.begin() + (std::ssize(sorted) - 1) / 2;
   std::nth_element(sorted.begin(), middle, sorted.end());
-  const double turned = std::min(1.0, 2 / std::sqrt(static_cast<double>(rows)));
+  const double unit = image_unit(o.dtype);
+  const double turned = std::min(1.0, 2 / std::sqrt(static_cast<double>(o.rows)));
   const double allowed =
-      std::clamp(kBesideOthers * *middle, kLeastUnits * unit, std::max(turned, kMostUnits * unit));
-  return std::count_if(apart.begin(), apart.end(), [&](double one) { return !(one <= allowed); });
+      std::clamp(kTimesMedian * *middle, kLeastUnits * unit, std::max(turned, kMostUnits * unit));
+  return std::count_if(changes.begin(), changes.end(), [&](double x) { return !(x <= allowed); });
 }
+
+}  // namespace
 
 int64_t NsCheck::wrong(Workbench& bench, const std::vector<MatrixBatch>& results) {
   const bool compare = has_seen();
   int64_t out = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     const MatrixBatch& o = results[i];
-    Seen now = look(bench, o);
-    const auto spoilt = std::count(now.finite.begin(), now.finite.end(), false);
-    if (spoilt > 0) out += std::max<int64_t>(spoilt, not_finite(bench, o));
-    for (int64_t m = 0; m < o.count; ++m) {
-      const auto at = static_cast<size_t>(m);
-      if (!now.finite[at]) continue;
-      out += !near_orthogonal(now.sides[0], o.rows, m);
-      if (!compare || !first_[i].finite[at]) continue;
-      for (size_t side = 0; side < 2; ++side)
-        out += wrong_groups(now.sides[side], first_[i].sides[side], m, o.rows, unit_of(o.dtype));
+    std::vector<float> all = images_of(bench, o);
+    const auto elements = static_cast<size_t>(kDirections * o.cols);
+    int64_t spoilt = 0;
+    for (size_t m = 0; m < static_cast<size_t>(o.count); ++m) {
+      const auto now = Images(all).subspan(m * elements, elements);
+      if (!finite(now)) {
+        ++spoilt;
+        continue;
+      }
+      out += !nearly_orthogonal(now, o.rows);
+      if (!compare) continue;
+      const auto first = Images(first_[i]).subspan(m * elements, elements);
+      if (finite(first)) out += wrong_groups(now, first, o);
     }
-    if (!compare) first_.push_back(std::move(now));
+    if (spoilt > 0) out += std::max(spoilt, bench.not_finite(o));
+    if (!compare) first_.push_back(std::move(all));
   }
   return out;
 }

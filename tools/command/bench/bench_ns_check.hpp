@@ -1,49 +1,29 @@
 #pragma once
 
+#include <vector>
+
 #include "command/bench/bench_device.hpp"
 
 namespace muonrt::tool {
 
-/// What is wrong with orthogonalized batches, by the images of 16 random directions on either side
-/// of every matrix, W O and V O^T, which the device makes in plain loops whatever its products:
+/// Counts errors in orthogonalized batches, by the images W O of 16 random directions for every
+/// matrix O, which the device computes in portable loops:
 ///
-/// * elements that are not finite, such as those of a tile that was never stored. Of other
+/// * elements that are not finite, such as those of a tile that was never stored, and in the other
 ///   matrices:
-/// * those that are not near orthogonal: singular values lie in [0.5, 1.3], but for the smallest of
-///   a matrix, so |W O| / |W| does; of zeros those whose images are not zero;
-/// * groups of 32 rows or columns whose images are further from those of the first results seen,
-///   another provider's, than roundings take them: one wrong tile of 128 x 128 takes groups of 8192
-///   lines apart by 0.18 of their size.
+/// * matrices that are not nearly orthogonal. All singular values except the smallest are in [0.5,
+///   1.3], and so is |W O| / |W|;
+/// * groups of 32 columns whose images differ from those of the first results, which are another
+///   provider's, by more than rounding errors. If O has 8192 rows, one wrong tile of 128 x 128
+///   changes the images of its columns by 18%.
 class NsCheck {
  public:
-  explicit NsCheck(bool zeros) : zeros_(zeros) {}
   bool has_seen() const { return !first_.empty(); }
   /// @param results  of the same work each time.
   int64_t wrong(Workbench& bench, const std::vector<MatrixBatch>& results);
 
  private:
-  static constexpr int64_t kDirections = 16;  // the rows of a block of the plain loops on a GPU
-
-  /// From one side: for each matrix and direction, a value for each line.
-  struct Images {
-    int64_t lines = 0;
-    std::vector<float> values;
-    double at(int64_t matrix, int64_t d, int64_t line) const {
-      return double{values[static_cast<size_t>((matrix * kDirections + d) * lines + line)]};
-    }
-  };
-  struct Seen {
-    Images sides[2];           // W O, V O^T
-    std::vector<bool> finite;  // all images of a matrix
-  };
-  static Images images(Workbench& bench, const MatrixBatch& o, bool left);
-  static Seen look(Workbench& bench, const MatrixBatch& o);
-  bool near_orthogonal(const Images& left, int64_t rows, int64_t matrix) const;
-  static int64_t wrong_groups(const Images& now, const Images& first, int64_t matrix, int64_t rows,
-                              double unit);
-
-  bool zeros_;
-  std::vector<Seen> first_;  // by batch
+  std::vector<std::vector<float>> first_;  // images by batch: matrix, direction, column
 };
 
 }  // namespace muonrt::tool

@@ -2,11 +2,57 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
+#include <map>
 
-#include "command/bench/bench_tune.hpp"
+#include "command/plan/models.hpp"
 #include "command/validators.hpp"
 
 namespace muonrt::tool {
+
+namespace {
+
+constexpr int64_t kMostElements = int64_t{1} << 28;
+constexpr const char* kShapesHelp =
+    "rows x columns [x how many], short side first; or a model's name, for its distinct matrices";
+
+/// Counts the matrices of a tensor by shape: those of its parts, or of its stack, or itself.
+void add(std::map<std::pair<int64_t, int64_t>, int64_t>& counts, const ModelTensor& t) {
+  if (!t.muon || t.shape.size() < 2) return;
+  const int64_t matrices = t.stack() ? t.shape[0] : 1, rows = t.shape[t.stack() ? 1 : 0];
+  const int64_t cols = t.elements() / matrices / rows;
+  std::vector<int64_t> heights;
+  for (const RowBlock& part : t.parts) {
+    heights.push_back(0);
+    for (const auto& [begin, end] : part.rows) heights.back() += end - begin;
+  }
+  if (heights.empty()) heights = {rows};
+  for (const int64_t height : heights)
+    if (height > 0) counts[std::minmax(height, cols)] += matrices;
+}
+
+std::vector<BenchShape> shapes_of_model(const std::string& name) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> counts;
+  for (const ModelTensor& tensor : model_tensors(name)) add(counts, tensor);
+  std::vector<BenchShape> out;
+  for (const auto& [shape, count] : counts) {
+    const int64_t most = std::max<int64_t>(1, kMostElements / (shape.first * shape.second));
+    out.push_back({shape.first, shape.second, std::min(count, most)});
+  }
+  return out;
+}
+
+BenchShape parse(const std::string& text) {
+  char rest = 0;
+  long rows = 0, cols = 0, count = 1;
+  const int two = std::sscanf(text.c_str(), "%ldx%ld%c", &rows, &cols, &rest);
+  const int three = std::sscanf(text.c_str(), "%ldx%ldx%ld%c", &rows, &cols, &count, &rest);
+  if ((two != 2 && three != 3) || rows < 1 || cols < rows || count < 1)
+    throw CLI::ValidationError("--shapes", text + " is not " + kShapesHelp);
+  return {rows, cols, count};
+}
+
+}  // namespace
 
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters) {
@@ -22,23 +68,15 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
   command.add_option("--device", a.device, "host or cuda")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
-  command.add_option("--index", a.index, "which GPU")->check(nonnegative());
   command.add_option("--threads", a.threads, "compute threads of the host")
       ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  command
-      .add_option(
-          "--reserved-sms", a.reserved_sms,
-          "SMs that grids which fill the GPU leave free, as for a communicator (8 over NCCL)")
-      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   add_iterations(command, "rounds", ", at least", a.warmup, a.iters);
   command
       .add_option("--deadline", a.deadline,
-                  "seconds that the device may take for one piece of work; then what was measured "
-                  "is printed, with exit status 1")
-      ->check(positive())
-      ->check(CLI::Range(1e-3, 1e6))
+                  "seconds that the device may take for one piece of work; after that the command "
+                  "prints what it has measured and exits with status 1")
+      ->check(number_between(1e-3, 1e6))
       ->capture_default_str();
   auto* const json = command.add_flag("--json", a.json, "print JSON, on one line");
   command
@@ -48,41 +86,43 @@ void add_device_options(CLI::App& command, DeviceArguments& a) {
 }
 
 void add_product_options(CLI::App& command, DeviceArguments& a) {
+  command.add_option("--shapes", a.shapes, kShapesHelp)->delimiter(',')->capture_default_str();
+  command
+      .add_option("--dtype", a.dtype,
+                  "of the products: bf16, f16 or f32 (the input of ns in f16 is bf16)")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
+      ->capture_default_str();
   command
       .add_option("--providers", a.providers,
                   "those to measure, such as cublaslt,sm90; a wrong name lists all")
       ->delimiter(',');
   command
-      .add_option(
-          "--steady", a.steady,
-          "seconds of warm-up for each group of rows whose providers take turns, and behind "
-          "it each time at the power of its own work; 2 or 3 for a GPU's steady clocks")
-      ->check(nonnegative())
-      ->check(CLI::Range(0.0, 600.0))
+      .add_option("--steady", a.steady,
+                  "seconds of warm-up for each group of rows whose providers alternate, and 20 ms "
+                  "of the same work before each time; 2 or 3 for a GPU's steady clocks")
+      ->check(number_between(0, 600))
       ->capture_default_str();
   command
-      .add_option(
-          "--values", a.values,
-          "random (normal), or zeros: no measure of speed, but of what power costs random ones")
-      ->check(CLI::IsMember({"random", "zeros"}))
+      .add_option("--reserved-sms", a.reserved_sms,
+                  "SMs that persistent grids leave free, as for a communicator (8 over NCCL)")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command.add_option("--tune", a.tune)->delimiter(',')->group("");
+  command
+      .add_option("--tune", a.tune,
+                  "how sm90 is launched: pairs=0|1, early=0|1, tiles=large|medium|small|wide, "
+                  "slices=1|2|4, raster=ROWS")
+      ->delimiter(',');
 }
 
-void check_tuning(const DeviceArguments& a) {
-  if (a.tune.empty()) return;
-  read_tuning(a.tune);
-  const bool sm90 = a.providers.empty() ||
-                    std::find(a.providers.begin(), a.providers.end(), "sm90") != a.providers.end();
-  if (a.device != "cuda" || !sm90)
-    throw CLI::ValidationError("--tune",
-                               "it is for the products of sm90 on a GPU; say --device "
-                               "cuda, and sm90 among the --providers");
-}
-
-std::string named_values(const DeviceArguments& a) {
-  return a.values == "zeros" ? "ALL ZEROS (no measure of speed: less power than random values)"
-                             : "random values";
+std::vector<BenchShape> bench_shapes(const std::vector<std::string>& words) {
+  std::vector<BenchShape> out;
+  const auto models = model_names();
+  for (const std::string& word : words) {
+    const bool model = std::find(models.begin(), models.end(), word) != models.end();
+    const auto some = model ? shapes_of_model(word) : std::vector<BenchShape>{parse(word)};
+    out.insert(out.end(), some.begin(), some.end());
+  }
+  return out;
 }
 
 }  // namespace muonrt::tool

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,28 +10,33 @@ class App;
 
 namespace muonrt::tool {
 
+/// Adds --warmup and --iters. @param of  what they count, in the plural: "steps". @param more  end
+/// of the help of --warmup.
+void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
+                    int& iters);
+
 /// The options that the benchmarks of one device share.
 struct DeviceArguments {
   std::string device = "host";
-  int index = 0, threads = 1, warmup = 2, iters = 10;
-  int reserved_sms = 0;
-  double deadline = 600, steady = 0;  // seconds
+  int threads = 1, warmup = 2, iters = 10;
+  double deadline = 600;  // seconds
   bool json = false, stream = false;
-  std::string values = "random";
-  std::vector<std::string> providers;  // none: all
-  std::vector<std::string> tune;       // words of read_tuning
+  // Of products:
+  std::string dtype = "bf16";
+  double steady = 0;  // seconds
+  int reserved_sms = 0;
+  std::vector<std::string> shapes, providers, tune;  // no providers: all
 };
-/// --warmup and --iters. @param of  what is measured, in the plural: "steps". @param more  behind
-/// the first one's help.
-void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
-                    int& iters);
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
-/// Those of products beside these: --providers, --steady, --values, --tune.
+/// Those of products in addition.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);
-/// After the parsing: --tune is for the products of `sm90` on a GPU.
-/// Throws CLI::ValidationError if another device or only other providers were asked for.
-void check_tuning(const DeviceArguments& arguments);
-/// Of a table's title: "random values"; of zeros that they are no measure of speed.
-std::string named_values(const DeviceArguments& arguments);
+
+/// `count` matrices, short side first.
+struct BenchShape {
+  int64_t rows = 0, cols = 0, count = 1;
+};
+/// The shapes of --shapes. A model has as many of each as in the model, but no more than 2^28
+/// elements hold. Throws CLI::ValidationError.
+std::vector<BenchShape> bench_shapes(const std::vector<std::string>& words);
 
 }  // namespace muonrt::tool

@@ -1,59 +1,62 @@
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/error.hpp"
-#include "command/bench/bench_options.hpp"
 #include "command/table.hpp"
 
 namespace muonrt::tool {
 
-/// What a benchmark of one device prints: under a title or as JSON, in the end or (--stream) row by
-/// row.
+/// Of at least one value.
+double median_of(std::vector<double> list);
+
+/// One list of columns or cells, made of several.
+template <class T>
+std::vector<T> joined(std::initializer_list<std::vector<T>> lists) {
+  std::vector<T> out;
+  for (const auto& list : lists) out.insert(out.end(), list.begin(), list.end());
+  return out;
+}
+
+/// min_ms, median_ms and max_ms.
+std::vector<Table::Column> range_columns();
+std::vector<Cell> range_cells(const std::vector<double>& ms);
+
+/// The output of a benchmark: a title and a table whose rows are printed as they are measured, or
+/// one JSON object at the end.
 class BenchReport {
  public:
-  BenchReport(const DeviceArguments& arguments, Table table)
-      : arguments_(arguments), table_(std::move(table)) {}
+  struct Output {
+    bool json = false;
+    bool stream = false;  // with JSON: also each row when it is measured, as {"row":{...}}
+    bool silent = false;  // for every rank but one
+  };
+  /// @param columns  all but the last one, #wrong.
+  BenchReport(Output output, std::vector<Table::Column> columns);
 
-  std::string title, notes;  // for a person: the title ends in " on " and the device
-  std::string device;        // as it describes itself
-  std::vector<std::pair<std::string, std::string>> fields;  // further ones: name, JSON
+  std::string title, notes;  // of the table; the title is followed by " on " and the device
+  std::string device;
+  std::vector<std::pair<std::string, std::string>> fields;  // of the JSON object: name, JSON text
 
-  const DeviceArguments& arguments() const { return arguments_; }
-  void add(std::vector<Cell> row, int64_t wrong);
-  /// A provider that this device does not have.
+  /// @param cells  one for each column but #wrong.
+  void add(std::vector<Cell> cells, int64_t wrong);
+  /// @param why  this device does not have the provider.
   void leave_out(const std::string& provider, const std::string& why);
-  /// Something failed, and the others go on; the first one is told.
-  void fail(const std::string& why);
-
-  /// Prints what `work` adds, also where it throws. @return  the exit status.
-  int run(const std::function<void()>& work);
-  /// Prints what there is and ends the process at once: whoever gives back what a device that hangs
-  /// still holds waits for it for ever.
-  [[noreturn]] void give_up(const std::string& why);
+  /// Prints the rest, and why the benchmark ended early unless `failed` is empty. Returns the exit
+  /// status: 1 after a failure or a wrong result.
+  int finish(const std::string& failed = "");
+  size_t rows() const { return table_.rows(); }
 
  private:
-  void print() const;
-  void print_json() const;
+  void print_json(const std::string& failed) const;
 
-  const DeviceArguments& arguments_;
+  Output output_;
   Table table_;
   std::vector<std::pair<std::string, std::string>> left_out_;
-  std::string failed_;
   int64_t wrong_ = 0;
 };
-
-/// Does `work`; its errors get the provider's name.
-template <class Work>
-auto on_behalf_of(const std::string& provider, const Work& work) {
-  try {
-    return work();
-  } catch (const Error& error) {
-    throw Error(error.status(), provider + ": " + error.message());
-  }
-}
 
 }  // namespace muonrt::tool

@@ -8,12 +8,11 @@
 #include <thread>
 
 #include "command/bench/bench_options.hpp"
-#include "command/bench/median.hpp"
+#include "command/bench/bench_report.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
 #include "command/progress.hpp"
-#include "command/table.hpp"
 #include "command/validators.hpp"
 #include "command/verify/sharded.hpp"
 #include "train/mesh.hpp"
@@ -25,15 +24,14 @@ namespace {
 constexpr double kRate = 0.02;
 
 struct Arguments {
-  int ranks = 0, warmup = 2, iters = 10, threads = 1, window = 3;
-  std::string shapes = "512x512x4,2048x512x2", mesh, commit = "atomic", transport = "bf16";
-  std::string check = "shapes";
+  int ranks = 0, warmup = 2, iters = 10, threads = 1;
+  std::string shapes = "512x512x4,2048x512x2", mesh, commit = "atomic", check = "shapes";
   int64_t chunk_bytes = 0;
   RunDevice where;
   bool json = false;
 };
 
-/// What is measured together: all matrices of one shape, all that AdamW has, all there are.
+/// Tensors that are measured together: all matrices of one shape, all tensors of AdamW, or all.
 struct Group {
   std::string name;
   std::vector<ModelTensor> tensors;
@@ -51,14 +49,12 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-/// By tensor: what one rank alone makes of it in a first step.
+/// By tensor: its values after the first step of a single rank.
 using Truth = std::map<std::string, WholeTensor>;
 
 RunSettings settings_of(const Arguments& a) {
-  const int32_t transport = a.transport == "f32" ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16;
   RunSettings out;
-  out.numerics = {"", MUONRT_DTYPE_F32, MUONRT_DTYPE_F32, transport, 0};
-  out.window = a.window;
+  out.numerics = {"", MUONRT_DTYPE_F32, MUONRT_DTYPE_F32, MUONRT_DTYPE_BF16, 0};
   out.commit = a.commit == "eager" ? MUONRT_COMMIT_EAGER : MUONRT_COMMIT_ATOMIC;
   out.threads = a.threads;
   out.chunk_bytes = a.chunk_bytes;
@@ -89,20 +85,37 @@ Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   return out;
 }
 
-enum Column { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kColumnCount };
-constexpr const char* kColumnNames[kColumnCount] = {"step",    "local",    "gemm",
-                                                    "exposed", "exchange", "enqueue"};
-using Sample = std::array<double, kColumnCount>;  // seconds
+enum Part { kStep, kLocal, kGemm, kExposed, kExchange, kEnqueue, kPartCount };
+using Sample = std::array<double, kPartCount>;  // milliseconds
 
-/// Of one rank.
+Sample sample_of(const muonrt_report_t& r) {
+  Sample out = {r.seconds,         r.local_seconds,    r.gemm_seconds,
+                r.exposed_seconds, r.exchange_seconds, r.enqueue_seconds};
+  for (double& part : out) part *= 1e3;
+  return out;
+}
+
 struct Counts {
   int64_t sent = 0, memory = 0, wrong = 0;
 };
 
 struct Measured {
-  std::vector<std::vector<Sample>> samples;  // by iteration, then rank
-  Counts counts;                             // largest over ranks; wrong: sum
+  std::vector<double> step;                          // by iteration: of the slowest rank
+  std::array<std::vector<double>, kPartCount> mean;  // by iteration: the mean over ranks
+  Counts counts;                                     // largest over ranks; wrong: sum
   double flops = 0;
+
+  void add(const std::vector<Sample>& ranks) {
+    Sample sum = {};
+    double slowest = 0;
+    for (const Sample& rank : ranks) {
+      slowest = std::max(slowest, rank[kStep]);
+      for (size_t part = 0; part < kPartCount; ++part) sum[part] += rank[part];
+    }
+    step.push_back(slowest);
+    for (size_t part = 0; part < kPartCount; ++part)
+      mean[part].push_back(sum[part] / static_cast<double>(ranks.size()));
+  }
 };
 
 /// Five Newton-Schulz steps with every product in full: 5 (4 m^2 n + 2 m^3), m the short side.
@@ -113,11 +126,6 @@ double plain_flops(const ModelTensor& t) {
              b = static_cast<double>(t.shape.back());
   const double m = std::min(a, b), n = std::max(a, b);
   return matrices * 5 * (4 * m * m * n + 2 * m * m * m);
-}
-
-Sample sample_of(const muonrt_report_t& r) {
-  return {r.seconds,         r.local_seconds,    r.gemm_seconds,
-          r.exposed_seconds, r.exchange_seconds, r.enqueue_seconds};
 }
 
 Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const Group& group,
@@ -144,8 +152,9 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
     progress.show(fmt::format("bench step {}: {}", group.name, at));
     if (i < 0) continue;
     const Sample sample = sample_of(report);
-    out.samples.emplace_back(static_cast<size_t>(comm.size()));
-    comm.allgather(&sample, out.samples.back().data(), sizeof sample);
+    std::vector<Sample> ranks(static_cast<size_t>(comm.size()));
+    comm.allgather(&sample, ranks.data(), sizeof sample);
+    out.add(ranks);
   }
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
@@ -159,93 +168,6 @@ Measured measure(Comm& comm, const Arguments& a, const LayoutWords& words, const
   return out;
 }
 
-/// Milliseconds of every iteration: of its slowest rank, and the mean over ranks.
-std::vector<double> slowest(const Measured& m, Column part) {
-  std::vector<double> out;
-  for (const auto& ranks : m.samples) {
-    double most = 0;
-    for (const Sample& s : ranks) most = std::max(most, s[part] * 1e3);
-    out.push_back(most);
-  }
-  return out;
-}
-
-std::vector<double> rank_mean(const Measured& m, Column part) {
-  std::vector<double> out;
-  for (const auto& ranks : m.samples) {
-    double sum = 0;
-    for (const Sample& s : ranks) sum += s[part] * 1e3;
-    out.push_back(sum / static_cast<double>(ranks.size()));
-  }
-  return out;
-}
-
-/// Every part over iterations and over ranks, for programs.
-Cell details(const Measured& m) {
-  std::vector<std::pair<std::string, std::string>> fields;
-  for (int p = 0; p < kColumnCount; ++p) {
-    const Column part = static_cast<Column>(p);
-    const auto most = slowest(m, part);
-    double least_rank = 1e300, most_rank = 0;
-    for (size_t r = 0; r < m.samples[0].size(); ++r) {
-      std::vector<double> of_rank;
-      for (const auto& ranks : m.samples) of_rank.push_back(ranks[r][part] * 1e3);
-      least_rank = std::min(least_rank, median_of(of_rank));
-      most_rank = std::max(most_rank, median_of(of_rank));
-    }
-    const auto text = [](double x) { return fmt::format("{}", x); };
-    fields.emplace_back(kColumnNames[p],
-                        json_object({{"min_ms", text(*std::min_element(most.begin(), most.end()))},
-                                     {"median_ms", text(median_of(most))},
-                                     {"max_ms", text(*std::max_element(most.begin(), most.end()))},
-                                     {"mean_rank_ms", text(median_of(rank_mean(m, part)))},
-                                     {"fastest_rank_ms", text(least_rank)},
-                                     {"slowest_rank_ms", text(most_rank)}}));
-  }
-  return {"", json_object(fields)};
-}
-
-Table make_table() {
-  return Table({{"shape", "shape", Table::Align::kLeft, 12},
-                {"tensors", "tensors"},
-                {"min_ms", "min ms", Table::Align::kRight, 8},
-                {"median_ms", "median ms", Table::Align::kRight, 9},
-                {"max_ms", "max ms", Table::Align::kRight, 8},
-                {"local_ms", "local", Table::Align::kRight, 8},
-                {"gemm_ms", "gemm", Table::Align::kRight, 8},
-                {"exposed_ms", "exposed", Table::Align::kRight, 8},
-                {"exchange_ms", "exchange", Table::Align::kRight, 8},
-                {"enqueue_ms", "enqueue", Table::Align::kRight, 8},
-                {"gflops", "GFLOP/s", Table::Align::kRight, 8},
-                {"sent_bytes", "sent", Table::Align::kRight, 9},
-                {"memory_bytes", "memory", Table::Align::kRight, 9},
-                {"wrong", "#wrong"},
-                {"parts", ""}});
-}
-
-void add_row(Table& table, const Group& group, const Measured& m) {
-  const std::vector<double> step = slowest(m, kStep);
-  const double middle = median_of(step);
-  const auto part = [&](Column p) { return cell::number(median_of(rank_mean(m, p)), 2); };
-  table.add({cell::word(group.name), cell::count(std::ssize(group.tensors)),
-             cell::number(*std::min_element(step.begin(), step.end()), 2), cell::number(middle, 2),
-             cell::number(*std::max_element(step.begin(), step.end()), 2), part(kLocal),
-             part(kGemm), part(kExposed), part(kExchange), part(kEnqueue),
-             cell::number(middle > 0 ? m.flops / middle * 1e-6 : 0, 1), cell::bytes(m.counts.sent),
-             cell::bytes(m.counts.memory), cell::count(m.counts.wrong), details(m)});
-}
-
-constexpr const char* kColumns =
-    "min, median, max ms: of the slowest rank, over iterations. local (packs, unpacks, commits), "
-    "gemm,\n"
-    "exposed (the rest: mostly waiting for exchanges), exchange (hidden or not), enqueue (until "
-    "the host only "
-    "waits):\n"
-    "mean over ranks, median over iterations. GFLOP/s: of all ranks, as if no symmetric half were\n"
-    "saved. sent, memory: largest over ranks. #wrong: elements whose bytes are not those of one "
-    "rank\n"
-    "alone.\n";
-
 LayoutWords words_of(const train::TrainMesh& mesh) {
   std::vector<std::string> names;
   for (int k = 0; k < mesh.c_mesh().ndim; ++k) names.emplace_back(mesh.c_mesh().names[k]);
@@ -256,45 +178,60 @@ LayoutWords words_of(const train::TrainMesh& mesh) {
   return out;
 }
 
+std::vector<Table::Column> columns() {
+  const auto number = [](const char* key, const char* head) {
+    return Table::Column{key, head, Table::Align::kRight, 9};
+  };
+  return joined<Table::Column>(
+      {{{"shape", "shape", Table::Align::kLeft, 12}, {"tensors", "tensors"}},
+       range_columns(),
+       {number("local_ms", "local"), number("gemm_ms", "gemm"), number("exposed_ms", "exposed"),
+        number("exchange_ms", "exchange"), number("enqueue_ms", "enqueue"),
+        number("gflops", "GFLOP/s"), number("sent_bytes", "sent"),
+        number("memory_bytes", "memory")}});
+}
+
+void add_row(BenchReport& report, const Group& group, const Measured& m) {
+  std::vector<Cell> parts;
+  for (const Part part : {kLocal, kGemm, kExposed, kExchange, kEnqueue})
+    parts.push_back(cell::number(median_of(m.mean[part]), 2));
+  report.add(joined<Cell>({{cell::word(group.name), cell::count(std::ssize(group.tensors))},
+                           range_cells(m.step),
+                           parts,
+                           {cell::number(m.flops / median_of(m.step) * 1e-6, 1),
+                            cell::bytes(m.counts.sent), cell::bytes(m.counts.memory)}}),
+             m.counts.wrong);
+}
+
 int bench(Comm& comm, const Arguments& a, const std::vector<Group>& groups, const Truth& truth) {
-  const bool root = comm.rank() == 0, talk = root && !a.json;
   const LayoutWords words = words_of(train::TrainMesh(a.mesh, comm.size()));
-  Table table = make_table();
-  if (talk) {
-    fmt::print(
-        "{} ranks on {}, mesh {}, {} threads a rank, window {}, commit {}, messages {}; {} "
-        "warm-up, {} "
-        "measured\n{}\n{}",
-        comm.size(), a.where.device, words.mesh, a.threads, a.window, a.commit, a.transport,
-        a.warmup, a.iters, kColumns, table.head());
-    std::fflush(stdout);
-  }
-  Progress progress(root);
-  int64_t wrong = 0;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    const Measured m = measure(comm, a, words, groups[g], truth, progress);
-    wrong += m.counts.wrong;
-    add_row(table, groups[g], m);
+  BenchReport report({a.json, false, comm.rank() != 0}, columns());
+  report.title = fmt::format(
+      "Steps of {} ranks, mesh {}, {} threads a rank, commit {}, {} warm-up, {} measured,",
+      comm.size(), words.mesh, a.threads, a.commit, a.warmup, a.iters);
+  report.notes =
+      "min, median, max ms: of the slowest rank; local (packs, unpacks, commits), gemm, exposed "
+      "(the\n"
+      "rest: waiting for exchanges), exchange (hidden or not), enqueue (until the host only "
+      "waits):\n"
+      "mean over ranks; GFLOP/s of all ranks, with every product in full; sent, memory: of the "
+      "rank\n"
+      "with most; #wrong: elements that differ from those of a single rank";
+  report.device = a.where.device;
+  report.fields = {{"ranks", fmt::format("{}", comm.size())},
+                   {"link", json_text(a.where.cuda() ? a.where.link : "host")},
+                   {"mesh", json_text(words.mesh)},
+                   {"threads", fmt::format("{}", a.threads)},
+                   {"commit", json_text(a.commit)},
+                   {"warmup", fmt::format("{}", a.warmup)},
+                   {"iters", fmt::format("{}", a.iters)}};
+  Progress progress(comm.rank() == 0);
+  for (const Group& group : groups) {
+    const Measured m = measure(comm, a, words, group, truth, progress);
     progress.clear();
-    if (talk) fmt::print("{}", table.row(g));
-    std::fflush(stdout);
+    add_row(report, group, m);
   }
-  if (root && a.json) {
-    const auto text = [](int64_t x) { return fmt::format("{}", x); };
-    fmt::print("{}\n", json_object({{"ranks", text(comm.size())},
-                                    {"device", json_text(a.where.device)},
-                                    {"link", json_text(a.where.cuda() ? a.where.link : "host")},
-                                    {"mesh", json_text(words.mesh)},
-                                    {"threads", text(a.threads)},
-                                    {"window", text(a.window)},
-                                    {"commit", json_text(a.commit)},
-                                    {"transport", json_text(a.transport)},
-                                    {"warmup", text(a.warmup)},
-                                    {"iters", text(a.iters)},
-                                    {"wrong", text(wrong)},
-                                    {"rows", table.json()}}));
-  }
-  return wrong > 0 ? 1 : 0;
+  return report.finish();
 }
 
 int run(const Arguments& a) {
@@ -329,17 +266,11 @@ void add_bench_step(CLI::App& bench, Work& work) {
   command->add_option("--threads", a->threads, "compute threads of a rank")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command->add_option("--window", a->window, "chunks in flight")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
   command->add_option("--chunk-bytes", a->chunk_bytes, "budget of a chunk (0: muonrt's default)")
       ->check(nonnegative())
       ->capture_default_str();
   command->add_option("--commit", a->commit, "atomic or eager")
       ->check(CLI::IsMember({"atomic", "eager"}))
-      ->capture_default_str();
-  command->add_option("--transport", a->transport, "messages: bf16 or f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   command
       ->add_option("--check", a->check,

@@ -5,29 +5,21 @@
 #include <chrono>
 #include <cmath>
 
-#include "command/bench/median.hpp"
-
 namespace muonrt::tool {
 
 namespace {
 
 constexpr int64_t kLeastFiller = int64_t{1} << 20, kMostFiller = int64_t{64} << 20;
-constexpr double kFillerMs = 0.2, kMostFillerMs = 50;  // before it is known what it is for
-constexpr double kSlowCopyMs = 1;                      // an emulated GPU's
+constexpr double kFillerMs = 0.2, kMostFillerMs = 50;  // 0.2: before the first time is known
+constexpr double kSlowCopyMs = 1;                      // of an emulated GPU
 constexpr double kRegionMs = 0.33, kMostRegionMs = 20, kWarmMs = 50;
-constexpr double kLeadMs = 20;                         // a GPU looks at its power every few ms
-constexpr double kMostLead = 5000, kMostLeadMs = 100;  // of the host: an emulated GPU's
+constexpr double kLeadMs = 20;                         // a GPU regulates its power every few ms
+constexpr double kMostLead = 5000, kMostLeadMs = 100;  // 100 ms of the host: an emulated GPU
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-/// A person looks for the rows that the host has slowed down.
-Cell ahead_cell(const std::optional<bool>& ahead) {
-  if (!ahead) return cell::nothing();
-  return *ahead ? Cell{"yes", "true"} : Cell{"HOST", "false"};
 }
 
 }  // namespace
@@ -44,7 +36,7 @@ Filler::Filler(Workbench& bench) {
     bytes_ = std::max(2 * bytes_, kLeastFiller);
     from_ = Buffer(bench.device(), bytes_);
     to_ = Buffer(bench.device(), bytes_);
-    timed();  // a first one takes longer
+    timed();  // the first copy takes longer
     copy_ms_ = timed();
   }
 }
@@ -74,7 +66,7 @@ TimedWork::Taken TimedWork::take(int64_t copies) {
 }
 
 TimedWork::Taken TimedWork::take_ahead() {
-  if (!filler_->there()) return take(0);
+  if (filler_->empty()) return take(0);
   Taken out = take(copies_);
   while (!out.ahead && 2 * static_cast<double>(copies_) * filler_->copy_ms() < kMostFillerMs) {
     copies_ *= 2;
@@ -83,76 +75,57 @@ TimedWork::Taken TimedWork::take_ahead() {
   return out;
 }
 
-void TimedWork::learn() {
-  // The first run makes what products need; the second tells how many the host has time for.
-  take(0);
-  if (!filler_->there()) return;
-  const double begin = now_ms();
-  take(0);
-  run_ms_ = now_ms() - begin;
-  most_repeats_ = std::clamp<int64_t>(std::llround(kMostRegionMs / run_ms_), 1, kMostRepeats);
-  copies_ = std::max<int64_t>(1, std::llround(kFillerMs / filler_->copy_ms()));
-}
-
-void TimedWork::warm_up() {
-  if (warmed_ && most_ == kPlainTimes) return;
+void TimedWork::warm_up(bool steady) {
+  if (plain_ && next_ > 0) return;
   on_behalf_of(name_, [&] {
-    const bool first = !warmed_;
-    warmed_ = true;
-    if (first) learn();
-    if (most_repeats_ == 1) {
-      if (!first) lead(take_ahead().ms);
-      return;
+    const bool first = next_ == 0;
+    if (first) take(0);  // allocates what products need
+    if (filler_->empty()) return;
+    if (first) {
+      const double begin = now_ms();
+      take(0);
+      run_ms_ = now_ms() - begin;
+      copies_ = std::max<int64_t>(1, std::llround(kFillerMs / filler_->copy_ms()));
     }
-    const double ms = take_ahead().ms;
-    times_.repeats =
-        std::clamp<int64_t>(static_cast<int64_t>(std::ceil(kRegionMs / ms)), 1, most_repeats_);
-    lead(ms);
+    const auto most = std::clamp<int64_t>(std::llround(kMostRegionMs / run_ms_), 1, kMostRepeats);
+    if (first && most == 1) return;
+    const double ms = std::max(take_ahead().ms, 1e-4);
+    times_.repeats = std::clamp<int64_t>(std::llround(std::ceil(kRegionMs / ms)), 1, most);
+    if (steady && ms < kLeadMs)
+      lead_ = std::llround(
+          std::max(1.0, std::min({std::ceil(kLeadMs / ms), kMostLeadMs / run_ms_, kMostLead})));
   });
 }
 
-void TimedWork::lead(double ms) {
-  if (!keeps_power_ || !filler_->there()) return;
-  const double most = std::clamp(kMostLeadMs / run_ms_, 1.0, kMostLead);
-  lead_ = std::llround(std::clamp(std::ceil(kLeadMs / std::max(ms, 1e-4)), 1.0, most));
-  if (ms >= kLeadMs) lead_ = 0;
-}
-
 void TimedWork::measure() {
-  if (std::ssize(times_.ms) >= most_) return;
+  if (plain_ && times_.ms.size() == 2) return;
   const Taken taken = on_behalf_of(name_, [&] { return take_ahead(); });
   times_.ms.push_back(taken.ms);
   times_.enqueue_ms.push_back(taken.enqueue_ms);
-  if (filler_->there()) times_.ahead = times_.ahead.value_or(true) && taken.ahead;
+  if (!filler_->empty()) times_.ahead = times_.ahead.value_or(true) && taken.ahead;
 }
 
 void time_in_turns(const DeviceArguments& a, const Filler& filler, std::vector<TimedWork>& works) {
-  const double end = now_ms() + std::max(filler.there() ? kWarmMs : 0, a.steady * 1e3);
-  for (TimedWork& work : works)
-    if (a.steady > 0) work.keep_power();
+  const double end = now_ms() + std::max(filler.empty() ? 0 : kWarmMs, a.steady * 1e3);
   for (int round = 0; round < std::max(1, a.warmup) || now_ms() < end; ++round)
-    for (TimedWork& work : works) work.warm_up();
+    for (TimedWork& work : works) work.warm_up(a.steady > 0);
   for (int round = 0; round < a.iters; ++round)
     for (TimedWork& work : works) work.measure();
 }
 
 std::vector<Table::Column> time_columns() {
-  return {{"min_ms", "min ms", Table::Align::kRight, 9},
-          {"median_ms", "median ms", Table::Align::kRight, 9},
-          {"max_ms", "max ms", Table::Align::kRight, 9},
-          {"repeats", "repeats"},
-          {"enqueue_ms", "enqueue", Table::Align::kRight, 7},
-          {"ahead", "ahead"}};
+  return joined<Table::Column>({range_columns(),
+                                {{"repeats", "repeats"},
+                                 {"enqueue_ms", "enqueue", Table::Align::kRight, 7},
+                                 {"ahead", "ahead"}}});
 }
 
 std::vector<Cell> time_cells(const Times& times) {
-  const auto [least, most] = std::minmax_element(times.ms.begin(), times.ms.end());
-  return {cell::number(*least, 4),
-          cell::number(median_of(times.ms), 4),
-          cell::number(*most, 4),
-          cell::count(times.repeats),
-          cell::number(median_of(times.enqueue_ms), 4),
-          ahead_cell(times.ahead)};
+  Cell ahead = cell::nothing();
+  if (times.ahead) ahead = *times.ahead ? Cell{"yes", "true"} : Cell{"HOST", "false"};
+  return joined<Cell>(
+      {range_cells(times.ms),
+       {cell::count(times.repeats), cell::number(median_of(times.enqueue_ms), 4), ahead}});
 }
 
 }  // namespace muonrt::tool

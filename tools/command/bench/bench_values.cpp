@@ -8,7 +8,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kMostThreads = 16;
+constexpr int64_t kMostThreads = 16, kLeastPart = 1 << 14;
 
 template <class T>
 T load_as(const void* from, int64_t index) {
@@ -24,50 +24,29 @@ void store_as(void* to, int64_t index, float value) {
   std::memcpy(static_cast<unsigned char*>(to) + index * int64_t{sizeof(T)}, &rounded, sizeof(T));
 }
 
-constexpr uint64_t scrambled(uint64_t seed, int64_t index) {
-  uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index) + 1;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-/// Four uniform numbers are as near as power can tell, in whole numbers, at no cost beside the
-/// word's.
-constexpr float normal_of(uint64_t word) {
-  constexpr int kParts = 4, kBits = 16;
-  constexpr float kRootOf3 = 1.7320508f;  // of 1 over the variance of the sum of four
-  int32_t sum = -(kParts * ((1 << kBits) - 1) / 2);
-  for (int i = 0; i < kParts; ++i)
-    sum += static_cast<int32_t>(word >> i * kBits & ((1 << kBits) - 1));
-  // A quarter more, and none is zero.
-  return (static_cast<float>(sum) + 0.25f) * (kRootOf3 / (1 << kBits));
-}
-
-/// Whether values as they are drawn have the moments 0, 1, 0 and 2.7 (3 of a normal one).
-constexpr bool looks_normal() {
-  constexpr int kCount = 1 << 13;  // compilers count the steps
-  double moments[4] = {};
-  for (int64_t i = 0; i < kCount; ++i) {
-    const double value = normal_of(scrambled(3, i));
-    double power = 1;
-    for (double& moment : moments) moment += (power *= value) / kCount;
-  }
-  const auto near = [](double value, double expected) {
-    return value > expected - 0.08 && value < expected + 0.08;
-  };
-  return near(moments[0], 0) && near(moments[1], 1) && near(moments[2], 0) && near(moments[3], 2.7);
-}
-static_assert(looks_normal());
-
 }  // namespace
 
 DType dtype_named(const std::string& name) {
   return name == "f32" ? DType::kF32 : name == "f16" ? DType::kF16 : DType::kBF16;
 }
 
-uint64_t bench_word(uint64_t seed, int64_t index) { return scrambled(seed, index); }
+uint64_t bench_word(uint64_t seed, int64_t index) {
+  uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(index) + 1;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
 
-float bench_value(uint64_t seed, int64_t index) { return normal_of(scrambled(seed, index)); }
+float bench_value(uint64_t seed, int64_t index) {
+  constexpr int kParts = 4, kBits = 16;   // of the word: one uniform number each
+  constexpr float kRootOf3 = 1.7320508f;  // the sum of four has the variance 1/3
+  const uint64_t word = bench_word(seed, index);
+  int32_t sum = -(kParts * ((1 << kBits) - 1) / 2);
+  for (int i = 0; i < kParts; ++i)
+    sum += static_cast<int32_t>(word >> i * kBits & ((1 << kBits) - 1));
+  // A quarter more, so that none is zero.
+  return (static_cast<float>(sum) + 0.25f) * (kRootOf3 / (1 << kBits));
+}
 
 std::vector<unsigned char> bench_values(uint64_t seed, DType dtype, int64_t count) {
   std::vector<unsigned char> out(static_cast<size_t>(count * size_of(dtype)));
@@ -95,10 +74,13 @@ float bench_rounded(float value, DType dtype) {
   return bench_load(&stored, dtype, 0);
 }
 
-void in_parallel(int64_t count, const std::function<void(int64_t begin, int64_t end)>& work,
-                 int64_t least) {
+double unit_of(DType dtype) {
+  return dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-12 : 0x1p-9;
+}
+
+void in_parallel(int64_t count, const std::function<void(int64_t begin, int64_t end)>& work) {
   const int64_t threads = std::clamp<int64_t>(
-      std::min<int64_t>(std::thread::hardware_concurrency(), count / least), 1, kMostThreads);
+      std::min<int64_t>(std::thread::hardware_concurrency(), count / kLeastPart), 1, kMostThreads);
   std::vector<std::jthread> others;
   for (int64_t i = 1; i < threads; ++i)
     others.emplace_back(

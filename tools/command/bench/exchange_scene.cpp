@@ -37,25 +37,11 @@ std::unique_ptr<Device> device_of(int gpu) {
 
 }  // namespace
 
-ExchangeSizes exchange_sizes(int ranks, int64_t bytes, bool uneven) {
-  const auto count = static_cast<size_t>(ranks);
-  ExchangeSizes out(count, std::vector<int64_t>(count));
-  for (size_t from = 0; from < count; ++from) {
-    std::vector<int64_t> weights(count, 1);
-    for (size_t to = 0; uneven && to < count; ++to)
-      weights[to] = static_cast<int64_t>(bench_word(from, static_cast<int64_t>(to)) % 8);
-    if (sum_of(weights) == 0) weights[from] = 1;
-    const int64_t whole = sum_of(weights);
-    // By running sums, so that nothing is lost to rounding.
-    int64_t before = 0, so_far = 0;
-    for (size_t to = 0; to < count; ++to) {
-      so_far += weights[to];
-      const int64_t end = bytes / whole * so_far + bytes % whole * so_far / whole;
-      out[from][to] = end - before;
-      before = end;
-    }
-  }
-  return out;
+ExchangeSizes exchange_sizes(int ranks, int64_t bytes) {
+  std::vector<int64_t> shares;
+  for (int64_t to = 0; to < ranks; ++to)
+    shares.push_back(bytes / ranks + (to < bytes % ranks ? 1 : 0));
+  return ExchangeSizes(static_cast<size_t>(ranks), shares);
 }
 
 struct ExchangeScene::Inside {

@@ -11,8 +11,8 @@ namespace muonrt::tool {
 /// Bytes that each rank sends to each, itself included: [from][to].
 using ExchangeSizes = std::vector<std::vector<int64_t>>;
 
-/// Every rank sends `bytes`: equal shares, or shares drawn at random, of which some are empty.
-ExchangeSizes exchange_sizes(int ranks, int64_t bytes, bool uneven);
+/// Every rank sends `bytes` in equal shares; the first ones are a byte larger if there is a rest.
+ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
 /// A rank's part of one all-to-all-v, over what carries the exchanges of an optimizer, and memory
 /// that holds what it sends and receives. Every byte follows from sender, receiver and place.

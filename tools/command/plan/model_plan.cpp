@@ -1,9 +1,6 @@
 #include "command/plan/model_plan.hpp"
 
-#include <sys/resource.h>
-
 #include <chrono>
-#include <fstream>
 
 #include "layout/parse.hpp"
 #include "optimizer/problem.hpp"
@@ -87,17 +84,5 @@ Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-int64_t peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
-  }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
-void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 }  // namespace muonrt::tool

@@ -31,9 +31,4 @@ Problem model_problem(const std::vector<ModelTensor>& tensors, const std::string
 /// Seconds of the steady clock.
 double now();
 
-/// The largest resident memory of this process so far, in bytes; `reset_peak_memory` starts anew
-/// where the system can.
-int64_t peak_memory();
-void reset_peak_memory();
-
 }  // namespace muonrt::tool
