@@ -5,9 +5,9 @@ microsoft/dion 0a059a4 (dion/muon.py, scalar_opts.py, polar_express.py).
 """
 
 import numpy as np
-import textbook
 import torch
 
+KELLER_JORDAN = [(3.4445, -4.7750, 2.0315)] * 5
 DION = [(8.156554524902461, -22.48329292557795, 15.878769915207462),
         (4.042929935166739, -2.808917465908714, 0.5000178451051316),
         (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
@@ -15,13 +15,15 @@ DION = [(8.156554524902461, -22.48329292557795, 15.878769915207462),
         (2.3465413258596377, -1.7097828382687081, 0.42323551169305323)]
 
 
-def orthogonalize(x, coefficients):
-    """Odd polynomials of degree five, one after the other."""
-    x = x / (1.02 * np.linalg.norm(x) + 1e-8)
+def orthogonalize(matrix, coefficients, norm):
+    """Odd polynomials of degree five of matrix / norm(|matrix|), one after the other."""
+    x = matrix.double().numpy()
+    tall = x.shape[0] > x.shape[1]
+    x = (x.T if tall else x) / norm(np.linalg.norm(x))
     for a, b, c in coefficients:
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x
+    return torch.from_numpy(x.T if tall else x)
 
 
 class _Source(torch.optim.Optimizer):
@@ -50,8 +52,9 @@ class Moonlight(_Source):
             if state["use_muon"]:
                 ball = state.setdefault("momentum_buffer", torch.zeros_like(p))
                 ball.mul_(momentum).add_(p.grad)
-                update = textbook.newton_schulz((p.grad + momentum * ball).double().numpy())
-                p.sub_(torch.from_numpy(lr * 0.2 * max(p.shape)**0.5 * update))
+                update = orthogonalize(p.grad + momentum * ball, KELLER_JORDAN,
+                                       lambda norm: max(norm, 1e-7))
+                p.sub_(lr * 0.2 * max(p.shape)**0.5 * update)
                 continue
             state.setdefault("step", 0)
             state["step"] += 1
@@ -83,11 +86,8 @@ class Dion(_Source):
                 p.mul_(1 - lr * group["weight_decay"])
                 if group["algorithm"] == "muon":
                     momentum.mul_(group["mu"]).add_(p.grad)
-                    tall = p.shape[0] > p.shape[1]
-                    update = momentum.double().numpy()
-                    update = orthogonalize(update.T if tall else update, DION)
-                    update = update.T if tall else update
-                    p.sub_(torch.from_numpy(lr * (p.shape[0] / p.shape[1])**0.5 * update))
+                    update = orthogonalize(momentum, DION, lambda norm: 1.02 * norm + 1e-8)
+                    p.sub_(lr * (p.shape[0] / p.shape[1])**0.5 * update)
                     continue
                 state["step_dev"] += 1
                 c1, c2 = self._adam(p, momentum, state["variance"],

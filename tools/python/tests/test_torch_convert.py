@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from checkpoint_sources import Dion, Moonlight  # noqa: E402
-from test_torch import AS_TORCH, inject, model, torch_muon_in_float32  # noqa: E402
+from test_torch import AS_TORCH, torch_muon_in_float32  # noqa: E402
 from torch.distributed.checkpoint import state_dict as of_model  # noqa: E402
+from torch_models import inject, train, two_layers  # noqa: E402
 
 import muonrt.torch  # noqa: E402
 from muonrt import _safetensors, convert  # noqa: E402
@@ -52,18 +53,11 @@ SOURCES = {
     "dion": (dions, dict(preset="dion_muon", muon=EXACT, transport_dtype="float32"))}
 
 
-def train(m, optimizers, steps):
-    for step in steps:
-        inject(m, step)
-        for optimizer in optimizers:
-            optimizer.step()
-
-
-def same_updates(a, of_a, b, of_b):
-    for step in range(3, 6):
+def same_updates(a, of_a, b, of_b, first=3):
+    for step in range(first, first + 3):
         before = [[p.detach().clone() for p in m.parameters()] for m in (a, b)]
-        train(a, of_a, [step])
-        train(b, of_b, [step])
+        train(a, [step], *of_a)
+        train(b, [step], *of_b)
         for p, q, x, y in zip(a.parameters(), b.parameters(), *before):
             assert (p - x).abs().max() > 1e-4
             assert torch.allclose(p - x, q - y, rtol=0, atol=TOLERANCE), (step, p.shape)
@@ -80,11 +74,11 @@ def names_of(tmp_path, m):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_going_on_in_muonrt(name, tmp_path, monkeypatch):
+def test_training_goes_on_in_muonrt_and_back(name, tmp_path, monkeypatch):
     make, settings = SOURCES[name]
-    m = model()
+    m = two_layers()
     theirs = make(m, monkeypatch)
-    train(m, theirs, range(3))
+    train(m, range(3), *theirs)
     torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
     names = ["--names", names_of(tmp_path, m)] if name == "moonlight" else []
     assert run(tmp_path / "in.pt", tmp_path / "out.pt", *names) == 0
@@ -93,33 +87,20 @@ def test_going_on_in_muonrt(name, tmp_path, monkeypatch):
     one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
     assert int(one.state[twin[0].weight]["step"]) == 3
     same_updates(m, theirs, twin, [one])
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_and_back(name, tmp_path, monkeypatch):
-    make, settings = SOURCES[name]
-    m = model()
-    theirs = make(copy.deepcopy(m), monkeypatch)  # its settings are not copied by hand
-    one = muonrt.torch.Muon(m.named_parameters(), **settings)
-    theirs_groups = [g for o in theirs for g in o.param_groups]
-    for group, lr in zip(one.param_groups, (theirs_groups[0]["lr"], theirs_groups[-1]["lr"])):
-        group["lr"] = lr
-    train(m, [one], range(3))
-    torch.save(one.state_dict(), tmp_path / "in.pt")
-    assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--to", name.split(",")[0]) == 0
-    saved = torch.load(tmp_path / "out.pt")
-    twin = copy.deepcopy(m)
-    theirs = make(twin, monkeypatch)
-    for optimizer, state in zip(theirs, saved.values()):
+    torch.save(one.state_dict(), tmp_path / "back.pt")
+    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", name.split(",")[0]) == 0
+    third = copy.deepcopy(twin)
+    others = make(third, monkeypatch)
+    for optimizer, state in zip(others, torch.load(tmp_path / "theirs.pt").values(), strict=True):
         optimizer.load_state_dict(state)
-    same_updates(m, [one], twin, theirs)
+    same_updates(twin, [one], third, others, first=6)
 
 
 def torchs_file(tmp_path, monkeypatch):
     """A model, torch's optimizers after three steps, and their state in state.safetensors."""
-    m = model()
+    m = two_layers()
     theirs = torchs(m, monkeypatch)
-    train(m, theirs, range(3))
+    train(m, range(3), *theirs)
     torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
     return m, theirs
@@ -182,9 +163,9 @@ def test_the_command_goes_on_from_a_file(tmp_path, monkeypatch):
 
 
 def test_dcp_folders(tmp_path, monkeypatch):
-    m = model()
+    m = two_layers()
     theirs = torchs(m, monkeypatch)
-    train(m, theirs, range(3))
+    train(m, range(3), *theirs)
     state = {"trainer": {"optimizer": of_model.get_optimizer_state_dict(m, theirs), "epoch": 2}}
     dcp.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
     assert run(tmp_path / "in", tmp_path / "out") == 0
@@ -200,7 +181,7 @@ def test_dcp_folders(tmp_path, monkeypatch):
     assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0
     third = copy.deepcopy(twin)
     others = torchs(third, monkeypatch)
-    train(third, others, [0])  # so that there is a state to load into
+    train(third, [0], *others)  # so that there is a state to load into
     third.load_state_dict(twin.state_dict())
     found = {"optimizer": of_model.get_optimizer_state_dict(third, others)}
     dcp.load(found, checkpoint_id=tmp_path / "out2", no_dist=True)
@@ -212,7 +193,7 @@ def test_parameters_are_found_by_name(tmp_path, monkeypatch):
     m = torch.nn.Sequential(torch.nn.Linear(6, 6, False), torch.nn.Linear(6, 6, False))
     named = list(m.named_parameters())
     theirs = torch.optim.Muon(named[::-1], lr=0.02)  # equal shapes, the other order
-    train(m, [theirs], range(2))
+    train(m, range(2), theirs)
     torch.save(theirs.state_dict(), tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
     saved = torch.load(tmp_path / "out.pt")["optimizer"]
@@ -225,16 +206,16 @@ def test_parameters_are_found_by_name(tmp_path, monkeypatch):
 
 
 def test_masters_of_bfloat16_come_from_the_model(tmp_path, capsys):
-    m = model(torch.bfloat16)
+    m = two_layers(torch.bfloat16)
     theirs = torch.optim.Muon(parts(m)[0], lr=0.02)
-    train(m, [theirs], range(1))
+    train(m, [0], theirs)
     torch.save(theirs.state_dict(), tmp_path / "in.pt")
     torch.save({"model": m.state_dict()}, tmp_path / "model.pt")
     assert run(tmp_path / "in.pt", tmp_path / "s.safetensors", "--model", tmp_path / "model.pt") == 0
     tensors = _safetensors.read(tmp_path / "s.safetensors")[0]
     assert torch.equal(tensors["master/0.weight"], m[0].weight.detach().float())
     assert tensors["momentum/0.weight"].dtype == torch.float32
-    torch.save(model()[:1].state_dict(), tmp_path / "other.pt")
+    torch.save(two_layers()[:1].state_dict(), tmp_path / "other.pt")
     assert run(tmp_path / "in.pt", tmp_path / "t.safetensors", "--model", tmp_path / "other.pt") == 1
     assert "no dict with all of ['0.weight', '2.weight']" in capsys.readouterr().err
 
