@@ -1,4 +1,6 @@
-"""muonrt.convert: training that goes on after a conversion has the updates of the original."""
+"""muonrt.convert: from torch's optimizers training goes on with equal updates; from states named as
+MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4 (dion/muon.py,
+scalar_opts.py) name them, every tensor and setting goes to muonrt and back."""
 
 import copy
 import subprocess
@@ -9,17 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from checkpoint_sources import Dion, Moonlight  # noqa: E402
 from test_torch import AS_TORCH, torch_muon_in_float32  # noqa: E402
 from torch.distributed.checkpoint import state_dict as of_model  # noqa: E402
-from torch_models import inject, train, two_layers  # noqa: E402
+from torch_models import drawn, inject, train, two_layers  # noqa: E402
 
 import muonrt.torch  # noqa: E402
 from muonrt import _safetensors, convert  # noqa: E402
 
 COMMAND = Path(__file__).resolve().parents[3] / "build/bin/muonrt"
-# Of float32 on both sides (the stand-ins' polynomials are in float64): updates of about 0.02.
-TOLERANCE = 2e-6
+TOLERANCE = 2e-6  # of updates of about 0.02, of float32 on both sides
 
 
 def parts(m):
@@ -33,24 +33,8 @@ def torchs(m, monkeypatch):
             torch.optim.AdamW(rest, lr=3e-3, weight_decay=0.02)]
 
 
-def moonlights(m, _):
-    matrices, rest = ([p for _, p in named] for named in parts(m))
-    return [Moonlight(matrices, rest, lr=0.003)]
-
-
-def dions(m, _):
-    matrices, rest = parts(m)
-    return [Dion([{"params": matrices}, {"params": rest, "algorithm": "adamw", "lr": 0.003}])]
-
-
-EXACT = {"iteration_dtype": "float32"}
-IN_F32 = dict(AS_TORCH, **EXACT)
-SOURCES = {
-    "torch": (torchs, IN_F32),
-    "torch, heavy ball": (torchs, dict(IN_F32, muon=dict(AS_TORCH["muon"],
-                                                         momentum_kind="heavy_ball"))),
-    "moonlight": (moonlights, dict(preset="moonlight", muon=EXACT, transport_dtype="float32")),
-    "dion": (dions, dict(preset="dion_muon", muon=EXACT, transport_dtype="float32"))}
+IN_F32 = dict(AS_TORCH, iteration_dtype="float32")
+HEAVY_BALL = dict(IN_F32, muon=dict(AS_TORCH["muon"], momentum_kind="heavy_ball"))
 
 
 def same_updates(a, of_a, b, of_b, first=3):
@@ -67,33 +51,77 @@ def run(*arguments):
     return convert.main([str(a) for a in arguments])
 
 
-def names_of(tmp_path, m):
-    path = tmp_path / "names.txt"
-    path.write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
-    return path
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_training_goes_on_in_muonrt_and_back(name, tmp_path, monkeypatch):
-    make, settings = SOURCES[name]
+@pytest.mark.parametrize("settings", [IN_F32, HEAVY_BALL])
+def test_training_goes_on_in_muonrt_and_back_in_torch(settings, tmp_path, monkeypatch):
     m = two_layers()
-    theirs = make(m, monkeypatch)
+    theirs = torchs(m, monkeypatch)
     train(m, range(3), *theirs)
     torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
-    names = ["--names", names_of(tmp_path, m)] if name == "moonlight" else []
-    assert run(tmp_path / "in.pt", tmp_path / "out.pt", *names) == 0
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
     twin = copy.deepcopy(m)
     one = muonrt.torch.Muon(twin.named_parameters(), **settings)
     one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
     assert int(one.state[twin[0].weight]["step"]) == 3
     same_updates(m, theirs, twin, [one])
     torch.save(one.state_dict(), tmp_path / "back.pt")
-    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", name.split(",")[0]) == 0
+    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", "torch") == 0
     third = copy.deepcopy(twin)
-    others = make(third, monkeypatch)
+    others = torchs(third, monkeypatch)
     for optimizer, state in zip(others, torch.load(tmp_path / "theirs.pt").values(), strict=True):
         optimizer.load_state_dict(state)
     same_updates(twin, [one], third, others, first=6)
+
+
+def moonlights(matrices, rest):
+    """One group for all."""
+    state = [{"use_muon": True, "momentum_buffer": p} for p in matrices]
+    state += [{"use_muon": False, "moment1": p, "moment2": p * p, "step": 3} for p in rest]
+    return {"state": dict(enumerate(state)), "param_groups": [dict(
+        params=[0, 1, 2, 3], lr=3e-3, wd=0.3, momentum=0.85, nesterov=True, ns_steps=5,
+        adamw_betas=(0.8, 0.9), adamw_eps=1e-6)]}
+
+
+def dions(matrices, rest):
+    """A group for each algorithm, with the settings of both."""
+    state = [{"momentum": p} for p in matrices]
+    state += [{"momentum": p, "variance": p * p, "step_dev": torch.tensor(3.0)} for p in rest]
+    both = dict(step=3, lr=3e-3, weight_decay=0.3, nesterov=False, cautious_wd=False,
+                flatten=False, adjust_lr="spectral_norm")
+    return {"state": dict(enumerate(state)), "param_groups": [
+        both | dict(params=[0, 1], algorithm="muon", mu=0.85, beta1=0.9, beta2=0.95, epsilon=1e-8),
+        both | dict(params=[2, 3], algorithm="adamw", mu=0.95, beta1=0.8, beta2=0.9, epsilon=1e-6)]}
+
+
+@pytest.mark.parametrize("source, name, preset", [(moonlights, "moonlight", "moonlight"),
+                                                  (dions, "dion", "dion_muon")])
+def test_states_of_other_repositories_go_to_muonrt_and_back(source, name, preset, tmp_path):
+    m = two_layers()
+    matrices, rest = ([drawn(i, *p.shape) for i, (_, p) in enumerate(named)] for named in parts(m))
+    theirs = source(matrices, rest)
+    torch.save(theirs, tmp_path / "in.pt")
+    (tmp_path / "names").write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--names", tmp_path / "names") == 0
+    one = muonrt.torch.Muon(m.named_parameters(), preset=preset)  # a heavy ball, too
+    one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
+    for (_, p), want in zip(parts(m)[0], matrices):
+        assert torch.equal(one.state[p]["momentum_buffer"], want) and int(one.state[p]["step"]) == 3
+    for (_, p), want in zip(parts(m)[1], rest):
+        assert torch.equal(one.state[p]["exp_avg"], want) and int(one.state[p]["step"]) == 3
+        assert torch.equal(one.state[p]["exp_avg_sq"], want * want)
+    of_muon, of_adamw = one.param_groups
+    assert of_muon["lr"] == of_adamw["lr"] == 3e-3
+    assert of_muon["weight_decay"] == of_adamw["weight_decay"] == 0.3 and of_muon["momentum"] == 0.85
+    assert of_adamw["betas"] == (0.8, 0.9) and of_adamw["eps"] == 1e-6
+    torch.save(one.state_dict(), tmp_path / "back.pt")
+    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", name) == 0
+    got = torch.load(tmp_path / "theirs.pt")["optimizer"]
+    for key, entry in theirs["state"].items():
+        assert got["state"][key].keys() == entry.keys()
+        assert all(torch.equal(torch.as_tensor(got["state"][key][k]), torch.as_tensor(v))
+                   for k, v in entry.items()), key
+    for group, want in zip(got["param_groups"], theirs["param_groups"], strict=True):
+        group.pop("param_names")
+        assert group == want
 
 
 def torchs_file(tmp_path, monkeypatch):
