@@ -1,15 +1,13 @@
 """A step of GPT-2 small: muonrt.torch.Muon beside torch's own optimizers, and beside an all-gather.
 
-  python tools/python/bench.py [--layers 12] [--width 768] [--ranks 2] [--steps 5] [--device cpu]
-      [--iterate bf16 f32]
+  python tools/python/bench.py [--layers 12] [--width 768] [--steps 5]
 
-One process: torch.optim.Muon for matrices and AdamW for the rest. Over gloo ranks that hold rows
-(NCCL on CUDA): each rank gathers every matrix's momentum, orthogonalizes the whole and applies its
-rows (as muon_reference.py of microsoft/dion does). Both iterate in bf16, as torch does, and in
-float32, as muonrt does on the host (--iterate f32 alone where bf16 products are emulated: hours).
-All take the same gradients; medians of steps in turn.
-difference: RMS of muonrt's update less the other's, by the RMS of the update, of the worst
-parameter after two steps. Exit 1 where that is more than rounding.
+One process: torch.optim.Muon for matrices and AdamW for the rest. Two gloo ranks that hold rows: each
+rank gathers every matrix's momentum, orthogonalizes the whole and applies its rows (as
+muon_reference.py of microsoft/dion does). All iterate in float32, as muonrt does on the host, and take
+the same gradients. The table has medians of steps in turn.
+difference: RMS of muonrt's update less the other's, divided by the RMS of the update, of the worst
+parameter after two steps. Exit 1 if that is more than rounding.
 """
 
 import argparse
@@ -32,8 +30,7 @@ import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
-# Of RMS: bf16 has 8 bits, and five steps of Newton-Schulz; f32 differs by the order of sums.
-TOLERANCE = {"bf16": 0.05, "f32": 1e-4}
+TOLERANCE = 1e-4  # of RMS: sums of float32 in another order
 
 
 def shapes(args, tiny: bool = False) -> dict[str, tuple]:
@@ -54,10 +51,10 @@ def is_matrix(name: str, shape) -> bool:
     return muonrt.route(name, len(shape))[0] == "muon"
 
 
-def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """torch.optim.Muon's, in any type."""
+def newton_schulz(x: torch.Tensor, *_) -> torch.Tensor:
+    """That of torch.optim.Muon, but in float32."""
     tall = x.shape[0] > x.shape[1]
-    x = (x.T if tall else x).to(dtype)
+    x = x.T if tall else x
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.T
@@ -67,31 +64,24 @@ def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Torch:
-    """torch.optim.Muon and AdamW; in float32 with the function above in place of its own."""
+    """torch.optim.Muon and AdamW, with the function above in place of torch's own."""
 
-    def __init__(self, named, dtype):
-        self.dtype = dtype
+    def __init__(self, named):
+        _muon._zeropower_via_newtonschulz = newton_schulz
         matrices = [p for n, p in named if is_matrix(n, p.shape)]
         rest = [p for n, p in named if not is_matrix(n, p.shape)]
         self.optimizers = [torch.optim.Muon(matrices, **SETTINGS),
                            torch.optim.AdamW(rest, **ADAMW)]
 
     def step(self):
-        theirs = _muon._zeropower_via_newtonschulz
-        if self.dtype != torch.bfloat16:
-            _muon._zeropower_via_newtonschulz = lambda g, *_: newton_schulz(g, self.dtype)
-        try:
-            for optimizer in self.optimizers:
-                optimizer.step()
-        finally:
-            _muon._zeropower_via_newtonschulz = theirs
+        for optimizer in self.optimizers:
+            optimizer.step()
 
 
 class AllGather:
-    """What is written by hand: every rank gathers and orthogonalizes every matrix."""
+    """A step that every rank makes by gathering and orthogonalizing every matrix."""
 
-    def __init__(self, named, dtype):
-        self.dtype = dtype
+    def __init__(self, named):
         self.matrices = [p for n, p in named if is_matrix(n, p.shape)]
         self.momenta = [torch.zeros_like(p) for p in self.matrices]
         self.adamw = torch.optim.AdamW([p for n, p in named if not is_matrix(n, p.shape)], **ADAMW)
@@ -104,7 +94,7 @@ class AllGather:
             rows, cols = p.shape  # of this rank
             whole = p.new_empty(rows * size, cols)
             dist.all_gather_into_tensor(whole, p.grad.lerp(m, beta))
-            update = newton_schulz(whole, self.dtype)[rank * rows:(rank + 1) * rows]
+            update = newton_schulz(whole)[rank * rows:(rank + 1) * rows]
             p.mul_(1 - SETTINGS["lr"] * SETTINGS["weight_decay"])
             p.add_(update, alpha=-SETTINGS["lr"] * max(1, rows * size / cols)**0.5)
         self.adamw.step()
@@ -117,8 +107,7 @@ def parameters(args, ranks: int, tiny: bool = False):
     for i, (name, shape) in enumerate(shapes(args, tiny).items()):
         generator = torch.Generator().manual_seed(i)
         pair = [torch.randn(shape, generator=generator) * 0.02 for _ in range(2)]
-        pair = [(whole.chunk(ranks)[rank] if ranks > 1 else whole).clone().to(args.device)
-                for whole in pair]
+        pair = [whole.chunk(ranks)[rank].clone() for whole in pair]
         p = torch.nn.Parameter(pair[0])
         p.grad = pair[1]
         out.append((name, p))
@@ -127,7 +116,7 @@ def parameters(args, ranks: int, tiny: bool = False):
 
 def ours(args, named, ranks: int):
     if ranks > 1:  # DTensors over the same memory, as FSDP2's are
-        mesh = dist.init_device_mesh(args.device, (ranks,))
+        mesh = dist.init_device_mesh("cpu", (ranks,))
         whole = shapes(args)
         views = []
         for name, p in named:
@@ -145,42 +134,33 @@ def ours(args, named, ranks: int):
         muon={"coefficients": "keller_jordan", "normalize": "max_eps", "scale_rule": "original"})
 
 
-def settle(args):
-    if args.device == "cuda":
-        torch.cuda.synchronize()
+def settle():
     if dist.is_initialized():
         dist.barrier()
 
 
-def measure(args, ranks: int) -> dict:
-    """{name: (median ms, difference of updates)} of muonrt and of the others."""
+def measure(args, ranks: int) -> tuple[float, float, float]:
+    """Median ms of muonrt and of the other, and the difference of their updates."""
     before = [p.detach().clone() for _, p in parameters(args, ranks)]
-    sets = {name: parameters(args, ranks) for name in ("muonrt", *args.iterate)}
-    other = AllGather if ranks > 1 else Torch
-    optimizers = {"muonrt": ours(args, sets["muonrt"], ranks)}
-    for name in args.iterate:
-        optimizers[name] = other(sets[name], {"bf16": torch.bfloat16, "f32": torch.float32}[name])
-    times = {name: [] for name in optimizers}
-    differences = {"muonrt": 0.0}
+    mine, theirs = parameters(args, ranks), parameters(args, ranks)
+    optimizers = [ours(args, mine, ranks), (AllGather if ranks > 1 else Torch)(theirs)]
+    times = [], []
     for step in range(args.steps + 1):
-        for name, optimizer in optimizers.items():
-            settle(args)
+        for optimizer, taken in zip(optimizers, times):
+            settle()
             start = time.perf_counter()
             optimizer.step()
-            settle(args)
+            settle()
             if step > 0:  # the first one allocates
-                times[name].append(1e3 * (time.perf_counter() - start))
+                taken.append(1e3 * (time.perf_counter() - start))
         if step == 1:  # the first says nothing of the momentum, which then is the gradient
-            for name in args.iterate:
-                differences[name] = worst(before, sets["muonrt"], sets[name])
-        for _, p in (pair for named in sets.values() for pair in named):
+            difference = torch.tensor(worst(before, mine, theirs))
+        for _, p in mine + theirs:
             p.grad.copy_(p.grad.flip(-1))  # another gradient for the next step
     if ranks > 1:
-        worst_of_all = torch.tensor(list(differences.values()), device=args.device)
-        dist.all_reduce(worst_of_all, op=dist.ReduceOp.MAX)
-        differences = dict(zip(differences, worst_of_all.tolist()))
-    optimizers["muonrt"].close()
-    return {name: (statistics.median(times[name]), differences[name]) for name in optimizers}
+        dist.all_reduce(difference, op=dist.ReduceOp.MAX)
+    optimizers[0].close()
+    return statistics.median(times[0]), statistics.median(times[1]), difference.item()
 
 
 def worst(before, mine, theirs) -> float:
@@ -197,7 +177,6 @@ def binding(args) -> float:
     optimizer = ours(args, parameters(args, 1, tiny=True), 1)
     outside = []
     for _ in range(50):
-        settle(args)
         start = time.perf_counter()
         optimizer.step()
         outside.append(time.perf_counter() - start - optimizer.last_report.seconds)
@@ -206,12 +185,9 @@ def binding(args) -> float:
 
 
 def process(args, rank: int, ranks: int, store: str, queue) -> None:
-    torch.set_num_threads(max(1, args.threads // ranks))
-    if args.device == "cuda":
-        torch.cuda.set_device(rank)
+    torch.set_num_threads(max(1, os.cpu_count() // ranks))
     if ranks > 1:
-        dist.init_process_group("nccl" if args.device == "cuda" else "gloo", rank=rank,
-                                world_size=ranks, init_method=f"file://{store}")
+        dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method=f"file://{store}")
     result = measure(args, ranks)
     if rank == 0:
         queue.put((result, binding(args) if ranks == 1 else None))
@@ -243,33 +219,21 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--ranks", type=int, default=2, help="a divisor of the width")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--iterate", nargs="+", choices=["bf16", "f32"], default=["bf16", "f32"])
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of all ranks together")
     args = parser.parse_args()
-    if args.width % args.ranks:
-        parser.error(f"--ranks {args.ranks} does not divide the width {args.width}")
+    if args.width % 2:
+        parser.error(f"--width is {args.width}; give an even one, for two ranks")
     count = sum(torch.Size(shape).numel() for shape in shapes(args).values())
-    print(f"GPT-2, {args.layers} layers of {args.width}, {count:,} parameters; {args.device}, "
-          f"{args.threads} threads, torch {torch.__version__}")
+    print(f"GPT-2, {args.layers} layers of {args.width}, {count:,} parameters; "
+          f"{os.cpu_count()} threads, torch {torch.__version__}")
     print(f"{'beside':<42}{'ms':>9}{'muonrt ms':>11}{'ratio':>7}{'difference':>12}")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     wrong = False
-    for ranks in dict.fromkeys((1, args.ranks)):
-        if args.device == "cuda" and torch.cuda.device_count() < ranks:
-            print(f"{ranks} ranks: {torch.cuda.device_count()} GPU here; left out")
-            continue
-        result, outside = on_ranks(args, ranks)
-        mine = result["muonrt"][0]
-        for name in args.iterate:
-            theirs, difference = result[name]
-            who = f"{ranks} ranks, all-gather" if ranks > 1 else "torch.optim.Muon + AdamW"
-            wrong |= not difference < TOLERANCE[name]
-            print(f"{who + ', iteration ' + name:<42}{theirs:>9.1f}{mine:>11.1f}"
-                  f"{theirs / mine:>7.2f}{difference:>12.1e}"
-                  f"{'' if difference < TOLERANCE[name] else '  WRONG'}")
+    for ranks, who in ((1, "torch.optim.Muon + AdamW"), (2, "2 ranks, all-gather")):
+        (mine, theirs, difference), outside = on_ranks(args, ranks)
+        wrong |= not difference < TOLERANCE
+        print(f"{who:<42}{theirs:>9.1f}{mine:>11.1f}{theirs / mine:>7.2f}{difference:>12.1e}"
+              f"{'' if difference < TOLERANCE else '  WRONG'}")
         if outside is not None:
             print(f"outside of the library (Python, binding): {outside:.2f} ms a step, "
                   f"{100 * outside / mine:.2f}% of muonrt's")

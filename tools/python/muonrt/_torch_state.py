@@ -1,5 +1,7 @@
 """What muonrt.torch.Muon keeps, as torch's optimizers name it, over muonrt's own memory."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -22,44 +24,30 @@ def momentum_factor(of: str, to: str, momentum: float) -> float:
     return 1 / (1 - momentum) if to == "heavy_ball" else 1 - momentum
 
 
-def memory_of(core, index: int, kind: str) -> torch.Tensor:
+def tensor_over(array) -> torch.Tensor:
     """A tensor over muonrt's own memory."""
-    array = core.state(index, kind)
-    if isinstance(array, np.ndarray):
-        return torch.from_numpy(array)
-    return torch.from_dlpack(array)
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 class Moments:
     """NorMuon's, which lie with the owners of matrices: whole tensors that every rank has."""
 
-    def __init__(self, core, comm, params: list[int]):
-        self._core, self._comm = core, comm
-        mine = {i: self._lines(i) for i in params}
-        everywhere = ranks.gather_objects(comm, list(mine.values()))
-        self.tensors = {i: torch.zeros(most, device="cpu") for i, *lines in zip(params, *everywhere)
-                        if (most := max(lines)) > 0}
-
-    def _lines(self, i: int) -> int:
-        """On this rank; 0 where it owns none, and for a matrix of one line, which has none."""
-        try:
-            return memory_of(self._core, i, "normuon").numel()
-        except muonrt.InvalidStateError:
-            return 0
-
-    def _each_piece(self):
-        """Views of what this rank keeps, and where it lies in the whole."""
-        for i, whole in self.tensors.items():
-            memory = memory_of(self._core, i, "normuon")
-            for _, begin, lines in self._core.state_pieces(i, "normuon"):
-                yield memory[begin:begin + lines], whole[begin:begin + lines]
+    def __init__(self, core, comm, wanted: bool):
+        self._comm = comm
+        mine = [(core.find(e.param), e) for e in core.state_extents() if e.kind == "normuon"] \
+            if wanted else []
+        lines = {i: math.prod(e.shape) for i, e in mine}
+        for of_rank in ranks.gather_objects(comm, list(lines.items())):
+            lines |= dict(of_rank)
+        self.tensors = {i: torch.zeros(lines[i], device="cpu") for i in sorted(lines)}
+        self._pieces = [(tensor_over(e.data), self.tensors[i][e.begin:e.end]) for i, e in mine]
 
     def gather(self) -> None:
         if not self.tensors:
             return
         for whole in self.tensors.values():
             whole.fill_(torch.nan)  # not of this rank
-        for memory, part in self._each_piece():
+        for memory, part in self._pieces:
             part.copy_(memory)
         joined = torch.cat(list(self.tensors.values()))
         for other in self._comm.allgather(joined.numpy().tobytes()):
@@ -70,7 +58,7 @@ class Moments:
             whole.copy_(part)
 
     def scatter(self) -> None:
-        for memory, part in self._each_piece():
+        for memory, part in self._pieces:
             memory.copy_(part)
 
 
@@ -93,10 +81,8 @@ class State:
                 optimizer.state[p] = state
                 index += 1
             group["steps"] = 0  # of the optimizer
-        muons = [i for i, p in enumerate(optimizer._params)
-                 if "momentum_buffer" in optimizer.state[p]]
-        with_moments = optimizer._fixed["muon"].get("normuon", "off") != "off"
-        self._moments = Moments(optimizer._core, optimizer._comm, muons if with_moments else [])
+        wanted = optimizer._fixed["muon"].get("normuon", "off") != "off"
+        self._moments = Moments(optimizer._core, optimizer._comm, wanted)
         for i, whole in self._moments.tensors.items():
             optimizer.state[optimizer._params[i]]["normuon"] = whole
 
@@ -115,7 +101,7 @@ class State:
         self._moments.gather()
 
     def _view(self, index: int, kind: str, p: torch.Tensor) -> torch.Tensor:
-        local = memory_of(self._optimizer._core, index, kind)
+        local = tensor_over(self._optimizer._core.state(index, kind))
         if local.dtype == torch.uint16:
             local = local.view(torch.bfloat16)
         if not ranks.is_dtensor(p):

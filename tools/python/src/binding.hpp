@@ -30,6 +30,7 @@ namespace nb = nanobind;
 namespace binding {
 
 using muonrt::check;
+constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
 
 /// Throws a status with a text of the binding's own.
 [[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
@@ -101,7 +102,20 @@ struct Comm {
     if (!handle) refuse(MUONRT_ERROR_INVALID_STATE, "the communicator is closed");
     return handle.get();
   }
+  int32_t rank() const {
+    int32_t rank = 0;
+    check(muonrt_comm_rank(&rank, get()));
+    return rank;
+  }
+  int32_t size() const {
+    int32_t size = 0;
+    check(muonrt_comm_size(&size, get()));
+    return size;
+  }
 };
+
+/// The communicator that `create` makes, without the GIL.
+std::unique_ptr<Comm> created(const std::function<muonrt_status_t(muonrt_comm_t**)>& create);
 
 /// Over `host`, for optimizers on a CUDA device; see muonrt/nccl.h.
 std::unique_ptr<Comm> staged(Comm& host, int32_t device_index);

@@ -17,6 +17,15 @@ Comm::Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over)
   alive<Comm>().insert(this);
 }
 
+std::unique_ptr<Comm> created(const std::function<muonrt_status_t(muonrt_comm_t**)>& create) {
+  muonrt_comm_t* handle = nullptr;
+  {
+    nb::gil_scoped_release release;
+    check(create(&handle));
+  }
+  return std::make_unique<Comm>(handle);
+}
+
 void close_comms() {
   for (Comm* comm : alive<Comm>())
     if (!comm->busy) comm->close();
@@ -133,12 +142,7 @@ std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string&
   folder.secret = secret ? secret->c_str() : nullptr;
   folder.secret_bytes = secret ? static_cast<int64_t>(secret->size()) : 0;
   folder.timeout_ms = static_cast<int64_t>(timeout * 1000.0);
-  muonrt_comm_t* handle = nullptr;
-  {
-    nb::gil_scoped_release release;
-    check(muonrt_comm_create_folder(&handle, &folder));
-  }
-  return std::make_unique<Comm>(handle);
+  return created([&](muonrt_comm_t** out) { return muonrt_comm_create_folder(out, &folder); });
 }
 
 /// In Python: what mpi4py can call, whatever MPI it has.
@@ -186,16 +190,13 @@ struct ThreadGroup {
 
 nb::list allgather(Comm& comm, nb::bytes mine) {
   Busy busy(comm.busy, "the communicator");
-  int32_t size = 0;
-  check(muonrt_comm_size(&size, comm.get()));
-  const size_t bytes = mine.size();
-  std::vector<char> all(bytes * static_cast<size_t>(size));
+  const size_t bytes = mine.size(), size = static_cast<size_t>(comm.size());
+  std::vector<char> all(bytes * size);
   collective(comm.get(), [&, data = mine.c_str()] {
     return muonrt_comm_allgather(comm.get(), data, all.data(), static_cast<int64_t>(bytes));
   });
   nb::list out;
-  for (size_t i = 0; i < static_cast<size_t>(size); ++i)
-    out.append(nb::bytes(all.data() + i * bytes, bytes));
+  for (size_t i = 0; i < size; ++i) out.append(nb::bytes(all.data() + i * bytes, bytes));
   return out;
 }
 
@@ -236,13 +237,7 @@ void exchange(Comm& comm, const Messages& sends, const Messages& receives) {
 void bind_comm(nb::module_& module) {
   nb::class_<Comm>(module, "Comm", nb::is_weak_referenceable(), "A fixed set of ranks that talk")
       .def_static(
-          "self",
-          [] {
-            muonrt_comm_t* handle = nullptr;
-            check(muonrt_comm_create_self(&handle));
-            return std::make_unique<Comm>(handle);
-          },
-          "One rank, alone")
+          "self", [] { return created(muonrt_comm_create_self); }, "One rank, alone")
       .def_static("tcp", &over_tcp, nb::arg("rank"), nb::arg("size"), nb::arg("address"),
                   nb::arg("secret"), nb::arg("timeout") = 60.0, nb::arg("interface") = nb::none(),
                   nb::arg("listening").none() = nb::none(),
@@ -284,18 +279,8 @@ void bind_comm(nb::module_& module) {
           "staged", &staged, nb::arg("host"), nb::arg("device_index") = 0,
           "For optimizers on CUDA: `host` carries the messages, through pinned host memory.\n"
           "Serves several ranks on one GPU, and one rank alone. Collective over `host`.")
-      .def_prop_ro("rank",
-                   [](const Comm& comm) {
-                     int32_t rank = 0;
-                     check(muonrt_comm_rank(&rank, comm.get()));
-                     return rank;
-                   })
-      .def_prop_ro("size",
-                   [](const Comm& comm) {
-                     int32_t size = 0;
-                     check(muonrt_comm_size(&size, comm.get()));
-                     return size;
-                   })
+      .def_prop_ro("rank", &Comm::rank)
+      .def_prop_ro("size", &Comm::size)
       .def(
           "set_timeout",
           [](Comm& comm, double seconds) {
@@ -339,9 +324,9 @@ void bind_comm(nb::module_& module) {
       .def(
           "comm",
           [](ThreadGroup& group, int32_t rank) {
-            muonrt_comm_t* handle = nullptr;
-            check(muonrt_comm_create_thread(&handle, group.handle.get(), rank));
-            return std::make_unique<Comm>(handle);
+            return created([&](muonrt_comm_t** out) {
+              return muonrt_comm_create_thread(out, group.handle.get(), rank);
+            });
           },
           nb::arg("rank"), "The communicator of thread `rank`; each rank is taken once");
 }

@@ -110,10 +110,10 @@ std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exch
   transport.allgather = call_allgather;
   if (!functions->abort.is_none()) transport.abort = call_abort;
   transport.destroy = destroy_functions;
-  muonrt_comm_t* handle = nullptr;
-  check(muonrt_comm_create_callbacks(&handle, &transport));
+  auto comm =
+      created([&](muonrt_comm_t** out) { return muonrt_comm_create_callbacks(out, &transport); });
   functions.release();
-  return std::make_unique<Comm>(handle);
+  return comm;
 }
 
 }  // namespace binding

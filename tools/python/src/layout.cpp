@@ -20,7 +20,7 @@ int32_t Mesh::dimension(nb::handle name_or_index) const {
     for (size_t i = 0; i < names.size(); ++i)
       if (names[i] == name) return static_cast<int32_t>(i);
   }
-  refuse(MUONRT_ERROR_INVALID_ARGUMENT,
+  refuse(kBad,
          cat("mesh ", shape_text(shape), " has no dimension ", nb::repr(name_or_index).c_str()));
 }
 
@@ -78,8 +78,7 @@ Layout Layout::lift(const std::vector<std::vector<int32_t>>& submeshes) const {
   std::vector<int32_t> all;
   for (const auto& ranks : submeshes) {
     if (static_cast<int64_t>(ranks.size()) != size)
-      refuse(MUONRT_ERROR_INVALID_ARGUMENT,
-             cat("a submesh of ", ranks.size(), " ranks for mesh ", shape_text(mesh.shape)));
+      refuse(kBad, cat("a submesh of ", ranks.size(), " ranks for mesh ", shape_text(mesh.shape)));
     all.insert(all.end(), ranks.begin(), ranks.end());
   }
   std::vector<int32_t> ranks(submeshes.size());
@@ -139,8 +138,7 @@ std::vector<muonrt_placement_t> parse(const std::string& text) {
 Cut cut_of(const Mesh& mesh, nb::handle piece) {
   const nb::tuple numbers = nb::cast<nb::tuple>(piece);
   if (numbers.size() < 2 || numbers.size() > 4)
-    refuse(MUONRT_ERROR_INVALID_ARGUMENT,
-           "a cut is (mesh dimensions, dim[, split_factor[, unit]])");
+    refuse(kBad, "a cut is (mesh dimensions, dim[, split_factor[, unit]])");
   return {mesh.dimensions(numbers[0]), nb::cast<int32_t>(numbers[1]),
           numbers.size() > 2 ? nb::cast<int64_t>(numbers[2]) : 1,
           numbers.size() > 3 ? nb::cast<int64_t>(numbers[3]) : 1};
@@ -153,7 +151,7 @@ void set_last(Layout& layout, const std::optional<Pairs>& flat,
               const std::optional<std::vector<int64_t>>& row_bounds,
               const std::optional<int64_t>& owner) {
   if (flat.has_value() + row_bounds.has_value() + owner.has_value() > 1)
-    refuse(MUONRT_ERROR_INVALID_ARGUMENT, "a layout has one of flat, row_bounds, owner");
+    refuse(kBad, "a layout has one of flat, row_bounds, owner");
   if (flat) {
     layout.kind = MUONRT_LAYOUT_FLAT;
     for (const auto& [begin, end] : *flat) layout.values.insert(layout.values.end(), {begin, end});
@@ -175,13 +173,11 @@ Layout make(Mesh mesh, nb::object placements, const std::string& reading, nb::ob
   if (!placements.is_none()) {
     out.placements = parse(placements_text(placements));
     if (out.placements.size() != out.mesh.shape.size())
-      refuse(MUONRT_ERROR_INVALID_ARGUMENT,
-             cat(out.placements.size(), " placements for mesh ", shape_text(out.mesh.shape),
-                 "; give one for each mesh dimension"));
+      refuse(kBad, cat(out.placements.size(), " placements for mesh ", shape_text(out.mesh.shape),
+                       "; give one for each mesh dimension"));
   }
   if (reading != "literal" && reading != "ordered")
-    refuse(MUONRT_ERROR_INVALID_ARGUMENT,
-           cat("reading is '", reading, "'; use 'literal' or 'ordered'"));
+    refuse(kBad, cat("reading is '", reading, "'; use 'literal' or 'ordered'"));
   out.reading = reading == "ordered" ? MUONRT_READING_ORDERED : MUONRT_READING_LITERAL;
   if (!flat_dims.is_none()) out.flat_dims = out.mesh.dimensions(flat_dims);
   if (!over.is_none()) out.last_dims = out.mesh.dimensions(over);
@@ -195,9 +191,9 @@ Mesh make_mesh(std::vector<int64_t> shape, std::vector<std::string> names,
                std::vector<int32_t> ranks) {
   const int64_t size = size_of(shape);
   if (!names.empty() && names.size() != shape.size())
-    refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(names.size(), " names for mesh ", shape_text(shape)));
+    refuse(kBad, cat(names.size(), " names for mesh ", shape_text(shape)));
   if (!ranks.empty() && static_cast<int64_t>(ranks.size()) != size)
-    refuse(MUONRT_ERROR_INVALID_ARGUMENT, cat(ranks.size(), " ranks for mesh ", shape_text(shape)));
+    refuse(kBad, cat(ranks.size(), " ranks for mesh ", shape_text(shape)));
   return {std::move(shape), std::move(names), std::move(ranks)};
 }
 

@@ -1,11 +1,6 @@
 #include "optimizer.hpp"
 
 namespace binding {
-namespace {
-
-constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
-
-}  // namespace
 
 Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*>& groups,
                      Comm* comm, const nb::kwargs& settings) {
@@ -14,16 +9,11 @@ Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*
   place_ = place_of(params, options, settings);
   Comm alone(nullptr);
   if (comm == nullptr) {
-    muonrt_comm_t* handle = nullptr;
-    check(muonrt_comm_create_self(&handle));
-    alone.handle = Comm(handle).handle;
+    alone.handle = created(muonrt_comm_create_self)->handle;
     if (place_.on_cuda()) alone.handle = staged(alone, place_.index)->handle;
     comm = &alone;
   }
   Busy busy(comm->busy, "the communicator");
-  int32_t rank = 0, size = 0;
-  check(muonrt_comm_rank(&rank, comm->get()));
-  check(muonrt_comm_size(&size, comm->get()));
   auto held = std::make_shared<Held>();
   held->comm = comm->handle;
   std::vector<ParamView> views(params.size());
@@ -37,9 +27,9 @@ Optimizer::Optimizer(const std::vector<Param*>& params, const std::vector<Group*
     held->masters.push_back(param.master);
     held->grads.push_back(param.grad);
     grad_dtypes_.push_back(param.settings.grad_dtype);
-    grad_shapes_.push_back(param.grad_layout
-                               ? param.grad_layout->local_shape(param.shape, rank, size)
-                               : param.data.shape);
+    grad_shapes_.push_back(
+        param.grad_layout ? param.grad_layout->local_shape(param.shape, comm->rank(), comm->size())
+                          : param.data.shape);
   }
   std::vector<muonrt_group_t> c_groups;
   for (const Group* group : groups) {
@@ -66,16 +56,20 @@ size_t Optimizer::index(nb::handle param) const {
   return static_cast<size_t>(found);
 }
 
-std::optional<Array> Optimizer::take_grad(size_t i, nb::handle grad) const {
-  if (grad.is_none()) return std::nullopt;
-  const std::string what = cat("param '", names[i], "': grad");
+Array Optimizer::take_like(const std::string& what, nb::handle object, muonrt_dtype_t dtype,
+                           const std::vector<int64_t>& shape, bool writable) const {
   Array out =
-      take_array(what, grad, grad_dtypes_[i] == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", false);
-  if (out.shape != grad_shapes_[i])
-    refuse(kBad,
-           cat(what, " has shape ", shape_text(out.shape), ", not ", shape_text(grad_shapes_[i])));
+      take_array(what, object, dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", writable);
+  if (out.shape != shape)
+    refuse(kBad, cat(what, " has shape ", shape_text(out.shape), ", not ", shape_text(shape)));
   require_place(what, out, place_, "the optimizer");
   return out;
+}
+
+std::optional<Array> Optimizer::take_grad(size_t i, nb::handle grad) const {
+  if (grad.is_none()) return std::nullopt;
+  return take_like(cat("param '", names[i], "': grad"), grad, grad_dtypes_[i], grad_shapes_[i],
+                   false);
 }
 
 /// A number that the step reads on the device; null where it is no array.
@@ -107,14 +101,9 @@ void Optimizer::set_data(nb::handle param, nb::handle data) {
   Busy busy(busy_, "the optimizer");
   muonrt_optimizer_t* optimizer = get();
   const size_t i = index(param);
-  const std::string what = cat("param '", names[i], "': data");
   Array& bound = held_->data[i];
   Array array =
-      take_array(what, data, bound.dtype == MUONRT_DTYPE_BF16 ? "bfloat16" : "float32", true);
-  if (array.shape != bound.shape)
-    refuse(kBad,
-           cat(what, " has shape ", shape_text(array.shape), ", not ", shape_text(bound.shape)));
-  require_place(what, array, place_, "the optimizer");
+      take_like(cat("param '", names[i], "': data"), data, bound.dtype, bound.shape, true);
   check(muonrt_optimizer_set_data(optimizer, static_cast<int64_t>(i), array.data));
   bound = std::move(array);
 }

@@ -58,8 +58,6 @@ class Optimizer {
   std::vector<int64_t> updates() const;
   void set_updates(const std::vector<int64_t>& updates);
   nb::object state(nb::handle param, const std::string& kind);
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> state_pieces(nb::handle param,
-                                                                  const std::string& kind);
   std::vector<StateExtent> state_extents();
   std::tuple<std::string, int64_t> recover(Comm& survivors);
   /// Makes a collective call of the C optimizer, without the GIL; `call` throws nothing.
@@ -85,6 +83,8 @@ class Optimizer {
   std::vector<std::string> names;
 
  private:
+  Array take_like(const std::string& what, nb::handle object, muonrt_dtype_t dtype,
+                  const std::vector<int64_t>& shape, bool writable) const;
   std::optional<Array> take_grad(size_t i, nb::handle grad) const;
   nb::object over_memory(void* data, muonrt_dtype_t dtype, const std::vector<size_t>& shape) const;
   const float* take_scalar(const char* what, nb::handle object);

@@ -5,8 +5,6 @@
 namespace binding {
 namespace {
 
-constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
-
 std::string text_of(const nb::object& object) {
   return nb::steal<nb::str>(PyObject_Str(object.ptr())).c_str();
 }

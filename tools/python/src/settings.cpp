@@ -8,7 +8,6 @@ namespace {
 
 using muonrt::Word;
 using Words = std::span<const Word>;
-constexpr muonrt_status_t kBad = MUONRT_ERROR_INVALID_ARGUMENT;
 
 int32_t value_of(const char* what, Words words, const std::string& word) {
   std::string known;
@@ -50,9 +49,9 @@ class Fields {
   explicit Fields(const nb::kwargs& kwargs) : kwargs_(kwargs) {}
 
   template <class T>
-  void number(const char* name, T& field) {
+  void value(const char* name, T& field, const char* kind) {
     if (nb::handle value = take(name); value.is_valid() && !nb::try_cast(value, field))
-      refuse(kBad, cat(name, " is ", nb::repr(value).c_str(), ", no number of its kind"));
+      refuse(kBad, cat(name, " is ", nb::repr(value).c_str(), ", no ", kind));
   }
   void flag(const char* name, int32_t& field) {
     if (nb::handle value = take(name); value.is_valid()) field = is_true(value);
@@ -79,15 +78,10 @@ class Fields {
         } else if constexpr (std::is_same_v<Rule, muonrt::Flag>) {
           flag(row.name, field);
         } else {
-          number(row.name, field);
+          value(row.name, field, "number of its kind");
         }
       }
     };
-  }
-  template <class T>
-  void list(const char* name, std::vector<T>& field) {
-    if (nb::handle value = take(name); value.is_valid() && !nb::try_cast(value, field))
-      refuse(kBad, cat(name, " is ", nb::repr(value).c_str(), ", no list of numbers"));
   }
   void end() const {
     for (auto [key, value] : kwargs_) {
@@ -158,8 +152,8 @@ void set_group(Group& group, const nb::kwargs& kwargs) {
   Fields fields(kwargs);
   muonrt_group_t& s = group.settings;
   muonrt::visit_group_fields(fields.rows_of(s));
-  fields.list("custom", group.custom);
-  fields.list("restarts", group.restarts);
+  fields.value("custom", group.custom, "list of numbers");
+  fields.value("restarts", group.restarts, "list of numbers");
   fields.end();
   if (group.custom.size() % 3 != 0 ||
       (!group.custom.empty() && static_cast<int64_t>(group.custom.size()) != 3 * int64_t{s.steps}))

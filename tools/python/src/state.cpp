@@ -29,20 +29,6 @@ nb::object Optimizer::state(nb::handle param, const std::string& kind) {
   return over_memory(view.data, view.dtype, shape);
 }
 
-std::vector<std::tuple<int64_t, int64_t, int64_t>> Optimizer::state_pieces(
-    nb::handle param, const std::string& kind) {
-  Busy busy(busy_, "the optimizer");
-  const auto i = static_cast<int64_t>(index(param));
-  const int32_t wanted = state_of(kind);
-  int64_t count = 0;
-  check(muonrt_optimizer_state_pieces(get(), i, wanted, nullptr, 0, &count));
-  std::vector<muonrt_state_piece_t> pieces(static_cast<size_t>(count));
-  check(muonrt_optimizer_state_pieces(get(), i, wanted, pieces.data(), count, &count));
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> out;
-  for (const auto& piece : pieces) out.emplace_back(piece.index, piece.begin, piece.numel);
-  return out;
-}
-
 std::vector<StateExtent> Optimizer::state_extents() {
   Busy busy(busy_, "the optimizer");
   int64_t count = 0;
@@ -79,9 +65,7 @@ void bind_state(nb::class_<Optimizer>& optimizer) {
           "own memory: \"momentum\", \"variance\", \"master\" (float32,\n"
           "the shard's shape), \"remainder\" (uint16), \"normuon\". bf16 momentum is uint16 bits.\n"
           "Write to it only between steps. Where the gradient lies otherwise than the parameter\n"
-          "it has one dimension; see state_pieces.")
-      .def("state_pieces", &Optimizer::state_pieces, nb::arg("param"), nb::arg("kind"),
-           "[(matrix, begin, elements), ...] of a state that is not local; see muonrt/state.h")
+          "it has one dimension; see state_extents.")
       .def("state_extents", &Optimizer::state_extents,
            "All state of this rank, parameter by parameter, as a list of StateExtent: where each\n"
            "piece lies in the whole tensor, for a checkpoint of your own");

@@ -1,19 +1,21 @@
-"""Communicators: functions of Python in place of a transport, exchanges of the caller's own."""
+"""Communicators: meetings, threads, functions of Python in place of a transport, exchanges."""
 
+import queue
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import muonrt
 from ranks import on_threads
-from test_use import optimizer
+from test_use import ones, optimizer
+
+GRAD = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 def over_functions(box, rank, size):
-    """A communicator over Python functions: messages through a dictionary, a barrier's two ways."""
+    """A communicator over Python functions: messages in a dictionary, between two barriers."""
     meet = box["barrier"]
 
     def exchange(sends, receives, timeout):
@@ -35,24 +37,19 @@ def over_functions(box, rank, size):
 
 def test_a_communicator_of_python_functions():
     box = {"barrier": threading.Barrier(2)}
-    whole = np.ones((4, 3), np.float32)
-    optimizer(whole, np.arange(12, dtype=np.float32).reshape(4, 3)).step(0.1)
+    whole = ones()
+    optimizer(whole, GRAD).step(0.1)
 
-    def work(rank):
-        comm = over_functions(box, rank, 2)
-        # Only what both ranks take part in goes through the barrier of this test.
-        assert comm.allgather(bytes([rank])) == [b"\0", b"\1"]
-        w = np.ones((4, 3), np.float32)
-        grad = np.arange(12, dtype=np.float32).reshape(4, 3)
-        one = muonrt.Optimizer([muonrt.Param("w1", w, grad)], [muonrt.Group("muon")], comm,
-                               replicas="each")
+    def work(comm):
+        assert comm.allgather(bytes([comm.rank])) == [b"\0", b"\1"]
+        w = ones()
+        one = optimizer(w, GRAD, comm=comm, replicas="each")
         one.step(0.1)
         one.close()
-        comm.close()
         return w.tobytes()
 
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(work, range(2), timeout=60)) == [whole.tobytes()] * 2
+    got = on_threads(2, work, lambda rank: over_functions(box, rank, 2))
+    assert got == [whole.tobytes()] * 2
 
 
 def test_an_exception_in_a_function_is_told():
@@ -76,24 +73,19 @@ def test_functions_hear_of_an_abort_and_the_end():
     comm = muonrt.Comm.functions(0, 2, waits, waits, caller_thread_only=False,
                                  abort=lambda *said: heard.append(said),
                                  close=lambda: heard.append("closed"))
-    errors = []
 
-    def barrier():
-        try:
-            comm.barrier()
-        except muonrt.Error as error:
-            errors.append(error)
+    def abort():
+        while not heard:
+            time.sleep(0.01)
+        comm.abort("enough", muonrt.TimeoutError.status)
 
-    thread = threading.Thread(target=barrier)
+    thread = threading.Thread(target=abort)
     thread.start()
-    while not heard:
-        time.sleep(0.01)
-    comm.abort("enough", muonrt.TimeoutError.status)
+    with pytest.raises(muonrt.TimeoutError, match="enough"):
+        comm.barrier()
     thread.join(30)
-    assert type(errors[0]) is muonrt.TimeoutError and "enough" in str(errors[0])
     comm.close()
-    assert heard[0] == "waits" and heard[-1] == "closed" and len(heard) == 3
-    assert heard[1] == ("enough", muonrt.TimeoutError.status)
+    assert heard == ["waits", ("enough", muonrt.TimeoutError.status), "closed"]
 
 
 @pytest.mark.parametrize("first", ["", "x"])
@@ -108,6 +100,23 @@ def test_a_text_that_is_cut_inside_a_character(first):
     with pytest.raises(muonrt.AbortedError, match="\u00e9\u00e9"):
         comm.barrier()
     assert "\u00e9\u00e9" in heard[0][0]
+
+
+def test_one_thread_at_a_time():
+    group = muonrt.ThreadGroup(2)
+    comm, other = group.comm(0), group.comm(1)
+    waits = threading.Thread(target=comm.barrier)
+    waits.start()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:  # the GIL is free while the barrier waits
+        try:
+            comm.allgather(b"x")
+        except muonrt.InvalidStateError as error:
+            assert "another thread" in str(error)
+            break
+    other.barrier()
+    waits.join(30)
+    assert not waits.is_alive()
 
 
 def moves(comm):
@@ -129,17 +138,47 @@ def test_exchange():
         comm.exchange([(0, b"x")], [(0, b"y")])
 
 
-def one_bad_argument(comm):
-    """Rank 1 alone has logits of another dtype; the step after is whole on both."""
-    w, grad = np.ones((4, 3), np.float32), np.ones((4, 3), np.float32)
-    one = muonrt.Optimizer([muonrt.Param("w", w, grad)], [muonrt.Group("muon")], comm)
-    for bad in ({"qk_logits": np.zeros(1, np.float64)}, {"grad_scale_inv": "x"}):
-        with pytest.raises(muonrt.Error, match="qk_logits|grad_scale_inv" if comm.rank else None):
-            one.step(0.1, **(bad if comm.rank == 1 else {}))
-    assert one.step(0.1).step == one.steps == 1
-    return w.tobytes()
-
-
 def test_a_bad_argument_of_one_rank_ends_the_step_of_all():
-    first, second = on_threads(2, one_bad_argument)
+    def work(comm):
+        """Rank 1 alone has logits of another dtype; the step after is whole on both."""
+        w = ones()
+        one = optimizer(w, comm=comm)
+        for bad in ({"qk_logits": np.zeros(1, np.float64)}, {"grad_scale_inv": "x"}):
+            match = "qk_logits|grad_scale_inv" if comm.rank == 1 else None
+            with pytest.raises(muonrt.Error, match=match):
+                one.step(0.1, **(bad if comm.rank == 1 else {}))
+        assert one.step(0.1).step == one.steps == 1
+        return w.tobytes()
+
+    first, second = on_threads(2, work)
     assert first == second
+
+
+def test_rank_0_takes_a_free_port_and_tells_where():
+    told = queue.Queue()
+
+    def meets(rank):
+        if rank == 0:
+            return muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=told.put)
+        return muonrt.Comm.tcp(1, 2, told.get(timeout=60), b"12345678")
+
+    assert on_threads(2, moves, meets) == [bytes([1] * 2), bytes([0])]
+
+    def refuse(address):
+        raise RuntimeError(f"no way to tell {address}")
+
+    with pytest.raises(RuntimeError, match="no way to tell 127.0.0.1:[1-9]"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678", listening=refuse)
+    with pytest.raises(muonrt.InvalidArgumentError, match="nobody is told"):
+        muonrt.Comm.tcp(0, 2, "127.0.0.1:0", b"12345678")
+
+
+def test_ranks_meet_in_a_folder(tmp_path):
+    for secret in (b"a secret", None):
+        def meets(rank):
+            return muonrt.Comm.folder(rank, 3, str(tmp_path), "run-1", secret=secret, timeout=20)
+
+        assert on_threads(3, moves, meets) == [bytes([2] * 3), bytes([0]), bytes([1] * 2)]
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(muonrt.InvalidArgumentError, match="run id"):
+        muonrt.Comm.folder(0, 2, str(tmp_path), "run/1")

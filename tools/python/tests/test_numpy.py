@@ -1,67 +1,163 @@
-"""NumPy arrays: values against the textbook, bits against one rank, over layouts and transports."""
+"""NumPy arrays: settings, layouts and arrays reach the library, and state is where it is said to be."""
 
 import numpy as np
 import pytest
 
 import muonrt
-import textbook
-from ranks import on_processes, on_threads
+from ranks import on_threads
 
 ROWS, COLS, STEPS = 13, 10, 4
 MATRIX, VECTOR = (ROWS, COLS), (7,)
+EXACT = dict(transport_dtype="float32", iteration_dtype="float32")
+
+
+def drawn(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def weights():
-    rng = np.random.default_rng(1)
-    return rng.standard_normal(MATRIX, np.float32), rng.standard_normal(VECTOR, np.float32)
+    return drawn(1, *MATRIX), drawn(2, *VECTOR)
 
 
 def gradients(step):
-    rng = np.random.default_rng(100 + step)
-    return rng.standard_normal(MATRIX, np.float32), rng.standard_normal(VECTOR, np.float32)
+    return drawn(100 + step, *MATRIX), drawn(200 + step, *VECTOR)
 
 
 def groups():
-    return [muonrt.Group("muon", **textbook.MUON),
-            muonrt.Group("adamw", lr_factor=0.1, weight_decay=0.01)]
+    return [muonrt.Group("muon"), muonrt.Group("adamw", lr_factor=0.1, weight_decay=0.01)]
 
 
 def one_rank():
     w, v = weights()
-    gw, gv = np.empty_like(w), np.empty_like(v)
-    optimizer = muonrt.Optimizer(
-        [muonrt.Param("w", w, gw), muonrt.Param("v", v, gv, group=1)], groups(),
-        **textbook.EXACT)
+    optimizer = muonrt.Optimizer([muonrt.Param("w", w), muonrt.Param("v", v, group=1)], groups(),
+                                 **EXACT)
     for step in range(STEPS):
-        gw[...], gv[...] = gradients(step)
+        optimizer.set_grads(gradients(step))
         report = optimizer.step(0.02)
     assert report.step == STEPS and report.orthogonalized == 1 and not report.skipped
     return w, v
 
 
-def test_muon_and_adamw_match_the_textbook():
+def test_settings_reach_the_rules():
+    """Two steps in float64; with the coefficients (1, 0, 0) Newton-Schulz only normalizes."""
     w, v = weights()
-    muon, adamw = textbook.Muon(w), textbook.AdamW(v)
-    for step in range(STEPS):
-        gw, gv = gradients(step)
-        muon.step(gw, 0.02)
-        adamw.step(gv, 0.1 * 0.02)
-    got_w, got_v = one_rank()
-    # f32 against f64: products of 13 terms in 5 steps, 4 times.
-    np.testing.assert_allclose(got_w, muon.weight, atol=2e-6)
-    np.testing.assert_allclose(got_v, adamw.weight, atol=1e-6)
-
-
-def test_inputs_by_outputs_move_as_the_transpose():
-    (w, _), (g, _) = weights(), gradients(0)
-    there, back = w.copy(), np.ascontiguousarray(w.T).reshape(2, COLS // 2, ROWS)
-    grad = np.ascontiguousarray(g.T).reshape(back.shape)
     optimizer = muonrt.Optimizer(
-        [muonrt.Param("out_in", there, g),
-         muonrt.Param("in_out", back, grad, transposed=True, row_dims=2)],
-        [muonrt.Group("muon", scale_rule="ratio")])
-    optimizer.step(0.02)
-    assert (there != w).all() and (back.reshape(COLS, ROWS).T == there).all()
+        [muonrt.Param("w", w), muonrt.Param("v", v, group=1)],
+        [muonrt.Group("muon", momentum=0.75, nesterov=False, weight_decay=0.5, steps=1,
+                      coefficients="custom", custom=[1, 0, 0], normalize="max_eps",
+                      scale_rule="original"),
+         muonrt.Group("adamw", lr_factor=0.1, beta1=0.75, beta2=0.5, weight_decay=0.25)], **EXACT)
+    want_w, want_v = w.astype(np.float64), v.astype(np.float64)
+    momentum = mean = square = 0.0
+    for step in range(2):
+        optimizer.set_grads(gradients(step))
+        optimizer.step(0.02)
+        gw, gv = (g.astype(np.float64) for g in gradients(step))
+        momentum = 0.75 * momentum + 0.25 * gw
+        scale = np.sqrt(ROWS / COLS) / np.linalg.norm(momentum)
+        want_w = (1 - 0.02 * 0.5) * want_w - 0.02 * scale * momentum
+        mean, square = 0.75 * mean + 0.25 * gv, 0.5 * square + 0.5 * gv * gv
+        update = mean / (1 - 0.75**(step + 1)) / np.sqrt(square / (1 - 0.5**(step + 1)))
+        want_v = (1 - 0.002 * 0.25) * want_v - 0.002 * update
+    np.testing.assert_allclose(w, want_w, atol=1e-6)
+    np.testing.assert_allclose(v, want_v, atol=1e-6)
+    np.testing.assert_allclose(optimizer.state("w", "momentum"), momentum, atol=1e-6)
+    np.testing.assert_allclose(optimizer.state("v", "variance"), square, atol=1e-6)
+
+
+def stepped(store=np.copy, load=np.copy, lr=0.02, param=None, **group):
+    """A matrix after one step, stored as `store` says."""
+    w, grad = (np.ascontiguousarray(store(x[0])) for x in (weights(), gradients(0)))
+    one = muonrt.Optimizer([muonrt.Param("w", w, grad, **param or {})],
+                           [muonrt.Group("muon", **group)], **EXACT)
+    assert not one.step(lr).skipped
+    return np.ascontiguousarray(load(w)).tobytes()
+
+
+def bfloat16(x):
+    return x.astype(pytest.importorskip("ml_dtypes").bfloat16)
+
+
+def bits(x):
+    return x.view(np.uint16)
+
+
+# Groups of 2 rows of Q, K and V, one after the other.
+QKV = [muonrt.Part(n, rows=[(2 * i, 2 * i + 2), (2 * i + 6, 2 * i + 8)])
+       for i, n in enumerate("qkv")]
+SAME = {
+    "custom coefficients": (
+        dict(coefficients="keller_jordan"),
+        dict(coefficients="custom", steps=5, custom=[3.4445, -4.7750, 2.0315] * 5)),
+    "a rate for each group": (dict(lr=[0.02]), dict(lr=0.04, lr_factor=0.5, weight_decay=0.1)),
+    "inputs x outputs": (
+        dict(scale_rule="ratio"),
+        dict(scale_rule="ratio", store=lambda x: x.T.reshape(2, COLS // 2, ROWS),
+             load=lambda x: x.reshape(COLS, ROWS).T, param=dict(transposed=True, row_dims=2))),
+    "parts": (
+        dict(store=lambda x: x[:12], param=dict(parts=QKV)),
+        dict(store=lambda x: x[:12].reshape(2, 3, 2, COLS).swapaxes(0, 1).reshape(3, 4, COLS),
+             load=lambda x: x.reshape(3, 2, 2, COLS).swapaxes(0, 1).reshape(12, COLS),
+             param=dict(view="stack"))),
+    "bfloat16 as bits": (
+        dict(store=bfloat16, load=bits),
+        dict(store=lambda x: bits(bfloat16(x)), param=dict(dtype="bfloat16")))}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_two_ways_to_say_the_same_have_the_same_bits(name):
+    first, second = (stepped(**how) for how in SAME[name])
+    assert first == second != stepped(**SAME[name][0] | dict(lr=0.0))
+
+
+def test_parts_have_factors():
+    got = []
+    for factor in (1.0, 0.5):
+        w = np.zeros(MATRIX, np.float32)
+        parts = [muonrt.Part(rows=(0, 4)),
+                 muonrt.Part(rows=(4, ROWS), lr_factor=factor, scale_factor=factor)]
+        param = muonrt.Param("w", w, gradients(0)[0], parts=parts)
+        muonrt.Optimizer([param], groups()[:1]).step(0.02)
+        got.append(w)
+    assert (got[0] != 0).all() and (got[0][:4] == got[1][:4]).all()
+    np.testing.assert_allclose(got[1][4:], got[0][4:] / 4, rtol=1e-6)
+
+
+def attention(logits=None):
+    """Q and K of one layer after a step: 2 heads of 3 rows."""
+    pair = [drawn(seed, 6, 5) for seed in (3, 4)]
+    params = [muonrt.Param(kind, w, drawn(5, 6, 5), qk_clip=muonrt.QkClip(
+        kind, layer=7, heads=2, head_dim=3, threshold=100.0, exponent=0.25))
+        for kind, w in zip("qk", pair)]
+    with muonrt.Optimizer(params, groups()[:1]) as optimizer:
+        report = optimizer.step(0.02, qk_logits=logits)
+        return *pair, optimizer.clipped_heads(), report.clipped_heads
+
+
+def test_qk_clip_multiplies_the_rows_of_a_head():
+    plain_q, plain_k, none, _ = attention()
+    q, k, clipped, count = attention(np.array([50.0, 400.0], np.float32))
+    assert none == [] and clipped == [(7, 1)] and count == 1
+    assert (q[:3] == plain_q[:3]).all()
+    # gamma of head 1 is 100 / 400.
+    np.testing.assert_allclose(q[3:], plain_q[3:] * 0.25**0.25, rtol=1e-6)
+    np.testing.assert_allclose(k[3:], plain_k[3:] * 0.25**0.75, rtol=1e-6)
+
+
+# Every way in which the binding takes a layout, over three ranks: arguments of Mesh and of Layout.
+RANKS = 3
+FLAT = [(0, 0), (0, 65), (65, ROWS * COLS)]  # the first rank is empty
+LAYOUTS = {
+    "replicated": ({}, dict(placements="R")),
+    "rows": ({}, dict(placements="(Shard(dim=0),)")),
+    "columns": ({}, dict(placements=["S(1)"])),
+    "strided": ({}, dict(placements="_StridedShard(dim=0, sf=2)")),
+    "cuts": (dict(names=["dp"]), dict(cuts=[("dp", 0, 1, 3)])),
+    "row bounds": ({}, dict(row_bounds=[0, 0, 0, ROWS])),
+    "owner": ({}, dict(owner=2)),
+    "flat": ({}, dict(flat=FLAT)),
+    "ranks backwards": (dict(ranks=[2, 1, 0]), dict(placements="S(0)")),
+}
 
 
 def cut(layout, whole, rank, size):
@@ -73,91 +169,76 @@ def cut(layout, whole, rank, size):
     return np.ascontiguousarray(whole[np.ix_(*lists)])
 
 
-# Every way in which the binding takes a layout, over three ranks: arguments of Mesh and of Layout.
-RANKS = 3
-LAYOUTS = {
-    "replicated": ({}, dict(placements="R")),
-    "rows": ({}, dict(placements="(Shard(dim=0),)")),
-    "columns": ({}, dict(placements=["S(1)"])),
-    "strided": ({}, dict(placements="_StridedShard(dim=0, sf=2)")),
-    "cuts": (dict(names=["dp"]), dict(cuts=[("dp", 0, 1, 3)])),
-    "row bounds": ({}, dict(row_bounds=[0, 0, 0, ROWS])),
-    "owner": ({}, dict(owner=2)),
-    "ranks backwards": (dict(ranks=[2, 1, 0]), dict(placements="S(0)")),
-}
-
-
-def train(comm, layout):
+def train(comm, layout, mine=cut, **settings):
     """Local shards after STEPS steps of a matrix in `layout` and a replicated vector."""
-    rank, size = comm.rank, comm.size
     whole, v = weights()
-    w, gv = cut(layout, whole, rank, size), np.empty_like(v)
-    params = [muonrt.Param("w", w, shape=MATRIX, layout=layout),
+    gv = np.empty_like(v)
+    w = mine(layout, whole, comm.rank, comm.size)
+    params = [muonrt.Param("w", w, shape=MATRIX, layout=layout, **settings),
               muonrt.Param("v", v, gv, group=1)]
-    with muonrt.Optimizer(params, groups(), comm, **textbook.EXACT) as optimizer:
+    with muonrt.Optimizer(params, groups(), comm, **EXACT) as optimizer:
         for step in range(STEPS):
-            whole_gradient, gv[...] = gradients(step)
-            optimizer.set_grad("w", cut(layout, whole_gradient, rank, size))
+            grad, gv[...] = gradients(step)
+            if settings:  # the first two ranks have a half each
+                optimizer.set_grad("w", grad * np.float32(0.5 if comm.rank < 2 else 0.0))
+            else:
+                optimizer.set_grad("w", mine(layout, grad, comm.rank, comm.size))
             optimizer.step(0.02)
     return w, v
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+def flat_range(_, whole, rank, size):
+    return whole.ravel()[slice(*FLAT[rank])].copy()
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, "partial gradients"])
 def test_bits_do_not_depend_on_the_layout(name):
-    mesh, how = LAYOUTS[name]
+    mesh, how = LAYOUTS[name if name in LAYOUTS else "replicated"]
     layout = muonrt.Layout(muonrt.Mesh((RANKS,), **mesh), **how)
+    mine = flat_range if name == "flat" else cut
+    settings = {} if name in LAYOUTS else dict(
+        grad_layout=muonrt.Layout(muonrt.Mesh((RANKS,)), "Partial(sum)"))
     want_w, want_v = one_rank()
-    for rank, (w, v) in enumerate(on_threads(RANKS, lambda comm: train(comm, layout))):
-        assert w.tobytes() == cut(layout, want_w, rank, RANKS).tobytes()
+    for rank, (w, v) in enumerate(on_threads(
+            RANKS, lambda comm: train(comm, layout, mine, **settings))):
+        assert w.tobytes() == mine(layout, want_w, rank, RANKS).tobytes()
         assert v.tobytes() == want_v.tobytes()
 
 
-def test_flat_ranges():
-    ranges = [(0, 0), (0, 65), (65, ROWS * COLS)]  # the first rank is empty
-    layout = muonrt.Layout(muonrt.Mesh((RANKS,)), flat=ranges)
+def test_readings_of_placements_and_submeshes():
+    mesh = muonrt.Mesh((3, 2), ["dp", "tp"])
+    text = "(_StridedShard(dim=0, sf=2), Shard(dim=0))"
+    ordered = muonrt.Layout(mesh, text, reading="ordered")
+    # 7 rows on dp=3, tp=2: the readings differ on the last two ranks (muonrt/strategies.h).
+    assert ordered.runs((7, 1), 5, 0) == [(6, 7)] and ordered.runs((7, 1), 4, 0) == []
+    assert muonrt.Layout(mesh, text).runs((7, 1), 4, 0) == [(6, 7)]
+    assert ordered.local_shape((7, 4), 0) == [2, 4] and ordered.local_shape((7, 4), 5) == [1, 4]
+    # Ranks 0 to 3 as "dp, tp" of 2 x 2: a layout on "dp" alone.
+    own = [(0, 2), (1, 3), (0, 2), (1, 3)]
+    for ranks in own:
+        layout = muonrt.Layout(muonrt.Mesh((2,), ["dp"], list(ranks)), "S(0)").lift(own)
+        assert (layout.mesh.shape, layout.mesh.names) == ([2, 2], ["dp", "lines"])
+        assert layout.mesh.ranks == [0, 1, 2, 3]
+        rows = [layout.runs((5, 2), rank, 0) for rank in range(4)]
+        assert rows == [[(0, 3)], [(0, 3)], [(3, 5)], [(3, 5)]]
+
+
+def test_extents_of_the_state():
+    layout = muonrt.Layout(muonrt.Mesh((2,)), "S(0)")
 
     def work(comm):
-        begin, end = ranges[comm.rank]
-        whole, _ = weights()
-        w = whole.ravel()[begin:end].copy()
-        param = muonrt.Param("w", w, shape=MATRIX, layout=layout)
-        optimizer = muonrt.Optimizer([param], groups()[:1], comm, **textbook.EXACT)
-        for step in range(STEPS):
-            optimizer.set_grads([gradients(step)[0].ravel()[begin:end]])
-            optimizer.step(0.02)
-        return w
+        grad = drawn(8, 7, 4)
+        w, mine = (cut(layout, x, comm.rank, 2) for x in (np.zeros_like(grad), grad))
+        one = muonrt.Optimizer([muonrt.Param("w", w, mine, shape=(7, 4), layout=layout)],
+                               groups()[:1], comm)
+        one.step(0.02)
+        (e,) = one.state_extents()
+        np.testing.assert_allclose(e.data.reshape(-1, 4), 0.05 * mine, rtol=1e-5)
+        return e.param, e.kind, e.shape, e.runs, e.begin, e.end, tuple(e.written)
 
-    joined = np.concatenate(on_threads(RANKS, work))
-    assert joined.tobytes() == one_rank()[0].tobytes()
-
-
-def rows_over_processes(comm):
-    return train(comm, muonrt.Layout(muonrt.Mesh((comm.size,)), "S(0)"))
-
-
-def test_processes_over_tcp():
-    results = on_processes(3, rows_over_processes)
-    assert np.concatenate([w for w, _ in results]).tobytes() == one_rank()[0].tobytes()
-
-
-def test_partial_gradients_are_summed():
-    def work(comm):
-        w, _ = weights()
-        layout = muonrt.Layout(muonrt.Mesh((2,)), "R")
-        param = muonrt.Param("w", w, shape=MATRIX, layout=layout,
-                             grad_layout=muonrt.Layout(muonrt.Mesh((2,)), "Partial(sum)"))
-        optimizer = muonrt.Optimizer([param], groups()[:1], comm, **textbook.EXACT)
-        halves = gradients(0)[0] * np.float32(0.5)
-        optimizer.set_grad(0, halves)
-        optimizer.step(0.02)
-        return w
-
-    w, _ = weights()
-    whole = muonrt.Optimizer([muonrt.Param("w", w, gradients(0)[0])], groups()[:1],
-                             **textbook.EXACT)
-    whole.step(0.02)
-    for got in on_threads(2, work):
-        assert got.tobytes() == w.tobytes()
+    assert on_threads(2, work) == [
+        ("w", "momentum", [7, 4], [[(0, 4)], [(0, 4)]], 0, 16, (0, 16)),
+        ("w", "momentum", [7, 4], [[(4, 7)], [(0, 4)]], 0, 12, (0, 12))]
 
 
 def test_weights_written_late_are_taken_when_asked():
@@ -166,7 +247,6 @@ def test_weights_written_late_are_taken_when_asked():
     low[...] = 0x4000
     with pytest.raises(muonrt.InvalidArgumentError, match="take_params"):
         optimizer.step(0.02)
-    assert (low == 0x4000).all()
     optimizer.take_params(["w"])
     assert (optimizer.state("w", "master") == 2.0).all()
     assert not optimizer.step(0.02).skipped
@@ -175,7 +255,6 @@ def test_weights_written_late_are_taken_when_asked():
 def test_an_array_that_moves_is_bound_anew():
     (w, _), (gw, _) = weights(), gradients(0)
     optimizer = muonrt.Optimizer([muonrt.Param("w", w, gw)], groups()[:1])
-    optimizer.step(0.02)
     left, before, w = w, w.tobytes(), w.copy()
     optimizer.set_data("w", w)
     frozen = w.copy()
@@ -188,42 +267,21 @@ def test_an_array_that_moves_is_bound_anew():
     assert left.tobytes() == before != w.tobytes()
 
 
-def test_bfloat16_as_bits_and_as_ml_dtypes():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    w, _ = weights()
-    results = []
-    for form in ("bits", "ml_dtypes"):
-        low = w.astype(ml_dtypes.bfloat16)
-        grad = gradients(0)[0].astype(ml_dtypes.bfloat16)
-        if form == "bits":
-            low, grad = low.view(np.uint16), grad.view(np.uint16)
-            param = muonrt.Param("w", low, grad, dtype="bfloat16")
-        else:
-            param = muonrt.Param("w", low, grad)
-        optimizer = muonrt.Optimizer([param], groups()[:1])
-        optimizer.step(0.02)
-        master = optimizer.state("w", "master")
-        assert master.dtype == np.float32
-        assert (master.astype(ml_dtypes.bfloat16).view(np.uint16) == low.view(np.uint16)).all()
-        results.append(low.tobytes())
-    assert results[0] == results[1]
-
-
 def test_state_moves_to_another_optimizer():
-    w, v = weights()
-    first = muonrt.Optimizer([muonrt.Param("w", w), muonrt.Param("v", v, group=1)], groups())
+    pairs = [weights(), weights()]
+    first, second = (muonrt.Optimizer([muonrt.Param("w", w), muonrt.Param("v", v, group=1)],
+                                      groups()) for w, v in pairs)
     for step in range(2):
-        first.set_grads(list(gradients(step)))
+        first.set_grads(gradients(step))
         first.step(0.02, without_grad=[1] if step == 0 else [])
     assert first.updates == [2, 1]
-    second_w, second_v = w.copy(), v.copy()
-    second = muonrt.Optimizer(
-        [muonrt.Param("w", second_w), muonrt.Param("v", second_v, group=1)], groups())
     for name, kind in (("w", "momentum"), ("v", "momentum"), ("v", "variance")):
         second.state(name, kind)[...] = first.state(name, kind)
+    for from_array, to in zip(*pairs):
+        to[...] = from_array
     second.steps = first.steps
     second.updates = first.updates
     for optimizer in (first, second):
-        optimizer.set_grads(list(gradients(2)))
+        optimizer.set_grads(gradients(2))
         optimizer.step(0.02)
-    assert w.tobytes() == second_w.tobytes() and v.tobytes() == second_v.tobytes()
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(*pairs))

@@ -1,23 +1,32 @@
-"""muonrt.torch.Muon saves into muonrt's own folder: a new model goes on to the same bits, over one
-rank and over FSDP2."""
+"""muonrt.torch.Muon continues with the same bits from a state_dict, from torch.distributed.checkpoint
+and from muonrt's own folder, on one rank and over FSDP2."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_torch import inject, model  # noqa: E402
-from test_torch_ranks import Model, fsdp, local_of, one_rank, optimizer  # noqa: E402
-from test_torch_ranks import inject as inject_by_name  # noqa: E402
-from torch_ranks import full, on_gloo  # noqa: E402
+from test_torch import muon  # noqa: E402
+from torch_models import (  # noqa: E402
+    Model,
+    drawn,
+    fsdp,
+    full,
+    inject,
+    one_rank,
+    optimizer,
+    same_bits,
+    same_part,
+    train,
+    two_layers,
+)
+from torch_ranks import on_gloo  # noqa: E402
 
 import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
+from muonrt._torch_ranks import local_of  # noqa: E402
 
-HALF, ALL = 2, 4  # steps
-
-
-def muon(m, **settings):
-    return muonrt.torch.Muon(m.named_parameters(), adamw_lr=0.01, **settings)
+NORMUON = {"muon": {"normuon": "rows"}}
+BFLOAT16 = {"muon": {"momentum_dtype": "bfloat16"}}
 
 
 def steps(m, one, first, last):
@@ -28,77 +37,87 @@ def steps(m, one, first, last):
         one.step()
 
 
-def zeros(dtype=torch.float32):
-    m = model(dtype)
-    with torch.no_grad():
-        for p in m.parameters():
-            p.zero_()
-    return m
-
-
 def same(m, one, twin, other):
-    """Whether parameters and all that torch sees of the state are equal."""
-    for p, q in zip(m.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(p, q)
+    """Compares parameters and everything in `state` that torch sees."""
+    same_bits(m, twin)
+    for x in (one, other):
+        x.state_dict()  # brings NorMuon's moments into its `state`
+    for p, q in zip(m.parameters(), twin.parameters()):
         assert one.state[p].keys() == other.state[q].keys()
         for key, value in one.state[p].items():
             assert torch.equal(value, other.state[q][key]), key
     assert [g["steps"] for g in one.param_groups] == [g["steps"] for g in other.param_groups]
 
 
-@pytest.mark.parametrize("dtype, settings", [
-    (torch.float32, {"muon": {"normuon": "rows"}}),
-    (torch.bfloat16, {"muon": {"momentum_dtype": "bfloat16"}})])
-def test_a_new_model_goes_on_to_the_last_bit(tmp_path, dtype, settings):
-    m, twin = model(dtype), zeros(dtype)
-    one, other = muon(m, **settings), muon(twin, **settings)
-    steps(m, one, 0, HALF)
-    one.save(tmp_path, with_params=True)
-    held = {key: value.data_ptr() for key, value in other.state[twin[0].weight].items()}
-    assert other.load(tmp_path) == []
-    one.state_dict()  # brings NorMuon's moments into its `state`; a load has
-    same(m, one, twin, other)
-    assert int(other.state[twin[0].weight]["step"]) == HALF
-    assert int(other.state[twin[0].bias]["step"]) == HALF - 1
-    assert {key: value.data_ptr() for key, value in other.state[twin[0].weight].items()} == held
-    if "normuon" in held:
-        assert other.state[twin[0].weight]["normuon"].any()
-    for x, optimizer_of_x in ((m, one), (twin, other)):
-        steps(x, optimizer_of_x, HALF, ALL)
-        optimizer_of_x.state_dict()
-    same(m, one, twin, other)
+def zero(m):
+    for p in m.parameters():
+        local_of(p).zero_()
 
 
-def test_a_model_that_was_loaded_by_torch_goes_on_with_its_state(tmp_path):
-    m, twin = model(torch.bfloat16), zeros(torch.bfloat16)
-    one, other = muon(m), muon(twin)
-    steps(m, one, 0, HALF)
-    one.save(tmp_path)
-    with pytest.raises(muonrt.InvalidArgumentError, match="'0.weight' has other values"):
-        other.load(tmp_path)
-    assert int(other.state[twin[0].weight]["step"]) == 0
+def by_state_dict(one, other, m, twin, tmp_path):
     twin.load_state_dict(m.state_dict())
-    other.load(tmp_path)  # no take_params: master weights are the checkpoint's
+    torch.save(one.state_dict(), tmp_path / "state.pt")
+    other.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert other.param_groups[0]["lr"] == 0.02
+
+
+def by_folder(one, other, m, twin, tmp_path):
+    one.save(tmp_path, with_params=True)
+    assert other.load(tmp_path) == []
+    assert other.param_groups[0]["lr"] == 0.7  # rates stay
+    other.param_groups[0]["lr"] = 0.02
+
+
+@pytest.mark.parametrize("way", [by_state_dict, by_folder])
+@pytest.mark.parametrize("dtype, settings", [(torch.float32, NORMUON), (torch.bfloat16, BFLOAT16)])
+def test_a_new_model_continues_to_the_last_bit(tmp_path, way, dtype, settings):
+    m, twin = two_layers(dtype), two_layers(dtype)
+    zero(twin)
+    one, other = muon(m, **settings), muon(twin, lr=0.7, **settings)
+    steps(m, one, 0, 2)
+    held = {key: value.data_ptr() for key, value in other.state[twin[0].weight].items()}
+    way(one, other, m, twin, tmp_path)
+    same(m, one, twin, other)
+    assert int(other.state[twin[0].weight]["step"]) == 2
+    assert int(other.state[twin[0].bias]["step"]) == 1
+    assert {key: value.data_ptr() for key, value in other.state[twin[0].weight].items()} == held
+    assert dtype != torch.float32 or other.state[twin[0].weight]["normuon"].any()
     for x, optimizer_of_x in ((m, one), (twin, other)):
-        steps(x, optimizer_of_x, HALF, ALL)
+        steps(x, optimizer_of_x, 2, 4)
     same(m, one, twin, other)
 
 
-def test_rates_stay_and_other_settings_are_noted(tmp_path):
-    m = model()
+@pytest.mark.parametrize("settings, factor", [({}, 1.0), ({"preset": "moonlight"}, 10.0)])
+def test_a_state_of_torch_optim_muon(settings, factor):
+    m = two_layers()
+    named = [(n, p) for n, p in m.named_parameters() if p.ndim == 2]
+    theirs = torch.optim.Muon([p for _, p in named], lr=0.02, momentum=0.9)
+    train(m, [0], theirs)
+    one = muonrt.torch.Muon(named, **settings)
+    one.load_state_dict(theirs.state_dict())
+    # After one step torch's mean is a tenth of the gradient, a heavy ball all of it.
+    for p in (m[0].weight, m[2].weight):
+        assert torch.allclose(one.state[p]["momentum_buffer"], factor * 0.1 * p.grad, rtol=1e-6)
+    assert one.param_groups[0]["momentum"] == 0.9
+    with pytest.raises(muonrt.InvalidArgumentError, match="groups of"):
+        muon(m).load_state_dict(theirs.state_dict())
+
+
+def test_other_settings_are_noted(tmp_path):
+    m = two_layers()
     muon(m, lr=0.5).save(tmp_path)
     other = muon(m, lr=0.25)
     other.param_groups[0]["momentum"] = 0.875  # after the creation
     notes = other.load(tmp_path)
-    assert other.param_groups[0]["lr"] == 0.25 and other.param_groups[0]["momentum"] == 0.875
+    assert other.param_groups[0]["momentum"] == 0.875
     assert len(notes) == 1 and "momentum is 0.875, and was 0.95" in notes[0], notes
 
 
 def test_parameters_that_were_written_or_moved_are_seen(tmp_path):
-    m = model()
+    m = two_layers()
     one = muon(m)
     one.save(tmp_path, with_params=True)
-    loss = m(torch.randn(4, 12)).square().mean()
+    loss = m(drawn(0, 4, 12)).square().mean()
     one.load(tmp_path)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -113,47 +132,65 @@ def test_parameters_that_were_written_or_moved_are_seen(tmp_path):
 
 
 def over_two(rank, size, given, wanted, momenta, taken):
-    """Loads, goes on for a step, saves."""
-    m = fsdp(Model(), size)
+    """Loads, makes a step, saves."""
+    m = fsdp(Model())
     one = optimizer(m, **NORMUON)
     one.load(given)
     for name, p in m.named_parameters():
-        assert full(p).tobytes() == wanted[name].tobytes(), name
+        same_part(name, p, wanted[name])
         if name in momenta:
-            assert full(one.state[p]["momentum_buffer"]).tobytes() == momenta[name].tobytes()
-    inject_by_name(m, 3)
-    one.step()
+            same_part(name, one.state[p]["momentum_buffer"], momenta[name])
+    train(m, [3], one)
     one.save(taken, with_params=True)
     if rank == 1:
         p = m.up.weight  # moves to columns that lie one after the other
         p._local_tensor = p._local_tensor.t().contiguous().t()
     with pytest.raises(muonrt.InvalidArgumentError, match="rank 1: param 'up.weight'.*row-major"):
         one.save(taken)
-    moments = one.state[m.up.weight]["normuon"].sum().item()
-    one.close()
-    return list(local_of(m.up.weight).shape), moments
-
-
-NORMUON = {"muon": {"normuon": "rows"}}
+    return list(local_of(m.up.weight).shape), one.state[m.up.weight]["normuon"].sum().item()
 
 
 def test_one_rank_then_fsdp2_over_two_then_one(tmp_path):
     m, last = Model(), Model()
     one, other = optimizer(m, **NORMUON), optimizer(last, **NORMUON)
-    wanted, momenta = one_rank(**NORMUON)
-    for step in range(3):
-        inject_by_name(m, step)
-        one.step()
+    train(m, range(3), one)
     one.save(tmp_path / "one", with_params=True)
-    shapes, moments = zip(*on_gloo(2, over_two, str(tmp_path / "one"), wanted, momenta,
+    shapes, moments = zip(*on_gloo(2, over_two, str(tmp_path / "one"), *one_rank(**NORMUON),
                                    str(tmp_path / "two")))
     assert shapes == ([7, 8], [6, 8]) and moments[0] == moments[1] > 0
     other.load(tmp_path / "two")
-    inject_by_name(m, 3)
-    one.step()
-    for step in (4, 5):
-        for x, optimizer_of_x in ((m, one), (last, other)):
-            inject_by_name(x, step)
-            optimizer_of_x.step()
-            optimizer_of_x.state_dict()
+    train(m, range(3, 6), one)
+    train(last, range(4, 6), other)
     same(m, one, last, other)
+
+
+def by_dcp(rank, size, folder, saves):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    m = fsdp(Model())
+    one = optimizer(m, **NORMUON)
+    if saves:
+        train(m, range(2), one)
+    else:
+        zero(m)
+    model_state, optimizer_state = get_state_dict(m, one)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    if saves:
+        dcp.save(state, checkpoint_id=folder)
+        return None
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(m, one, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    assert one._core.steps == 2
+    train(m, [2], one)
+    assert one.last_report.step == 3
+    return {name: full(p) for name, p in m.named_parameters()}
+
+
+@pytest.mark.parametrize("before, after", [(3, 2), (2, 4)])
+def test_a_dcp_checkpoint_continues_over_other_ranks(tmp_path, before, after):
+    on_gloo(before, by_dcp, str(tmp_path), True)
+    want, _ = one_rank(steps=3, **NORMUON)
+    for got in on_gloo(after, by_dcp, str(tmp_path), False):
+        for name in want:
+            assert got[name].tobytes() == want[name].tobytes(), name

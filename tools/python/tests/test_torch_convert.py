@@ -1,4 +1,6 @@
-"""muonrt.convert: training that goes on after a conversion has the updates of the original."""
+"""muonrt.convert: from torch's optimizers training goes on with equal updates; from states named as
+MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4 (dion/muon.py,
+scalar_opts.py) name them, every tensor and setting goes to muonrt and back."""
 
 import copy
 import subprocess
@@ -9,16 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from checkpoint_sources import Dion, Moonlight  # noqa: E402
-from test_torch import AS_TORCH, inject, model, torch_muon_in_float32  # noqa: E402
+from test_torch import AS_TORCH, torch_muon_in_float32  # noqa: E402
 from torch.distributed.checkpoint import state_dict as of_model  # noqa: E402
+from torch_models import drawn, inject, train, two_layers  # noqa: E402
 
 import muonrt.torch  # noqa: E402
 from muonrt import _safetensors, convert  # noqa: E402
 
 COMMAND = Path(__file__).resolve().parents[3] / "build/bin/muonrt"
-# Of float32 on both sides (the stand-ins' polynomials are in float64): updates of about 0.02.
-TOLERANCE = 2e-6
+TOLERANCE = 2e-6  # of updates of about 0.02, of float32 on both sides
 
 
 def parts(m):
@@ -32,38 +33,15 @@ def torchs(m, monkeypatch):
             torch.optim.AdamW(rest, lr=3e-3, weight_decay=0.02)]
 
 
-def moonlights(m, _):
-    matrices, rest = ([p for _, p in named] for named in parts(m))
-    return [Moonlight(matrices, rest, lr=0.003)]
+IN_F32 = dict(AS_TORCH, iteration_dtype="float32")
+HEAVY_BALL = dict(IN_F32, muon=dict(AS_TORCH["muon"], momentum_kind="heavy_ball"))
 
 
-def dions(m, _):
-    matrices, rest = parts(m)
-    return [Dion([{"params": matrices}, {"params": rest, "algorithm": "adamw", "lr": 0.003}])]
-
-
-EXACT = {"iteration_dtype": "float32"}
-IN_F32 = dict(AS_TORCH, **EXACT)
-SOURCES = {
-    "torch": (torchs, IN_F32),
-    "torch, heavy ball": (torchs, dict(IN_F32, muon=dict(AS_TORCH["muon"],
-                                                         momentum_kind="heavy_ball"))),
-    "moonlight": (moonlights, dict(preset="moonlight", muon=EXACT, transport_dtype="float32")),
-    "dion": (dions, dict(preset="dion_muon", muon=EXACT, transport_dtype="float32"))}
-
-
-def train(m, optimizers, steps):
-    for step in steps:
-        inject(m, step)
-        for optimizer in optimizers:
-            optimizer.step()
-
-
-def same_updates(a, of_a, b, of_b):
-    for step in range(3, 6):
+def same_updates(a, of_a, b, of_b, first=3):
+    for step in range(first, first + 3):
         before = [[p.detach().clone() for p in m.parameters()] for m in (a, b)]
-        train(a, of_a, [step])
-        train(b, of_b, [step])
+        train(a, [step], *of_a)
+        train(b, [step], *of_b)
         for p, q, x, y in zip(a.parameters(), b.parameters(), *before):
             assert (p - x).abs().max() > 1e-4
             assert torch.allclose(p - x, q - y, rtol=0, atol=TOLERANCE), (step, p.shape)
@@ -73,53 +51,84 @@ def run(*arguments):
     return convert.main([str(a) for a in arguments])
 
 
-def names_of(tmp_path, m):
-    path = tmp_path / "names.txt"
-    path.write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
-    return path
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_going_on_in_muonrt(name, tmp_path, monkeypatch):
-    make, settings = SOURCES[name]
-    m = model()
-    theirs = make(m, monkeypatch)
-    train(m, theirs, range(3))
+@pytest.mark.parametrize("settings", [IN_F32, HEAVY_BALL])
+def test_training_goes_on_in_muonrt_and_back_in_torch(settings, tmp_path, monkeypatch):
+    m = two_layers()
+    theirs = torchs(m, monkeypatch)
+    train(m, range(3), *theirs)
     torch.save({"deep": [o.state_dict() for o in theirs]}, tmp_path / "in.pt")
-    names = ["--names", names_of(tmp_path, m)] if name == "moonlight" else []
-    assert run(tmp_path / "in.pt", tmp_path / "out.pt", *names) == 0
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
     twin = copy.deepcopy(m)
     one = muonrt.torch.Muon(twin.named_parameters(), **settings)
     one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
     assert int(one.state[twin[0].weight]["step"]) == 3
     same_updates(m, theirs, twin, [one])
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_and_back(name, tmp_path, monkeypatch):
-    make, settings = SOURCES[name]
-    m = model()
-    theirs = make(copy.deepcopy(m), monkeypatch)  # its settings are not copied by hand
-    one = muonrt.torch.Muon(m.named_parameters(), **settings)
-    theirs_groups = [g for o in theirs for g in o.param_groups]
-    for group, lr in zip(one.param_groups, (theirs_groups[0]["lr"], theirs_groups[-1]["lr"])):
-        group["lr"] = lr
-    train(m, [one], range(3))
-    torch.save(one.state_dict(), tmp_path / "in.pt")
-    assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--to", name.split(",")[0]) == 0
-    saved = torch.load(tmp_path / "out.pt")
-    twin = copy.deepcopy(m)
-    theirs = make(twin, monkeypatch)
-    for optimizer, state in zip(theirs, saved.values()):
+    torch.save(one.state_dict(), tmp_path / "back.pt")
+    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", "torch") == 0
+    third = copy.deepcopy(twin)
+    others = torchs(third, monkeypatch)
+    for optimizer, state in zip(others, torch.load(tmp_path / "theirs.pt").values(), strict=True):
         optimizer.load_state_dict(state)
-    same_updates(m, [one], twin, theirs)
+    same_updates(twin, [one], third, others, first=6)
+
+
+def moonlights(matrices, rest):
+    """One group for all."""
+    state = [{"use_muon": True, "momentum_buffer": p} for p in matrices]
+    state += [{"use_muon": False, "moment1": p, "moment2": p * p, "step": 3} for p in rest]
+    return {"state": dict(enumerate(state)), "param_groups": [dict(
+        params=[0, 1, 2, 3], lr=3e-3, wd=0.3, momentum=0.85, nesterov=True, ns_steps=5,
+        adamw_betas=(0.8, 0.9), adamw_eps=1e-6)]}
+
+
+def dions(matrices, rest):
+    """A group for each algorithm, with the settings of both."""
+    state = [{"momentum": p} for p in matrices]
+    state += [{"momentum": p, "variance": p * p, "step_dev": torch.tensor(3.0)} for p in rest]
+    both = dict(step=3, lr=3e-3, weight_decay=0.3, nesterov=False, cautious_wd=False,
+                flatten=False, adjust_lr="spectral_norm")
+    return {"state": dict(enumerate(state)), "param_groups": [
+        both | dict(params=[0, 1], algorithm="muon", mu=0.85, beta1=0.9, beta2=0.95, epsilon=1e-8),
+        both | dict(params=[2, 3], algorithm="adamw", mu=0.95, beta1=0.8, beta2=0.9, epsilon=1e-6)]}
+
+
+@pytest.mark.parametrize("source, name, preset", [(moonlights, "moonlight", "moonlight"),
+                                                  (dions, "dion", "dion_muon")])
+def test_states_of_other_repositories_go_to_muonrt_and_back(source, name, preset, tmp_path):
+    m = two_layers()
+    matrices, rest = ([drawn(i, *p.shape) for i, (_, p) in enumerate(named)] for named in parts(m))
+    theirs = source(matrices, rest)
+    torch.save(theirs, tmp_path / "in.pt")
+    (tmp_path / "names").write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
+    assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--names", tmp_path / "names") == 0
+    one = muonrt.torch.Muon(m.named_parameters(), preset=preset)  # a heavy ball, too
+    one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
+    for (_, p), want in zip(parts(m)[0], matrices):
+        assert torch.equal(one.state[p]["momentum_buffer"], want) and int(one.state[p]["step"]) == 3
+    for (_, p), want in zip(parts(m)[1], rest):
+        assert torch.equal(one.state[p]["exp_avg"], want) and int(one.state[p]["step"]) == 3
+        assert torch.equal(one.state[p]["exp_avg_sq"], want * want)
+    of_muon, of_adamw = one.param_groups
+    assert of_muon["lr"] == of_adamw["lr"] == 3e-3
+    assert of_muon["weight_decay"] == of_adamw["weight_decay"] == 0.3 and of_muon["momentum"] == 0.85
+    assert of_adamw["betas"] == (0.8, 0.9) and of_adamw["eps"] == 1e-6
+    torch.save(one.state_dict(), tmp_path / "back.pt")
+    assert run(tmp_path / "back.pt", tmp_path / "theirs.pt", "--to", name) == 0
+    got = torch.load(tmp_path / "theirs.pt")["optimizer"]
+    for key, entry in theirs["state"].items():
+        assert got["state"][key].keys() == entry.keys()
+        assert all(torch.equal(torch.as_tensor(got["state"][key][k]), torch.as_tensor(v))
+                   for k, v in entry.items()), key
+    for group, want in zip(got["param_groups"], theirs["param_groups"], strict=True):
+        group.pop("param_names")
+        assert group == want
 
 
 def torchs_file(tmp_path, monkeypatch):
     """A model, torch's optimizers after three steps, and their state in state.safetensors."""
-    m = model()
+    m = two_layers()
     theirs = torchs(m, monkeypatch)
-    train(m, theirs, range(3))
+    train(m, range(3), *theirs)
     torch.save([o.state_dict() for o in theirs], tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "state.safetensors") == 0
     return m, theirs
@@ -182,9 +191,9 @@ def test_the_command_goes_on_from_a_file(tmp_path, monkeypatch):
 
 
 def test_dcp_folders(tmp_path, monkeypatch):
-    m = model()
+    m = two_layers()
     theirs = torchs(m, monkeypatch)
-    train(m, theirs, range(3))
+    train(m, range(3), *theirs)
     state = {"trainer": {"optimizer": of_model.get_optimizer_state_dict(m, theirs), "epoch": 2}}
     dcp.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
     assert run(tmp_path / "in", tmp_path / "out") == 0
@@ -200,7 +209,7 @@ def test_dcp_folders(tmp_path, monkeypatch):
     assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0
     third = copy.deepcopy(twin)
     others = torchs(third, monkeypatch)
-    train(third, others, [0])  # so that there is a state to load into
+    train(third, [0], *others)  # so that there is a state to load into
     third.load_state_dict(twin.state_dict())
     found = {"optimizer": of_model.get_optimizer_state_dict(third, others)}
     dcp.load(found, checkpoint_id=tmp_path / "out2", no_dist=True)
@@ -212,7 +221,7 @@ def test_parameters_are_found_by_name(tmp_path, monkeypatch):
     m = torch.nn.Sequential(torch.nn.Linear(6, 6, False), torch.nn.Linear(6, 6, False))
     named = list(m.named_parameters())
     theirs = torch.optim.Muon(named[::-1], lr=0.02)  # equal shapes, the other order
-    train(m, [theirs], range(2))
+    train(m, range(2), theirs)
     torch.save(theirs.state_dict(), tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0
     saved = torch.load(tmp_path / "out.pt")["optimizer"]
@@ -225,16 +234,16 @@ def test_parameters_are_found_by_name(tmp_path, monkeypatch):
 
 
 def test_masters_of_bfloat16_come_from_the_model(tmp_path, capsys):
-    m = model(torch.bfloat16)
+    m = two_layers(torch.bfloat16)
     theirs = torch.optim.Muon(parts(m)[0], lr=0.02)
-    train(m, [theirs], range(1))
+    train(m, [0], theirs)
     torch.save(theirs.state_dict(), tmp_path / "in.pt")
     torch.save({"model": m.state_dict()}, tmp_path / "model.pt")
     assert run(tmp_path / "in.pt", tmp_path / "s.safetensors", "--model", tmp_path / "model.pt") == 0
     tensors = _safetensors.read(tmp_path / "s.safetensors")[0]
     assert torch.equal(tensors["master/0.weight"], m[0].weight.detach().float())
     assert tensors["momentum/0.weight"].dtype == torch.float32
-    torch.save(model()[:1].state_dict(), tmp_path / "other.pt")
+    torch.save(two_layers()[:1].state_dict(), tmp_path / "other.pt")
     assert run(tmp_path / "in.pt", tmp_path / "t.safetensors", "--model", tmp_path / "other.pt") == 1
     assert "no dict with all of ['0.weight', '2.weight']" in capsys.readouterr().err
 

@@ -1,63 +1,173 @@
-"""What goes wrong between ranks: none hangs, and the message names the rank."""
+"""What fails between ranks, over TCP and over gloo: no rank hangs, and the message names the rank."""
 
 import gc
 import itertools
 import os
 import signal
 import threading
+import types
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
-from test_torch import inject as inject_alone  # noqa: E402
-from test_torch import model  # noqa: E402
-from test_torch_ranks import Model, fsdp, inject, optimizer  # noqa: E402
+from test_torch_ranks import each_way, stages  # noqa: E402
+from torch_models import (  # noqa: E402
+    Experts,
+    Model,
+    fsdp,
+    full,
+    inject,
+    one_rank,
+    optimizer,
+    train,
+    two_layers,
+)
 from torch_ranks import on_gloo  # noqa: E402
 
 import muonrt  # noqa: E402
 import muonrt.torch  # noqa: E402
+from muonrt import _torch_ranks as ranks  # noqa: E402
+
+
+def over_tcp(rank, size, work, *arguments):
+    return work(rank, size, *arguments)
+
+
+def over_gloo(rank, size, work, *arguments):
+    """Runs `work` as a rank that takes itself to be alone on its machine."""
+    made, real = [], ranks.over_gloo
+
+    def counted(*given):
+        made.append(given)
+        return real(*given)
+
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    ranks.socket = types.SimpleNamespace(gethostname=lambda: f"127.0.0.{rank + 1}")
+    ranks.over_gloo = counted
+    result = work(rank, size, *arguments)
+    assert made
+    return result
+
+
+def test_bits_of_one_rank_over_gloo():
+    on_gloo(3, over_gloo, each_way, one_rank(), one_rank(Experts))
+    on_gloo(4, over_gloo, stages, one_rank()[0])  # groups of some ranks each
+
+
+def sharded(size, **settings):
+    m = fsdp(Model(), size)
+    return m, optimizer(m, **settings)
 
 
 def lost_rank(rank, size, how):
-    m = fsdp(Model(), size)
-    one = optimizer(m, timeout_ms=30000)
-    inject(m, 0)
-    one.step()
+    m, one = sharded(size, timeout_ms=30000)
+    left = dist.new_group([0, 2])
+    train(m, [0], one)
     if rank == 1:
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("the data are gone")
-    try:
+    with pytest.raises(muonrt.Error, match="rank 1"):
         one.step()
-        return "no error"
-    except muonrt.Error as error:
-        return str(error)
+    dist.barrier(left)  # rank 0 carries what rank 2 has yet to hear
 
 
-@pytest.mark.parametrize("how", ["killed", "raises"])
-def test_a_lost_rank_is_named(how):
-    for text in on_gloo(3, lost_rank, how, lost=1)[::2]:
-        assert "rank 1" in text, text
+@pytest.mark.parametrize("way, how", [(over_tcp, "killed"), (over_tcp, "raises"),
+                                      (over_gloo, "killed")])
+def test_a_lost_rank_is_named(way, how):
+    on_gloo(3, way, lost_rank, how, lost=1)
 
 
-def interrupted(rank, size):
-    m = fsdp(Model(), size)
-    one = optimizer(m)
-    inject(m, 0)
-    if rank == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            one.step()  # rank 1 comes only when this has ended
+def unequal(rank, size):
+    """Rank 1 alone is sent more, then less, than it expects."""
+    for expected in (4, 16):
+        comm, _ = ranks.comm_of(torch.device("cpu"))
+        comm.set_timeout(20)
+        sends, receives = ([(1, bytes(8))], []) if rank == 0 else ([], [(0, bytearray(expected))])
+        if rank == 1:
+            with pytest.raises(muonrt.MismatchError, match=f"sends 8 bytes.*expects {expected}"):
+                comm.exchange(sends, receives)
+        else:
+            with pytest.raises(muonrt.Error, match="rank 1 reported.*sends 8 bytes"):
+                comm.exchange(sends, receives)
+                comm.barrier()
+        comm.close()
         dist.barrier()
-        return "interrupted"
-    dist.barrier()
-    with pytest.raises(muonrt.Error, match="rank 0.*interrupted by a signal") as told:
+
+
+def late(rank, size):
+    m, one = sharded(size, timeout_ms=3000)
+    inject(m, 0)
+    if rank == 1:
+        dist.barrier()
+    with pytest.raises(muonrt.TimeoutError, match="rank 1 did not come before the deadline"
+                       if rank == 0 else "rank 0 reported.*rank 1"):
         one.step()
-    return type(told.value).__name__
+    if rank == 0:
+        dist.barrier()
+    one.close()
+
+
+def gone(rank, size):
+    m, one = sharded(size, timeout_ms=20000)
+    train(m, [0], one)
+    if rank == 1:
+        one.close()
+    else:
+        with pytest.raises(muonrt.Error, match="rank 1"):
+            one.step()
+
+
+def sits_out(rank, size):
+    m, one = sharded(size)
+    inject(m, 0)
+    m.up.weight.grad = None  # on no rank
+    before = full(m.up.weight)
+    if rank == 1:
+        m.down.weight.grad = None  # rank 0 has one: zero here
+    one.step()
+    assert (full(m.up.weight) == before).all() and one.last_report.step == 1
+
+
+def fails_on_one_rank(rank, size):
+    m, one = sharded(size)
+    inject(m, 0)
+    if rank == 1:
+        p = m.up.weight  # moves to columns that lie one after the other
+        p._local_tensor = p._local_tensor.t().contiguous().t()
+    with pytest.raises(muonrt.InvalidArgumentError,
+                       match="'up.weight'.*row-major" if rank == 1 else "rank 1"):
+        one.step()
+
+
+def refused_on_one_rank(rank, size):
+    m = Model().to("meta") if rank == 1 else Model()
+    with pytest.raises(muonrt.InvalidArgumentError, match="rank 1.* is on device 'meta'"):
+        optimizer(m)
+
+
+def overflow_on_one_rank(rank, size):
+    """Where one rank's gradients overflow, both skip; other steps are those without a GradScaler."""
+    (m, one), (plain, other) = sharded(size), sharded(size)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    tokens = torch.arange(12) % 11
+    for overflows in (False, True, False):
+        scaler.scale(torch.nn.functional.cross_entropy(m(tokens), tokens % 3)).backward()
+        if overflows and rank == 1:
+            ranks.local_of(m.up.weight.grad)[0, 0] = float("inf")
+        if not overflows:
+            torch.nn.functional.cross_entropy(plain(tokens), tokens % 3).backward()
+            other.step()
+        scaler.step(one)
+        scaler.update()
+        assert one.last_report.skipped == overflows
+        for p, q in zip(m.parameters(), plain.parameters()):
+            assert torch.allclose(ranks.local_of(p), ranks.local_of(q), atol=1e-6)
+        one.zero_grad()
+        other.zero_grad()
+    assert scaler.get_scale() == 512.0
 
 
 def interrupted_early(rank, size):
@@ -65,8 +175,7 @@ def interrupted_early(rank, size):
     def ctrl_c(p):
         raise KeyboardInterrupt
 
-    m = fsdp(Model(), size)
-    one = optimizer(m)
+    m, one = sharded(size)
     inject(m, 0)
     dist.barrier()  # both have an optimizer
     if rank == 0:
@@ -79,15 +188,31 @@ def interrupted_early(rank, size):
     dist.barrier()
 
 
+def interrupted(rank, size):
+    m, one = sharded(size)
+    inject(m, 0)
+    if rank == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            one.step()  # rank 1 comes only when this has ended
+        dist.barrier()
+        return
+    dist.barrier()
+    with pytest.raises(muonrt.AbortedError, match="rank 0.*interrupted by a signal"):
+        one.step()
+
+
 def closed_in_another_order(rank, size):
-    one = optimizer(fsdp(Model(), size))
-    momentum = next(iter(one.state.values()))["step"]
+    _, one = sharded(size)
+    count = next(iter(one.state.values()))["step"]
     if rank == 0:
         del one
     else:
         one.close()
     gc.collect()
-    return float(momentum)
+    assert float(count) == 0.0
 
 
 class Tokens(torch.utils.data.Dataset):
@@ -99,8 +224,7 @@ class Tokens(torch.utils.data.Dataset):
 
 
 def forking_loader(rank, size):
-    m = fsdp(Model(), size)
-    one = optimizer(m)
+    m, one = sharded(size)
     loader = torch.utils.data.DataLoader(Tokens(), 8, num_workers=2,
                                          multiprocessing_context="fork")
     for _ in range(2):  # workers begin and end while the optimizer lives
@@ -108,38 +232,37 @@ def forking_loader(rank, size):
             one.zero_grad()
             torch.nn.functional.cross_entropy(m(tokens), labels).backward()
             one.step()
-    steps = one.last_report.step
+    assert one.last_report.step == 6
     # The process group may go first.
     dist.barrier()
     dist.destroy_process_group()
-    inject(m, 0)
-    one.step()
-    return steps, one.last_report.step
+    train(m, [0], one)
+    assert one.last_report.step == 7
 
 
-def in_turn(rank, size):
-    interrupted_early(rank, size)
-    return [work(rank, size) for work in
-            (interrupted, closed_in_another_order, forking_loader)]
+def in_turn(rank, size, works):
+    for work in works:
+        work(rank, size)
 
 
-def test_ctrl_c_and_lifetimes_and_forks():
-    said, steps, loader = zip(*on_gloo(2, in_turn))
-    assert said == ("interrupted", "AbortedError")
-    assert steps == (0.0, 0.0) and loader == ((6, 7), (6, 7))
+FAULTS = (sits_out, fails_on_one_rank, refused_on_one_rank, overflow_on_one_rank, gone,
+          interrupted_early, interrupted, closed_in_another_order, forking_loader)
+
+
+@pytest.mark.parametrize("way, works", [(over_tcp, FAULTS), (over_gloo, (unequal, late, *FAULTS))])
+def test_ranks_that_differ_get_an_answer_and_never_hang(way, works):
+    on_gloo(2, way, in_turn, works)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("m", "one", "comm"))))
 def test_del_in_any_order(order):
-    m, comm = model(), muonrt.Comm.self()
+    m, comm = two_layers(), muonrt.Comm.self()
     one = muonrt.torch.Muon(m.named_parameters(), comm=comm)
-    inject_alone(m, 0)
-    one.step()
+    train(m, [0], one)
     momentum = one.state[m[0].weight]["momentum_buffer"]
     want = momentum.clone()
     held = {"m": m, "one": one, "comm": comm}
     del m, one, comm
     for name in order:
         del held[name]
-        gc.collect()
         assert torch.equal(momentum, want)  # its memory is held

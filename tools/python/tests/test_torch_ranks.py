@@ -1,11 +1,24 @@
-"""muonrt.torch.Muon over gloo processes: under equal gradients every mesh gives the bits of one."""
+"""muonrt.torch.Muon over gloo processes: with equal gradients every mesh gives the bits of one rank."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
-from torch_ranks import full, on_gloo  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch_models import (  # noqa: E402
+    Experts,
+    Model,
+    drawn,
+    fsdp,
+    inject,
+    one_rank,
+    optimizer,
+    role,
+    same_part,
+    train,
+)
+from torch_ranks import on_gloo  # noqa: E402
 
 import muonrt.torch  # noqa: E402
 from muonrt._torch_ranks import local_of  # noqa: E402
@@ -13,90 +26,9 @@ from muonrt._torch_ranks import local_of  # noqa: E402
 STEPS = 3
 
 
-class Experts(torch.nn.Module):
-    """Five experts x rows x cols."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.w1 = torch.nn.Parameter(torch.randn(5, 8, 6))
-
-
-class Model(torch.nn.Module):
-    """Odd sizes: 13 rows over fsdp=3, tp=2 are where the two readings of placements part; the head
-    has fewer rows than some meshes have ranks."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.embed = torch.nn.Embedding(11, 8)
-        self.up = torch.nn.Linear(8, 13)
-        self.down = torch.nn.Linear(13, 8)
-        self.norm = torch.nn.LayerNorm(8)
-        self.head = torch.nn.Linear(8, 3, bias=False)
-
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        return self.head(self.norm(x + self.down(torch.tanh(self.up(x)))))
-
-
-def role(name, p):
-    # The head by Muon too: 3 rows over more ranks leave some without any.
-    return "muon" if name == "head.weight" else ("muon", "stack") if p.ndim == 3 else None
-
-
-def optimizer(m, **settings):
-    return muonrt.torch.Muon(m.named_parameters(), lr=0.02, adamw_lr=0.01,
-                             role=role, **settings)
-
-
-def whole_gradient(p, index, step):
-    generator = torch.Generator().manual_seed(1000 * step + index)
-    return torch.randn(p.shape, generator=generator)
-
-
-def inject(m, step):
-    """The same gradients on every mesh: a DTensor's is cut as the parameter is."""
-    for index, (_, p) in enumerate(m.named_parameters()):
-        gradient = whole_gradient(p, index, step)
-        if isinstance(p, dist.tensor.DTensor):
-            local = cut_as(p, gradient)
-            p.grad = dist.tensor.DTensor.from_local(local, p.device_mesh, p.placements,
-                                                    run_check=False, shape=p.shape,
-                                                    stride=p.stride())
-        else:
-            p.grad = gradient
-
-
-def cut_as(p, whole):
-    """This rank's part of `whole`, found by torch alone: TP's cut first, then FSDP's."""
-    placements = list(p.placements)
-    coordinate = p.device_mesh.get_coordinate()
-    strided = [i for i, q in enumerate(placements) if "StridedShard" in type(q).__name__]
-    order = [i for i in range(len(placements)) if i not in strided] + strided
-    for i in order:
-        if hasattr(placements[i], "dim"):
-            size, mine = p.device_mesh.size(i), coordinate[i]
-            chunks = list(torch.chunk(whole, size, dim=placements[i].dim))
-            empty = whole.narrow(placements[i].dim, 0, 0)
-            whole = (chunks + [empty] * size)[mine]
-    return whole.contiguous()
-
-
-def fsdp(m, size):
-    from torch.distributed.fsdp import fully_shard
-
-    for layer in (m.up, m.down):
-        fully_shard(layer)
-    return fully_shard(m)
-
-
 def hsdp(m, size):
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = dist.device_mesh.init_device_mesh("cpu", (2, size // 2),
-                                             mesh_dim_names=("replicate", "shard"))
-    return fully_shard(m, mesh=mesh)
+    return fsdp(m, mesh=init_device_mesh("cpu", (2, size // 2),
+                                         mesh_dim_names=("replicate", "shard")))
 
 
 def tensor_parallel(m, mesh):
@@ -110,15 +42,15 @@ def tensor_parallel(m, mesh):
 
 
 def tp(m, size):
-    return tensor_parallel(m, dist.device_mesh.init_device_mesh("cpu", (size,)))
+    return tensor_parallel(m, init_device_mesh("cpu", (size,)))
 
 
 def fsdp_tp(m, size):
     from torch.distributed.fsdp import fully_shard
 
-    mesh = dist.device_mesh.init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
     tensor_parallel(m, mesh["tp"])
-    # Norm and head lie on "dp" alone: each rank knows its own line of the mesh.
+    # Norm and head lie on "dp" alone: each rank has its own line of the mesh.
     return fully_shard(m, mesh=mesh["dp"])
 
 
@@ -126,11 +58,30 @@ def ddp(m, size):
     return torch.nn.parallel.DistributedDataParallel(m)
 
 
+def flattened(m, size):
+    """As torchtitan's dp_shard_cp: two dimensions of a mesh, taken as one."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
+    return fully_shard(m, mesh=mesh["dp", "cp"]._flatten("dp_cp"))
+
+
+def of_a_whole_mesh(m, size):
+    """The same with parameters that are DTensors on the mesh of all ranks."""
+    from torch.distributed.fsdp import DataParallelMeshDims, fully_shard
+    from torch.distributed.tensor import Replicate, distribute_module
+
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
+    assert all(p == Replicate() for q in distribute_module(m, mesh).parameters()
+               for p in q.placements)
+    return fully_shard(m, mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard=("dp", "cp")))
+
+
 def expert_parallel(m, size):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh = dist.device_mesh.init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("fsdp", "ep"))
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("fsdp", "ep"))
     m.w1 = torch.nn.Parameter(distribute_tensor(m.w1.detach(), mesh["ep"], [Shard(0)]))
     return fully_shard(m, mesh=mesh["fsdp"])
 
@@ -138,80 +89,55 @@ def expert_parallel(m, size):
 def expert_rows(m, size):
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
-    m.w1 = torch.nn.Parameter(distribute_tensor(m.w1.detach(), mesh, [Shard(1)]))
+    m.w1 = torch.nn.Parameter(distribute_tensor(m.w1.detach(), init_device_mesh("cpu", (size,)),
+                                                [Shard(1)]))
     return m
 
 
-EXPERTS = {"experts": expert_parallel, "experts by rows": expert_rows}
-WAYS = {"ddp": ddp, "fsdp2": fsdp, "hsdp": hsdp, "tp": tp, "fsdp2 x tp": fsdp_tp}
+# By number of ranks: ways of cutting, with each rank's rows of "up.weight", or its experts or rows of w1.
+WAYS = {
+    1: [(fsdp, [13])],
+    2: [(ddp, [13, 13]), (fsdp, [7, 6]), (tp, [7, 6])],
+    3: [(fsdp, [5, 5, 3]), (expert_rows, [3, 3, 2])],
+    4: [(fsdp, [4, 4, 4, 1]), (hsdp, [7, 6, 7, 6]), (fsdp_tp, [4, 3, 3, 3]),
+        (flattened, [4, 4, 4, 1]), (of_a_whole_mesh, [4, 4, 4, 1]),
+        (expert_parallel, [2, 1, 1, 1])],
+    # TP cuts 13 rows into 7 and 6, FSDP2 these into 3, 3, 1 and 2, 2, 2.
+    6: [(fsdp_tp, [3, 2, 3, 2, 1, 2]), (expert_parallel, [1, 1, 1, 1, 1, 0])]}
 
 
-def steps_of(rank, size, way, want, momenta):
+def each_way(rank, size, whole, whole_experts):
     """Compares this rank's parts with one rank's whole tensors after STEPS steps."""
-    m = WAYS[way](Model(), size) if way in WAYS else EXPERTS[way](Experts(), size)
-    with_optimizer = optimizer(m)
-    for step in range(STEPS):
-        inject(m, step)
-        with_optimizer.step()
-    assert with_optimizer.last_report.step == STEPS
-    sizes = []
-    for name, p in m.named_parameters():
-        name = name.removeprefix("module.")
-        same_part(name, p, want[name])
-        if name in momenta:
-            same_part(name, with_optimizer.state[p]["momentum_buffer"], momenta[name])
-        if name in ("up.weight", "w1"):
-            sizes = list(local_of(p).shape)
-    with_optimizer.close()
-    return sizes
+    import torch.distributed.fsdp as fsdp2
 
-
-def same_part(name, tensor, whole):
-    whole = torch.from_numpy(whole)
-    mine = cut_as(tensor, whole) if isinstance(tensor, dist.tensor.DTensor) else whole
-    assert local_of(tensor).shape == mine.shape, name
-    assert local_of(tensor).numpy().tobytes() == mine.numpy().tobytes(), name
-
-
-def one_rank(make=Model, **settings):
-    m = make()
-    alone = optimizer(m, **settings)
-    for step in range(STEPS):
-        inject(m, step)
-        alone.step()
-    parameters = {name: full(p) for name, p in m.named_parameters()}
-    momenta = {name: full(alone.state[p]["momentum_buffer"]) for name, p in m.named_parameters()
-               if "momentum_buffer" in alone.state[p]}
-    return parameters, momenta
-
-
-@pytest.mark.parametrize("way, size", [("ddp", 2), ("fsdp2", 1), ("fsdp2", 2), ("fsdp2", 3),
-                                       ("fsdp2", 4), ("hsdp", 4), ("tp", 2), ("fsdp2 x tp", 4),
-                                       ("fsdp2 x tp", 6)])
-def test_bits_of_one_rank(way, size):
-    sizes = on_gloo(size, steps_of, way, *one_rank())
-    if (way, size) == ("fsdp2 x tp", 6):
-        # TP cuts 13 rows into 7 and 6, FSDP2 these into 3, 3, 1 and 2, 2, 2.
-        assert [s[0] for s in sizes] == [3, 2, 3, 2, 1, 2]
-
-
-@pytest.mark.parametrize("way, size, rows", [("experts", 4, [2, 1, 1, 1]),
-                                             ("experts", 6, [1, 1, 1, 1, 1, 0]),
-                                             ("experts by rows", 3, [5, 5, 5])])
-def test_experts(way, size, rows):
-    sizes = on_gloo(size, steps_of, way, *one_rank(Experts))
-    assert [s[0] for s in sizes] == rows
+    for way, rows in WAYS[size]:
+        if way is of_a_whole_mesh and not hasattr(fsdp2, "DataParallelMeshDims"):
+            continue  # of later torches
+        of_experts = way in (expert_parallel, expert_rows)
+        m = way(Experts() if of_experts else Model(), size)
+        one = optimizer(m)
+        train(m, range(STEPS), one)
+        assert one.last_report.step == STEPS
+        want, momenta = whole_experts if of_experts else whole
+        for name, p in m.named_parameters():
+            name = name.removeprefix("module.")
+            same_part((way.__name__, name), p, want[name])
+            if name in momenta:
+                same_part((way.__name__, name), one.state[p]["momentum_buffer"], momenta[name])
+            if name in ("up.weight", "w1"):
+                held = local_of(p).shape[1 if way is expert_rows else 0]
+                assert held == rows[rank], (way.__name__, list(p.shape))
+        one.close()
 
 
 STAGES = (("embed", "up"), ("down", "norm", "head"))
 
 
-def stage_of(rank, size, want):
+def stages(rank, size, want):
     """A pipeline of two stages, each with an optimizer over its own ranks."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh = dist.device_mesh.init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))
     m = Model()
     layers = STAGES[mesh["pp"].get_local_rank()]
     for layer in layers:
@@ -230,9 +156,45 @@ def stage_of(rank, size, want):
     for name, p in mine:
         same_part(name, p, want[name])
     one.close()
-    return layers
 
 
-def test_an_optimizer_for_each_stage_of_a_pipeline():
-    want, _ = one_rank()
-    assert on_gloo(4, stage_of, want) == [STAGES[0], STAGES[0], STAGES[1], STAGES[1]]
+ROWS, BOUNDS, STACK = (11, 6), [0, 3, 11], (2, 5, 6)
+SIDED = dict(muon={"scale_rule": "original", "normuon": "rows"}, transport_dtype="float32")
+
+
+def two_steps(rows, experts, layouts=None):
+    """Rows [BOUNDS[i], BOUNDS[i + 1]) of a matrix, which no DTensor has, and experts."""
+    part = {"rows": drawn(5, *ROWS)[rows].clone(), "experts": drawn(6, *STACK)[experts].clone()}
+    named = {name: torch.nn.Parameter(p) for name, p in part.items()}
+    layouts = layouts or {"rows": {}, "experts": {"view": "stack"}}
+    one = muonrt.torch.Muon(named.items(), role=lambda name, p: ("muon", layouts[name]), **SIDED)
+    for step in range(2):
+        named["rows"].grad = drawn(50 + step, *ROWS)[rows].clone()
+        named["experts"].grad = drawn(52 + step, *STACK)[experts].clone()
+        one.step()
+    one.close()
+    return named["rows"].detach().numpy(), named["experts"].detach().numpy()
+
+
+def plain_shards(rank, size, want_rows, want_experts):
+    mesh = muonrt.Mesh((size,))
+    rows, experts = slice(*BOUNDS[rank:rank + 2]), slice(rank, rank + 1)
+    got = two_steps(rows, experts, {
+        "rows": {"shape": ROWS, "layout": muonrt.Layout(mesh, row_bounds=BOUNDS)},
+        "experts": {"shape": STACK, "view": "stack", "layout": muonrt.Layout(mesh, "S(0)")}})
+    assert got[0].tobytes() == want_rows[rows].tobytes()
+    assert got[1].tobytes() == want_experts[experts].tobytes()
+
+
+def all_of(rank, size, whole, whole_experts, whole_plain):
+    each_way(rank, size, whole, whole_experts)
+    if size == 4:
+        stages(rank, size, whole[0])
+    if size == 2:
+        plain_shards(rank, size, *whole_plain)
+
+
+@pytest.mark.parametrize("size", WAYS)
+def test_bits_of_one_rank(size):
+    everything = slice(None)
+    on_gloo(size, all_of, one_rank(), one_rank(Experts), two_steps(everything, everything))

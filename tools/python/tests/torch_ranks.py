@@ -69,10 +69,3 @@ def _on_gloo(size, work, *arguments, lost):
                 if process.is_alive():
                     process.kill()
     return results
-
-
-def full(tensor):
-    """The whole tensor as bytes of NumPy (a DTensor's is gathered; collective)."""
-    whole = tensor.detach()
-    whole = whole.full_tensor() if isinstance(whole, dist.tensor.DTensor) else whole
-    return whole.float().numpy().copy()
