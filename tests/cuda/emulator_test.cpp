@@ -1,6 +1,5 @@
 // What only an emulated GPU can be asked: to hold its work back, to fail, to tell what has run.
 
-#include <atomic>
 #include <bit>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -59,22 +58,6 @@ TEST_CASE("emulated cuda: ops and events only enqueue", "[emulated]") {
   CHECK(emulator::pending() == before + 5);
 }
 
-TEST_CASE("emulated cuda: work waits for what the caller enqueued on its own stream",
-          "[emulated]") {
-  Machine machine(make_device());
-  const auto theirs = machine.device->create_stream(StreamKind::kCompute);
-  const Buffer memory(*machine.device, 256), shared = Buffer::shared(*machine.device, 256);
-  for (const bool default_stream : {false, true}) {
-    const cudaStream_t caller = default_stream ? nullptr : cuda::handle_of(*theirs);
-    const unsigned char value = default_stream ? 7 : 9;
-    cudaMemsetAsync(memory.data(), value, 256, caller);
-    machine.device->join(machine.on(), caller, "test");
-    machine.ops().copy(machine.on(), shared.data(), memory.data(), 256);
-    machine.finish();
-    CHECK(shared.as<unsigned char>()[255] == value);
-  }
-}
-
 TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated]") {
   Machine machine(make_device());
   const Buffer findings(*machine.device, sizeof(Findings)), ballot(*machine.device, sizeof(Ballot));
@@ -92,48 +75,6 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and told", "[emulated
   machine.device->clear_error();
   CHECK_FALSE(machine.device->error().has_value());
   CHECK_NOTHROW(machine.finish());
-}
-
-/// Whether the mirror of `count` matrices writes what is above the diagonal below it, and no more.
-bool mirrors(DType dtype, int64_t n, int64_t ld, int64_t stride, int64_t count, int64_t first) {
-  Machine machine(make_device());
-  Bytes before(static_cast<size_t>((first + count * stride) * size_of(dtype)));
-  std::mt19937 random(7);  // NaN of all kinds among them
-  for (auto& byte : before) byte = static_cast<Bytes::value_type>(random());
-  auto* data = machine.put(before);
-  cuda::mirror({data + first * size_of(dtype), dtype, n, n, ld, count, stride},
-               cuda::handle_of(machine.on()));
-  machine.finish();
-  Bytes expected = before;
-  const auto size = static_cast<size_t>(size_of(dtype));
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t c = 0; c < r; ++c) {
-        const int64_t to = first + i * stride + r * ld + c, from = first + i * stride + c * ld + r;
-        std::copy_n(before.begin() + from * size_of(dtype), size,
-                    expected.begin() + to * size_of(dtype));
-      }
-    }
-  }
-  return difference(machine.get(data, std::ssize(before)), expected) == -1;
-}
-
-TEST_CASE("emulated cuda: the mirror takes what is above the diagonal below it", "[emulated]") {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    CAPTURE(name_of(dtype));
-    for (const int64_t n : {1, 2, 63, 64, 65, 130, 136, 200}) {
-      CAPTURE(n);
-      const int64_t padded = (n + 7) / 8 * 8 + 8;
-      CHECK(mirrors(dtype, n, n + 3, n * (n + 3) + 5, 2, 0));
-      CHECK(mirrors(dtype, n, padded, n * padded, 2, 0));
-      CHECK(mirrors(dtype, n, padded, n * padded + 1, 2, 8));
-    }
-    CHECK(mirrors(dtype, 128, 128, 128 * 128, 1, 1));
-  }
-}
-
-TEST_CASE("emulated cuda: a matrix that is mirrored by vectors", "[.]") {
-  CHECK(mirrors(DType::kBF16, 512, 512, 512 * 512, 1, 0));
 }
 
 /// Parts of a gradient for one block: the largest mantissas, more than a lane adds before it must
@@ -210,28 +151,6 @@ TEST_CASE("emulated cuda: tallies of sizes about the end of a limb are exact", "
   }
 }
 
-TEST_CASE("emulated cuda: a caller's stream that does not end ends the step at the deadline",
-          "[emulated]") {
-  muonrt_distributed_config_t serial;
-  muonrt_distributed_config_init(&serial);
-  serial.async_parallelism = 0;
-  for (const muonrt_distributed_config_t* const distributed :
-       {(decltype(&serial))nullptr, &serial}) {
-    BusyStream theirs;
-    AbiRig rig;
-    rig.options.timeout_ms = 200;
-    rig.options.distributed = distributed;
-    ok(rig.create());
-    CHECK(rig.step(theirs.handle) == MUONRT_SKIPPED);  // its gradient is NaN
-    theirs.work();
-    CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
-    const std::string said = muonrt_last_error();
-    CHECK(said.find("the work on the caller's stream") != std::string::npos);
-    CHECK(rig.step(nullptr) == MUONRT_ERROR_INVALID_STATE);
-    theirs.end();
-  }
-}
-
 TEST_CASE(
     "emulated cuda: a step that a peer ends returns when the caller's stream leaves its buffers",
     "[emulated]") {
@@ -251,25 +170,6 @@ TEST_CASE(
   CHECK(emulator::pending() == 0);
   CHECK(std::string(muonrt_last_error()).find("exchange #3 did not end") != std::string::npos);
   other.join();
-}
-
-TEST_CASE("emulated cuda: memory is given back when what this thread enqueued has ended",
-          "[emulated]") {
-  cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0) == cudaSuccess);
-  void* memory = nullptr;
-  REQUIRE(cudaMalloc(&memory, 64) == cudaSuccess);
-  std::atomic<bool> peer_came = false, ended = false;
-  // As an exchange that a peer joins late.
-  emulator::enqueue_operation(stream, [&] { return peer_came && (ended = true); });
-  std::thread peer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    peer_came = true;
-  });
-  CHECK(cudaFree(memory) == cudaSuccess);
-  CHECK(ended);
-  peer.join();
-  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
 TEST_CASE("emulated cuda: the device current before a call is current after it", "[emulated]") {

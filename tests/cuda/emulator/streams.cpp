@@ -11,25 +11,6 @@ namespace {
 
 thread_local cudaStreamCaptureMode interaction = cudaStreamCaptureModeGlobal;
 
-/// Whether a stream of the device is captured: to wait for the device then spoils that, in any
-/// mode.
-bool spoil_captures(int device) {
-  bool any = false;
-  for_each_stream([&](Stream& s) {
-    if (s.device != device || !s.capture) return;
-    any = true;
-    s.capture->valid = false;
-  });
-  return any;
-}
-
-/// Runs what a device can run; true if that was all.
-bool run_all(int device) {
-  bool all = true;
-  for_each_stream([&](Stream& s) { all = (s.device != device || run_until(s, s.end())) && all; });
-  return all;
-}
-
 }  // namespace
 
 Stream& of(cudaStream_t stream) {
@@ -140,17 +121,6 @@ int64_t pending() {
 }  // namespace emulator
 
 using namespace emulator;
-
-cudaError_t cudaDeviceSynchronize() {
-  while (true) {
-    const Lock lock;
-    ++machine().slow_calls;
-    if (!may_wait() || spoil_captures(current_device))
-      return result(cudaErrorStreamCaptureUnsupported);
-    if (run_all(current_device))
-      return machine().lost ? result(cudaErrorLaunchFailure) : cudaSuccess;
-  }
-}
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   const Lock lock;

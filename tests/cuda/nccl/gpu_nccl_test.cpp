@@ -1,7 +1,5 @@
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <iostream>
 #include <optional>
 
 #include "backend/cuda_comm.hpp"
@@ -54,40 +52,6 @@ TEST_CASE(
 }
 
 // Hidden: each rank is started by hand as a process of its own, both on one GPU (README.md).
-TEST_CASE("nccl on a GPU: ranks that are processes agree on every bit with one rank alone",
-          "[.nccl-process]") {
-  const auto comm = between_processes();
-  comm->set_timeout_ms(60000);
-  const world::Tensors alone = run_world(with_mesh(0, 0), real);
-  int64_t compared = 0, wrong = 0;
-  world::Case c = with_mesh(1, 0);  // two ranks
-  c.settings.window = 1;
-  Machine machine(world_device());
-  DeviceMirror mirror(machine);
-  world::Rank mine(c, *comm, world_device, &mirror);
-  for (int step = 0; step < c.steps; ++step) {
-    StepReport report;
-    REQUIRE(mine.step(step, report) == Status::kOk);
-    REQUIRE(report.orthogonalized == report.planned);
-  }
-  // What this rank holds, in its places of the whole; the rest stays zero in both.
-  world::Tensors got;
-  std::vector<std::vector<bool>> seen;
-  CHECK(mine.add_to(got, seen));
-  for (size_t p = 0; p < c.params.size(); ++p) {
-    const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
-    int64_t here = 0;
-    for (size_t i = 0; i < got.params[p].size(); ++i)
-      here += seen[p][i / size] && got.params[p][i] != alone.params[p][i];
-    INFO(c.params[p].name);
-    CHECK(here == 0);
-    compared += std::count(seen[p].begin(), seen[p].end(), true);
-    wrong += here;
-  }
-  // A failure before this line says nothing about bits.
-  std::cout << "compared: " << compared << " elements, " << wrong << " bytes differ" << std::endl;
-}
-
 TEST_CASE("nccl on a GPU: a process that dies ends the other's step, with nothing changed there",
           "[.nccl-dies]") {
   const auto comm = between_processes();

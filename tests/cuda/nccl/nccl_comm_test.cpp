@@ -4,8 +4,9 @@
 #include <limits>
 
 #include "comm/callback_transport.hpp"
+#include "control.hpp"
 #include "cuda/nccl/nccl_capture.hpp"
-#include "cuda/nccl/nccl_ranks.hpp"
+#include "cuda/nccl/nccl_theirs.hpp"
 #include "support/bits_cases.hpp"
 #include "support/callback_table.hpp"
 
@@ -61,30 +62,6 @@ TEST_CASE("nccl: an exchange is one group, empty pairs are left out, its bytes a
   CHECK(logs[0] == std::vector<std::string>{"group: send 1 x 68 receive 1 x 68 receive 2 x 72"});
   CHECK(logs[1] == std::vector<std::string>{"group: send 0 x 68 receive 0 x 68"});
   CHECK(logs[2] == std::vector<std::string>{"group: send 0 x 72"});
-  check_rules();
-}
-
-TEST_CASE("nccl: exchanges of overlapping pairs in one order do not block, whoever comes late",
-          "[nccl]") {
-  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
-    const int rank = comm.rank();
-    // Slots of ranks {0, 1}, {0, 2}, {1, 2}, again and again; a rank passes over the others'.
-    const std::pair<int, int> slots[] = {{0, 1}, {0, 2}, {1, 2}};
-    for (int turn = 0; turn < 12; ++turn) {
-      const auto [a, b] = slots[turn % 3];
-      if (rank != a && rank != b) continue;
-      const int peer = rank == a ? b : a;
-      auto* const out = machine.put(std::vector<int64_t>{100 * turn + rank});
-      auto* const in = machine.put(std::vector<int64_t>{-1});
-      const SendTo send{peer, out, 8};
-      const ReceiveFrom receive{peer, in, 8};
-      comm.exchange(machine.on(), {&send, 1}, {&receive, 1});
-      if (machine.get_one(in) != 100 * turn + peer) require_none("value");
-    }
-    char all[3];
-    comm.allgather("", all, 1);
-  });
-  CHECK(text_of(errors) == "");
   check_rules();
 }
 
@@ -182,58 +159,108 @@ TEST_CASE("nccl: an operation that a peer never joins ends at the deadline, on a
   check_rules();
 }
 
-TEST_CASE("nccl: what a peer publishes on a table of the caller's ends what waits inside NCCL",
-          "[nccl]") {
-  fake_nccl::reset();
-  std::atomic<int> destroyed = 0;
-  ThreadGroup group(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    const auto table = callback_table::table_over(group.transport(rank), destroyed);
-    auto transport = std::make_unique<CallbackTransport>(read_transport(&table));
-    transport->set_timeout_ms(kLong);
-    const auto comm = plain(std::move(transport));
-    Machine machine(world_device());
-    if (rank == 1) comm->abort(Status::kAborted, "enough");
-    auto* const value = machine.put(std::vector<int64_t>{3});
-    comm->reduce_sum(machine.on(), value, value, 1);  // rank 1 throws here
-    while (!comm->error()) std::this_thread::yield();
+TEST_CASE("nccl: messages under way are bounded, and a late rank still ends them all", "[nccl]") {
+  const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
+    // The others run ahead as far as they are let.
+    if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    exchange_with_all(comm, machine, 150);
     machine.finish();
-    throw *comm->error();
+    meet(comm);
   });
-  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+  CHECK(text_of(errors) == "");
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(fake_nccl::most_under_way(rank) > 100);
+    CHECK(fake_nccl::most_under_way(rank) <= 256);
+  }
+  check_rules();
 }
 
-TEST_CASE("nccl: abort from another thread ends all ranks' operations", "[nccl]") {
-  const auto errors = on_nccl(2, kLong, [&](Comm& comm, Machine& machine) {
-    auto* const value = machine.put(std::vector<int64_t>{3});
-    if (comm.rank() == 1) {
-      comm.abort(Status::kAborted, "enough");
-    } else {
-      comm.reduce_sum(machine.on(), value, value, 1);
-      machine.finish();
-      if (machine.get_one(value) != 3) require_none("an aborted sum was delivered");
+TEST_CASE("nccl: a rank that waits for messages to end is told when a peer is lost", "[nccl]") {
+  std::atomic<bool> ended = false;
+  const auto errors = on_nccl(2, 600, [&](Comm& comm, Machine& machine) {
+    while (comm.rank() == 1 && !ended) std::this_thread::yield();
+    if (comm.rank() == 1) meet(comm);
+    try {
+      exchange_with_all(comm, machine, 300);
+    } catch (const Error&) {
+      ended = true;
+      throw;
     }
-    comm.reduce_sum(machine.on(), value, value, 1);
   });
-  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+  INFO(text_of(errors));
+  CHECK(says(errors[0], Status::kTimeout, "exchange #0 of rank 0"));
+  check_rules();
 }
 
-TEST_CASE("nccl: an abort of the transport that it was made from ends the next operation",
+TEST_CASE("nccl: a GPU that is lost ends what is watched, and who waits for room, at once",
           "[nccl]") {
-  fake_nccl::reset();
-  ThreadGroup group(2);
-  const auto errors = on_ranks(2, [&](int rank) {
-    const auto transport = group.transport(rank);
-    const auto comm = plain(transport->duplicate());
-    const auto twin = comm->duplicate();  // as an optimizer takes it
-    Machine machine(world_device());
-    auto* const value = machine.put(std::vector<int64_t>{3});
-    twin->reduce_sum(machine.on(), value, value, 1);
-    machine.finish();
-    if (rank == 1) transport->abort_family(Status::kAborted, "enough");
-    twin->reduce_sum(machine.on(), value, value, 1);
-    machine.finish();
-    twin->reduce_sum(machine.on(), value, value, 1);
-  });
-  for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+  constexpr int kFit = 4;  // operations of 64 messages each
+  for (const int operations : {kFit - 1, kFit + 1}) {
+    INFO(operations << " operations");
+    fake_nccl::reset();
+    ThreadGroup group(1);
+    const auto errors = on_ranks(1, [&](int rank) {
+      NcclOptions options;
+      options.max_ctas = 64;
+      const auto comm = over_fake(timed(group, rank, kLong), options);
+      Machine machine(world_device());
+      auto* const value = machine.put(std::vector<int64_t>{3});
+      emulator::hold(true);
+      emulator::fail_next_kernel();
+      std::thread losing([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        emulator::hold(false);
+      });
+      std::optional<Error> error;
+      try {
+        for (int i = 0; i < operations; ++i) comm->reduce_sum(machine.on(), value, value, 1);
+        while (!comm->error()) std::this_thread::yield();
+        error = comm->error();
+      } catch (const Error& e) {
+        error = e;
+      }
+      losing.join();
+      emulator::forget_failure();
+      throw *error;
+    });
+    INFO(text_of(errors));
+    CHECK(says(errors[0], Status::kDevice, "work on CUDA device 0 failed: cudaErrorLaunchFailure"));
+  }
+}
+
+TEST_CASE("nccl: an abort on one rank ends all ranks' operations, however it comes", "[nccl]") {
+  // By the communicator itself, by the transport that it was made from, or by a peer over a table
+  // of the caller's functions.
+  enum class Way { kComm, kTransport, kTable };
+  for (const Way way : {Way::kComm, Way::kTransport, Way::kTable}) {
+    CAPTURE(static_cast<int>(way));
+    fake_nccl::reset();
+    std::atomic<int> destroyed = 0;
+    ThreadGroup group(2);
+    const auto errors = on_ranks(2, [&](int rank) {
+      const auto transport = group.transport(rank);
+      const auto table = callback_table::table_over(group.transport(rank), destroyed);
+      auto inner = way == Way::kTable ? std::make_unique<CallbackTransport>(read_transport(&table))
+                                      : transport->duplicate();
+      inner->set_timeout_ms(kLong);
+      const auto comm = plain(std::move(inner));
+      Machine machine(world_device());
+      auto* const value = machine.put(std::vector<int64_t>{3});
+      comm->reduce_sum(machine.on(), value, value, 1);
+      if (machine.get_one(value) != 6) require_none("sum");
+      if (rank == 1) {
+        if (way == Way::kTransport)
+          transport->abort_family(Status::kAborted, "enough");
+        else
+          comm->abort(Status::kAborted, "enough");
+      }
+      comm->reduce_sum(machine.on(), value, value, 1);  // may throw
+      while (!comm->error()) std::this_thread::yield();
+      machine.finish();
+      if (machine.get_one(value) != 6) require_none("an aborted sum was delivered");
+      throw *comm->error();
+    });
+    INFO(text_of(errors));
+    for (const auto& e : errors) CHECK(says(e, Status::kAborted, "enough"));
+  }
 }

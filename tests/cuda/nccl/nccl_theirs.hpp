@@ -54,6 +54,31 @@ inline cuda::NcclUniqueId new_id() {
   return id;
 }
 
+/// How communicators come from one of the caller's.
+struct Origin {
+  bool blocking, borrow;
+};
+
+/// Ranks as threads, each with a device and a communicator that is split off one of the caller's,
+/// or borrows it.
+inline std::vector<std::optional<Error>> on_theirs(
+    int size, Origin origin, const std::function<void(Comm&, Machine&, Theirs&)>& work) {
+  fake_nccl::reset();
+  ThreadGroup group(size);
+  const auto id = new_id();
+  return on_ranks(size, [&](int rank) {
+    Theirs theirs(id, size, rank, origin.blocking);
+    NcclOptions options;
+    options.from = theirs.handle();
+    options.borrow = origin.borrow;
+    auto transport = group.transport(rank);
+    transport->set_timeout_ms(kLong);
+    const auto comm = over_fake(std::move(transport), options);
+    Machine machine(world_device());
+    work(*comm, machine, theirs);
+  });
+}
+
 inline std::unique_ptr<Transport> timed(ThreadGroup& group, int rank, int64_t timeout_ms) {
   auto transport = group.transport(rank);
   transport->set_timeout_ms(timeout_ms);

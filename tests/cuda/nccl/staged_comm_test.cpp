@@ -110,22 +110,6 @@ TEST_CASE("staged: steps of 1 to 5 ranks give the bits of one", "[cuda]") {
   }
 }
 
-TEST_CASE("staged: every mesh and scheme up to 8 ranks gives the bits of one", "[.gpu-only]") {
-  const MakeComm staged = make_comm(draw_pinned());
-  const auto steps = 3;
-  for (const bool half : {false, true}) {
-    const world::Tensors alone = run_world(bits::make(factors(0, 0), half, steps), staged);
-    for (size_t mesh = 1; mesh < bits::meshes().size(); ++mesh) {
-      if (bits::meshes()[mesh].world > 8) continue;
-      for (int scheme = 0; scheme < bits::kSchemes; ++scheme) {
-        const world::Case c = bits::make(factors(mesh, scheme), half, steps);
-        INFO(c.describe());
-        CHECK(equal(run_world(c, staged), alone));
-      }
-    }
-  }
-}
-
 TEST_CASE("staged: a peer that is lost ends the step on the others, and nothing is committed",
           "[cuda]") {
   const MakeComm staged = make_comm(draw_pinned());

@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "algo/newton_schulz.hpp"
 #include "control.hpp"
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/machine.hpp"
@@ -12,49 +11,10 @@ using namespace cuda_test;
 
 namespace {
 
-std::unique_ptr<Device> recording_device(SymmetricProvider provider = SymmetricProvider::kSm90) {
-  return make_cuda_device(0, {.naive_products = true, .symmetric = provider, .graphs = true});
+std::unique_ptr<Device> recording_device() {
+  return make_cuda_device(
+      0, {.naive_products = true, .symmetric = SymmetricProvider::kSm90, .graphs = true});
 }
-
-/// Newton-Schulz of two matrices 40 x 100 on a machine.
-struct Iteration {
-  explicit Iteration(Machine& on, Form form) : machine(on) {
-    settings =
-        make_newton_schulz(CoefficientFamily::kPolarExpress, CoefficientSettings(), DType::kBF16);
-    const auto steps = static_cast<int>(settings.list.steps.size());
-    method =
-        form == Form::kGram ? Method{form, steps, settings.gram_restarts} : Method{form, steps, {}};
-    raw = {nullptr, DType::kBF16, 40, 100, machine.ops().leading_dimension(100, DType::kBF16), 2,
-           0};
-    raw.stride = raw.rows * raw.ld;
-    raw.data = machine.put(values(1, DType::kBF16, 2 * raw.stride));
-    space = machine.put(Bytes(
-        static_cast<size_t>(newton_schulz_workspace(machine.ops(), settings, method, 40, 100, 2))));
-    findings = machine.put_one(Findings{});
-    reserve(machine.ops(), settings, method, 40, 100);
-  }
-  void enqueue() {
-    result = orthogonalize(machine.ops(), machine.on(), settings, method, raw, space, findings);
-  }
-  void new_values(uint64_t seed) {
-    const Bytes bytes = values(seed, DType::kBF16, 2 * raw.stride);
-    const auto staging = Buffer::shared(*machine.device, std::ssize(bytes));
-    std::memcpy(staging.data(), bytes.data(), bytes.size());
-    machine.ops().copy(machine.on(), raw.data, staging.data(), std::ssize(bytes));
-    machine.finish();
-  }
-  Bytes got() {
-    machine.finish();
-    return machine.get(static_cast<const unsigned char*>(result.data), 2 * 2 * result.stride);
-  }
-
-  Machine& machine;
-  NewtonSchulz settings;
-  Method method;
-  MatrixBatch raw, result;
-  unsigned char* space = nullptr;
-  Findings* findings = nullptr;
-};
 
 }  // namespace
 
@@ -98,34 +58,39 @@ TEST_CASE("graphs: a device that was not asked to record does not", "[emulated]"
   CHECK(recorder_of(*make_host()) == nullptr);
 }
 
-TEST_CASE("graphs: Newton-Schulz replayed has the bits of the eager one, on other values too",
+TEST_CASE("graphs: a replayed product has the bits of an eager one, on other values too",
           "[emulated]") {
-  for (const SymmetricProvider provider : {SymmetricProvider::kSm80, SymmetricProvider::kSm90}) {
-    for (const Form form : {Form::kStandard, Form::kGram}) {
-      Machine machine(recording_device(provider));
-      Recorder* const recorder = recorder_of(*machine.device);
-      Iteration eager(machine, form), captured(machine, form);
-      eager.enqueue();
-      const int64_t launches = emulator::early_launches();
-      eager.enqueue();
-      const int64_t early = emulator::early_launches() - launches;
-      const Bytes first = eager.got();
-      const int64_t graphs = emulator::graph_launches();
-      const auto recording = record_work(*recorder, machine.on(), [&] { captured.enqueue(); });
-      // The same launches, begun early or not; nothing that waits or allocates.
-      CHECK(emulator::early_launches() - launches == 2 * early);
-      CHECK((early > 0) == (provider == SymmetricProvider::kSm90));
-      const int64_t slow = emulator::slow_calls();
-      recorder->replay(machine.on(), *recording);
-      CHECK(emulator::slow_calls() == slow);
-      CHECK(emulator::graph_launches() == graphs + 1);
-      CHECK(difference(captured.got(), first) == -1);
-      for (Iteration* one : {&eager, &captured}) one->new_values(2);
-      eager.enqueue();
-      recorder->replay(machine.on(), *recording);
-      const Bytes second = eager.got();
-      CHECK(difference(captured.got(), second) == -1);
-      CHECK(difference(first, second) != -1);
-    }
-  }
+  Machine machine(recording_device());
+  Recorder* const recorder = recorder_of(*machine.device);
+  MatrixBatch x{nullptr, DType::kBF16, 40, 40, 64, 2, 40 * 64}, eager = x, replayed = x;
+  const int64_t bytes = 2 * 2 * x.stride;
+  auto* const in = machine.put(values(1, DType::kBF16, 2 * x.stride));
+  x.data = in;
+  eager.data = machine.put(Bytes(static_cast<size_t>(bytes)));
+  replayed.data = machine.put(Bytes(static_cast<size_t>(bytes)));
+  const auto multiply = [&](const MatrixBatch& out) {
+    Product product;
+    product.a = product.b = x;
+    product.c = out;
+    product.transpose_b = product.symmetric = true;
+    machine.ops().multiply(machine.on(), product);
+  };
+  const auto result = [&](const MatrixBatch& of) {
+    return machine.get(static_cast<const unsigned char*>(of.data), bytes);
+  };
+  multiply(eager);
+  const Bytes first = result(eager);
+  const int64_t early = emulator::early_launches(), graphs = emulator::graph_launches();
+  const auto recording = record_work(*recorder, machine.on(), [&] { multiply(replayed); });
+  CHECK(emulator::early_launches() == early + 1);
+  const int64_t slow = emulator::slow_calls();
+  recorder->replay(machine.on(), *recording);
+  CHECK(emulator::slow_calls() == slow);
+  CHECK(emulator::graph_launches() == graphs + 1);
+  CHECK(difference(result(replayed), first) == -1);
+  machine.ops().copy(machine.on(), in, machine.put(values(2, DType::kBF16, 2 * x.stride)), bytes);
+  multiply(eager);
+  recorder->replay(machine.on(), *recording);
+  CHECK(difference(result(replayed), result(eager)) == -1);
+  CHECK(difference(result(eager), first) != -1);
 }

@@ -60,37 +60,3 @@ TEST_CASE("lockstep launches: more shapes than a launch takes go out in two", "[
   // Seven in the first three steps, three in the last two.
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == 2 * (3 * 2 + 2));
 }
-
-TEST_CASE("symmetric launch: SMs left to a communicator make the grid smaller and change no bit",
-          "[emulated][bits]") {
-  emulator::pretend_sms(12);
-  std::vector<Bytes> results;
-  for (const auto& [reserved, blocks] :
-       {std::pair{0, 12}, {1, 10}, {4, 8}, {8, 4}, {11, 2}, {1000, 2}}) {
-    Machine machine(make_cuda_device(0, {.naive_products = true,
-                                         .symmetric = SymmetricProvider::kSm90,
-                                         .reserved_sms = reserved,
-                                         .sm90 = {.tiles = Tiles::kLarge}}));  // a persistent grid
-    const int64_t n = 530, k = 90, ld = machine.ops().leading_dimension(k, DType::kBF16);
-    const int64_t c_ld = machine.ops().leading_dimension(n, DType::kBF16);
-    Product p;
-    p.a = {machine.put(values(7, DType::kBF16, 2 * n * ld)), DType::kBF16, n, k, ld, 2, n * ld};
-    p.b = p.a;
-    p.c = {machine.put(Bytes(static_cast<size_t>(4 * n * c_ld))),
-           DType::kBF16,
-           n,
-           n,
-           c_ld,
-           2,
-           n * c_ld};
-    p.transpose_b = p.symmetric = true;
-    p.alpha = 0.37f;
-    machine.ops().reserve(n, n, k, DType::kBF16);
-    const int64_t before = emulator::launched().blocks;
-    machine.ops().multiply(machine.on(), p);
-    CHECK(emulator::launched().blocks - before == blocks);
-    results.push_back(machine.get(static_cast<const unsigned char*>(p.c.data), 4 * n * c_ld));
-  }
-  emulator::pretend_sms(2);
-  for (const Bytes& result : results) CHECK(difference(result, results[0]) == -1);
-}

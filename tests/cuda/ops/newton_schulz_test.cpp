@@ -52,50 +52,6 @@ TEST_CASE("cuda newton-schulz: equals the textbook in f32, and stays near it in 
   }
 }
 
-TEST_CASE("cuda newton-schulz: the Gram form equals the standard form in f32", "[cuda]") {
-  const Named l = five_step_lists()[2];
-  const Matrix x = textbook::gaussian(24, 60, 5);
-  for (auto& backend : cuda_backends()) {
-    const auto settings = runner::settings_of(l.list, l.safety, DType::kF32, {2});
-    const Matrix gram =
-        runner::orthogonalize(backend, settings, runner::gram(l.list, {2}), DType::kF32, x);
-    const Matrix expected = textbook::newton_schulz(l.list, l.safety, x);
-    CHECK(textbook::max_difference(gram, expected) <=
-          tolerance::gram_f32(textbook::gain(l.list, l.safety)));
-  }
-}
-
-TEST_CASE("cuda newton-schulz: with AOL's row factors the steps are the textbook's", "[cuda]") {
-  const Named l = {"aol", textbook::lists::kAolFlash, 1.0};
-  const Matrix x = textbook::rounded(textbook::gaussian(17, 40, 6), DType::kF32);
-  const Matrix expected = textbook::newton_schulz_steps(l.list, textbook::aol_scaled(1.0, x));
-  for (auto& backend : cuda_backends()) {
-    INFO(backend.name);
-    auto settings = runner::settings_of(l.list, l.safety, DType::kF32);
-    settings.row_scaling = RowScaling::kAol;
-    const Matrix o =
-        runner::orthogonalize(backend, settings, runner::standard(l.list), DType::kF32, x);
-    CHECK(textbook::max_difference(o, expected) <= 4 * near(l));
-  }
-}
-
-TEST_CASE("cuda newton-schulz: a matrix in a batch has the bits it has alone", "[cuda]") {
-  const Named l = five_step_lists()[2];
-  std::vector<Matrix> batch;
-  for (uint64_t i = 0; i < 5; ++i) batch.push_back(textbook::gaussian(12, 40, 40 + i));
-  for (auto& backend : cuda_backends()) {
-    for (const DType iteration : {DType::kF32, DType::kBF16}) {
-      const auto settings = runner::settings_of(l.list, l.safety, iteration);
-      const auto together =
-          runner::orthogonalize(backend, settings, runner::standard(l.list), DType::kF32, batch);
-      for (size_t i = 0; i < batch.size(); ++i)
-        CHECK(runner::same_bits(together.matrices[i],
-                                runner::orthogonalize(backend, settings, runner::standard(l.list),
-                                                      DType::kF32, batch[i])));
-    }
-  }
-}
-
 TEST_CASE("cuda newton-schulz: muonrt's own products round where the host's do, in both forms",
           "[cuda]") {
   auto host = backends::host(1);

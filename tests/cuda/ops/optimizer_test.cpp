@@ -3,8 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "comm/host_comm.hpp"
-#include "comm/self_transport.hpp"
 #include "cuda/machine.hpp"
 #include "cuda/nccl/self_comm.hpp"
 
@@ -174,67 +172,7 @@ TEST_CASE("cuda step: Newton-Schulz replayed from graphs leaves the same bits", 
   }
 }
 
-TEST_CASE("cuda step: masters begin as the parameters, momentum as zero", "[cuda]") {
-  Machine memory(cuda_device());
-  SelfComm comm;
-  const Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
-  for (const size_t i : {size_t{1}, size_t{5}}) {
-    const Bytes weights = rig.data(i), master = rig.state(i, StateKind::kMaster);
-    for (int64_t e = 0; e < params()[i].numel(); ++e)
-      CHECK(value_in(master, DType::kF32, e) == value_in(weights, DType::kBF16, e));
-    const Bytes momentum = rig.state(i, StateKind::kMomentum);
-    CHECK(difference(momentum, Bytes(momentum.size())) == -1);
-  }
-}
-
-TEST_CASE("cuda step: a gradient that is not finite votes it down, and nothing changes", "[cuda]") {
-  for (const size_t bad : {size_t{2}, size_t{5}}) {
-    Machine memory(cuda_device());
-    SelfComm comm;
-    Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
-    REQUIRE(rig.step(0) == Status::kOk);
-    std::vector<Bytes> before;
-    const auto snapshot = [&] {
-      std::vector<Bytes> out;
-      for (size_t i = 0; i < params().size(); ++i) {
-        out.push_back(rig.data(i));
-        out.push_back(rig.state(i, StateKind::kMomentum));
-      }
-      return out;
-    };
-    before = snapshot();
-    const Param p = params()[bad];
-    Bytes grad = values(3, p.grad_dtype, p.numel());
-    set_value(grad, p.grad_dtype, 17, std::nanf(""));
-    rig.optimizer->set_grad(static_cast<int64_t>(bad), memory.put(grad));
-    CHECK(rig.step_only() == Status::kSkipped);
-    CHECK(rig.report.nonfinite_param == static_cast<int64_t>(bad));
-    CHECK(rig.report.step == 1);
-    CHECK(difference(snapshot(), before) == -1);
-    CHECK(rig.step(1) == Status::kOk);
-    CHECK(difference(snapshot(), before) >= 0);
-  }
-}
-
-TEST_CASE("cuda step: after the first it takes no memory and makes no object", "[cuda]") {
-  for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
-    Machine memory(cuda_device());
-    SelfComm comm;
-    Rig rig(memory, cuda_device, commit, comm);
-    REQUIRE(rig.step(0) == Status::kOk);
-    const Device& device = rig.optimizer->device();
-    const int64_t allocations = device.allocations(), objects = device.objects();
-    for (uint64_t step = 1; step < 4; ++step) REQUIRE(rig.step(step) == Status::kOk);
-    CHECK(device.allocations() == allocations);
-    CHECK(device.objects() == objects);
-    const int64_t slow = slow_calls();
-    for (int step = 0; step < 3; ++step) REQUIRE(rig.step_only() == Status::kOk);
-    CHECK(slow_calls() == slow);
-  }
-}
-
-TEST_CASE("cuda step: the first one finds all that it needs, so ranks wait for one another alone",
-          "[cuda]") {
+TEST_CASE("cuda step: none allocates memory or makes an object, the first one included", "[cuda]") {
   struct Form {
     CommitMode commit;
     bool graphs;
@@ -257,58 +195,5 @@ TEST_CASE("cuda step: the first one finds all that it needs, so ranks wait for o
     CHECK(slow_calls() == slow);
     CHECK(device.allocations() == allocations);
     CHECK(device.objects() == objects);
-  }
-}
-
-TEST_CASE("cuda step: the times of its stages are kept", "[cuda]") {
-  Machine memory(cuda_device());
-  SelfComm comm;
-  Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
-  // The rehearsal is no step.
-  for (const Span& span : rig.optimizer->pipeline().spans()) REQUIRE(span.end == 0);
-  CHECK(rig.optimizer->pipeline().resident_peak() == 0);
-  REQUIRE(rig.step(0) == Status::kOk);
-  int64_t ran = 0;
-  for (const Span& span : rig.optimizer->pipeline().spans()) {
-    CHECK(span.end >= span.begin);
-    ran += span.end > 0;
-  }
-  CHECK(ran > 10);
-}
-
-TEST_CASE("cuda step: buffers that the device does not reach are refused by name", "[emulated]") {
-  Machine memory(cuda_device());
-  SelfComm comm;
-  Rig rig(memory, cuda_device, CommitMode::kAtomic, comm);
-  static float host_memory[64];
-  const auto refused = [](const auto& work) {
-    try {
-      work();
-    } catch (const Error& e) {
-      return e.status() == Status::kInvalidArgument &&
-             e.message().find("param 'bias'") != std::string::npos &&
-             e.message().find("reaches") != std::string::npos;
-    }
-    return false;
-  };
-  if (!is_emulated()) return;  // a GPU may reach all of the host's memory
-  CHECK(refused([&] { rig.optimizer->set_grad(4, host_memory); }));
-  OptimizerSettings settings = rig.settings;
-  settings.params[4].data = host_memory;
-  CHECK(refused([&] {
-    Optimizer::create(
-        comm, [&] { return settings; }, [](const OptimizerSettings&) { return cuda_device(); });
-  }));
-}
-
-TEST_CASE("cuda step: a communicator of host memory is refused at creation", "[cuda]") {
-  Machine memory(cuda_device());
-  HostComm comm(make_self_transport());
-  try {
-    Rig(memory, cuda_device, CommitMode::kAtomic, comm);
-    FAIL("created");
-  } catch (const Error& e) {
-    CHECK(e.status() == Status::kNotSupported);
-    CHECK(e.message().find("works on host memory") != std::string::npos);
   }
 }

@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.hpp"
-
 // The blocks of a cluster as a ring of stages sees them: barriers, memory, copies and arrivals that
 // are under way, threads that go through programs without branches. Whoever can go on may be the
 // next; schedules differ in whom they prefer.
@@ -133,8 +131,6 @@ class Machine {
     }
     return wrong_;
   }
-  /// What happened, if it is to be told.
-  void tell(std::vector<std::string>* story) { story_ = story; }
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
@@ -232,7 +228,6 @@ class Machine {
   void step(Thread& thread) {
     const Action& action = (*thread.program)[thread.at];
     const auto index = static_cast<size_t>(&thread - threads_.data());
-    if (story_) story_->push_back(muonrt::cat("thread ", index, ": ", told(action)));
     using Kind = Action::Kind;
     for (int block = 0; block < static_cast<int>(blocks_.size()); ++block) {
       if ((action.blocks >> block & 1u) == 0) continue;
@@ -277,10 +272,6 @@ class Machine {
     const Message message = messages_[at];
     messages_[at] = messages_.back();
     messages_.pop_back();
-    if (story_)
-      story_->push_back(muonrt::cat(message.unit < 0 ? "arrival" : "unit", " of thread ",
-                                    message.from, " comes to block ", message.block, ", stage ",
-                                    message.stage));
     if (blocks_[static_cast<size_t>(message.block)].running == 0)
       wrong_ = message.unit < 0 ? "an arrival at a block that has ended"
                                 : "a copy into a block that has ended";
@@ -294,16 +285,6 @@ class Machine {
     }
   }
 
-  static std::string told(const Action& action) {
-    constexpr std::array kKinds = {"waits for", "arrives at", "copies to",
-                                   "reads",     "has read",   "writes"};
-    constexpr std::array kNames = {"full", "empty", "peer_empty", "meeting"};
-    const bool at_barrier = action.kind <= Action::Kind::kArrive;
-    return muonrt::cat(kKinds[static_cast<size_t>(action.kind)], " ",
-                       at_barrier ? kNames[static_cast<size_t>(action.barrier)] : "", " stage ",
-                       action.stage, ", blocks ", action.blocks);
-  }
-
   const Launch& launch_;
   std::mt19937_64 random_;
   std::vector<Block> blocks_;
@@ -313,7 +294,6 @@ class Machine {
   Order order_;
   Haste haste_;
   std::string wrong_;
-  std::vector<std::string>* story_ = nullptr;
 };
 
 }  // namespace ring_model

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -77,6 +78,49 @@ struct SymmetricCase {
                        gamma, two_operands ? ", two operands" : "");
   }
 };
+
+/// Four epilogues: of the sum only, with D, with D and all scales, with another B than A.
+constexpr int kEpilogues = 4;
+/// A case with one of the epilogues and one of the dtypes, which follow from `turn`.
+inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
+  SymmetricCase c{n, k, count};
+  const int64_t epilogue = turn % kEpilogues;
+  if (epilogue == 1) c.with_d = true, c.beta = 3.0f;
+  if (epilogue == 2) c.with_d = true, c.alpha = -2.0f, c.beta = 1.0f, c.gamma = 7.0f;
+  if (epilogue == 3) c.two_operands = true, c.gamma = -5.0f;
+  if (turn / kEpilogues % 2 == 1) c.dtype = muonrt::DType::kF16;
+  return c;
+}
+
+/// Sizes next to the edges of all tiles (64, 128, 192 and 256 columns), results of one tile and of
+/// several. Each has three depths next to the edges of the stages (64 terms) and of the ring (four
+/// stages). Each epilogue occurs with each class of depths in small, middle and large results.
+inline std::vector<SymmetricCase> edge_cases() {
+  constexpr std::array<std::array<int64_t, 4>, 3> kDepths = {
+      {{1, 31, 33, 64}, {65, 128, 130, 191}, {193, 256, 257, 330}}};
+  std::vector<SymmetricCase> cases;
+  int64_t turn = 0;
+  for (const int64_t n : {1,   2,   7,   8,   9,   31,  63,  64,  65,  101, 127, 128, 129,
+                          191, 192, 193, 255, 256, 257, 384, 385, 449, 513, 577, 600})
+    for (const auto& depths : kDepths) {
+      const int64_t count = n <= 257 ? 1 + turn / 3 % 4 : 1;
+      cases.push_back(case_of(n, depths[static_cast<size_t>(turn / 6 % 4)], count, turn));
+      ++turn;
+    }
+  return cases;
+}
+
+/// One case for each n to 600 and each batch of 1 to 4, with depths to 330.
+inline std::vector<SymmetricCase> all_cases() {
+  std::vector<SymmetricCase> cases;
+  for (int64_t n = 1; n <= 600; ++n)
+    for (int64_t count = 1; count <= 4; ++count) {
+      const uint64_t drawn = bits_at(1, n * 4 + count) >> 33;
+      const int64_t depth = 1 + static_cast<int64_t>(drawn / 8 % (drawn % 4 == 0 ? 330 : 64));
+      cases.push_back(case_of(n, depth, count, static_cast<int64_t>(drawn % 8)));
+    }
+  return cases;
+}
 
 /// Cases for the large tiles of sm_90a on 132 SMs (H100, H200) or on the 124 that NCCL leaves; as
 /// bf16, and exact in f16 too.

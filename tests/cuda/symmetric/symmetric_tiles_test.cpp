@@ -1,11 +1,14 @@
-// Products for sm_90a by tiles of the test's choice: exact on integers, and all with the same bits.
-
-#include "cuda/symmetric/symmetric_tiles.hpp"
+// Products in launches of the test's choice: tiles, slices, grids, and several shapes in one
+// launch.
 
 #include <catch2/catch.hpp>
+#include <set>
+#include <tuple>
 
+#include "control.hpp"
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/symmetric/small_jobs.hpp"
+#include "cuda/symmetric/symmetric_cases.hpp"
 #include "cuda/symmetric/symmetric_products.hpp"
 
 using namespace muonrt;
@@ -14,109 +17,140 @@ using namespace cuda_test;
 
 namespace {
 
-/// Requires that all cases of a sweep are exact by each of `tiles_for(case)`.
-template <class TilesFor, class Note>
-void require_exact(Sweep sweep, int64_t most_of_all, const TilesFor& tiles_for, const Note& note) {
-  for (const SymmetricCase& c : drawn_cases(sweep, most_of_all)) {
-    const std::vector<Tiles> all = tiles_for(c);
-    if (all.empty()) continue;
-    Machine machine(make_device(kProvider));
-    const SymmetricNumbers numbers(c, static_cast<uint64_t>(c.n * 1000 + c.k));
-    for (const Tiles tiles : all) {
-      INFO(c.name() << ", tiles " << static_cast<int>(tiles));
-      REQUIRE(wrong(machine, c, numbers, tiles) == 0);
-      note(c, tiles);
-    }
-  }
+constexpr auto kProvider = SymmetricProvider::kSm90;
+constexpr int kMostSlices = 4;
+
+Sm90Tuning with_tiles(Tiles tiles, int slices = 0) {
+  return {.tiles = tiles, .pairs = true, .slices = slices};
 }
+
+/// Computes all products of a list in one call. @return  the memory of each result.
+std::vector<std::vector<uint16_t>> results(SymmetricProvider provider,
+                                           const std::vector<SymmetricCase>& cases, int64_t& wrong,
+                                           int sms = 4, const Sm90Tuning& tuning = {.pairs = true},
+                                           int64_t partials = 512) {
+  Machine machine(make_device(provider));
+  SymmetricProducts products(*machine.device, provider, sms, tuning, partials);
+  std::vector<SymmetricTrial> trials;
+  std::vector<Product> list;
+  for (const SymmetricCase& c : cases) {
+    trials.emplace_back(machine, c, static_cast<uint64_t>(c.n * 1000 + c.k));
+    list.push_back(trials.back().product);
+  }
+  products.multiply(list, handle_of(machine.on()));
+  machine.finish();
+  std::vector<std::vector<uint16_t>> out;
+  for (const SymmetricTrial& trial : trials) {
+    wrong += trial.wrong(machine);
+    out.push_back(trial.result(machine));
+  }
+  return out;
+}
+
+int64_t wrong(const std::vector<SymmetricCase>& cases, const Sm90Tuning& tuning, int sms = 4,
+              SymmetricProvider provider = kProvider) {
+  int64_t wrong = 0;
+  results(provider, cases, wrong, sms, tuning);
+  return wrong;
+}
+
+void require_exact(const std::vector<SymmetricCase>& cases) {
+  for (const SymmetricCase& c : cases)
+    for (const Tiles tiles : {Tiles::kLarge, Tiles::kMedium, Tiles::kSmall, Tiles::kSmallWide}) {
+      INFO(c.name() << ", tiles " << static_cast<int>(tiles));
+      REQUIRE(wrong({c}, with_tiles(tiles)) == 0);
+    }
+}
+
+/// The kinds of two consecutive jobs of a block, and whether the second has fewer than three
+/// stages.
+using Succession = std::tuple<JobKind, JobKind, bool>;
+
+void note_successions(const std::vector<SymmetricCase>& cases, int blocks,
+                      std::set<Succession>& met) {
+  std::vector<SymmetricShape> shapes;
+  for (const SymmetricCase& c : cases) shapes.push_back({c.n, c.k, c.count});
+  const JobList list = mixed_jobs(shapes, blocks, {.pairs = true});
+  for (size_t block = 0; block + 1 < list.first.size(); ++block)
+    for (int32_t i = list.first[block] + 1; i < list.first[block + 1]; ++i) {
+      const TileJob &before = list.jobs[static_cast<size_t>(i) - 1],
+                    &job = list.jobs[static_cast<size_t>(i)];
+      const int stages = stages_of(shapes[static_cast<size_t>(job.shape)].k);
+      met.insert({before.kind, job.kind, stages < 3});
+    }
+}
+
+/// A batch of three products of random real numbers.
+class RandomBatch {
+ public:
+  RandomBatch(int64_t n, int64_t k)
+      : n_(n), ld_((n + 31) / 32 * 32), machine_(make_device(kProvider)) {
+    const int64_t in_ld = (k + 31) / 32 * 32;
+    const auto operand = [&](uint64_t seed, int64_t cols, int64_t ld) {
+      void* const data = machine_.put(values(seed, DType::kBF16, kCount * n * ld));
+      return MatrixBatch{data, DType::kBF16, n, cols, ld, kCount, n * ld};
+    };
+    product_.a = operand(3, k, in_ld);
+    product_.b = operand(4, k, in_ld);
+    product_.d = operand(5, n, ld_);
+    product_.c = operand(6, n, ld_);
+    product_.transpose_b = product_.symmetric = true;
+    product_.alpha = 0.37f;
+    product_.beta = 0.7f;
+  }
+  /// The last matrix, computed together with the others or alone.
+  std::vector<uint16_t> last(const Sm90Tuning& tuning, int sms, bool alone) {
+    Product p = product_;
+    for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {
+      if (!alone) continue;
+      m->data = static_cast<char*>(m->data) + 2 * (kCount - 1) * m->stride;
+      m->count = 1;
+    }
+    const auto* out = static_cast<uint16_t*>(product_.c.data) + (kCount - 1) * n_ * ld_;
+    machine_.ops().fill(machine_.on(), product_.c.data, 0x5a, 2 * kCount * n_ * ld_);
+    SymmetricProducts products(*machine_.device, kProvider, sms, tuning);
+    products.multiply({&p, 1}, handle_of(machine_.on()));
+    machine_.finish();
+    return machine_.get(out, n_ * ld_);
+  }
+  bool is_symmetric(const std::vector<uint16_t>& c) const {
+    for (int64_t row = 0; row < n_; ++row)
+      for (int64_t col = 0; col < row; ++col)
+        if (c[static_cast<size_t>(row * ld_ + col)] != c[static_cast<size_t>(col * ld_ + row)])
+          return false;
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kCount = 3;
+  int64_t n_, ld_;
+  Machine machine_;
+  Product product_;
+};
 
 }  // namespace
 
-TEST_CASE(
-    "symmetric tiles: exact on integers for every n to 192, batches 1 to 4, and for every n to 600 "
-    "in one of them: small ones",
-    "[emulated][every]") {
-  Coverage met;
-  require_exact(
-      Sweep::kSmall, 192,
-      [](const SymmetricCase& c) -> std::vector<Tiles> {
-        if (c.n <= 192) return {Tiles::kSmall, Tiles::kSmallWide};
-        return {draw(Sweep::kSmall, c.n, 0, 2) == 0 ? Tiles::kSmall : Tiles::kSmallWide};
-      },
-      [&](const SymmetricCase& c, Tiles tiles) {
-        met.note({static_cast<int64_t>(depth_of(c)), epilogue_of(c), c.n > 192,
-                  tiles == Tiles::kSmallWide});
-      });
-  CHECK(met.least(3 * kEpilogues * 2 * 2) >= 2);
-}
-
-TEST_CASE("symmetric tiles: the same of medium ones", "[emulated][every]") {
-  Coverage met, widths;
-  require_exact(
-      Sweep::kMedium, 192, [](const SymmetricCase&) { return std::vector{Tiles::kMedium}; },
-      [&](const SymmetricCase& c, Tiles) {
-        const auto depth = static_cast<int64_t>(depth_of(c));
-        met.note({depth, epilogue_of(c), c.count});
-        // One to three halves of a row's last tile are inside.
-        widths.note({depth, epilogue_of(c), (c.n + 63) / 64 % 3, c.n > 192});
-      });
-  CHECK(met.least(3 * kEpilogues * 4) >= 4);
-  CHECK(widths.least(3 * kEpilogues * 3 * 2) >= 1);
-}
-
-TEST_CASE("symmetric tiles: the same of large ones where the choice is small ones",
+TEST_CASE("symmetric tiles: all are exact on integers at the edges of tiles, stages and the ring",
           "[emulated][every]") {
-  // What symmetric_test leaves out of its n and batches on this grid.
-  int64_t seen = 0;
-  require_exact(
-      Sweep::kOp, 192,
-      [](const SymmetricCase& c) -> std::vector<Tiles> {
-        const std::vector<SymmetricShape> shapes = {{c.n, c.k, c.count, slices_of_sm90(c.n, c.k)}};
-        if (tiles_of(shapes, mixed_jobs(shapes, 2), 2) == Tiles::kLarge) return {};
-        return {Tiles::kLarge};
-      },
-      [&](const SymmetricCase&, Tiles) { ++seen; });
-  CHECK(seen > 300);
+  require_exact(edge_cases());
 }
 
-TEST_CASE("symmetric tiles: exact on integers for every n to 600, batches 1 to 4", "[.full]") {
-  const auto nothing = [](const SymmetricCase&, Tiles) {};
-  require_exact(
-      Sweep::kSmall, 600,
-      [](const SymmetricCase&) {
-        return std::vector{Tiles::kSmall, Tiles::kSmallWide};
-      },
-      nothing);
-  require_exact(
-      Sweep::kMedium, 600, [](const SymmetricCase&) { return std::vector{Tiles::kMedium}; },
-      nothing);
-}
-
-TEST_CASE("symmetric tiles: exact on integers where the ring goes round", "[emulated]") {
-  for (const int64_t n : {64, 129, 200}) {
-    for (const Tiles tiles : {Tiles::kSmall, Tiles::kSmallWide}) {
-      for (int64_t epilogue = 0; epilogue < kEpilogues; ++epilogue) {
-        const SymmetricCase c = case_of(n, 600 + n, 1, n + epilogue);
-        INFO(c.name());
-        CHECK(wrong(c, tiles) == 0);
-      }
-    }
-  }
+TEST_CASE("symmetric tiles: all are exact on integers for every n to 600, batches 1 to 4",
+          "[.full]") {
+  require_exact(all_cases());
 }
 
 TEST_CASE("symmetric tiles: exact on integers where the depth is cut", "[emulated]") {
   int64_t turn = 0;
-  for (const int64_t n : {1, 8, 63, 64, 65, 100, 127, 128, 129, 191, 257, 384}) {
+  for (const int64_t n : {1, 64, 65, 127, 129, 257, 384})
     for (const int64_t k : {130, 260, 700}) {
-      const SymmetricCase c = case_of(n, k, 1 + (turn + turn / 3) % 3, turn);
+      const SymmetricCase c = case_of(n, k, 1 + turn % 3, turn + turn / 3);
       INFO(c.name());
       REQUIRE(slices_of_sm90(n, k, kMostSlices) == (k < 3 * kStageDepth ? 2 : 4));
       for (const Tiles tiles : {Tiles::kSmall, Tiles::kLarge})
-        REQUIRE(wrong(c, tiles, kMostSlices) == 0);
+        REQUIRE(wrong({c}, with_tiles(tiles, kMostSlices)) == 0);
       ++turn;
     }
-    turn += 2;
-  }
 }
 
 TEST_CASE("symmetric tiles: exact on integers where D comes after any number of stages",
@@ -125,43 +159,165 @@ TEST_CASE("symmetric tiles: exact on integers where D comes after any number of 
     CAPTURE(stages);
     const int64_t k = stages * kStageDepth;
     const SymmetricCase with_d = {130, k - 3, 2, true, -2.0f, 3.0f, 7.0f};
-    CHECK(wrong(with_d, Tiles::kSmall) == 0);
-    CHECK(wrong(with_d, Tiles::kSmallWide) == 0);
+    CHECK(wrong({with_d}, with_tiles(Tiles::kSmall)) == 0);
+    CHECK(wrong({with_d}, with_tiles(Tiles::kSmallWide)) == 0);
     // Rows that begin a tile on the diagonal, after it and at the last column.
-    CHECK(wrong({300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}, Tiles::kMedium) == 0);
-    CHECK(wrong({200, k, 1, true, 1.0f, -3.0f, 5.0f, true}, Tiles::kMedium) == 0);
+    CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
     // As many in each of four slices.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
     CHECK(slices_of_sm90(sliced.n, sliced.k, kMostSlices) == 4);
-    CHECK(wrong(sliced, Tiles::kSmall, kMostSlices) == 0);
+    CHECK(wrong({sliced}, with_tiles(Tiles::kSmall, kMostSlices)) == 0);
   }
 }
 
-TEST_CASE("symmetric tiles: bits do not depend on tiles, grid or batch", "[emulated]") {
+TEST_CASE("symmetric tiles: bits depend on the slices, and not on tiles, grid, batch or order",
+          "[emulated]") {
   struct Way {
-    Tiles tiles;
+    Sm90Tuning tuning;
     int sms;
-    bool alone = false, pairs = true;
+    bool alone = false;
   };
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{390, 150},
-                             {300, 190},
-                             {257, 300},
-                             {130, 600},
-                             {513, 70},
-                             {450, 330}}) {
+  const std::vector<Way> ways = {{{.tiles = Tiles::kLarge, .pairs = true}, 2},
+                                 {{.tiles = Tiles::kLarge, .pairs = false}, 4},
+                                 {{.tiles = Tiles::kLarge, .pairs = true}, 12, true},
+                                 {{.tiles = Tiles::kLarge, .pairs = true, .early = false}, 16},
+                                 {{.tiles = Tiles::kLarge, .raster = 3}, 4},
+                                 {{.tiles = Tiles::kMedium}, 2},
+                                 {{.tiles = Tiles::kMedium, .raster = 3}, 12, true},
+                                 {{.tiles = Tiles::kSmall}, 4},
+                                 {{.tiles = Tiles::kSmall, .early = false, .raster = 3}, 4, true},
+                                 {{.tiles = Tiles::kSmallWide}, 4},
+                                 {{}, 66}};
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{390, 150}, {130, 600}, {513, 330}}) {
     RandomBatch batch(n, k);
-    const auto first = batch.last(Tiles::kLarge, 4);
-    CHECK(batch.is_symmetric(first));
-    std::vector<Way> ways = {{Tiles::kLarge, 2},        {Tiles::kLarge, 4, false, false},
-                             {Tiles::kLarge, 12, true}, {Tiles::kLarge, 16},
-                             {Tiles::kSmall, 4},        {Tiles::kSmall, 4, true},
-                             {Tiles::kSmallWide, 4}};
-    if (n > 384)  // narrower ones are in slices here, which have no medium tiles
-      for (const int sms : {2, 4, 12, 66})
-        for (const bool alone : {false, true}) ways.push_back({Tiles::kMedium, sms, alone});
-    for (const Way& way : ways) {
-      CAPTURE(n, k, static_cast<int>(way.tiles), way.sms, way.alone, way.pairs);
-      CHECK(batch.last(way.tiles, way.sms, way.alone, way.pairs) == first);
+    for (const int slices : {1, 2, 4}) {
+      const auto first = batch.last(with_tiles(Tiles::kLarge, slices), 4, false);
+      CHECK(batch.is_symmetric(first));
+      for (Way way : ways) {
+        way.tuning.slices = slices;
+        CAPTURE(n, k, slices, &way - ways.data());
+        CHECK(batch.last(way.tuning, way.sms, way.alone) == first);
+      }
     }
   }
+}
+
+TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f16", "[emulated]") {
+  for (const SymmetricProvider provider : symmetric_providers()) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const std::vector<SymmetricCase> cases = {
+          {130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
+          {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
+          {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false, dtype},  // in slices: its own launch
+          {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
+      int64_t wrong = 0;
+      const auto together = results(provider, cases, wrong);
+      CHECK(wrong == 0);
+      for (size_t i = 0; i < cases.size(); ++i)
+        CHECK(results(provider, {cases[i]}, wrong)[0] == together[i]);
+    }
+  }
+}
+
+TEST_CASE("symmetric tiles: blocks come in clusters if a list has pairs, and only then",
+          "[emulated]") {
+  const auto clustered = [](const SymmetricCase& c, Tiles tiles, int slices,
+                            std::optional<bool> pairs = {}) {
+    const int64_t before = emulator::launched().clustered;
+    CHECK(wrong({c}, {.tiles = tiles, .pairs = pairs, .slices = slices}) == 0);
+    return emulator::launched().clustered - before;
+  };
+  CHECK(clustered({1081, 70}, Tiles::kLarge, 0) == 0);
+  CHECK(clustered({1081, 70}, Tiles::kLarge, 0, true) == 1);
+  CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
+  CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
+  CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // on the diagonal only
+  CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // a block adds the slices
+  CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds the slices
+}
+
+TEST_CASE("symmetric tiles: pairs in whole and broken rounds, next to diagonals", "[emulated]") {
+  for (const SymmetricProvider provider : symmetric_providers()) {
+    // 4, 8 and 12 blocks: 6 pairs of a matrix are 3 rounds, 1.5 rounds or 1 round. The right half
+    // of the last cell is outside.
+    for (const int sms : {4, 8, 12})
+      CHECK(wrong({{1081, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, {.pairs = true}, sms,
+                  provider) == 0);
+    // 15 pairs on 15 clusters, 12 jobs on the diagonal for 30 blocks.
+    CHECK(wrong({{1410, 100}}, {.pairs = true}, 30, provider) == 0);
+  }
+}
+
+TEST_CASE("symmetric tiles: a tile is stored during the first stages of the next, few or many",
+          "[emulated]") {
+  std::set<Succession> met;
+  const auto run = [&](const std::vector<SymmetricCase>& cases, int sms) {
+    CHECK(wrong(cases, with_tiles(Tiles::kLarge), sms) == 0);
+    note_successions(cases, sms, met);
+  };
+  // One to six stages of 64, with D and without, in blocks that have many tiles, a few, or one.
+  for (const bool with_d : {false, true}) {
+    const float beta = with_d ? 1.0f : 0.0f;
+    const std::vector<SymmetricCase> cases = {{300, 1, 2, with_d, 1.0f, beta, 7.0f},
+                                              {257, 100, 1, with_d, with_d ? -2.0f : 2.0f, beta},
+                                              {390, 129, 1, !with_d, 1.0f, 3.0f},
+                                              {64, 250, 3, with_d, 1.0f, beta, -5.0f},
+                                              {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
+                                              {130, 321, 2, with_d, 1.0f, beta}};
+    for (const int sms : {2, 6, 40}) run(cases, sms);
+    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // wide ones in a row
+    for (const int64_t k : {70, 270})
+      for (const int sms : {2, 12})
+        run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
+  }
+  // Each kind before each that may follow it, with fewer stages than squares are stored during, and
+  // with more.
+  const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
+  for (const auto& [before, after] : {std::pair(pair, pair),
+                                      {pair, wide},
+                                      {pair, square},
+                                      {wide, wide},
+                                      {wide, square},
+                                      {square, wide},
+                                      {square, square}})
+    for (const bool few : {true, false}) {
+      CAPTURE(static_cast<int>(before), static_cast<int>(after), few);
+      CHECK(met.count({before, after, few}) == 1);
+    }
+}
+
+TEST_CASE("symmetric tiles: products for sm_90a may begin early, and none reads memory then",
+          "[emulated]") {
+  // The emulated instructions throw if a thread that has not waited accesses memory.
+  const std::vector<SymmetricCase> cases = {{300, 70, 2, true, 1.0f, 2.0f}};
+  const int64_t before = emulator::early_launches();
+  CHECK(wrong(cases, {.pairs = true}) == 0);
+  CHECK(emulator::early_launches() == before + 1);
+  CHECK(wrong(cases, {.pairs = true, .early = false}) == 0);
+  CHECK(wrong(cases, {}, 4, SymmetricProvider::kSm80) == 0);
+  CHECK(emulator::early_launches() == before + 1);
+}
+
+TEST_CASE("symmetric tiles: more sums than the workspace holds take several launches",
+          "[emulated]") {
+  int64_t wrong = 0;
+  results(SymmetricProvider::kSm80, {{8, 1024, 9}}, wrong, 4, {}, 5);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("symmetric tiles: SMs left to a communicator make the grid smaller", "[emulated]") {
+  emulator::pretend_sms(12);
+  for (const auto& [reserved, blocks] :
+       {std::pair{0, 12}, {1, 10}, {4, 8}, {8, 4}, {11, 2}, {1000, 2}}) {
+    CAPTURE(reserved);
+    Machine machine(make_device(kProvider, reserved, {.tiles = Tiles::kLarge}));
+    const SymmetricTrial trial(machine, {530, 90, 2}, 7);
+    machine.ops().reserve(530, 530, 90, DType::kBF16);
+    const int64_t before = emulator::launched().blocks;
+    machine.ops().multiply(machine.on(), trial.product);
+    CHECK(emulator::launched().blocks - before == blocks);
+    CHECK(trial.wrong(machine) == 0);
+  }
+  emulator::pretend_sms(2);
 }

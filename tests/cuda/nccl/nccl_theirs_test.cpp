@@ -1,11 +1,15 @@
+#include "cuda/nccl/nccl_theirs.hpp"
+
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <thread>
 
 #include "cuda/nccl/nccl_link.hpp"
-#include "cuda/nccl/nccl_theirs.hpp"
+#include "cuda/nccl/nccl_meeting.hpp"
 
-// Communicators over one of the caller's, which they borrow: one lock, one error, one end.
+// Communicators over the fake NCCL that come from one of the caller's: split off it, or borrowed,
+// which have one lock, one error and one end.
 
 using Catch::Contains;
 using namespace muonrt;
@@ -15,24 +19,121 @@ namespace {
 
 /// Two ranks whose communicator borrows one of the caller's that blocks; it is lost at the end.
 std::vector<std::optional<Error>> on_borrowed(const std::function<void(Comm&, Machine&)>& work) {
-  fake_nccl::reset();
-  ThreadGroup group(2);
-  const auto id = new_id();
-  return on_ranks(2, [&](int rank) {
-    Theirs theirs(id, 2, rank, true);
+  return on_theirs(2, {true, true}, [&](Comm& comm, Machine& machine, Theirs& theirs) {
     theirs.lost = true;
-    NcclOptions options;
-    options.from = theirs.handle();
-    options.borrow = true;
-    const auto comm = over_fake(timed(group, rank, kLong), options);
-    Machine machine(world_device());
-    work(*comm, machine);
+    work(comm, machine);
   });
+}
+
+/// Requires that the sum of 3 over two ranks arrives.
+void check_sum(Comm& comm, Machine& machine) {
+  auto* const value = machine.put(std::vector<int64_t>{3});
+  comm.reduce_sum(machine.on(), value, value, 1);
+  if (machine.get_one(value) != 6) require_none("sum");
 }
 
 }  // namespace
 
-TEST_CASE("nccl borrowed: a borrowed communicator is aborted once, whoever ends first", "[nccl]") {
+TEST_CASE("nccl theirs: a caller's communicator is split, or borrowed and left alive", "[nccl]") {
+  for (const Origin origin :
+       {Origin{false, false}, Origin{true, false}, Origin{false, true}, Origin{true, true}}) {
+    const auto errors = on_theirs(2, origin, [](Comm& comm, Machine& machine, Theirs&) {
+      const auto twin = comm.duplicate();
+      exchange_with_all(*twin, machine);
+      check_sum(*twin, machine);
+      meet(*twin);
+    });
+    CHECK(text_of(errors) == "");
+    const auto counts = fake_nccl::counts();
+    CHECK(counts.made == (origin.borrow ? 2 : 6));
+    CHECK(counts.destroyed == counts.made);
+    check_rules();
+  }
+}
+
+TEST_CASE("nccl theirs: before 2.26 no job stays with the calling thread", "[nccl]") {
+  for (const bool split : {false, true}) {
+    fake_nccl::reset();
+    ThreadGroup group(2);
+    const auto id = new_id();
+    const auto errors = on_ranks(2, [&](int rank) {
+      fake_nccl::set_version(22501);
+      Theirs theirs(id, 2, rank, !split);
+      Machine machine(world_device());
+      NcclOptions options;
+      options.from = split ? theirs.handle() : nullptr;
+      const auto comm = over_fake(timed(group, rank, kLong), options);
+      exchange_with_all(*comm, machine);
+      theirs.use(machine);  // finds the thread as it was
+      check_sum(*comm, machine);
+      theirs.use(machine);
+      meet(*comm);
+    });
+    CHECK(text_of(errors) == "");
+    check_rules();
+  }
+}
+
+TEST_CASE("nccl theirs: blocks are launched in pairs, as the products' grids leave SMs free",
+          "[nccl]") {
+  const auto errors = on_theirs(1, {true, false}, [](Comm&, Machine&, Theirs&) {
+    const cuda::NcclConfig config = fake_nccl::config(0);
+    if (config.cga_cluster_size != 2 || config.max_ctas != 8 || config.blocking != 0)
+      require_none("config");
+  });
+  CHECK(text_of(errors) == "");
+  check_rules();
+}
+
+TEST_CASE("nccl theirs: a split that is given up finds memory when it ends at last", "[nccl]") {
+  fake_nccl::reset();
+  ThreadGroup group(2);
+  const auto id = new_id();
+  std::atomic<bool> late = false;
+  const auto errors = on_ranks(2, [&](int rank) {
+    Theirs theirs(id, 2, rank, false);
+    theirs.lost = true;
+    NcclOptions options;
+    options.from = theirs.handle();
+    if (rank == 1) {  // comes to the meeting, and not to the split
+      const auto bootstrap = make_bootstrap(timed(group, rank, kLong));
+      cuda::nccl_meet(*bootstrap, [] {
+        cuda::NcclGuest guest;
+        guest.nccl_version = 22809;
+        guest.max_ctas = NcclOptions().max_ctas;
+        guest.origin = cuda::NcclOrigin::kSplit;
+        return guest;
+      });
+      cuda::nccl_together(*bootstrap, [] {});
+      const auto alarm = bootstrap->duplicate(), verdict = bootstrap->duplicate();
+      while (!late) std::this_thread::yield();
+      return;
+    }
+    try {
+      over_fake(timed(group, rank, 600), options);
+    } catch (const Error& e) {
+      late = true;
+      // Blocks as they were just given back are handed out again: none may be the split's.
+      std::vector<std::unique_ptr<char[]>> blocks;
+      for (size_t size = 16; size <= 2048; size += 16) {
+        for (int i = 0; i < 8; ++i) {
+          blocks.push_back(std::make_unique<char[]>(size));
+          const char* const begin = blocks.back().get();
+          for (const void* out : fake_nccl::unwritten()) {
+            if (out >= begin && out < begin + size) require_none("NCCL will write into a block");
+          }
+        }
+      }
+      if (fake_nccl::unwritten().size() != 1) require_none("no split is open");
+      throw;
+    }
+  });
+  INFO(text_of(errors));
+  CHECK(says(errors[0], Status::kTimeout, "of rank 0"));
+  CHECK_FALSE(errors[1]);
+}
+
+TEST_CASE("nccl theirs: a borrowed communicator is aborted once, whoever ends first", "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     const auto first = comm.duplicate(), second = comm.duplicate();
     meet(comm);
@@ -56,7 +157,7 @@ TEST_CASE("nccl borrowed: a borrowed communicator is aborted once, whoever ends 
 }
 
 TEST_CASE(
-    "nccl borrowed: communicators that borrow one each for themselves end together, and only they",
+    "nccl theirs: communicators that borrow one each for themselves end together, and only they",
     "[nccl]") {
   fake_nccl::reset();
   const auto id = new_id(), other_id = new_id();
@@ -90,8 +191,7 @@ TEST_CASE(
   check_rules();
 }
 
-TEST_CASE("nccl borrowed: a handle with the value of one that was aborted is another one",
-          "[nccl]") {
+TEST_CASE("nccl theirs: a handle with the value of one that was aborted is another one", "[nccl]") {
   using cuda::NcclShared;
   fake_nccl::reset();
   Theirs theirs(new_id(), 1, 0, true);
@@ -112,7 +212,7 @@ TEST_CASE("nccl borrowed: a handle with the value of one that was aborted is ano
   std::thread([&] { CHECK_THROWS_WITH(second->enter(10), Contains("outstanding")); }).join();
 }
 
-TEST_CASE("nccl borrowed: what has lost its borrowed communicator makes no duplicate", "[nccl]") {
+TEST_CASE("nccl theirs: what has lost its borrowed communicator makes no duplicate", "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine&) {
     const auto twin = comm.duplicate();
     meet(comm);
@@ -123,7 +223,7 @@ TEST_CASE("nccl borrowed: what has lost its borrowed communicator makes no dupli
   check_rules();
 }
 
-TEST_CASE("nccl borrowed: a sibling's abort delivers nothing to the other's reduction", "[nccl]") {
+TEST_CASE("nccl theirs: a sibling's abort delivers nothing to the other's reduction", "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     const auto twin = comm.duplicate();
     auto* const value = machine.put(std::vector<int64_t>{5});
@@ -140,7 +240,7 @@ TEST_CASE("nccl borrowed: a sibling's abort delivers nothing to the other's redu
   check_rules();
 }
 
-TEST_CASE("nccl borrowed: a peer that does not come to the first group of one that blocks ends it",
+TEST_CASE("nccl theirs: a peer that does not come to the first group of one that blocks ends it",
           "[nccl]") {
   std::atomic<bool> ended = false;
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
@@ -159,7 +259,7 @@ TEST_CASE("nccl borrowed: a peer that does not come to the first group of one th
   check_rules();
 }
 
-TEST_CASE("nccl borrowed: an abort ends a call that is stuck inside one that blocks", "[nccl]") {
+TEST_CASE("nccl theirs: an abort ends a call that is stuck inside one that blocks", "[nccl]") {
   const auto errors = on_borrowed([&](Comm& comm, Machine& machine) {
     if (comm.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
