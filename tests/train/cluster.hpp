@@ -34,12 +34,9 @@ inline Options tiny_options() {
   return o;
 }
 
-/// One run on threads; all ranks must come to the same.
-/// @param lr     peak rate.
-/// @param place  of every rank's optimizer.
+/// One run on threads, at a peak rate of 0.02; all ranks must come to the same.
 inline RunResult train_on(int ranks, const std::string& mesh_text, const Options& options,
-                          const std::string& optimizer, const Corpus& corpus, double lr = 0.02,
-                          const Place& place = {}) {
+                          const std::string& optimizer, const Corpus& corpus) {
   ThreadGroup group(ranks);
   std::vector<RunResult> results(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
@@ -49,9 +46,8 @@ inline RunResult train_on(int ranks, const std::string& mesh_text, const Options
       const TrainMesh mesh(mesh_text, ranks);
       RunPlan plan;
       plan.optimizer = optimizer;
-      plan.lr = lr;
-      results[static_cast<size_t>(rank)] =
-          run_training(comm, mesh, options, plan, corpus, nullptr, place);
+      plan.lr = 0.02;
+      results[static_cast<size_t>(rank)] = run_training(comm, mesh, options, plan, corpus, nullptr);
     });
   }
   for (std::thread& t : threads) t.join();

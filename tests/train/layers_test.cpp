@@ -11,7 +11,7 @@ TEST_CASE("train layers: a softmax in float is within 5e-7 of the exponential", 
   for (double x = -87.0; x <= 0.0; x += 0.00137) {
     std::vector<float> scores = {0.0f, 0.0f, static_cast<float>(x), 0.0f};  // 2 x 2
     const double exact = std::exp(static_cast<double>(scores[2]));
-    Layers<float>::causal_softmax(2, 1.0f, scores.data());
+    Layers::causal_softmax(2, 1.0f, scores.data());
     REQUIRE(double(scores[2]) / double(scores[3]) == Approx(exact).epsilon(5e-7));
   }
 }
@@ -27,8 +27,8 @@ TEST_CASE("train layers: a softmax sees nothing right of the diagonal", "[unit][
         poisoned[i * length + j] = j % 2 ? 1e30f : std::numeric_limits<float>::quiet_NaN();
       }
     }
-    Layers<float>::causal_softmax(length, 0.5f, scores.data());
-    Layers<float>::causal_softmax(length, 0.5f, poisoned.data());
+    Layers::causal_softmax(length, 0.5f, scores.data());
+    Layers::causal_softmax(length, 0.5f, poisoned.data());
     CHECK(scores == poisoned);
     for (int64_t i = 0; i < length; ++i) {
       double sum = 0.0;
@@ -42,6 +42,6 @@ TEST_CASE("train layers: a NaN logit gives a NaN loss", "[unit][train]") {
   for (const size_t place : {size_t{0}, size_t{5}, size_t{31}}) {
     std::vector<float> logits(32, 0.5f);
     logits[place] = std::numeric_limits<float>::quiet_NaN();
-    CHECK(std::isnan(Layers<float>::cross_entropy(32, 1, 1.0f, logits.data())));
+    CHECK(std::isnan(Layers::cross_entropy(32, 1, 1.0f, logits.data())));
   }
 }

@@ -36,29 +36,20 @@ struct Tensors {
 
 /// Parameters that make every part of the model matter: matrices that keep the size of what they
 /// multiply (so attention is far from uniform), gains that differ from 1.
-inline Tensors<double> lively_params(const Config& config, unsigned seed) {
-  Tensors<double> params(config);
+inline Tensors<float> lively_params(const Config& config, unsigned seed) {
+  Tensors<float> params(config);
   const auto specs = param_specs(config);
   std::mt19937 random(seed);
-  std::uniform_real_distribution<double> uniform(-1.0, 1.0);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   for (size_t p = 0; p < specs.size(); ++p) {
-    for (double& value : params.values[p]) {
-      const double u = uniform(random);
-      value = specs[p].role == Role::kVector      ? 1.0 + 0.5 * u
+    for (float& value : params.values[p]) {
+      const float u = uniform(random);
+      value = specs[p].role == Role::kVector      ? 1.0f + 0.5f * u
               : specs[p].role == Role::kEmbedding ? u
-                                                  : u * std::sqrt(3.0 / double(specs[p].shape[1]));
+                                                  : u * std::sqrt(3.0f / float(specs[p].shape[1]));
     }
   }
   return params;
-}
-
-inline Tensors<float> rounded(const Config& config, const Tensors<double>& from) {
-  Tensors<float> to(config);
-  for (size_t p = 0; p < from.values.size(); ++p) {
-    std::transform(from.values[p].begin(), from.values[p].end(), to.values[p].begin(),
-                   [](double v) { return static_cast<float>(v); });
-  }
-  return to;
 }
 
 inline Tensors<double> widened(const Config& config, const Tensors<float>& from) {
@@ -78,18 +69,6 @@ inline std::vector<uint8_t> some_tokens(const Config& config, int64_t sequences,
     token = static_cast<uint8_t>((random() % kinds) * static_cast<unsigned>(config.vocab) / kinds);
   }
   return tokens;
-}
-
-/// Euclidean norm of a - b over that of b.
-template <class A, class B>
-double relative_distance(const std::vector<A>& a, const std::vector<B>& b) {
-  double difference = 0.0, size = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double d = double(a[i]) - double(b[i]);
-    difference += d * d;
-    size += double(b[i]) * double(b[i]);
-  }
-  return std::sqrt(difference) / std::max(std::sqrt(size), 1e-300);
 }
 
 }  // namespace muonrt::train::test

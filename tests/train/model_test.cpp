@@ -7,7 +7,6 @@
 
 #include "train/model/gpt.hpp"
 #include "train/model/init.hpp"
-#include "train/text.hpp"
 #include "train/textbook_gpt.hpp"
 
 using namespace muonrt::train;
@@ -21,17 +20,6 @@ Tensors<float> initial(const Config& config, uint64_t seed) {
     init_param(config, seed, int64_t(p), params.values[p].data());
   }
   return params;
-}
-
-/// The textbook's summed loss.
-double expected_loss(const Config& config, const Tensors<double>& params,
-                     const std::vector<uint8_t>& tokens) {
-  double sum = 0.0;
-  const size_t window = size_t(config.context + 1);
-  for (size_t at = 0; at < tokens.size(); at += window) {
-    sum += textbook_loss(config, params.values, tokens.data() + at);
-  }
-  return sum;
 }
 
 }  // namespace
@@ -66,77 +54,44 @@ TEST_CASE("train model: the parameters are those of the formula, in their order"
   CHECK_THROWS_WITH(preset("huge"), Catch::EndsWith("use one of tiny, small, medium"));
 }
 
-TEST_CASE("train model: loss, logits and the largest input of each softmax are the textbook's",
+TEST_CASE("train model: loss, logits and the largest input of each softmax are the reference's",
           "[unit][train]") {
   const Config config{.layers = 2, .d_model = 24, .heads = 3, .context = 19, .vocab = 50};
   const int64_t sequences = 3;
-  const auto params = lively_params(config, 1);
+  const Tensors<float> params = lively_params(config, 1);
+  const Tensors<double> exact = widened(config, params);
   const auto tokens = some_tokens(config, sequences, 2);
-  const Gpt<double> gpt(config);
-  Workspace<double> ws(config, sequences);
+  const Gpt gpt(config);
+  Workspace ws(config, sequences);
   CHECK(gpt.evaluate(params.pointers().data(), tokens.data(), sequences, ws) ==
-        Approx(expected_loss(config, params, tokens)).epsilon(1e-12));
+        Approx(textbook_loss(config, exact.values, tokens)).epsilon(1e-6));
   std::vector<double> most(6, -std::numeric_limits<double>::infinity());
   for (int64_t s = 0; s < sequences; ++s) {
-    textbook_logits(config, params.values, tokens.data() + s * (config.context + 1), config.context,
+    textbook_logits(config, exact.values, tokens.data() + s * (config.context + 1), config.context,
                     most.data());
   }
-  for (size_t i = 0; i < 6; ++i) CHECK(ws.attention_max[i] == Approx(most[i]).epsilon(1e-12));
+  for (size_t i = 0; i < 6; ++i) CHECK(ws.attention_max[i] == Approx(most[i]).epsilon(1e-5));
 
-  const auto logits = textbook_logits(config, params.values, tokens.data(), config.context);
-  std::vector<double> got(size_t(config.vocab));
+  const auto logits = textbook_logits(config, exact.values, tokens.data(), config.context);
+  std::vector<float> got(size_t(config.vocab));
   for (const int64_t length : {int64_t{1}, int64_t{7}, config.context}) {
     gpt.next_logits(params.pointers().data(), tokens.data(), length, got.data(), ws);
-    CHECK(relative_distance(got, logits[size_t(length - 1)]) < 1e-12);
+    const std::vector<double>& expected = logits[size_t(length - 1)];
+    for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).margin(1e-5));
   }
-
-  const auto single = rounded(config, params);
-  Workspace<float> single_ws(config, sequences);
-  CHECK(
-      Gpt<float>(config).evaluate(single.pointers().data(), tokens.data(), sequences, single_ws) ==
-      Approx(expected_loss(config, widened(config, single), tokens)).epsilon(1e-6));
 }
 
 TEST_CASE("train model: NaN in a weight reaches loss and gradients", "[unit][train]") {
   const Config config{.layers = 1, .d_model = 16, .heads = 2, .context = 8};
-  auto params = rounded(config, lively_params(config, 8));
+  auto params = lively_params(config, 8);
   params.values[size_t(ParamIndex::layer(0, ParamIndex::kWq))][3] = std::nanf("");
   const auto tokens = some_tokens(config, 1, 9);
   Tensors<float> grads(config);
-  Workspace<float> ws(config, 1);
-  CHECK(std::isnan(Gpt<float>(config).forward_backward(std::as_const(params).pointers().data(),
-                                                       tokens.data(), 1, 1.0f,
-                                                       grads.pointers().data(), ws)));
+  Workspace ws(config, 1);
+  CHECK(std::isnan(Gpt(config).forward_backward(std::as_const(params).pointers().data(),
+                                                tokens.data(), 1, 1.0f, grads.pointers().data(),
+                                                ws)));
   CHECK(std::isnan(grads.values[0][size_t(tokens[0]) * 16]));
-}
-
-TEST_CASE("train model: a fresh one costs about log(256) a byte, and learns a repeating text",
-          "[unit][train]") {
-  const Config config{.layers = 1, .d_model = 32, .heads = 2, .context = 16};
-  auto params = initial(config, 3);
-  const Gpt<float> gpt(config);
-  Workspace<float> ws(config, 4);
-  std::vector<uint8_t> bytes(4000);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t("muon "[i % 5]);
-  const Corpus corpus({"muon", bytes}, config.context);
-  Tensors<float> grads(config);
-  double first = 0.0, loss = 0.0;
-  for (int64_t step = 0; step < 150; ++step) {
-    const auto batch = corpus.train_batch(1, step, 0, 4);
-    const float scale = 1.0f / float(4 * config.context);
-    loss =
-        double(scale) * gpt.forward_backward(std::as_const(params).pointers().data(), batch.data(),
-                                             4, scale, grads.pointers().data(), ws);
-    if (step == 0) first = loss;
-    for (size_t p = 0; p < params.values.size(); ++p) {
-      for (size_t i = 0; i < params.values[p].size(); ++i) {
-        params.values[p][i] -= 0.5f * grads.values[p][i];
-      }
-    }
-  }
-  // The logits have a deviation of 0.02 sqrt(d_model), at most 0.32, which costs half its square.
-  CHECK(first == Approx(std::log(256.0)).margin(0.2));
-  CHECK(loss < 0.2);  // five bytes tell the next one for certain
 }
 
 TEST_CASE("train init: deviations are as documented, and seeds and parameters differ",

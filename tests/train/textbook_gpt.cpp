@@ -97,13 +97,18 @@ std::vector<Vec> textbook_logits(const Config& config, const std::vector<Vec>& p
   return logits;
 }
 
-double textbook_loss(const Config& config, const std::vector<Vec>& params, const uint8_t* tokens) {
+double textbook_loss(const Config& config, const std::vector<Vec>& params,
+                     const std::vector<uint8_t>& tokens) {
   double loss = 0.0;
-  const auto logits = textbook_logits(config, params, tokens, config.context);
-  for (size_t t = 0; t < logits.size(); ++t) {
-    double total = 0.0;
-    for (const double z : logits[t]) total += std::exp(z);
-    loss += std::log(total) - logits[t][tokens[t + 1]];
+  const auto window = static_cast<size_t>(config.context + 1);
+  for (size_t first = 0; first < tokens.size(); first += window) {
+    const uint8_t* sequence = tokens.data() + first;
+    const auto logits = textbook_logits(config, params, sequence, config.context);
+    for (size_t t = 0; t < logits.size(); ++t) {
+      double total = 0.0;
+      for (const double z : logits[t]) total += std::exp(z);
+      loss += std::log(total) - logits[t][sequence[t + 1]];
+    }
   }
   return loss;
 }

@@ -17,8 +17,8 @@ std::vector<std::vector<double>> textbook_logits(const Config& config,
                                                  const uint8_t* tokens, int64_t length,
                                                  double* attention_max = nullptr);
 
-/// Sum over the tokens of -log softmax(logits)[next token]; tokens has context + 1 bytes.
+/// Sum over the tokens of -log softmax(logits)[next token]; each sequence has context + 1 bytes.
 double textbook_loss(const Config& config, const std::vector<std::vector<double>>& params,
-                     const uint8_t* tokens);
+                     const std::vector<uint8_t>& tokens);
 
 }  // namespace muonrt::train::test

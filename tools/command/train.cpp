@@ -91,8 +91,6 @@ void add_train(CLI::App& app, Work& work) {
   command->add_option("--seed", o->seed, "of weights and batches")
       ->check(whole_from_zero())
       ->capture_default_str();
-  command->add_option("--runs", o->runs, "runs of each optimizer, with seeds seed, seed + 1, ...")
-      ->capture_default_str();
   command->add_option("--data", o->data, "text file (default: the King James text)");
   command->add_option("--out", o->out, "folder for loss.csv, loss.svg, plan.txt, result.txt, ...")
       ->check(file_name());
@@ -107,8 +105,7 @@ void add_train(CLI::App& app, Work& work) {
   command
       ->add_option("--resume", o->resume,
                    "folder of --save to go on from, with the arguments of its run, to the same "
-                   "bits; ranks, --mesh, --window, --chunk-bytes, --commit and validations may be "
-                   "others")
+                   "bits; ranks, --mesh, the device and validations may be others")
       ->check(file_name());
   command->add_flag("--trace", o->trace,
                     "also trace.json: the stages of the last step on all ranks");
@@ -121,16 +118,6 @@ void add_train(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--sample", o->sample_bytes, "bytes of text to generate at the end")
       ->capture_default_str();
-  command->add_option("--window", o->window, "chunks in flight")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--chunk-bytes", o->chunk_bytes, "budget of a chunk (0: muonrt's default)")
-      ->check(nonnegative())
-      ->capture_default_str();
-  command->add_option("--commit", o->commit, "atomic or eager")
-      ->check(CLI::IsMember({"atomic", "eager"}))
-      ->capture_default_str();
-  command->add_option("--transport", o->transport, "bf16 or f32 (default: as the optimizers say)");
   command->add_flag("--json", o->json, "print the result as JSON");
   add_run_device_options(*command, *where);
   command->footer("Example: mpirun -n 4 muonrt train --mesh dp=2,fsdp=2 --steps 100 --out run");

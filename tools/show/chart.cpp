@@ -10,7 +10,8 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr double kMargin = 24, kTop = 100, kBottom = 58, kLeft = 58, kBetween = 34, kRow = 20;
+constexpr double kMargin = 24, kTop = 80, kBottom = 58, kLeft = 82, kBetween = 34, kRow = 20;
+constexpr double kName = 32;        // of a legend: from its left to the names
 constexpr double kCharacter = 7.3;  // width of one, on the safe side; no font can be asked
 constexpr double kTitleCharacter = 10;
 constexpr int kTicks = 6;
@@ -34,12 +35,11 @@ std::string segment(double x1, double y1, double x2, double y2, const std::strin
 }
 
 std::string drawn(const Style& s) {
-  return s.width > 0
-             ? fmt::format(
-                   "fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
-                   "stroke-linejoin=\"round\"{}",
-                   s.colour, s.width, s.opacity, s.dashed ? " stroke-dasharray=\"6 3\"" : "")
-             : fmt::format("fill=\"{}\" fill-opacity=\"{}\"", s.colour, s.opacity);
+  return s.width > 0 ? fmt::format(
+                           "fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
+                           "stroke-linejoin=\"round\"",
+                           s.colour, s.width, s.opacity)
+                     : fmt::format("fill=\"{}\" fill-opacity=\"{}\"", s.colour, s.opacity);
 }
 
 /// 1, 2, 2.5 or 5 times a power of ten, at least span / kTicks.
@@ -63,92 +63,61 @@ std::vector<double> multiples(double step, double low, double high) {
 std::vector<double> ticks_of(const Axis& axis) {
   if (!axis.ticks.empty()) return axis.ticks;
   const double low = std::min(axis.low, axis.high), high = std::max(axis.low, axis.high);
-  if (!axis.logarithmic) return multiples(round_step(high - low), low, high);
-  std::vector<double> out;
-  for (double at = low; at <= high * 1.0001; at *= 10) out.push_back(at);
-  return out;
+  return multiples(round_step(high - low), low, high);
 }
 
-/// With as many decimals as the widest needs.
-std::vector<std::string> names_of(const std::vector<double>& ticks, bool logarithmic) {
-  std::vector<std::string> out;
-  int decimals = 0;
-  const auto whole = [&](double t) {
-    const double scaled = t * std::pow(10.0, decimals);
-    return std::fabs(scaled - std::round(scaled)) < 1e-3;
-  };
-  while (decimals < 9 && !std::all_of(ticks.begin(), ticks.end(), whole)) ++decimals;
-  for (const double t : ticks) {
-    out.push_back(logarithmic ? fmt::format("{:g}", t) : fmt::format("{:.{}f}", t, decimals));
-  }
-  return out;
-}
-
-/// A panel at its place in the picture.
 class Plot {
  public:
-  Plot(const Panel& panel, double left, size_t number)
-      : panel_(panel), left_(left), number_(number), bottom_(kTop + panel.height) {}
+  explicit Plot(const Chart& chart) : chart_(chart) {}
 
-  std::string svg() const {
-    std::string out = text(left_, kTop - 14, "class=\"t\"", panel_.title) + axes();
-    if (!panel_.boxes.empty()) out += "<g stroke=\"#ffffff\" stroke-width=\"0.5\">\n";
-    for (const Panel::Box& b : panel_.boxes) {
-      const double x1 = x(b.x), x2 = x(b.x + b.width), y1 = y(b.y), y2 = y(b.y + b.height);
-      out +=
-          fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" {}/>\n",
-                      std::min(x1, x2), std::min(y1, y2), std::fabs(x2 - x1), std::fabs(y2 - y1),
-                      drawn(b.style));
-    }
-    if (!panel_.boxes.empty()) out += "</g>\n";
-    return panel_.lines.empty() ? out : out + lines();
-  }
-
- private:
-  static double share(const Axis& a, double value) {
-    return a.logarithmic ? std::log(value / a.low) / std::log(a.high / a.low)
-                         : (value - a.low) / (a.high - a.low);
-  }
-  double x(double value) const { return left_ + panel_.width * share(panel_.x, value); }
-  double y(double value) const { return bottom_ - panel_.height * share(panel_.y, value); }
+  double right() const { return kLeft + chart_.width; }
+  double bottom() const { return kTop + chart_.height; }
 
   std::string axes() const {
-    const double right = left_ + panel_.width;
+    const double middle = (kTop + bottom()) / 2;
     std::string out;
-    const std::vector<double> rows = ticks_of(panel_.y), columns = ticks_of(panel_.x);
-    const auto row_names = names_of(rows, panel_.y.logarithmic);
-    const auto column_names = names_of(columns, panel_.x.logarithmic);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const double at = y(rows[i]);
-      out += panel_.lines.empty() ? segment(left_ - 5, at, left_, at, "stroke=\"#555555\"")
-                                  : segment(left_, at, right, at, "stroke=\"#e3e3e3\"");
-      out += text(left_ - 9, at + 4, "text-anchor=\"end\"", row_names[i]);
+    for (const double tick : ticks_of(chart_.y)) {
+      const double at = y(tick);
+      out += chart_.lines.empty() ? segment(kLeft - 5, at, kLeft, at, "stroke=\"#555555\"")
+                                  : segment(kLeft, at, right(), at, "stroke=\"#e3e3e3\"");
+      out += text(kLeft - 9, at + 4, "text-anchor=\"end\"", fmt::format("{:g}", tick));
     }
-    for (size_t i = 0; i < columns.size(); ++i) {
-      const double at = x(columns[i]);
-      out += segment(at, bottom_, at, bottom_ + 5, "stroke=\"#555555\"");
-      out += text(at, bottom_ + 20, "text-anchor=\"middle\"", column_names[i]);
+    for (const double tick : ticks_of(chart_.x)) {
+      const double at = x(tick);
+      out += segment(at, bottom(), at, bottom() + 5, "stroke=\"#555555\"");
+      out += text(at, bottom() + 20, "text-anchor=\"middle\"", fmt::format("{:g}", tick));
     }
-    out += segment(left_, bottom_, right, bottom_, "stroke=\"#555555\"");
-    out += segment(left_, kTop, left_, bottom_, "stroke=\"#555555\"");
-    out += text((left_ + right) / 2, bottom_ + 42, "text-anchor=\"middle\"", panel_.x.name);
-    out += fmt::format(
-        "<text transform=\"translate({:.1f} {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}"
-        "</text>\n",
-        left_ - kLeft + 12, (kTop + bottom_) / 2, escaped(panel_.y.name));
+    out += segment(kLeft, bottom(), right(), bottom(), "stroke=\"#555555\"");
+    out += segment(kLeft, kTop, kLeft, bottom(), "stroke=\"#555555\"");
+    out += text((kLeft + right()) / 2, bottom() + 42, "text-anchor=\"middle\"", chart_.x.name);
+    const std::string turned = fmt::format(
+        "transform=\"rotate(-90 {0} {1})\" text-anchor=\"middle\"", kMargin + 12, middle);
+    return out + text(kMargin + 12, middle, turned, chart_.y.name);
+  }
+
+  std::string boxes() const {
+    std::string out;
+    for (const Chart::Box& b : chart_.boxes) {
+      const double x1 = x(b.x), x2 = x(b.x + b.width), y1 = y(b.y), y2 = y(b.y + b.height);
+      out += fmt::format(
+          "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" stroke=\"#ffffff\" "
+          "stroke-width=\"0.5\" {}/>\n",
+          std::min(x1, x2), std::min(y1, y2), std::fabs(x2 - x1), std::fabs(y2 - y1),
+          drawn(b.style));
+    }
     return out;
   }
 
   std::string lines() const {
     std::string out = fmt::format(
-        "<clipPath id=\"plot{0}\"><rect x=\"{1}\" y=\"{2}\" width=\"{3}\" height=\"{4}\"/>"
-        "</clipPath>\n<g clip-path=\"url(#plot{0})\">\n",
-        number_, left_, kTop, panel_.width, panel_.height);
-    for (const Panel::Line& line : panel_.lines) {
+        "<clipPath id=\"plot\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n"
+        "<g clip-path=\"url(#plot)\">\n",
+        kLeft, kTop, chart_.width, chart_.height);
+    for (const Chart::Line& line : chart_.lines) {
       std::string points;
       for (const auto& [at, value] : line.points) {
-        // What lies far outside is clipped; numbers that no viewer takes would be no picture.
-        const double high = std::clamp(y(value), kTop - 1e4, bottom_ + 1e4);
+        // Viewers reject numbers that are too large; points far outside are clipped anyway.
+        const double high = std::clamp(y(value), kTop - 1e4, bottom() + 1e4);
         points += fmt::format("{:.2f},{:.1f} ", x(at), high);
       }
       out += "<polyline points=\"" + points + "\" " + drawn(line.style) + "/>\n";
@@ -156,28 +125,30 @@ class Plot {
     return out + "</g>\n";
   }
 
-  const Panel& panel_;
-  double left_;
-  size_t number_;
-  double bottom_;
-};
-
-std::string draw_legend(const std::vector<std::pair<Style, std::string>>& legend, double left) {
-  std::string out;
-  double y = kTop + 12;
-  for (const auto& [style, name] : legend) {
-    if (!style.colour.empty() && style.width > 0) {
-      out += segment(left, y - 4, left + 24, y - 4, drawn(style));
-    } else if (!style.colour.empty()) {
-      out += fmt::format(
-          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\" stroke=\"#888888\" {}/>\n",
-          left + 5, y - 11, drawn(style));
+  std::string legend() const {
+    const double left = right() + kBetween;
+    double y = kTop + 12;
+    std::string out;
+    for (const auto& [style, name] : chart_.legend) {
+      if (!style.colour.empty() && style.width > 0) {
+        out += segment(left, y - 4, left + 24, y - 4, drawn(style));
+      } else if (!style.colour.empty()) {
+        out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"14\" {}/>\n", left + 5,
+                           y - 11, drawn(style));
+      }
+      out += text(left + (style.colour.empty() ? 0 : kName), y, "", name);
+      y += kRow;
     }
-    out += text(left + (style.colour.empty() ? 0 : 32), y, "", name);
-    y += kRow;
+    return out;
   }
-  return out;
-}
+
+ private:
+  static double share(const Axis& a, double value) { return (value - a.low) / (a.high - a.low); }
+  double x(double value) const { return kLeft + chart_.width * share(chart_.x, value); }
+  double y(double value) const { return bottom() - chart_.height * share(chart_.y, value); }
+
+  const Chart& chart_;
+};
 
 }  // namespace
 
@@ -200,34 +171,28 @@ Axis round_axis(const std::string& name, double low, double high) {
   const double step = round_step(high > low ? high - low : 1.0);
   const double begin = std::floor(low / step) * step;
   const double end = std::max(std::ceil(high / step) * step, begin + step);
-  return {name, begin, end, false, multiples(step, begin, end)};
+  return {name, begin, end, multiples(step, begin, end)};
 }
 
 std::string Chart::svg() const {
-  std::string plots;
-  double right = kMargin, height = 0;
-  for (const Panel& panel : panels) {
-    plots += Plot(panel, right + kLeft, static_cast<size_t>(&panel - panels.data())).svg();
-    right += kLeft + panel.width + kBetween;
-    height = std::max(height, panel.height + kBottom);
-  }
+  const Plot plot(*this);
   size_t longest = 0;
   for (const auto& entry : legend) longest = std::max(longest, entry.second.size());
-  const std::string key = draw_legend(legend, right);
-  if (!legend.empty()) right += 32 + kCharacter * static_cast<double>(longest);
-  const double title_width = std::max(kTitleCharacter * static_cast<double>(title.size()),
-                                      kCharacter * static_cast<double>(subtitle.size()));
-  const double width = std::max(right, kMargin + title_width) + kMargin;
-  height = kTop + std::max(height, kRow * static_cast<double>(legend.size())) + 16;
+  const double texts = std::max(kTitleCharacter * static_cast<double>(title.size()),
+                                kCharacter * static_cast<double>(subtitle.size()));
+  const double names = kName + kCharacter * static_cast<double>(longest);
+  const double all_width = std::max(plot.right() + kBetween + names, kMargin + texts) + kMargin;
+  const double all_height =
+      kTop + std::max(height + kBottom, kRow * static_cast<double>(legend.size())) + 16;
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
              "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, "
              "sans-serif\" font-size=\"12\" fill=\"#222222\">\n"
-             "<style>.t{{font-size:13px;fill:#555555}}</style>\n"
              "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-             width, height) +
+             all_width, all_height) +
          text(kMargin, 34, "font-size=\"17\" font-weight=\"600\"", title) +
-         text(kMargin, 56, "class=\"t\"", subtitle) + plots + key + "</svg>\n";
+         text(kMargin, 56, "font-size=\"13\" fill=\"#555555\"", subtitle) + plot.axes() +
+         plot.boxes() + (lines.empty() ? "" : plot.lines()) + plot.legend() + "</svg>\n";
 }
 
 }  // namespace muonrt::tool

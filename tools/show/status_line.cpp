@@ -32,11 +32,6 @@ void StatusLine::show(const std::string& text) {
   shown_ = text.size();
 }
 
-void StatusLine::print(const std::string& text) {
-  clear();
-  write(text + "\n");
-}
-
 void StatusLine::clear() {
   if (shown_ > 0) write("\r" + std::string(shown_, ' ') + "\r");
   shown_ = 0;

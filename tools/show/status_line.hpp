@@ -21,8 +21,6 @@ class StatusLine {
   StatusLine(std::FILE* out, Screen screen) : out_(out), screen_(screen) {}
   const Screen& screen() const { return screen_; }
   void show(const std::string& text);
-  /// A line that stays; one that is being written over goes first.
-  void print(const std::string& text);
   /// Takes the line away, before something else is printed.
   void clear();
   /// The line stays.

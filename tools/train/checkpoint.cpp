@@ -51,12 +51,11 @@ json optimizer_facts(const std::string& name) {
 /// By the option's name.
 json facts_of(const SavedRun& run) {
   const Options& o = run.options;
-  return {{"preset", o.preset},      {"optimizer", optimizer_facts(run.plan.optimizer)},
-          {"lr", run.plan.lr},       {"qk-clip", o.qk_clip},
-          {"steps", o.steps},        {"batch", o.batch},
-          {"seed", run.plan.seed},   {"data", content(describe(run.text), fingerprint(run.text))},
-          {"warmup", o.warmup},      {"final-lr", o.final_lr},
-          {"transport", o.transport}};
+  return {{"preset", o.preset},    {"optimizer", optimizer_facts(run.plan.optimizer)},
+          {"lr", run.plan.lr},     {"qk-clip", o.qk_clip},
+          {"steps", o.steps},      {"batch", o.batch},
+          {"seed", run.plan.seed}, {"data", content(describe(run.text), fingerprint(run.text))},
+          {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
 bool same(const json& here, const json& there) {

@@ -16,15 +16,14 @@ struct CurvePoint {
   double seconds = 0.0;  // since the run began
 };
 
-/// One run. Curves with the same `optimizer` are runs of one experiment and share a colour.
+/// The run of one optimizer.
 struct Curve {
   std::string optimizer;
-  std::string run;  // what tells the runs apart, such as the seed
   std::vector<CurvePoint> points;
 };
 
-/// The table: a header line `step,optimizer,run,train_loss,val_loss,tokens,seconds`, then a line
-/// for each point; empty fields where nothing was measured. Fields are quoted as in RFC 4180.
+/// The table: a header line `step,optimizer,train_loss,val_loss,tokens,seconds`, then a line for
+/// each point; empty fields where nothing was measured.
 std::string curves_csv(const std::vector<Curve>& curves);
 
 /// The picture: validation losses as strong lines, training losses as faint ones, a colour for each

@@ -62,28 +62,4 @@ std::vector<muonrt_placement_t> TrainMesh::placements(int dims) const {
   return out;
 }
 
-std::vector<int64_t> TrainMesh::coords(int rank) const {
-  std::vector<int64_t> out(shape_.size());
-  int64_t rest = rank;
-  for (size_t i = shape_.size(); i-- > 0;) {
-    out[i] = rest % shape_[i];
-    rest /= shape_[i];
-  }
-  return out;
-}
-
-std::vector<int> TrainMesh::shard_group(int rank) const {
-  const auto mine = coords(rank);
-  std::vector<int> out;
-  for (int other = 0; other < ranks_; ++other) {
-    const auto theirs = coords(other);
-    bool same = true;
-    for (size_t i = 0; i < mine.size(); ++i) {
-      same = same && (kinds_[i] != Kind::kReplicate || mine[i] == theirs[i]);
-    }
-    if (same) out.push_back(other);
-  }
-  return out;
-}
-
 }  // namespace muonrt::train

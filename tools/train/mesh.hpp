@@ -15,9 +15,8 @@ namespace muonrt::train {
 /// Every rank works on its own share of the batch, whatever the mesh.
 class TrainMesh {
  public:
-  /// @param text  "dp=2,fsdp=2"; empty: fsdp over two or more ranks, dp=2 in front where that
-  /// leaves
-  ///              at least two (4 ranks: dp=2,fsdp=2).
+  /// @param text  "dp=2,fsdp=2"; empty: fsdp over all ranks, with dp=2 before it if at least two
+  ///              ranks are left for fsdp (4 ranks: dp=2,fsdp=2).
   /// Throws std::runtime_error for text that is no mesh, or whose size is not `ranks`.
   TrainMesh(const std::string& text, int ranks);
 
@@ -26,15 +25,12 @@ class TrainMesh {
   const muonrt_mesh_t& c_mesh() const { return mesh_; }
   /// Placements of a parameter with `dims` dimensions, one for each mesh dimension.
   std::vector<muonrt_placement_t> placements(int dims) const;
-  /// Ranks that hold the model once together with `rank`: equal coordinates where it is replicated.
-  std::vector<int> shard_group(int rank) const;
 
   TrainMesh(const TrainMesh&) = delete;
   TrainMesh& operator=(const TrainMesh&) = delete;
 
  private:
   enum class Kind { kReplicate, kRows, kColumns };
-  std::vector<int64_t> coords(int rank) const;
 
   std::string text_;
   int ranks_;

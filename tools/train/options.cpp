@@ -17,16 +17,6 @@ void require(bool ok, const std::string& option, const std::string& value, const
   if (!ok) throw std::runtime_error(option + " is " + value + "; " + allowed);
 }
 
-void one_of(const std::string& option, const std::string& value,
-            std::initializer_list<const char*> known) {
-  std::string list;
-  for (const char* name : known) {
-    if (value == name) return;
-    list += (list.empty() ? "use one of " : ", ") + std::string(name);
-  }
-  require(false, option, "'" + value + "'", list.c_str());
-}
-
 void check_rates(const Options& o, size_t optimizers) {
   require(o.lr.size() <= 1 || o.lr.size() == optimizers, "--lr",
           "a list of " + std::to_string(o.lr.size()), "give one rate, or one for each optimizer");
@@ -37,12 +27,11 @@ void check_rates(const Options& o, size_t optimizers) {
 
 void check_checkpoints(const Options& o, size_t optimizers) {
   require(o.save_every >= 1, "--save-every", std::to_string(o.save_every), "use 1 or more steps");
-  if ((o.save.empty() && o.resume.empty()) || (optimizers == 1 && o.runs == 1)) return;
+  if ((o.save.empty() && o.resume.empty()) || optimizers == 1) return;
   throw std::runtime_error((o.save.empty() ? "--resume" : "--save") +
                            std::string(": a checkpoint is of one run, but --optimizer ") +
-                           o.optimizer + " with --runs " + std::to_string(o.runs) + " makes " +
-                           std::to_string(optimizers * static_cast<size_t>(o.runs)) +
-                           "; pass --optimizer with one name, such as muon, and --runs 1");
+                           o.optimizer + " makes " + std::to_string(optimizers) +
+                           "; pass --optimizer with one name, such as muon");
 }
 
 void check_optimizers(const Options& o) {
@@ -66,12 +55,9 @@ std::vector<std::string> Options::optimizers() const {
 }
 
 void check_options(const Options& o) {
-  one_of("--commit", o.commit, {"atomic", "eager"});
-  if (!o.transport.empty()) one_of("--transport", o.transport, {"bf16", "f32"});
   preset(o.preset);
   require(o.steps >= 1, "--steps", std::to_string(o.steps), "use 1 or more");
   require(o.batch >= 1, "--batch", std::to_string(o.batch), "use 1 or more sequences");
-  require(o.runs >= 1 && o.runs <= 100, "--runs", std::to_string(o.runs), "use 1 to 100");
   require(o.eval_every >= 1, "--eval-every", std::to_string(o.eval_every), "use 1 or more steps");
   require(o.eval_windows >= 1, "--eval-windows", std::to_string(o.eval_windows), "use 1 or more");
   require(o.sample_bytes >= 0, "--sample", std::to_string(o.sample_bytes), "use 0 or more bytes");
@@ -83,7 +69,7 @@ void check_options(const Options& o) {
   for (auto name = names.begin(); name != names.end(); ++name) {
     require(!name->empty(), "--optimizer", "'" + o.optimizer + "'", "a name is empty in it");
     require(std::find(names.begin(), name, *name) == name, "--optimizer", "'" + o.optimizer + "'",
-            "name each once (--runs repeats with other seeds)");
+            "name each once");
   }
   check_rates(o, names.size());
   check_checkpoints(o, names.size());

@@ -15,7 +15,6 @@ struct Options {
   int64_t steps = 300;
   int64_t batch = 32;  // sequences of a step, all ranks together
   uint64_t seed = 1;
-  int runs = 1;      // with seeds seed, seed + 1, ...
   std::string mesh;  // "dp=2,fsdp=2"; empty: chosen from the number of ranks
   std::string data;  // text file; empty: the King James text
   std::string out;   // folder; empty: no files are written
@@ -31,11 +30,6 @@ struct Options {
   int64_t eval_every = 20;
   int64_t eval_windows = 128;  // of the validation text
   int64_t sample_bytes = 300;
-  int32_t window = 3;  // chunks in flight
-  int64_t chunk_bytes =
-      128 << 10;  // of a chunk; small, so that a small model has several in flight
-  std::string commit = "atomic";
-  std::string transport;  // empty: as the optimizers say
 
   /// The names in `optimizer`.
   std::vector<std::string> optimizers() const;

@@ -6,28 +6,24 @@
 
 namespace muonrt::train {
 
-template <class T>
-struct Products<T>::Host {
+struct Products::Host {
   host::ThreadPool pool{1};
   host::GemmScratch scratch;
   std::vector<char> memory;  // lent to `scratch`
 };
 
-template <class T>
-Products<T>::Products() : host_(std::make_unique<Host>()) {}
-template <class T>
-Products<T>::~Products() = default;
+Products::Products() : host_(std::make_unique<Host>()) {}
+Products::~Products() = default;
 
 /// A's transpose, dense; in squares, so that neither side leaves the cache.
-template <class T>
-const T* Products<T>::transposed(const Factor<T>& a) {
+const float* Products::transposed(const Factor& a) {
   constexpr int64_t kSquare = 16;
   transposed_.resize(static_cast<size_t>(a.rows * a.cols));
   for (int64_t c0 = 0; c0 < a.cols; c0 += kSquare) {
     for (int64_t r0 = 0; r0 < a.rows; r0 += kSquare) {
       const int64_t end = std::min(c0 + kSquare, a.cols), last = std::min(r0 + kSquare, a.rows);
       for (int64_t c = c0; c < end; ++c) {
-        T* const to = transposed_.data() + c * a.rows;
+        float* const to = transposed_.data() + c * a.rows;
         for (int64_t r = r0; r < last; ++r) to[r] = a.data[r * a.ld + c];
       }
     }
@@ -35,9 +31,7 @@ const T* Products<T>::transposed(const Factor<T>& a) {
   return transposed_.data();
 }
 
-template <>
-void Products<float>::multiply(const Factor<float>& a, const Factor<float>& b, float* c, int64_t ld,
-                               const float* d) {
+void Products::multiply(const Factor& a, const Factor& b, float* c, int64_t ld, const float* d) {
   constexpr DType kF32 = DType::kF32;
   host::GemmArgs args;
   args.a = a.transposed ? host::ConstMatrixRef(transposed(a), kF32, a.cols, a.rows, a.rows)
@@ -53,27 +47,5 @@ void Products<float>::multiply(const Factor<float>& a, const Factor<float>& b, f
   scratch.lend(memory.data(), std::ssize(memory));
   host::gemm(args, pool, scratch);
 }
-
-template <>
-void Products<double>::multiply(const Factor<double>& a, const Factor<double>& b, double* c,
-                                int64_t ld, const double* d) {
-  const double* const rows = a.transposed ? transposed(a) : a.data;
-  const int64_t m = a.transposed ? a.cols : a.rows, depth = a.transposed ? a.rows : a.cols;
-  const int64_t row_step = a.transposed ? a.rows : a.ld;
-  const int64_t n = b.transposed ? b.rows : b.cols;
-  const int64_t down = b.transposed ? 1 : b.ld, right = b.transposed ? b.ld : 1;
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0.0;
-      for (int64_t l = 0; l < depth; ++l) {
-        sum += rows[i * row_step + l] * b.data[l * down + j * right];
-      }
-      c[i * ld + j] = d ? sum + d[i * ld + j] : sum;
-    }
-  }
-}
-
-template class Products<float>;
-template class Products<double>;
 
 }  // namespace muonrt::train

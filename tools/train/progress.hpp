@@ -14,7 +14,7 @@ namespace muonrt::train {
 class Progress {
  public:
   struct Run {
-    std::string label;            // "muon", "adamw 2/3"
+    std::string label;            // "muon"
     int64_t first_step = 0;       // done before, by the run that this one resumes
     int64_t steps = 0;            // the last one's number
     int64_t later_steps = 0;      // of the runs that follow; counted in the time left

@@ -8,68 +8,30 @@
 #include <nlohmann/json.hpp>
 
 #include "show/table.hpp"
-#include "train/optimizer.hpp"
 #include "train/sample.hpp"
 
 namespace muonrt::train {
 
 namespace {
 
-/// The runs of one optimizer.
-struct Row {
-  std::string optimizer;
-  double lr = 0.0;
-  std::vector<double> losses, rates, optimizer_ms, exposed_ms;
-  int64_t steps = 0;
-};
-
-std::vector<Row> rows_of(const Outcome& outcome) {
-  std::vector<Row> rows;
-  for (size_t i = 0; i < outcome.results.size(); ++i) {
-    const RunPlan& plan = outcome.plans[i];
-    const RunResult& result = outcome.results[i];
-    if (rows.empty() || rows.back().optimizer != plan.optimizer) {
-      rows.push_back({plan.optimizer, plan.lr, {}, {}, {}, {}, 0});
-    }
-    Row& row = rows.back();
-    row.losses.push_back(result.val_loss);
-    row.rates.push_back(result.tokens_per_second);
-    row.optimizer_ms.push_back(result.optimizer_ms);
-    row.exposed_ms.push_back(result.exposed_ms);
-    row.steps = result.steps;
-  }
-  return rows;
+std::vector<tool::Cell> cells_of(const RunPlan& plan, const RunResult& result) {
+  return {tool::cell::word(plan.optimizer),
+          {fmt::format("{}", plan.lr), ""},
+          tool::cell::count(result.steps),
+          {fmt::format("{:.4f}", result.val_loss), ""},
+          tool::cell::grouped(std::llround(result.tokens_per_second)),
+          {fmt::format("{:.1f} ({:.1f})", result.optimizer_ms, result.exposed_ms), ""}};
 }
 
-std::vector<tool::Cell> cells_of(const Row& row) {
-  const Spread loss = spread(row.losses);
-  std::string value = fmt::format("{:.4f}", loss.mean);
-  if (row.losses.size() > 1) {
-    value += fmt::format(" +- {:.4f} ({} runs)", loss.deviation, row.losses.size());
-  }
-  const std::string ms =
-      fmt::format("{:.1f} ({:.1f})", spread(row.optimizer_ms).mean, spread(row.exposed_ms).mean);
-  return {tool::cell::word(row.optimizer),
-          {fmt::format("{}", row.lr), ""},
-          tool::cell::count(row.steps),
-          {value, ""},
-          tool::cell::grouped(std::llround(spread(row.rates).mean)),
-          {ms, ""}};
-}
-
-std::string comparison(const std::vector<Row>& rows) {
-  if (rows.size() != 2 || rows[0].steps != rows[1].steps) return "";
-  const double first = spread(rows[0].losses).mean, second = spread(rows[1].losses).mean;
-  size_t lower = 0;
-  for (size_t i = 0; i < rows[0].losses.size(); ++i) lower += rows[0].losses[i] < rows[1].losses[i];
-  std::string line = rows[0].optimizer;
-  line[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(line[0])));
-  line += first < second ? " is lower by " : " is NOT lower: the difference is ";
-  line += fmt::format("{:.4f} nats per byte", second - first);
-  if (rows[0].losses.size() > 1) {
-    line += fmt::format(", lower in {} of {} seeds", lower, rows[0].losses.size());
-  }
-  return line + ".\n";
+std::string comparison(const Outcome& outcome) {
+  const std::vector<RunResult>& results = outcome.results;
+  if (results.size() != 2 || results[0].steps != results[1].steps) return "";
+  std::string name = outcome.plans[0].optimizer;
+  name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
+  const double difference = results[1].val_loss - results[0].val_loss;
+  return fmt::format("{} {} {:.4f} nats per byte.\n", name,
+                     difference > 0 ? "is lower by" : "is NOT lower: the difference is",
+                     difference);
 }
 
 /// A line for each run in which a threshold was set.
@@ -79,13 +41,11 @@ std::string clipping(const Options& o, const Outcome& outcome) {
     const RunResult& r = outcome.results[i];
     if (r.max_logits.empty() || (o.qk_clip == 0 && r.clipped_heads == 0)) continue;
     const float most = *std::max_element(r.max_logits.begin(), r.max_logits.end());
-    const std::string& name = outcome.plans[i].optimizer;
-    const bool clips = !TrainOptimizer(name, preset(o.preset), o.qk_clip).clipped_layers().empty();
     out += fmt::format(
-        "QK-clip ({}): {}{} heads clipped in {} steps; largest attention logit {:.3f}, at the end "
+        "QK-clip ({}): {} heads clipped in {} steps; largest attention logit {:.3f}, at the end "
         "{:.3f}\n",
-        name, clips ? "" : "no query or key matrix that Muon steps, so nothing is clipped; ",
-        r.clipped_heads, r.max_logits.size(), most, r.max_logits.back());
+        outcome.plans[i].optimizer, r.clipped_heads, r.max_logits.size(), most,
+        r.max_logits.back());
   }
   return out;
 }
@@ -105,20 +65,9 @@ std::string checkpoints(const Options& o, const RunResult& r) {
 
 }  // namespace
 
-Spread spread(const std::vector<double>& values) {
-  Spread out;
-  for (const double v : values) out.mean += v / static_cast<double>(values.size());
-  if (values.size() < 2) return out;
-  double squares = 0.0;
-  for (const double v : values) squares += (v - out.mean) * (v - out.mean);
-  out.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
-  return out;
-}
-
 std::string result_text(const Options& o, const Text& text, const Outcome& outcome) {
   const Config config = preset(o.preset);
   const int64_t elements = total_elements(param_specs(config));
-  const std::vector<Row> rows = rows_of(outcome);
   std::string out =
       fmt::format("\n{}\n{} ranks ({}), preset {}: {} parameters; a step is {} x {} bytes\n\n",
                   describe(text), outcome.ranks, outcome.mesh, o.preset,
@@ -130,8 +79,10 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
                      {"", "validation loss", kLeft, 26},
                      {"", "tokens/s", kLeft},
                      {"", "optimizer ms (exposed)", kLeft}});
-  for (const Row& row : rows) table.add(cells_of(row));
-  out += table.text() + comparison(rows) + clipping(o, outcome);
+  for (size_t i = 0; i < outcome.results.size(); ++i) {
+    table.add(cells_of(outcome.plans[i], outcome.results[i]));
+  }
+  out += table.text() + comparison(outcome) + clipping(o, outcome);
   for (const RunResult& r : outcome.results) out += r.health + checkpoints(o, r);
   if (!o.out.empty()) {
     out += fmt::format("loss curve: {0}/loss.csv, {0}/loss.svg\nplan: {0}/plan.txt\n", o.out);

@@ -17,12 +17,6 @@ struct Outcome {
   std::vector<RunResult> results;  // of the plans that ran
 };
 
-/// Mean and standard deviation (of the sample; 0 for one value).
-struct Spread {
-  double mean = 0.0, deviation = 0.0;
-};
-Spread spread(const std::vector<double>& values);
-
 /// The last lines of the program: a row for each optimizer, the comparison, where the files lie, a
 /// sample of text.
 std::string result_text(const Options& options, const Text& text, const Outcome& outcome);

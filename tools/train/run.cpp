@@ -110,8 +110,8 @@ class Trainer {
   const Corpus& corpus_;
   Config config_;
   TrainOptimizer settings_;
-  Gpt<float> gpt_;
-  Workspace<float> work_;
+  Gpt gpt_;
+  Workspace work_;
   int rank_, ranks_;
   Shards shards_;
   Tensors<float> full_, grads_;
@@ -148,14 +148,9 @@ std::unique_ptr<Optimizer> Trainer::make_optimizer(const TrainMesh& mesh) {
     params[i].layout = &layouts[i];
     params[i].local_shape = local_shapes[i].data();
   }
-  // What an opt.json says stands; the arguments are for what it leaves open, but for the transport.
+  // Small chunks unless the opt.json sets them, so that a small model has several in flight.
   muonrt_optimizer_options_t settings = settings_.options();
-  const tool::StepConfig& said = settings_.config();
-  if (!said.window) settings.window = options_.window;
-  if (!said.chunk_bytes) settings.chunk_bytes = options_.chunk_bytes;
-  if (!said.commit && options_.commit == "eager") settings.commit = MUONRT_COMMIT_EAGER;
-  if (options_.transport == "f32") settings.transport_dtype = MUONRT_DTYPE_F32;
-  if (options_.transport == "bf16") settings.transport_dtype = MUONRT_DTYPE_BF16;
+  if (!settings_.config().chunk_bytes) settings.chunk_bytes = 128 << 10;
   settings.trace = options_.trace;
   if (place_.set_device) place_.set_device(settings);
   Comm& comm = place_.comm ? *place_.comm : comm_;
@@ -282,11 +277,9 @@ double Trainer::validate() {
 
 std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
   if (rank_ != 0 || !out) return nullptr;
-  const std::string part =
-      plan_.of > 1 ? " " + std::to_string(plan_.number) + "/" + std::to_string(plan_.of) : "";
   return std::make_unique<Progress>(
       out, tool::detect_screen(out),
-      Progress::Run{plan_.optimizer + part, first_step_, options_.steps, plan_.later_steps,
+      Progress::Run{plan_.optimizer, first_step_, options_.steps, plan_.later_steps,
                     options_.batch * config_.context});
 }
 
@@ -319,7 +312,6 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
 RunResult Trainer::run(std::FILE* out) {
   RunResult result;
   result.curve.optimizer = plan_.optimizer;
-  result.curve.run = std::to_string(plan_.seed);
   const int64_t tokens = options_.batch * config_.context;
   std::unique_ptr<Progress> shown = progress(out);
   Times times{.start = now()};
@@ -351,7 +343,7 @@ RunResult Trainer::run(std::FILE* out) {
     SampleOptions sample;
     sample.bytes = options_.sample_bytes;
     sample.stops = stop_requested;
-    result.sample = sample_text(gpt_, full_.pointers.data(), "", sample, work_);
+    result.sample = sample_text(gpt_, full_.pointers.data(), sample, work_);
   }
   return result;
 }

@@ -19,7 +19,6 @@ struct RunPlan {
   std::string optimizer;  // of Options::optimizers
   uint64_t seed = 1;
   double lr = 0.0;          // peak rate of TrainOptimizer::lr; the others in proportion
-  int number = 1, of = 1;   // among the runs of this optimizer
   int64_t later_steps = 0;  // of the runs behind this one, for the time left
 };
 

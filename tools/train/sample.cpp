@@ -47,10 +47,9 @@ size_t utf8_length(const std::string& text, size_t at) {
 
 }  // namespace
 
-std::string sample_text(const Gpt<float>& gpt, const float* const* params,
-                        const std::string& prompt, const SampleOptions& options,
-                        Workspace<float>& ws) {
-  std::string text = prompt.empty() ? "\n" : prompt;
+std::string sample_text(const Gpt& gpt, const float* const* params, const SampleOptions& options,
+                        Workspace& ws) {
+  std::string text = "\n";
   std::vector<float> logits(static_cast<size_t>(gpt.config().vocab));
   const auto context = static_cast<size_t>(gpt.config().context);
   for (int64_t i = 0; i < options.bytes && !(options.stops && options.stops()); ++i) {
@@ -61,7 +60,7 @@ std::string sample_text(const Gpt<float>& gpt, const float* const* params,
     const double u = static_cast<double>(words[0]) * 0x1p-32;
     text += static_cast<char>(pick(logits, options.temperature, u));
   }
-  return prompt.empty() ? text.substr(1) : text;
+  return text.substr(1);
 }
 
 std::string printable(const std::string& text) {

@@ -15,11 +15,9 @@ struct SampleOptions {
   std::function<bool()> stops = {};  // asked before each byte; null: never
 };
 
-/// Continues `prompt` by options.bytes bytes and returns prompt and continuation; the model sees
-/// the last `context` bytes. An empty prompt stands for a line break, which is not returned.
-std::string sample_text(const Gpt<float>& gpt, const float* const* params,
-                        const std::string& prompt, const SampleOptions& options,
-                        Workspace<float>& ws);
+/// Generates options.bytes bytes after a line break; the model sees the last `context` bytes.
+std::string sample_text(const Gpt& gpt, const float* const* params, const SampleOptions& options,
+                        Workspace& ws);
 
 /// For a terminal: line breaks, tabs, printable ASCII and well-formed UTF-8 stay, any other byte
 /// becomes '?'.

@@ -21,25 +21,6 @@ std::vector<muonrt_run_t> runs_of(const muonrt_layout_t& layout, int ranks,
 
 }  // namespace
 
-void Shards::add_stretches(Piece& piece, int64_t param, const std::vector<muonrt_run_t>& rows,
-                           const std::vector<muonrt_run_t>& columns, int64_t width) {
-  for (const muonrt_run_t& row : rows) {
-    for (int64_t r = row.begin; r < row.end; ++r) {
-      for (const muonrt_run_t& column : columns) {
-        const int64_t at = r * width + column.begin, count = column.end - column.begin;
-        const bool joins = !piece.stretches.empty() && piece.stretches.back().param == param &&
-                           piece.stretches.back().full_offset + piece.stretches.back().count == at;
-        if (joins) {
-          piece.stretches.back().count += count;
-        } else {
-          piece.stretches.push_back({param, at, piece.elements, count});
-        }
-        piece.elements += count;
-      }
-    }
-  }
-}
-
 Shards::Piece Shards::make_piece(const TrainMesh& mesh, const std::vector<ParamSpec>& specs,
                                  int rank) const {
   Piece piece;
@@ -59,18 +40,28 @@ Shards::Piece Shards::make_piece(const TrainMesh& mesh, const std::vector<ParamS
     const int64_t width = dims > 1 ? shape[1] : 1;
     const auto columns =
         dims > 1 ? runs_of(layout, ranks_, shape, rank, 1) : std::vector<muonrt_run_t>{{0, 1}};
-    add_stretches(piece, static_cast<int64_t>(i), rows, columns, width);
+    for (const muonrt_run_t& row : rows) {
+      for (int64_t r = row.begin; r < row.end; ++r) {
+        for (const auto& [begin, end] : columns) {
+          piece.stretches.push_back(
+              {static_cast<int64_t>(i), r * width + begin, piece.elements, end - begin});
+          piece.elements += end - begin;
+        }
+      }
+    }
   }
-  piece.offsets.push_back(piece.elements);
   return piece;
 }
 
 Shards::Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank)
-    : rank_(rank), ranks_(mesh.ranks()), group_(mesh.shard_group(rank)) {
-  for (int r = 0; r < ranks_; ++r) pieces_.push_back(make_piece(mesh, specs, r));
-  in_.resize(static_cast<size_t>(ranks_));
-  addends_out_.resize(static_cast<size_t>(ranks_));
-  addends_in_.resize(static_cast<size_t>(ranks_));
+    : rank_(rank), ranks_(mesh.ranks()) {
+  for (int r = 0; r < ranks_; ++r) {
+    pieces_.push_back(make_piece(mesh, specs, r));
+    longest_ = std::max(longest_, pieces_.back().elements);
+  }
+  gathered_.resize(static_cast<size_t>(longest_ * ranks_));
+  addends_out_.resize(pieces_.size());
+  addends_in_.resize(pieces_.size());
 }
 
 int64_t Shards::local_offset(int64_t index) const {
@@ -93,22 +84,15 @@ void Shards::extract(const float* const* full, float* local) const {
 }
 
 void Shards::gather(Comm& comm, const float* local, float* const* full) {
-  std::vector<muonrt_message_t> sends, receives;
-  const int64_t mine = local_elements();
-  for (const int peer : group_) {
-    const Piece& piece = pieces_[static_cast<size_t>(peer)];
-    if (mine > 0) sends.push_back({peer, 0, const_cast<float*>(local), mine * kElement});
-    if (piece.elements == 0) continue;
-    auto& in = in_[static_cast<size_t>(peer)];
-    in.resize(static_cast<size_t>(piece.elements));
-    receives.push_back({peer, 0, in.data(), piece.elements * kElement});
-  }
-  comm.exchange(sends, receives);
-  for (const int peer : group_) {
-    const float* in = in_[static_cast<size_t>(peer)].data();
-    for (const Stretch& s : pieces_[static_cast<size_t>(peer)].stretches) {
+  std::vector<float> mine(local, local + local_elements());
+  mine.resize(static_cast<size_t>(longest_));
+  comm.allgather(mine.data(), gathered_.data(), longest_ * kElement);
+  const float* in = gathered_.data();
+  for (const Piece& piece : pieces_) {
+    for (const Stretch& s : piece.stretches) {
       std::copy_n(in + s.local_offset, s.count, full[s.param] + s.full_offset);
     }
+    in += longest_;
   }
 }
 

@@ -33,7 +33,7 @@ class Shards {
 
   /// local <- its elements of full tensors (`full[i]` is parameter i).
   void extract(const float* const* full, float* local) const;
-  /// full <- the shards of a shard group, exchanged. Collective.
+  /// full <- the shards of all ranks, replicas included. Collective.
   void gather(Comm& comm, const float* local, float* const* full);
   /// local <- its elements of the sum over all ranks of `full`, in the fixed point of Sum.
   /// Collective.
@@ -46,21 +46,19 @@ class Shards {
   };
   struct Piece {
     int64_t elements = 0;
-    std::vector<int64_t> offsets;              // by parameter, and the end
+    std::vector<int64_t> offsets;              // by parameter
     std::vector<std::vector<int64_t>> shapes;  // by parameter
     std::vector<Stretch> stretches;
   };
   Piece make_piece(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank) const;
-  static void add_stretches(Piece& piece, int64_t param, const std::vector<muonrt_run_t>& rows,
-                            const std::vector<muonrt_run_t>& columns, int64_t width);
   template <class T>
   static void pack(const Piece& piece, const T* const* full, T* out);
 
   int rank_, ranks_;
-  std::vector<int> group_;
   std::vector<Piece> pieces_;  // by rank
+  int64_t longest_ = 0;        // elements of the largest piece
   // Messages by rank, kept between calls.
-  std::vector<std::vector<float>> in_;
+  std::vector<float> gathered_;
   std::vector<std::vector<int64_t>> addends_out_, addends_in_;
 };
 

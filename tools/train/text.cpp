@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 constexpr const char* kBibleCommand = "bible -f 'gen1:1-rev22:21' 2>/dev/null </dev/null";
 constexpr size_t kBibleLeast = 4'000'000;  // version 4.38 prints 4,404,412 bytes
 constexpr size_t kBibleMost = 5'000'000;
-constexpr const char* kLicences = "/usr/share/common-licenses";
 
 struct ClosePipe {
   void operator()(std::FILE* pipe) const { pclose(pipe); }
@@ -37,35 +36,15 @@ std::vector<uint8_t> output_of(const char* command) {
   return bytes;
 }
 
-bool append_file(const fs::path& path, std::vector<uint8_t>& bytes) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return false;
-  bytes.insert(bytes.end(), std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  return !file.bad();
-}
-
 Text read_file(const std::string& path) {
-  Text text{path, {}};
   std::error_code error;
-  if (!fs::is_regular_file(path, error) || !append_file(path, text.bytes)) {
+  std::ifstream file(path, std::ios::binary);
+  const std::istreambuf_iterator<char> begin(file), end;
+  if (!fs::is_regular_file(path, error) || !file) {
     throw std::runtime_error("data file '" + path +
                              "' cannot be read (no such file, or no permission); give a text file");
   }
-  return text;
-}
-
-// Names that are links to other licences of the folder are left out, the rest go in by name.
-Text read_licences() {
-  Text text{"licence texts of this system", {}};
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (fs::directory_iterator it(kLicences, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    if (it->is_regular_file(ignored) && !it->is_symlink(ignored)) files.push_back(it->path());
-  }
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) append_file(file, text.bytes);
-  return text;
+  return {path, {begin, end}};
 }
 
 }  // namespace
@@ -74,11 +53,9 @@ Text load_text(const std::string& path) {
   if (!path.empty()) return read_file(path);
   Text bible{"King James Version (bible-kjv)", output_of(kBibleCommand)};
   if (bible.bytes.size() >= kBibleLeast && bible.bytes.size() <= kBibleMost) return bible;
-  Text licences = read_licences();
-  if (!licences.bytes.empty()) return licences;
   throw std::runtime_error(
-      "no text to train on (the `bible` reader is not installed and the system has no licence "
-      "texts); install bible-kjv or give a file with --data");
+      "no text to train on (the `bible` reader is not installed); install bible-kjv or give a file "
+      "with --data");
 }
 
 std::string describe(const Text& text) {
@@ -102,33 +79,25 @@ Corpus::Corpus(Text text, int64_t context)
   }
 }
 
-void Corpus::train_sequence(uint64_t seed, int64_t step, int64_t sequence, uint8_t* out) const {
-  const auto [words] =
-      draw(seed, Stream::kBatch, static_cast<uint32_t>(step), static_cast<uint64_t>(sequence));
-  const uint64_t random = (uint64_t{words[0]} << 32) | words[1];
-  const auto places = static_cast<uint64_t>(train_bytes_ - window_ + 1);
-  std::copy_n(text_.bytes.data() + random % places, window_, out);
-}
-
 std::vector<uint8_t> Corpus::train_batch(uint64_t seed, int64_t step, int64_t first,
                                          int64_t count) const {
+  const auto places = static_cast<uint64_t>(train_bytes_ - window_ + 1);
   std::vector<uint8_t> batch(static_cast<size_t>(count * window_));
   for (int64_t i = 0; i < count; ++i) {
-    train_sequence(seed, step, first + i, batch.data() + i * window_);
+    const auto [words] =
+        draw(seed, Stream::kBatch, static_cast<uint32_t>(step), static_cast<uint64_t>(first + i));
+    const uint64_t random = (uint64_t{words[0]} << 32) | words[1];
+    std::copy_n(text_.bytes.data() + random % places, window_, batch.data() + i * window_);
   }
   return batch;
 }
 
-void Corpus::validation_sequence(int64_t index, int64_t total, uint8_t* out) const {
-  const int64_t places = validation_bytes() - window_;
-  const int64_t at = total > 1 ? places * index / (total - 1) : 0;
-  std::copy_n(text_.bytes.data() + train_bytes_ + at, window_, out);
-}
-
 std::vector<uint8_t> Corpus::validation_batch(int64_t first, int64_t count, int64_t total) const {
+  const int64_t places = validation_bytes() - window_;
   std::vector<uint8_t> batch(static_cast<size_t>(count * window_));
   for (int64_t i = 0; i < count; ++i) {
-    validation_sequence(first + i, total, batch.data() + i * window_);
+    const int64_t at = total > 1 ? places * (first + i) / (total - 1) : 0;
+    std::copy_n(text_.bytes.data() + train_bytes_ + at, window_, batch.data() + i * window_);
   }
   return batch;
 }

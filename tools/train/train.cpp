@@ -24,18 +24,11 @@ std::vector<RunPlan> plan_runs(const Options& o) {
   const std::vector<std::string> optimizers = o.optimizers();
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const double given = o.lr.empty() ? 0.0 : o.lr[o.lr.size() > 1 ? i : 0];
-    for (int run = 0; run < o.runs; ++run) {
-      RunPlan plan;
-      plan.optimizer = optimizers[i];
-      plan.seed = o.seed + static_cast<uint64_t>(run);
-      plan.lr = given > 0 ? given : TrainOptimizer(optimizers[i], preset(o.preset), o.qk_clip).lr();
-      plan.number = run + 1;
-      plan.of = o.runs;
-      plans.push_back(plan);
-    }
-  }
-  for (size_t i = 0; i < plans.size(); ++i) {
-    plans[i].later_steps = static_cast<int64_t>(plans.size() - 1 - i) * o.steps;
+    RunPlan& plan = plans.emplace_back();
+    plan.optimizer = optimizers[i];
+    plan.seed = o.seed;
+    plan.lr = given > 0 ? given : TrainOptimizer(optimizers[i], preset(o.preset), o.qk_clip).lr();
+    plan.later_steps = static_cast<int64_t>(optimizers.size() - 1 - i) * o.steps;
   }
   return plans;
 }

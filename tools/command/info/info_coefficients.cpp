@@ -5,10 +5,7 @@
 
 #include "algo/coefficients.hpp"
 #include "command/command.hpp"
-#include "command/info/coefficients_picture.hpp"
 #include "command/table.hpp"
-#include "command/validators.hpp"
-#include "opt_json/output_file.hpp"
 
 namespace muonrt::tool {
 
@@ -16,9 +13,9 @@ namespace {
 
 constexpr double kLow = 1e-3;  // what the lists are made for
 
-struct Arguments {
-  std::string picture;
-  bool json = false;
+struct NamedList {
+  std::string name;
+  CoefficientList list;
 };
 
 NamedList generated(const std::string& name, int steps, double safety) {
@@ -93,10 +90,9 @@ Table triples(const std::vector<NamedList>& lists) {
   return table;
 }
 
-int run(const Arguments& a) {
+int run(bool json) {
   const std::vector<NamedList> lists = all_lists();
-  if (!a.picture.empty()) write_text_file(a.picture, coefficients_picture(lists));
-  if (a.json) {
+  if (json) {
     fmt::print("{}\n", json_object({{"low", fmt::format("{}", kLow)},
                                     {"rows", properties(lists, true).json()}}));
     return 0;
@@ -114,12 +110,10 @@ int run(const Arguments& a) {
 void add_info_coefficients(CLI::App& info, Work& work) {
   auto* command = info.add_subcommand("coefficients",
                                       "Newton-Schulz lists and what they do to singular values");
-  auto a = std::make_shared<Arguments>();
-  command->add_option("--picture", a->picture, "write the images as curves to this SVG")
-      ->check(file_name());
-  command->add_flag("--json", a->json, "print JSON");
-  command->footer("Example: muonrt info coefficients --picture coefficients.svg");
-  command->callback([=, &work] { work = [=] { return run(*a); }; });
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "print JSON");
+  command->footer("Example: muonrt info coefficients --json");
+  command->callback([=, &work] { work = [=] { return run(*json); }; });
 }
 
 }  // namespace muonrt::tool

@@ -38,13 +38,6 @@ Axis axis_of(const char* name, double low, double high, const std::set<double>& 
   return axis;
 }
 
-/// Squares where that gives a readable picture; else each side is stretched for itself.
-void choose_size(Panel& panel, double rows, double cols) {
-  const double element = std::min({kWidth / cols, kHeight / rows, kLargestElement});
-  panel.width = std::max(element * cols, kLeast);
-  panel.height = std::max(element * rows, kLeast);
-}
-
 }  // namespace
 
 std::string layout_picture(const Layout& given) {
@@ -57,8 +50,7 @@ std::string layout_picture(const Layout& given) {
       given.shape().empty() ? "scalar" : fmt::format("{}", fmt::join(given.shape(), " x "));
   std::string subtitle = given.describe();
   if (subtitle.size() > kSubtitle) subtitle = subtitle.substr(0, kSubtitle - 3) + "...";
-  Chart chart{shape + " over " + given.mesh().describe(), subtitle, {{}}, {}};
-  Panel& panel = chart.panels[0];
+  Chart chart{shape + " over " + given.mesh().describe(), subtitle};
   std::set<double> row_edges{0}, column_edges{0};
   size_t left_out = 0;
   for (int64_t s = 0; s < layout.shard_count(); ++s) {
@@ -69,12 +61,12 @@ std::string layout_picture(const Layout& given) {
     for (const Block& b : blocks_of(layout, ranks[0])) {
       const auto x = static_cast<double>(b.col), y = static_cast<double>(b.row);
       const auto width = static_cast<double>(b.cols), height = static_cast<double>(b.rows);
-      panel.boxes.push_back({style, x, y, width, height});
+      chart.boxes.push_back({style, x, y, width, height});
       column_edges.insert({x, x + width});
       row_edges.insert({y, y + height});
       elements += b.numel();
     }
-    MUONRT_REQUIRE(panel.boxes.size() <= kMostBlocks, Status::kInvalidArgument,
+    MUONRT_REQUIRE(chart.boxes.size() <= kMostBlocks, Status::kInvalidArgument,
                    "picture: more than ", kMostBlocks,
                    " rectangles (they could not be told apart); draw a smaller shape with the same "
                    "layout");
@@ -86,9 +78,12 @@ std::string layout_picture(const Layout& given) {
   }
   if (left_out) chart.legend.push_back({{}, fmt::format("and {} more", left_out)});
   const auto height = static_cast<double>(rows), width = static_cast<double>(cols);
-  panel.x = axis_of("column", 0, width, column_edges);
-  panel.y = axis_of("row", height, 0, row_edges);
-  choose_size(panel, height, width);
+  chart.x = axis_of("column", 0, width, column_edges);
+  chart.y = axis_of("row", height, 0, row_edges);
+  // Elements are squares, unless one side would then be too short to read.
+  const double element = std::min({kWidth / width, kHeight / height, kLargestElement});
+  chart.width = std::max(element * width, kLeast);
+  chart.height = std::max(element * height, kLeast);
   return chart.svg();
 }
 

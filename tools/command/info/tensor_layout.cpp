@@ -87,7 +87,7 @@ LayoutText text_of(const LayoutWords& words, const ModelTensor& tensor, size_t i
   std::vector<int> free;
   for (const int k : before.replica_dims()) free.push_back(k);
   const int64_t shards = before.mesh().count_over(free);
-  if (words.last == "row_bounds") {
+  if (words.last == "row-bounds") {
     text.row_bounds =
         fmt::format("{}", fmt::join(uneven_bounds(tensor.shape[0], shards, index), ","));
   } else if (words.last == "owner") {

@@ -18,7 +18,7 @@ struct LayoutWords {
   std::string stack;       // of stacks; "": as matrices
   std::string reading, flat_dims;
   std::string cuts;  // in place of placements
-  /// "row_bounds", "owner" or "flat" over the mesh dims that no cut names, the numbers uneven and
+  /// "row-bounds", "owner" or "flat" over the mesh dims that no cut names, the numbers uneven and
   /// different for each tensor; or "".
   std::string last;
 };

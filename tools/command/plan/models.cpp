@@ -21,6 +21,17 @@ void add(Tensors& to, const std::string& name, std::vector<int64_t> shape, bool 
   to.push_back({name, std::move(shape), muon, {}});
 }
 
+/// Embedding, layers, norm and a separate head.
+template <class AddLayer>
+Tensors language_model(int64_t d, int64_t layers, int64_t vocab, AddLayer add_layer_to) {
+  Tensors out;
+  add(out, "embed", {vocab, d}, false);
+  for (int64_t l = 0; l < layers; ++l) add_layer_to(out, l);
+  add(out, "norm", {d}, false);
+  add(out, "head", {vocab, d}, false);
+  return out;
+}
+
 /// Matrices and stacks of a layer are for Muon, its vectors for AdamW.
 void add_layer(Tensors& to, int64_t layer, const std::vector<Named>& tensors) {
   for (const auto& [name, shape] : tensors) {
@@ -33,9 +44,7 @@ struct Llama {
 };
 Tensors llama(const Llama& m) {
   const int64_t kv = m.kv_heads * (m.d / m.heads);
-  Tensors out;
-  add(out, "embed", {m.vocab, m.d}, false);
-  for (int64_t l = 0; l < m.layers; ++l) {
+  return language_model(m.d, m.layers, m.vocab, [&](Tensors& out, int64_t l) {
     add_layer(out, l,
               {{"attn_norm", {m.d}},
                {"q", {m.d, m.d}},
@@ -46,10 +55,7 @@ Tensors llama(const Llama& m) {
                {"gate", {m.ffn, m.d}},
                {"up", {m.ffn, m.d}},
                {"down", {m.d, m.ffn}}});
-  }
-  add(out, "norm", {m.d}, false);
-  add(out, "head", {m.vocab, m.d}, false);
-  return out;
+  });
 }
 
 struct Qwen3Moe {
@@ -57,9 +63,7 @@ struct Qwen3Moe {
 };
 Tensors qwen3_moe(const Qwen3Moe& m) {
   const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  Tensors out;
-  add(out, "embed", {m.vocab, m.d}, false);
-  for (int64_t l = 0; l < m.layers; ++l) {
+  return language_model(m.d, m.layers, m.vocab, [&](Tensors& out, int64_t l) {
     add_layer(out, l,
               {{"attn_norm", {m.d}},
                {"q", {q, m.d}},
@@ -73,10 +77,7 @@ Tensors qwen3_moe(const Qwen3Moe& m) {
                {"experts_gate", {m.experts, m.expert_ffn, m.d}},
                {"experts_up", {m.experts, m.expert_ffn, m.d}},
                {"experts_down", {m.experts, m.d, m.expert_ffn}}});
-  }
-  add(out, "norm", {m.d}, false);
-  add(out, "head", {m.vocab, m.d}, false);
-  return out;
+  });
 }
 
 /// Multi-head latent attention, the first layers dense: DeepSeek-V3 and its relatives.
@@ -86,9 +87,7 @@ struct Latent {
 Tensors latent(const Latent& m) {
   constexpr int64_t kNope = 128, kRope = 64, kValue = 128;
   const int64_t q = m.heads * (kNope + kRope), shared = m.expert_ffn * m.shared;
-  Tensors out;
-  add(out, "embed", {m.vocab, m.d}, false);
-  for (int64_t l = 0; l < m.layers; ++l) {
+  return language_model(m.d, m.layers, m.vocab, [&](Tensors& out, int64_t l) {
     add_layer(out, l, {{"attn_norm", {m.d}}, {"ffn_norm", {m.d}}});
     if (m.q_rank > 0) {
       add_layer(out, l,
@@ -103,7 +102,7 @@ Tensors latent(const Latent& m) {
                {"o", {m.d, m.heads * kValue}}});
     if (l < m.dense) {
       add_layer(out, l, {{"gate", {m.ffn, m.d}}, {"up", {m.ffn, m.d}}, {"down", {m.d, m.ffn}}});
-      continue;
+      return;
     }
     add_layer(out, l,
               {{"router", {m.experts, m.d}},
@@ -114,10 +113,7 @@ Tensors latent(const Latent& m) {
                {"shared_gate", {shared, m.d}},
                {"shared_up", {shared, m.d}},
                {"shared_down", {m.d, shared}}});
-  }
-  add(out, "norm", {m.d}, false);
-  add(out, "head", {m.vocab, m.d}, false);
-  return out;
+  });
 }
 
 /// As in llm.c: fused QKV, biases, tied head.
@@ -146,33 +142,15 @@ Tensors gpt2() {
   return out;
 }
 
-const std::map<std::string, Tensors (*)()>& models() {
-  static const std::map<std::string, Tensors (*)()> list = {
-      {"gpt2-124m", gpt2},
-      {"llama3-8b",
-       [] {
-         return llama({4096, 32, 32, 8, 14336, 128256});
-       }},
-      {"llama3-70b",
-       [] {
-         return llama({8192, 80, 64, 8, 28672, 128256});
-       }},
-      {"qwen3-30b-a3b",
-       [] {
-         return qwen3_moe({2048, 48, 32, 4, 128, 128, 768, 151936});
-       }},
-      {"moonlight-16b-a3b",
-       [] {
-         return latent({2048, 27, 1, 16, 11264, 1408, 64, 2, 0, 512, 163840});
-       }},
-      {"deepseek-v3",
-       [] {
-         return latent({7168, 61, 3, 128, 18432, 2048, 256, 1, 1536, 512, 129280});
-       }},
-      {"kimi-k2",
-       [] {
-         return latent({7168, 61, 1, 64, 18432, 2048, 384, 1, 1536, 512, 163840});
-       }},
+const std::map<std::string, Tensors>& models() {
+  static const std::map<std::string, Tensors> list = {
+      {"gpt2-124m", gpt2()},
+      {"llama3-8b", llama({4096, 32, 32, 8, 14336, 128256})},
+      {"llama3-70b", llama({8192, 80, 64, 8, 28672, 128256})},
+      {"qwen3-30b-a3b", qwen3_moe({2048, 48, 32, 4, 128, 128, 768, 151936})},
+      {"moonlight-16b-a3b", latent({2048, 27, 1, 16, 11264, 1408, 64, 2, 0, 512, 163840})},
+      {"deepseek-v3", latent({7168, 61, 3, 128, 18432, 2048, 256, 1, 1536, 512, 129280})},
+      {"kimi-k2", latent({7168, 61, 1, 64, 18432, 2048, 384, 1, 1536, 512, 163840})},
   };
   return list;
 }
@@ -212,14 +190,14 @@ int64_t ModelTensor::elements() const {
 
 std::vector<std::string> model_names() {
   std::vector<std::string> out;
-  for (const auto& [name, make] : models()) out.push_back(name);
+  for (const auto& [name, tensors] : models()) out.push_back(name);
   return out;
 }
 
 std::vector<ModelTensor> model_tensors(const std::string& text) {
   constexpr int64_t kMostTensors = 1 << 20;  // fifteen times as many as the largest model has
   const auto known = models().find(text);
-  if (known != models().end()) return known->second();
+  if (known != models().end()) return known->second;
   Tensors out;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());

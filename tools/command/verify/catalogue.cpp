@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
+#include <sstream>
+#include <string>
 
 #include "support/catalogue.hpp"
 
@@ -13,146 +17,127 @@ namespace {
 
 using Sizes = std::vector<int>;
 
-std::string mesh_text(const std::vector<const char*>& names, const Sizes& sizes) {
-  std::string out;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    out += fmt::format("{}{}={}", i > 0 ? "," : "", names[i], sizes[i]);
+/// A layout: a mesh, and the options of `muonrt layout`. In braces are a, b and c, the sizes of the
+/// mesh (of the first, second and third dimension), and lists of ranks.
+struct Form {
+  const char *name, *mesh, *words;
+};
+
+constexpr Form kForms[] = {
+    {"replicated (DDP)", "dp={a}", "--placements R"},
+    {"rows (FSDP2)", "dp={a}", "--placements S(0)"},
+    {"columns (TP)", "dp={a}", "--placements S(1)"},
+    {"gate_up (strided by 2)", "dp={a}", "--placements SS(0,2)"},
+    {"every n-th row (strided by 5)", "dp={a}", "--placements SS(0,5)"},
+    {"heads of 3 rows (units)", "dp={a}", "--cuts dp:0:1:3"},
+    {"row bounds (Megatron-FSDP)", "dp={a}", "--row-bounds ..."},
+    {"whole tensors (layer-wise owner)", "dp={a}", "--owner ..."},
+    {"flat ranges (ZeRO, FSDP1)", "dp={a}", "--flat ..."},
+    {"gradients not reduced (DDP)", "dp={a}", "--placements P"},
+    {"gradients not reduced, shuffled", "dp={a}", "--rank-array {shuffled} --placements P"},
+    {"rows, ranks shuffled", "dp={a}", "--rank-array {shuffled} --placements S(0)"},
+    {"rows, without rank 0", "dp={a_less_1}", "--rank-array {without_0} --placements S(0)"},
+    {"HSDP", "dp={a},fsdp={b}", "--placements R,S(0)"},
+    {"HSDP, gradients not reduced", "dp={a},fsdp={b}", "--placements P,S(0)"},
+    {"FSDP twice (nested)", "dp={a},fsdp={b}", "--placements S(0),S(0)"},
+    {"FSDP over both (flattened)", "dp={a},fsdp={b}", "--cuts dp*fsdp:0"},
+    {"FSDP2 x TP by columns", "dp={a},tp={b}", "--placements S(0),S(1)"},
+    {"FSDP2 x TP by rows, literal", "dp={a},tp={b}", "--placements SS(0,{b}),S(0)"},
+    {"FSDP2 x TP by rows, ordered", "dp={a},tp={b}",
+     "--placements SS(0,{b}),S(0) --reading ordered"},
+    {"shard left of strided", "dp={a},tp={b}", "--placements S(0),SS(0,2)"},
+    {"FSDP2 x TP of gate_up", "dp={a},tp={b}", "--cuts tp:0:2,dp:0"},
+    {"TP x ZeRO (flat ranges)", "dp={a},tp={b}", "--cuts tp:0 --flat ..."},
+    {"TP x row bounds", "dp={a},tp={b}", "--cuts tp:1 --row-bounds ..."},
+    {"FSDP2 x TP, ranks shuffled", "dp={a},tp={b}",
+     "--rank-array {shuffled} --placements S(1),S(0)"},
+    {"experts: EP x FSDP", "fsdp={a},ep={b}", "--placements S(0),R (stacks: SS(0,{b}),S(0))"},
+    {"HSDP x TP by columns", "dp={a},fsdp={b},tp={c}", "--placements R,S(0),S(1)"},
+    {"HSDP x TP, not reduced", "dp={a},fsdp={b},tp={c}", "--placements R,P,S(1)"},
+    {"HSDP x TP by rows", "dp={a},fsdp={b},tp={c}",
+     "--placements R,SS(0,{c}),S(0) --reading ordered"},
+    {"FSDP2 over dp x cp, TP", "dp={a},cp={b},tp={c}",
+     "--placements SS(0,{c}),SS(0,{c}),S(0) --reading ordered --flat-dims dp*cp"},
+    {"two strided, literal", "dp={a},cp={b},tp={c}", "--placements SS(0,{bc}),SS(0,{c}),S(0)"},
+    {"two strided, ordered", "dp={a},cp={b},tp={c}",
+     "--placements SS(0,{bc}),SS(0,{c}),S(0) --reading ordered"},
+    {"experts: EP x EFSDP x TP", "efsdp={a},ep={b},tp={c}",
+     "--placements S(0),R,S(1) (stacks: SS(1,{c}),S(0),S(1))"},
+};
+
+/// The squarest mesh of two dimensions above 1; empty if there is none.
+Sizes square_mesh(int ranks) {
+  for (int a = static_cast<int>(std::sqrt(ranks)); a >= 2; --a) {
+    if (ranks % a == 0) return {a, ranks / a};
+  }
+  return {};
+}
+
+/// A mesh of three dimensions, the middle one 1 if `ranks` has too few factors; empty for a prime.
+Sizes cube_mesh(int ranks) {
+  for (int a = 2; a * 2 <= ranks; ++a) {
+    const Sizes rest = ranks % a == 0 ? square_mesh(ranks / a) : Sizes();
+    if (!rest.empty()) return {a, rest[0], rest[1]};
+  }
+  const Sizes square = square_mesh(ranks);
+  return square.empty() ? square : Sizes{square[0], 1, square[1]};
+}
+
+/// From the last rank down, neighbours swapped here and there.
+Sizes shuffled(int ranks) {
+  Sizes list(static_cast<size_t>(ranks));
+  std::iota(list.rbegin(), list.rend(), 0);
+  for (size_t i = 2; i < list.size(); i += 3) std::swap(list[i], list[i - 1]);
+  return list;
+}
+
+/// Of words such as "--cuts tp:0 --flat ...".
+LayoutWords parse(const std::string& words) {
+  std::map<std::string, std::string> options;
+  std::istringstream in(words);
+  for (std::string option, value; in >> option >> value;) options[option] = value;
+  LayoutWords out;
+  out.rank_array = options["--rank-array"];
+  out.placements = options["--placements"];
+  out.stack = options["(stacks:"];
+  if (!out.stack.empty()) out.stack.pop_back();
+  out.reading = options["--reading"];
+  out.flat_dims = options["--flat-dims"];
+  out.cuts = options["--cuts"];
+  for (const char* last : {"row-bounds", "owner", "flat"}) {
+    if (options.contains(std::string("--") + last)) out.last = last;
   }
   return out;
 }
 
-/// 0 .. size - 1 in another order: from the last one down, neighbours swapped here and there.
-std::string shuffled(int size) {
-  Sizes ranks(static_cast<size_t>(size));
-  std::iota(ranks.rbegin(), ranks.rend(), 0);
-  for (size_t i = 2; i < ranks.size(); i += 3) std::swap(ranks[i], ranks[i - 1]);
-  return fmt::format("{}", fmt::join(ranks, ","));
-}
-
-/// Entries are name, placements (or cuts), reading, flat dims.
-class List {
- public:
-  void mesh(std::string text, std::string rank_array = {}) {
-    mesh_ = std::move(text);
-    rank_array_ = std::move(rank_array);
-  }
-  LayoutWords& placed(const std::string& name, const std::string& placements,
-                      const std::string& reading = "literal", const std::string& flat_dims = {}) {
-    LayoutWords& words = add(name);
-    words.placements = placements;
-    words.reading = reading;
-    words.flat_dims = flat_dims;
-    return words;
-  }
-  void cut(const std::string& name, const std::string& cuts, const std::string& last = {}) {
-    LayoutWords& words = add(name);
-    words.cuts = cuts;
-    words.last = last;
-  }
-  std::vector<LayoutWords> take() { return std::move(list_); }
-
- private:
-  LayoutWords& add(const std::string& name) {
-    LayoutWords& words = list_.emplace_back();
-    words.name = name;
-    words.mesh = mesh_;
-    words.rank_array = rank_array_;
-    return words;
-  }
-  std::string mesh_, rank_array_;
-  std::vector<LayoutWords> list_;
-};
-
-void one_dim(List& list, int n) {
-  list.mesh(mesh_text({"dp"}, {n}));
-  list.placed("replicated (DDP)", "R");
-  list.placed("rows (FSDP2)", "S(0)");
-  list.placed("columns (TP)", "S(1)");
-  list.placed("gate_up (strided by 2)", "SS(0,2)");
-  list.placed("every n-th row (strided by 5)", "SS(0,5)");
-  list.cut("heads of 3 rows (units)", "dp:0:1:3");
-  list.cut("row bounds (Megatron-FSDP)", "", "row_bounds");
-  list.cut("whole tensors (layer-wise owner)", "", "owner");
-  list.cut("flat ranges (ZeRO, FSDP1)", "", "flat");
-  list.placed("gradients not reduced (DDP)", "P");
-  if (n == 1) return;
-  list.mesh(mesh_text({"dp"}, {n}), shuffled(n));
-  list.placed("gradients not reduced, shuffled", "P");
-  list.placed("rows, ranks shuffled", "S(0)");
-  list.mesh(mesh_text({"dp"}, {n - 1}), fmt::format("{}", fmt::join(
-                                                              [n] {
-                                                                Sizes ranks;
-                                                                for (int r = 1; r < n; ++r)
-                                                                  ranks.push_back(r);
-                                                                return ranks;
-                                                              }(),
-                                                              ",")));
-  list.placed("rows, without rank 0", "S(0)");
-}
-
-void two_dims(List& list, int a, int b) {
-  list.mesh(mesh_text({"dp", "fsdp"}, {a, b}));
-  list.placed("HSDP", "R,S(0)");
-  list.placed("HSDP, gradients not reduced", "P,S(0)");
-  list.placed("FSDP twice (nested)", "S(0),S(0)");
-  list.cut("FSDP over both (flattened)", "dp*fsdp:0");
-  list.mesh(mesh_text({"dp", "tp"}, {a, b}));
-  list.placed("FSDP2 x TP by columns", "S(0),S(1)");
-  list.placed("FSDP2 x TP by rows, literal", fmt::format("SS(0,{}),S(0)", b));
-  list.placed("FSDP2 x TP by rows, ordered", fmt::format("SS(0,{}),S(0)", b), "ordered");
-  list.placed("shard left of strided", "S(0),SS(0,2)");
-  list.cut("FSDP2 x TP of gate_up", "tp:0:2,dp:0");
-  list.cut("TP x ZeRO (flat ranges)", "tp:0", "flat");
-  list.cut("TP x row bounds", "tp:1", "row_bounds");
-  list.mesh(mesh_text({"dp", "tp"}, {a, b}), shuffled(a * b));
-  list.placed("FSDP2 x TP, ranks shuffled", "S(1),S(0)");
-  list.mesh(mesh_text({"fsdp", "ep"}, {a, b}));
-  list.placed("experts: EP x FSDP", "S(0),R").stack = fmt::format("SS(0,{}),S(0)", b);
-}
-
-void three_dims(List& list, int a, int b, int c) {
-  list.mesh(mesh_text({"dp", "fsdp", "tp"}, {a, b, c}));
-  list.placed("HSDP x TP by columns", "R,S(0),S(1)");
-  list.placed("HSDP x TP, not reduced", "R,P,S(1)");
-  list.placed("HSDP x TP by rows", fmt::format("R,SS(0,{}),S(0)", c), "ordered");
-  list.mesh(mesh_text({"dp", "cp", "tp"}, {a, b, c}));
-  list.placed("FSDP2 over dp x cp, TP", fmt::format("SS(0,{0}),SS(0,{0}),S(0)", c), "ordered",
-              "dp*cp");
-  list.placed("two strided, literal", fmt::format("SS(0,{}),SS(0,{}),S(0)", b * c, c));
-  list.placed("two strided, ordered", fmt::format("SS(0,{}),SS(0,{}),S(0)", b * c, c), "ordered");
-  list.mesh(mesh_text({"efsdp", "ep", "tp"}, {a, b, c}));
-  list.placed("experts: EP x EFSDP x TP", "S(0),R,S(1)").stack =
-      fmt::format("SS(1,{}),S(0),S(1)", c);
-}
-
-std::vector<LayoutWords> layouts(int ranks, bool full) {
-  std::vector<Sizes> squares, cubes;
-  for (int a = 2; a <= ranks; ++a) {
-    for (int b = 1; ranks % a == 0 && b <= ranks / a; ++b) {
-      const int c = ranks / a / b;
-      if (c < 2 || a * b * c != ranks) continue;
-      // Dimensions of size 1 cut nothing, but stand in every list; once is enough.
-      if (b == 1) squares.push_back({a, c});
-      cubes.push_back({a, b, c});
-    }
-  }
-  if (!full) {
-    // The squarest; the first cube without a 1, if there is one.
-    const auto squarer = [](const Sizes& m, const Sizes& n) { return m[0] + m[1] < n[0] + n[1]; };
-    std::stable_sort(squares.begin(), squares.end(), squarer);
-    const auto solid = [](const Sizes& m) { return m[1] > 1; };
-    std::stable_partition(cubes.begin(), cubes.end(), solid);
-    squares.resize(std::min<size_t>(squares.size(), 1));
-    cubes.resize(std::min<size_t>(cubes.size(), 1));
-  }
-  List list;
-  one_dim(list, ranks);
-  for (const Sizes& m : squares) two_dims(list, m[0], m[1]);
-  for (const Sizes& m : cubes) three_dims(list, m[0], m[1], m[2]);
-  return list.take();
-}
-
 }  // namespace
+
+std::vector<ListedLayout> verify_layouts(int ranks) {
+  const Sizes meshes[] = {{ranks}, square_mesh(ranks), cube_mesh(ranks)};
+  Sizes others(static_cast<size_t>(ranks - 1));
+  std::iota(others.begin(), others.end(), 1);
+  std::vector<ListedLayout> out;
+  for (const Form& form : kForms) {
+    const std::string mesh = form.mesh;
+    Sizes sizes = meshes[std::count(mesh.begin(), mesh.end(), ',')];
+    const bool other_ranks = std::string(form.words).starts_with("--rank-array");
+    if (sizes.empty() || (ranks == 1 && other_ranks)) continue;
+    sizes.resize(3, 1);
+    const auto filled = [&](const char* text) {
+      return fmt::format(fmt::runtime(text), fmt::arg("a", sizes[0]), fmt::arg("b", sizes[1]),
+                         fmt::arg("c", sizes[2]), fmt::arg("bc", sizes[1] * sizes[2]),
+                         fmt::arg("a_less_1", ranks - 1),
+                         fmt::arg("shuffled", fmt::join(shuffled(ranks), ",")),
+                         fmt::arg("without_0", fmt::join(others, ",")));
+    };
+    ListedLayout& listed = out.emplace_back();
+    listed.arguments = filled(form.words);
+    listed.words = parse(listed.arguments);
+    listed.words.name = form.name;
+    listed.words.mesh = filled(form.mesh);
+  }
+  return out;
+}
 
 const std::vector<Numerics>& all_numerics() {
   constexpr int32_t f32 = MUONRT_DTYPE_F32, bf16 = MUONRT_DTYPE_BF16;
@@ -163,25 +148,21 @@ const std::vector<Numerics>& all_numerics() {
   return list;
 }
 
-std::vector<VerifyCase> verify_cases(int ranks, bool full) {
+std::vector<VerifyCase> verify_cases(int ranks) {
   constexpr int32_t kWindows[] = {1, 2, 3, 8};
   constexpr int64_t kBudgets[] = {4096, 1 << 20, 16384};
-  const std::vector<LayoutWords> forms = layouts(ranks, full);
   const size_t dtypes = all_numerics().size();
   std::vector<VerifyCase> out;
-  for (size_t i = 0; i < forms.size(); ++i) {
-    for (size_t k = 0; k < (full ? 2 * dtypes : 1); ++k) {
-      const size_t turn = out.size();
-      VerifyCase& c = out.emplace_back();
-      c.layout = forms[i];
-      c.run.numerics = all_numerics()[full ? k / 2 : turn % dtypes];
-      c.run.commit =
-          (full ? k : turn / dtypes) % 2 == 0 ? MUONRT_COMMIT_ATOMIC : MUONRT_COMMIT_EAGER;
-      c.run.window = kWindows[(turn + turn / 4) % std::size(kWindows)];
-      c.run.chunk_bytes = kBudgets[turn % std::size(kBudgets)];
-      c.run.threads = turn % 5 == 4 ? 2 : 1;
-      c.run.poison = true;
-    }
+  for (const ListedLayout& listed : verify_layouts(ranks)) {
+    const size_t turn = out.size();
+    VerifyCase& c = out.emplace_back();
+    c.layout = listed.words;
+    c.run.numerics = all_numerics()[turn % dtypes];
+    c.run.commit = turn / dtypes % 2 == 0 ? MUONRT_COMMIT_ATOMIC : MUONRT_COMMIT_EAGER;
+    c.run.window = kWindows[(turn + turn / 4) % std::size(kWindows)];
+    c.run.chunk_bytes = kBudgets[turn % std::size(kBudgets)];
+    c.run.threads = turn % 5 == 4 ? 2 : 1;
+    c.run.poison = true;
   }
   return out;
 }

@@ -63,42 +63,17 @@ Sharded::Sharded(Comm& comm, const std::vector<ModelTensor>& tensors,
     make_shard(i, tensors[i], layouts.empty() ? nullptr : &layouts[i]);
   }
   make_optimizer(comm, tensors, layouts);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    Shard& shard = shards_[i];
-    const auto index = static_cast<int64_t>(i);
-    shard.keeps_state = optimizer_->state(index, MUONRT_STATE_MOMENTUM).place == MUONRT_PLACE_LOCAL;
-    if (shard.keeps_state) shard.momentum = take_state(i, MUONRT_STATE_MOMENTUM);
-    if (!tensors[i].muon && shard.keeps_state) {
-      shard.variance = take_state(i, MUONRT_STATE_VARIANCE);
-    }
-    if (settings.numerics.data == MUONRT_DTYPE_BF16) {
-      shard.master = take_state(i, MUONRT_STATE_MASTER);
-    }
-  }
-  fetch();
-}
-
-Sharded::State Sharded::take_state(size_t tensor, int32_t kind) {
-  const void* data = optimizer_->state(static_cast<int64_t>(tensor), kind).data;
-  if (memory_.on_host() || !data) return {static_cast<const float*>(data), nullptr, {}};
-  return {nullptr, data, {}};
 }
 
 void Sharded::fetch() {
   if (memory_.on_host()) return;
-  for (Shard& shard : shards_) {
-    shard.data = memory_.read(shard.far_data, std::ssize(shard.data));
-    for (State* state : {&shard.momentum, &shard.variance, &shard.master}) {
-      if (!state->far) continue;
-      state->copy = memory_.read(state->far, shard.elements * int64_t{sizeof(float)});
-      state->at = reinterpret_cast<const float*>(state->copy.data());
-    }
-  }
+  for (Shard& s : shards_) s.data = memory_.read(s.far_data, std::ssize(s.data));
 }
 
 void Sharded::make_shard(size_t index, const ModelTensor& tensor, const TensorLayout* layout) {
   Shard& shard = shards_[index];
   shard.seed = tensor.seed();
+  shard.muon = tensor.muon;
   shard.stretches =
       layout ? layout->stretches(rank_) : std::vector<Stretch>{{0, 0, tensor.elements()}};
   for (const Stretch& s : shard.stretches) shard.elements += s.count;
@@ -216,47 +191,47 @@ float Sharded::data_at(size_t tensor, int64_t local) const {
   return to_f32(half);
 }
 
-const float* Sharded::state(size_t tensor, int32_t kind) const {
+std::vector<float> Sharded::state(size_t tensor, int32_t kind) {
   const Shard& shard = shards_[tensor];
-  if (kind == MUONRT_STATE_MOMENTUM) return shard.momentum.at;
-  return kind == MUONRT_STATE_VARIANCE ? shard.variance.at : shard.master.at;
+  const bool master = kind == MUONRT_STATE_MASTER;
+  if (master ? settings_.numerics.data != MUONRT_DTYPE_BF16
+             : kind == MUONRT_STATE_VARIANCE && shard.muon) {
+    return {};
+  }
+  const muonrt_state_view_t view = optimizer_->state(static_cast<int64_t>(tensor), kind);
+  if (view.place != MUONRT_PLACE_LOCAL) return {};
+  std::vector<float> out(static_cast<size_t>(shard.elements), NAN);
+  if (!view.data || out.empty()) return out;
+  const std::vector<unsigned char> bytes = memory_.read(view.data, shard.elements * 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
 }
 
-float Sharded::state_at(size_t tensor, int32_t kind, int64_t local) const {
-  const float* at = state(tensor, kind);
-  return at ? at[local] : NAN;
-}
-
-WholeTensor Sharded::whole(size_t tensor) const {
+WholeTensor Sharded::whole(size_t tensor) {
   const Shard& shard = shards_[tensor];
-  const auto numel = static_cast<size_t>(shard.elements);
-  const auto bytes = [&](const float* from) {
-    std::vector<unsigned char> out(from ? numel * 4 : 0);
-    if (!out.empty()) std::memcpy(out.data(), from, out.size());
-    return out;
-  };
   const unsigned char* data = shard.data.data() + shard.data_at;
-  return {{data, data + numel * static_cast<size_t>(bytes_of(settings_.numerics.data))},
-          bytes(shard.momentum.at),
-          bytes(shard.variance.at),
-          bytes(shard.master.at)};
+  return {{data, data + shard.elements * bytes_of(settings_.numerics.data)},
+          state(tensor, MUONRT_STATE_MOMENTUM),
+          state(tensor, MUONRT_STATE_VARIANCE),
+          state(tensor, MUONRT_STATE_MASTER)};
 }
 
-int64_t Sharded::wrong_bits(size_t tensor, const WholeTensor& expected) const {
+int64_t Sharded::wrong_bits(size_t tensor, const WholeTensor& expected) {
   const Shard& shard = shards_[tensor];
   const int64_t size = bytes_of(settings_.numerics.data);
   const unsigned char* data = shard.data.data() + shard.data_at;
-  const auto differs = [](const float* mine, const std::vector<unsigned char>& whole, int64_t local,
-                          int64_t element) {
-    return mine && std::memcmp(mine + local, whole.data() + element * 4, 4) != 0;
+  const WholeTensor mine = whole(tensor);
+  const auto differs = [](const std::vector<float>& state, int64_t local,
+                          const std::vector<float>& whole, int64_t element) {
+    return !state.empty() && std::memcmp(state.data() + local, whole.data() + element, 4) != 0;
   };
   int64_t wrong = 0;
   visit(tensor, [&](int64_t element, int64_t local) {
     wrong += std::memcmp(data + local * size, expected.data.data() + element * size,
                          static_cast<size_t>(size)) != 0 ||
-             differs(shard.momentum.at, expected.momentum, local, element) ||
-             differs(shard.variance.at, expected.variance, local, element) ||
-             differs(shard.master.at, expected.master, local, element);
+             differs(mine.momentum, local, expected.momentum, element) ||
+             differs(mine.variance, local, expected.variance, element) ||
+             differs(mine.master, local, expected.master, element);
   });
   for (int64_t i = 0; i < shard.data_at; ++i)
     wrong += shard.data[static_cast<size_t>(i)] != kRedZoneByte;

@@ -22,7 +22,6 @@ constexpr double kRate = 0.02;
 
 struct Arguments {
   int ranks = 0, steps = 3, plant = -1;
-  std::string catalogue = "quick";
   RunDevice where;
   bool list = false, json = false;
 };
@@ -61,7 +60,9 @@ Truth make_truth(const std::vector<ModelTensor>& tensors, const Numerics& numeri
   return out;
 }
 
-void compare(const Sharded& sharded, size_t tensor, const Expected& expected, Found& found) {
+void compare(Sharded& sharded, size_t tensor, const Expected& expected, Found& found) {
+  const std::vector<float> momentum = sharded.state(tensor, MUONRT_STATE_MOMENTUM);
+  const std::vector<float> variance = sharded.state(tensor, MUONRT_STATE_VARIANCE);
   sharded.visit(tensor, [&](int64_t element, int64_t local) {
     const auto at = static_cast<size_t>(element);
     double worst = 0;  // as a share of the tolerance; not a number counts as wrong
@@ -72,15 +73,9 @@ void compare(const Sharded& sharded, size_t tensor, const Expected& expected, Fo
     };
     const double value = sharded.data_at(tensor, local);
     look(value, expected.data[at], expected.tolerance);
-    const bool state = sharded.keeps_state(tensor);
-    if (state) {
-      look(sharded.state_at(tensor, MUONRT_STATE_MOMENTUM, local), expected.momentum[at],
-           expected.momentum_tolerance);
-    }
-    if (state && !expected.variance.empty()) {
-      look(sharded.state_at(tensor, MUONRT_STATE_VARIANCE, local), expected.variance[at],
-           expected.variance_tolerance);
-    }
+    const auto here = static_cast<size_t>(local);
+    if (!momentum.empty()) look(momentum[here], expected.momentum[at], expected.momentum_tolerance);
+    if (!variance.empty()) look(variance[here], expected.variance[at], expected.variance_tolerance);
     ++found.elements;
     found.wrong += !(worst <= 1);
     if (!(worst <= found.ratio)) found.ratio = worst;
@@ -135,7 +130,6 @@ Table make_table(const std::vector<VerifyCase>& cases) {
                 {"commit", "commit", kLeft, 6},
                 {"window", "window"},
                 {"chunk_bytes", "chunk", Table::Align::kRight, 8},
-                {"parameters", "params"},
                 {"elements", "elements", Table::Align::kRight, 9},
                 {"max_error", "max error", Table::Align::kRight, 9},
                 {"of_tolerance", "of tol.", Table::Align::kRight, 7},
@@ -144,11 +138,10 @@ Table make_table(const std::vector<VerifyCase>& cases) {
                 {"step_ms", "step ms", Table::Align::kRight, 7}});
 }
 
-void add_row(Table& table, const VerifyCase& c, size_t parameters, const Found& f) {
+void add_row(Table& table, const VerifyCase& c, const Found& f) {
   table.add({cell::word(c.layout.name), cell::word(c.layout.mesh), cell::word(c.run.numerics.name),
              cell::word(c.run.commit == MUONRT_COMMIT_EAGER ? "eager" : "atomic"),
-             cell::count(c.run.window), cell::bytes(c.run.chunk_bytes),
-             cell::count(static_cast<int64_t>(parameters)), cell::count(f.elements),
+             cell::count(c.run.window), cell::bytes(c.run.chunk_bytes), cell::count(f.elements),
              cell::scientific(f.error), cell::number(f.ratio, 3), cell::count(f.wrong),
              cell::count(f.bits), cell::number(f.seconds * 1e3, 1)});
 }
@@ -190,7 +183,7 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
     const Found f = total(comm, mine);
     wrong += f.wrong;
     bits += f.bits;
-    add_row(table, c, tensors.size(), f);
+    add_row(table, c, f);
     if (talk) fmt::print("{}", table.row(i));
     std::fflush(stdout);
   }
@@ -198,7 +191,6 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
   if (root && a.json) {
     fmt::print("{}\n", json_object({{"ranks", fmt::format("{}", comm.size())},
                                     {"steps", fmt::format("{}", a.steps)},
-                                    {"catalogue", json_text(a.catalogue)},
                                     {"wrong", fmt::format("{}", wrong)},
                                     {"wrong_bits", fmt::format("{}", bits)},
                                     {"rows", table.json()}}));
@@ -208,34 +200,13 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
   return wrong + bits > 0 ? 1 : 0;
 }
 
-/// A layout as arguments of `muonrt layout`; numbers that differ for each tensor are left out.
-std::string arguments_of(const LayoutWords& w) {
-  std::string out;
-  const auto add = [&](const char* option, const std::string& value) {
-    if (!value.empty()) out += fmt::format("{}{} {}", out.empty() ? "" : " ", option, value);
-  };
-  add("--rank-array", w.rank_array);
-  add("--placements", w.placements);
-  if (!w.stack.empty()) add("(stacks:", w.stack + ")");
-  add("--reading", w.reading == "ordered" ? w.reading : "");
-  add("--flat-dims", w.flat_dims);
-  add("--cuts", w.cuts);
-  if (w.last == "row_bounds") add("--row-bounds", "...");
-  if (w.last == "owner") add("--owner", "...");
-  if (w.last == "flat") add("--flat", "...");
-  return out;
-}
-
 int list_cases(const Arguments& a) {
   if (launcher_rank() != 0) return 0;
   constexpr auto kLeft = Table::Align::kLeft;
   Table table({{"layout", "layout", kLeft}, {"mesh", "mesh", kLeft}, {"words", "words", kLeft}});
-  std::string last;
-  for (const VerifyCase& c : verify_cases(a.ranks == 0 ? 4 : a.ranks, a.catalogue == "full")) {
-    std::string words = arguments_of(c.layout), line = c.layout.mesh + words;
-    if (line == last) continue;  // the same layout run another way
-    last = std::move(line);
-    table.add({cell::word(c.layout.name), cell::word(c.layout.mesh), cell::word(words)});
+  for (const ListedLayout& listed : verify_layouts(a.ranks == 0 ? 4 : a.ranks)) {
+    table.add({cell::word(listed.words.name), cell::word(listed.words.mesh),
+               cell::word(listed.arguments)});
   }
   fmt::print("{}", a.json ? json_object({{"rows", table.json()}}) + "\n" : table.text());
   return 0;
@@ -255,7 +226,7 @@ int run(const Arguments& a) {
   }
   const int ranks = a.ranks == 0 && !under_launcher() ? 4 : a.ranks;
   return launch(ranks, a.where.timeout, [&](Comm& comm) {
-    const auto cases = verify_cases(comm.size(), a.catalogue == "full");
+    const auto cases = verify_cases(comm.size());
     return on_device(comm, a.where,
                      [&](Comm& between) { return verify(between, a, tensors, cases, truths); });
   });
@@ -271,11 +242,6 @@ void add_verify(CLI::App& app, Work& work) {
       ->check(CLI::Range(1, 64));
   command->add_option("--steps", a->steps, "of every layout")
       ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  command
-      ->add_option("--catalogue", a->catalogue,
-                   "quick: every layout once; full: with every dtype and commit, on more meshes")
-      ->check(CLI::IsMember({"quick", "full"}))
       ->capture_default_str();
   add_run_device_options(*command, a->where);
   command->add_flag("--list", a->list, "print the catalogue for so many ranks, run nothing");

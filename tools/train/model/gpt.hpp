@@ -13,7 +13,6 @@ namespace muonrt::train {
 /// biases, separate head. It holds no parameters and no state: every call takes full tensors, one
 /// pointer for each entry of `params()`, in that order.
 /// Threads: any number of calls at once, each with its own workspace.
-template <class T>
 class Gpt {
  public:
   explicit Gpt(const Config& config) : config_(config), specs_(param_specs(config)) {}
@@ -29,35 +28,36 @@ class Gpt {
   ///                t + 1.
   /// @param grads   shaped like `params`; overwritten.
   /// Errors: std::runtime_error if `ws` is made for fewer sequences.
-  double forward_backward(const T* const* params, const uint8_t* tokens, int64_t sequences,
-                          T grad_scale, T* const* grads, Workspace<T>& ws) const;
+  double forward_backward(const float* const* params, const uint8_t* tokens, int64_t sequences,
+                          float grad_scale, float* const* grads, Workspace& ws) const;
 
   /// The same sum without gradients.
-  double evaluate(const T* const* params, const uint8_t* tokens, int64_t sequences,
-                  Workspace<T>& ws) const;
+  double evaluate(const float* const* params, const uint8_t* tokens, int64_t sequences,
+                  Workspace& ws) const;
 
   /// Logits of the token that follows tokens[0 .. length), 1 <= length <= context.
   /// @param logits  vocab values; overwritten.
-  void next_logits(const T* const* params, const uint8_t* tokens, int64_t length, T* logits,
-                   Workspace<T>& ws) const;
+  void next_logits(const float* const* params, const uint8_t* tokens, int64_t length, float* logits,
+                   Workspace& ws) const;
 
  private:
   struct Pass {
-    const T* const* params;
+    const float* const* params;
     Tokens tokens;
     int64_t rows() const { return tokens.rows(); }
   };
-  Pass pass_of(const T* const* params, const uint8_t* tokens, int64_t sequences,
-               const Workspace<T>& ws) const;
+  Pass pass_of(const float* const* params, const uint8_t* tokens, int64_t sequences,
+               const Workspace& ws) const;
 
-  void forward(const Pass& pass, Workspace<T>& ws) const;
-  void forward_attention(const Pass& pass, int64_t layer, Workspace<T>& ws) const;
-  void forward_mlp(const Pass& pass, int64_t layer, T* out, Workspace<T>& ws) const;
-  double loss(const Pass& pass, T grad_scale, Workspace<T>& ws) const;
+  void forward(const Pass& pass, Workspace& ws) const;
+  void forward_attention(const Pass& pass, int64_t layer, Workspace& ws) const;
+  void forward_mlp(const Pass& pass, int64_t layer, float* out, Workspace& ws) const;
+  double loss(const Pass& pass, float grad_scale, Workspace& ws) const;
 
-  void backward(const Pass& pass, T* const* grads, Workspace<T>& ws) const;
-  void backward_mlp(const Pass& pass, int64_t layer, T* const* grads, Workspace<T>& ws) const;
-  void backward_attention(const Pass& pass, int64_t layer, T* const* grads, Workspace<T>& ws) const;
+  void backward(const Pass& pass, float* const* grads, Workspace& ws) const;
+  void backward_mlp(const Pass& pass, int64_t layer, float* const* grads, Workspace& ws) const;
+  void backward_attention(const Pass& pass, int64_t layer, float* const* grads,
+                          Workspace& ws) const;
 
   Config config_;
   std::vector<ParamSpec> specs_;

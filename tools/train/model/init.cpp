@@ -24,9 +24,7 @@ bool writes_to_residual(const Config& config, int64_t index) {
   return what == ParamIndex::kWo || what == ParamIndex::kWDown;
 }
 
-}  // namespace
-
-double init_deviation(const Config& config, int64_t index) {
+double deviation_of(const Config& config, int64_t index) {
   const ParamSpec spec = param_specs(config).at(static_cast<size_t>(index));
   if (spec.role == Role::kVector) return 0.0;
   if (spec.role == Role::kEmbedding) return index == ParamIndex::head(config) ? 0.02 : 0.1;
@@ -37,9 +35,11 @@ double init_deviation(const Config& config, int64_t index) {
   return deviation;
 }
 
+}  // namespace
+
 void init_param(const Config& config, uint64_t seed, int64_t index, float* out) {
   const ParamSpec spec = param_specs(config).at(static_cast<size_t>(index));
-  const double deviation = init_deviation(config, index);
+  const double deviation = deviation_of(config, index);
   for (int64_t i = 0; i < spec.elements(); ++i) {
     out[i] = spec.role == Role::kVector
                  ? 1.0f

@@ -16,7 +16,4 @@ namespace muonrt::train {
 /// to the residual stream (wo, w_down) are divided by sqrt(2 layers).
 void init_param(const Config& config, uint64_t seed, int64_t index, float* out);
 
-/// The standard deviation used for parameter `index`; 0 for gains.
-double init_deviation(const Config& config, int64_t index);
-
 }  // namespace muonrt::train

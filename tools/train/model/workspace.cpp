@@ -11,35 +11,29 @@ constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-template <class T>
-void Workspace<T>::Free::operator()(T* block) const {
-  ::operator delete(block, kAlignment);
-}
+void Workspace::Free::operator()(float* block) const { ::operator delete(block, kAlignment); }
 
-template <class T>
-Workspace<T>::Workspace(const Config& config, int64_t sequences)
+Workspace::Workspace(const Config& config, int64_t sequences)
     : config_(config), sequences_(sequences) {
   layers.resize(static_cast<size_t>(config.layers));
   const int64_t elements = place(nullptr);
-  block_.reset(
-      static_cast<T*>(::operator new(static_cast<size_t>(elements) * sizeof(T), kAlignment)));
-  std::fill_n(block_.get(), elements, T{0});
+  block_.reset(static_cast<float*>(
+      ::operator new(static_cast<size_t>(elements) * sizeof(float), kAlignment)));
+  std::fill_n(block_.get(), elements, 0.0f);
   place(block_.get());
   attention_max.resize(static_cast<size_t>(config.layers * config.heads));
   forget_attention_max();
 }
 
-template <class T>
-void Workspace<T>::forget_attention_max() {
-  std::fill(attention_max.begin(), attention_max.end(), -std::numeric_limits<T>::infinity());
+void Workspace::forget_attention_max() {
+  std::fill(attention_max.begin(), attention_max.end(), -std::numeric_limits<float>::infinity());
 }
 
 // With a null base it only counts.
-template <class T>
-int64_t Workspace<T>::place(T* base) {
-  const int64_t per_line = static_cast<int64_t>(kAlignment) / static_cast<int64_t>(sizeof(T));
+int64_t Workspace::place(float* base) {
+  const int64_t per_line = static_cast<int64_t>(kAlignment) / static_cast<int64_t>(sizeof(float));
   int64_t used = 0;
-  auto take = [&](T*& out, int64_t count) {
+  auto take = [&](float*& out, int64_t count) {
     out = base ? base + used : nullptr;
     used += (count + per_line - 1) / per_line * per_line;
   };
@@ -50,7 +44,7 @@ int64_t Workspace<T>::place(T* base) {
     take(layer.x, wide);
     take(layer.inv1, rows);
     take(layer.normed1, wide);
-    for (T** out : {&layer.q, &layer.k, &layer.v}) take(*out, wide);
+    for (float** out : {&layer.q, &layer.k, &layer.v}) take(*out, wide);
     take(layer.prob, sequences_ * config_.heads * scores);
     take(layer.mixed, wide);
     take(layer.x_mid, wide);
@@ -63,13 +57,10 @@ int64_t Workspace<T>::place(T* base) {
   take(inv, rows);
   take(normed, wide);
   take(logits, rows * config_.vocab);
-  for (T** out : {&dx, &dnormed, &dmixed, &dq, &dk, &dv}) take(*out, wide);
+  for (float** out : {&dx, &dnormed, &dmixed, &dq, &dk, &dv}) take(*out, wide);
   take(dmlp, rows * config_.d_mlp());
   take(dprob, scores);
   return used;
 }
-
-template class Workspace<float>;
-template class Workspace<double>;
 
 }  // namespace muonrt::train

@@ -11,7 +11,6 @@ namespace muonrt::train {
 
 /// Memory of one thread that runs the model: activations of a pass over at most `sequences`
 /// sequences and their gradients, allocated once. `rows` is sequences * context below.
-template <class T>
 class Workspace {
  public:
   Workspace(const Config& config, int64_t sequences);
@@ -21,50 +20,50 @@ class Workspace {
 
   /// What the forward pass of a layer leaves for the backward pass.
   struct Layer {
-    T* x = nullptr;        // rows x d_model: what enters the layer
-    T* inv1 = nullptr;     // rows
-    T* normed1 = nullptr;  // rows x d_model
-    T* q = nullptr;        // rows x d_model, head h in columns [h * head_dim, (h + 1) * head_dim)
-    T* k = nullptr;
-    T* v = nullptr;
-    T* prob = nullptr;     // sequences x heads x context x context
-    T* mixed = nullptr;    // rows x d_model: prob v, before wo
-    T* x_mid = nullptr;    // rows x d_model: after attention
-    T* inv2 = nullptr;     // rows
-    T* normed2 = nullptr;  // rows x d_model
-    T* up = nullptr;       // rows x d_mlp
-    T* act = nullptr;      // rows x d_mlp: gelu(up)
+    float* x = nullptr;        // rows x d_model: what enters the layer
+    float* inv1 = nullptr;     // rows
+    float* normed1 = nullptr;  // rows x d_model
+    float* q = nullptr;  // rows x d_model, head h in columns [h * head_dim, (h + 1) * head_dim)
+    float* k = nullptr;
+    float* v = nullptr;
+    float* prob = nullptr;     // sequences x heads x context x context
+    float* mixed = nullptr;    // rows x d_model: prob v, before wo
+    float* x_mid = nullptr;    // rows x d_model: after attention
+    float* inv2 = nullptr;     // rows
+    float* normed2 = nullptr;  // rows x d_model
+    float* up = nullptr;       // rows x d_mlp
+    float* act = nullptr;      // rows x d_mlp: gelu(up)
   };
 
-  Products<T> products;
+  Products products;
   std::vector<Layer> layers;
   /// layers x heads: the largest input of a head's softmax (scale included, over all queries and
   /// the keys they see) in the passes since `forget_attention_max`; -infinity where there was none.
-  std::vector<T> attention_max;
-  T* x = nullptr;       // rows x d_model: what leaves the last layer
-  T* inv = nullptr;     // rows
-  T* normed = nullptr;  // rows x d_model
-  T* logits = nullptr;  // rows x vocab; their gradients after the loss
+  std::vector<float> attention_max;
+  float* x = nullptr;       // rows x d_model: what leaves the last layer
+  float* inv = nullptr;     // rows
+  float* normed = nullptr;  // rows x d_model
+  float* logits = nullptr;  // rows x vocab; their gradients after the loss
 
-  T* dx = nullptr;       // rows x d_model: gradient of the residual stream
-  T* dnormed = nullptr;  // rows x d_model
-  T* dmixed = nullptr;   // rows x d_model
-  T* dq = nullptr;       // rows x d_model
-  T* dk = nullptr;
-  T* dv = nullptr;
-  T* dmlp = nullptr;   // rows x d_mlp
-  T* dprob = nullptr;  // context x context
+  float* dx = nullptr;       // rows x d_model: gradient of the residual stream
+  float* dnormed = nullptr;  // rows x d_model
+  float* dmixed = nullptr;   // rows x d_model
+  float* dq = nullptr;       // rows x d_model
+  float* dk = nullptr;
+  float* dv = nullptr;
+  float* dmlp = nullptr;   // rows x d_mlp
+  float* dprob = nullptr;  // context x context
 
  private:
   struct Free {
-    void operator()(T* block) const;
+    void operator()(float* block) const;
   };
 
-  int64_t place(T* base);
+  int64_t place(float* base);
 
   Config config_;
   int64_t sequences_;
-  std::unique_ptr<T[], Free> block_;
+  std::unique_ptr<float[], Free> block_;
 };
 
 }  // namespace muonrt::train
