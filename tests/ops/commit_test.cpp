@@ -144,6 +144,7 @@ TEST_CASE("commit: the momentum is the one whose direction was packed", "[ops]")
   machine.ops().pack_direction(
       machine.on(), fixture.pieces, {.params = on.views, .groups = on.groups},
       {.data = message.data(), .dtype = DType::kF32}, machine.put_one(Findings{}));
+  machine.finish();
   const Results after = of_reference(
       [&](Machine& m) { return committed(m, fixture, Verb::kMomentum, DType::kF32, consent()); });
   const Bytes direction = bytes_of(std::vector<float>(message.begin(), message.begin() + 35));
@@ -191,6 +192,7 @@ TEST_CASE("commit: AdamW's packed values are what its commit writes", "[ops]") {
   machine.ops().pack_adamw(machine.on(), fixture.pieces, {.params = on.views, .adam = on.adam},
                            {.data = message.data(), .dtype = DType::kF32},
                            machine.put_one(Findings{}));
+  machine.finish();
   const Results after = of_reference(
       [&](Machine& m) { return committed(m, fixture, Verb::kAdamW, DType::kF32, consent()); });
   const Bytes sent = bytes_of(std::vector<float>(message.begin(), message.begin() + 35));
@@ -276,7 +278,7 @@ TEST_CASE("ballot: reports what the findings and the rank report", "[ops]") {
     }
     return out;
   };
-  const Results expected = of_reference(run);
+  const Results expected = of_host(run);
   for (size_t i = 0; i < 4; ++i) {
     const auto ballot = value_of<Ballot>(expected[i]);
     CHECK(ballot.consent == (i == 2));

@@ -194,7 +194,7 @@ TEST_CASE("hash: changes with every bit and every place, and not with the thread
 
 TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is within 5% of an SVD",
           "[ops][health][nosan]") {
-  backends::Backend two[] = {backends::reference(), backends::host(2)};
+  auto b = backends::host(2);
   for (const auto& [name, spectrum] : eight_spectra(96)) {
     const textbook::Matrix x = textbook::rounded(
         textbook::assemble(textbook::random_svd(96, 160, spectrum, 77)), DType::kF32);
@@ -202,11 +202,9 @@ TEST_CASE("lanczos: the largest |sigma - 1| of what Newton-Schulz leaves is with
       const textbook::Matrix o =
           textbook::rounded(textbook::newton_schulz(l.list, l.safety, x), DType::kBF16);
       const double expected = deviation_of(textbook::svd(o).s);
-      for (auto& b : two) {
-        const Spectrum found = spectra_of(b, DType::kBF16, {o})[0];
-        INFO(b.name << ", " << l.name << ", " << name);
-        CHECK(found.deviation() == Approx(expected).epsilon(kFivePercent));
-      }
+      INFO(l.name << ", " << name);
+      CHECK(spectra_of(b, DType::kBF16, {o})[0].deviation() ==
+            Approx(expected).epsilon(kFivePercent));
     }
   }
 }

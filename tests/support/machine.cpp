@@ -16,7 +16,7 @@ std::unique_ptr<Device> make_host(int threads, bool portable_gemm) {
 
 std::unique_ptr<Device> make_reference() {
   return std::make_unique<wrapped::Device>(
-      make_host(), [](Ops&) { return std::make_unique<reference::ReferenceOps>(); });
+      make_host(), [](Ops& ops) { return std::make_unique<reference::ReferenceOps>(ops); });
 }
 
 std::unique_ptr<Device> make_device(bool naive, int index) {

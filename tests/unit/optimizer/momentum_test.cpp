@@ -1,38 +1,12 @@
 #include <cmath>
 
 #include "support/check_same.hpp"
-#include "support/momentum_cases.hpp"
 #include "support/numerics/gradient_cases.hpp"
 #include "support/rank_check.hpp"
 
-// How momentum decays: by op on every backend, then in whole optimizers.
+// How momentum decays in whole optimizers; tests/ops/momentum_ops_test.cpp shows it by op.
 
 using namespace muonrt;
-
-TEST_CASE("momentum: without gradients momentum and moments become exactly zero on every backend",
-          "[unit][reference-ops][momentum]") {
-  for (auto& backend : backends::all()) {
-    momentum::momentum_comes_to_rest(backend);
-    momentum::moments_come_to_rest(backend);
-    momentum::line_moments_come_to_rest(backend);
-  }
-}
-
-TEST_CASE("momentum: gradients below the normal numbers move momentum on every backend",
-          "[unit][reference-ops][momentum]") {
-  for (auto& backend : backends::all()) momentum::small_gradients_move(backend);
-}
-
-TEST_CASE(
-    "momentum: bf16 momentum is rounded at random by its place in the tensor on every backend",
-    "[unit][reference-ops][momentum]") {
-  for (auto& backend : backends::all()) momentum::momentum_is_rounded_by_place(backend);
-}
-
-TEST_CASE("momentum: bf16 momentum has no bias after its gradients have turned",
-          "[unit][reference-ops][momentum]") {
-  for (auto& backend : backends::all()) momentum::turning_momentum_has_no_bias(backend);
-}
 
 namespace {
 
