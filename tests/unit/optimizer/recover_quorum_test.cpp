@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include "comm/host_comm.hpp"
+#include "support/attempts.hpp"
 #include "support/rank_check.hpp"
-#include "support/world.hpp"
 
 // How many ranks must be left, so that two parts of a world do not settle a step differently.
 
@@ -11,10 +11,9 @@ using namespace muonrt;
 TEST_CASE("recover: too few of a world settle nothing, unless the caller takes it",
           "[unit][recover]") {
   world::Case c = world::on_mesh({4});
-  c.params = {world::matrix("w", {8, 4}, {{PlacementKind::kShard, 0, 1}})};
+  world::add(c, "w", {8, 4}, {{PlacementKind::kShard, 0, 1}});
   ThreadGroup with_lowest(2), without(2), alone(1);
-  world::on_ranks(4, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  world::on_each(c, [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
     const bool lowest = comm.rank() % 2 == 0;  // 0 and 2, or 1 and 3
