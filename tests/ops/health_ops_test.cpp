@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "algo/spectrum.hpp"
-#include "backend/weight_bits.hpp"
 #include "ops/subjects.hpp"
 #include "support/numerics/reference_ops.hpp"
 #include "unit/algo/newton_schulz_cases.hpp"
@@ -135,27 +134,6 @@ TEST_CASE("tally: infinities and NaN are counted and add nothing", "[ops][health
       CHECK(sum_of_squares(t->limbs) == 42 * 4);
       CHECK(t->largest >= 0x7f800000);
     }
-  }
-}
-
-TEST_CASE("tally: weights with a remainder count as f32", "[ops][health]") {
-  for (auto& b : backends::all()) {
-    const auto high = b.memory(64), low = b.memory(64);
-    double sum = 0;
-    for (int i = 0; i < 11; ++i) {
-      const float w = 1.0f + static_cast<float>(i) * 0x1p-17f;  // lost in bf16
-      const SplitWeight split = split_weight(w);
-      static_cast<uint16_t*>(high.get())[i] = split.high;
-      static_cast<uint16_t*>(low.get())[i] = split.low;
-      sum += static_cast<double>(w) * static_cast<double>(w);
-    }
-    std::shared_ptr<void> keeper;
-    auto* t = zeros<Tally>(keeper, b, 1);
-    b.ops->tally(*b.stream, {high.get(), DType::kBF16, 1, 11, 11, 1, 11},
-                 static_cast<uint16_t*>(low.get()), t);
-    b.wait();
-    INFO(b.name);
-    CHECK(sum_of_squares(t->limbs) == sum);
   }
 }
 

@@ -242,38 +242,6 @@ void moments_come_to_rest(backends::Backend& backend) {
   }
 }
 
-/// The statistic of a line that has no update: 0.9 of it, and nothing below 2^-126.
-void line_moments_come_to_rest(backends::Backend& backend) {
-  constexpr int64_t kLines = 5, kCols = 16;
-  struct Group {
-    ParamView view;
-    MuonScalars muon;
-  };
-  const auto memory = backend.memory(sizeof(Group));
-  auto* const t = new (memory.get()) Group();
-  t->muon.normuon_beta2 = 0.9f;
-  const auto data = backend.memory(kLines * kCols * 4);
-  std::memset(data.get(), 0, kLines * kCols * 4);
-  std::vector<std::shared_ptr<void>> kept;
-  const auto floats = [&] {
-    kept.push_back(backend.memory(kLines * 4));
-    return static_cast<float*>(kept.back().get());
-  };
-  NormuonState state{.moments = floats(), .staged = floats(), .factors = floats(), .lines = kLines};
-  for (int64_t i = 0; i < kLines; ++i)
-    state.moments[i] = kLeastNormal * (1.0f + static_cast<float>(i) / 32);
-  const MatrixBatch matrix{data.get(), DType::kF32, kLines, kCols, kCols, 1, kLines * kCols};
-  const std::vector<NormuonState> states = {state};
-  backend.ops->normuon(*backend.stream, matrix, states, {.params = &t->view, .groups = &t->muon});
-  backend.wait();
-  INFO(backend.name);
-  for (int64_t i = 0; i < kLines; ++i) {
-    const float next = 0.9f * state.moments[i];
-    CHECK(state.staged[i] == (next < kLeastNormal ? 0.0f : next));
-  }
-  CHECK(0.9f * state.moments[0] < kLeastNormal);
-}
-
 /// Momentum that has settled on gradients of 1 turns to gradients of -1. The exact value after k
 /// steps is 2 mu^k - 1. Each rounding errs by less than a step of bf16 below 1 (2^-8), on average
 /// by nothing, with a variance of a quarter of its square at most; errors decay by mu. So the mean
@@ -309,7 +277,6 @@ TEST_CASE("momentum: without gradients momentum and moments become exactly zero"
   for (auto& backend : backends::all()) {
     momentum_comes_to_rest(backend);
     moments_come_to_rest(backend);
-    line_moments_come_to_rest(backend);
   }
 }
 

@@ -153,6 +153,33 @@ TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f
   }
 }
 
+TEST_CASE("normuon: without updates moments become exactly zero", "[ops]") {
+  constexpr float kLeastNormal = std::numeric_limits<float>::min();
+  std::vector<float> moments, expected;
+  for (int i = 0; i < 5; ++i) {
+    moments.push_back(kLeastNormal * (1.0f + static_cast<float>(i) / 32));
+    const float next = 0.9f * moments.back();
+    expected.push_back(next < kLeastNormal ? 0.0f : next);
+  }
+  REQUIRE(expected[0] == 0.0f);
+  REQUIRE(expected[4] > 0.0f);
+  for (const Subject& subject : subjects()) {
+    INFO(subject.name);
+    Machine machine(subject.make());
+    NormuonState state = put_state(machine, 1, 5);
+    state.moments = machine.put(moments);
+    state.stored_rows = true;
+    MuonScalars group;
+    group.normuon_beta2 = 0.9f;
+    const std::vector<NormuonState> states = {state};
+    machine.ops().normuon(
+        machine.on(), {machine.put(std::vector<float>(80)), DType::kF32, 5, 16, 16, 1, 80}, states,
+        {.params = machine.put_one(ParamView{}), .groups = machine.put_one(group)});
+    machine.finish();
+    CHECK(machine.get(state.staged, 5) == expected);
+  }
+}
+
 TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[ops][tsan]") {
   const Fixture fixture = make_fixture(12);
   double squares = 0;

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <mutex>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -66,23 +64,6 @@ auto on_each(const Case& c, Script script, const MakeDevice& make_device = host_
         std::move(faults));
     return out;
   }
-}
-
-/// The tensors of all ranks after `script(rank, comm)`. Throws if replicas differ.
-template <class Script>
-Tensors tensors_after(const Case& c, Script script) {
-  Tensors out;
-  std::vector<std::vector<bool>> seen;
-  std::mutex mutex;
-  bool replicas_equal = true;
-  on_ranks(c.world, [&](muonrt::Comm& comm) {
-    Rank rank(c, comm);
-    script(rank, comm);
-    const std::lock_guard lock(mutex);
-    replicas_equal = rank.add_to(out, seen) && replicas_equal;
-  });
-  if (!replicas_equal) throw std::runtime_error("replicas differ: " + c.describe());
-  return out;
 }
 
 /// Adds `param` to a case: a matrix for Muon, or a vector for AdamW.

@@ -117,8 +117,7 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
       return 0;
     };
   };
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  world::on_each(c, [&](world::Rank& rank, Comm&) {
     for (const Matrix& m : rank.optimizer().plan().matrices()) RANK_CHECK(m.owner == 1);
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
@@ -127,24 +126,21 @@ TEST_CASE("functions: assign alone decides owners of the built-in exchanges", "[
   CHECK(holders == std::vector<std::vector<int32_t>>{{0, 1, 2}, {0, 1}});
 }
 
-TEST_CASE("functions: what does not go together is refused", "[unit][functions]") {
-  world::Case c = three_ranks();
-  world::Board board(c);
-  c.adjust = [&](OptimizerSettings& s, int rank) {
-    board.serve(s, rank);
-    s.functions.redistribute = nullptr;
-  };
-  CHECK_THAT(creation(c).message, Contains("only gather is given"));
-  c.adjust = [&](OptimizerSettings& s, int rank) {
-    board.serve(s, rank);
-    s.assign = nullptr;
-  };
-  CHECK_THAT(creation(c).message, Contains("without assign"));
-  c.adjust = [&](OptimizerSettings& s, int rank) {
-    board.serve(s, rank);
-    s.commit = CommitMode::kEager;
-  };
-  const world::Ended eager = creation(c);
-  CHECK(eager.status == Status::kNotSupported);
-  CHECK_THAT(eager.message, Contains("eager"));
+TEST_CASE("functions: settings that exclude each other are rejected", "[unit][functions]") {
+  const std::tuple<void (*)(OptimizerSettings&), Status, const char*> rows[] = {
+      {[](auto& s) { s.functions.redistribute = nullptr; }, Status::kInvalidArgument,
+       "only gather is given"},
+      {[](auto& s) { s.assign = nullptr; }, Status::kInvalidArgument, "without assign"},
+      {[](auto& s) { s.commit = CommitMode::kEager; }, Status::kNotSupported, "eager"}};
+  for (const auto& [change, status, words] : rows) {
+    world::Case c = three_ranks();
+    world::Board board(c);
+    c.adjust = [&, change = change](OptimizerSettings& s, int rank) {
+      board.serve(s, rank);
+      change(s);
+    };
+    const world::Ended end = creation(c);
+    CHECK(end.status == status);
+    CHECK_THAT(end.message, Contains(words));
+  }
 }

@@ -103,11 +103,9 @@ void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience
       [&](Comm& comm) {
         comm.set_timeout_ms(20000);
         const world::Case c = gated_case(window, commit);
-        world::Rank rank(c, comm, [&](const OptimizerSettings& s) -> std::unique_ptr<Device> {
-          return std::make_unique<wrapped::Device>(
-              world::host_device(s), [&](muonrt::Ops& ops) -> std::unique_ptr<muonrt::Ops> {
-                return std::make_unique<GatedOps>(ops, gate, comm.rank(), kChunks, patience);
-              });
+        world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
+          return wrapped::with<GatedOps>(world::host_device(s), gate, comm.rank(), kChunks,
+                                         patience);
         });
         RANK_CHECK(rank.optimizer().plan().slots().size() == kChunks);
         StepReport report;

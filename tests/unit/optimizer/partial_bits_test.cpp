@@ -3,7 +3,6 @@
 #include <limits>
 #include <map>
 
-#include "plan/report/traffic.hpp"
 #include "support/attempts.hpp"
 #include "support/check_same.hpp"
 #include "support/covering.hpp"
@@ -109,6 +108,21 @@ void covering_array(bool half) {
   }
 }
 
+/// bf16 momentum, and a matrix in parts of several runs of rows and columns.
+world::Case with_bf16_momentum(world::Case c) {
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].momentum_dtype = DType::kBF16;
+  c.settings.seed = 20261127;
+  for (world::Param& p : c.params) {
+    if (p.name != "gate_up") continue;
+    const Runs odd = {{0, 3}, {9, 14}}, even = {{3, 9}, {14, 18}};
+    p.parts = {{"odd left", odd, {{0, 2}, {5, 7}}, 1.0},
+               {"odd middle", odd, {{2, 5}}, 1.0},
+               {"even", even, whole(7), 1.0}};
+  }
+  return c;
+}
+
 /// Adds in the order in which the messages lie, which is that of the ranks.
 class RankOrder : public wrapped::Ops {
  public:
@@ -132,10 +146,7 @@ class RankOrder : public wrapped::Ops {
 
 world::Tensors in_rank_order(const MeshCase& m) {
   const auto device = [&](const OptimizerSettings& settings) {
-    return std::make_unique<wrapped::Device>(
-        world::host_device(settings), [&](muonrt::Ops& inner) -> std::unique_ptr<muonrt::Ops> {
-          return std::make_unique<RankOrder>(inner, static_cast<size_t>(m.addends));
-        });
+    return wrapped::with<RankOrder>(world::host_device(settings), static_cast<size_t>(m.addends));
   };
   return world::run(make(m, {}), device).tensors;
 }
@@ -169,6 +180,18 @@ TEST_CASE("partial: the owner's sum of addends gives the bits of one rank with t
 
 TEST_CASE("partial: the same with bf16 addends and parameters with masters", "[bits][partial]") {
   covering_array(true);
+}
+
+TEST_CASE("partial: bf16 momentum has the same bits where owners keep it, in parts of several runs",
+          "[bits][partial]") {
+  const auto expected = world::run(with_bf16_momentum(gradients::alone(false, 2))).tensors;
+  for (const gradients::Lay& lay : {gradients::Lay{"DDP", {2}, {kP}, {}, {}},
+                                    {"rows within", {2, 2}, {kP, shard(0)}, {}, {3, 0, 2, 1}},
+                                    {"columns", {2, 2, 2}, {kR, kP, shard(-1)}, {}, {}}}) {
+    const world::Case c = with_bf16_momentum(gradients::make(lay, false, 2));
+    INFO(lay.name << ": " << c.describe());
+    world::check_same(c, world::run(c), expected);
+  }
 }
 
 TEST_CASE("planted faults: addends added in the order of ranks are noticed", "[bits][partial]") {
@@ -206,26 +229,4 @@ TEST_CASE("partial: with eager commit an infinity born in the sum is told as tor
     return world::attempt_only(rank, 0);
   });
   for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);
-}
-
-TEST_CASE("partial: state lies with the owners, and is what the plan says", "[unit][partial]") {
-  for (const MeshCase& m : meshes()) {
-    const world::Case c = make(m, {});
-    INFO(m.name);
-    world::on_each(c, [&](world::Rank& rank, Comm& comm) {
-      int64_t kept = 0;
-      for (int64_t p = 0; p < std::ssize(c.params); ++p) {
-        const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
-        const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
-        kept += view.numel * (adamw ? 8 : 4);
-        const bool summed = p + 1 < std::ssize(c.params);
-        const StatePlace place = !summed ? StatePlace::kLocal
-                                 : adamw ? StatePlace::kSlices
-                                         : StatePlace::kMatrices;
-        RANK_CHECK(view.place == place);
-      }
-      const PlanTraffic stated = measure_traffic(rank.optimizer().plan());
-      RANK_CHECK(kept == stated.ranks[static_cast<size_t>(comm.rank())].memory.state_bytes);
-    });
-  }
 }

@@ -12,6 +12,7 @@
 #include "support/rank_check.hpp"
 #include "support/recovery.hpp"
 #include "support/sanitized.hpp"
+#include "support/thread_ranks.hpp"
 
 // A step that ends inside its vote: some ranks have committed it, others do not know. What
 // `recover` makes of it is what a step without the fault would have made, or nothing on any rank.
@@ -46,12 +47,11 @@ void check_followed(const world::Case& c, int speaker, const std::vector<int>& c
     CHECK(end.settled.outcome == Settled::kForward);
     CHECK(end.settled.steps == c.steps);
     CHECK(end.clipped == result.ranks[static_cast<size_t>(speaker)].clipped);
-    if (static_cast<int>(r) == speaker) CHECK(end.step == Status::kOk);
+    if (static_cast<int>(r) == speaker) CHECK(end.step.status == Status::kOk);
     if (std::find(cut_off.begin(), cut_off.end(), r) == cut_off.end()) continue;
-    CHECK(end.step == Status::kUndecided);
-    CHECK(end.unchanged);
+    CHECK(end.step.status == Status::kUndecided);
+    CHECK(end.step.unchanged);
   }
-  CHECK(result.replicas_equal);
   CHECK((result.tensors == expected));
 }
 
@@ -203,11 +203,11 @@ TEST_CASE("recover: a step behind its vote is torn for all", "[unit][recover]") 
   c.settings.commit = CommitMode::kEager;
   // Cut off in the second vote: the chunks have been committed.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
-  CHECK(result.ranks[1].step == Status::kOk);
-  CHECK(result.ranks[0].step == Status::kTorn);
+  CHECK(result.ranks[1].step.status == Status::kOk);
+  CHECK(result.ranks[0].step.status == Status::kTorn);
   // Rank 2 may not have heard it either when the others end; of two the survivors' first is named.
-  const bool both = result.ranks[2].step == Status::kTorn;
-  CHECK((both || result.ranks[2].step == Status::kOk));
+  const bool both = result.ranks[2].step.status == Status::kTorn;
+  CHECK((both || result.ranks[2].step.status == Status::kOk));
   const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";
   for (const recovery::Ended& end : result.ranks) {
     REQUIRE(end.error);
@@ -232,24 +232,20 @@ std::optional<Error> error_of_recover(Optimizer& optimizer, Comm& survivors) {
 std::vector<std::optional<Error>> strangers(std::vector<int> sizes) {
   ThreadGroup meeting(2);
   std::vector<std::optional<Error>> out(2);
-  std::vector<std::thread> threads;
-  for (int me = 0; me < 2; ++me) {
-    threads.emplace_back([&, me] {
-      const auto at = static_cast<size_t>(me);
-      world::Case c = world::on_mesh({sizes[at]});
-      world::add(c, "w", {4, 4}, {kRows});
-      world::on_each(c, [&](world::Rank& rank, Comm& comm) {
-        StepReport report;
-        rank.step(0, report);
-        if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
-        HostComm survivors(meeting.transport(me));
-        out[at] = error_of_recover(rank.optimizer(), survivors);
-        // Nothing has happened to it.
-        if (comm.size() == 1) RANK_CHECK(rank.step(1, report) == Status::kOk);
-      });
+  transport_test::require_none(transport_test::text_of(transport_test::on_ranks(2, [&](int me) {
+    const auto at = static_cast<size_t>(me);
+    world::Case c = world::on_mesh({sizes[at]});
+    world::add(c, "w", {4, 4}, {kRows});
+    world::on_each(c, [&](world::Rank& rank, Comm& comm) {
+      StepReport report;
+      rank.step(0, report);
+      if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
+      HostComm survivors(meeting.transport(me));
+      out[at] = error_of_recover(rank.optimizer(), survivors);
+      // Nothing has happened to it.
+      if (comm.size() == 1) RANK_CHECK(rank.step(1, report) == Status::kOk);
     });
-  }
-  for (std::thread& t : threads) t.join();
+  })));
   return out;
 }
 
@@ -295,6 +291,43 @@ TEST_CASE("recover: step numbers that no fault leaves, and a rank that is there 
                  "rank 0 of the optimizer has committed 1 steps and rank 1 5, which it does not "
                  "wait for");
   check_mismatch(twice, "ranks 0 and 1 both bring rank 0 of the optimizer");
+}
+
+TEST_CASE("recover: too few of a world settle nothing, unless the caller takes it",
+          "[unit][recover]") {
+  world::Case c = world::on_mesh({4});
+  world::add(c, "w", {8, 4}, {{PlacementKind::kShard, 0, 1}});
+  ThreadGroup with_lowest(2), without(2), alone(1);
+  world::on_each(c, [&](world::Rank& rank, Comm& comm) {
+    StepReport report;
+    rank.step(0, report);
+    const bool lowest = comm.rank() % 2 == 0;  // 0 and 2, or 1 and 3
+    HostComm half((lowest ? with_lowest : without).transport(comm.rank() / 2));
+    const auto status = [&](Comm& survivors, SurvivorPolicy policy) {
+      try {
+        const Recovery done = rank.optimizer().recover(survivors, policy);
+        return done.outcome == Recovery::Outcome::kNothing && done.steps == 1 ? Status::kOk
+                                                                              : Status::kInternal;
+      } catch (const Error& e) {
+        const bool counts =
+            e.message().find("2 of the optimizer's 4 ranks are here") != std::string::npos ||
+            survivors.size() == 1 || e.status() != Status::kUndecided;
+        return counts ? e.status() : Status::kInternal;
+      }
+    };
+    RANK_CHECK(status(half, SurvivorPolicy::kMajority) ==
+               (lowest ? Status::kOk : Status::kUndecided));
+    RANK_CHECK(status(half, SurvivorPolicy::kAny) == Status::kOk);
+    // Other policies than a peer's.
+    RANK_CHECK(status(half, comm.rank() < 2 ? SurvivorPolicy::kAny : SurvivorPolicy::kMajority) ==
+               Status::kMismatch);
+    if (comm.rank() == 0) {
+      HostComm one(alone.transport(0));
+      RANK_CHECK(status(one, SurvivorPolicy::kMajority) == Status::kUndecided);
+      RANK_CHECK(status(one, SurvivorPolicy::kAny) == Status::kOk);
+    }
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // nothing has happened to it
+  });
 }
 
 TEST_CASE("recover: of an optimizer that is well nothing is settled, and it goes on",

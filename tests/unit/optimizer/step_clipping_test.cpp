@@ -117,49 +117,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("clipping: sums of ballots pass for equal factors alone", "[unit][backend][clipping]") {
-  const auto sum_of = [](const std::vector<uint32_t>& factors) {
-    // As reductions do: modulo 2^64.
-    const auto add = [](int64_t& to, int64_t x) {
-      to = static_cast<int64_t>(static_cast<uint64_t>(to) + static_cast<uint64_t>(x));
-    };
-    Ballot sum;
-    for (const uint32_t f : factors) {
-      sum.consent += 1;
-      sum.stamp += 77;
-      Ballot one;
-      one.set_factor(f);
-      add(sum.factor, one.factor);
-      add(sum.lower_square, one.lower_square);
-      add(sum.upper_square, one.upper_square);
-    }
-    return sum;
-  };
-  for (const int64_t ranks : {1, 2, 3, 64, 4096}) {
-    for (const uint32_t bits : {0u, 1u, 0x3f800000u, 0x7fffffffu, 0xffffffffu}) {
-      std::vector<uint32_t> factors(static_cast<size_t>(ranks), bits);
-      CHECK(passes(sum_of(factors), ranks, 77));
-      CHECK_FALSE(passes(sum_of(factors), ranks, 78));
-      for (const uint32_t change : {1u, 0x800000u, 0x80000000u}) {
-        if (ranks == 1) continue;
-        factors.back() = bits ^ change;
-        CHECK_FALSE(passes(sum_of(factors), ranks, 77));
-      }
-    }
-  }
-  // Halves of a world that differ: sums of 64 bits of whole factors would wrap to those of equal
-  // ones.
-  for (const int64_t ranks : {2, 4, 64, 128, 512, 1024, 4096, 65'536})
-    for (int64_t others = 1; others < ranks; others *= 2)
-      for (const uint32_t other : {0x3f800001u, 0x40000000u, 0x3f000000u, 0x37800000u, 0xbf800000u,
-                                   0xffffffffu, 0u, 0x3f810000u}) {
-        std::vector<uint32_t> factors(static_cast<size_t>(ranks), 0x3f800000u);
-        std::fill_n(factors.begin(), others, other);
-        if (passes(sum_of(factors), ranks, 77)) FAIL(ranks << ' ' << others << ' ' << other);
-      }
-  CHECK(passes(sum_of(std::vector<uint32_t>(65'536, 0xffffffffu)), 65'536, 77));
-}
-
 TEST_CASE(
     "clipping: a factor in device memory that differs between ranks is a mismatch and changes no "
     "bit",
@@ -223,8 +180,7 @@ TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates
       world::add(c, name, {12, 8}, {how}).addends = addends ? 2 : 0;
     }
     c.params[1].role = Role::kAdamW;
-    world::on_ranks(c.world, [&](Comm& comm) {
-      world::Rank rank(c, comm);
+    world::on_each(c, [&](world::Rank& rank, Comm& comm) {
       rank.fill_gradients(0);
       const float bad = std::nanf("");
       if (comm.rank() == 1) std::memcpy(rank.grad(1).data() + 20, &bad, 4);

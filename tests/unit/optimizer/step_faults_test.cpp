@@ -178,12 +178,6 @@ class PlantedOps : public wrapped::Ops {
     run_at(Where::kHash, s);
     inner_.hash_memory(s, memory, bytes, sum);
   }
-  static std::unique_ptr<Device> device(const OptimizerSettings& settings, const Plan& plan) {
-    return std::make_unique<wrapped::Device>(world::host_device(settings),
-                                             [&](muonrt::Ops& ops) -> std::unique_ptr<muonrt::Ops> {
-                                               return std::make_unique<PlantedOps>(ops, plan);
-                                             });
-  }
 
  private:
   void run_at(Where place, Stream& s) {
@@ -205,8 +199,9 @@ TEST_CASE("faults: a rank whose local pass fails never lends an old ballot to th
     world::on_ranks(kRanks, [&](Comm& comm) {
       PlantedOps::Plan plan;
       plan.task = [] { throw Error(Status::kOutOfMemory, "planted; nothing"); };
-      world::Rank rank(c, comm,
-                       [&](const OptimizerSettings& s) { return PlantedOps::device(s, plan); });
+      world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
+        return wrapped::with<PlantedOps>(world::host_device(s), plan);
+      });
       // A step that is skipped leaves a consenting ballot of the same step on the other ranks.
       StepReport report;
       rank.fill_gradients(0);
@@ -238,8 +233,9 @@ TEST_CASE("faults: a communicator that ends behind a step's last vote leaves the
       plan.task = [&] {
         dynamic_cast<HostComm&>(comm).transport().abort_family(Status::kAborted, "planted");
       };
-      world::Rank rank(c, comm,
-                       [&](const OptimizerSettings& s) { return PlantedOps::device(s, plan); });
+      world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
+        return wrapped::with<PlantedOps>(world::host_device(s), plan);
+      });
       StepReport report;
       RANK_CHECK(rank.step(0, report) == Status::kOk);
       RANK_CHECK(report.health);

@@ -298,26 +298,25 @@ TEST_CASE("qk-clip: a logit that is not finite votes the step down, -inf everywh
 
 TEST_CASE("qk-clip: sizes that do not fit the weight are refused by name",
           "[unit][optimizer][qkclip]") {
-  const auto refused = [](const std::function<void(world::Case&)>& change, const char* text) {
+  const std::vector<float> few(3, 1.0f);
+  const std::pair<std::function<void(world::Case&)>, const char*> rows[] = {
+      {[](auto& c) { c.params[0].qk_clip.head_dim = 4; }, "'w0': qk_clip: 'q' has 16 rows"},
+      {[](auto& c) { c.params[1].qk_clip.kv_heads = 3; }, "kv_heads = 3"},
+      {[](auto& c) { c.params[0].qk_clip.threshold = 0; }, "threshold is 0"},
+      {[](auto& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2"},
+      {[](auto& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4"},
+      {[](auto& c) {
+         QkClipSettings& clip = c.params[7].qk_clip;
+         clip.layer = 7;
+         clip.heads = clip.kv_heads = 5;
+         clip.head_dim = 4;
+       },
+       "of the same layer 7"},
+      {[](auto& c) { c.params[0].role = Role::kAdamW; }, "only a Muon matrix is clipped"},
+      {[&](auto& c) { give(c, few); }, "n_qk_logits is 3"}};
+  for (const auto& [change, text] : rows) {
     world::Case c = make_case({1});
     change(c);
     CHECK_THROWS_WITH(world::run(c), Catch::Contains(text));
-  };
-  refused([](world::Case& c) { c.params[0].qk_clip.head_dim = 4; },
-          "'w0': qk_clip: 'q' has 16 rows");
-  refused([](world::Case& c) { c.params[1].qk_clip.kv_heads = 3; }, "kv_heads = 3");
-  refused([](world::Case& c) { c.params[0].qk_clip.threshold = 0; }, "threshold is 0");
-  refused([](world::Case& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2");
-  refused([](world::Case& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4");
-  refused(
-      [](world::Case& c) {
-        c.params[7].qk_clip.layer = 7;
-        c.params[7].qk_clip.heads = 5;
-        c.params[7].qk_clip.kv_heads = 5;
-        c.params[7].qk_clip.head_dim = 4;
-      },
-      "of the same layer 7");
-  refused([](world::Case& c) { c.params[0].role = Role::kAdamW; }, "only a Muon matrix is clipped");
-  const std::vector<float> few(3, 1.0f);
-  refused([&](world::Case& c) { give(c, few); }, "n_qk_logits is 3");
+  }
 }

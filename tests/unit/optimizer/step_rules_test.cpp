@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "support/attempts.hpp"
 #include "support/bits_cases.hpp"
+#include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
 // The rules of a step that are settings (step_textbook_test.cpp compares them with the float64
@@ -102,8 +105,7 @@ TEST_CASE("step rules: forms of weights, decay, NorMuon and clipping have the sa
 TEST_CASE("step rules: cautious decay acts if the update is zero", "[unit][optimizer][rules]") {
   world::Case c = small(true);
   c.settings.groups[0].weight_decay_kind = WeightDecayKind::kCautious;
-  world::on_ranks(1, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  world::on_each(c, [&](world::Rank& rank, Comm&) {
     StepReport report;
     REQUIRE(rank.step_only(0, report) == Status::kOk);  // gradients begin as zero
     const float kept = 1.0f - static_cast<float>(0.02 * 0.1);
@@ -119,11 +121,161 @@ TEST_CASE("step rules: a gradient that is not read at this step may be missing",
           "[unit][optimizer][rules]") {
   world::Case c = small(false);
   c.settings.groups[1].update_every = 2;
-  world::on_ranks(c.world, [&](Comm& comm) {
-    world::Rank rank(c, comm);
+  world::on_each(c, [&](world::Rank& rank, Comm&) {
     StepReport report;
     rank.optimizer().set_grad(1, nullptr);
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     RANK_CHECK_THROWS_AS(rank.step(1, report), Error);
   });
+}
+
+namespace {
+
+/// A matrix with one moment of NorMuon for each of its rows.
+world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) {
+  world::Case c = world::on_mesh(std::move(mesh));
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].normuon = NormuonAxis::kRows;
+  const Placement replicas{PlacementKind::kReplicate, 0, 1}, rows{PlacementKind::kShard, 0, 1};
+  c.params = {world::matrix("matrix", std::move(shape), {replicas, rows})};
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("normuon: neither a skipped step nor one that a parameter sits out changes a moment",
+          "[unit][optimizer][normuon]") {
+  world::Case c = with_moments({1, 1}, {61, 24});
+  c.without_grad = {{}, {}, {0}};
+  world::on_each(c, [](world::Rank& rank, Comm&) {
+    StepReport report;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    const auto moments = rank.state(0, StateKind::kNormuon);
+    RANK_CHECK(moments.size() == 61 * 4);
+    RANK_CHECK(*std::max_element(moments.begin(), moments.end()) > 0);
+    rank.fill_gradients(1);
+    std::memset(rank.grad(0).data() + 400, 0xff, 4);  // NaN
+    RANK_CHECK(rank.step_only(1, report) == Status::kSkipped);
+    RANK_CHECK(rank.state(0, StateKind::kNormuon) == moments);
+    RANK_CHECK(rank.step(2, report) == Status::kOk);
+    RANK_CHECK(rank.state(0, StateKind::kNormuon) == moments);
+  });
+}
+
+TEST_CASE("normuon: parts have their own axes", "[unit][optimizer][normuon]") {
+  world::Case c = with_moments({1, 1}, {61, 24});
+  c.params[0].parts = {{"top", {{0, 20}}, {{0, 24}}, 1.0, 1.0, NormuonAxis::kColumns},
+                       {"rest", {{20, 61}}, {{0, 24}}}};
+  world::on_each(c, [](world::Rank& rank, Comm&) {
+    RANK_CHECK(rank.state(0, StateKind::kNormuon).size() == (24 + 41) * 4);
+  });
+  c.settings.groups[0].normuon = NormuonAxis::kOff;
+  CHECK_THROWS_WITH(world::run(c), Catch::Contains("normuon_axis is set"));
+}
+
+TEST_CASE("normuon: replicas that each orthogonalize have the moments of one rank, in their places",
+          "[unit][optimizer][normuon]") {
+  const auto moments_on = [](std::vector<int64_t> mesh) {
+    world::Case c = with_moments(std::move(mesh), {24, 60});
+    c.settings.replicas = Replicas::kEach;
+    c.params[0].parts = {{"top", {{0, 10}}, {{0, 60}}}, {"rest", {{10, 24}}, {{0, 60}}}};
+    return world::on_each(c, [](world::Rank& rank, Comm&) {
+      StepReport report;
+      for (int step = 0; step < 3; ++step) rank.step(step, report);
+      return rank.state(0, StateKind::kNormuon);
+    });
+  };
+  const auto expected = moments_on({1, 1})[0];
+  REQUIRE(expected.size() == 24 * 4);
+  std::vector<int> found(24, 0);
+  for (const auto& moments : moments_on({2, 2})) {
+    if (moments.empty()) continue;
+    REQUIRE(moments.size() == expected.size());
+    for (size_t line = 0; line < 24; ++line)
+      found[line] += std::memcmp(&moments[line * 4], &expected[line * 4], 4) == 0;
+  }
+  for (const int owners : found) CHECK(owners == 2);  // one in every replica
+}
+
+namespace {
+
+constexpr int kPeriod = 3;
+
+world::Case with_blocks() {
+  world::Case c = world::on_mesh({2, 2});
+  c.settings.transport = DType::kF32;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].blocks = {kPeriod, 2, 3, 0.25};
+  const Placement r{PlacementKind::kReplicate, 0, 1}, s0{PlacementKind::kShard, 0, 1},
+      s1{PlacementKind::kShard, 1, 1};
+  c.params = {world::matrix("wide", {25, 61}, {r, s0}), world::matrix("tall", {61, 24}, {s0, s1}),
+              world::matrix("row", {1, 32}, {s0, s1})};
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("blocks: those that are shards move nothing between ranks", "[unit][optimizer]") {
+  world::Case c = world::on_mesh({2});
+  c.steps = 2;
+  c.settings.groups = world::default_groups();
+  c.settings.groups[0].blocks = {2, 2, 1, 1.0};
+  c.params = {world::matrix("w", {16, 24}, {{PlacementKind::kShard, 0, 1}})};
+  world::on_each(c, [&](world::Rank& rank, Comm&) {
+    StepReport whole, blocks;
+    RANK_CHECK(rank.step(0, whole) == Status::kOk);
+    RANK_CHECK(rank.step(1, blocks) == Status::kOk);
+    RANK_CHECK(blocks.planned == 2);
+    // The vote remains; half a matrix in bf16 goes there, or comes back.
+    RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
+    const std::string text = rank.optimizer().describe(false);
+    RANK_CHECK(text.find("those between take blocks") != std::string::npos);
+    RANK_CHECK(rank.optimizer().describe(true).find("\"block_plan\":{") != std::string::npos);
+  });
+}
+
+TEST_CASE("blocks: step numbers that differ between ranks under blocks are a mismatch, not a hang",
+          "[unit][optimizer]") {
+  const auto ends = world::on_each(with_blocks(), [](world::Rank& rank, Comm& comm) {
+    StepReport report;
+    RANK_CHECK(rank.step(0, report) == Status::kOk);
+    // Rank 2 takes the coming step for a whole one.
+    if (comm.rank() == 2) rank.optimizer().set_steps(2 * kPeriod);
+    const world::Ended end = world::attempt(rank, 1);
+    rank.optimizer().set_steps(1);
+    RANK_CHECK(rank.step(1, report) == Status::kOk && report.step == 2);
+    return end;
+  });
+  for (const world::Ended& end : ends) {
+    CHECK(end.status == Status::kMismatch);
+    CHECK(end.unchanged);
+    for (const char* words : {"committed steps is 6 on rank 2", "1 on rank 0", "block_period 3"})
+      CHECK_THAT(end.message, Catch::Contains(words));
+  }
+}
+
+TEST_CASE("blocks: those that the caller's functions bring to an owner have the same bits",
+          "[bits][functions]") {
+  world::Case c = with_blocks();
+  const world::Outcome built_in = world::run(c);
+  world::Board board(c);
+  c.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
+  const world::Outcome by_callback = world::run(c);
+  CHECK((by_callback.tensors == built_in.tensors));
+  for (size_t step = 0; step < by_callback.reports.size(); ++step)
+    CHECK(by_callback.reports[step].orthogonalized == built_in.reports[step].orthogonalized);
+  // Whole tensors in every step: a gather and a redistribution of each on each rank.
+  CHECK(board.calls() == int64_t{2} * 3 * c.steps * c.world);
+}
+
+TEST_CASE("blocks: periods that differ between groups are refused by name", "[unit][optimizer]") {
+  OptimizerSettings s;
+  s.groups = {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kMuon)};
+  s.groups[0].name = "attention";
+  s.groups[0].blocks.period = 4;
+  s.groups[1].name = "mlp";
+  s.groups[1].blocks.period = 5;
+  CHECK_THROWS_WITH(validate(s, 0, 1), Catch::Contains("group 'mlp'") &&
+                                           Catch::Contains("block_period is 5") &&
+                                           Catch::Contains("'attention' has 4"));
 }
